@@ -197,6 +197,7 @@ def test_decode_of_something_else_is_refused(content: bytes, got: str) -> None:
     ("path", "value", "got"),
     [
         ("seconds", "long", "$.seconds"),
+        ("comparisons", 10**400, "$.comparisons"),
         ("workloads.0.verdicts.0.status", "GREAT\x1b[31m", "$.workloads[0].verdicts[0].status"),
         ("workloads.0.run.samples.device_time.replicates_us", [], "at least one replicate"),
         ("workloads.0.run.samples.device_time.replicates_us", [-1.0], "positive"),

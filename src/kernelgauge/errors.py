@@ -96,6 +96,7 @@ class DisturbedError(TimesError):
         )
 
 
+NO_TIMES = "no test of a time was selected"
 OTHER_KERNELS = "other kernels when it was timed than when it was profiled"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -524,7 +525,7 @@ def test_real_search_that_is_killed_keeps_what_it_measured(repository: Path, tmp
         for line in search.stderr:
             if line.startswith("process 3"):
                 time.sleep(1)  # into the process that measures
-                search.terminate()
+                search.send_signal(signal.SIGHUP)  # the terminal is gone
                 break
     assert search.returncode == 130
     assert len(git("worktree", "list").splitlines()) == 1

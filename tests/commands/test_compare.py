@@ -264,6 +264,39 @@ def test_workload_that_fails_says_why(compare: Command, process: Process, monkey
     assert len(process.seen) == 2  # more processes would fail as well
 
 
+def test_failure_of_one_process_is_no_pass(compare: Command, process: Process, monkeypatch: Any) -> None:
+    invalid = Verdict(Status.INVALID, FIRST, MEASUREMENT, "running failed", (Reason("got", "RuntimeError: flaky"),))
+
+    def run(*arguments: Any, **more: Any) -> Results:
+        results = Process.__call__(process, *arguments, **more)
+        failed = replace(results.workloads[0], run=None, verdicts=(invalid,))
+        return replace(results, workloads=(failed,)) if len(process.seen) == 6 else results
+
+    monkeypatch.setattr(calibration, "run_process", run)
+    code, out, _ = compare("HEAD", "--processes", "3")
+    assert code == 1
+    assert "the working tree could not be measured in every process" in out
+    assert "RuntimeError: flaky" in out
+
+
+@pytest.mark.parametrize(("model", "code"), [("205", 0), ("205 fewer", 1)])
+def test_structure_is_judged_without_times(compare: Command, project: Path, model: str, code: int) -> None:
+    (project / "model.txt").write_text(model)
+    found, out, _ = compare("HEAD", "--", "-m", "structure")
+    assert found == code
+    assert ("kernels differ from HEAD" in out) is bool(code)
+    assert "not measured" not in out
+
+
+def test_reports_that_cannot_be_written_lose_no_verdict(compare: Command, project: Path) -> None:
+    (project / "model.txt").write_text("209")
+    (project / "reports").write_text("a file")
+    code, out, err = compare("HEAD", "--processes", "3")
+    assert code == 2
+    assert "REGRESSED" in out
+    assert "cannot write" in err
+
+
 def test_base_alone_has_the_packages_of_with(compare: Command, process: Process, tmp_path: Path) -> None:
     told = tmp_path / "python"  # stands in for pip: the last arguments are the folder and the requirement
     told.write_text('#!/bin/sh\nmkdir -p "$8"\nprintf %s "$9" > "$8/installed.txt"\n')

@@ -130,9 +130,11 @@ def test_accept_stores_the_selected_only(command: Command, arguments: str, chang
     recorded(command)
     before = content()
     left(upgraded())
+    (killed := next(Path("baselines").glob("*/*.json")).with_name(".x.json.1.tmp")).touch()
     code, out, _ = command("accept", *shlex.split(arguments))
     after = content()
     assert code == 0
+    assert killed.exists() is not bool(changed)
     assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} == changed
     written = f"{len(changed - {GONE})} written to baselines" + (", 1 removed" if GONE in changed else "")
     assert (written if changed else "nothing to accept") in out

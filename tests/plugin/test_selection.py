@@ -123,6 +123,10 @@ def test_reports_stay_where_nothing_is_measured(project: Project, monkeypatch: p
         assert (project.latest / "results.json").read_bytes() == b"of an earlier run"
         assert project.measured() == []
         assert not step.exists()
+    (project.latest / ".results.json.1.tmp").touch()  # of a run that was killed
+    project.tell(told())
+    project.run()
+    assert not list(project.latest.glob(".*.tmp"))
 
 
 def test_suite_may_have_subfolders_and_lie_outside_of_root(project: Project) -> None:

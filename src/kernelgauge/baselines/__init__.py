@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import BaselineError, StorageError
 from ..judge.baseline import Baseline, decode_baseline, encode_baseline
 from ..judge.review import Action, PlannedChange
-from ..results.files import LONGEST_NAME, Lock, is_file_name, slug, write_files
+from ..results.files import LONGEST_NAME, Lock, is_file_name, remove_temporary, slug, write_files
 
 _LOCK_TIMEOUT_SECONDS = 30.0  # an update writes a few small files: one that holds the lock longer hangs
 
@@ -79,9 +79,11 @@ class BaselineStore:
     def apply(self, plans: Mapping[str, Iterable[PlannedChange]]) -> None:
         """Carry out the plans of all devices together. Call it inside `locked`.
 
-        A kill or a full disk leaves all of the old files. Raises `StorageError` if one of them cannot be written.
+        A full disk leaves all of the old files. A kill may leave some of them new. Raises `StorageError` if one of them cannot be written.
         """
         changes = [(self.path(device, change.workload), change) for device, plan in plans.items() for change in plan]
+        for folder in {path.parent for path, _ in changes}:
+            remove_temporary(folder)
         write_files({path: encode_baseline(each.baseline) for path, each in changes if each.baseline is not None})
         for path, change in changes:
             if change.action is Action.TRIM:

@@ -30,6 +30,7 @@ from ..judge.timing import ProcessTime, at_shared_speed, on_same_host
 from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks, with_name
 from ..judge.verdict import STRUCTURE, Status, Verdict
 from ..results import Results, WorkloadResult
+from ..results.files import unwritable
 from ..run import Run, Timer, observe
 from . import Exit, note, revisions, say
 
@@ -274,12 +275,15 @@ class _Search:
             process = _Process(state.name, None, error.got or error.what)
             if state in self._ends:
                 what = f"an end cannot be measured: {state.shown}"
-                expected = "both ends to build and run, on a machine that nobody else uses"
+                expected = "both ends to build, and to run the workload that -k selects"
                 raise KernelgaugeError(what, got=process.failed, expected=expected) from error
             note(f"  it fails: {process.failed.splitlines()[-1].strip()}")
             self._measure(self._good, *selection, timer=timer)
-        with self._options.state.open("ab") as file:
-            file.write((b"" if file.tell() else self._header) + msgspec.json.encode(process) + b"\n")
+        try:
+            with self._options.state.open("ab") as file:
+                file.write((b"" if file.tell() else self._header) + msgspec.json.encode(process) + b"\n")
+        except OSError as error:
+            raise unwritable(self._options.state, error) from error
         state.processes.append(process)
 
     def _measured(self, state: _State, selection: Sequence[str], timer: Timer | None) -> WorkloadResult:

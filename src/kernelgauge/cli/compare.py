@@ -17,7 +17,7 @@ import msgspec
 from ..baselines import calibration
 from ..errors import MeasurementError
 from ..judge.two_sets import LOOKS, judge_sets, looks
-from ..judge.verdict import Reason, Status
+from ..judge.verdict import MEASUREMENT, Reason, Status, Verdict
 from ..report.html import html
 from ..report.markdown import summary_markdown
 from ..report.terminal import summary
@@ -42,8 +42,8 @@ class _Side:
         return [run for results in self.results for run in results.runs if run.workload == workload]
 
     def failures(self, workload: str) -> Iterator[Reason]:
-        """Yield why its last process has no run of a workload."""
-        for each in self.results[-1].workloads:
+        """Yield why processes have no run of a workload."""
+        for each in (each for results in self.results for each in results.workloads):
             if each.id == workload and each.run is None:
                 for verdict in each.verdicts:
                     yield from (Reason("why", verdict.headline), *verdict.reasons)
@@ -127,8 +127,13 @@ def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]
         if found.undecided:
             undecided[name] = found.undecided
         verdicts = found.verdicts
+        of_head = list(head.failures(name))
+        failures = dict.fromkeys((*base.failures(name), *of_head))  # each once
         if found.run is None:  # one verdict, that there is nothing to compare
-            verdicts = (verdicts[0].because(*base.failures(name), *head.failures(name)),)
+            verdicts = (verdicts[0].because(*failures),)
+        elif of_head:
+            headline = f"{head.name} could not be measured in every process"
+            verdicts = (Verdict(Status.INVALID, name, MEASUREMENT, headline, tuple(failures)), *verdicts)
         run, baseline = found.run or workload.run, found.baseline or workload.baseline
         # Its process left its traces in a folder that is gone.
         workloads[name] = msgspec.structs.replace(workload, run=run, baseline=baseline, verdicts=verdicts, trace=None)
@@ -137,11 +142,11 @@ def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]
 
 def _report(results: Results, *, processes: int) -> None:
     """Print the table and every verdict that needs a look; leave the pages and the results beside those of the suite."""
-    page, text = html([results]).encode(), summary_markdown([results]).encode()
-    files = {NAME: encode_results(results), "report.html": page, "report.md": text}
-    write_files({_REPORTS / name: content for name, content in files.items()})
     say(summary(results, **terminal(), failures=False))
     for verdict in results.verdicts:
         if verdict.status.fails or verdict.status is Status.NO_BASELINE:
             say(verdict.brief())
+    page, text = html([results]).encode(), summary_markdown([results]).encode()
+    files = {NAME: encode_results(results), "report.html": page, "report.md": text}
+    write_files({_REPORTS / name: content for name, content in files.items()})
     say(f"processes of each side: {processes}   report: {_REPORTS / 'report.html'}")

@@ -75,7 +75,10 @@ def _program(name: str) -> str:
 def _run(command: str, options: argparse.Namespace) -> Exit:
     from . import bisect, compare
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as after Ctrl-C, worktrees and the child go away
+    # As after Ctrl-C, worktrees and the child go away. `nohup` ignores SIGHUP.
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            signal.signal(each, signal.default_int_handler)
     return compare.compare_revisions(options) if command == "compare" else bisect.bisect(options)
 
 
@@ -124,7 +127,7 @@ def copy_suite(source: Path, tree: Path, suite: str, *, owner: str) -> None:
         raise KernelgaugeError("the suite is outside of the working tree", got=suite, expected=expected)
     if not source.exists():
         expected = "a folder or a file, which --suite names"
-        raise KernelgaugeError(f"{owner} has no such suite", got=str(source), expected=expected)
+        raise KernelgaugeError(f"{owner} has no such suite", got=source.name, expected=expected)
     shutil.rmtree(target, ignore_errors=True)
     if target.is_file() or target.is_symlink():
         target.unlink()

@@ -9,6 +9,7 @@ from functools import reduce
 
 import msgspec
 
+from ..errors import NO_TIMES
 from ..run import Run, Sample, Timer
 from .baseline import Baseline, by_configuration, combined, from_run
 from .structure import judge_structure
@@ -73,15 +74,19 @@ def judge_sets(
     timed_before, timed_after = ([run for run in runs if run.incomplete is None] for runs in (before, after))
     if after and not before:
         return unjudged(f"nothing to compare with: {names[0]} has no such workload, or fails", Status.NO_BASELINE)
-    if not timed_before or not after:
-        return unjudged(f"{names[1] if timed_before else names[0]} could not be measured")
+    if not before or not after:
+        return unjudged(f"{names[1] if before else names[0]} could not be measured")
     try:
-        baseline = combined([from_run(run, suite="") for run in timed_before])
+        baseline = combined([from_run(run, suite="") for run in timed_before or before])
     except ValueError as error:
         return unjudged(f"the processes of {names[0]} differ: {error}")
     structure = with_name(judge_structure(after[-1], baseline), names[0])
-    if not timed_after:  # the structure is sound: it may say why
-        return JudgedSet((structure, not_measured(Timer.DEVICE, after[-1])), (), after[-1], baseline)
+    if not timed_before or not timed_after:  # the structure is sound: it may say why
+        name, untimed = (names[1], after[-1]) if timed_before else (names[0], before[-1])
+        missing = not_measured(Timer.DEVICE, untimed)
+        missing = replace(missing, headline=f"{name}: {missing.headline}")
+        is_selected = any(run.incomplete != NO_TIMES for run in (*before, *after))
+        return JudgedSet((structure, missing) if is_selected else (structure,), (), after[-1], baseline)
     # The autotuner chooses anew in each process: the launch configuration that most of them have.
     first, *more = alike = max(by_configuration(timed_after), key=len)
     limits = Limits({**_GATES, **limits.gate}, limits.sensitivity) if limits else Limits(_GATES)

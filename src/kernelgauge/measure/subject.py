@@ -10,7 +10,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean, median
 
-from ..errors import OTHER_KERNELS, DisturbedError, KernelgaugeError, MeasurementError, TimesError, WorkloadError
+from ..errors import (
+    NO_TIMES,
+    OTHER_KERNELS,
+    DisturbedError,
+    KernelgaugeError,
+    MeasurementError,
+    TimesError,
+    WorkloadError,
+)
 from ..run import (
     CompileEvent,
     ControlTime,
@@ -333,7 +341,7 @@ class Subject:
         if error is not None:
             what = error.what.removeprefix(f"{self.workload.id}: ")
             return f"{what}: {error.got}" if isinstance(error, TimesError) else what
-        return None if self.replicates else "no test of a time was selected"
+        return None if self.replicates else NO_TIMES
 
     @property
     def _controls_us(self) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from gzip import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -22,13 +22,14 @@ from ..judge.baseline import Baseline
 from ..judge.timing import Limits
 from ..judge.verdict import Status, Verdict, worst
 from ..run import Fingerprint, Run, Timer
-from .files import write_atomically
+from .files import remove_temporary, write_atomically
 
 if TYPE_CHECKING:
     from ..workload import Workload
 
 NAME = "results.json"
 SCHEMA_VERSION: Final = 2
+_MOST_COMPARISONS = 10**6  # a file that has more is damaged
 _GIT_TIMEOUT_S = 5.0  # a working tree on a slow network file system: then its commit is not known
 _CUT_SHORT = (2, 3)  # pytest.ExitCode: interrupted, internal error
 
@@ -106,7 +107,9 @@ class Results(msgspec.Struct, frozen=True):
     host: str = ""  # its name
     commit: str | None = None  # of the working tree, with "+" behind it if that had changes; None: none, or not known
     timers: tuple[Timer, ...] = ()  # those that this device has
-    comparisons: int = 0  # times that the suites of the run have, selected or not; 0: not known
+    comparisons: Annotated[int, msgspec.Meta(ge=0, le=_MOST_COMPARISONS)] = (
+        0  # times that the suites of the run have, selected or not; 0: not known
+    )
     declared: dict[str, tuple[str, ...]] = {}  # ids of all workloads of each suite, by its folder, selected or not
     baselines: str = "baselines"  # their folder, with slashes, from the root of the project; absolute if not in it
 
@@ -262,6 +265,7 @@ class Artifacts:
         Whatever else somebody keeps in the folder stays.
         """
         _remove(self.traces, self.results, self.markdown, self.html)
+        remove_temporary(self.folder)
 
     def write(self, workload: Workload, trace_json: bytes, table: str) -> None:
         """Write the trace of a workload and its table. Raises `StorageError` if it cannot be written."""

@@ -42,7 +42,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 def write_files(contents: Mapping[Path, bytes]) -> None:
     """Write each file beside its target, then rename all: a reader sees an old file or a new one, never a part.
 
-    All contents are on the disk before the first file is replaced: a kill or a full disk leaves the old files.
+    All contents are on the disk before the first file is replaced: a full disk leaves the old files. A kill leaves each file
+    old or new, and perhaps a temporary one (`remove_temporary`).
     Raises `StorageError` if one cannot be written.
     """
     written: list[tuple[str, Path]] = []
@@ -66,6 +67,12 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
         for temporary, _ in written:
             with suppress(FileNotFoundError):  # gone once it was renamed
                 os.unlink(temporary)
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove the temporary files that a killed process left. Call it where nobody else writes."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
 
 
 def unwritable(path: Path, error: OSError, *, elsewhere: str | None = None) -> StorageError:
