@@ -16,7 +16,7 @@ from kernelgauge.judge.time_verdict import judge_time, not_measured
 from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.verdict import RelativeChange, Status, Verdict
 from kernelgauge.run import CompileEvent, Run, Sample, Timer
-from tests.builders import ELSEWHERE, HERE, calibrated, counts, fingerprint, mlp_kernels, pair, reasons, run
+from tests.builders import CONTROL_US, ELSEWHERE, HERE, calibrated, counts, fingerprint, mlp_kernels, pair, reasons, run
 
 DEVICE, HOST, LATENCY = Timer.DEVICE, Timer.HOST, Timer.END_TO_END
 FIELDS = {DEVICE: "device", HOST: "host", LATENCY: "end_to_end"}
@@ -184,6 +184,18 @@ def test_cpu_time_is_judged_on_its_quiet_host_only(
     verdict = verdict_on(DEVICE, on_host(host, device=device, **cpu), stored)
     assert verdict.status is Status(status)
     assert said in verdict.headline
+
+
+@pytest.mark.parametrize(("slower", "status"), [(1.0, "PASS"), (1.6, "REGRESSED")])
+def test_cpu_latency_is_judged_at_equal_host_speed(slower: float, status: str) -> None:
+    cpu: dict[str, Any] = {"machine": CPU, "gpu": None, "controls": {}, "device": times(), "host": None}
+    before, after = (
+        on_host("here", end_to_end=times(speed * factor), host_control_us=CONTROL_US * speed, **cpu)
+        for speed, factor in ((1.0, 1.0), (1.26, slower))  # an unchanged call takes 26 % more
+    )
+    verdict = verdict_on(Timer.END_TO_END, after, calibrated([before]))
+    assert verdict.status is Status(status)
+    assert "at equal host speed" in verdict.headline
 
 
 def chosen(xblock: int, us: float) -> Run:

@@ -194,7 +194,8 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
         `gemm`: name of the run's reference GEMM. The time of another one is not comparable.
         """
         entries = self.entries if timer is Timer.HOST else (entry,)
-        is_by_host = entry.is_by_host(timer)
+        is_call_on_cpu = timer is Timer.END_TO_END and self.fingerprint.arch == "cpu"  # the host does all of it
+        is_by_host = is_call_on_cpu or entry.is_by_host(timer)
         return [
             ProcessTime(
                 process.timers[timer],
