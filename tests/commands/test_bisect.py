@@ -525,7 +525,8 @@ def test_real_search_that_is_killed_keeps_what_it_measured(repository: Path, tmp
         for line in search.stderr:
             if line.startswith("process 3"):
                 time.sleep(1)  # into the process that measures
-                search.send_signal(signal.SIGHUP)  # the terminal is gone
+                is_under_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+                search.send_signal(signal.SIGTERM if is_under_nohup else signal.SIGHUP)  # the terminal is gone
                 break
     assert search.returncode == 130
     assert len(git("worktree", "list").splitlines()) == 1
