@@ -174,6 +174,18 @@ class Device:
         """Most memory held at once during `call`, beyond what was held before; None if not observable."""
         return None
 
+    def fp32_precision(self, operation: Literal["matmul", "conv"]) -> str:
+        """Return ``ieee``, ``tf32`` or ``bf16``: how float32 may be multiplied here. Torch's old and new settings may be mixed."""
+        is_cuda, backends = self.torch_device.type == "cuda", torch.backends
+        if not hasattr(backends, "fp32_precision"):  # before torch 2.9
+            is_matmul, precision = operation == "matmul", torch.get_float32_matmul_precision()
+            return (
+                "tf32" if (precision != "highest" if is_matmul else is_cuda and backends.cudnn.allow_tf32) else "ieee"
+            )
+        library = backends.mkldnn if not is_cuda else backends.cuda if operation == "matmul" else backends.cudnn
+        precision = getattr(library, operation).fp32_precision
+        return "ieee" if precision == "none" else precision
+
     def fingerprint(self) -> Fingerprint:
         """Describe the machine and the software: the versions and settings that decide which kernels run."""
         fields: dict[str, Any] = dict.fromkeys(Fingerprint.__struct_fields__)
@@ -184,7 +196,7 @@ class Device:
             "triton": _version("triton"),
             "liger_kernel": _version("liger-kernel"),
             "python": ".".join(platform.python_version_tuple()[:2]),  # a patch release changes no kernel
-            "fp32_matmul": torch.get_float32_matmul_precision(),
+            "fp32_matmul": {"ieee": "highest", "tf32": "high"}.get(self.fp32_precision("matmul"), "medium"),
         }
         return Fingerprint(**fields)
 
@@ -327,7 +339,7 @@ class CudaDevice(Device):
             driver=self.monitor.driver,
             cuda=torch.version.cuda,
             cudnn=None if cudnn is None else str(cudnn),
-            cudnn_tf32=bool(torch.backends.cudnn.allow_tf32),
+            cudnn_tf32=self.fp32_precision("conv") == "tf32",
         )
 
 

@@ -7,8 +7,10 @@ import gc
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -130,27 +132,51 @@ def cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     return value.detach().to(device=device, dtype=wanted).requires_grad_(value.requires_grad)
 
 
-_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_num_threads, torch.set_num_threads),
-    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-)
+# How each setting of the whole process is read and written. The outer ones come first: those below may inherit from them.
+_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+    name: (getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}"))
+    for name in ("default_dtype", "num_threads", "float32_matmul_precision")
+}
+_LIBRARIES = ("", "cuda.matmul.", "cudnn.", "cudnn.conv.", "cudnn.rnn.", "mkldnn.", "mkldnn.matmul.", "mkldnn.conv.")
+for _path in ("backends.cudnn.allow_tf32", *(f"backends.{each}fp32_precision" for each in _LIBRARIES)):
+    with suppress(AttributeError):  # a fp32_precision came with torch 2.9
+        _owner, _name = attrgetter(_path.rpartition(".")[0])(torch), _path.rpartition(".")[2]
+        if hasattr(_owner, _name):
+            _SETTINGS[_path] = (partial(getattr, _owner, _name), partial(setattr, _owner, _name))
+
+
+def _setting(name: str) -> Any:
+    """Return a setting; None where torch raises, because its old and its new settings contradict each other."""
+    try:
+        return _SETTINGS[name][0]()
+    except RuntimeError:
+        return None
+
+
+@contextmanager
+def restoring_settings() -> Iterator[dict[str, str]]:
+    """Restore the settings of the whole process at the end. Yields a mapping that then says which of them were changed."""
+    before = {name: _setting(name) for name in _SETTINGS}
+    changed: dict[str, str] = {}
+    try:
+        yield changed
+    finally:
+        after = {name: _setting(name) for name in _SETTINGS}
+        changed |= {name: f"{was} -> {after[name]}" for name, was in before.items() if after[name] != was}
+        for name, was in before.items():
+            if was is not None and _setting(name) != was:
+                _SETTINGS[name][1](was)
 
 
 @contextmanager
 def _refusing_other_settings(workload: Workload) -> Iterator[None]:
     """Refuse a factory that changes a setting of the whole process, and undo it: the other workloads would run otherwise."""
-    before = [get() for get, _ in _SETTINGS]
-    try:
+    with restoring_settings() as changed:
         yield
-    finally:
-        after = [get() for get, _ in _SETTINGS]
-        for (_, restore), value in zip(_SETTINGS, before, strict=True):
-            restore(value)
-    if after != before:
+    if changed:
         raise WorkloadError(
             f"{workload.id}: its factory changes torch for all workloads",
-            got=f"default dtype, threads, float32 matmul precision: {before} -> {after}",
+            got=", ".join(f"{name}: {change}" for name, change in changed.items()),
             expected="such settings in the suite's conftest.py, for all workloads alike",
         )
 
