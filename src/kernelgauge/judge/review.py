@@ -10,7 +10,18 @@ import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import Run, Timer
-from .baseline import Baseline, Comparison, Likeness, Process, Recorded, combined, compare, from_run, merge_entries
+from .baseline import (
+    Baseline,
+    Comparison,
+    Likeness,
+    Process,
+    Recorded,
+    combined,
+    compare,
+    count_changes,
+    from_run,
+    merge_entries,
+)
 from .structure import judge_structure
 from .time_verdict import judge_time
 from .timing import Limits
@@ -140,7 +151,7 @@ def _planned(old: Baseline, new: Baseline, comparison: Comparison, times: Sequen
     """
     (fresh,) = new.entries
     entry, likeness = old.entry_like(fresh.kernels)
-    is_same = comparison.identical and (old.suite, old.counts) == (new.suite, new.counts)
+    is_same = comparison.identical and old.suite == new.suite and not count_changes(old.counts, new.counts)
     if not is_same or likeness is Likeness.OTHER_KERNELS:
         return new
     if likeness < Likeness.SAME_CONFIGURATION:
@@ -156,7 +167,7 @@ def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence
     _, likeness = old.entry_like(new.entries[0].kernels)
     if comparison.foreign:
         return Group.NEW
-    if likeness is Likeness.OTHER_KERNELS or old.counts != new.counts:
+    if likeness is Likeness.OTHER_KERNELS or count_changes(old.counts, new.counts):
         return Group.KERNELS
     if likeness < Likeness.SAME_CONFIGURATION:
         return Group.CONFIGURATION

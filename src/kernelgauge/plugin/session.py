@@ -24,11 +24,11 @@ from .. import __version__
 from ..baselines import BaselineStore
 from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, WorkloadUnavailable
 from ..judge.baseline import compare
-from ..judge.cause import cause_reasons, count_causes
+from ..judge.cause import cause_reasons, compile_causes
 from ..judge.structure import judge_structure, mismatches
 from ..judge.time_verdict import judge_ratio, judge_time, not_measured
 from ..judge.timing import Limits
-from ..judge.verdict import DECLARED, MEASUREMENT, NUMERICS, REASON_WIDTH, STRUCTURE, Reason, Status, Verdict
+from ..judge.verdict import DECLARED, MEASUREMENT, NUMERICS, REASON_WIDTH, STRUCTURE, Reason, Status, Verdict, settled
 from ..measure.nvml import digest_of, visible_gpus
 from ..measure.settings import Settings
 from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, revision
@@ -259,9 +259,8 @@ class Session:
             wrong.append(f"recompiles: got {run.counts.recompiles}, expected 0 on fresh allocations of one shape")
         if not wrong:
             return Verdict(Status.PASS, workload.id, DECLARED, "as declared")
-        declared = msgspec.structs.replace(run.counts, graph_breaks=workload.graph_breaks, recompiles=0)
         reasons = (
-            *cause_reasons(count_causes(run, declared)),
+            *cause_reasons(compile_causes(run.compile_events)),
             *(Reason("why", line) for line in wrong),
             Reason("trace", self._trace(workload)),
         )
@@ -337,11 +336,14 @@ class Session:
             headline = f"no baseline for {subject} on this machine"
             missing = (Reason("expected", path), Reason("record", self.suites.command(workload)))
             return Verdict(Status.NO_BASELINE, run.workload, subject, headline, missing)
-        if timer is None:
-            verdict = judge_structure(run, baseline)
+
+        def judged(of: Timer) -> Verdict:
+            return judge_time(of, run, baseline, comparisons=self._comparisons, limits=self._limits(workload))
+
+        if timer is None:  # its verdict depends on those of the times
+            verdict = judge_structure(run, baseline, [judged(each) for each in self.device.timers if run.sample(each)])
         else:
-            limits = self._limits(workload)
-            verdict = judge_time(timer, run, baseline, comparisons=self._comparisons, limits=limits)
+            verdict = judged(timer)
         if verdict.status in (Status.PASS, Status.NOT_JUDGED):
             return verdict
         environment = f"environment: {compare(baseline.fingerprint, run.fingerprint)}"
@@ -440,7 +442,7 @@ class Session:
             shape=workload.shape,
             run=run,
             baseline=baseline,
-            verdicts=tuple(verdict for (of, _), verdict in self._verdicts.items() if of == name),
+            verdicts=tuple(settled(verdict for (of, _), verdict in self._verdicts.items() if of == name)),
             unavailable=result.one_line if isinstance(result, WorkloadUnavailable) else None,
             trace=self._trace(workload) if run and self.artifacts.trace(workload).exists() else None,
             limits=self._limits(workload),
