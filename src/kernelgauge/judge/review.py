@@ -10,7 +10,18 @@ import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import Run, Timer
-from .baseline import Baseline, Comparison, Likeness, Process, Recorded, combined, compare, from_run, merge_entries
+from .baseline import (
+    Baseline,
+    Comparison,
+    Likeness,
+    Process,
+    Recorded,
+    combined,
+    compare,
+    from_run,
+    likeness,
+    merge_entries,
+)
 from .structure import judge_structure
 from .time_verdict import judge_time
 from .timing import Limits
@@ -139,26 +150,28 @@ def _planned(old: Baseline, new: Baseline, comparison: Comparison, times: Sequen
     A time that did not move stays as it is stored, so that slow drift adds up until it shows.
     """
     (fresh,) = new.entries
-    entry, likeness = old.entry_like(fresh.kernels)
+    entry, nearest = old.entry_like(fresh.kernels)
     is_same = comparison.identical and (old.suite, old.counts) == (new.suite, new.counts)
-    if not is_same or likeness is Likeness.OTHER_KERNELS:
+    if not is_same or nearest < Likeness.OTHER_CHOICE:
         return new
-    if likeness < Likeness.SAME_CONFIGURATION:
-        return msgspec.structs.replace(new, entries=(*old.entries, fresh))
     has_moved = any(each.status in (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE) for each in times)
-    if likeness is Likeness.IDENTICAL and not has_moved:
+    if nearest is Likeness.IDENTICAL and not has_moved:
         return None
+    # The autotuner may choose another entry again. Code alone returns to another grid of a kernel: that must not pass.
+    kept = [each for each in old.entries if likeness(each.kernels, fresh.kernels) >= Likeness.OTHER_CHOICE]
+    if nearest is Likeness.OTHER_CHOICE:
+        return msgspec.structs.replace(new, entries=(*kept, fresh))
     fresh = msgspec.structs.replace(fresh, draws=entry.draws)
-    return msgspec.structs.replace(new, entries=tuple(fresh if each is entry else each for each in old.entries))
+    return msgspec.structs.replace(new, entries=tuple(fresh if each is entry else each for each in kept))
 
 
 def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence[Verdict]) -> Group:
-    _, likeness = old.entry_like(new.entries[0].kernels)
+    _, nearest = old.entry_like(new.entries[0].kernels)
     if comparison.foreign:
         return Group.NEW
-    if likeness is Likeness.OTHER_KERNELS or old.counts != new.counts:
+    if nearest is Likeness.OTHER_KERNELS or old.counts != new.counts:
         return Group.KERNELS
-    if likeness < Likeness.SAME_CONFIGURATION:
+    if nearest < Likeness.SAME_CONFIGURATION:
         return Group.CONFIGURATION
     is_same = all(each.status in (Status.PASS, Status.NOT_JUDGED) for each in times)
     return Group.SAME_SPEED if is_same else Group.SPEED  # an inconclusive time is not known to be as fast
@@ -254,13 +267,13 @@ def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | Non
     structure = judge_structure(run, old)
     if structure.status is not Status.PASS:
         yield ", ".join(each.text for each in structure.reasons if each.label == "counts") or structure.headline
-    _, likeness = old.entry_like(run.kernels)
-    if likeness is Likeness.SAME_CONFIGURATION:
+    _, nearest = old.entry_like(run.kernels)
+    if nearest is Likeness.SAME_CONFIGURATION:
         yield "generated source of its kernels"
     for verdict in _time_verdicts(old, run, comparisons, limits):
         reasons = {reason.label: reason.text for reason in verdict.reasons}
         if verdict.status in (Status.REGRESSED, Status.IMPROVED):
-            if verdict.subject == run.label(Timer.HOST) or likeness is Likeness.IDENTICAL:
+            if verdict.subject == run.label(Timer.HOST) or nearest is Likeness.IDENTICAL:
                 yield verdict.headline
         elif "machine" in reasons:  # the reference kernels moved
             yield reasons["machine"]
