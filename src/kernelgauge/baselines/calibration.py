@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from ..errors import MeasurementError
 from ..results import NAME, Results, read_results
 from ..results.files import WAITING
+from .imports import LOADED, Imports
 
 _SHOWN_LINES = 15  # of the output of a process that failed
 _NO_TESTS = 5  # pytest.ExitCode.NO_TESTS_COLLECTED
@@ -70,13 +71,16 @@ def run_process(
         packages: folders whose modules come before those that are installed.
         may_fail: whether the tests of what a workload declares may fail.
 
-    Raises `MeasurementError` if it leaves no results, or fails.
+    Raises `MeasurementError` if it leaves no results, or fails, and `KernelgaugeError` if it measures another folder's code.
     """
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as own:
         # The page of a job shows what the command concludes, and not each of its processes.
         inherited = {name: value for name, value in os.environ.items() if name not in _OF_THE_JOB}
         environment = inherited | compile_caches(own)
-        paths = [*packages] if folder is None else [folder / "src", folder, *packages]
+        imports = None if folder is None else Imports(folder, python)
+        paths = (
+            [*packages] if imports is None or folder is None else [folder / "src", folder, *imports.folders, *packages]
+        )
         if paths:
             environment["PYTHONPATH"] = os.pathsep.join([*map(str, paths), inherited.get("PYTHONPATH", "")])
         if gpu is not None:
@@ -112,4 +116,6 @@ def run_process(
                 expected=None if may_fail else "every test to pass: noise is measured on unchanged code that works",
                 next_command=shlex.join(["pytest", *arguments]),
             )
+        if imports is not None:
+            imports.require_own(results.with_name(LOADED).read_bytes())
         return read_results(results)

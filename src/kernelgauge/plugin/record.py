@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from ..baselines.acceptance import Mode, plan_update, written_text
+from ..baselines.imports import LOADED, loaded_modules
 from ..errors import BaselineError, KernelgaugeError, printable
 from ..judge.review import Action
 from ..judge.verdict import Status
@@ -98,6 +99,8 @@ class Recorder:
 
     def _write(self, results: Results) -> None:
         artifacts = self._session.artifacts
+        if self._options.calibrating:
+            write_atomically(artifacts.folder / LOADED, loaded_modules())
         is_saved = self._save(results)
         report, traces = (
             os.path.relpath(each, self._options.invoked_from) for each in (artifacts.html, artifacts.traces)
