@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,19 @@ def test_matrix_and_name_select_what_is_measured(project: Project) -> None:
     project.run("--perf-matrix", "full")
     project.run("-k", "mlp or linear", "--perf-matrix", "full").assert_outcomes(passed=2, skipped=8, deselected=5)
     assert project.measured_together() == [[ID, CONV], [ID, LINEAR, CONV], [ID, LINEAR]]
+
+
+@pytest.mark.parametrize("arguments", [("--perf-strict",), ("--perf-update",), ()])
+@pytest.mark.parametrize(("workloads", "where"), [((), "at all"), ((told(matrix="full"),), "in the default matrix")])
+def test_empty_suite_fails_where_it_is_relied_on(
+    project: Project, arguments: tuple[str, ...], workloads: tuple[dict[str, Any], ...], where: str
+) -> None:
+    project.tell(*workloads)
+    result = project.run(*arguments)
+    said = f"the suite perf declares no workload {where}: nothing of it is measured"
+    assert result.ret == (pytest.ExitCode.TESTS_FAILED if arguments else pytest.ExitCode.OK)
+    assert (said in result.outlines) is bool(arguments)
+    assert not project.latest.exists()
 
 
 def test_workloads_are_measured_in_declared_order(project: Project) -> None:

@@ -180,6 +180,13 @@ def test_workers_that_cannot_share_are_refused(project: Project, arguments: tupl
     assert project.measured() == []
 
 
+def test_empty_suite_fails_where_it_is_relied_on(project: Project) -> None:
+    project.tell()
+    result = project.run("-n", "2", "--perf-strict")
+    assert result.ret not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    assert "the suite perf declares no workload at all" in "\n".join(result.outlines + result.errlines)
+
+
 def test_group_that_kills_a_worker_is_not_tried_again(project: Project) -> None:
     project.tell(*two_modules())
     project.record()

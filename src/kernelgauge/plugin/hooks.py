@@ -87,6 +87,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     with refusing(config):
         if ours.suites.error is not None:
             raise ours.suites.error
+        if ours.options.worker:  # its controller knows no suite
+            ours.require_workloads()
         if workloads and _runs_tests(config):
             ours.selected = workloads
             ours.is_timed = any(item.get_closest_marker("timing") for item in session.items if workload_of(item))

@@ -43,6 +43,10 @@ class Recorder:
         self._style: dict[str, Any] = {"width": terminal.fullwidth, "color": terminal.hasmarkup}
 
     def record(self, controller: Controller | None) -> None:
+        try:
+            self._session.require_workloads()
+        except KernelgaugeError as error:
+            self._fail(str(error))
         status = int(self._pytest.exitstatus)
         try:
             results = (controller or self._session).results(status)

@@ -128,6 +128,11 @@ class Session:
             with self.store.locked():
                 pass
 
+    def require_workloads(self) -> None:
+        """Raise `KernelgaugeError` if a suite is empty where that must not pass: with --perf-strict and --perf-update."""
+        if self.options.strict or self.options.update:
+            self.suites.require_workloads()
+
     def release(self) -> None:
         """Let other runs use the GPU and the folder."""
         self._gpu_lock.release()
