@@ -10,7 +10,7 @@ import pytest
 
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.errors import StorageError
-from tests.plugin.inner_project import ID, Project, told
+from tests.plugin.inner_project import ID, VERDICT, Project, told
 
 COMPILED, LINEAR = "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8"
 THREE = (told(), told(variant="compiled"), told("linear"))
@@ -92,6 +92,25 @@ def test_update_refuses_what_is_not_sound(project: Project) -> None:
     good = json.loads(before[paths["throttled"].stem])
     assert json.loads(paths["throttled"].read_bytes()) | {"recorded": 0} == good | {"recorded": 0}
     assert b'"mean_us": 14.9' in paths["fine"].read_bytes() or b'"mean_us": 15' in paths["fine"].read_bytes()
+
+
+def test_time_that_cannot_be_is_refused_named_and_replaced(project: Project) -> None:
+    project.tell(told(gelu_us=20_000.0))
+    result = project.run("--perf-update")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [f"not stored: {ID}: GPU time cannot be: 20006.0 us cannot be a part of a call of 200.*"]
+    )
+    assert project.stored() == {}
+    assert project.run_command("kernelgauge accept --force").ret == pytest.ExitCode.OK
+    project.tell(told())
+    result = project.run()
+    assert result.ret == pytest.ExitCode.OK
+    assert project.of("test_device_time", ID).properties[VERDICT] == "NOT_JUDGED"
+    result.stdout.fnmatch_lines(["*GPU time 10.0 us, not judged: that of the baseline cannot be*"])
+    project.record()
+    project.run()
+    assert project.of("test_device_time", ID).properties[VERDICT] == "PASS"
 
 
 def test_plan_is_shown_before_anything_is_written(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import BaselineError, NewerBaselineError
 from ..judge.baseline import Baseline, Recorded
+from ..judge.plausibility import run_doubts
 from ..judge.review import Action, Group, PlannedChange, Reviewed, review_run, with_runs
 from ..judge.verdict import DECLARED, Reason, Status, Verdict
 from ..results import Results, WorkloadResult
@@ -133,6 +134,7 @@ def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Itera
     for verdict in workload.verdicts:
         if verdict.status.fails and not _is_acceptable(verdict):
             yield f"{verdict.subject}: {verdict.status.value}  {verdict.headline}"
+    yield from run_doubts(run)
     if workload.verdict(DECLARED) is None:
         yield "what it declares was not checked (was the test deselected?)"
     missing = [run.label(timer) for timer in results.timers or Timer if run.sample(timer) is None]

@@ -22,6 +22,7 @@ from .baseline import (
     likeness,
     merge_entries,
 )
+from .plausibility import stored_doubt
 from .structure import judge_structure
 from .time_verdict import judge_time
 from .timing import Limits
@@ -118,8 +119,11 @@ def review_run(
         return replace(found, change=change, evidence=evidence, doubts=(*doubts, *unreadable))
     comparison = compare(old.fingerprint, new.fingerprint)
     times = _time_verdicts(old, run, comparisons, limits)
-    planned = _planned(old, new, comparison, times)
+    is_wrong = bool(stored_doubt(old, run))
+    planned = new if is_wrong else _planned(old, new, comparison, times)
     group = _group(old, new, comparison, times)
+    if is_wrong and group is Group.SAME_SPEED:  # nobody knows it
+        group = Group.SPEED
     evidence = tuple(_evidence(old, planned, judge_structure(run, old), times))
     doubts = [*doubts, *_host_doubts(old, new), *(() if is_fresh else _file_doubts(old, new, group, times))]
     if planned is None and new.entries[0].processes[0] in _processes(old):  # to be judged against itself is nothing
@@ -262,6 +266,8 @@ def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | Non
     """Yield what of a run is no noise. The times of another launch configuration may differ, the host's work may not."""
     comparison = compare(old.fingerprint, run.fingerprint)
     yield from (*comparison.foreign, *comparison.moved)
+    if why := stored_doubt(old, run):
+        yield f"a stored time cannot be: {why}"
     if comparison.foreign:
         return
     structure = judge_structure(run, old)

@@ -13,6 +13,7 @@ from ..errors import OTHER_KERNELS
 from ..run import Run, Timer, observe
 from .baseline import Baseline, Entry, Likeness, compare, gemm_kernel, references_us
 from .cause import cause_reasons, count_causes, kernel_causes
+from .plausibility import stored_doubt
 from .structure import kernel_changes
 from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, prior_for
 from .verdict import RATIO, Reason, Status, Verdict
@@ -56,6 +57,13 @@ def judge_time(
     before = baseline.times(timer, entry, gemm=gemm)
     if not before:
         return Verdict(Status.NO_BASELINE, run.workload, label, f"the baseline has no {label}")
+    if why := stored_doubt(baseline, run, timer, entry):
+        headline = f"{label} {run.time_us(timer):.1f} us, not judged: that of the baseline cannot be"
+        reasons = (
+            Reason("why", why),
+            Reason("next", "kernelgauge accept   (replaces it, as pytest --perf-update does)"),
+        )
+        return Verdict(Status.NOT_JUDGED, run.workload, label, headline, reasons, after_us=run.time_us(timer))
     afters = [
         replace(
             before[0],

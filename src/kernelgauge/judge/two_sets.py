@@ -118,7 +118,7 @@ def with_name(verdict: Verdict, before: str) -> Verdict:
     reasons = tuple(
         replace(each, text=each.text.replace("the baseline", before))
         for each in verdict.reasons
-        if not each.text.startswith("kernelgauge calibrate")  # there is no baseline to sharpen
+        if not each.text.startswith(("kernelgauge calibrate", "kernelgauge accept"))  # there is no baseline to mend
     )
     return replace(verdict, headline=verdict.headline.replace("the baseline", before), reasons=reasons)
 
