@@ -218,6 +218,24 @@ def test_suite_outside_of_the_worktree_is_refused(
     assert (project / "perf" / "untracked.txt").read_text() == "mine"
 
 
+def test_links_in_the_suite_stay_links(compare: Command, process: Process, project: Path) -> None:
+    """Followed, two links to a parent would multiply the suite for ever."""
+    for name in ("a", "b"):
+        (project / "perf" / name).symlink_to("..")
+    with revisions.worktree("HEAD") as tree:
+        revisions.copy_suite(project / "perf", tree, "perf", owner="HEAD")
+        assert sorted(path.name for path in (tree / "perf").iterdir() if path.is_symlink()) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--budget", "nan"), ("--budget", "-1"), ("--processes", "-3"), ("--processes", "0")]
+)
+def test_number_that_is_none_is_a_usage_error(compare: Command, process: Process, arguments: tuple[str, str]) -> None:
+    code, _, err = compare("HEAD", *arguments)
+    assert (code, process.seen) == (2, [])
+    assert f"got {arguments[1]}, expected" in err
+
+
 def test_worktrees_of_others_are_not_forgotten(compare: Command, tmp_path_factory: pytest.TempPathFactory) -> None:
     disk = tmp_path_factory.mktemp("disk") / "tree"
     git("worktree", "add", str(disk), "-b", "other")

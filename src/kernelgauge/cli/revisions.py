@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -62,9 +62,26 @@ def add_commands(commands: Commands) -> None:
         parser.set_defaults(command=partial(_run, command))
         add = parser.add_argument
         add("--suite", default="perf", metavar="PATH", help="of the suite, from the current folder (default: perf)")
-        add("--processes", type=int, default=most, metavar="N", help=f"{counted}, at most (default: {most})")
+        add(
+            "--processes",
+            type=_at_least(1, int),
+            default=most,
+            metavar="N",
+            help=f"{counted}, at most (default: {most})",
+        )
         budget = "begin no further processes after this"
-        add("--budget", type=float, default=float("inf"), metavar="SECONDS", help=budget)
+        add("--budget", type=_at_least(0, float), default=float("inf"), metavar="SECONDS", help=budget)
+
+
+def _at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], float]:
+    """Return the type of an argument, for argparse."""
+
+    def number(text: str) -> float:
+        if not (value := kind(text)) >= least:  # a NaN is not either
+            raise argparse.ArgumentTypeError(f"got {text}, expected {least} or more")
+        return value
+
+    return number
 
 
 def _program(name: str) -> str:
@@ -133,7 +150,7 @@ def copy_suite(source: Path, tree: Path, suite: str, *, owner: str) -> None:
         target.unlink()
     if source.is_dir():
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, target, ignore=ignored, ignore_dangling_symlinks=True)
+        shutil.copytree(source, target, ignore=ignored, symlinks=True)
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
