@@ -48,7 +48,8 @@ def write_files(contents: Mapping[Path, bytes]) -> None:
     """
     written: list[tuple[str, Path]] = []
     try:
-        for path, content in contents.items():
+        for link, content in contents.items():
+            path = Path(os.path.realpath(link))  # a link stays one
             if path.exists() and not path.is_file():  # renaming over a device would replace it by a file
                 raise OSError("not a regular file")
             path.parent.mkdir(parents=True, exist_ok=True)
