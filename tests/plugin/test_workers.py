@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelgauge.results import files
 from kernelgauge.results.files import LOCKS, GpuLock
 from tests.plugin.inner_project import IDS, Project, told, two_modules
 
@@ -259,7 +260,9 @@ def test_two_runs_on_one_gpu_wait_for_each_other(project: Project, monkeypatch: 
     lock = GpuLock(Path(os.environ[LOCKS]))
     lock.hold("told")
     monkeypatch.setitem(GpuLock.__init__.__kwdefaults__, "patience_s", 0.3)
-    result = project.run()
+    monkeypatch.setattr(files, "_SAY_EVERY_S", 0.1)
+    result = project.run("-q")
+    assert "waiting for it" in result.stdout.str()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert project.measured() == []
     assert "another run times on GPU told" in result.stdout.str()
