@@ -30,7 +30,7 @@ from ..judge.timing import ProcessTime, at_shared_speed, on_same_host
 from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks, with_name
 from ..judge.verdict import STRUCTURE, Status, Verdict
 from ..results import Results, WorkloadResult
-from ..results.files import unwritable
+from ..results.files import temporary_folder, unwritable
 from ..run import Run, Timer, observe
 from . import Exit, note, revisions, say
 
@@ -77,8 +77,8 @@ def bisect(options: argparse.Namespace) -> Exit:
     has_ends = len(options.packages) > 1 if options.packages else bool(options.good and options.bad)
     if not has_ends or (options.packages and (options.good or options.bad)):
         raise KernelgaugeError("bisect needs two ends", expected="--good REF --bad REF, or --packages GOOD.txt BAD.txt")
-    with tempfile.TemporaryDirectory(prefix="kernelgauge-bisect-") as folder:
-        states = (_package_states if options.packages else _commit_states)(options, Path(folder))
+    with temporary_folder() as folder:
+        states = (_package_states if options.packages else _commit_states)(options, folder)
         return _Search(states, options).conclude()
 
 

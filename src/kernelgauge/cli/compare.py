@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,7 +21,7 @@ from ..report.html import html
 from ..report.markdown import summary_markdown
 from ..report.terminal import summary
 from ..results import NAME, Results, encode_results
-from ..results.files import write_files
+from ..results.files import temporary_folder, write_files
 from ..run import Run, Timer
 from . import Exit, note, revisions, say, terminal
 
@@ -72,7 +71,7 @@ def _sides(options: argparse.Namespace) -> Iterator[tuple[_Side, _Side]]:
         trees = [stack.enter_context(revisions.worktree(commit)) for commit in commits]
         base, head = trees[0], trees[1] if options.head else Path.cwd()
         revisions.copy_suite(head / options.suite, base, options.suite, owner=names[1])
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelgauge-")))
+        folder = stack.enter_context(temporary_folder())
         python, run = options.base_python, partial(calibration.run_process, progress=note, may_fail=True)
         packages = [revisions.install(each, folder / str(n), python) for n, each in enumerate(options.packages)]
         of_base = partial(run, folder=base, packages=packages, python=python)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 from ..errors import KernelgaugeError, MeasurementError, printable
+from ..results.files import temporary_folder
 from . import Commands, Exit
 
 _STATE = Path("reports", "bisect", "state.jsonl")
@@ -92,10 +91,6 @@ def _program(name: str) -> str:
 def _run(command: str, options: argparse.Namespace) -> Exit:
     from . import bisect, compare
 
-    # As after Ctrl-C, worktrees and the child go away. `nohup` ignores SIGHUP.
-    for each in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(each) is not signal.SIG_IGN:
-            signal.signal(each, signal.default_int_handler)
     return compare.compare_revisions(options) if command == "compare" else bisect.bisect(options)
 
 
@@ -121,8 +116,8 @@ def worktree(commit: str) -> Iterator[Path]:
     Yields the folder that corresponds to the current one.
     """
     prefix = git("rev-parse", "--show-prefix")
-    with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
-        tree = Path(folder) / "tree"
+    with temporary_folder() as folder:
+        tree = folder / "tree"
         try:
             git("worktree", "add", "--detach", str(tree), commit)
             yield tree / prefix
