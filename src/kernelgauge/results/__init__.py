@@ -153,9 +153,25 @@ def encode_results(results: Results) -> bytes:
 def decode_results(content: bytes, *, where: str) -> Results:
     """Parse results. Raises `ResultsError` for anything else."""
     try:
-        return msgspec.json.decode(content, type=Results)
+        results = msgspec.json.decode(content, type=Results)
+        _refuse_contradictions(results)
+        return results
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise _unreadable(where, str(error) if content.strip() else "an empty file") from error
+
+
+def _refuse_contradictions(results: Results) -> None:
+    """Raise `ValueError` for what the types allow and no run leaves."""
+    for each in results.workloads:
+        for fraction in (*each.limits.gate.values(), *each.limits.sensitivity.values()):
+            if not fraction > 0:
+                raise ValueError(f"expected a positive fraction, got {fraction} - at `limits` of {each.id}")
+        sensitivities = [verdict.change.sensitivity for verdict in each.verdicts if verdict.change is not None]
+        if any(fraction is not None and not fraction > 0 for fraction in sensitivities):
+            raise ValueError(f"expected a positive sensitivity - at `verdicts` of {each.id}")
+        for of_kernels in (each.run.origins, each.run.work) if each.run is not None else ():
+            if each.run is not None and len(of_kernels) not in (0, len(each.run.kernels)):
+                raise ValueError(f"expected one for each kernel, got {len(of_kernels)} - at `run` of {each.id}")
 
 
 def _unreadable(where: str, got: str) -> ResultsError:
