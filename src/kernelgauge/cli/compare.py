@@ -14,7 +14,7 @@ from textwrap import shorten
 import msgspec
 
 from ..baselines import calibration
-from ..errors import MeasurementError
+from ..errors import NO_TIMES, MeasurementError
 from ..judge.two_sets import LOOKS, judge_sets, looks
 from ..judge.verdict import MEASUREMENT, Reason, Status, Verdict
 from ..report.html import html
@@ -67,6 +67,8 @@ def _sides(options: argparse.Namespace) -> Iterator[tuple[_Side, _Side]]:
     """Check out the revisions, and install what BASE has of its own."""
     commits = [revisions.commit(each) for each in (options.base, options.head) if each]
     names = " with ".join([options.base, *options.packages]), options.head or "the working tree"
+    if names[0] == names[1]:
+        names = f"{names[0]} (BASE)", f"{names[1]} (HEAD)"
     with ExitStack() as stack:
         trees = [stack.enter_context(revisions.worktree(commit)) for commit in commits]
         base, head = trees[0], trees[1] if options.head else Path.cwd()
@@ -94,7 +96,11 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
                 error.what = f"{side.name}: {error.what}"
                 raise
         is_over_budget = time.monotonic() - started > options.budget
-        is_last = is_over_budget or not head.results[0].runs  # without a run, more processes would fail as well
+        # Structure alone is exact; without a run, more processes would fail as well.
+        has_times = any(
+            run.incomplete != NO_TIMES for side in (base, head) for each in side.results for run in each.runs
+        )
+        is_last = is_over_budget or not has_times or not head.results[0].runs
         if done in looks(options.processes) or is_last:
             results, undecided = _judged(base, head)
             total = sum(each.unavailable is None for each in results.workloads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -106,7 +107,12 @@ def git(*arguments: str) -> str:
 def commit(revision: str) -> str:
     """Return the hash of a commit. Raises `KernelgaugeError` if there is none of that name."""
     failure = f"git knows no revision {revision}"
-    return _output("git", "rev-parse", "--verify", f"{revision}^{{commit}}", failure=failure)
+    try:
+        return _output("git", "rev-parse", "--verify", f"{revision}^{{commit}}", failure=failure)
+    except KernelgaugeError as error:
+        if Path(revision).exists():
+            error.next_command = f"--suite {shlex.quote(revision)}   (it is a path here, and not a revision)"
+        raise
 
 
 @contextmanager
