@@ -132,6 +132,23 @@ def test_own_tests_are_recorded_without_a_verdict(project: Project) -> None:
     assert results.exit_status == 1
 
 
+FREED = """
+def test_trace_is_on_the_disk_only(workload, run, trace_file, kernelgauge_test):
+    measured = kernelgauge_test.session._measured[workload.id]
+    assert trace_file.exists() and not (measured.trace_json or measured.table)
+"""
+
+
+def test_run_frees_its_traces_and_says_what_it_lacks(project: Project) -> None:
+    problem = "torch 99 does not tell which lines of code launch kernels (TypeError: changed)"
+    project.tell(told(problem=problem), told("linear", problem=problem))
+    project.write("test_freed.py", FREED)
+    result = project.run("-k", "on_the_disk")
+    result.assert_outcomes(passed=2, deselected=10)
+    assert project.results().warnings == (problem,)
+    assert f"warning: {problem}" in result.outlines
+
+
 LOGS = """
 import logging
 

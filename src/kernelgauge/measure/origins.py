@@ -43,11 +43,15 @@ _Calls = Sequence[tuple[str, "int | None"]]  # what each is, and the id of its o
 
 @dataclass(frozen=True)
 class Origins:
-    """The origin of each launch, copy and synchronising call of one call, in order; None: not known."""
+    """The origin of each launch, copy and synchronising call of one call, in order; None: not known.
+
+    `problem`: why nothing is known, where that is no matter of the call.
+    """
 
     kernels: tuple[Origin | None, ...] = ()
     copies: tuple[Origin | None, ...] = ()
     synchronizations: tuple[Origin | None, ...] = ()
+    problem: str = ""
 
 
 def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession, device: Device) -> Origins:
@@ -61,14 +65,16 @@ def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession,
         session, window = _profile(instance, structure, device, mode)
         ids = _matched(structure, device.executions(window))
         if ids is not None:
-            # Private names of torch: another version may lack them.
-            with suppress(AttributeError, ImportError, TypeError):
+            try:
                 places = _Places(session, modules)
                 return Origins(
                     kernels=tuple(places.origin(places.ops.get(each)) for each in ids),
                     copies=places.of_calls(window.copying_ops, there.copying_ops),
                     synchronizations=places.of_calls(window.synchronizing_ops, there.synchronizing_ops, places.waits),
                 )
+            except (AttributeError, ImportError, TypeError) as error:  # private names: another version may lack them
+                problem = f"torch {torch.__version__} does not tell which lines of code launch kernels"
+                return Origins(problem=f"{problem} ({type(error).__name__}: {error})")
     return Origins()
 
 

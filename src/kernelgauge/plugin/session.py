@@ -177,6 +177,7 @@ class Session:
             for name, result in group.results.items():
                 if not isinstance(result, KernelgaugeError):
                     self.artifacts.write(self.suites.workloads[name], result.trace_json, result.table)
+                    result.trace_json, result.table = b"", ""
                 elif not isinstance(result, WorkloadUnavailable):
                     self.conclude_error(self.suites.workloads[name], MEASUREMENT, result)
 
@@ -410,6 +411,7 @@ class Session:
         names = {*self._measured, *(name for name, _ in self._verdicts)}
         workloads = [self._workload_result(name) for name in self.suites.workloads if name in names]
         runs = [each.run for each in workloads if each.run is not None]
+        measured = [each for each in self._measured.values() if not isinstance(each, KernelgaugeError)]
         monitor = self.device.monitor if runs else None
         is_watched = monitor is None or monitor.available or self.fingerprint.arch == "cpu"
         return Results(
@@ -423,6 +425,7 @@ class Session:
             not_watched="" if monitor is None or is_watched else monitor.why_not,
             workloads=tuple(workloads),
             tests=tuple(each for results in self.tests.values() for each in results),
+            warnings=tuple(dict.fromkeys(each.problem for each in measured if each.problem)),
             exit_status=exit_status,
             host=platform.node(),
             commit=self._commit,
