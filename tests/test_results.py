@@ -210,11 +210,10 @@ CHANGE = {"estimate": 0.1, "low": 0.0, "high": 0.2, "confidence": 0.98}
         ("workloads.0.shape", ["large"], "$.workloads[0].shape[0]"),
         ("tests.0.outcome", "perhaps", "$.tests[0].outcome"),
         ("fingerprint.driver", 580, "$.fingerprint.driver"),
-        ("workloads.0.limits", {"gate": {"device_time": -1}}, "positive fraction, got -1.0"),
-        ("workloads.0.limits", {"sensitivity": {"device_time": 0}}, "positive fraction, got 0.0"),
-        ("workloads.0.verdicts.0.change", {**CHANGE, "sensitivity": 0}, "positive sensitivity"),
-        ("workloads.0.run.origins", [None], "one for each kernel, got 1"),
-        ("workloads.0.run.work", [None] * 9, "one for each kernel, got 9"),
+        ("workloads.0.limits", {"gate": {"device_time": -1}}, "positive fractions"),
+        ("workloads.0.limits", {"sensitivity": {"device_time": 0}}, "positive fractions"),
+        ("workloads.0.verdicts.0.change", {**CHANGE, "sensitivity": 0}, "positive fractions"),
+        ("workloads.0.run.origins", [None], "1 origins for"),
     ],
 )
 def test_decode_of_wrong_field_names_it(path: str, value: object, got: str) -> None:

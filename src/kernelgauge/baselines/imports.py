@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
-
 from ..errors import KernelgaugeError, MeasurementError
 
 LOADED = "modules.json"  # what a process that measures leaves beside its results: the file of each module by its name
@@ -24,7 +22,7 @@ from urllib.parse import unquote, urlparse
 hooks = (sys.modules.get(getattr(each, "__module__", "")) for each in sys.meta_path)
 mappings = [each for hook in hooks if isinstance(each := getattr(hook, "MAPPING", None), dict)]
 folders = [*sys.path, *(dirname(path) for each in mappings for path in each.values())]
-copies = {}
+copies = {}  # files that were installed from a folder, which is not on the path, by the folder
 for each in distributions():
     origin = json.loads(each.read_text("direct_url.json") or "{}")
     if "dir_info" in origin:
@@ -34,14 +32,6 @@ for each in distributions():
             copies[folder] = [str(each.locate_file(file)) for file in each.files or ()]
 print(json.dumps({"prefixes": [sys.prefix, sys.base_prefix], "folders": folders, "copies": copies}))
 """
-
-
-class _Installed(msgspec.Struct):
-    """What an interpreter says. `copies`: files that were installed from a folder, which is not on the path, by the folder."""
-
-    prefixes: list[str]
-    folders: list[str]
-    copies: dict[str, list[str]]
 
 
 def loaded_modules() -> bytes:
@@ -62,28 +52,25 @@ class Imports:
         asked = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, errors="replace", check=False)
         if asked.returncode:
             raise MeasurementError("the interpreter fails", where=python, got=asked.stderr.strip()[-1000:])
-        installed = msgspec.json.decode(asked.stdout.splitlines()[-1], type=_Installed)
+        installed = json.loads(asked.stdout.splitlines()[-1])
         here, self._tree = _top(Path.cwd()), _top(folder)
         # An environment may lie in the working tree, and that below the prefix of the system, as /usr/local.
-        prefixes = (Path(each).resolve() for each in installed.prefixes)
+        prefixes = (Path(each).resolve() for each in installed["prefixes"])
         self._prefixes = [each for each in prefixes if not here.is_relative_to(each)]
-        paths = [Path(each).resolve() for each in installed.folders if each]
+        paths = [Path(each).resolve() for each in installed["folders"] if each]
         own = [path for path in paths if path.is_dir() and not self._is_apart(path)]
         commit = _git(folder, "rev-parse", "HEAD")
         clones = [top for top in set(map(_top, own)) - {here} if _git(top, "cat-file", "-t", commit) == "commit"]
         self._others = [here, *clones]
         found = [self._tree / path.relative_to(top) for path in own for top in self._others if path.is_relative_to(top)]
         self.folders = [path for path in dict.fromkeys(found) if path.is_dir()]
-        self._copies = {
-            Path(file).resolve()
-            for origin, files in installed.copies.items()
-            if any(Path(origin).resolve().is_relative_to(top) for top in self._others)
-            for file in files
-        }
+        copies = [(Path(origin).resolve(), files) for origin, files in installed["copies"].items()]
+        own_copies = (files for origin, files in copies if any(map(origin.is_relative_to, self._others)))
+        self._copies = {Path(file).resolve() for files in own_copies for file in files}
 
     def _is_apart(self, path: Path) -> bool:
         """Whether a path belongs to an environment."""
-        return "site-packages" in path.parts or any(path.is_relative_to(each) for each in self._prefixes)
+        return "site-packages" in path.parts or any(map(path.is_relative_to, self._prefixes))
 
     def require_own(self, loaded: bytes) -> None:
         """Raise `KernelgaugeError` if the process has loaded modules of the project that are not those of its checkout."""
@@ -101,7 +88,7 @@ class Imports:
     def _is_foreign(self, file: Path) -> bool:
         if file.suffix == ".so":  # nothing is built in a checkout (docs/bisect.md)
             return False
-        is_in_another = any(file.is_relative_to(top) for top in self._others) and not file.is_relative_to(self._tree)
+        is_in_another = any(map(file.is_relative_to, self._others)) and not file.is_relative_to(self._tree)
         return file in self._copies or (is_in_another and not self._is_apart(file))
 
 

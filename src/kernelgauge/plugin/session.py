@@ -392,7 +392,7 @@ class Session:
     def _comparisons(self) -> int:
         """How many times and ratios the suites have, selected or not: `-k` changes no verdict."""
         workloads = self.suites.workloads.values()
-        planned = sum(self.options.full_matrix or workload.matrix == "default" for workload in workloads)
+        planned = sum(map(self.suites.is_in_matrix, workloads))
         ratios = sum(workload.faster_than is not None for workload in workloads)
         return max(1, planned) * len(self.device.timers) + ratios
 

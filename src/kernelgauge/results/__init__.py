@@ -163,15 +163,12 @@ def decode_results(content: bytes, *, where: str) -> Results:
 def _refuse_contradictions(results: Results) -> None:
     """Raise `ValueError` for what the types allow and no run leaves."""
     for each in results.workloads:
-        for fraction in (*each.limits.gate.values(), *each.limits.sensitivity.values()):
-            if not fraction > 0:
-                raise ValueError(f"expected a positive fraction, got {fraction} - at `limits` of {each.id}")
-        sensitivities = [verdict.change.sensitivity for verdict in each.verdicts if verdict.change is not None]
-        if any(fraction is not None and not fraction > 0 for fraction in sensitivities):
-            raise ValueError(f"expected a positive sensitivity - at `verdicts` of {each.id}")
-        for of_kernels in (each.run.origins, each.run.work) if each.run is not None else ():
-            if each.run is not None and len(of_kernels) not in (0, len(each.run.kernels)):
-                raise ValueError(f"expected one for each kernel, got {len(of_kernels)} - at `run` of {each.id}")
+        seen = [verdict.change.sensitivity for verdict in each.verdicts if verdict.change is not None]
+        fractions = (*each.limits.gate.values(), *each.limits.sensitivity.values(), *seen)
+        if any(fraction is not None and not fraction > 0 for fraction in fractions):
+            raise ValueError(f"gates and sensitivities are positive fractions - in {each.id}")
+        if each.run is not None and len(each.run.origins) not in (0, len(each.run.kernels)):
+            raise ValueError(f"{len(each.run.origins)} origins for {len(each.run.kernels)} kernels - in {each.id}")
 
 
 def _unreadable(where: str, got: str) -> ResultsError:
