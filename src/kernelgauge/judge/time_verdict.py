@@ -11,6 +11,7 @@ from ..errors import OTHER_KERNELS
 from ..run import Run, Timer, observe
 from .baseline import Baseline, Entry, Likeness, compare, gemm_kernel, references_us
 from .cause import cause_reasons, compile_causes, find_causes, find_causes_and_rest
+from .plausibility import stored_doubt
 from .structure import kernel_changes
 from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, prior_for
 from .verdict import RATIO, Reason, Status, Verdict
@@ -54,6 +55,13 @@ def judge_time(
     before = baseline.times(timer, entry, gemm=gemm)
     if not before:
         return Verdict(Status.NO_BASELINE, run.workload, label, f"the baseline has no {label}")
+    if why := stored_doubt(baseline, run, timer, entry):
+        headline = f"{label} {run.time_us(timer):.1f} us, not judged: that of the baseline cannot be"
+        reasons = (
+            Reason("why", why),
+            Reason("next", "kernelgauge accept   (replaces it, as pytest --perf-update does)"),
+        )
+        return Verdict(Status.NOT_JUDGED, run.workload, label, headline, reasons, after_us=run.time_us(timer))
     afters = [
         replace(
             before[0],
@@ -71,9 +79,9 @@ def judge_time(
     decision = decide(before, afters, prior, comparisons=comparisons, kernels=len(run.kernels))
     after_us = decision.after.observation.mean_us
     if is_other_choice and timer is Timer.END_TO_END:
-        why = Reason("why", "the autotuner's choice is not in the baseline")
-        headline = f"{label} {after_us:.1f} us, not judged: {why.text}"
-        return Verdict(Status.NOT_JUDGED, run.workload, label, headline, (why,), after_us=after_us)
+        unknown = Reason("why", "the autotuner's choice is not in the baseline")
+        headline = f"{label} {after_us:.1f} us, not judged: {unknown.text}"
+        return Verdict(Status.NOT_JUDGED, run.workload, label, headline, (unknown,), after_us=after_us)
     if is_other_choice and decision.status is Status.IMPROVED:  # it is compared with the slowest of the known ones
         decision = replace(decision, status=Status.PASS)
     said = _ComparedTime(timer, run, baseline, entry, decision, is_other_choice)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -120,10 +121,12 @@ class Verdict:
     def because(self, *reasons: Reason) -> Verdict:
         return replace(self, reasons=(*self.reasons, *reasons))
 
-    def brief(self, *, see: str = "") -> str:
+    def brief(self, *, see: str = "", width: int | None = None) -> str:
         """Return it in at most twelve lines, without the kernels one by one.
 
-        `see`: the test that has named its causes already.
+        Args:
+            see: the test that has named its causes already.
+            width: of a terminal, in columns: longer lines are cut. None: lines stay whole.
         """
         left_out = ("kernels", "counts", "trace", *_LAST, *(("cause", "code", "also") if see else ()))
         reasons = [reason for reason in self.reasons if reason.label not in left_out]
@@ -135,11 +138,25 @@ class Verdict:
         most = _MOST_LINES - len(last)
         if len(lines) > most:
             lines = [*lines[: most - 1], f"  {'more':<8} in the report, or with pytest -v"]
-        return "\n".join([*lines, *last])
+        return "\n".join(line if width is None else cut_line(line, width) for line in [*lines, *last])
 
     def __str__(self) -> str:
         first = printable(f"{self.workload}: {self.status.value}  {self.headline}")
         return "\n".join([first, *(line for reason in self.reasons for line in reason.lines)])
+
+
+def cut_line(line: str, width: int) -> str:
+    """Return a line that fits: the folders of a path and the middle of a module's path go first, then the end."""
+    for pattern in (_FOLDERS, _MODULE):
+        if len(line) > width:
+            line = pattern.sub(r"\1…\2", line, count=1)
+    return line if len(line) <= width else f"{line[: width - 1].rstrip(' ,._')}…"
+
+
+# ``transformers/models/llama/modeling_llama.py:12`` -> ``transformers/…/modeling_llama.py:12``
+_FOLDERS = re.compile(r"((?:^|(?<=\s))[\w.-]+/)[\w./-]+(/[\w.-]+:\d+)")
+# ``model.model.layers.*.self_attn  file.py:12`` -> ``model.…self_attn  file.py:12``
+_MODULE = re.compile(r"(\s[\w*]+\.)\S{6,}(\.[\w*{},]+(?: \([a-z ]+\))?  \S+:\d+)")
 
 
 def settled(verdicts: Iterable[Verdict]) -> list[Verdict]:

@@ -52,6 +52,7 @@ class Origins:
         grown_bytes: allocated from one call to the next, and not freed. None: not known.
         growth: where that was allocated, the most first.
         compiled: where compiled code was called.
+        problem: why nothing is known, where that is no matter of the call.
     """
 
     kernels: tuple[Origin | None, ...] = ()
@@ -61,6 +62,7 @@ class Origins:
     grown_bytes: int | None = None
     growth: tuple[Origin, ...] = ()
     compiled: tuple[Origin, ...] = ()
+    problem: str = ""
 
 
 def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession, device: Device) -> Origins:
@@ -75,8 +77,7 @@ def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession,
         session, window = _profile(instance, structure, device, mode)
         ids = _matched(structure, device.executions(window))
         if ids is not None:
-            # Private names of torch: another version may lack them.
-            with suppress(AttributeError, ImportError, TypeError):
+            try:
                 places = _Places(session, modules)
                 grown = places.outstanding(on_gpu=device.gpu is not None)
                 ops: dict[str, dict[Origin, None]] = {}
@@ -96,6 +97,9 @@ def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession,
                     growth=tuple(dict.fromkeys(origin for _, place in grown if (origin := places.origin(place)))),
                     compiled=tuple(dict.fromkeys(filter(None, map(places.caller, calls))))[:_MOST_LINES],
                 )
+            except (AttributeError, ImportError, TypeError) as error:  # private names: another version may lack them
+                problem = f"torch {torch.__version__} does not tell which lines of code launch kernels"
+                return Origins(problem=f"{problem} ({type(error).__name__}: {error})")
     return Origins()
 
 

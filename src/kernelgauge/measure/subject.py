@@ -70,9 +70,9 @@ def told(error: KernelgaugeError, device: Device) -> KernelgaugeError:
     return error.with_traceback(None)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Measured:
-    """A run and its artifacts.
+    """A run and its artifacts. Whoever writes `trace_json` and `table` empties them: all those of a suite take gigabytes.
 
     `latency_replicates`, `latency_iterations`: of what is timed later, and calls in each. `one_instance`: whether all
     replicates are made on one (`Subject.only_instance`). `not_confirmed`: why a time that looks slower could not be measured again.
@@ -85,6 +85,7 @@ class Measured:
     table: str
     one_instance: bool = False
     not_confirmed: KernelgaugeError | None = None
+    problem: str = ""  # `Origins.problem`
 
 
 @dataclass(frozen=True)
@@ -344,6 +345,7 @@ class Subject:
             trace_json=session.trace_json,
             table=session.table,
             one_instance=session.replays_graphs,
+            problem=self.origins.problem,
         )
 
     def _incomplete(self) -> str | None:

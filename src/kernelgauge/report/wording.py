@@ -251,8 +251,10 @@ def describe(fingerprint: Fingerprint) -> str:
 
 
 def device_name(results: Results) -> str:
-    """Return whose time a table shows: ``CPU``, else ``GPU``."""
-    return "CPU" if results.fingerprint is not None and results.fingerprint.arch == "cpu" else "GPU"
+    """Return whose time a table shows: ``CPU`` or ``GPU``; ``time`` where nothing was measured."""
+    if results.fingerprint is None:
+        return "time"
+    return "CPU" if results.fingerprint.arch == "cpu" else "GPU"
 
 
 def conditions_text(runs: Sequence[Run], not_watched: str = "") -> list[str]:
