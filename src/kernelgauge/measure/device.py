@@ -193,15 +193,13 @@ class Device:
 
     def fp32_precision(self, operation: Literal["matmul", "conv"]) -> str:
         """Return ``ieee``, ``tf32`` or ``bf16``: how float32 may be multiplied here. Torch's old and new settings may be mixed."""
-        is_cuda, backends = self.torch_device.type == "cuda", torch.backends
-        if not hasattr(backends, "fp32_precision"):  # before torch 2.9
-            is_matmul, precision = operation == "matmul", torch.get_float32_matmul_precision()
-            return (
-                "tf32" if (precision != "highest" if is_matmul else is_cuda and backends.cudnn.allow_tf32) else "ieee"
-            )
-        library = backends.mkldnn if not is_cuda else backends.cuda if operation == "matmul" else backends.cudnn
-        precision = getattr(library, operation).fp32_precision
-        return "ieee" if precision == "none" else precision
+        is_cuda, is_matmul, backends = self.torch_device.type == "cuda", operation == "matmul", torch.backends
+        library = backends.mkldnn if not is_cuda else backends.cuda if is_matmul else backends.cudnn
+        precision = getattr(getattr(library, operation, None), "fp32_precision", None)
+        if precision is None:  # before torch 2.9
+            is_old_set = torch.get_float32_matmul_precision() != "highest" if is_matmul else backends.cudnn.allow_tf32
+            return "tf32" if is_old_set and (is_cuda or is_matmul) else "ieee"
+        return "ieee" if precision == "none" else str(precision)
 
     def fingerprint(self) -> Fingerprint:
         """Describe the machine and the software: the versions and settings that decide which kernels run."""

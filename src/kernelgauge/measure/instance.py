@@ -132,39 +132,42 @@ def cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     return value.detach().to(device=device, dtype=wanted).requires_grad_(value.requires_grad)
 
 
-# How each setting of the whole process is read and written. The outer ones come first: those below may inherit from them.
-_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+def _attribute(path: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    owner, _, name = path.rpartition(".")
+    return partial(getattr, attrgetter(owner)(torch), name), partial(setattr, attrgetter(owner)(torch), name)
+
+
+# How to read and write each setting of the whole process. The outer ones come first: those below may inherit from them.
+_LIBRARIES = ("", "cuda.matmul.", "cudnn.", "cudnn.conv.", "cudnn.rnn.", "mkldnn.", "mkldnn.matmul.", "mkldnn.conv.")
+_SETTINGS = {
     name: (getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}"))
     for name in ("default_dtype", "num_threads", "float32_matmul_precision")
-}
-_LIBRARIES = ("", "cuda.matmul.", "cudnn.", "cudnn.conv.", "cudnn.rnn.", "mkldnn.", "mkldnn.matmul.", "mkldnn.conv.")
-for _path in ("backends.cudnn.allow_tf32", *(f"backends.{each}fp32_precision" for each in _LIBRARIES)):
-    with suppress(AttributeError):  # a fp32_precision came with torch 2.9
-        _owner, _name = attrgetter(_path.rpartition(".")[0])(torch), _path.rpartition(".")[2]
-        if hasattr(_owner, _name):
-            _SETTINGS[_path] = (partial(getattr, _owner, _name), partial(setattr, _owner, _name))
+} | {"backends.cudnn.allow_tf32": _attribute("backends.cudnn.allow_tf32")}
+if hasattr(torch.backends, "fp32_precision"):  # torch 2.9
+    _SETTINGS |= {path: _attribute(path) for path in (f"backends.{each}fp32_precision" for each in _LIBRARIES)}
 
 
-def _setting(name: str) -> Any:
-    """Return a setting; None where torch raises, because its old and its new settings contradict each other."""
-    try:
-        return _SETTINGS[name][0]()
-    except RuntimeError:
-        return None
+def _settings() -> dict[str, Any]:
+    """Return the settings, without those that torch refuses to read because old and new ones contradict each other."""
+    values = {}
+    for name, (get, _) in _SETTINGS.items():
+        with suppress(RuntimeError):
+            values[name] = get()
+    return values
 
 
 @contextmanager
 def restoring_settings() -> Iterator[dict[str, str]]:
     """Restore the settings of the whole process at the end. Yields a mapping that then says which of them were changed."""
-    before = {name: _setting(name) for name in _SETTINGS}
+    before = _settings()
     changed: dict[str, str] = {}
     try:
         yield changed
     finally:
-        after = {name: _setting(name) for name in _SETTINGS}
-        changed |= {name: f"{was} -> {after[name]}" for name, was in before.items() if after[name] != was}
+        after = _settings()
+        changed |= {name: f"{was} -> {after.get(name)}" for name, was in before.items() if after.get(name) != was}
         for name, was in before.items():
-            if was is not None and _setting(name) != was:
+            if _settings().get(name) != was:
                 _SETTINGS[name][1](was)
 
 
