@@ -152,7 +152,7 @@ def _compare(instance: Instance, device: Device) -> list[RelativeError]:
     unjudged = [error for error in errors if not error.is_judged]
     if 2 * len(unjudged) > len(errors) and all(error.within_bound for error in errors):
         raise NotComparedError(
-            "rounding alone explains any error",
+            "rounding or overflow alone explains any error",
             got=f"{unjudged[0]}, and so in {len(unjudged)} of {len(errors)} tensors",
             expected="a finer dtype, or a module in eval() mode",
         )

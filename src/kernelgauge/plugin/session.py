@@ -289,7 +289,7 @@ class Session:
             judged = [error for error in errors if error.is_judged]
             worst = max(judged or errors, key=lambda each: each.error / each.bound)
             rest = (
-                f" (rounding alone explains any error of {len(errors) - len(judged)} tensors)"
+                f" (rounding alone explains any error in {len(errors) - len(judged)} tensors)"
                 if judged != errors
                 else ""
             )
