@@ -1,8 +1,8 @@
 """How far unchanged models and planted bugs are from float64, and what the comparison allows them.
 
-    python benchmarks/numerics.py [--seeds 3] [-k llama] [--device cpu]
+    python benchmarks/numerics.py [--seeds 3] [-k llama] [--device cpu] [--eager-runs 1]
 
-Needs torchvision, timm and transformers. A CPU takes about half an hour. The last column is "red" or "green".
+Needs torchvision, timm and transformers. A CPU takes about half an hour. `--eager-runs 1`: with the eager run alone, not moved by rounding.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from kernelgauge import Workload
+from kernelgauge.measure import numerics
 from kernelgauge.measure.device import choose_device
 from kernelgauge.measure.numerics import NotComparedError, compare_with_float64
 
 
 class Llama(nn.Module):
+    """A Llama that returns its loss too."""
+
     def __init__(self, layers: int, hidden: int) -> None:
         super().__init__()
         sizes = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers}
@@ -36,6 +39,8 @@ class Llama(nn.Module):
 
 
 class Autocast(nn.Module):
+    """A module in bf16 by autocast."""
+
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
@@ -43,6 +48,22 @@ class Autocast(nn.Module):
     def forward(self, *args: torch.Tensor) -> Any:
         with torch.autocast(args[0].device.type, torch.bfloat16):
             return self.module(*args)
+
+
+class Scales(nn.Module):
+    """Blocks with parameters of one number: the gradients of these err little or much by chance."""
+
+    def __init__(self, layers: int = 12) -> None:
+        super().__init__()
+        build = lambda: nn.Sequential(nn.LayerNorm(128), nn.Linear(128, 256), nn.PReLU(), nn.Linear(256, 128))  # noqa: E731
+        self.blocks = nn.ModuleList(build() for _ in range(layers))
+        self.scales = nn.ParameterList(nn.Parameter(torch.tensor(0.5)) for _ in range(layers))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for scale, block in zip(self.scales, self.blocks, strict=True):
+            x = x + scale * block(x)
+        x = F.normalize(x, dim=-1)
+        return F.cross_entropy(2 * x @ x.T, torch.arange(len(x), device=x.device))
 
 
 class Block(nn.Module):
@@ -84,6 +105,7 @@ def unchanged() -> Iterator[Workload]:
         "resnet50": (torchvision.models.resnet50, image, ("fp32",)),
         "vit-base": (lambda: timm.create_model("vit_base_patch16_224"), lambda: (torch.randn(1, 3, 224, 224),), ("bf16",)),
         "llama4": (lambda: Llama(4, 256), ids, ("fp32", "bf16", "fp16")),
+        "scales": (Scales, lambda: (torch.randn(64, 128),), ("fp32", "bf16")),
         "llama24": (lambda: Llama(24, 256), ids, ("bf16",)),
         "llama2-autocast": (lambda: Autocast(Llama(2, 256)), ids, (None,)),
     }  # fmt: skip
@@ -108,7 +130,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("-k", default="", help="workloads whose id contains this text")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--eager-runs", type=int, default=numerics._EAGER_RUNS)
     options = parser.parse_args()
+    numerics._EAGER_RUNS = options.eager_runs
     device = choose_device(options.device)
     for workload in (each for each in (*unchanged(), *planted()) if options.k in each.id):
         for seed in range(options.seeds):

@@ -140,10 +140,10 @@ class Workload:
                 is_valid = timer in timers and 0 < fraction < math.inf
                 expected = f"a positive fraction for {', '.join(timers)}"
                 require(is_valid, f"invalid {what}", {timer: fraction}, expected)
-        is_valid = self.tolerance is None or (
-            isinstance(self.tolerance, (int, float)) and 0 < self.tolerance < math.inf
+        is_valid = isinstance(self.tolerance, (int, float)) and 0 < self.tolerance < math.inf
+        require(
+            self.tolerance is None or is_valid, "invalid tolerance", self.tolerance, "a positive fraction: 0.02 is 2 %"
         )
-        require(is_valid, "invalid tolerance", self.tolerance, "a positive fraction: 0.02 is 2 %")
         is_ratio = self.faster_than != self.variant and 0 <= self.by < 1 and (not self.by or self.faster_than)
         ratio = {"faster_than": self.faster_than, "by": self.by}
         expected = "another variant, and the fraction of its time to save: 0 <= by < 1"

@@ -84,7 +84,7 @@ def test_update_refuses_what_is_not_sound(project: Project) -> None:
         [
             "not stored: claim-*: test_kernels_and_graphs_are_as_declared*failed",
             "not stored: lost-*",
-            "measure it again on a quiet machine, or store it as it is: kernelgauge accept --force",
+            "mend what failed, or measure it again on a quiet machine, or store it as it is: kernelgauge accept --force",
             "*written by a newer version of kernelgauge; pip install --upgrade kernelgauge",
         ]
     )
