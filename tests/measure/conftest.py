@@ -21,13 +21,13 @@ from kernelgauge import Timer, Workload
 from kernelgauge.measure import device, instance, latency, profile, runner, subject
 from kernelgauge.measure import nvml as nvml_client
 from kernelgauge.measure.compiler import reset_compiler
-from kernelgauge.measure.device import CpuDevice, Execution, HostSpeed
+from kernelgauge.measure.device import CpuDevice, CudaDevice, HostSpeed
 from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.origins import Origins
 from kernelgauge.measure.runner import Result, measure_groups
 from kernelgauge.measure.settings import Settings
 from kernelgauge.measure.subject import Measured
-from kernelgauge.trace import REGION, Window, identity_of
+from kernelgauge.trace import REGION
 from tests.builders import Event, call, event, region, step
 
 # Long enough to have every part of a measurement, and no longer.
@@ -188,10 +188,7 @@ class FakeGpu(CpuDevice):
     def lost(self) -> bool:
         return self.is_lost
 
-    def executions(self, window: Window) -> list[Execution]:
-        return [
-            Execution(identity_of(launch.record, launch.op), launch.record.duration_us) for launch in window.launches
-        ]
+    executions = CudaDevice.executions
 
     def forget_peak(self) -> None:
         self.diary.append("forget peak")
