@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from kernelgauge.judge.review import Action, PlannedChange
 from kernelgauge.judge.time_verdict import judge_time
-from kernelgauge.judge.verdict import RelativeChange, Status
+from kernelgauge.judge.verdict import RelativeChange, Status, Verdict
 from kernelgauge.report.baselines import plan_table
 from kernelgauge.report.html import html
 from kernelgauge.report.markdown import summary_markdown
