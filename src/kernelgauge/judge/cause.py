@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
 from ..run import CompileEvent, Origin, Run, SourceLine, common_path
 from ..trace.difference import LaunchDifference, What, join_launches, launch_differences
@@ -38,6 +39,7 @@ class Cause:
         text: what happened, in one line.
         details: lines below.
         code: lines of code, the user's and the library's.
+        place: the deepest line of the first of them, for a cause that has room for one.
         delta_us: what it adds to a call, in microseconds; None: not known, or not measured well enough to be said.
         weight_us: by which causes are ordered: the size of `delta_us`, also where that is not said.
         explains: whether other causes follow from it, as those of a recompile do.
@@ -47,6 +49,7 @@ class Cause:
     text: str
     details: tuple[str, ...] = ()
     code: tuple[str, ...] = ()
+    place: str = ""
     delta_us: float | None = None
     weight_us: float = 0.0
     explains: bool = False
@@ -61,7 +64,7 @@ def cause_reasons(causes: Sequence[Cause]) -> list[Reason]:
         reasons.append(Reason("cause", "\n".join([cause.text + _cost(cause), *cause.details])))
         reasons += [Reason("code", "\n".join(cause.code))] if cause.code else []
     for cause in ordered[_CAUSES_WITH_CODE:]:
-        reasons.append(Reason("also", "  ".join([cause.text + _cost(cause), *cause.code[-1:]])))
+        reasons.append(Reason("also", f"{cause.text}{_cost(cause)}  {cause.place}".rstrip()))
     return reasons
 
 
@@ -99,11 +102,11 @@ def _find(run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_tim
     counts = count_changes(baseline.counts, run.counts)
     if counts.get("grown_bytes"):
         grown = (run.counts.grown_bytes or 0) - (baseline.counts.grown_bytes or 0)
-        causes.append(Cause(f"each call leaves {grown} bytes more in memory", code=_code(run.growth_origins, known)))
+        causes.append(Cause(f"each call leaves {grown} bytes more in memory", **_code(run.growth_origins, known)))
     if counts.get("compiled_ops") is not None and not causes:
         text = f"torch.compile was given {run.counts.compiled_ops} ops instead of {baseline.counts.compiled_ops}"
-        causes.append(Cause(text, code=_code(run.compiled_origins, known)))
-    if baseline.ops and "dispatcher_ops" in counts:
+        causes.append(Cause(text, **_code(run.compiled_origins, known)))
+    if baseline.ops and "dispatcher_ops" in counts and not (is_timed and changes):
         marks = {mark for change in changes for mark in change.marks}
         causes += _op_causes(run, baseline, known, marks, is_all=not causes)
     return causes, _rest(alike)
@@ -119,7 +122,7 @@ def compile_causes(events: Iterable[CompileEvent]) -> list[Cause]:
         origin = Origin(each.module, (SourceLine(each.file, each.line, each.code),)) if each.file else None
         found.setdefault(f"{each.kind}: {each.reason}", []).extend([origin] if origin else [])
     return [
-        Cause(f"{text}, {len(origins)} times" if len(origins) > 1 else text, code=_code(origins), explains=True)
+        Cause(f"{text}, {len(origins)} times" if len(origins) > 1 else text, explains=True, **_code(origins))
         for text, origins in found.items()
     ]
 
@@ -157,6 +160,7 @@ class _Change:
     Attributes:
         parts: differences of launches, one for each place in the sequence.
         text: what happened to the launches; `details`: lines below.
+        explains: as `Cause.explains`.
         waits, copies: synchronising calls and copies that are new here, as `Baseline.host_calls` has them.
         origins: of the launches, or of the calls.
     """
@@ -167,6 +171,7 @@ class _Change:
     waits: Counter[str] = field(default_factory=Counter)
     copies: Counter[str] = field(default_factory=Counter)
     origins: list[Origin | None] = field(default_factory=list)
+    explains: bool = False
 
     @property
     def marks(self) -> set[object]:
@@ -189,11 +194,19 @@ class _Change:
         return Cause(
             ", ".join(texts),
             tuple(details),
-            _code(self.origins, known),
-            delta_us if is_timed and self.parts else None,
-            abs(delta_us),
+            delta_us=delta_us if is_timed and self.parts else None,
+            weight_us=abs(delta_us),
+            explains=self.explains,
             waits=bool(self.waits),
+            **_code(self.origins, known, self._costs_us()),
         )
+
+    def _costs_us(self) -> Counter[SourceLine]:
+        """Return the time of the launches of each line."""
+        costs: Counter[SourceLine] = Counter()
+        for launch in (launch for part in self.parts for launch in part.after or part.before):
+            costs.update(dict.fromkeys(launch.lines, launch.device_time_us))
+        return costs
 
 
 def _launches(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) -> list[_Launch]:
@@ -236,7 +249,10 @@ def _kernel_changes(
         text, details = said
         text = f"{text} in {_count(len(group), 'kernel')}" if isinstance(key, str) else text
         details = details or (_names(whole.after),)
-        changes.append(_Change([whole], text, details, origins=[launch.origin for launch in whole.after]))
+        change = _Change([whole], text, details, origins=[launch.origin for launch in whole.after])
+        # Other shapes nearly everywhere: the input is another, and all else follows.
+        change.explains = isinstance(key, str) and 2 * len(group) >= len(run.kernels)
+        changes.append(change)
     if is_timed:
         total = sum(abs(part.delta_us) for change in changes for part in change.parts)
         total += sum(abs(each.delta_us) for each in alike)
@@ -392,11 +408,10 @@ def _op_causes(
         for word, ops in sides
     ]
     origins = [origin for name in new for origin in run.op_origins.get(name, ())]
-    return (
-        [Cause(texts[0], tuple(texts[1:]), _code(origins, known), weight_us=_DISPATCH_US * new.total())]
-        if texts
-        else []
-    )
+    if not texts:
+        return []
+    weight_us = _DISPATCH_US * new.total() if run.fingerprint.arch == "cpu" else 0.0  # a GPU's time is not the host's
+    return [Cause(texts[0], tuple(texts[1:]), weight_us=weight_us, **_code(origins, known))]
 
 
 # -- lines of code -------------------------------------------------------------------------------------------------------------
@@ -407,23 +422,38 @@ def _codes(origin: Origin) -> Iterator[str]:
         yield (line.inner or line).code
 
 
-def _code(origins: Iterable[Origin | None], known: AbstractSet[str] = frozenset()) -> tuple[str, ...]:
-    """Return the lines of code that launches come from, prefer lines that the baseline lacks: the user's, then the library's."""
+class _Code(TypedDict):
+    code: tuple[str, ...]
+    place: str
+
+
+def _code(
+    origins: Iterable[Origin | None],
+    known: AbstractSet[str] = frozenset(),
+    costs_us: Mapping[SourceLine, float] | None = None,
+) -> _Code:
+    """Return the lines of code that launches come from, as a `Cause` has them: the user's, then the library's.
+
+    Lines that the baseline lacks are preferred, then those whose launches take the longest.
+    """
     found: dict[SourceLine, list[Origin]] = {}
     for origin in filter(None, origins):
         for line in origin.lines:
             found.setdefault(line, []).append(origin)
     lines = [line for line in found if (line.inner or line).code not in known] or list(found)
+    lines.sort(key=lambda line: -(costs_us or {}).get(line, 0.0))
     shown: dict[str, None] = {}
+    deepest: list[str] = []
     for line in lines[:_MOST_LINES]:
         passes = {origin.is_backward for origin in found[line]}
         pass_ = " (forward and backward)" if len(passes) > 1 else " (backward)" if True in passes else ""
         module = common_path([origin.module for origin in found[line]])
         places = [SourceLine(line.file, line.line, line.code), *([line.inner] if line.inner else [])]
-        shown |= dict.fromkeys(map(str, places[:-1]))
-        shown[f"{module}{pass_}  {places[-1]}".strip()] = None
+        deepest.append(f"{module}{pass_}  {places[-1]}".strip())
+        shown |= dict.fromkeys([*map(str, places[:-1]), deepest[-1]])
     left = len(lines) - _MOST_LINES
-    return (*shown, *([f"and {_count(left, 'more line')}"] if left > 0 else []))
+    code = (*shown, *([f"and {_count(left, 'more line')}"] if left > 0 else []))
+    return {"code": code, "place": deepest[0] if deepest else ""}
 
 
 def _count(count: int, noun: str) -> str:

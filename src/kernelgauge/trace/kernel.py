@@ -98,7 +98,9 @@ def identity_of_op(op: Op) -> KernelIdentity:
 def input_texts(op: Op | None) -> tuple[str, ...]:
     """Return dtype and shape of each tensor that an op was given, as `KernelRecord.inputs` has them."""
     pairs = zip(op.input_shapes, op.input_types, strict=False) if op is not None else ()
-    tensors = [(shape, kind) for shape, kind in pairs if kind not in NO_TENSOR and kind != "TensorList"]
+    # A Python number is recorded as a double without dimensions.
+    numbers = (*NO_TENSOR, "TensorList")
+    tensors = [(shape, kind) for shape, kind in pairs if kind not in numbers and (shape or kind != "double")]
     return tuple(f"{DTYPES.get(kind, kind)}[{','.join(map(str, shape))}]" for shape, kind in tensors)
 
 
