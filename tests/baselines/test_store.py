@@ -15,8 +15,9 @@ from kernelgauge.errors import BaselineError, NewerBaselineError, StorageError
 from kernelgauge.judge.baseline import _layout, decode_baseline, encode_baseline
 from kernelgauge.judge.review import Action, PlannedChange
 from kernelgauge.results.files import slug, write_atomically
-from kernelgauge.run import Counts, Fingerprint
-from tests.builders import WORKLOAD, baseline
+from kernelgauge.run import CompileEvent, Counts, Fingerprint, OpRecord
+from kernelgauge.trace import KernelIdentity, KernelRecord
+from tests.builders import WORKLOAD, baseline, counts
 
 DEVICE = "NVIDIA H200"
 NAMES = ("a-x-bf16-1", "b-x-bf16-1", "c-x-bf16-1")
@@ -83,6 +84,38 @@ def test_load_returns_what_was_applied(store: BaselineStore) -> None:
     path = store.path(DEVICE, WORKLOAD)
     assert (path.read_bytes(), path.stat().st_mode & 0o777) == (encode_baseline(baseline()), 0o644)
     assert store.load("NVIDIA A100", WORKLOAD) is None
+
+
+def test_load_returns_ops_waits_and_inputs(store: BaselineStore) -> None:
+    kernel = KernelRecord(
+        KernelIdentity("gemm", "gemm"), 1.5, op="aten::mm", inputs=("bf16[8,4]", "bf16[4,2]"), stream=1
+    )
+    names = ("aten::linear", "aten::mm", "aten::mm", "autograd::engine::evaluate_function: MmBackward0", "a_region")
+    wait, copy = "aten::item: cudaStreamSynchronize", "aten::clone: Memcpy DtoD (Device -> Device), 64 bytes"
+    event = CompileEvent("graph break", "a branch that depends on data", "model.py", 7, "if x.sum() > 0:", "Net")
+    changes: dict[str, Any] = {
+        "kernels": (kernel,),
+        "counts": counts(launches=1, kernels=1, grown_bytes=512, compiled_ops=3),
+    }
+    changes |= {"ops": tuple(OpRecord(name) for name in names), "compile_events": (event,)}
+    changes |= {"synchronizing_ops": (wait, wait), "copying_ops": (copy,)}
+    store.apply({DEVICE: [create(WORKLOAD, **changes)]})
+    loaded = store.load(DEVICE, WORKLOAD)
+    assert loaded == baseline(**changes)
+    assert (loaded.entries[0].kernels, loaded.compile_events) == ((kernel,), (event,))
+    assert (loaded.counts.grown_bytes, loaded.counts.compiled_ops) == (512, 3)
+    assert loaded.ops == {"aten::linear": 1, "aten::mm": 2}  # of the dispatcher alone
+    assert loaded.host_calls == {wait: 2, copy: 1}
+
+
+def test_file_without_newer_fields_knows_none_of_them(store: BaselineStore) -> None:
+    stored = json.loads(encode_baseline(baseline()))
+    for field in ("grown_bytes", "compiled_ops"):
+        del stored["counts"][field]
+    written(store, json.dumps(stored).encode())
+    loaded = store.load(DEVICE, WORKLOAD)
+    assert loaded == baseline()
+    assert (loaded.counts.grown_bytes, loaded.ops, loaded.host_calls, loaded.compile_events) == (None, {}, {}, ())
 
 
 def a_folder(path: Path) -> None:
