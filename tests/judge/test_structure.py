@@ -232,8 +232,8 @@ def test_only_the_copy_that_the_baseline_lacks_is_named() -> None:
     assert reasons(judge_structure(new, old), "cause") == [ITEM[0]]
 
 
-A100 = fingerprint(device="NVIDIA A100-SXM4-80GB", arch="sm_80", sm_count=108, cuda="12.4")
-CPU = fingerprint(device="AMD EPYC", arch="cpu", sm_count=None, cuda=None)
+A100 = fingerprint(device="NVIDIA A100-SXM4-80GB", arch="sm_80", sm_count=108, cuda="12.4", torch="2.6.0+cu124")
+CPU = fingerprint(device="AMD EPYC", arch="cpu", sm_count=None, cuda=None, torch="2.14.0.dev20261101+cpu")
 BRACKETS = "void f<int[2]>(char*)"  # as an fnmatch pattern alone it would not match itself
 APIS = {"launch_apis": ("cuLaunchKernelEx", "cuLaunchKernel"), "occupancy_queries": 3}
 
@@ -247,9 +247,12 @@ APIS = {"launch_apis": ("cuLaunchKernelEx", "cuLaunchKernel"), "occupancy_querie
         ({"arch": "sm_90", "cuda": "13.0"}, [H200]),
         ({"arch": "sm_90", "cuda": "12.4"}, []),
         ({"cuda": "12.4"}, [A100]),
+        ({"torch": ">=2.9"}, [H200, CPU]),
+        ({"torch": "<2.9"}, [A100]),
+        ({"torch": ">=2.13", "arch": "cpu"}, [CPU]),
     ],
 )
-def test_expectation_applies_to_its_arch_and_cuda(where: Any, holds: list[Any]) -> None:
+def test_expectation_applies_to_its_device_and_versions(where: Any, holds: list[Any]) -> None:
     expectation = Expectation("seen", **where)
     assert [machine for machine in (H200, A100, CPU) if expectation.holds_for(machine)] == holds
 
