@@ -339,8 +339,11 @@ def _caveats(comparison: TraceComparison) -> Iterator[str]:
             first = f"{old.op}: {shapes_text(old.input_shapes)} and {shapes_text(new.input_shapes)}"
             yield f"The same ops had inputs of other shapes ({first}), so the two did not do the same work."
     for label, side in zip(("Before", "After"), comparison.sides, strict=True):
-        if side.problems or side.not_read:
-            yield f"{label}: {len(side.problems)} problems of launches and records. `kernelgauge show` says what is missing."
+        wrong_ids = side.trace.naming_problems()
+        yield from (f"{label}: {problem}." for problem in map(cut, wrong_ids))
+        if len(side.problems) > len(wrong_ids) or side.not_read:
+            count = counted(len(side.problems) - len(wrong_ids), "problem")
+            yield f"{label}: {count} of launches and records. `kernelgauge show` says what is missing."
 
 
 _CHANGES = tuple(Column(title, number=True) for title in ("before", "after", "change", "of the total"))

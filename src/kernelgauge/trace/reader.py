@@ -292,7 +292,8 @@ class _Rows:
                 )
                 lanes[category].append(op)
             elif category not in DEVICE_CATEGORIES:
-                self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, external_id))
+                thread = keep(event.tid, event.tid)
+                self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, external_id, thread))
             elif str in map(type, place := _PLACE(args)):
                 self._add_malformed(
                     category, f"traceEvents[{index}].args: device, stream, grid, block or bytes: got `str`"

@@ -472,8 +472,8 @@ class Summary:
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
-        """Return launches without kernels and kernels without launches, anywhere in the trace."""
-        return self.trace.pairing_problems()
+        """Return wrong ids, launches without kernels and kernels without launches, anywhere in the trace."""
+        return (*self.trace.naming_problems(), *self.trace.pairing_problems())
 
     @property
     def problems_inside(self) -> int:
