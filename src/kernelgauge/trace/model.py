@@ -26,13 +26,19 @@ DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memset", "gpu_memcpy"})
 # What `pytest perf` marks the call with, inside each profiler step: flushing and waiting stay outside of it.
 REGION = "kernelgauge.call"
 
-# Host calls (CUDA runtime, CUDA driver, HIP). A host function is queued on a stream like a kernel, but runs on the host and
+# Host calls (CUDA runtime, CUDA driver, HIP; SYCL's Unified Runtime, its predecessor PI, and Level Zero). A host function is queued on a stream like a kernel, but runs on the host and
 # leaves no device record.
 _GRAPH_LAUNCH = re.compile(r"(?:cuda|cu|hip)GraphLaunch")
-_LAUNCH = re.compile(r"(?:cuda|cu|hip)(?:Graph|Module|ExtModule|Ext)?Launch(?!.*HostFunc)")
-_TRANSFER = re.compile(r"(?:cuda|cu|hip)Mem(?:set|cpy)")
+_LAUNCH = re.compile(
+    r"(?:cuda|cu|hip)(?:Graph|Module|ExtModule|Ext)?Launch(?!.*HostFunc)|(?:ur|pi)Enqueue\w*Launch|ze\w+AppendLaunch"
+)
+_TRANSFER = re.compile(
+    r"(?:cuda|cu|hip)Mem(?:set|cpy)|(?:ur|pi)\w*Enqueue\w*(?:Memcpy|Memset|Fill|Copy)|ze\w+AppendMemory(?:Copy|Fill)"
+)
 # A copy without a stream blocks the host.
-_SYNCHRONIZATION = re.compile(r"(?:cuda|cu|hip)(?:Device|Ctx|Stream|Event)Synchronize|(?:cuda|hip)Memcpy")
+_SYNCHRONIZATION = re.compile(
+    r"(?:cuda|cu|hip)(?:Device|Ctx|Stream|Event)Synchronize|(?:cuda|hip)Memcpy|(?:ur|pi)(?:QueueFinish|Events?Wait)|ze\w+Synchronize"
+)
 
 
 @lru_cache(maxsize=1024)  # there are few names, and every call is asked
