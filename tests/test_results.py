@@ -184,6 +184,7 @@ def test_decode_of_encoded_results_is_equal(told: Results) -> None:
         (b'{"schema_version": 2' + b" " * 100, "truncated"),
         (b'{"schema_version": 2, "workloads": ' + b"[" * 100_000, ""),
         (b'{"schema_version": 1e999}', "out of range"),
+        (b'{"schema_version": 1, "workloads": null}', "schema_version"),
     ],
 )
 def test_decode_of_something_else_is_refused(content: bytes, got: str) -> None:
@@ -191,6 +192,9 @@ def test_decode_of_something_else_is_refused(content: bytes, got: str) -> None:
     assert error.where == "here"
     assert got in (error.got or "")
     assert str(SCHEMA_VERSION) in (error.expected or "")
+
+
+CHANGE = {"estimate": 0.1, "low": 0.0, "high": 0.2, "confidence": 0.98}
 
 
 @pytest.mark.parametrize(
@@ -206,6 +210,10 @@ def test_decode_of_something_else_is_refused(content: bytes, got: str) -> None:
         ("workloads.0.shape", ["large"], "$.workloads[0].shape[0]"),
         ("tests.0.outcome", "perhaps", "$.tests[0].outcome"),
         ("fingerprint.driver", 580, "$.fingerprint.driver"),
+        ("workloads.0.limits", {"gate": {"device_time": -1}}, "positive fractions"),
+        ("workloads.0.limits", {"sensitivity": {"device_time": 0}}, "positive fractions"),
+        ("workloads.0.verdicts.0.change", {**CHANGE, "sensitivity": 0}, "positive fractions"),
+        ("workloads.0.run.origins", [None], "1 origins for"),
     ],
 )
 def test_decode_of_wrong_field_names_it(path: str, value: object, got: str) -> None:
@@ -234,22 +242,3 @@ def test_read_results_of_no_file_says_where(tmp_path: Path, name: str, got: str)
     assert (got in (raised.value.got or ""), raised.value.next_command) == (True, "pytest perf")
     assert str((tmp_path / name).parent) in (raised.value.where or "")
     assert "\x1b" not in str(raised.value)
-
-
-def test_decode_of_schema_1_finds_the_printed_subject() -> None:
-    slower = verdict(Status.REGRESSED, "device time", "device time 205.0 -> 221.0 us")
-    tests = (
-        one_test("test_device_time", "failed", said=f"{slower}\nmore"),
-        one_test("test_c08", "failed", said="E  AssertionError"),
-    )
-    document = json.loads(encode_results(results(workload(slower), tests=tests))) | {"schema_version": 1}
-    for test in document["tests"]:
-        del test["subject"]
-    for each in document["workloads"]:
-        del each["limits"]
-        each["sensitivity"] = {"device_time": 0.07}
-    read = decoded(document)
-    assert [test.subject for test in read.tests] == ["GPU time", None]
-    assert [(each.subject, each.headline) for each in read.verdicts] == [("GPU time", "GPU time 205.0 -> 221.0 us")]
-    assert read.workloads[0].limits.sensitivity == {Timer.DEVICE: 0.07}
-    assert read.schema_version == SCHEMA_VERSION

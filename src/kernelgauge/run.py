@@ -68,6 +68,8 @@ class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     graph_breaks: int
     recompiles: int  # over the whole measurement, fresh allocations included
     peak_allocated_bytes: int | None
+    grown_bytes: int | None = None  # held after a call and not before it, again and again
+    compiled_ops: int | None = None  # that torch.compile traced: they are what compiling costs
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -202,18 +204,24 @@ class CompileEvent(msgspec.Struct, frozen=True):
     module: str = ""  # as `Origin.module`
 
 
-class SourceLine(msgspec.Struct, frozen=True):
-    """A line of code. `file`: relative to the working directory, or to the packages."""
+class SourceLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of code.
+
+    Attributes:
+        file: relative to the working directory, or to the packages.
+        inner: the deepest line of a library that this line called, and that asked for the launch. None: this line did.
+    """
 
     file: str
     line: int
     code: str = ""
+    inner: SourceLine | None = None
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" + (f"  {self.code}" if self.code else "")
 
 
-class Origin(msgspec.Struct, frozen=True):
+class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a launch comes from. It is no part of what the launch is: a line that moved is no change.
 
     Attributes:
@@ -296,6 +304,9 @@ class Run(msgspec.Struct, frozen=True):
     steps: int = 0  # profiler steps in the trace
     transfers_us: float = 0.0  # copies and memsets of a call, which are in no GPU time
     synchronizing_ops: tuple[str, ...] = ()  # "aten::item: cudaStreamSynchronize", of one call of the workload
+    op_origins: dict[str, tuple[Origin, ...]] = {}  # of each dispatcher op, by its name, without repetitions
+    compiled_origins: tuple[Origin, ...] = ()  # of the calls of compiled code
+    growth_origins: tuple[Origin, ...] = ()  # of the memory that a call leaves behind, the most first
     copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"
     # Of each kernel, each of `synchronizing_ops` and each of `copying_ops`; None: not known. Empty: of none.
     origins: tuple[Origin | None, ...] = ()

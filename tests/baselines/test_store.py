@@ -14,7 +14,7 @@ from kernelgauge.baselines import BaselineStore
 from kernelgauge.errors import BaselineError, NewerBaselineError, StorageError
 from kernelgauge.judge.baseline import decode_baseline, encode_baseline
 from kernelgauge.judge.review import Action, PlannedChange
-from kernelgauge.results.files import slug
+from kernelgauge.results.files import slug, write_atomically
 from tests.builders import WORKLOAD, baseline
 
 DEVICE = "NVIDIA H200"
@@ -243,3 +243,13 @@ def test_committed_baseline_is_whole_and_in_its_folder(path: Path) -> None:
     # Byte for byte what would be written, but for fields that the fingerprint got later: no edit by hand.
     later = rb',\n    "(cudnn|fp32_matmul|cudnn_tf32|deterministic)": null'
     assert re.sub(later, b"", encode_baseline(baseline)) == re.sub(later, b"", content)
+
+
+def test_linked_file_is_written_where_it_lies(tmp_path: Path) -> None:
+    target, link = tmp_path / "kept" / "file", tmp_path / "link"
+    target.parent.mkdir()
+    for text in (b"first", b"second"):
+        link.unlink(missing_ok=True)
+        link.symlink_to("kept/file")  # the first one leads nowhere yet
+        write_atomically(link, text)
+        assert (link.is_symlink(), target.read_bytes()) == (True, text)

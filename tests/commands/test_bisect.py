@@ -331,6 +331,17 @@ def test_search_that_cannot_begin_says_why(
     assert len(git("worktree", "list").splitlines()) == 1
 
 
+def test_escape_sequences_of_a_commit_are_shown_as_text(bisect: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    history(["205"])
+    monkeypatch.setenv("GIT_AUTHOR_NAME", "\x1b]0;Mallory\x07")
+    commit("205 fewer")
+    git("commit", "-q", "--amend", "-m", "evil \x1b[2J")
+    code, out, err = bisect()
+    assert code == 0
+    assert not {"\x1b", "\x07"} & set(out + err)
+    assert r"subject  evil \x1b[2J" in out
+
+
 def test_ends_that_scatter_are_undecided(bisect: Command, process: Process) -> None:
     process.noise = 0.05
     history(["205"] * 3)

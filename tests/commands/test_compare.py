@@ -84,7 +84,9 @@ def test_two_revisions_are_told_apart_by_their_kernels(compare: Command, project
     assert code == 1
     assert "kernels differ from HEAD~1" in out
     assert "1 kernel less" in out
-    assert compare("HEAD", "HEAD")[0] == 0
+    code, _, err = compare("HEAD", "HEAD")
+    assert code == 0
+    assert len(set(err.splitlines())) == len(err.splitlines())
 
 
 def test_undecided_comparison_goes_on_to_its_end_or_budget(compare: Command, process: Process) -> None:
@@ -186,6 +188,7 @@ def test_suite_of_head_replaces_what_base_has(compare: Command, process: Process
     ("arguments", "said"),
     [
         (["nowhere"], "git knows no revision nowhere"),
+        (["HEAD", "perf"], "--suite perf   (it is a path here, and not a revision)"),
         (["HEAD", "--suite", "absent"], "the working tree has no such suite"),
     ],
 )
@@ -216,6 +219,24 @@ def test_suite_outside_of_the_worktree_is_refused(
     assert process.seen == []
     assert (project / "outside" / "perf" / "suite.txt").read_text() == "mine"
     assert (project / "perf" / "untracked.txt").read_text() == "mine"
+
+
+def test_links_in_the_suite_stay_links(compare: Command, process: Process, project: Path) -> None:
+    """Followed, two links to a parent would multiply the suite for ever."""
+    for name in ("a", "b"):
+        (project / "perf" / name).symlink_to("..")
+    with revisions.worktree("HEAD") as tree:
+        revisions.copy_suite(project / "perf", tree, "perf", owner="HEAD")
+        assert sorted(path.name for path in (tree / "perf").iterdir() if path.is_symlink()) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--budget", "nan"), ("--budget", "-1"), ("--processes", "-3"), ("--processes", "0")]
+)
+def test_number_that_is_none_is_a_usage_error(compare: Command, process: Process, arguments: tuple[str, str]) -> None:
+    code, _, err = compare("HEAD", *arguments)
+    assert (code, process.seen) == (2, [])
+    assert f"got {arguments[1]}, expected" in err
 
 
 def test_worktrees_of_others_are_not_forgotten(compare: Command, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -284,6 +305,7 @@ def test_structure_is_judged_without_times(compare: Command, project: Path, mode
     (project / "model.txt").write_text(model)
     found, out, _ = compare("HEAD", "--", "-m", "structure")
     assert found == code
+    assert "processes of each side: 1 " in out
     assert ("kernels differ from HEAD" in out) is bool(code)
     assert "not measured" not in out
 

@@ -63,6 +63,13 @@ def test_name_starts_with_time_in_utc(history: History) -> None:
     assert (code, out.startswith(f"added: 2026/11/20261121T013000Z-{HERE}-")) == (0, True)
 
 
+@pytest.mark.parametrize("started_at", ["yesterday", "", "0001-01-01T00:00:00", "0999-01-01T00:00:00+00:00"])
+def test_invalid_timestamp_is_refused(history: History, started_at: str) -> None:
+    """The reader would refuse the name of the file."""
+    code, _, err = history.add(results(timed(), started_at=started_at))
+    assert (code, "invalid timestamp" in err, history.root.exists()) == (1, True, False)
+
+
 def test_results_without_a_workload_are_refused(history: History) -> None:
     code, _, err = history.add(results())
     assert (code, "nothing to add" in err, history.root.exists()) == (1, True, False)

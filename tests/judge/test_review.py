@@ -10,13 +10,16 @@ import pytest
 from kernelgauge.errors import BaselineError, NewerBaselineError
 from kernelgauge.judge.baseline import Baseline, Recorded, from_run
 from kernelgauge.judge.review import Action, Group, PlannedChange, Reviewed, review_run, with_runs
+from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.verdict import Status
 from kernelgauge.run import Run, Timer
+from kernelgauge.trace import KernelRecord
 from tests.builders import (
     CONTROL_US,
     ELSEWHERE,
+    GEMM,
     HERE,
     OTHER_SOURCE,
     baseline,
@@ -24,6 +27,7 @@ from tests.builders import (
     counts,
     drawn,
     fingerprint,
+    launched,
     mlp_kernels,
     pair,
     run,
@@ -194,7 +198,6 @@ def test_plan_replaces_all_where_something_exact_differs(changes: dict[str, Any]
     [
         ({"kernels": mlp_kernels(xblock=256)}, "the autotuner chose a launch configuration that is not in", None),
         ({"device": steady(1.1), "kernels": mlp_kernels(xblock=512)}, "GPU time 200.0 -> 220.0 us  +10.00 %", 1),
-        ({"device": steady(), "kernels": mlp_kernels(source=OTHER_SOURCE)}, "processes that it knows 5 -> 3", 0),
     ],
 )
 def test_plan_replaces_only_the_entry_that_moved(changes: Any, detail: str, replaced: int | None) -> None:
@@ -208,6 +211,29 @@ def test_plan_replaces_only_the_entry_that_moved(changes: Any, detail: str, repl
     else:
         expected[replaced] = msgspec.structs.replace(fresh, draws=old.entries[replaced].draws)
     assert list(change.baseline.entries) == expected
+
+
+def hand_written(width: int, us: float = 56.0, **of_fused: Any) -> tuple[KernelRecord, ...]:
+    return launched(GEMM, us, grid=(width, 1, 1)), *mlp_kernels(**of_fused)[1:]
+
+
+@pytest.mark.parametrize(
+    ("slower", "faster"),
+    [
+        ({"kernels": hand_written(132, 156.0)}, {"kernels": hand_written(264)}),
+        ({"kernels": hand_written(132, 156.0, xblock=512)}, {"kernels": hand_written(264)}),
+        ({"kernels": mlp_kernels(us=138.1, source=OTHER_SOURCE)}, {"kernels": mlp_kernels()}),
+        ({"kernels": mlp_kernels(us=138.1, source=OTHER_SOURCE)}, {"kernels": mlp_kernels(xblock=512)}),
+    ],
+)
+def test_plan_replaces_what_no_autotuner_chose(slower: dict[str, Any], faster: dict[str, Any]) -> None:
+    """Otherwise the way back to the slower configuration would be no regression."""
+    old = calibrated([run(device=steady(1.5), **slower), run(device=steady(1.5), **slower)])
+    accepted = plan_one(old, run(device=steady(), **faster)).baseline
+    assert [entry.kernels for entry in accepted.entries] == [faster["kernels"]]
+    back = run(device=steady(1.5), **slower)
+    judged = judge_structure(back, accepted), judge_time(Timer.DEVICE, back, accepted)
+    assert Status.REGRESSED in [each.status for each in judged]
 
 
 def around(us: float) -> tuple[float, ...]:

@@ -10,7 +10,7 @@ from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.two_sets import JudgedSet, judge_sets, looks
 from kernelgauge.judge.verdict import Status
 from kernelgauge.run import Run, Timer
-from tests.builders import CONTROL_US, run
+from tests.builders import CONTROL_US, counts, launched, mlp_kernels, reasons, run
 
 COMPARISONS = 3 * 21  # three looks at a suite of seven workloads with three times
 
@@ -119,3 +119,12 @@ def test_gate_of_the_suite_is_as_small_a_change_as_is_wanted(
     ]
     found = judge_sets("w", *sides, comparisons=1, limits=Limits(gate=gate), names=("before", "after"))
     assert found.undecided == undecided
+
+
+@pytest.mark.parametrize("other", [{0}, {0, 1}, {2}, set()])
+def test_structure_of_every_process_counts(other: set[int]) -> None:
+    more = {"kernels": (*mlp_kernels(), launched("extra", 1.0)), "counts": counts(launches=5)}
+    after = [run(host=None, end_to_end=None, **(more if place in other else {})) for place in range(3)]
+    structure = judged([run(host=None, end_to_end=None)] * 3, after).verdicts[0]
+    assert structure.status.fails is bool(other)
+    assert reasons(structure, "why") == ([f"in {len(other)} of 3 processes of after"] if other else [])

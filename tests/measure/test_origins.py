@@ -79,6 +79,18 @@ def places(run: Run) -> list[tuple[str, str, str]]:
 LINES = ("g = F.silu(self.gate(x))", "h = g * self.up(x)", "return self.down(h)", "x = x + layer(x)")
 
 
+def test_torch_that_tells_no_lines_is_a_problem(cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    def changed(*_: object) -> None:
+        raise TypeError("it takes other arguments")
+
+    monkeypatch.setattr("kernelgauge.measure.origins._Places", changed)
+    found = measured(cpu, tiny())
+    assert found.run.origins == ()
+    assert found.problem.endswith(
+        "does not tell which lines of code launch kernels (TypeError: it takes other arguments)"
+    )
+
+
 def test_eager_kernel_has_its_line_and_module(cpu: CpuDevice) -> None:
     """An operator is no call in Python: its line is not that of the call around it."""
     expected = []

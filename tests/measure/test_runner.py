@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -205,6 +206,18 @@ def test_groups_never_share_compiled_code(
     workloads = [tiny(module=name, build=build, compile=compile_) for name, build in zip("abcd", builds, strict=False)]
     groups = measure_groups(workloads, cpu, cpu.fingerprint(), QUICK, timed=False)
     assert ["".join(sorted(name[0] for name in group.results)) for group in groups] == expected
+
+
+def test_workload_that_waits_for_its_group_is_built_once_more(cpu: CpuDevice) -> None:
+    builds: list[str] = []
+
+    def build(name: str) -> nn.Module:
+        builds.append(name)
+        return Doubles()
+
+    workloads = [tiny(module=name, build=partial(build, name), compile=CAPTURED) for name in "abcdef"]
+    groups = list(measure_groups(workloads, cpu, cpu.fingerprint(), QUICK, timed=False))
+    assert (len(groups), len(builds)) == (6, 6 + 5)
 
 
 @pytest.mark.parametrize("changes_in", [1, 2, 99], ids=["first", "second", "never"])

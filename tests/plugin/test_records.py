@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +130,56 @@ def test_own_tests_are_recorded_without_a_verdict(project: Project) -> None:
     ]
     assert [verdict.headline for verdict in results.workloads[0].verdicts] == ["attempt 2", "fine"]
     assert results.exit_status == 1
+
+
+FREED = """
+def test_trace_is_on_the_disk_only(workload, run, trace_file, kernelgauge_test):
+    measured = kernelgauge_test.session._measured[workload.id]
+    assert trace_file.exists() and not (measured.trace_json or measured.table)
+"""
+
+
+def test_run_frees_its_traces_and_says_what_it_lacks(project: Project) -> None:
+    problem = "torch 99 does not tell which lines of code launch kernels (TypeError: changed)"
+    project.tell(told(problem=problem), told("linear", problem=problem))
+    project.write("test_freed.py", FREED)
+    result = project.run("-k", "on_the_disk")
+    result.assert_outcomes(passed=2, deselected=10)
+    assert project.results().warnings == (problem,)
+    assert f"warning: {problem}" in result.outlines
+
+
+LOGS = """
+import logging
+
+def test_logs(workload):
+    logging.getLogger("torch._dynamo").warning("a recompile\\n  because of a guard")
+    logging.{call}
+    assert False
+"""
+
+
+@pytest.mark.parametrize(
+    "call", ["getLogger('mine').warning('the ' + 'last')", "log(25, 'the ' + 'last')", "error('the ' + 'last')"]
+)
+def test_log_of_the_user_stays_behind_that_of_torch(project: Project, call: str) -> None:
+    project.write("test_logs.py", LOGS.format(call=call))
+    said = project.run("-k", "test_logs", "--log-level=1").stdout.str()
+    assert "the last" in said
+    assert "recompile" not in said.partition("Captured log")[2]
+    assert "because of a guard" not in said.partition("Captured log")[2]
+
+
+def test_summary_in_a_poor_locale_keeps_its_lines(project: Project) -> None:
+    project.tell(told(), device="Told GP\u00dc")
+    environment = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "perf", "-q"], env=os.environ | environment, capture_output=True, check=False
+    )
+    lines = done.stdout.decode("ascii").splitlines()
+    assert any(line.startswith(f"{ID} ") for line in lines)
+    assert any(line.startswith(r"Told GP\xdc") for line in lines)
+    assert not any(r"\n" in line for line in lines)
 
 
 def test_earlier_run_is_removed_before_measuring(project: Project) -> None:

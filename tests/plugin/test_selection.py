@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,19 @@ def test_matrix_and_name_select_what_is_measured(project: Project) -> None:
     project.run("--perf-matrix", "full")
     project.run("-k", "mlp or linear", "--perf-matrix", "full").assert_outcomes(passed=2, skipped=8, deselected=5)
     assert project.measured_together() == [[ID, CONV], [ID, LINEAR, CONV], [ID, LINEAR]]
+
+
+@pytest.mark.parametrize("arguments", [("--perf-strict",), ("--perf-update",), ()])
+@pytest.mark.parametrize(("workloads", "where"), [((), "at all"), ((told(matrix="full"),), "in the default matrix")])
+def test_empty_suite_fails_where_it_is_relied_on(
+    project: Project, arguments: tuple[str, ...], workloads: tuple[dict[str, Any], ...], where: str
+) -> None:
+    project.tell(*workloads)
+    result = project.run(*arguments)
+    said = f"the suite perf declares no workload {where}: nothing of it is measured"
+    assert result.ret == (pytest.ExitCode.TESTS_FAILED if arguments else pytest.ExitCode.OK)
+    assert (said in result.outlines) is bool(arguments)
+    assert not project.latest.exists()
 
 
 def test_workloads_are_measured_in_declared_order(project: Project) -> None:
@@ -107,6 +121,7 @@ NOTHING = [
     "--fixtures",
     "--fixtures-per-test",
     "--setup-plan",
+    "--setup-only",
     "--collect-only --perf-shard=2/2",
     "-k nothing",
     "-k mlp~and",
@@ -255,6 +270,34 @@ def test_hidden_fixture_is_named(project: Project) -> None:
     project.add_to_conftest("\n@pytest.fixture\ndef workload():\n    return 'heavy'\n")
     result = project.run("-k", "device_time")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["another fixture called `workload` hides that of kernelgauge: rename it"])
+
+
+OWN_FIXTURES = """
+import pytest
+from kernelgauge import Workload
+
+@pytest.fixture
+def workload(request):
+    return "heavy"
+
+def test_of_a_fixture(workload):
+    assert workload == "heavy"
+
+@pytest.mark.parametrize("size, workload", [(1, "light")])
+def test_of_values(workload, size):
+    assert workload == "light"
+"""
+
+
+@pytest.mark.parametrize("fixture", ["fixture", "fixture(params=[1, 2])", "fixture(scope='session')"])
+def test_own_fixture_of_that_name_is_left_alone(project: Project, fixture: str) -> None:
+    project.write("test_own.py", OWN_FIXTURES.replace("fixture\n", f"{fixture}\n", 1))
+    project.run().assert_outcomes(passed=4 if "params" in fixture else 3, skipped=4)
+    project.write("test_own.py", OF_ANOTHER_PROJECT.replace("workload):", "workload, run):"))
+    result = project.run("-k", "its_own")
+    assert "INTERNALERROR" not in "\n".join(result.outlines)
+    assert result.parseoutcomes()["errors"] == 4
     result.stdout.fnmatch_lines(["another fixture called `workload` hides that of kernelgauge: rename it"])
 
 

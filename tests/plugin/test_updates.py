@@ -10,7 +10,7 @@ import pytest
 
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.errors import StorageError
-from tests.plugin.inner_project import ID, Project, told
+from tests.plugin.inner_project import ID, VERDICT, Project, told
 
 COMPILED, LINEAR = "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8"
 THREE = (told(), told(variant="compiled"), told("linear"))
@@ -49,12 +49,15 @@ def test_update_of_a_selection_keeps_the_rest(project: Project) -> None:
     project.edit_baseline("other-eager-bf16-4x8", suite="elsewhere/perf")
     before = project.stored()
     project.tell(*(told(each["module"], each["variant"], gelu_us=9.0) for each in THREE), told("conv", matrix="full"))
+    gone = "gone-eager-bf16-4x8"
     result = project.record("-k", "linear")
-    result.stdout.fnmatch_lines(
-        ["*trim*gone-eager*no longer declares it*", "1 written to baselines/told-gpu, 1 removed"]
-    )
-    assert set(before) - set(project.stored()) == {"gone-eager-bf16-4x8"}
+    assert f"no longer declared, and kept because this run does not select them: {gone}" in result.outlines
+    project.run("--perf-update", suite=f"perf/test_perf.py::test_device_time[{LINEAR}]")
+    assert set(project.stored()) == set(before)
     assert changed(project, before) == {LINEAR}
+    result = project.record("-k", "linear or gone")
+    result.stdout.fnmatch_lines(["*trim*gone-eager*no longer declares it*", "* 1 removed"])
+    assert set(before) - set(project.stored()) == {gone}
     project.record()
     assert changed(project, before) == {ID, COMPILED, LINEAR}
 
@@ -92,6 +95,42 @@ def test_update_refuses_what_is_not_sound(project: Project) -> None:
     good = json.loads(before[paths["throttled"].stem])
     assert json.loads(paths["throttled"].read_bytes()) | {"recorded": 0} == good | {"recorded": 0}
     assert b'"mean_us": 14.9' in paths["fine"].read_bytes() or b'"mean_us": 15' in paths["fine"].read_bytes()
+
+
+def test_baseline_of_another_suite_is_not_shared(project: Project) -> None:
+    """A suite that was moved is another matter: its old folder is gone."""
+    project.record()
+    project.edit_baseline(ID, suite="other/perf")
+    assert project.run().ret == pytest.ExitCode.OK
+    (project.root / "other" / "perf").mkdir(parents=True)
+    (project.root / "other" / "perf" / "conftest.py").write_text("")
+    before = project.stored()
+    for arguments in ((), ("--perf-update",)):
+        result = project.run(*arguments)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        result.stdout.fnmatch_lines(
+            ["*two suites share this baseline*", f"*{ID} in other/perf, which recorded it, and in perf"]
+        )
+    assert project.stored() == before
+
+
+def test_time_that_cannot_be_is_refused_named_and_replaced(project: Project) -> None:
+    project.tell(told(gelu_us=20_000.0))
+    result = project.run("--perf-update")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [f"not stored: {ID}: GPU time cannot be: 20006.0 us cannot be a part of a call of 200.*"]
+    )
+    assert project.stored() == {}
+    assert project.run_command("kernelgauge accept --force").ret == pytest.ExitCode.OK
+    project.tell(told())
+    result = project.run()
+    assert result.ret == pytest.ExitCode.OK
+    assert project.of("test_device_time", ID).properties[VERDICT] == "NOT_JUDGED"
+    result.stdout.fnmatch_lines(["*GPU time 10.0 us, not judged: that of the baseline cannot be*"])
+    project.record()
+    project.run()
+    assert project.of("test_device_time", ID).properties[VERDICT] == "PASS"
 
 
 def test_plan_is_shown_before_anything_is_written(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

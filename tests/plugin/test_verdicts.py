@@ -287,7 +287,8 @@ def test_ini_sensitivity_decides_whether_a_time_passes(project: Project) -> None
 
 
 @pytest.mark.parametrize(
-    "line", ["device_time", "device_time = much", "gpu_time = 2 %", "device_time = 0 %", "a = inf"]
+    "line",
+    ["device_time", "device_time = much", "gpu_time = 2 %", "device_time = 0 %", "a = inf", "device_time = 0.02"],
 )
 def test_malformed_ini_sensitivity_is_a_usage_error(project: Project, line: str) -> None:
     set_sensitivity(project, line)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelgauge.results import files
 from kernelgauge.results.files import LOCKS, GpuLock
 from tests.plugin.inner_project import IDS, Project, told, two_modules
 
@@ -180,6 +181,13 @@ def test_workers_that_cannot_share_are_refused(project: Project, arguments: tupl
     assert project.measured() == []
 
 
+def test_empty_suite_fails_where_it_is_relied_on(project: Project) -> None:
+    project.tell()
+    result = project.run("-n", "2", "--perf-strict")
+    assert result.ret not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    assert "the suite perf declares no workload at all" in "\n".join(result.outlines + result.errlines)
+
+
 def test_group_that_kills_a_worker_is_not_tried_again(project: Project) -> None:
     project.tell(*two_modules())
     project.record()
@@ -252,7 +260,9 @@ def test_two_runs_on_one_gpu_wait_for_each_other(project: Project, monkeypatch: 
     lock = GpuLock(Path(os.environ[LOCKS]))
     lock.hold("told")
     monkeypatch.setitem(GpuLock.__init__.__kwdefaults__, "patience_s", 0.3)
-    result = project.run()
+    monkeypatch.setattr(files, "_SAY_EVERY_S", 0.1)
+    result = project.run("-q")
+    assert "waiting for it" in result.stdout.str()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert project.measured() == []
     assert "another run times on GPU told" in result.stdout.str()

@@ -121,7 +121,13 @@ def measure_one(workload, told, fingerprint, timed):
         incomplete=told["incomplete"] if timed else "no test of a time was selected",
         gpu=TOLD["gpu"],
     )
-    latency = {"latency_replicates": 4, "latency_iterations": 3, "one_instance": False, "not_confirmed": None}
+    latency = {
+        "latency_replicates": 4,
+        "latency_iterations": 3,
+        "one_instance": False,
+        "not_confirmed": None,
+        "problem": told.get("problem", ""),
+    }
     return SimpleNamespace(run=run, trace_json=b"{}", table="a table\n", **latency)
 
 

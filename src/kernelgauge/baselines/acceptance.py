@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import BaselineError, NewerBaselineError
 from ..judge.baseline import Baseline, Recorded
+from ..judge.plausibility import run_doubts
 from ..judge.review import Action, Group, PlannedChange, Reviewed, review_run, with_runs
 from ..judge.verdict import DECLARED, Reason, Status, Verdict
 from ..results import Results, WorkloadResult
@@ -42,12 +43,19 @@ def select(
     return plans, refused
 
 
-def plan_update(several: Sequence[Results], store: BaselineStore, mode: Mode) -> tuple[Plans, list[Reviewed]]:
-    """Select the tested workloads of runs that have just ended, and the workloads that no suite declares any more."""
+def plan_update(
+    several: Sequence[Results], store: BaselineStore, mode: Mode, selects: Callable[[str], bool] = lambda _: True
+) -> tuple[Plans, list[Reviewed]]:
+    """Select the tested workloads of runs that have just ended; an update also those that no suite declares any more.
+
+    `selects`: whether the run's `-k` selects a workload, asked of those that are no longer declared.
+    """
     tested = {test.workload for results in several for test in results.tests}
 
     def is_wanted(each: Reviewed) -> bool:
-        return each.group is Group.VANISHED or (each.group is not Group.NOT_MEASURED and each.workload in tested)
+        if each.group is Group.VANISHED:
+            return mode is Mode.UPDATE and selects(each.workload)
+        return each.group is not Group.NOT_MEASURED and each.workload in tested
 
     return select(review(several, store, mode), is_wanted)
 
@@ -133,6 +141,7 @@ def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Itera
     for verdict in workload.verdicts:
         if verdict.status.fails and not _is_acceptable(verdict):
             yield f"{verdict.subject}: {verdict.status.value}  {verdict.headline}"
+    yield from run_doubts(run)
     if workload.verdict(DECLARED) is None:
         yield "what it declares was not checked (was the test deselected?)"
     missing = [run.label(timer) for timer in results.timers or Timer if run.sample(timer) is None]

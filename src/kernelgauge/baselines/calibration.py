@@ -6,7 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,10 +14,14 @@ from queue import SimpleQueue
 
 from ..errors import MeasurementError
 from ..results import NAME, Results, read_results
-from ..results.files import WAITING
+from ..results.files import WAITING, temporary_folder
+from .imports import LOADED, Imports
 
 _SHOWN_LINES = 15  # of the output of a process that failed
 _NO_TESTS = 5  # pytest.ExitCode.NO_TESTS_COLLECTED
+_PATIENCE_S = 5.0  # with a process that is asked to end
+_POLL_S = 0.1
+_running: set[subprocess.Popen[str]] = set()
 _OF_THE_JOB = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
 
 
@@ -44,7 +48,16 @@ def draw(
             free.put(gpu)
 
     with ThreadPoolExecutor(max_workers=max(1, len(gpus))) as pool:
-        return list(pool.map(run_one, range(processes)))
+        futures = [pool.submit(run_one, number) for number in range(processes)]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:  # interrupted, or one of them failed: nobody waits for the others
+            pool.shutdown(wait=False, cancel_futures=True)
+            while not all(future.done() for future in futures):
+                for process in [*_running]:
+                    process.terminate()
+                time.sleep(_POLL_S)
+            raise
 
 
 def compile_caches(folder: str) -> dict[str, str]:
@@ -70,13 +83,16 @@ def run_process(
         packages: folders whose modules come before those that are installed.
         may_fail: whether the tests of what a workload declares may fail.
 
-    Raises `MeasurementError` if it leaves no results, or fails.
+    Raises `MeasurementError` if it leaves no results, or fails, and `KernelgaugeError` if it measures another folder's code.
     """
-    with tempfile.TemporaryDirectory(prefix="kernelgauge-") as own:
+    with temporary_folder() as own:
         # The page of a job shows what the command concludes, and not each of its processes.
         inherited = {name: value for name, value in os.environ.items() if name not in _OF_THE_JOB}
-        environment = inherited | compile_caches(own)
-        paths = [*packages] if folder is None else [folder / "src", folder, *packages]
+        environment = inherited | compile_caches(str(own)) | {"KERNELGAUGE_PARENT": str(os.getpid())}  # see the plugin
+        imports = None if folder is None else Imports(folder, python)
+        paths = (
+            [*packages] if imports is None or folder is None else [folder / "src", folder, *imports.folders, *packages]
+        )
         if paths:
             environment["PYTHONPATH"] = os.pathsep.join([*map(str, paths), inherited.get("PYTHONPATH", "")])
         if gpu is not None:
@@ -93,6 +109,7 @@ def run_process(
             errors="replace",
         ) as process:
             assert process.stdout is not None
+            _running.add(process)
             try:
                 for line in process.stdout:
                     output.append(line.rstrip())
@@ -100,9 +117,14 @@ def run_process(
                         progress(line.strip())
             except BaseException:  # interrupted: its files go away
                 process.terminate()
-                process.wait()
+                try:
+                    process.wait(_PATIENCE_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
                 raise
-        results = Path(own) / "latest" / NAME
+            finally:
+                _running.discard(process)
+        results = own / "latest" / NAME
         if process.returncode == _NO_TESTS:
             raise MeasurementError("no test is selected", next_command=shlex.join(["pytest", *arguments]))
         if process.returncode not in ((0, 1) if may_fail else (0,)) or not results.exists():
@@ -112,4 +134,6 @@ def run_process(
                 expected=None if may_fail else "every test to pass: noise is measured on unchanged code that works",
                 next_command=shlex.join(["pytest", *arguments]),
             )
+        if imports is not None:
+            imports.require_own(results.with_name(LOADED).read_bytes())
         return read_results(results)

@@ -10,6 +10,7 @@ import argparse
 import io
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -78,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest and own[0] not in _RUN_PYTEST:
         parser.error(f"unrecognized arguments: {printable(' '.join(rest))}")
     options.pytest_arguments = [*rest, *passed_on]
+    if own[:1] and own[0] in _RUN_PYTEST:
+        _interrupt_on_signals()
     try:
         return int(options.command(options))
     except KernelgaugeError as error:
@@ -89,6 +92,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     return Exit.TROUBLE
+
+
+def _interrupt_on_signals() -> None:
+    """Let signals end a command as Ctrl-C does: worktrees and children go away. `nohup` ignores SIGHUP."""
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) is not signal.SIG_IGN:
+            signal.signal(each, signal.default_int_handler)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -79,7 +80,9 @@ def _load(options: argparse.Namespace) -> tuple[list[Results], BaselineStore, li
     from ..results import find_results, read_results
 
     here = Path.cwd()
-    projects = (folder for folder in (here, *here.parents) if any((folder / mark).exists() for mark in _MARKS))
+    # A root has a mark, and is on the file system of the current folder: beyond, somebody else may own what is there.
+    folders = takewhile(lambda folder: folder.stat().st_dev == here.stat().st_dev, (here, *here.parents))
+    projects = (folder for folder in folders if any((folder / mark).exists() for mark in _MARKS))
     root = Path(os.path.relpath(next(projects, here), here))
     paths = options.results or [root / _RESULTS]
     loaded: list[Results] = []
@@ -126,11 +129,12 @@ def _review(options: argparse.Namespace) -> Exit:
 
 def _accept(options: argparse.Namespace) -> Exit:
     from ..baselines.acceptance import Mode, review, select
+    from ..baselines.selection import matcher
     from ..report.baselines import lines_table, plan_table
     from ..report.page import render
 
     _require_force_under_ci(options, "accept")
-    matches = _matcher(options.expression)
+    matches = matcher(options.expression)
     # A workload that is declared only where some package is installed vanishes elsewhere: to remove a file, one must say so.
     groups = options.group or [group for group in (*_GROUPS, _NOT_MEASURED) if group != _VANISHED]
     several, store, lines = _load(options)
@@ -184,33 +188,6 @@ def _require_force_under_ci(options: argparse.Namespace, command: str) -> None:
         what = f"{command} is refused under CI (CI is set): a job that accepts its own result gates nothing"
         force = f"kernelgauge {command} --force ...   (in a job whose purpose is to record)"
         raise KernelgaugeError(what, next_command=force)
-
-
-def _matcher(expression: str) -> Callable[[str], bool]:
-    """Return whether a workload's id matches `-k` as its tests do in pytest. An empty expression matches all.
-
-    Raises `KernelgaugeError` if the expression is invalid.
-    """
-    if not expression:
-        return bool
-    # Private, and the only implementation there is. Imported here, since pytest takes longer than the command.
-    from _pytest.mark.expression import Expression
-
-    def matches(workload: str) -> bool:
-        name = f"[{workload}]".lower()  # as in the name of its tests
-
-        def is_in(part: str, /) -> bool:  # no keyword arguments: -m takes name(key=value), -k does not
-            return part.lower() in name
-
-        return Expression.compile(expression).evaluate(is_in)  # type: ignore[arg-type]
-
-    try:
-        matches("")  # so that what cannot be evaluated is found before anything is done
-    except Exception as error:  # pytest 8 and 9 have different ones
-        got = printable(f"{expression[:200]!r}: {error}")
-        expected = "as for pytest, for example -k 'mlp and not eager'"
-        raise KernelgaugeError("-k: invalid expression", got=got, expected=expected) from error
-    return matches
 
 
 def _store(plans: Plans, refused: Sequence[Reviewed], store: BaselineStore, *, dry_run: bool) -> Exit:

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from ..baselines import calibration
-from ..errors import KernelgaugeError, MeasurementError
+from ..errors import KernelgaugeError, MeasurementError, printable
 from ..judge.baseline import SET_BY_CODE, compare, from_run
 from ..judge.changepoint import SURE, half_width, next_state, suspects
 from ..judge.structure import judge_structure
@@ -30,7 +30,7 @@ from ..judge.timing import ProcessTime, at_shared_speed, on_same_host
 from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks, with_name
 from ..judge.verdict import STRUCTURE, Status, Verdict
 from ..results import Results, WorkloadResult
-from ..results.files import unwritable
+from ..results.files import temporary_folder, unwritable
 from ..run import Run, Timer, observe
 from . import Exit, note, revisions, say
 
@@ -77,8 +77,8 @@ def bisect(options: argparse.Namespace) -> Exit:
     has_ends = len(options.packages) > 1 if options.packages else bool(options.good and options.bad)
     if not has_ends or (options.packages and (options.good or options.bad)):
         raise KernelgaugeError("bisect needs two ends", expected="--good REF --bad REF, or --packages GOOD.txt BAD.txt")
-    with tempfile.TemporaryDirectory(prefix="kernelgauge-bisect-") as folder:
-        states = (_package_states if options.packages else _commit_states)(options, Path(folder))
+    with temporary_folder() as folder:
+        states = (_package_states if options.packages else _commit_states)(options, folder)
         return _Search(states, options).conclude()
 
 
@@ -215,14 +215,14 @@ class _Search:
     def conclude(self) -> Exit:
         """Search, and print the answer."""
         judged, is_found = self._judged_ends(), False
-        say("\n".join(f"{each.subject}: {each.status.value}  {each.headline}" for each in judged.verdicts))
+        _say("\n".join(f"{each.subject}: {each.status.value}  {each.headline}" for each in judged.verdicts))
         changed = [each.subject for each in judged.verdicts if each.status in _CHANGES]
         invalid = [str(each) for each in judged.verdicts if each.status is Status.INVALID]
         if STRUCTURE in changed:  # exact, also where a time could not be measured
             is_found = self._by_structure()
             if len(changed) > 1:
                 times = ", ".join(changed[1:])
-                say(
+                _say(
                     f"{times} changed too. If the change above does not explain it, bisect again with that as the good end."
                 )
         elif invalid:
@@ -230,11 +230,11 @@ class _Search:
         elif timer := _followed(judged.verdicts):
             is_found = self._by_time(timer)
         elif judged.undecided:
-            say(f"undecided: the processes of the ends differ too much in {', '.join(judged.undecided)}")
+            _say(f"undecided: the processes of the ends differ too much in {', '.join(judged.undecided)}")
         else:
-            say("nothing to bisect: the ends do not differ")
+            _say("nothing to bisect: the ends do not differ")
         ends = sum(len(end.processes) for end in self._ends)
-        say(f"{self._used} processes, {ends} of them of the ends   state: {self._options.state}")
+        _say(f"{self._used} processes, {ends} of them of the ends   state: {self._options.state}")
         return Exit.YES if is_found else Exit.NO
 
     # -- measure
@@ -332,7 +332,7 @@ class _Search:
                 break
             self._measure(self._states[min(left)[1]], self._options.workload, *marks)  # the one in the middle
         if len(changes) > 1:
-            say(f"{len(changes)} changes: there are states with the structure of neither end")
+            _say(f"{len(changes)} changes: there are states with the structure of neither end")
         exact = "exact: kernels and counts\n"
         found = [self._answer(*pair, f"{exact}{verdict.brief()}") for pair, verdict in changes.items()]
         return bool(found) and all(found)
@@ -367,11 +367,11 @@ class _Search:
             note(f"  {_percent(best.probability)} that it is {self._states[best.high].shown}")
             self._measure(self._states[index], f"({self._options.workload}) and {timer.value}", timer=timer)
         for state in third:
-            say(f"a third state, with the structure of neither end: {state.shown}")
+            _say(f"a third state, with the structure of neither end: {state.shown}")
         if best.probability < SURE:
             likely = sorted(found, key=lambda each: -each.probability)[:_SHOWN]
             lines = [f"  {_percent(each.probability)}  {self._states[each.high].shown}" for each in likely]
-            say("\n".join(["undecided: no change has 95 % of the posterior yet", *lines]))
+            _say("\n".join(["undecided: no change has 95 % of the posterior yet", *lines]))
             return False
         levels = []
         for side in (slice(best.low + 1), slice(best.high, None)):
@@ -391,12 +391,17 @@ class _Search:
         """Print a change between two states. Return whether it is found: no state between them is left."""
         if high - low == 1:
             found = self._states[high]
-            say(f"\nfound: {found.shown}\n{found.change}\n{text}")
+            _say(f"\nfound: {found.shown}\n{found.change}\n{text}")
             return True
-        say(f"\n{high - low} suspects are left   {text}")
+        _say(f"\n{high - low} suspects are left   {text}")
         for state in self._states[low + 1 : high + 1]:
-            say(f"  {state.shown}" + (f"   skipped: {state.failures[-1]}" if state.failures else ""))
+            _say(f"  {state.shown}" + (f"   skipped: {state.failures[-1]}" if state.failures else ""))
         return False
+
+
+def _say(text: str) -> None:
+    """Print text with commit messages, names of packages and errors in it: nobody vouches for them."""
+    say("\n".join(map(printable, text.split("\n"))))
 
 
 def _followed(verdicts: Sequence[Verdict], undecided: Sequence[str] = ()) -> Timer | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,14 +14,14 @@ from textwrap import shorten
 import msgspec
 
 from ..baselines import calibration
-from ..errors import MeasurementError
+from ..errors import NO_TIMES, MeasurementError
 from ..judge.two_sets import LOOKS, judge_sets, looks
 from ..judge.verdict import MEASUREMENT, Reason, Status, Verdict
 from ..report.html import html
 from ..report.markdown import summary_markdown
 from ..report.terminal import summary
 from ..results import NAME, Results, encode_results
-from ..results.files import write_files
+from ..results.files import temporary_folder, write_files
 from ..run import Run, Timer
 from . import Exit, note, revisions, say, terminal
 
@@ -68,11 +67,13 @@ def _sides(options: argparse.Namespace) -> Iterator[tuple[_Side, _Side]]:
     """Check out the revisions, and install what BASE has of its own."""
     commits = [revisions.commit(each) for each in (options.base, options.head) if each]
     names = " with ".join([options.base, *options.packages]), options.head or "the working tree"
+    if names[0] == names[1]:
+        names = f"{names[0]} (BASE)", f"{names[1]} (HEAD)"
     with ExitStack() as stack:
         trees = [stack.enter_context(revisions.worktree(commit)) for commit in commits]
         base, head = trees[0], trees[1] if options.head else Path.cwd()
         revisions.copy_suite(head / options.suite, base, options.suite, owner=names[1])
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelgauge-")))
+        folder = stack.enter_context(temporary_folder())
         python, run = options.base_python, partial(calibration.run_process, progress=note, may_fail=True)
         packages = [revisions.install(each, folder / str(n), python) for n, each in enumerate(options.packages)]
         of_base = partial(run, folder=base, packages=packages, python=python)
@@ -95,7 +96,11 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
                 error.what = f"{side.name}: {error.what}"
                 raise
         is_over_budget = time.monotonic() - started > options.budget
-        is_last = is_over_budget or not head.results[0].runs  # without a run, more processes would fail as well
+        # Structure alone is exact; without a run, more processes would fail as well.
+        has_times = any(
+            run.incomplete != NO_TIMES for side in (base, head) for each in side.results for run in each.runs
+        )
+        is_last = is_over_budget or not has_times or not head.results[0].runs
         if done in looks(options.processes) or is_last:
             results, undecided = _judged(base, head)
             total = sum(each.unavailable is None for each in results.workloads)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 from ..errors import KernelgaugeError, MeasurementError, printable
+from ..results.files import temporary_folder
 from . import Commands, Exit
 
 _STATE = Path("reports", "bisect", "state.jsonl")
@@ -62,9 +62,26 @@ def add_commands(commands: Commands) -> None:
         parser.set_defaults(command=partial(_run, command))
         add = parser.add_argument
         add("--suite", default="perf", metavar="PATH", help="of the suite, from the current folder (default: perf)")
-        add("--processes", type=int, default=most, metavar="N", help=f"{counted}, at most (default: {most})")
+        add(
+            "--processes",
+            type=_at_least(1, int),
+            default=most,
+            metavar="N",
+            help=f"{counted}, at most (default: {most})",
+        )
         budget = "begin no further processes after this"
-        add("--budget", type=float, default=float("inf"), metavar="SECONDS", help=budget)
+        add("--budget", type=_at_least(0, float), default=float("inf"), metavar="SECONDS", help=budget)
+
+
+def _at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], float]:
+    """Return the type of an argument, for argparse."""
+
+    def number(text: str) -> float:
+        if not (value := kind(text)) >= least:  # a NaN is not either
+            raise argparse.ArgumentTypeError(f"got {text}, expected {least} or more")
+        return value
+
+    return number
 
 
 def _program(name: str) -> str:
@@ -75,10 +92,6 @@ def _program(name: str) -> str:
 def _run(command: str, options: argparse.Namespace) -> Exit:
     from . import bisect, compare
 
-    # As after Ctrl-C, worktrees and the child go away. `nohup` ignores SIGHUP.
-    for each in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(each) is not signal.SIG_IGN:
-            signal.signal(each, signal.default_int_handler)
     return compare.compare_revisions(options) if command == "compare" else bisect.bisect(options)
 
 
@@ -94,7 +107,12 @@ def git(*arguments: str) -> str:
 def commit(revision: str) -> str:
     """Return the hash of a commit. Raises `KernelgaugeError` if there is none of that name."""
     failure = f"git knows no revision {revision}"
-    return _output("git", "rev-parse", "--verify", f"{revision}^{{commit}}", failure=failure)
+    try:
+        return _output("git", "rev-parse", "--verify", f"{revision}^{{commit}}", failure=failure)
+    except KernelgaugeError as error:
+        if Path(revision).exists():
+            error.next_command = f"--suite {shlex.quote(revision)}   (it is a path here, and not a revision)"
+        raise
 
 
 @contextmanager
@@ -104,8 +122,8 @@ def worktree(commit: str) -> Iterator[Path]:
     Yields the folder that corresponds to the current one.
     """
     prefix = git("rev-parse", "--show-prefix")
-    with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
-        tree = Path(folder) / "tree"
+    with temporary_folder() as folder:
+        tree = folder / "tree"
         try:
             git("worktree", "add", "--detach", str(tree), commit)
             yield tree / prefix
@@ -133,7 +151,7 @@ def copy_suite(source: Path, tree: Path, suite: str, *, owner: str) -> None:
         target.unlink()
     if source.is_dir():
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, target, ignore=ignored, ignore_dangling_symlinks=True)
+        shutil.copytree(source, target, ignore=ignored, symlinks=True)
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)

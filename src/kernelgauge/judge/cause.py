@@ -1,120 +1,149 @@
-"""Why a run differs from its baseline: what changed together, in one sentence, and the code that asks for it."""
+"""Why a run differs from its baseline: what changed in one place, how much it costs, and the code that asks for it."""
 
 from __future__ import annotations
 
-import textwrap
+import itertools
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from itertools import repeat
+from dataclasses import dataclass, field, replace
+from typing import TypedDict
 
-from ..run import CompileEvent, Counts, Origin, Run, SourceLine, common_path
+from ..run import CompileEvent, Origin, Run, SourceLine, common_path
 from ..trace.difference import LaunchDifference, What, join_launches, launch_differences
 from ..trace.kernel import KernelIdentity, KernelRecord
-from .verdict import REASON_WIDTH, Reason
+from ..trace.summary import is_dispatched
+from .baseline import Baseline, count_changes
+from .verdict import Reason
 
 # A kernel that is only slower is a cause if it carries this share of the total change; if none does, the first ones are.
 _NAMED_SHARE = 0.10
 _NAMED_AT_LEAST = 3
 # Below this, kernels of the same identity are called unchanged: the spread of one kernel's median between processes.
 _UNCHANGED = 0.01
-_MOST_CAUSES = 3  # in a verdict; the kernels themselves are all in the results
+_CAUSES_WITH_CODE = 2  # of a verdict; each other one has one line
 _MOST_LINES = 2  # of code
-_HEAD_WIDTH = 56  # and ``(+1234.5 us)`` after
-_LEAST_MODULE = 16  # characters
+_DISPATCH_US = (
+    1.0  # of an op, for the order of causes alone: an eager linear takes 11 us for its eight ops (docs/claims.md)
+)
+_LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")  # the number of a layer in the path of a module
+_FLOAT = re.compile(r"[bf]+p?\d+")  # a dtype of floating point: bf16, fp32, fp8
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What changed together.
+    """What changed in one place.
 
     Attributes:
-        text: what happened.
-        names: what it happened to. In the same line, and below if it does not fit.
-        details: a line below.
-        code: a line for each line of code that it comes from.
-        delta_us: what it adds to a call, in microseconds; None: not known.
-        is_first: whether other causes follow from it: a graph break changes kernels too.
+        text: what happened, in one line.
+        details: lines below.
+        code: lines of code, the user's and the library's.
+        place: the deepest line of the first of them, for a cause that has room for one.
+        delta_us: what it adds to a call, in microseconds; None: not known, or not measured well enough to be said.
+        weight_us: by which causes are ordered: the size of `delta_us`, also where that is not said.
+        explains: whether other causes follow from it, as those of a recompile do.
+        waits: whether the host waits for the device.
     """
 
     text: str
-    names: str = ""
-    details: str = ""
-    code: str = ""
+    details: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
+    place: str = ""
     delta_us: float | None = None
-    is_first: bool = False
+    weight_us: float = 0.0
+    explains: bool = False
+    waits: bool = False
 
 
 def cause_reasons(causes: Sequence[Cause]) -> list[Reason]:
-    """Return the causes as reasons, the most expensive first, each with the code that it comes from."""
+    """Return the causes as reasons, the largest effect first: two with the code that they come from, the others in a line each."""
+    ordered = sorted(causes, key=lambda cause: (not cause.explains, -cause.weight_us, not cause.waits))
     reasons: list[Reason] = []
-    ordered = sorted(causes, key=lambda cause: (not cause.is_first, -abs(cause.delta_us or 0.0)))
-    for cause in ordered[:_MOST_CAUSES]:
-        reasons.append(Reason("cause", "\n".join(_lines(cause))))
-        reasons += [Reason("code", cause.code)] if cause.code else []
-    left = ordered[_MOST_CAUSES:]
-    if left:
-        reasons.append(Reason("cause", f"{len(left)} more{_cost(left)}"))
+    for cause in ordered[:_CAUSES_WITH_CODE]:
+        reasons.append(Reason("cause", "\n".join([cause.text + _cost(cause), *cause.details])))
+        reasons += [Reason("code", "\n".join(cause.code))] if cause.code else []
+    for cause in ordered[_CAUSES_WITH_CODE:]:
+        reasons.append(Reason("also", f"{cause.text}{_cost(cause)}  {cause.place}".rstrip()))
     return reasons
 
 
-def _cost(causes: Sequence[Cause]) -> str:
-    known = [cause.delta_us for cause in causes if cause.delta_us is not None]
-    return f" ({sum(known):+.1f} us)" if known else ""
+def _cost(cause: Cause) -> str:
+    return "" if cause.delta_us is None else f" ({cause.delta_us:+.1f} us)"
 
 
-def _lines(cause: Cause) -> list[str]:
-    cost = _cost([cause])
-    first, *more = textwrap.wrap(cause.text, REASON_WIDTH - len(cost)) or [""]
-    if cause.names:
-        whole = f"{first}: {cause.names}"
-        first = _cut(whole, _HEAD_WIDTH)
-        more = [_cut(cause.names)] if first != whole else []
-    return [first + cost, *more, *filter(None, [cause.details])]
+def find_causes(
+    run: Run,
+    baseline: Baseline,
+    usual: Sequence[KernelRecord],
+    *,
+    is_timed: bool = True,
+) -> list[Cause]:
+    """Return what changed between a baseline and a run, in no order.
+
+    Args:
+        usual: the baseline's kernels, in the time that the run is compared with.
+        is_timed: whether times count. Else a kernel that is only slower is no cause, nor what the autotuner chose.
+    """
+    return _find(run, baseline, usual, is_timed=is_timed)[0]
 
 
-def _cut(text: str, width: int = REASON_WIDTH) -> str:
-    return text if len(text) <= width else f"{text[: width - 1].rstrip(' ,._')}…"
+def find_causes_and_rest(run: Run, baseline: Baseline, usual: Sequence[KernelRecord]) -> tuple[list[Cause], str]:
+    """Return the causes of a change of the device's time, and one line about the kernels that did not change."""
+    return _find(run, baseline, usual, is_timed=True)
 
 
-def _code(origins: Iterable[Origin | None], known: AbstractSet[str] = frozenset()) -> str:
-    """Return the lines of code that launches come from; of `known` code and other the other."""
-    found: dict[SourceLine, list[Origin]] = {}
-    for origin in filter(None, origins):
-        for line in origin.lines:
-            found.setdefault(line, []).append(origin)
-    lines = [line for line in found if line.code not in known] or list(found)
-    left = len(lines[_MOST_LINES:])
-    shown = [_code_line(line, found[line]) for line in lines[:_MOST_LINES]]
-    return "\n".join([*shown, f"and {_count(left, 'more line')}"] if left else shown)
+def _find(run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_timed: bool) -> tuple[list[Cause], str]:
+    known = {code for origin in filter(None, baseline.origins) for code in _codes(origin)}
+    changes, alike = _kernel_changes(run, baseline, usual, is_timed=is_timed)
+    _add_host_calls(changes, run, baseline)
+    causes = compile_causes(each for each in run.compile_events if each not in baseline.compile_events)
+    causes += [each.cause(known, is_timed=is_timed) for each in changes]
+    counts = count_changes(baseline.counts, run.counts)
+    if counts.get("grown_bytes"):
+        grown = (run.counts.grown_bytes or 0) - (baseline.counts.grown_bytes or 0)
+        causes.append(Cause(f"each call leaves {grown} bytes more in memory", **_code(run.growth_origins, known)))
+    if counts.get("compiled_ops") is not None and not causes:
+        text = f"torch.compile was given {run.counts.compiled_ops} ops instead of {baseline.counts.compiled_ops}"
+        causes.append(Cause(text, **_code(run.compiled_origins, known)))
+    if baseline.ops and "dispatcher_ops" in counts and not (is_timed and changes):
+        marks = {mark for change in changes for mark in change.marks}
+        causes += _op_causes(run, baseline, known, marks, is_all=not causes)
+    return causes, _rest(alike)
 
 
-def _code_line(line: SourceLine, origins: Sequence[Origin]) -> str:
-    """Return ``layers.*.mlp (backward)  model.py:12  x * y``: without the start of a long path, and the end of long code."""
-    passes = {origin.is_backward for origin in origins}
-    pass_ = " (forward and backward)" if len(passes) > 1 else " (backward)" if True in passes else ""
-    place = f"{pass_}  {line.file}:{line.line}"
-    module = common_path([origin.module for origin in origins])
-    room = max(REASON_WIDTH - 1 - len(place), _LEAST_MODULE)
-    module = module if len(module) <= room else f"…{module[1 - room :]}"
-    return _cut(f"{module}{place}  {line.code}".strip())
+# -- what the compiler did ---------------------------------------------------------------------------------------------------
 
 
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count != 1 else ''}"
+def compile_causes(events: Iterable[CompileEvent]) -> list[Cause]:
+    """Return the graph breaks and recompiles as causes, each text once."""
+    found: dict[str, list[Origin]] = {}
+    for each in events:
+        origin = Origin(each.module, (SourceLine(each.file, each.line, each.code),)) if each.file else None
+        found.setdefault(f"{each.kind}: {each.reason}", []).extend([origin] if origin else [])
+    return [
+        Cause(f"{text}, {len(origins)} times" if len(origins) > 1 else text, explains=True, **_code(origins))
+        for text, origins in found.items()
+    ]
 
 
-# -- kernels --------------------------------------------------------------------------------------------------------------
+# -- kernels -----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Launch:
     """A kernel of a sequence, and where it comes from."""
 
-    identity: KernelIdentity
-    device_time_us: float
+    record: KernelRecord
     origin: Origin | None
+
+    @property
+    def identity(self) -> KernelIdentity:
+        return self.record.identity
+
+    @property
+    def device_time_us(self) -> float:
+        return self.record.device_time_us
 
     @property
     def lines(self) -> tuple[SourceLine, ...]:
@@ -122,81 +151,125 @@ class _Launch:
 
 
 _Difference = LaunchDifference[_Launch]
-_Said = tuple[str, str, str]  # text, names and details of a cause
+
+
+@dataclass
+class _Change:
+    """What changed in one place: launches, and what the host does there.
+
+    Attributes:
+        parts: differences of launches, one for each place in the sequence.
+        text: what happened to the launches; `details`: lines below.
+        explains: as `Cause.explains`.
+        waits, copies: synchronising calls and copies that are new here, as `Baseline.host_calls` has them.
+        origins: of the launches, or of the calls.
+    """
+
+    parts: list[_Difference] = field(default_factory=list)
+    text: str = ""
+    details: tuple[str, ...] = ()
+    waits: Counter[str] = field(default_factory=Counter)
+    copies: Counter[str] = field(default_factory=Counter)
+    origins: list[Origin | None] = field(default_factory=list)
+    explains: bool = False
+
+    @property
+    def marks(self) -> set[object]:
+        """What tells the place: its lines of code; where none is known, the kernels that were there."""
+        lines: set[object] = {line for origin in filter(None, self.origins) for line in origin.lines}
+        return lines or {frozenset(launch.identity.unnumbered for part in self.parts for launch in part.before)}
+
+    def cause(self, known: AbstractSet[str], *, is_timed: bool) -> Cause:
+        texts, details = [self.text] if self.text else [], list(self.details)
+        host = [_times(text, count) for text, count in self.waits.items()]
+        host += [_copies_text(self.copies)] if self.copies else []
+        if self.waits and not any(part.before for part in self.parts):  # the wait is what a reader looks for
+            texts = [f"the host waits: {host[0]}"]
+            details = [*([self.text] if self.text else []), *details, *host[1:]]
+        elif texts:
+            details += ["with " + ", ".join(host)] if host else []
+        else:
+            texts = host
+        delta_us = sum(part.delta_us for part in self.parts)
+        return Cause(
+            ", ".join(texts),
+            tuple(details),
+            delta_us=delta_us if is_timed and self.parts else None,
+            weight_us=abs(delta_us),
+            explains=self.explains,
+            waits=bool(self.waits),
+            **_code(self.origins, known, self._costs_us()),
+        )
+
+    def _costs_us(self) -> Counter[SourceLine]:
+        """Return the time of the launches of each line."""
+        costs: Counter[SourceLine] = Counter()
+        for launch in (launch for part in self.parts for launch in part.after or part.before):
+            costs.update(dict.fromkeys(launch.lines, launch.device_time_us))
+        return costs
 
 
 def _launches(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) -> list[_Launch]:
     known = origins if len(origins) == len(kernels) else [None] * len(kernels)
-    return [_Launch(each.identity, each.device_time_us, origin) for each, origin in zip(kernels, known, strict=True)]
+    return [_Launch(each, origin) for each, origin in zip(kernels, known, strict=True)]
 
 
-def kernel_causes(
-    before: Sequence[KernelRecord],
-    after: Sequence[KernelRecord],
-    origins: Sequence[Origin | None] = (),
-    old_origins: Sequence[Origin | None] = (),
-    *,
-    is_timed: bool = True,
-) -> tuple[list[Cause], str]:
-    """Return what changed between two launch sequences, and one line about what did not.
+def _kernel_changes(
+    run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_timed: bool
+) -> tuple[list[_Change], list[_Difference]]:
+    """Return what changed between two launch sequences, and the launches that did not change.
 
-    Other launches in one place, or for the same lines of code, are one cause, and so are those of one kernel for the same lines.
-
-    Args:
-        origins, old_origins: of each launch after and before; empty if none is known.
-        is_timed: whether times count. Else a kernel that is only slower is no cause, nor what the autotuner chose.
+    Other launches at the same lines of code are one change, and so are launches of one kernel that changed in the same way.
     """
-    others: list[list[_Difference]] = []
-    pairs: dict[object, list[_Difference]] = {}
-    for each in launch_differences(_launches(before, old_origins), _launches(after, origins)):
+    others: list[tuple[set[object], _Change]] = []
+    pairs: dict[object, list[_Difference]] = {}  # by what differs, as a text, or by kernel and lines
+    for each in launch_differences(_launches(usual, baseline.origins), _launches(run.kernels, run.origins)):
         if each.what is What.REPLACED:
-            _group_of(others, each).append(each)
+            change = _Change([each], origins=[launch.origin for launch in each.after or each.before])
+            marks = change.marks
+            same = next((other for other in others if other[0] & marks), None)
+            if same is None:
+                others.append((marks, change))
+            else:
+                same[0].update(marks)
+                same[1].parts.append(each)
+                same[1].origins += change.origins
         else:
             (old,), (new,) = each.before, each.after
-            pairs.setdefault((old.identity, new.identity, new.lines), []).append(each)
-    wholes = [(join_launches(group), len(group)) for group in others]
-    found = [(whole, _other_launches(whole, places)) for whole, places in wholes]
+            place = _placement_change(old.record, new.record)
+            pairs.setdefault(place or (old.identity, new.identity, new.lines), []).append(each)
+    changes = [_described(change) for _, change in others]
     alike: list[_Difference] = []
-    for each in map(join_launches, pairs.values()):
-        if said := _other_identity(each, is_timed=is_timed):
-            found.append((each, said))
-        else:
-            alike.append(each)
+    for key, group in pairs.items():
+        whole = join_launches(group)
+        said = (key, ()) if isinstance(key, str) else _other_identity(whole, is_timed=is_timed)
+        if said is None:
+            alike.append(whole)
+            continue
+        text, details = said
+        text = f"{text} in {_count(len(group), 'kernel')}" if isinstance(key, str) else text
+        details = details or (_names(whole.after),)
+        change = _Change([whole], text, details, origins=[launch.origin for launch in whole.after])
+        # Other shapes nearly everywhere: the input is another, and all else follows.
+        change.explains = isinstance(key, str) and 2 * len(group) >= len(run.kernels)
+        changes.append(change)
     if is_timed:
-        total = sum(abs(each.delta_us) for each in (*alike, *(each for each, _ in found)))
+        total = sum(abs(part.delta_us) for change in changes for part in change.parts)
+        total += sum(abs(each.delta_us) for each in alike)
         slower = [each for each in alike if total and abs(each.delta_us) >= _NAMED_SHARE * total]
-        if total and not slower and not found:  # spread evenly over many kernels
+        if total and not slower and not changes:  # spread evenly over many kernels
             slower = sorted(alike, key=lambda each: -abs(each.delta_us))[:_NAMED_AT_LEAST]
-        found += [(each, _slower(each)) for each in slower]
+        for each in slower:
+            word = "slower" if each.delta_us > 0 else "faster"
+            text = f"the same kernel, {word}: {_names(each.after)}  {each.before_us:.1f} -> {each.after_us:.1f} us"
+            changes.append(_Change([each], text, origins=[launch.origin for launch in each.after]))
         alike = [each for each in alike if each not in slower]
-    known = {line.code for origin in filter(None, old_origins) for line in origin.lines}
-    causes = [
-        Cause(
-            *said,
-            _code((launch.origin for launch in each.after or each.before), known),
-            each.delta_us if is_timed else None,
-        )
-        for each, said in found
-    ]
-    return causes, _rest(alike)
+    return changes, alike
 
 
-def _group_of(groups: list[list[_Difference]], other: _Difference) -> list[_Difference]:
-    """Return the group that other launches belong to: one with a line in common, or one that lost the same kernels."""
-
-    def marks(difference: _Difference) -> set[object]:
-        lines = {line for launch in difference.after or difference.before for line in launch.lines}
-        return {*lines} or {frozenset(launch.identity.unnumbered for launch in difference.before)}
-
-    for group in groups:
-        if marks(other) & marks(join_launches(group)):
-            return group
-    groups.append([])
-    return groups[-1]
-
-
-def _other_launches(whole: _Difference, places: int) -> _Said:
-    """Return ``1 new kernel: NAME``, or ``9 kernels instead of 1`` and the names below."""
+def _described(change: _Change) -> _Change:
+    """Say of other launches in one place: ``9 kernels instead of 1, in 4 layers, bf16 -> fp32: pow, mean x2``."""
+    whole = join_launches(change.parts)
     before, after = whole.before, whole.after
     old, new = len(before), len(after)
     if not old:
@@ -207,24 +280,59 @@ def _other_launches(whole: _Difference, places: int) -> _Said:
         text = "another kernel" if new == 1 else f"{new} other kernels"
     else:
         text = f"{_count(new, 'kernel')} instead of {old}"
-    text += f", in {places} places" if places > 1 else ""
-    old_types, new_types = (
-        {dtype for each in side if (dtype := each.identity.decoded.dtype)} for side in (before, after)
-    )
-    if old_types and old_types < new_types:
-        text += f", now also in {' and '.join(sorted(new_types - old_types))}"
-    elif old_types and new_types and old_types != new_types:
-        text += f", in {' and '.join(sorted(new_types))} instead of {' and '.join(sorted(old_types))}"
-    return text, _names(after or before), _cut(f"was {_names(before)}") if old and new else ""
+    layers = len({tuple(_LAYER.findall(origin.module)[:1]) for origin in filter(None, change.origins)} - {()})
+    places = f"{layers} layers" if layers > 1 else f"{len(change.parts)} places"
+    text += f", in {places}" if layers > 1 or len(change.parts) > 1 else ""
+    dtypes = _change_of(*({dtype for each in side for dtype in _dtypes(each)} for side in (before, after)))
+    if [each.record.op for each in before] == [each.record.op for each in after] and before:
+        sizes = [_sizes(old.record, new.record) for old, new in zip(before, after, strict=True)]
+        dtypes = ", ".join(dict.fromkeys(filter(None, [dtypes, *map(" and ".join, sizes)])))
+    text = ", ".join(filter(None, [text, dtypes]))
+    was = (f"was {_names(before)}",) if old and new else ()
+    return replace(change, text=f"{text}: {_names(after or before)}", details=was)
+
+
+def _dtypes(launch: _Launch) -> Iterator[str]:
+    """Yield the dtypes that a launch works in: by its name, and by what its op was given."""
+    if launch.identity.decoded.dtype:
+        yield launch.identity.decoded.dtype
+    names = (each.partition("[")[0] for each in launch.record.inputs)
+    yield from (name for name in names if _FLOAT.fullmatch(name))
+
+
+def _change_of(old: AbstractSet[str], new: AbstractSet[str]) -> str:
+    """Return ``bf16 -> fp32``, or ``now also fp32``; empty if nothing changed or one side is not known."""
+    if not old or not new or old >= new:
+        return ""
+    more = " and ".join(sorted(new - old))
+    return f"now also {more}" if old < new else f"{' and '.join(sorted(old - new))} -> {more}"
+
+
+def _placement_change(old: KernelRecord, new: KernelRecord) -> str:
+    """Return what differs between two launches of one kernel in dtypes, shapes and stream; empty if nothing does."""
+    said: list[str] = []
+    if old.inputs and new.inputs and old.inputs != new.inputs:
+        dtypes = [[each.partition("[")[0] for each in side.inputs] for side in (old, new)]
+        moved = dict.fromkeys(f"{one} -> {other}" for one, other in zip(*dtypes, strict=False) if one != other)
+        said += [*moved, *_sizes(old, new)] or ["other tensors"]
+    if old.stream != new.stream:
+        said.append("on a second stream" if new.stream and not old.stream else f"stream {old.stream} -> {new.stream}")
+    return ", ".join(said)
+
+
+def _sizes(old: KernelRecord, new: KernelRecord) -> list[str]:
+    """Return the sizes of the tensors that differ, each once: ``size 1 -> 65``."""
+    shapes = [[each.partition("[")[2].rstrip("]").split(",") for each in side.inputs] for side in (old, new)]
+    pairs = [(a, b) for one, other in zip(*shapes, strict=False) for a, b in zip(one, other, strict=False) if a != b]
+    return [f"size {one or 'none'} -> {other or 'none'}" for one, other in dict.fromkeys(pairs)]
 
 
 def _names(kernels: Iterable[_Launch]) -> str:
     """Return ``pow, mul x2``."""
-    counts = Counter(kernel.identity.shown for kernel in kernels)
-    return ", ".join(f"{name} x{count}" if count > 1 else name for name, count in counts.items())
+    return ", ".join(itertools.starmap(_times, Counter(kernel.identity.shown for kernel in kernels).items()))
 
 
-def _other_identity(pair: _Difference, *, is_timed: bool) -> _Said | None:
+def _other_identity(pair: _Difference, *, is_timed: bool) -> tuple[str, tuple[str, ...]] | None:
     """Return what differs between launches of one kernel besides their times."""
     (old, *_), (new, *_) = pair.before, pair.after
     configuration = pair.details if is_timed or not new.identity.is_inductors else ""
@@ -238,16 +346,7 @@ def _other_identity(pair: _Difference, *, is_timed: bool) -> _Said | None:
         text = "Inductor's autotuner chose another launch configuration"
     if source and new.origin and new.origin.is_dynamic and not (old.origin and old.origin.is_dynamic):
         text, configuration = "Inductor compiled for dynamic shapes", ""
-    return text, "", f"{new.identity.shown}: {', '.join(filter(None, (configuration, source)))}"
-
-
-def _slower(same: _Difference) -> _Said:
-    times = f"{same.before_us:.1f} -> {same.after_us:.1f} us"
-    return (
-        f"the same kernel, {'slower' if same.delta_us > 0 else 'faster'}",
-        f"{_names(same.after)}  {times}",
-        "",
-    )
+    return text, (f"{new.identity.shown}: {', '.join(filter(None, (configuration, source)))}",)
 
 
 def _rest(same: Sequence[_Difference]) -> str:
@@ -259,28 +358,103 @@ def _rest(same: Sequence[_Difference]) -> str:
     return f"{_count(len(all_of_them.after), 'kernel')} {word} ({100 * share:+.1f} %, {all_of_them.delta_us:+.2f} us)"
 
 
-# -- what is counted ------------------------------------------------------------------------------------------------------
+# -- the host ----------------------------------------------------------------------------------------------------------------
 
 
-def count_causes(run: Run, usual: Counts) -> list[Cause]:
-    """Return why there are more graph breaks, recompiles, copies or synchronising calls than usual, each with its lines."""
-    compiled = [(each.kind, f"{each.kind}: {each.reason}", _origin_of(each)) for each in run.compile_events]
-    events = {
-        "graph_breaks": [(text, origin) for kind, text, origin in compiled if kind == "graph break"],
-        "recompiles": [(text, origin) for kind, text, origin in compiled if kind == "recompile"],
-        "copies": zip(run.copying_ops, run.copy_origins or repeat(None), strict=False),
-        "synchronizations": zip(run.synchronizing_ops, run.synchronization_origins or repeat(None), strict=False),
-    }
-    found: dict[str, list[Origin | None]] = {}
-    for name, causes in events.items():
-        if getattr(run.counts, name) > getattr(usual, name):
-            for text, origin in causes:
-                found.setdefault(text, []).append(origin)
-    return [
-        Cause(f"{text}, {len(origins)} times" if len(origins) > 1 else text, code=_code(origins), is_first=True)
-        for text, origins in found.items()
+def _add_host_calls(changes: list[_Change], run: Run, baseline: Baseline) -> None:
+    """Add the synchronising calls and copies that the baseline has not to the changes of their line, or as changes of their own."""
+    usual = Counter(baseline.host_calls)
+    for name, calls, origins in (
+        ("synchronizations", run.synchronizing_ops, run.synchronization_origins),
+        ("copies", run.copying_ops, run.copy_origins),
+    ):
+        if not baseline.host_calls and getattr(run.counts, name) <= getattr(baseline.counts, name):
+            continue  # an older baseline does not know which
+        for call, origin in zip(calls, origins or [None] * len(calls), strict=True):
+            if usual[call] > 0:
+                usual[call] -= 1
+                continue
+            lines = set(origin.lines) if origin is not None else set()
+            place = next((each for each in changes if lines & each.marks), None)
+            if place is None:
+                changes.append(place := _Change(origins=[origin]))
+            (place.waits if name == "synchronizations" else place.copies)[call] += 1
+
+
+def _times(text: str, count: int) -> str:
+    return f"{text} x{count}" if count > 1 else text
+
+
+def _copies_text(copies: Counter[str]) -> str:
+    """Return the copy, or how many there are."""
+    return next(iter(copies)) if copies.total() == 1 else f"{copies.total()} copies: {', '.join(copies)}"
+
+
+def _op_causes(
+    run: Run, baseline: Baseline, known: AbstractSet[str], marks: AbstractSet[object], *, is_all: bool
+) -> list[Cause]:
+    """Return the ops of the dispatcher that are new, or gone where `is_all`: but for ops at the places of other changes."""
+    now, then = Counter(each.name for each in run.ops if is_dispatched(each.name)), Counter(baseline.ops)
+    new, gone = now - then, then - now if is_all else Counter[str]()
+    for name in list(new):
+        lines = {line for origin in run.op_origins.get(name, ()) for line in origin.lines}
+        if lines & marks:
+            del new[name]
+    if not is_all and new.total() < _NAMED_SHARE * then.total():
+        return []
+    sides = [(word, ops) for word, ops in (("new", new), ("missing", gone)) if ops]
+    texts = [
+        f"{_count(ops.total(), f'{word} op')}: {', '.join(itertools.starmap(_times, ops.items()))}"
+        for word, ops in sides
     ]
+    origins = [origin for name in new for origin in run.op_origins.get(name, ())]
+    if not texts:
+        return []
+    weight_us = _DISPATCH_US * new.total() if run.fingerprint.arch == "cpu" else 0.0  # a GPU's time is not the host's
+    return [Cause(texts[0], tuple(texts[1:]), weight_us=weight_us, **_code(origins, known))]
 
 
-def _origin_of(event: CompileEvent) -> Origin | None:
-    return Origin(event.module, (SourceLine(event.file, event.line, event.code),)) if event.file else None
+# -- lines of code -------------------------------------------------------------------------------------------------------------
+
+
+def _codes(origin: Origin) -> Iterator[str]:
+    for line in origin.lines:
+        yield (line.inner or line).code
+
+
+class _Code(TypedDict):
+    code: tuple[str, ...]
+    place: str
+
+
+def _code(
+    origins: Iterable[Origin | None],
+    known: AbstractSet[str] = frozenset(),
+    costs_us: Mapping[SourceLine, float] | None = None,
+) -> _Code:
+    """Return the lines of code that launches come from, as a `Cause` has them: the user's, then the library's.
+
+    Lines that the baseline lacks are preferred, then those whose launches take the longest.
+    """
+    found: dict[SourceLine, list[Origin]] = {}
+    for origin in filter(None, origins):
+        for line in origin.lines:
+            found.setdefault(line, []).append(origin)
+    lines = [line for line in found if (line.inner or line).code not in known] or list(found)
+    lines.sort(key=lambda line: -(costs_us or {}).get(line, 0.0))
+    shown: dict[str, None] = {}
+    deepest: list[str] = []
+    for line in lines[:_MOST_LINES]:
+        passes = {origin.is_backward for origin in found[line]}
+        pass_ = " (forward and backward)" if len(passes) > 1 else " (backward)" if True in passes else ""
+        module = common_path([origin.module for origin in found[line]])
+        places = [SourceLine(line.file, line.line, line.code), *([line.inner] if line.inner else [])]
+        deepest.append(f"{module}{pass_}  {places[-1]}".strip())
+        shown |= dict.fromkeys([*map(str, places[:-1]), deepest[-1]])
+    left = len(lines) - _MOST_LINES
+    code = (*shown, *([f"and {_count(left, 'more line')}"] if left > 0 else []))
+    return {"code": code, "place": deepest[0] if deepest else ""}
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count != 1 else ''}"

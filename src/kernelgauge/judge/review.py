@@ -10,8 +10,21 @@ import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import Run, Timer
-from .baseline import Baseline, Comparison, Likeness, Process, Recorded, combined, compare, from_run, merge_entries
-from .structure import judge_structure
+from .baseline import (
+    Baseline,
+    Comparison,
+    Likeness,
+    Process,
+    Recorded,
+    combined,
+    compare,
+    count_changes,
+    from_run,
+    likeness,
+    merge_entries,
+)
+from .plausibility import stored_doubt
+from .structure import judge_structure, placement_changes
 from .time_verdict import judge_time
 from .timing import Limits
 from .verdict import Reason, Status, Verdict
@@ -107,8 +120,11 @@ def review_run(
         return replace(found, change=change, evidence=evidence, doubts=(*doubts, *unreadable))
     comparison = compare(old.fingerprint, new.fingerprint)
     times = _time_verdicts(old, run, comparisons, limits)
-    planned = _planned(old, new, comparison, times)
+    is_wrong = bool(stored_doubt(old, run))
+    planned = new if is_wrong else _planned(old, new, comparison, times)
     group = _group(old, new, comparison, times)
+    if is_wrong and group is Group.SAME_SPEED:  # nobody knows it
+        group = Group.SPEED
     evidence = tuple(_evidence(old, planned, judge_structure(run, old), times))
     doubts = [*doubts, *_host_doubts(old, new), *(() if is_fresh else _file_doubts(old, new, group, times))]
     if planned is None and new.entries[0].processes[0] in _processes(old):  # to be judged against itself is nothing
@@ -139,26 +155,29 @@ def _planned(old: Baseline, new: Baseline, comparison: Comparison, times: Sequen
     A time that did not move stays as it is stored, so that slow drift adds up until it shows.
     """
     (fresh,) = new.entries
-    entry, likeness = old.entry_like(fresh.kernels)
-    is_same = comparison.identical and (old.suite, old.counts) == (new.suite, new.counts)
-    if not is_same or likeness is Likeness.OTHER_KERNELS:
+    entry, nearest = old.entry_like(fresh.kernels)
+    is_same = comparison.identical and old.suite == new.suite and not count_changes(old.counts, new.counts)
+    if not is_same or nearest < Likeness.OTHER_CHOICE or placement_changes(entry.kernels, fresh.kernels):
         return new
-    if likeness < Likeness.SAME_CONFIGURATION:
-        return msgspec.structs.replace(new, entries=(*old.entries, fresh))
     has_moved = any(each.status in (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE) for each in times)
-    if likeness is Likeness.IDENTICAL and not has_moved:
+    if nearest is Likeness.IDENTICAL and not has_moved:
         return None
+    # The autotuner may choose another entry again. Code alone returns to another grid of a kernel: that must not pass.
+    kept = [each for each in old.entries if likeness(each.kernels, fresh.kernels) >= Likeness.OTHER_CHOICE]
+    if nearest is Likeness.OTHER_CHOICE:
+        return msgspec.structs.replace(new, entries=(*kept, fresh))
     fresh = msgspec.structs.replace(fresh, draws=entry.draws)
-    return msgspec.structs.replace(new, entries=tuple(fresh if each is entry else each for each in old.entries))
+    return msgspec.structs.replace(new, entries=tuple(fresh if each is entry else each for each in kept))
 
 
 def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence[Verdict]) -> Group:
-    _, likeness = old.entry_like(new.entries[0].kernels)
+    entry, nearest = old.entry_like(new.entries[0].kernels)
     if comparison.foreign:
         return Group.NEW
-    if likeness is Likeness.OTHER_KERNELS or old.counts != new.counts:
+    is_placed = placement_changes(entry.kernels, new.entries[0].kernels)
+    if nearest is Likeness.OTHER_KERNELS or is_placed or count_changes(old.counts, new.counts):
         return Group.KERNELS
-    if likeness < Likeness.SAME_CONFIGURATION:
+    if nearest < Likeness.SAME_CONFIGURATION:
         return Group.CONFIGURATION
     is_same = all(each.status in (Status.PASS, Status.NOT_JUDGED) for each in times)
     return Group.SAME_SPEED if is_same else Group.SPEED  # an inconclusive time is not known to be as fast
@@ -249,18 +268,20 @@ def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | Non
     """Yield what of a run is no noise. The times of another launch configuration may differ, the host's work may not."""
     comparison = compare(old.fingerprint, run.fingerprint)
     yield from (*comparison.foreign, *comparison.moved)
+    if why := stored_doubt(old, run):
+        yield f"a stored time cannot be: {why}"
     if comparison.foreign:
         return
     structure = judge_structure(run, old)
     if structure.status is not Status.PASS:
         yield ", ".join(each.text for each in structure.reasons if each.label == "counts") or structure.headline
-    _, likeness = old.entry_like(run.kernels)
-    if likeness is Likeness.SAME_CONFIGURATION:
+    _, nearest = old.entry_like(run.kernels)
+    if nearest is Likeness.SAME_CONFIGURATION:
         yield "generated source of its kernels"
     for verdict in _time_verdicts(old, run, comparisons, limits):
         reasons = {reason.label: reason.text for reason in verdict.reasons}
         if verdict.status in (Status.REGRESSED, Status.IMPROVED):
-            if verdict.subject == run.label(Timer.HOST) or likeness is Likeness.IDENTICAL:
+            if verdict.subject == run.label(Timer.HOST) or nearest is Likeness.IDENTICAL:
                 yield verdict.headline
         elif "machine" in reasons:  # the reference kernels moved
             yield reasons["machine"]

@@ -11,8 +11,8 @@ from ..run import Fingerprint, Run
 from ..trace.difference import align
 from ..trace.kernel import KernelRecord, configuration_change
 from ..trace.names import decode
-from .baseline import Baseline, compare
-from .cause import cause_reasons, count_causes, kernel_causes
+from .baseline import Baseline, compare, count_changes
+from .cause import cause_reasons, find_causes
 from .verdict import STRUCTURE, Reason, Status, Verdict
 
 # -- what a workload declares -----------------------------------------------------------------------------------------
@@ -79,17 +79,18 @@ def _matches(name: str | None, pattern: str | None) -> bool:
 
 # -- the baseline -----------------------------------------------------------------------------------------------------
 
-# Counts that belong to torch as much as to the code: another version of torch may count otherwise for the same work.
-_COUNTS_OF_TORCH = ("dispatcher_ops", "peak_allocated_bytes")
 
+def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ()) -> Verdict:
+    """Compare kernels (names, order, number of launches, shapes, streams) and every count exactly.
 
-def judge_structure(run: Run, baseline: Baseline) -> Verdict:
-    """Gate kernels (names, order, number of launches) and every count exactly.
+    The launch configuration counts too, except for Inductor's kernels: its autotuner chooses theirs anew for each
+    compile, and the device time's verdict names it. More of anything counted is REGRESSED, and so is other structure where a
+    time is. Other structure without such a loss is CHANGED. Lower counts of the same kernels are IMPROVED, where every
+    time was judged and none is worse. Where torch is another version than in the baseline, dispatcher ops and memory are
+    shown and not judged.
 
-    The launch configuration is gated too, except for Inductor's kernels: its autotuner chooses theirs anew for each
-    compile, and the device time's verdict names it. More of anything counted is REGRESSED, less is IMPROVED; other kernels are
-    REGRESSED until they are accepted, fewer or not. Where torch is another version than in the baseline, dispatcher ops
-    and the peak of memory are shown and not judged.
+    Args:
+        times: verdicts on the times of the run; none: it was not timed.
     """
     comparison = compare(baseline.fingerprint, run.fingerprint)
     if comparison.foreign:
@@ -97,29 +98,56 @@ def judge_structure(run: Run, baseline: Baseline) -> Verdict:
     entry, _ = baseline.entry_like(run.kernels)
     kernels = kernel_changes(entry.kernels, run.kernels, of_inductor=False)
     is_other_torch = any(change.startswith("torch ") for change in comparison.moved)
-    more: list[str] = []
-    less: list[str] = []
-    shown: list[str] = []
-    for field in run.counts.__struct_fields__:
-        before, after = getattr(baseline.counts, field), getattr(run.counts, field)
-        line = f"{field.replace('_', ' ')} {before} -> {after}"
-        if before != after and is_other_torch and field in _COUNTS_OF_TORCH:
-            shown.append(f"{line}, not judged: another version of torch")
-        elif before != after:
-            # What could be counted on one side only is not known to be less: it is not let pass.
-            (more if before is None or after is None or after > before else less).append(line)
-    status, headline = Status.PASS, "same kernels, same counts"
-    if more or less:
-        status, headline = Status.REGRESSED if more else Status.IMPROVED, "other counts"
-    causes = count_causes(run, baseline.counts) if more else []
+    losses = count_changes(baseline.counts, run.counts, is_other_torch=is_other_torch)
+    shown = count_changes(baseline.counts, run.counts)
+    placed = placement_changes(entry.kernels, run.kernels)
+    if not (kernels or placed or losses):
+        counts = [
+            Reason("counts", f"{_count_text(run, baseline, each)}, not judged: another version of torch")
+            for each in shown
+        ]
+        return Verdict(Status.PASS, run.workload, STRUCTURE, "same kernels, same counts", tuple(counts))
+    are_times_good = bool(times) and all(each.status in (Status.PASS, Status.IMPROVED) for each in times)
+    status = Status.CHANGED
+    if any(losses.values()) or any(each.status is Status.REGRESSED for each in times):
+        status = Status.REGRESSED
+    elif are_times_good and not (kernels or placed) and False in losses.values():
+        status = Status.IMPROVED
+    headline = "other counts"
     if kernels:
         is_other = any(line.startswith(("+ ", "- ")) for line in kernels)
         headline = f"{'kernels' if is_other else 'launch configurations'} differ from the baseline"
-        status = Status.REGRESSED
-        causes += kernel_causes(entry.kernels, run.kernels, run.origins, baseline.origins, is_timed=False)[0]
-    counts = [Reason("counts", line) for line in (*shown, *more, *less)]
+    elif placed:
+        headline = f"same kernels, other {' and '.join(placed)}"
+    causes = find_causes(run, baseline, entry.kernels, is_timed=False)
+    counts = [
+        Reason(
+            "counts",
+            _count_text(run, baseline, each) + ("" if each in losses else ", not judged: another version of torch"),
+        )
+        for each in shown
+    ]
     reasons = (*cause_reasons(causes), *counts, *(Reason("kernels", line) for line in kernels))
     return Verdict(status, run.workload, STRUCTURE, headline, reasons)
+
+
+def _count_text(run: Run, baseline: Baseline, field: str) -> str:
+    name = "distinct kernels" if field == "kernels" else field.replace("_", " ")
+    return f"{name} {getattr(baseline.counts, field)} -> {getattr(run.counts, field)}"
+
+
+def placement_changes(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> list[str]:
+    """Return what differs between the same kernels beside their configuration: "shapes", "dtypes", "streams"."""
+    pairs = [(old, new) for old, new in align(before, after) if old is not None and new is not None]
+    inputs = [(old.inputs, new.inputs) for old, new in pairs if old.inputs and new.inputs and old.inputs != new.inputs]
+    dtypes = any(
+        [each.partition("[")[0] for each in old] != [each.partition("[")[0] for each in new] for old, new in inputs
+    )
+    shapes = any(
+        [each.partition("[")[2] for each in old] != [each.partition("[")[2] for each in new] for old, new in inputs
+    )
+    streams = any(old.stream != new.stream for old, new in pairs)
+    return [name for name, differs in (("shapes", shapes), ("dtypes", dtypes), ("streams", streams)) if differs]
 
 
 def kernel_changes(

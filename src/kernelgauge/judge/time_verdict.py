@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
-import msgspec
-
 from ..errors import OTHER_KERNELS
 from ..run import Run, Timer, observe
 from .baseline import Baseline, Entry, Likeness, compare, gemm_kernel, references_us
-from .cause import cause_reasons, count_causes, kernel_causes
+from .cause import cause_reasons, compile_causes, find_causes, find_causes_and_rest
+from .plausibility import stored_doubt
 from .structure import kernel_changes
 from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, prior_for
 from .verdict import RATIO, Reason, Status, Verdict
@@ -56,6 +55,13 @@ def judge_time(
     before = baseline.times(timer, entry, gemm=gemm)
     if not before:
         return Verdict(Status.NO_BASELINE, run.workload, label, f"the baseline has no {label}")
+    if why := stored_doubt(baseline, run, timer, entry):
+        headline = f"{label} {run.time_us(timer):.1f} us, not judged: that of the baseline cannot be"
+        reasons = (
+            Reason("why", why),
+            Reason("next", "kernelgauge accept   (replaces it, as pytest --perf-update does)"),
+        )
+        return Verdict(Status.NOT_JUDGED, run.workload, label, headline, reasons, after_us=run.time_us(timer))
     afters = [
         replace(
             before[0],
@@ -73,8 +79,9 @@ def judge_time(
     decision = decide(before, afters, prior, comparisons=comparisons, kernels=len(run.kernels))
     after_us = decision.after.observation.mean_us
     if is_other_choice and timer is Timer.END_TO_END:
-        headline = f"{label} {after_us:.1f} us, not judged: the autotuner's choice is not in the baseline"
-        return Verdict(Status.NOT_JUDGED, run.workload, label, headline, after_us=after_us)
+        unknown = Reason("why", "the autotuner's choice is not in the baseline")
+        headline = f"{label} {after_us:.1f} us, not judged: {unknown.text}"
+        return Verdict(Status.NOT_JUDGED, run.workload, label, headline, (unknown,), after_us=after_us)
     if is_other_choice and decision.status is Status.IMPROVED:  # it is compared with the slowest of the known ones
         decision = replace(decision, status=Status.PASS)
     said = _ComparedTime(timer, run, baseline, entry, decision, is_other_choice)
@@ -109,7 +116,7 @@ def not_measured(timer: Timer, run: Run) -> Verdict:
     why, reasons = run.incomplete or "", []
     if why.startswith(OTHER_KERNELS):
         why, _, kernels = why.partition(": ")
-        recompiles = cause_reasons(count_causes(run, msgspec.structs.replace(run.counts, recompiles=0)))
+        recompiles = cause_reasons(compile_causes(run.compile_events))
         reasons = [*recompiles, Reason("kernels", kernels), Reason("next", _WHAT_DIFFERS)]
     elif run.gpu and why:
         reasons = [Reason("next", "nvidia-smi -q -d PERFORMANCE,PIDS   (throttled, or shared?)")]
@@ -136,6 +143,8 @@ class _ComparedTime:
         times = f"{self.run.label(self.timer)} {decision.before_us:.1f} -> {after.observation.mean_us:.1f} us"
         if decision.status is Status.NOT_JUDGED:
             return f"{times}, not judged: {decision.reason}"
+        if decision.status is Status.REGRESSED and decision.reason:
+            return f"{times}  {100 * decision.change.estimate:+.0f} %, more than the host's own: {decision.reason}"
         headline = f"{times}  {decision.change}{' at equal host speed' if after.is_by_host else ''}"
         if decision.status is Status.UNDECIDED:
             return f"{headline}: inconclusive: {decision.reason}"
@@ -146,6 +155,8 @@ class _ComparedTime:
     def reasons(self) -> list[Reason]:
         decision, workers = self.decision, self.run.neighbours
         reasons = self._choice() if self.is_other_choice and self.timer is Timer.DEVICE else []
+        if decision.status is Status.NOT_JUDGED:
+            reasons.insert(0, Reason("why", decision.reason))
         if decision.status in (Status.REGRESSED, Status.IMPROVED):
             reasons += self._causes()
         reasons += self._machine() if self.timer is Timer.DEVICE else []
@@ -171,10 +182,10 @@ class _ComparedTime:
         is_timed = timer is Timer.DEVICE
         # What the GPU's own change of speed did to every kernel is no reason: `_machine` names it.
         usual = self.entry.kernels_in(decision.before_us * math.exp(decision.machine) if is_timed else None)
-        causes, rest = kernel_causes(usual, run.kernels, run.origins, baseline.origins, is_timed=is_timed)
-        reasons = cause_reasons([*count_causes(run, baseline.counts), *causes])
         if is_timed:
-            return [*reasons, *([Reason("rest", rest)] if rest else [])]
+            causes, rest = find_causes_and_rest(run, baseline, usual)
+            return [*cause_reasons(causes), *([Reason("rest", rest)] if rest else [])]
+        reasons = cause_reasons(find_causes(run, baseline, usual, is_timed=False))
         ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
         if ops[0] != ops[1]:
             reasons.append(Reason("why", f"dispatcher ops {ops[0]} -> {ops[1]}"))

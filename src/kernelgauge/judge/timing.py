@@ -24,6 +24,9 @@ _SAME_HOST_FACTOR = 1.28
 # How a GPU time follows the reference GEMM between GPUs of one model: mean and standard deviation of the slope of their
 # logarithms (MLPs 0.43 to 0.45 on eight H200s, short kernels 0.0 to 0.5).
 _GEMM_SLOPE, _GEMM_SLOPE_SPREAD = 0.4, 0.25
+# At equal host speed, unchanged code took at most 1.7 times as long on a host of another speed (dispatch 1.3), in 17,716 pairs
+# of processes (benchmarks/unchanged.py --other-speed). Beyond twice, the code is slower whatever the host does.
+_FAR_SLOWER = 2.0
 _LARGEST_LOGARITHM = 69.0  # of the ratio of two times that can be measured; exponentials of larger ones overflow
 
 
@@ -139,7 +142,7 @@ class Decision:
         moves: how far each reference kernel moved on the same GPU (a logarithm). None: the baseline does not know this GPU.
         machine: how much of that is no change of the code (a logarithm).
         scattered: whether most of the noise is that of this run's own replicates: the machine was disturbed.
-        reason: why it is NOT_JUDGED or UNDECIDED; else empty.
+        reason: why it is NOT_JUDGED or UNDECIDED, or how the host differs where it is REGRESSED all the same; else empty.
     """
 
     status: Status
@@ -186,7 +189,8 @@ def decide(
             reason = _why_unknown_host(same, after)
             before_us = geometric_mean(each.observation.mean_us for each in before)
             change = _relative_change(math.log(after.observation.mean_us / before_us), -math.inf, math.inf, 1)
-            return Decision(Status.NOT_JUDGED, change, after, before_us, reason=reason)
+            status = Status.REGRESSED if _is_far_slower(same or before, after) else Status.NOT_JUDGED
+            return Decision(status, change, after, before_us, reason=reason)
         same, before = on_same_host(same, usual), on_same_host(before, usual)
     process = variance_between_processes(before, prior, kernels, afters)
     # A process is never steadier than its replicates.
@@ -328,6 +332,16 @@ def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> str:
     usual = geometric_mean(then)
     how = f"{100 * abs(now / usual - 1):.0f} % {'slower' if now > usual else 'faster'}"
     return f"this host was {how} (reference {usual:.1f} -> {now:.1f} us)"
+
+
+def _is_far_slower(before: Sequence[ProcessTime], after: ProcessTime) -> bool:
+    """Return whether a time is more than `_FAR_SLOWER` times that of each process, beyond what the host itself became slower."""
+    now = after.observation
+    hosts = [each.observation.control_us for each in before]
+    if now.control_us is None or None in hosts:
+        return False
+    pairs = [(each.observation.mean_us, host_us) for each, host_us in zip(before, hosts, strict=True) if host_us]
+    return all(now.mean_us > _FAR_SLOWER * time_us * max(1.0, now.control_us / host_us) for time_us, host_us in pairs)
 
 
 # -- what unchanged code would take ---------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from .baseline import Baseline, by_configuration, combined, from_run
 from .structure import judge_structure
 from .time_verdict import judge_time, not_measured
 from .timing import Limits
-from .verdict import MEASUREMENT, Status, Verdict
+from .verdict import MEASUREMENT, Reason, Status, Verdict, settled, worst
 
 FEWEST = 3  # processes of each side: from then on their own spread says more than what is known of other machines
 LOOKS = 3  # the rule is applied at most so often; each look has its share of the false alarms (Bonferroni)
@@ -80,7 +80,7 @@ def judge_sets(
         baseline = combined([from_run(run, suite="") for run in timed_before or before])
     except ValueError as error:
         return unjudged(f"the processes of {names[0]} differ: {error}")
-    structure = with_name(judge_structure(after[-1], baseline), names[0])
+    structure = with_name(_worst_structure(after, baseline, (), names[1]), names[0])
     if not timed_before or not timed_after:  # the structure is sound: it may say why
         name, untimed = (names[1], after[-1]) if timed_before else (names[0], before[-1])
         missing = not_measured(Timer.DEVICE, untimed)
@@ -90,7 +90,7 @@ def judge_sets(
     # The autotuner chooses anew in each process: the launch configuration that most of them have.
     first, *more = alike = max(by_configuration(timed_after), key=len)
     limits = Limits({**_GATES, **limits.gate}, limits.sensitivity) if limits else Limits(_GATES)
-    verdicts, undecided = [structure], []
+    verdicts, undecided = list[Verdict](), []
     for timer in first.samples:  # the first process measured all; later ones may leave out a latency
         verdict = judge_time(timer, first, baseline, comparisons=comparisons, limits=limits, more=more)
         verdicts.append(with_name(verdict, names[0]))
@@ -100,7 +100,18 @@ def judge_sets(
     run = msgspec.structs.replace(
         first, samples={timer: reduce(Sample.joined, each) for timer, each in several.items()}
     )
-    return JudgedSet(tuple(verdicts), tuple(undecided), run, baseline)
+    structure = with_name(_worst_structure(after, baseline, verdicts, names[1]), names[0])
+    return JudgedSet(tuple(settled([structure, *verdicts])), tuple(undecided), run, baseline)
+
+
+def _worst_structure(runs: Sequence[Run], baseline: Baseline, times: Sequence[Verdict], name: str) -> Verdict:
+    """Return the worst verdict on the structure of all processes, and in how many of them structure is another."""
+    verdicts = [judge_structure(run, baseline, times) for run in runs]
+    status = worst([each.status for each in verdicts])
+    found = next(each for each in verdicts if each.status is status)
+    if other := sum(each.status is Status.PASS for each in verdicts) if status is not Status.PASS else 0:
+        found = found.because(Reason("why", f"in {len(runs) - other} of {len(runs)} processes of {name}"))
+    return found
 
 
 def with_name(verdict: Verdict, before: str) -> Verdict:
@@ -108,7 +119,7 @@ def with_name(verdict: Verdict, before: str) -> Verdict:
     reasons = tuple(
         replace(each, text=each.text.replace("the baseline", before))
         for each in verdict.reasons
-        if not each.text.startswith("kernelgauge calibrate")  # there is no baseline to sharpen
+        if not each.text.startswith(("kernelgauge calibrate", "kernelgauge accept"))  # there is no baseline to mend
     )
     return replace(verdict, headline=verdict.headline.replace("the baseline", before), reasons=reasons)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -13,6 +15,7 @@ from ..run import Timer
 DECLARED = "declared structure"  # what the workload declares: without this verdict, nothing may be stored
 STRUCTURE = "structure"  # against the baseline
 NUMERICS = "numerics"
+TIME_LABELS = frozenset(label for timer in Timer for label in timer.labels)
 RATIO = "ratio"  # of the times of two variants in one run
 MEASUREMENT = "measurement"  # it failed
 
@@ -27,6 +30,7 @@ class Status(str, Enum):
 
     INVALID = "INVALID"  # the measurement cannot be trusted
     REGRESSED = "REGRESSED"
+    CHANGED = "CHANGED"  # other structure, and neither a count nor a time shows a loss
     UNDECIDED = "UNDECIDED"  # less sensitive than asked for, or not of what was profiled
     INCOMPARABLE = "INCOMPARABLE"  # the baseline is of another kind of machine
     NO_BASELINE = "NO_BASELINE"
@@ -36,7 +40,7 @@ class Status(str, Enum):
 
     @property
     def fails(self) -> bool:
-        return self in (Status.REGRESSED, Status.INVALID)
+        return self in (Status.REGRESSED, Status.CHANGED, Status.INVALID)
 
     @property
     def decided(self) -> bool:
@@ -108,7 +112,7 @@ class Verdict:
     @property
     def is_by_baseline(self) -> bool:
         """Whether a baseline is what the run differs from: accepting the run overrules it. The rest is declared in code."""
-        return self.subject in {STRUCTURE, *(label for timer in Timer for label in timer.labels)}
+        return self.subject in {STRUCTURE, *TIME_LABELS}
 
     def only(self, label: str) -> Verdict:
         """Return it with the reasons of one label."""
@@ -117,12 +121,14 @@ class Verdict:
     def because(self, *reasons: Reason) -> Verdict:
         return replace(self, reasons=(*self.reasons, *reasons))
 
-    def brief(self, *, see: str = "") -> str:
+    def brief(self, *, see: str = "", width: int | None = None) -> str:
         """Return it in at most twelve lines, without the kernels one by one.
 
-        `see`: the test that has named its causes already.
+        Args:
+            see: the test that has named its causes already.
+            width: of a terminal, in columns: longer lines are cut. None: lines stay whole.
         """
-        left_out = ("kernels", "counts", "trace", *_LAST, *(("cause", "code") if see else ()))
+        left_out = ("kernels", "counts", "trace", *_LAST, *(("cause", "code", "also") if see else ()))
         reasons = [reason for reason in self.reasons if reason.label not in left_out]
         reasons[:0] = [Reason("cause", f"see {see}")] if see else []
         counts = ", ".join(reason.text for reason in self.reasons if reason.label == "counts")
@@ -132,11 +138,38 @@ class Verdict:
         most = _MOST_LINES - len(last)
         if len(lines) > most:
             lines = [*lines[: most - 1], f"  {'more':<8} in the report, or with pytest -v"]
-        return "\n".join([*lines, *last])
+        return "\n".join(line if width is None else cut_line(line, width) for line in [*lines, *last])
 
     def __str__(self) -> str:
         first = printable(f"{self.workload}: {self.status.value}  {self.headline}")
         return "\n".join([first, *(line for reason in self.reasons for line in reason.lines)])
+
+
+def cut_line(line: str, width: int) -> str:
+    """Return a line that fits: the folders of a path and the middle of a module's path go first, then the end."""
+    for pattern in (_FOLDERS, _MODULE):
+        if len(line) > width:
+            line = pattern.sub(r"\1…\2", line, count=1)
+    return line if len(line) <= width else f"{line[: width - 1].rstrip(' ,._')}…"
+
+
+# ``transformers/models/llama/modeling_llama.py:12`` -> ``transformers/…/modeling_llama.py:12``
+_FOLDERS = re.compile(r"((?:^|(?<=\s))[\w.-]+/)[\w./-]+(/[\w.-]+:\d+)")
+# ``model.model.layers.*.self_attn  file.py:12`` -> ``model.…self_attn  file.py:12``
+_MODULE = re.compile(r"(\s[\w*]+\.)\S{6,}(\.[\w*{},]+(?: \([a-z ]+\))?  \S+:\d+)")
+
+
+def settled(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Return the verdicts on a workload, with PASS for IMPROVED where a time of it was not judged or is not as good."""
+    verdicts = list(verdicts)
+    times = [each for each in verdicts if each.subject in TIME_LABELS]
+    doubtful = next((each for each in times if each.status not in (Status.PASS, Status.IMPROVED)), None)
+    if doubtful is None:
+        return verdicts
+    why = Reason("why", f"not called IMPROVED: {doubtful.subject} is {doubtful.status.value}")
+    is_improved = [each.status is Status.IMPROVED for each in verdicts]
+    pairs = zip(verdicts, is_improved, strict=True)
+    return [replace(each, status=Status.PASS).because(why) if improved else each for each, improved in pairs]
 
 
 def worst(statuses: list[Status]) -> Status | None:

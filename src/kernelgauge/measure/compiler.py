@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import sysconfig
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ _HANDLE = re.compile(r"\s*# \[Provenance debug handles\] (\S+)")
 _BETWEEN = re.compile(r"\s*(#(?! \[Prov)|stream|\w+numel = )")  # what Inductor writes between a handle and its call
 # Of a stack as torch.compile writes it; of what `exec` was given there is no code.
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)(?:\n {4}(.*))?')
+# Why Dynamo gave up: the value and the name of its limit (torch/_dynamo/graph_break_registry.json).
+_LIMIT = re.compile(r"(?s)recompile limit exceeded.*currently set to (\d+).*Limit type: (\w+)")
 _dynamo: Any = torch._dynamo.utils  # where it keeps what it compiled
 _compile_id = torch._guards.CompileContext.current_compile_id
 _Kind = Literal["graph break", "recompile"]
@@ -47,11 +50,17 @@ class CompileCounts:
     graph_breaks: int
     events: tuple[CompileEvent, ...] = ()
     traced: int = 0  # graphs that Inductor was given, or found in its cache
+    ops: int = 0  # in these graphs
 
     def since(self, before: CompileCounts) -> CompileCounts:
         """Return what came after `before`."""
         events = tuple(event for event in self.events if event not in before.events)
-        return CompileCounts(self.graphs - before.graphs, self.graph_breaks - before.graph_breaks, events)
+        graphs, breaks, ops = (
+            self.graphs - before.graphs,
+            self.graph_breaks - before.graph_breaks,
+            self.ops - before.ops,
+        )
+        return CompileCounts(graphs, breaks, events, ops=ops)
 
     @property
     def recompiles(self) -> int:
@@ -65,6 +74,7 @@ def reset_compiler() -> None:
     _dynamo.counters.clear()
     _dynamo.clear_compilation_metrics()
     _traced.clear()
+    _traced_ops.clear()
     _generated.clear()
 
 
@@ -77,7 +87,7 @@ def compile_counts() -> CompileCounts:
     places = sum(event.kind == "graph break" for event in events.values())
     breaks = max(sum(_dynamo.counters["graph_break"].values()), places)
     graphs = int(_dynamo.counters["stats"].get("unique_graphs", 0))
-    return CompileCounts(graphs, breaks, tuple(events.values()), len(_traced))
+    return CompileCounts(graphs, breaks, tuple(events.values()), len(_traced), _traced_ops.total())
 
 
 def _events() -> Iterator[CompileEvent]:
@@ -86,9 +96,15 @@ def _events() -> Iterator[CompileEvent]:
         frames = [frame for frame in each.user_stack if not _is_in_torch(frame.filename)]
         place = (frames[-1].filename, frames[-1].lineno) if frames else ()
         yield _event("graph break", _kind_of_break(each.reason), *place)
+    for each in _dynamo.get_compilation_metrics():  # before the recompiles of its place: one event stands for a place
+        if limit := _LIMIT.search(each.fail_reason or ""):
+            text = getattr(each, "recompile_reason", None) or ""
+            reason = f"the {limit[2]} of {limit[1]} is reached, so the rest runs eagerly; {_guard(text)}"
+            yield _event("recompile", reason, *_place(text, each.co_filename, each.co_firstlineno))
     # After a break in a loop, say, or a suppressed error, Dynamo leaves a whole function alone: the innermost is last.
     for each in reversed(_dynamo.get_compilation_metrics()):
-        if each.fail_type is not None and each.co_filename is not None and not _is_in_torch(each.co_filename):
+        is_named = each.co_filename is not None and not _is_in_torch(each.co_filename)
+        if each.fail_type is not None and is_named and not _LIMIT.search(each.fail_reason or ""):
             reason = f"{_kind_of_break(each.fail_reason or '')}: all of `{each.co_name}` runs eagerly"
             failed = each.fail_user_frame_filename
             is_users = failed and not _is_in_torch(failed)
@@ -97,10 +113,19 @@ def _events() -> Iterator[CompileEvent]:
     for code, failures in getattr(_dynamo, "guard_failures", {}).items():
         # The guard of the newest compilation comes first: it is the one that keeps failing.
         for text in sorted(map(str, failures), key=_number_of_entry, reverse=True):
-            guard = text.partition("  ")[0].partition(": ")[2] or text.partition("\n")[0]
-            reason = guard if "mismatch" in guard else f"{guard} no longer holds"
-            named = _frames(text)  # else the function that was compiled again
-            yield _event("recompile", reason, *(named[-1][:2] if named else (code.co_filename, code.co_firstlineno)))
+            yield _event("recompile", _guard(text), *_place(text, code.co_filename, code.co_firstlineno))
+
+
+def _guard(failure: str) -> str:
+    """Return which guard failed: ``self.layer_idx == 7 no longer holds``."""
+    guard = failure.partition("  ")[0].partition(": ")[2] or failure.partition("\n")[0]
+    return guard if "mismatch" in guard else f"{guard} no longer holds"
+
+
+def _place(failure: str, file: str | None, line: int | None) -> tuple[str, int] | tuple[()]:
+    """Return the line that a failed guard names, else the function that was compiled again."""
+    named = _frames(failure)
+    return named[-1][:2] if named else (file, line or 0) if file else ()
 
 
 def _number_of_entry(failure: str) -> int:
@@ -131,6 +156,7 @@ def source_line(file: str, number: int) -> SourceLine:
 
 # The stacks of each graph as this process traced it, by the id of its compilation.
 _traced: dict[object, set[Stack]] = {}
+_traced_ops: Counter[object] = Counter()  # how many there are in each graph
 # By the file that Inductor generated: each graph that runs it, as how many were traced then and the stacks of each kernel,
 # by the handle above its call.
 _generated: dict[str, list[tuple[int, dict[str, tuple[Stack, ...]]]]] = {}
@@ -186,6 +212,7 @@ def _keep_traced(wrappers: ExitStack, original: Any, self: Any, graph: Any, *arg
     _wrap(wrappers, CompiledFxGraph, "post_compile", _keep_generated)
     stacks = _traced.setdefault(_compile_id(), set())
     graphs = [one for each in graph.modules() if (one := getattr(each, "graph", None)) is not None]
+    _traced_ops[_compile_id()] += sum(node.op.startswith("call_") for one in graphs for node in one.nodes)
     stacks.update(
         _frames(text) for one in graphs for node in one.nodes for text in _apart(node.meta.get("stack_trace"))
     )

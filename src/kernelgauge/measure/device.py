@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +26,7 @@ from torch.profiler import ProfilerActivity
 from ..errors import KernelgaugeError, WorkloadUnavailable
 from ..judge.timing import uncertainty
 from ..run import ControlTime, Fingerprint, Roof, Timer
-from ..trace import KernelIdentity, Window, computing_ops, identity_of, identity_of_op
+from ..trace import KernelIdentity, Op, Window, computing_ops, identity_of, identity_of_op
 from ..workload import Workload
 from .nvml import Monitor, digest
 
@@ -35,11 +35,25 @@ DeviceChoice = Literal["auto", "cuda", "cpu"]
 
 @dataclass(frozen=True)
 class Execution:
-    """One kernel of a window: what ran, and for how many microseconds. `external_id`: of the op that launched it."""
+    """One kernel of a window: what ran, when, and for how many microseconds. `op`: what launched it; on a CPU, what it is."""
 
     identity: KernelIdentity
     duration_us: float
-    external_id: int | None = None
+    start_us: float
+    op: Op | None
+    stream: int = 0
+
+
+def busy_us(executions: Sequence[Execution]) -> float:
+    """Return how long at least one of these kernels ran. Kernels of one stream count in full: their records may touch."""
+    if len({each.stream for each in executions}) <= 1:
+        return sum(each.duration_us for each in executions)
+    total = until = 0.0
+    for each in sorted(executions, key=lambda each: each.start_us):
+        end = each.start_us + each.duration_us
+        total += max(0.0, end - max(until, each.start_us))
+        until = max(until, end)
+    return total
 
 
 # -- how fast the host is right now -----------------------------------------------------------------------------------
@@ -165,13 +179,16 @@ class Device:
 
     def executions(self, window: Window) -> list[Execution]:
         """Return the kernels of a window, in launch order."""
-        return [Execution(identity_of_op(op), op.duration_us, op.external_id) for op in computing_ops(window)]
+        return [Execution(identity_of_op(op), op.duration_us, op.start_us, op) for op in computing_ops(window)]
 
     def forget_peak(self) -> None:
         """Begin the peak of what is allocated anew, as in a new process: Inductor's autotuner looks at it (docs/autotuner.md)."""
 
     def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:  # noqa: ARG002
-        """Most memory held at once during `call`, beyond what was held before; None if not observable."""
+        """Return the most bytes held at once during `call`, beyond those held before; None if not observable.
+
+        Bytes as the code asked for them: what the allocator adds depends on the blocks that others have left.
+        """
         return None
 
     def fingerprint(self) -> Fingerprint:
@@ -295,7 +312,9 @@ class CudaDevice(Device):
             Execution(
                 identity_of(launch.record, launch.op),
                 launch.record.duration_us,
-                launch.op.external_id if launch.op else None,
+                launch.record.start_us,
+                launch.op,
+                launch.record.stream,
             )
             for launch in window.launches
         ]
@@ -306,10 +325,11 @@ class CudaDevice(Device):
     def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:
         self.synchronize()
         self.forget_peak()
-        before = torch.cuda.memory_allocated(self.torch_device)
+        before = torch.cuda.memory_stats(self.torch_device)
         _held = call()
         self.synchronize()
-        return torch.cuda.max_memory_allocated(self.torch_device) - before
+        after = torch.cuda.memory_stats(self.torch_device)
+        return int(after["requested_bytes.all.peak"] - before["requested_bytes.all.current"])
 
     def fingerprint(self) -> Fingerprint:
         properties, cudnn = self._properties, torch.backends.cudnn.version()  # type: ignore[no-untyped-call]

@@ -14,10 +14,12 @@ import linecache
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import compress, takewhile
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -28,7 +30,7 @@ from torch.profiler import profile, record_function
 
 from ..errors import shown_path
 from ..run import CompileEvent, Origin, SourceLine, common_path
-from ..trace import REGION, Window, parse
+from ..trace import REGION, Window, dispatcher_ops, parse
 from .compiler import Frame, Owner, Stack, owner_of, source_line, stacks_at
 from .device import Device, Execution
 from .instance import Instance
@@ -43,32 +45,61 @@ _Calls = Sequence[tuple[str, "int | None"]]  # what each is, and the id of its o
 
 @dataclass(frozen=True)
 class Origins:
-    """The origin of each launch, copy and synchronising call of one call, in order; None: not known."""
+    """The origin of each launch, copy and synchronising call of one call, in order; None: not known.
+
+    Attributes:
+        ops: of each dispatcher op, by its name, without repetitions.
+        grown_bytes: allocated from one call to the next, and not freed. None: not known.
+        growth: where that was allocated, the most first.
+        compiled: where compiled code was called.
+        problem: why nothing is known, where that is no matter of the call.
+    """
 
     kernels: tuple[Origin | None, ...] = ()
     copies: tuple[Origin | None, ...] = ()
     synchronizations: tuple[Origin | None, ...] = ()
+    ops: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
+    grown_bytes: int | None = None
+    growth: tuple[Origin, ...] = ()
+    compiled: tuple[Origin, ...] = ()
+    problem: str = ""
 
 
 def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession, device: Device) -> Origins:
-    """Profile one more call and return where its launches come from: nothing if it launches other ones than `structure`."""
+    """Profile two more calls and return where the launches of the second come from: nothing if they differ from `structure`."""
     if sys.version_info >= (3, 13) and tuple(map(int, torch.__version__.split(".")[:2])) < _STACKS_ON_PYTHON_3_13:
         return Origins()
     there = structure.windows[-1]
-    # The mode that tells the line of an operator (``a * b``, which is no call in Python) would have Dynamo compile again.
-    is_compiled = instance.workload.compile is not None or structure.runs_compiled_code
+    # The mode that tells the line of an operator (``a * b``, which is no call in Python) would have Dynamo compile again, also
+    # code that it has given up to run eagerly.
+    is_compiled = instance.workload.compile is not None or structure.runs_compiled_code or modules.are_compiled
     for mode in (nullcontext(),) if is_compiled else (_Forwarding(), nullcontext()):
         session, window = _profile(instance, structure, device, mode)
         ids = _matched(structure, device.executions(window))
         if ids is not None:
-            # Private names of torch: another version may lack them.
-            with suppress(AttributeError, ImportError, TypeError):
+            try:
                 places = _Places(session, modules)
+                grown = places.outstanding(on_gpu=device.gpu is not None)
+                ops: dict[str, dict[Origin, None]] = {}
+                for op in dispatcher_ops(window):
+                    if (origin := places.origin(places.ops.get(op.external_id))) is not None:
+                        ops.setdefault(op.name, {})[origin] = None
+                calls = [
+                    place for each in ids if (place := places.ops.get(each)) is not None and places.is_compiled(place)
+                ]
+                is_counted = not structure.replays_graphs  # the memory of a graph is its own
                 return Origins(
                     kernels=tuple(places.origin(places.ops.get(each)) for each in ids),
                     copies=places.of_calls(window.copying_ops, there.copying_ops),
                     synchronizations=places.of_calls(window.synchronizing_ops, there.synchronizing_ops, places.waits),
+                    ops={name: tuple(found)[:_MOST_LINES] for name, found in ops.items()},
+                    grown_bytes=sum(size for size, _ in grown) if is_counted else None,
+                    growth=tuple(dict.fromkeys(origin for _, place in grown if (origin := places.origin(place)))),
+                    compiled=tuple(dict.fromkeys(filter(None, map(places.caller, calls))))[:_MOST_LINES],
                 )
+            except (AttributeError, ImportError, TypeError) as error:  # private names: another version may lack them
+                problem = f"torch {torch.__version__} does not tell which lines of code launch kernels"
+                return Origins(problem=f"{problem} ({type(error).__name__}: {error})")
     return Origins()
 
 
@@ -80,18 +111,21 @@ class _Forwarding(TorchFunctionMode):
 
 
 def _profile(instance: Instance, structure: ProfilerSession, device: Device, mode: Any) -> tuple[Any, Window]:
-    """Profile one call; return the profiler's session and the window of the call."""
+    """Profile two calls; return the profiler's session and the window of the second: between them memory grows, or does not."""
     import torch._inductor.config as inductor
 
     with ExitStack() as stack:
         if structure.replays_graphs:  # a replay has no ops: run what the graph was recorded of
             stack.enter_context(inductor.patch({"triton.force_cudagraphs_warmup": True}))
-        instance.prepare()
-        device.synchronize()
-        profiler = stack.enter_context(profile(activities=device.activities, record_shapes=True, with_stack=True))
-        with record_function(REGION), mode:
-            instance.call()
-        device.synchronize()
+        profiler = stack.enter_context(
+            profile(activities=device.activities, record_shapes=True, with_stack=True, profile_memory=True)
+        )
+        for _ in range(2):
+            instance.prepare()
+            device.synchronize()
+            with record_function(REGION), mode:
+                instance.call()
+            device.synchronize()
     results: Any = profiler.profiler
     return results.kineto_results, parse(exported(profiler)).regions(REGION)[-1]
 
@@ -109,7 +143,7 @@ def _matched(structure: ProfilerSession, here: Sequence[Execution]) -> list[int 
     )
     if old != new:
         return None
-    ids = iter([each.external_id for each in here])
+    ids = iter([each.op.external_id if each.op else None for each in here])
     return [next(ids) if is_in else None for is_in in is_here]
 
 
@@ -140,6 +174,8 @@ class _Places:
 
         self.ops: dict[int | None, _Place] = {}
         self.waits: list[_Place] = []
+        self._calls: list[int] = []  # when each ended
+        self._allocations: list[tuple[int, int, int, str, _Place]] = []  # time, address, bytes, device
         self._modules = modules
         self._prefixes = ("", *_prefix_regex())
         self._loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
@@ -153,9 +189,38 @@ class _Places:
             kind, extra = event.typed
             if kind.name in ("PyCall", "PyCCall"):
                 place = self._called(event, extra, place)
+            elif kind.name == "Allocation":
+                where = extra.ptr, extra.alloc_size, extra.device.type
+                self._allocations.append((event.start_time_ns, *where, place))
+            elif kind.name == "TorchOp" and event.name == REGION:
+                self._calls.append(event.end_time_ns)
+                self.waits.clear()  # of the call before
             elif kind.name == "TorchOp":
                 place = self._dispatched(event, extra, place)
             waiting += [(child, place) for child in reversed(event.children)]
+
+    def outstanding(self, *, on_gpu: bool) -> list[tuple[int, _Place]]:
+        """Return what was allocated from the end of the first call to that of the last and not freed, the most bytes first.
+
+        What replaces memory of the same size, as gradients replace those of the call before, is left out.
+        """
+        first, *_, last = sorted(self._calls)
+        held: dict[int, tuple[int, _Place]] = {}
+        freed: Counter[int] = Counter()
+        for at, address, size, device, place in sorted(self._allocations, key=itemgetter(0)):
+            if device != ("cuda" if on_gpu else "cpu") or not first < at <= last:
+                continue
+            if size > 0:
+                held[address] = size, place
+            elif held.pop(address, None) is None:
+                freed[-size] += 1
+        found: list[tuple[int, _Place]] = []
+        for size, place in held.values():
+            if freed[size] > 0:
+                freed[size] -= 1
+            else:
+                found.append((size, place))
+        return sorted(found, key=itemgetter(0), reverse=True)
 
     def of_calls(self, here: _Calls, there: _Calls, waits: Sequence[_Place] = ()) -> tuple[Origin | None, ...]:
         """Return the origins of calls on the host; `waits`: of those that no op makes, if they are as many."""
@@ -164,6 +229,16 @@ class _Places:
         places = [self.ops.get(external_id) for _, external_id in here]
         others = iter(waits if places.count(None) == len(waits) else ())
         return tuple(self.origin(next(others, None) if place is None else place) for place in places)
+
+    def is_compiled(self, place: _Place) -> bool:
+        """Return whether an op was called by generated code."""
+        file = (_innermost(place.frames, "generated", "user") or ("",))[0]
+        return owner_of(file) == "generated"
+
+    def caller(self, place: _Place) -> Origin | None:
+        """Return where the user's code calls the code around a place, whatever that was generated of."""
+        line = _line_of(place.frames)
+        return None if line is None else Origin(self._modules.root, (line,))
 
     def origin(self, place: _Place | None) -> Origin | None:
         if place is None:
@@ -239,10 +314,15 @@ class _Places:
 
 
 def _line_of(stack: Stack) -> SourceLine | None:
-    """Return the innermost line of the user's; else of a library, of a module of torch, or of ours."""
-    frames = (_innermost(stack, owner) for owner in ("user", "library", "module of torch", "kernelgauge"))
-    file, line, _, code = next(filter(None, frames), ("", 0, "", ""))
-    return SourceLine(shown_path(file), line, code) if file else None
+    """Return the innermost line of the user's, with that of a library below it; else of a library, of a module of torch, or of ours."""
+    for owner in ("user", "library", "module of torch", "kernelgauge"):
+        places = [place for place, frame in enumerate(stack) if owner_of(frame[0]) == owner]
+        if places:
+            file, line, _, code = stack[places[-1]]
+            below = _innermost(stack[places[-1] + 1 :], "library") if owner == "user" else None
+            inner = SourceLine(shown_path(below[0]), below[1], below[3]) if below else None
+            return SourceLine(shown_path(file), line, code, inner)
+    return None
 
 
 def _innermost(stack: Stack, *owners: Owner) -> Frame | None:
@@ -255,11 +335,12 @@ def _innermost(stack: Stack, *owners: Owner) -> Frame | None:
 class Modules:
     """The modules of a workload: paths by the object's address, and by the lines of a ``forward``. Holds none of them.
 
-    `since`: graphs that were compiled before this workload (`CompileCounts.traced`).
+    `since`: graphs that were compiled before this workload (`CompileCounts.traced`). `are_compiled`: whether its calls have
+    compiled anything.
     """
 
-    def __init__(self, module: Any, since: int = 0) -> None:
-        self.since = since
+    def __init__(self, module: Any, since: int = 0, *, are_compiled: bool = False) -> None:
+        self.since, self.are_compiled = since, are_compiled
         parts = _parts(module)
         whole = parts.get("")
         self.root = type(getattr(whole, "_orig_mod", whole)).__name__ if whole is not None else ""

@@ -50,9 +50,10 @@ def measure_groups(
     """
     settings = settings.limited(device.most_replicates, device.most_busy_seconds)
     waiting: Sequence[Workload] = workloads
+    roots: dict[str, object] = {}
     with torch_set_up(deterministic=deterministic):
         while waiting:
-            group = MeasuredGroup(device, fingerprint, settings, progress)
+            group = MeasuredGroup(device, fingerprint, settings, progress, roots)
             waiting = group.measure(waiting, timed=timed)
             yield group
             for subject in group.subjects:
@@ -68,12 +69,14 @@ class MeasuredGroup:
 
     `results`: by workload id, each with its run or with why there is none: a `WorkloadUnavailable` if it cannot run here,
     a `WorkloadError` if it fails, a `MeasurementError` if what was seen cannot be trusted.
+    `roots`: what each workload compiles (`_compiled_root`), where an earlier group has built it: some are large.
     """
 
     device: Device
     fingerprint: Fingerprint
     settings: Settings
     progress: Progress
+    roots: dict[str, object] = field(default_factory=dict)
     results: dict[str, Result] = field(default_factory=dict)
     subjects: list[Subject] = field(default_factory=list)
     _controls: list[Subject] = field(default_factory=list)
@@ -122,13 +125,22 @@ class MeasuredGroup:
         reset_compiler()
         deferred: list[Workload] = []
         roots: set[object] = set()
+
+        def must_wait(workload: Workload) -> bool:
+            # After a graph break functions are compiled on their own that the next workload may call too.
+            has_breaks = workload.compile is not None and compile_counts().graph_breaks > 0
+            return has_breaks or self.roots.get(workload.id) in roots
+
         for workload in workloads:
             instance: Instance | None = None  # gone before the next one is built
+            if must_wait(workload):
+                deferred.append(workload)
+                continue
             try:
                 instance = build(workload, self.device)
                 root = None if workload.compile is None else _compiled_root(instance.module)
-                # After a graph break functions are compiled on their own that the next workload may call too.
-                if root is not None and (root in roots or compile_counts().graph_breaks):
+                self.roots[workload.id] = root
+                if must_wait(workload):
                     deferred.append(workload)
                     continue
                 if root is not None:

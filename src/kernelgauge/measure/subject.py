@@ -32,10 +32,11 @@ from ..run import (
     summarize,
 )
 from ..trace import KernelIdentity, KernelRecord, dispatcher_ops, metadata_ops_that_launched
+from ..trace.kernel import input_texts
 from ..trace.summary import kernel_work, summarize_trace
 from ..workload import Workload
 from .compiler import compile_counts
-from .device import Device, roof
+from .device import Device, busy_us, roof
 from .instance import Instance, build, call_duration_us, first_call, host_calls, reporting, warm_up
 from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mhz
 from .origins import Modules, origins_of
@@ -45,6 +46,7 @@ from .settings import Settings
 _NOTHING_COMPILED = CompileEvent("graph break", "torch.compile is switched off: all of it runs eagerly")
 _STRUCTURE_ITERATIONS = 3  # the article's schedule (docs/claims.md, C24): wait=1, warmup=1, active=3
 _CONTROL_ITERATIONS = 12  # enough for 0.1 %: a control has one kernel, and its replicates are as many as the passes
+_SHOWN_ORIGINS = 3  # of memory that is left behind
 _SHOWN_KERNELS = 2  # of those that differ, in an error
 
 
@@ -68,9 +70,9 @@ def told(error: KernelgaugeError, device: Device) -> KernelgaugeError:
     return error.with_traceback(None)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Measured:
-    """A run and its artifacts.
+    """A run and its artifacts. Whoever writes `trace_json` and `table` empties them: all those of a suite take gigabytes.
 
     `latency_replicates`, `latency_iterations`: of what is timed later, and calls in each. `one_instance`: whether all
     replicates are made on one (`Subject.only_instance`). `not_confirmed`: why a time that looks slower could not be measured again.
@@ -83,6 +85,7 @@ class Measured:
     table: str
     one_instance: bool = False
     not_confirmed: KernelgaugeError | None = None
+    problem: str = ""  # `Origins.problem`
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class Replicate:
         seconds: what it took.
         dispatch_us: lower decile of the host dispatch time; None where that has no meaning.
         host_us: the host reference beside it, likewise.
+        busy_share: the time with a kernel running, over the sum of their durations: below 1 where streams overlap.
     """
 
     kernel_us: tuple[float, ...]
@@ -104,11 +108,12 @@ class Replicate:
     seconds: float
     dispatch_us: float | None
     host_us: float | None
+    busy_share: float = 1.0
 
     @property
     def device_us(self) -> float:
-        """Sum over the kernels, so that what each of them gained or lost adds up to the change of the whole."""
-        return sum(self.kernel_us)
+        """The time with a kernel running. On one stream that is the sum: what kernels gain or lose adds up to its change."""
+        return sum(self.kernel_us) * self.busy_share
 
 
 class Subject:
@@ -145,9 +150,11 @@ class Subject:
             instance.prepare()
             prepared = compile_counts()
             self.peak_bytes = device.peak_allocated_bytes(instance.call)
-            self.modules = Modules(instance.module, before.traced)
+            has_compiled = bool(prepared.traced > before.traced or prepared.since(before).events)
+            self.modules = Modules(instance.module, before.traced, are_compiled=has_compiled)
             self.recompiles = prepared.since(after).recompiles
             self.graph_breaks = after.since(before).graph_breaks
+            self.compiled_ops = prepared.since(before).ops
             self.compile_events = self.modules.located(prepared.since(before).events)
             if workload.compile is not None and not self.compile_events and not self.structure.runs_compiled_code:
                 self.graph_breaks += 1
@@ -231,6 +238,7 @@ class Subject:
                 calls = host_calls(device, instance, settings.iterations_for(self.pace.call_us, Timer.HOST))
                 dispatch_us, host_us = (summarize(each, Timer.HOST.statistic) for each in calls)
         durations = [[execution.duration_us for execution in executions] for executions in session.executions]
+        overlap = fmean(busy_us(each) / sum(one.duration_us for one in each) for each in session.executions)
         seconds = time.perf_counter() - started
         readings = (before, *session.readings, after)
         usual = max(filter(None, (usual_clock_mhz, highest_clock_mhz(session.readings))), default=None)
@@ -241,6 +249,7 @@ class Subject:
             seconds=seconds,
             dispatch_us=dispatch_us,
             host_us=host_us,
+            busy_share=overlap,
         )
 
     def _require_same_kernels(self, got: Sequence[KernelIdentity]) -> None:
@@ -299,6 +308,8 @@ class Subject:
                 graph_breaks=self.graph_breaks,
                 recompiles=self.recompiles,
                 peak_allocated_bytes=self.peak_bytes,
+                grown_bytes=self.origins.grown_bytes,
+                compiled_ops=self.compiled_ops,
             ),
             samples=samples,
             incomplete=incomplete,
@@ -319,6 +330,9 @@ class Subject:
             origins=self.origins.kernels,
             synchronization_origins=self.origins.synchronizations,
             copy_origins=self.origins.copies,
+            op_origins=dict(self.origins.ops),
+            growth_origins=self.origins.growth[:_SHOWN_ORIGINS],
+            compiled_origins=self.origins.compiled,
             compile_events=self.compile_events,
             work=tuple(kernel_work(kernel) for kernel in summarize_trace(session.trace, [window]).kernels),
             roof=roof(controls),
@@ -331,6 +345,7 @@ class Subject:
             trace_json=session.trace_json,
             table=session.table,
             one_instance=session.replays_graphs,
+            problem=self.origins.problem,
         )
 
     def _incomplete(self) -> str | None:
@@ -362,9 +377,17 @@ class Subject:
         if self.replicates:  # those that the time of the whole is a mean of
             kept = on_the_fastest_host(len(self.replicates), self._controls_us)
             timed = [self.replicates[place].kernel_us for place in kept]
+        last = self.structure.executions[-1]
+        streams = list(dict.fromkeys(each.stream for each in last))
         return tuple(
-            KernelRecord(kernel, fmean(times[place] for times in timed))
-            for place, kernel in enumerate(self.structure.kernels)
+            KernelRecord(
+                each.identity,
+                fmean(times[place] for times in timed),
+                op=each.op.name if each.op is not None and self.device.gpu is not None else "",
+                inputs=input_texts(each.op),
+                stream=streams.index(each.stream),
+            )
+            for place, each in enumerate(last)
         )
 
 

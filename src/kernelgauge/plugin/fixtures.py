@@ -54,9 +54,12 @@ def trace_file(run: Run, kernelgauge_test: WorkloadTest) -> Path:
 @pytest.fixture
 def kernelgauge_test(request: pytest.FixtureRequest, workload: Workload) -> WorkloadTest:
     """Private: what the standard tests are made of."""
-    if not isinstance(workload, Workload):
+    session = request.config.stash[SESSION]
+    if not isinstance(workload, Workload) or workload.id not in session.suites.workloads:
         pytest.fail("another fixture called `workload` hides that of kernelgauge: rename it", pytrace=False)
-    return WorkloadTest(request.node, request.config.stash[SESSION], workload)
+    if request.config.option.setuponly:
+        pytest.skip("--setup-only measures nothing")
+    return WorkloadTest(request.node, session, workload)
 
 
 @pytest.fixture

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
@@ -29,8 +31,11 @@ def pytest_configure(config: pytest.Config) -> None:
     options = options_of(config)
     # A worker of pytest-xdist and a process of a calibration share the standard error of the process that started them.
     has_terminal = not (options.worker or options.calibrating)
-    session = Session(options, progress=_writer(config), waiting=_writer(config, has_terminal=has_terminal))
+    waiting = _writer(config, has_terminal=has_terminal, is_urgent=True)  # it may take an hour
+    session = Session(options, progress=_writer(config), waiting=waiting)
     config.stash[SESSION] = session
+    if has_terminal and sys.stdout.isatty():
+        session.width = shutil.get_terminal_size().columns
     distributes = config.getoption("dist", "no") != "no" and config.getoption("tx", None)
     if distributes and not options.worker and not config.option.collectonly:
         if options.calibrating:
@@ -40,8 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Controller(session), _CONTROLLER)
 
 
-def _writer(config: pytest.Config, *, has_terminal: bool = True) -> Callable[[str], None]:
-    """Return what shows a line, past pytest's capture."""
+def _writer(config: pytest.Config, *, has_terminal: bool = True, is_urgent: bool = False) -> Callable[[str], None]:
+    """Return what shows a line, past pytest's capture. `is_urgent`: with -q too."""
 
     def show(text: str) -> None:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
@@ -49,7 +54,7 @@ def _writer(config: pytest.Config, *, has_terminal: bool = True) -> Callable[[st
         with capture.global_and_fixture_disabled() if capture else nullcontext():
             if not has_terminal:
                 os.write(2, f"{WAITING}{text}\n".encode(errors="backslashreplace"))
-            elif reporter is not None and config.getoption("verbose") >= 0:
+            elif reporter is not None and (is_urgent or config.getoption("verbose") >= 0):
                 reporter.ensure_newline()
                 reporter.write_line(f"  {text}")
 
@@ -61,7 +66,12 @@ def _writer(config: pytest.Config, *, has_terminal: bool = True) -> Callable[[st
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     declares = metafunc.definition.ihook.pytest_kernelgauge_workloads.get_hookimpls()
-    if "workload" in metafunc.fixturenames and declares:  # else another project's fixture of the same name
+    # Private; the public names do not tell whose fixture it is.
+    fixtures = metafunc._arg2fixturedefs.get("workload", ())
+    is_ours = bool(fixtures) and fixtures[-1].func.__module__ == __package__
+    given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize") if mark.args]
+    is_given = any("workload" in (each.split(",") if isinstance(each, str) else each) for each in given)
+    if declares and is_ours and not is_given:
         suites = metafunc.config.stash[SESSION].suites
         try:
             metafunc.parametrize("workload", suites.workloads_for(metafunc), ids=str, indirect=True)
@@ -83,10 +93,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)  # before a worker tells what it has collected
 def pytest_collection_finish(session: pytest.Session) -> None:
     config, ours = session.config, session.config.stash[SESSION]
-    workloads = workloads_of(session.items)
+    terminal = getattr(getattr(config.pluginmanager.get_plugin("terminalreporter"), "_tw", None), "_file", None)
+    if isinstance(
+        terminal, io.TextIOWrapper
+    ):  # of a text with one character that it lacks, pytest escapes newlines too
+        terminal.reconfigure(errors="backslashreplace")
+    workloads = [each for each in workloads_of(session.items) if each.id in ours.suites.workloads]
     with refusing(config):
         if ours.suites.error is not None:
             raise ours.suites.error
+        if ours.options.worker:  # its controller knows no suite
+            ours.require_workloads()
         if workloads and _runs_tests(config):
             ours.selected = workloads
             ours.is_timed = any(item.get_closest_marker("timing") for item in session.items if workload_of(item))
@@ -103,7 +120,7 @@ def _runs_tests(config: pytest.Config) -> bool:
     failed = sys.exc_info()[0] is not None  # pytest calls our hook in a `finally`: an expression of -k may be wrong
     options = config.option
     shows_fixtures = options.showfixtures or options.show_fixtures_per_test
-    return not (failed or options.collectonly or options.setupplan or shows_fixtures)
+    return not (failed or options.collectonly or options.setuponly or shows_fixtures)  # --setup-plan sets setuponly
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
@@ -119,7 +136,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 # and torch's, as "W1123 20:51:53.136000 8554 torch/_dynamo/convert_frame.py:1994] [0/8] ...". Verdicts name what matters.
 _PROFILERS_LINE = r"(?:USDT|STAGE|INFO):\d{4}-\d\d-\d\d [^\n]*\.cpp:\d+\] [^\n]*\n?"
 _TORCHS_LINE = r"[VDIW]\d{4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )?torch/[^\n]*\n?"
-_TORCHS_RECORD = r"(?:DEBUG|INFO|WARNING) +torch\.[^\n]*\n?(?:(?!DEBUG|INFO|WARNING|ERROR|CRITICAL)[^\n]*\n|[^\n]+\Z)*"
+_RECORD = r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|[A-Z][^\n]* \S+:\S+:\d+ )"  # how one begins, by pytest's format
+_TORCHS_RECORD = rf"(?:DEBUG|INFO|WARNING) +torch\.[^\n]*\n?(?:(?!{_RECORD})(?:[^\n]*\n|[^\n]+\Z))*"
 _NOT_THE_USERS = re.compile(f"^(?:{_PROFILERS_LINE}|{_TORCHS_LINE}|{_TORCHS_RECORD})", re.MULTILINE)
 
 
@@ -179,7 +197,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     session = config.stash[SESSION]
-    if not session.options.worker and not config.option.collectonly:  # a worker has a reporter too, which nobody sees
+    # A worker has a reporter too, which nobody sees.
+    if not (session.options.worker or config.option.collectonly or config.option.setuponly):
         Recorder(session, terminalreporter).record(config.pluginmanager.get_plugin(_CONTROLLER))
 
 

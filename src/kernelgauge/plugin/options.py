@@ -146,8 +146,8 @@ def _fraction(line: str) -> tuple[Timer, float]:
     """Parse ``device_time = 2 %``."""
     timer, _, percent = line.partition("=")
     value = float(percent.strip().removesuffix("%")) / 100
-    if not 0 < value < math.inf:
-        raise ValueError("a positive number")
+    if not 0 < value < math.inf or not percent.rstrip().endswith("%"):  # 0.02 is 2 % to a `Workload`
+        raise ValueError("a positive number, and the unit")
     return Timer(timer.strip()), value
 
 

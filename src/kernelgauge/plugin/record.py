@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from ..baselines.acceptance import Mode, plan_update, written_text
+from ..baselines.acceptance import Mode, Plans, plan_update, written_text
+from ..baselines.imports import LOADED, loaded_modules
+from ..baselines.selection import matcher
 from ..errors import BaselineError, KernelgaugeError, printable
-from ..judge.review import Action
+from ..judge.review import Action, Reviewed
 from ..judge.verdict import Status
 from ..report.baselines import plan_table
 from ..report.markdown import summary_markdown
@@ -42,6 +44,10 @@ class Recorder:
         self._style: dict[str, Any] = {"width": terminal.fullwidth, "color": terminal.hasmarkup}
 
     def record(self, controller: Controller | None) -> None:
+        try:
+            self._session.require_workloads()
+        except KernelgaugeError as error:
+            self._fail(str(error))
         status = int(self._pytest.exitstatus)
         try:
             results = (controller or self._session).results(status)
@@ -81,7 +87,7 @@ class Recorder:
         if not self._options.update or results.was_cut_short:
             return []
         try:
-            plans, _ = plan_update([results], self._session.store, Mode.UPDATE)
+            plans, _, _ = self._planned(results)
         except BaselineError:  # the update says so
             return []
         return [change.workload for plan in plans.values() for change in plan]
@@ -98,6 +104,8 @@ class Recorder:
 
     def _write(self, results: Results) -> None:
         artifacts = self._session.artifacts
+        if self._options.calibrating:
+            write_atomically(artifacts.folder / LOADED, loaded_modules())
         is_saved = self._save(results)
         report, traces = (
             os.path.relpath(each, self._options.invoked_from) for each in (artifacts.html, artifacts.traces)
@@ -156,7 +164,7 @@ class Recorder:
             return
         try:
             with self._session.store.locked():
-                plans, refused = plan_update([results], self._session.store, Mode.UPDATE)
+                plans, refused, left = self._planned(results)
                 plan = [change for changes in plans.values() for change in changes]
                 lines = [f"not stored: {each.workload}: {reason}" for each in refused for reason in each.doubts]
                 if refused:
@@ -175,6 +183,25 @@ class Recorder:
             return
         folder = self._session.shown(self._session.store.path(results.fingerprint.device, "x").parent)
         self._reporter.write_line(written_text(plans, folder), green=True)
+        if left:
+            self._reporter.write_line(
+                f"no longer declared, and kept because this run does not select them: {', '.join(left)}"
+            )
+
+    def _planned(self, results: Results) -> tuple[Plans, list[Reviewed], list[str]]:
+        """Return the plan of an update, what it refuses, and the vanished workloads that the run does not select."""
+        left: list[str] = []
+        config = self._reporter.config
+        matches, is_of_tests = matcher(config.option.keyword), any("::" in each for each in config.args)
+
+        def selects(workload: str) -> bool:
+            is_selected = not is_of_tests and matches(workload)
+            if not is_selected:
+                left.append(workload)
+            return is_selected
+
+        plans, refused = plan_update([results], self._session.store, Mode.UPDATE, selects)
+        return plans, refused, left
 
 
 def keep_part(session: Session, config: pytest.Config) -> None:

@@ -22,13 +22,13 @@ import msgspec
 
 from .. import __version__
 from ..baselines import BaselineStore
-from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, WorkloadUnavailable
+from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, SuitesError, WorkloadUnavailable
 from ..judge.baseline import compare
-from ..judge.cause import cause_reasons, count_causes
+from ..judge.cause import cause_reasons, compile_causes
 from ..judge.structure import judge_structure, mismatches
 from ..judge.time_verdict import judge_ratio, judge_time, not_measured
 from ..judge.timing import Limits
-from ..judge.verdict import DECLARED, MEASUREMENT, NUMERICS, REASON_WIDTH, STRUCTURE, Reason, Status, Verdict
+from ..judge.verdict import DECLARED, MEASUREMENT, NUMERICS, REASON_WIDTH, STRUCTURE, Reason, Status, Verdict, settled
 from ..measure.nvml import digest_of, visible_gpus
 from ..measure.settings import Settings
 from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, revision
@@ -69,6 +69,7 @@ class Session:
         self.selected: list[Workload] = []  # this process has tests for them
         self.is_timed = False  # whether one of these tests judges or reads times
         self.tests: dict[str, list[TestResult]] = {}  # by pytest's id; two of one that failed after its call too
+        self.width: int | None = None  # of the terminal, in columns; None: there is none
         self.errors_shown: dict[str, str] = {}  # by text: the first test that showed it
         self.latencies: dict[str, Sample | OtherKernelsError] = {}  # or why a latency was not kept
         self._started = datetime.now(timezone.utc)
@@ -128,6 +129,11 @@ class Session:
             with self.store.locked():
                 pass
 
+    def require_workloads(self) -> None:
+        """Raise `KernelgaugeError` if a suite is empty where that must not pass: with --perf-strict and --perf-update."""
+        if self.options.strict or self.options.update:
+            self.suites.require_workloads()
+
     def release(self) -> None:
         """Let other runs use the GPU and the folder."""
         self._gpu_lock.release()
@@ -172,6 +178,7 @@ class Session:
             for name, result in group.results.items():
                 if not isinstance(result, KernelgaugeError):
                     self.artifacts.write(self.suites.workloads[name], result.trace_json, result.table)
+                    result.trace_json, result.table = b"", ""
                 elif not isinstance(result, WorkloadUnavailable):
                     self.conclude_error(self.suites.workloads[name], MEASUREMENT, result)
 
@@ -259,9 +266,8 @@ class Session:
             wrong.append(f"recompiles: got {run.counts.recompiles}, expected 0 on fresh allocations of one shape")
         if not wrong:
             return Verdict(Status.PASS, workload.id, DECLARED, "as declared")
-        declared = msgspec.structs.replace(run.counts, graph_breaks=workload.graph_breaks, recompiles=0)
         reasons = (
-            *cause_reasons(count_causes(run, declared)),
+            *cause_reasons(compile_causes(run.compile_events)),
             *(Reason("why", line) for line in wrong),
             Reason("trace", self._trace(workload)),
         )
@@ -327,6 +333,9 @@ class Session:
         workload, subject = self.suites.workloads[run.workload], STRUCTURE if timer is None else run.label(timer)
         try:
             baseline = self.store.load(run.fingerprint.device, run.workload)
+            self.suites.require_own(baseline)
+        except SuitesError as error:
+            return Verdict(Status.INVALID, run.workload, subject, error.what, _reasons(error))
         except BaselineError as error:
             # An update is about to replace the file, so it is no reason to refuse the run.
             status = Status.NO_BASELINE if self.options.accepts else Status.INVALID
@@ -337,11 +346,14 @@ class Session:
             headline = f"no baseline for {subject} on this machine"
             missing = (Reason("expected", path), Reason("record", self.suites.command(workload)))
             return Verdict(Status.NO_BASELINE, run.workload, subject, headline, missing)
-        if timer is None:
-            verdict = judge_structure(run, baseline)
+
+        def judged(of: Timer) -> Verdict:
+            return judge_time(of, run, baseline, comparisons=self._comparisons, limits=self._limits(workload))
+
+        if timer is None:  # its verdict depends on those of the times
+            verdict = judge_structure(run, baseline, [judged(each) for each in self.device.timers if run.sample(each)])
         else:
-            limits = self._limits(workload)
-            verdict = judge_time(timer, run, baseline, comparisons=self._comparisons, limits=limits)
+            verdict = judged(timer)
         if verdict.status in (Status.PASS, Status.NOT_JUDGED):
             return verdict
         environment = f"environment: {compare(baseline.fingerprint, run.fingerprint)}"
@@ -371,7 +383,8 @@ class Session:
         """Return how a failing test ends: in a few lines, and the causes only where no test of the workload has named them yet."""
         causes = [_COST_OR_SPACE.sub("", each.text) for each in verdict.reasons if each.label == "cause"]
         named_in = [self._causes_shown.setdefault((verdict.workload, cause), test) for cause in causes]
-        return verdict.brief(see="" if test in named_in else next(iter(named_in), ""))
+        see = "" if test in named_in else next(iter(named_in), "")
+        return verdict.brief(see=see, width=self.width)
 
     def fails(self, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, with the strictness that is asked for."""
@@ -383,7 +396,7 @@ class Session:
     def _comparisons(self) -> int:
         """How many times and ratios the suites have, selected or not: `-k` changes no verdict."""
         workloads = self.suites.workloads.values()
-        planned = sum(self.options.full_matrix or workload.matrix == "default" for workload in workloads)
+        planned = sum(map(self.suites.is_in_matrix, workloads))
         ratios = sum(workload.faster_than is not None for workload in workloads)
         return max(1, planned) * len(self.device.timers) + ratios
 
@@ -402,6 +415,7 @@ class Session:
         names = {*self._measured, *(name for name, _ in self._verdicts)}
         workloads = [self._workload_result(name) for name in self.suites.workloads if name in names]
         runs = [each.run for each in workloads if each.run is not None]
+        measured = [each for each in self._measured.values() if not isinstance(each, KernelgaugeError)]
         monitor = self.device.monitor if runs else None
         is_watched = monitor is None or monitor.available or self.fingerprint.arch == "cpu"
         return Results(
@@ -415,6 +429,7 @@ class Session:
             not_watched="" if monitor is None or is_watched else monitor.why_not,
             workloads=tuple(workloads),
             tests=tuple(each for results in self.tests.values() for each in results),
+            warnings=tuple(dict.fromkeys(each.problem for each in measured if each.problem)),
             exit_status=exit_status,
             host=platform.node(),
             commit=self._commit,
@@ -440,7 +455,7 @@ class Session:
             shape=workload.shape,
             run=run,
             baseline=baseline,
-            verdicts=tuple(verdict for (of, _), verdict in self._verdicts.items() if of == name),
+            verdicts=tuple(settled(verdict for (of, _), verdict in self._verdicts.items() if of == name)),
             unavailable=result.one_line if isinstance(result, WorkloadUnavailable) else None,
             trace=self._trace(workload) if run and self.artifacts.trace(workload).exists() else None,
             limits=self._limits(workload),

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from ..errors import KernelgaugeError
+from ..errors import KernelgaugeError, SuitesError
+from ..judge.baseline import Baseline
 from ..workload import Workload
 from .options import Options
 
@@ -23,12 +24,14 @@ class Suites:
     Attributes:
         workloads: by id, in the order in which they are declared.
         suite_of: the name of each one's suite, by id: its folder, relative to the root. A baseline remembers that.
+        folders: the name of each suite that was collected, also of one that declares nothing.
         error: a wrong declaration. It is kept until collection has ended, because pytest would make a traceback of it.
     """
 
     options: Options
     workloads: dict[str, Workload] = field(default_factory=dict)
     suite_of: dict[str, str] = field(default_factory=dict)
+    folders: list[str] = field(default_factory=list)
     error: KernelgaugeError | None = None
     _asked: dict[Any, list[Workload]] = field(default_factory=dict)  # by the conftest or plugin
     _for_cpu: set[str] = field(default_factory=set)  # ids of those that took the place of others
@@ -63,13 +66,14 @@ class Suites:
         return [
             each
             for each in declared
-            if (self.options.full_matrix or each.matrix == "default")
+            if self.is_in_matrix(each)
             and (not marks or any(_matches(each, mark.kwargs) for mark in marks))
             and (each.faster_than is not None or not is_of_ratios(test))
         ]
 
     def _declare(self, folder: Path, returned: Any) -> list[Workload]:
         suite = Path(os.path.relpath(folder, self.options.root)).as_posix()
+        self.folders.append(suite)
         found: list[Workload] = []
         for each in returned if isinstance(returned, Iterable) else [returned]:
             workload = each
@@ -102,6 +106,28 @@ class Suites:
         for name, suite in self.suite_of.items():
             found[suite] = (*found.get(suite, ()), name)
         return found
+
+    def require_workloads(self) -> None:
+        """Raise `KernelgaugeError` for a suite that has nothing to measure: whoever relies on it would not notice."""
+        in_matrix = {self.suite_of[name] for name, each in self.workloads.items() if self.is_in_matrix(each)}
+        if empty := [suite for suite in self.folders if suite not in in_matrix]:
+            declares = "in the default matrix" if empty[0] in self.declared() else "at all"
+            raise KernelgaugeError(f"the suite {empty[0]} declares no workload {declares}: nothing of it is measured")
+
+    def is_in_matrix(self, workload: Workload) -> bool:
+        return self.options.full_matrix or workload.matrix == "default"
+
+    def require_own(self, baseline: Baseline | None) -> None:
+        """Raise `SuitesError` if a baseline belongs to another suite, which is still there: it was not moved."""
+        if baseline is None or baseline.suite == self.suite_of[baseline.workload]:
+            return
+        if (self.options.root / baseline.suite / "conftest.py").exists():
+            raise SuitesError(
+                "two suites share this baseline",
+                got=f"{baseline.workload} in {baseline.suite}, which recorded it, and in {self.suite_of[baseline.workload]}",
+                expected="another module or variant in one of them, or a folder of baselines for each",
+                next_command="pytest SUITE -o kernelgauge_baselines=DIR",
+            )
 
     def sibling(self, workload: Workload, **changes: object) -> Workload:
         """Return the workload that differs in these fields only, for example ``variant="eager"``.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
 from rich.text import Text
@@ -15,19 +14,28 @@ from ..run import Timer
 from .findings import verdicts
 from .opportunities import opportunities
 from .page import Column, render, table
-from .wording import Row, conditions_text, counted, describe, device_name, notes, rows
+from .wording import (
+    Row,
+    conditions_text,
+    describe,
+    device_name,
+    notes,
+    overall,
+    rows,
+    unjudged_text,
+)
 
 _STYLES: dict[Status | None, str] = {
     Status.PASS: "green",
     Status.IMPROVED: "cyan",
     Status.REGRESSED: "bold red",
+    Status.CHANGED: "bold red",
     Status.INVALID: "bold red",
     Status.UNDECIDED: "yellow",
     Status.INCOMPARABLE: "yellow",
     Status.NO_BASELINE: "yellow",
 }
 _MOST_FASTER = 3
-_TIMES = {label for timer in Timer for label in timer.labels}
 
 
 def summary(results: Results, *, width: int, color: bool, failures: bool, recorded: Collection[str] = ()) -> str:
@@ -76,11 +84,11 @@ def _remarks(results: Results) -> Iterator[str]:
     passing = [verdict for verdict in results.verdicts if verdict.status is Status.PASS]
     choices = [verdict.only("tuning") for verdict in passing if verdict.subject in Timer.DEVICE.labels]
     yield from (str(verdict) for verdict in choices if verdict.reasons)
-    verdicts_of_each = (workload.verdicts for workload in results.workloads)
-    unjudged = [_TIMES & {one.subject for one in each if one.status is Status.NOT_JUDGED} for each in verdicts_of_each]
-    names = ("times" if times & {*Timer.DEVICE.labels} else "host times" for times in unjudged if times)
-    for name, number in Counter(names).items():
-        yield f"{name} not judged in {number} of {counted(len(results.workloads), 'workload')}: the report says why"
+    status, unjudged = overall([results]), unjudged_text([results])
+    if status.endswith(" only"):
+        yield f"{status}: {unjudged or 'no time was measured'}"
+    elif unjudged:
+        yield unjudged
     reasons = [reason for verdict in passing for reason in verdict.reasons if reason.label == "machine"]
     yield from dict.fromkeys(f"machine: {printable(reason.text)}" for reason in reasons)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,12 +11,13 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..errors import printable
-from ..judge.verdict import WORST_FIRST, Status, Verdict, worst
+from ..judge.verdict import TIME_LABELS, WORST_FIRST, Status, Verdict, worst
 from ..results import Results, WorkloadResult
 from ..run import Fingerprint, Run, Sample, Timer, observe
 
 _QUIET = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED, None)
 _NOT_TIMED = "time not judged"  # of a pass
+_DIGITS = re.compile(r"[\d.]+")
 _PASSES = (Status.PASS, Status.IMPROVED)
 _NO_FAILURE = (0, 5)  # pytest.ExitCode: all passed; no test was collected
 _LONGEST_LINE = 300  # characters of a name or a reason; results.json has all of it
@@ -192,7 +194,33 @@ def overall(results: Sequence[Results]) -> str:
         return "CUT SHORT"
     if any(each.exit_status not in _NO_FAILURE or each.failed_tests for each in results):
         return "FAILED"
+    if status in _PASSES and (judged := _only_judged(results)):
+        return f"PASS, {judged} only"
     return status.value if status is not None else "NOTHING JUDGED"
+
+
+def _only_judged(results: Sequence[Results]) -> str:
+    """Return ``structure``, or ``structure and GPU time``, if most times were not judged; empty if they were."""
+    times = [each for one in results for each in one.verdicts if each.subject in TIME_LABELS]
+    judged = [each for each in times if each.status is not Status.NOT_JUDGED]
+    if times and 2 * len(judged) >= len(times):
+        return ""
+    label = Timer.DEVICE.labels[0]
+    runs = sum(workload.run is not None for one in results for workload in one.workloads)
+    return f"structure and {label}" if 2 * sum(each.subject == label for each in judged) > runs else "structure"
+
+
+def unjudged_text(results: Sequence[Results]) -> str:
+    """Return how many times were not judged, and the commonest reason; empty if all were."""
+    times = [each for one in results for each in one.verdicts if each.subject in TIME_LABELS]
+    why = [
+        each.reasons[0].text if each.reasons else each.headline for each in times if each.status is Status.NOT_JUDGED
+    ]
+    if not why:
+        return ""
+    kinds = Counter(_DIGITS.sub("", text) for text in why)  # hosts that were slower by different amounts are one reason
+    first = next(text for text in why if _DIGITS.sub("", text) == kinds.most_common(1)[0][0])
+    return f"{len(why)} of {counted(len(times), 'time')} not judged: {first}"
 
 
 def counts_text(results: Sequence[Results]) -> list[str]:
@@ -203,10 +231,12 @@ def counts_text(results: Sequence[Results]) -> list[str]:
     judged = [f"{statuses[status]} {status.value}" for status in WORST_FIRST if statuses[status]]
     judged += [f"{statuses[None]} not judged"] if statuses[None] else []
     judged += [f"{_NOT_TIMED} in {untimed}"] if untimed else []
+    unjudged = unjudged_text(results)
     outcomes = Counter(test.outcome for each in results for test in each.tests)
     ended = [f"{outcomes[outcome]} {outcome}" for outcome in ("failed", "skipped") if outcomes[outcome]]
     parts = ((len(workloads), "workload", judged), (outcomes.total(), "test", ended))
-    return [counted(total, noun) + (f" ({', '.join(each)})" if each else "") for total, noun, each in parts]
+    texts = [counted(total, noun) + (f" ({', '.join(each)})" if each else "") for total, noun, each in parts]
+    return [*texts, *([unjudged] if unjudged else [])]
 
 
 # -- runs and machines ------------------------------------------------------------------------------------------------
@@ -225,8 +255,10 @@ def describe(fingerprint: Fingerprint) -> str:
 
 
 def device_name(results: Results) -> str:
-    """Return whose time a table shows: ``CPU``, else ``GPU``."""
-    return "CPU" if results.fingerprint is not None and results.fingerprint.arch == "cpu" else "GPU"
+    """Return whose time a table shows: ``CPU`` or ``GPU``; ``time`` where nothing was measured."""
+    if results.fingerprint is None:
+        return "time"
+    return "CPU" if results.fingerprint.arch == "cpu" else "GPU"
 
 
 def conditions_text(runs: Sequence[Run], not_watched: str = "") -> list[str]:

@@ -9,11 +9,10 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime, timezone
 from gzip import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 
@@ -147,45 +146,29 @@ class Results(msgspec.Struct, frozen=True):
 # -- JSON -------------------------------------------------------------------------------------------------------------
 
 
-class _Header(msgspec.Struct):
-    schema_version: int
-
-
 def encode_results(results: Results) -> bytes:
     return msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n"
 
 
 def decode_results(content: bytes, *, where: str) -> Results:
-    """Parse results, of schema 1 too. Raises `ResultsError` for anything else."""
+    """Parse results. Raises `ResultsError` for anything else."""
     try:
-        if msgspec.json.decode(content, type=_Header).schema_version == 1:
-            return _of_schema_1(msgspec.json.decode(content))
-        return msgspec.json.decode(content, type=Results)
+        results = msgspec.json.decode(content, type=Results)
+        _refuse_contradictions(results)
+        return results
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise _unreadable(where, str(error) if content.strip() else "an empty file") from error
 
 
-def _of_schema_1(document: Any) -> Results:
-    """Convert results of schema 1. A test has the subject of the verdict that it printed, and a GPU time was a device time."""
-    for workload in document.get("workloads", ()):
-        workload["limits"] = {"sensitivity": workload.pop("sensitivity", {})}
-    results = msgspec.convert(document | {"schema_version": SCHEMA_VERSION}, Results)
-    labels = {"device time": Timer.DEVICE.label_on(results.fingerprint) if results.fingerprint else Timer.DEVICE.label}
-    subjects: dict[tuple[str | None, str], str] = {}
-    workloads = []
+def _refuse_contradictions(results: Results) -> None:
+    """Raise `ValueError` for what the types allow and no run leaves."""
     for each in results.workloads:
-        verdicts = []
-        for verdict in each.verdicts:
-            label = labels.get(verdict.subject, verdict.subject)
-            subjects[each.id, str(verdict).partition("\n")[0]] = label
-            headline = verdict.headline.replace(verdict.subject, label)
-            verdicts.append(replace(verdict, subject=label, headline=headline))
-        workloads.append(msgspec.structs.replace(each, verdicts=tuple(verdicts)))
-    tests = (
-        msgspec.structs.replace(each, subject=subjects.get((each.workload, each.said.lstrip("\n").partition("\n")[0])))
-        for each in results.tests
-    )
-    return msgspec.structs.replace(results, workloads=tuple(workloads), tests=tuple(tests))
+        seen = [verdict.change.sensitivity for verdict in each.verdicts if verdict.change is not None]
+        fractions = (*each.limits.gate.values(), *each.limits.sensitivity.values(), *seen)
+        if any(fraction is not None and not fraction > 0 for fraction in fractions):
+            raise ValueError(f"gates and sensitivities are positive fractions - in {each.id}")
+        if each.run is not None and len(each.run.origins) not in (0, len(each.run.kernels)):
+            raise ValueError(f"{len(each.run.origins)} origins for {len(each.run.kernels)} kernels - in {each.id}")
 
 
 def _unreadable(where: str, got: str) -> ResultsError:

@@ -27,6 +27,7 @@ from .files import write_atomically
 
 _SCHEMA_VERSION = 2
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[a-z0-9]{1,40}-([0-9a-f]{16})\.v[12]\.json")  # start, GPU, digest, schema
+_FIRST_YEAR = 1970  # an invalid timestamp is year 1, which no file name has
 _LONGEST_HEADLINE = 300  # characters
 
 
@@ -92,6 +93,9 @@ def _files(results: Results) -> Iterator[tuple[str, bytes]]:
     """Yield key and content of one file for each GPU and environment. Equal results make equal files."""
     if not results.workloads:
         raise ResultsError("there is nothing to add to a history", got="no workload", expected="a run of the suite")
+    if results.started.year < _FIRST_YEAR:
+        expected = "when the run started, as ISO 8601: 2026-11-23T02:17:00+00:00"
+        raise ResultsError("invalid timestamp", got=printable(results.started_at), expected=expected)
     by_machine: dict[tuple[Fingerprint | None, str | None], list[WorkloadResult]] = {}
     for workload in results.workloads:
         ran_on = workload.run or results  # in merged results, the machines differ

@@ -10,7 +10,7 @@ import msgspec
 
 from .model import DeviceRecord, Op
 from .names import KernelName, Kind, decode, kind_of_words
-from .work import kind_of_op
+from .work import DTYPES, NO_TENSOR, kind_of_op
 
 # Inductor numbers its compiled graphs for the life of the process: `graph_0_`, `graph_1_`. No part of the identity.
 _NUMBER = re.compile(r"_\d+$")  # of a kernel in its graph
@@ -59,11 +59,21 @@ class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
         return msgspec.structs.replace(self, name=self.unnumbered, source_hash=None)
 
 
-class KernelRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One launch of a call, by its place in launch order. `device_time_us`: mean over the replicates."""
+class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One launch of a call, by its place in launch order.
+
+    Attributes:
+        device_time_us: mean over the replicates.
+        op: the op that launched it; empty if not known, or where the op itself stands for a kernel.
+        inputs: dtype and shape of each tensor that the op was given: ``bf16[8192,768]``. Empty: not known.
+        stream: 0 for the stream of the first launch of the call, 1 for the next one, and so on.
+    """
 
     identity: KernelIdentity
     device_time_us: float
+    op: str = ""
+    inputs: tuple[str, ...] = ()
+    stream: int = 0
 
 
 def identity_of(record: DeviceRecord, op: Op | None) -> KernelIdentity:
@@ -83,6 +93,15 @@ def identity_of_op(op: Op) -> KernelIdentity:
     """Return the identity of an op that computes: without a GPU, it is the kernel."""
     name = _GRAPH_NUMBER.sub("", op.name)
     return KernelIdentity(name, _kind_of(name))
+
+
+def input_texts(op: Op | None) -> tuple[str, ...]:
+    """Return dtype and shape of each tensor that an op was given, as `KernelRecord.inputs` has them."""
+    pairs = zip(op.input_shapes, op.input_types, strict=False) if op is not None else ()
+    # A Python number is recorded as a double without dimensions.
+    numbers = (*NO_TENSOR, "TensorList")
+    tensors = [(shape, kind) for shape, kind in pairs if kind not in numbers and (shape or kind != "double")]
+    return tuple(f"{DTYPES.get(kind, kind)}[{','.join(map(str, shape))}]" for shape, kind in tensors)
 
 
 def with_current_kind(identity: KernelIdentity) -> KernelIdentity:

@@ -53,7 +53,12 @@ _CPP_TEMPLATE = re.compile(r"graph_\d+_kernel")
 
 def dispatcher_ops(window: Window) -> list[Op]:
     """Return the ops that went through the dispatcher (`namespace::name`), in order, nested ones too."""
-    return [op for op in window.ops if "::" in op.name and not op.name.startswith(_AUTOGRAD_PREFIXES)]
+    return [op for op in window.ops if is_dispatched(op.name)]
+
+
+def is_dispatched(name: str) -> bool:
+    """Tell whether a row of the host lane is an op of the dispatcher."""
+    return "::" in name and not name.startswith(_AUTOGRAD_PREFIXES)
 
 
 def computing_ops(window: Window) -> list[Op]:

@@ -74,7 +74,7 @@ METADATA_OPS, ALLOCATION_OPS, COMPOSITE_OPS = (
 _REDUCTIONS = frozenset(_TABLES.reductions.split())
 _FLOATS = frozenset({"c10::Half", "c10::BFloat16", "float", "double"})
 # What the profiler writes in place of a type where an argument is no tensor; "" is also a tensor that was not given.
-_NO_TENSOR = frozenset({"", "Scalar", "ScalarList"})
+NO_TENSOR = frozenset({"", "Scalar", "ScalarList"})
 _MOST_ELEMENTS = 2**63 - 1  # torch counts in int64
 
 
@@ -86,7 +86,7 @@ class _Input(NamedTuple):
 
     @property
     def is_tensor(self) -> bool:
-        return self.type not in _NO_TENSOR
+        return self.type not in NO_TENSOR
 
     @property
     def bytes(self) -> int | None:

@@ -1,0 +1,3 @@
+"""The standard tests of each model."""
+
+from kernelgauge.standard import *  # noqa: F403

@@ -1,0 +1,70 @@
+"""Times that no undisturbed machine shows: in a run, and in a baseline that a run meets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernelgauge.judge.plausibility import run_doubts
+from kernelgauge.judge.review import Group, review_run, with_runs
+from kernelgauge.judge.time_verdict import judge_time
+from kernelgauge.judge.verdict import Status
+from kernelgauge.run import Sample, Timer
+from tests.builders import baseline, calibrated, counts, fingerprint, reasons, run
+
+CPU = fingerprint(arch="cpu", device="a CPU", sm_count=None)
+
+
+def with_references(device_us: float, latency_us: float) -> dict[str, Any]:
+    """A run on a CPU, with the host references of its two times."""
+    samples = {Timer.DEVICE: Sample((205.0,) * 4, 40, (device_us,) * 4)}
+    samples[Timer.END_TO_END] = Sample((300.0,) * 4, 40, (latency_us,) * 4)
+    return {"samples": samples, "machine": CPU, "gpu": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"device": (30451.0,) * 4, "end_to_end": (303.0,) * 4},
+            "GPU time cannot be: 30451.0 us cannot be a part of a",
+        ),
+        ({"host": (1000.0,) * 4}, "host dispatch cannot be: 1000.0 us"),
+        (
+            with_references(840.0, 14.0),
+            "CPU time cannot be: the host reference beside it took 840.0 us, on a host where",
+        ),
+        (with_references(14.0, 840.0), "end to end cannot be: the host reference beside it took 840.0 us"),
+        (with_references(14.0, 60.0), ""),
+        ({"device": (3500.0,) * 4}, ""),  # four kernels on as many streams
+        ({"device": (3500.0,) * 4, "counts": counts(launches=1)}, "GPU time cannot be"),
+        ({"device": (3500.0,) * 4, "end_to_end": None}, ""),
+        ({}, ""),
+    ],
+)
+def test_run_with_a_time_that_cannot_be_is_doubted(changes: dict[str, Any], said: str) -> None:
+    assert ", ".join(run_doubts(run(**changes))).startswith(said)
+    assert bool(list(run_doubts(run(**changes)))) is bool(said)
+
+
+@pytest.mark.parametrize("stored", [{"device": (30451.0,) * 4}, {"host": (4000.0,) * 4, "host_control_us": 840.0}])
+def test_stored_time_that_cannot_be_is_named_and_replaced(stored: dict[str, Any]) -> None:
+    wrong, now = calibrated([run(), run(**stored)]), run(device=(100.0,) * 4, end_to_end=(301.5,) * 4)
+    timer = Timer.DEVICE if "device" in stored else Timer.HOST
+    verdict = judge_time(timer, now, wrong)
+    assert verdict.status is Status.NOT_JUDGED
+    assert verdict.headline.endswith("not judged: that of the baseline cannot be")
+    assert "cannot be a part of" in reasons(verdict, "why")[0]
+    assert "kernelgauge accept" in reasons(verdict, "next")[0]
+    found = review_run(now, wrong, suite="perf", recorded=None, comparisons=3)
+    assert (found.group, found.change.baseline) == (Group.SPEED, baseline(device=(100.0,) * 4, end_to_end=(301.5,) * 4))
+    with pytest.raises(ValueError, match="a stored time cannot be"):
+        with_runs(wrong, [now], suite="perf", recorded=None, comparisons=3)
+
+
+def test_stored_host_reference_is_held_against_that_of_the_run() -> None:
+    slow = {"device": None, "end_to_end": None, "host_control_us": 840.0}
+    assert judge_time(Timer.HOST, run(), baseline(**slow)).headline.endswith("cannot be")
+    for other in ({"gpu": "another"}, {"host_control_us": 100.0}):
+        assert not judge_time(Timer.HOST, run(), baseline(**slow | other)).headline.endswith("cannot be")
