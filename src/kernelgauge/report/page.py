@@ -14,6 +14,8 @@ from rich.text import Text
 
 from ..errors import printable
 
+_LONGEST_ROW = 1000  # columns
+
 
 @dataclass(frozen=True)
 class Column:
@@ -48,7 +50,9 @@ def text(sections: Sequence[Section], *, width: int, color: bool) -> str:
         above = [section.title, *section.lines] if section.title else section.lines
         lines = [_wrapped(printable(line), width) for line in above]
         if (grid := section.grid) is not None:
-            rows = render(table(grid.columns, grid.rows, gap=2), width=width, color=color).splitlines()
+            # A row above other lines is one line, on whatever terminal: else they would stand under another row.
+            room = max(width, _LONGEST_ROW) if grid.below else width
+            rows = render(table(grid.columns, grid.rows, gap=2), width=room, color=color).splitlines()
             head = len(rows) - len(grid.below)
             lines += rows[:head]
             for row, below in zip(rows[head:], grid.below, strict=True):

@@ -10,24 +10,27 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import inf
 from operator import attrgetter
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 import msgspec
 
 STEP_PREFIX = "ProfilerStep#"  # of the annotation that torch.profiler makes of each step
 MODULE_PREFIX = "nn.Module: "  # of a row of a Python function
+FRAME = re.compile(
+    r"(?P<file>[^<>]+\.py)\((?P<line>\d+)\): (?P<function>.+)"
+)  # another one: the line of its definition
 WHOLE = "the whole trace"  # name of the window of everything
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memset", "gpu_memcpy"})
 # What `pytest perf` marks the call with, inside each profiler step: flushing and waiting stay outside of it.
 REGION = "kernelgauge.call"
 
-# Host calls (CUDA runtime, CUDA driver, HIP; SYCL's Unified Runtime, its predecessor PI, and Level Zero). A host function is queued on a stream like a kernel, but runs on the host and
-# leaves no device record.
+# Host calls (CUDA runtime, CUDA driver, HIP; SYCL's Unified Runtime, its predecessor PI, and Level Zero). A host function
+# is queued on a stream like a kernel, but runs on the host and leaves no device record.
 _GRAPH_LAUNCH = re.compile(r"(?:cuda|cu|hip)GraphLaunch")
 _LAUNCH = re.compile(
     r"(?:cuda|cu|hip)(?:Graph|Module|ExtModule|Ext)?Launch(?!.*HostFunc)|(?:ur|pi)Enqueue\w*Launch|ze\w+AppendLaunch"
@@ -37,8 +40,12 @@ _TRANSFER = re.compile(
 )
 # A copy without a stream blocks the host.
 _SYNCHRONIZATION = re.compile(
-    r"(?:cuda|cu|hip)(?:Device|Ctx|Stream|Event)Synchronize|(?:cuda|hip)Memcpy|(?:ur|pi)(?:QueueFinish|Events?Wait)|ze\w+Synchronize"
+    r"(?:cuda|cu|hip)(?:Device|Ctx|Stream|Event)Synchronize|(?:cuda|hip)Memcpy"
+    r"|(?:ur|pi)(?:QueueFinish|Events?Wait)|ze\w+Synchronize"
 )
+
+
+_START = attrgetter("start_us")
 
 
 @lru_cache(maxsize=1024)  # there are few names, and every call is asked
@@ -113,6 +120,31 @@ class DeviceRecord(_Row, frozen=True, gc=False):
     def time_us(self) -> float:
         """Return the duration that sums have: a negative one, or none that is a number, counts nothing."""
         return self.duration_us if self.duration_us > 0 else 0.0
+
+
+class _Ran(Protocol):
+    """A kernel that ran."""
+
+    @property
+    def start_us(self) -> float: ...
+
+    @property
+    def duration_us(self) -> float: ...
+
+    @property
+    def stream(self) -> int: ...
+
+
+def busy_us(kernels: Sequence[_Ran]) -> float:
+    """Return how long at least one of these kernels ran. Kernels of one stream count in full: their records may touch."""
+    if len({each.stream for each in kernels}) <= 1:
+        return sum(max(0.0, each.duration_us) for each in kernels)
+    total = until = 0.0
+    for each in sorted(kernels, key=_START):
+        end = each.start_us + max(0.0, each.duration_us)
+        total += max(0.0, end - max(until, each.start_us))
+        until = max(until, end)
+    return total
 
 
 class Launch(msgspec.Struct, frozen=True, gc=False):
@@ -199,7 +231,7 @@ class Trace:
     not_read: Mapping[str, int] = field(default_factory=dict)  # rows of devices that nobody here knows, by category
     malformed: Mapping[str, int] = field(default_factory=dict)  # rows with a field of another type, by category
     first_malformed: str = field(default="", compare=False)
-    modules: tuple[Op, ...] = ()  # calls of an nn.Module; only with_stack=True records them
+    modules: tuple[Op, ...] = ()  # calls of an nn.Module, and of Python functions; only with_stack=True records them
 
     @cached_property
     def _records_by_correlation(self) -> dict[int | None, list[DeviceRecord]]:
@@ -362,7 +394,6 @@ def _with_ops(ops: Iterable[Op], calls: Iterable[ApiCall]) -> Iterator[tuple[Api
             yield call, stack[-1]
 
 
-_START = attrgetter("start_us")
 _Started = TypeVar("_Started", Op, ApiCall)
 
 
