@@ -104,11 +104,14 @@ def _find(run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_tim
     known = {code for origin in filter(None, baseline.origins) for code in _codes(origin)}
     launches = launch_differences(_launches(usual, baseline.origins), _launches(run.kernels, run.origins))
     changes, alike = _kernel_changes(launches, is_timed=is_timed)
-    usual_calls = Counter(baseline.host_calls)
-    if baseline.host_calls or run.counts.synchronizations > baseline.counts.synchronizations:
-        _add_host_calls(changes, run.synchronizing_ops, run.synchronization_origins, usual_calls, are_waits=True)
-    if baseline.host_calls or run.counts.copies > baseline.counts.copies:  # an older baseline does not know which
-        _add_host_calls(changes, run.copying_ops, run.copy_origins, usual_calls)
+    host_calls = Counter(baseline.host_calls)
+    for name, calls, origins in (
+        ("synchronizations", run.synchronizing_ops, run.synchronization_origins),
+        ("copies", run.copying_ops, run.copy_origins),
+    ):
+        if baseline.host_calls or getattr(run.counts, name) > getattr(baseline.counts, name):
+            found = zip(calls, origins or [None] * len(calls), strict=True)
+            _add_host_calls(changes, found, host_calls, are_waits=name == "synchronizations")
     causes = compile_causes(each for each in run.compile_events if each not in baseline.compile_events)
     causes += [each.cause(known, is_timed=is_timed) for each in changes]
     counts = count_changes(baseline.counts, run.counts)
@@ -120,58 +123,40 @@ def _find(run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_tim
         causes.append(Cause(text, **_code(run.compiled_origins, known)))
     if baseline.ops and "dispatcher_ops" in counts and not (is_timed and changes):
         marks = {mark for change in changes for mark in change.marks}
-        now = Counter(each.name for each in run.ops if is_dispatched(each.name))
-        weight_us = _DISPATCH_US if run.fingerprint.arch == "cpu" else 0.0  # a GPU's time is not the host's
-        ops = (now, Counter(baseline.ops), run.op_origins)
-        causes += _op_causes(*ops, known, marks, is_all=not causes, weight_us=weight_us)
+        causes += _op_causes(run, baseline, known, marks, is_all=not causes)
     return causes, _rest(alike)
 
 
 def find_trace_causes(before: Summary, after: Summary, found: Iterable[Difference]) -> list[Cause]:
-    """Return what changed between two traces, the largest effect first. A wait costs what the device idles, or the host waits, longer."""
-    launches: list[_Difference] = []
-    for each in found:
-        old, new = (tuple(map(_launch_of, side)) for side in (each.before, each.after))
-        if each.what in _OF_PAIRS:
-            pairs = zip(old, new, strict=True)
-            launches += [LaunchDifference(each.what, (one,), (other,), each.details) for one, other in pairs]
-        else:
-            launches.append(LaunchDifference(each.what, old, new, each.details))
-    changes, _ = _kernel_changes(launches, is_timed=True, are_times_judged=True)
-    usual = Counter(text for calls in before.host_calls.values() for text, _ in calls)
-    for name, calls in after.host_calls.items():
-        origins = [_frame_origin(*place) for _, place in calls]
-        _add_host_calls(changes, [text for text, _ in calls], origins, usual, are_waits=name == "waits")
-    causes = [each.cause(frozenset(), is_timed=True) for each in changes]
-    if not any(each.what.is_change for each in launches):
-        origins_of_ops: dict[str, list[Origin]] = {}
-        for op in after.windows[-1].ops:
-            origin = _frame_origin(*after.places.get(id(op), ("", "")))
-            origins_of_ops.setdefault(op.name, []).extend([origin] if origin else [])
-        ops = (Counter(after.host.dispatcher_ops), Counter(before.host.dispatcher_ops), origins_of_ops)
-        causes += _op_causes(*ops, frozenset(), {mark for each in changes for mark in each.marks}, is_all=True)
-    idle, waited = (
-        [side.busiest.idle_us if side.busiest else 0.0 for side in (before, after)],
-        [
-            sum(call.duration_us for call in side.windows[-1].calls if call.is_synchronization)
-            for side in (before, after)
-        ],
-    )
-    lost_us = max(idle[1] - idle[0], waited[1] - waited[0])
-    return order_causes(
-        replace(each, weight_us=max(each.weight_us, lost_us)) if each.waits else each for each in causes
-    )
+    """Return what changed between two traces, the largest effect first. A wait costs what host or device wait longer."""
+    launches = [
+        LaunchDifference(
+            each.what, tuple(map(_launch_of, each.before)), tuple(map(_launch_of, each.after)), each.details
+        )
+        for each in found
+    ]
+    changes, _ = _kernel_changes(launches, is_timed=True, are_judged=True)
+    old, new = (side.windows[-1] for side in (before, after))
+    usual = Counter(text for text, _ in (*old.synchronizing_ops, *old.copying_ops))
+    calls: list[_Change] = []
+    for are_waits, ops in ((True, new.synchronizing_ops), (False, new.copying_ops)):
+        places = [(text, _origin_of(*after.places.get(at, ("", "")))) for text, at in ops]
+        _add_host_calls(calls, places, usual, are_waits=are_waits)
+    idle_us = [side.busiest.idle_us if side.busiest else 0.0 for side in (before, after)]
+    waits_us = [sum(each.duration_us for each in side.calls if each.is_synchronization) for side in (old, new)]
+    lost_us = max(idle_us[1] - idle_us[0], waits_us[1] - waits_us[0])
+    causes = [each.cause(frozenset(), is_timed=True) for each in (*changes, *calls)]
+    return order_causes(replace(each, weight_us=lost_us) if each.waits else each for each in causes)
 
 
 def _launch_of(kernel: LaneKernel) -> _Launch:
-    """Return a launch of a trace, with the function that asked for it."""
-    inputs = input_texts(kernel.input_shapes, kernel.input_types)
     op = kernel.op if kernel.op and (is_dispatched(kernel.op) or kernel.op != kernel.identity.name) else ""
+    inputs = input_texts(kernel.input_shapes, kernel.input_types)
     record = KernelRecord(kernel.identity, kernel.device_time_us, op, inputs, kernel.stream)
-    return _Launch(record, _frame_origin(kernel.module or "", kernel.frame))
+    return _Launch(record, _origin_of(kernel.module or "", kernel.frame))
 
 
-def _frame_origin(module: str, frame: str) -> Origin | None:
+def _origin_of(module: str, frame: str) -> Origin | None:
     match = FRAME.fullmatch(frame)
     return Origin(module, (SourceLine(match["file"], int(match["line"]), match["function"]),)) if match else None
 
@@ -285,12 +270,12 @@ _OF_PAIRS = (What.SAME, What.SLOWER, What.FASTER, What.SOURCE, What.CONFIGURATIO
 
 
 def _kernel_changes(
-    found: Sequence[_Difference], *, is_timed: bool, are_times_judged: bool = False
+    found: Sequence[_Difference], *, is_timed: bool, are_judged: bool = False
 ) -> tuple[list[_Change], list[_Difference]]:
     """Return what changed between two launch sequences, and the launches that did not change.
 
     Other launches at the same lines of code are one change, and so are launches of one kernel that changed in the same way.
-    `are_times_judged`: the differences say which kernels are slower or faster.
+    `are_judged`: the differences are those of traces, which say what belongs together, and what is slower or faster.
     """
     others: list[tuple[set[object], _Change]] = []
     pairs: dict[object, list[_Difference]] = {}  # by what differs, as a text, or by kernel and lines
@@ -298,18 +283,19 @@ def _kernel_changes(
         if each.what not in _OF_PAIRS:
             change = _Change([each], origins=[launch.origin for launch in each.after or each.before])
             marks = change.marks
-            same = next((other for other in others if other[0] & marks), None)
+            same = None if are_judged else next((other for other in others if other[0] & marks), None)
             if same is None:
                 others.append((marks, change))
             else:
                 same[0].update(marks)
                 same[1].parts.append(each)
                 same[1].origins += change.origins
-        else:
-            (old,), (new,) = each.before, each.after
-            same_op = old.record.op == new.record.op and len(old.record.inputs) == len(new.record.inputs)
-            place = _placement_change(old.record, new.record, are_inputs_alike=same_op or not are_times_judged)
-            pairs.setdefault(place or (each.what, old.identity, new.identity, new.lines), []).append(each)
+            continue
+        for old, new in zip(each.before, each.after, strict=True):
+            is_same_op = old.record.op == new.record.op and len(old.record.inputs) == len(new.record.inputs)
+            place = _placement_change(old.record, new.record, are_inputs_alike=is_same_op or not are_judged)
+            key: object = place or (each.what, old.identity, new.identity, new.lines)
+            pairs.setdefault(key, []).append(LaunchDifference(each.what, (old,), (new,), each.details))
     changes = [_described(change) for _, change in others]
     alike: list[_Difference] = []
     for key, group in pairs.items():
@@ -327,20 +313,24 @@ def _kernel_changes(
             "stream" in key or 2 * len(group) >= sum(len(each.after) for each in found)
         )
         changes.append(change)
-    if is_timed:
-        total = sum(abs(part.delta_us) for change in changes for part in change.parts)
-        total += sum(abs(each.delta_us) for each in alike)
-        slower = [each for each in alike if total and abs(each.delta_us) >= _NAMED_SHARE * total]
-        if total and not slower and not changes:  # spread evenly over many kernels
-            slower = sorted(alike, key=lambda each: -abs(each.delta_us))[:_NAMED_AT_LEAST]
-        if are_times_judged:
-            slower = [each for each in alike if each.what is not What.SAME]
-        for each in slower:
-            word = "slower" if each.delta_us > 0 else "faster"
-            text = f"the same kernel, {word}: {_names(each.after)}  {each.before_us:.1f} -> {each.after_us:.1f} us"
-            changes.append(_Change([each], text, origins=[launch.origin for launch in each.after]))
-        alike = [each for each in alike if each not in slower]
-    return changes, alike
+    slower = [each for each in alike if each.what is not What.SAME] if are_judged else []
+    if is_timed and not are_judged:
+        slower = _most_of_the_change(alike, changes)
+    for each in slower:
+        word = "slower" if each.delta_us > 0 else "faster"
+        text = f"the same kernel, {word}: {_names(each.after)}  {each.before_us:.1f} -> {each.after_us:.1f} us"
+        changes.append(_Change([each], text, origins=[launch.origin for launch in each.after]))
+    return changes, [each for each in alike if each not in slower]
+
+
+def _most_of_the_change(alike: Sequence[_Difference], changes: Sequence[_Change]) -> list[_Difference]:
+    """Return the kernels whose times carry a good share of all that changed."""
+    total = sum(abs(part.delta_us) for change in changes for part in change.parts)
+    total += sum(abs(each.delta_us) for each in alike)
+    found = [each for each in alike if total and abs(each.delta_us) >= _NAMED_SHARE * total]
+    if total and not found and not changes:  # spread evenly over many kernels
+        return sorted(alike, key=lambda each: -abs(each.delta_us))[:_NAMED_AT_LEAST]
+    return found
 
 
 def _described(change: _Change) -> _Change:
@@ -420,14 +410,10 @@ def _sizes(old: KernelRecord, new: KernelRecord) -> list[str]:
 
 
 def _names(kernels: Iterable[_Launch]) -> str:
-    """Return ``pow, mul x2``. Of many names, those that take the longest."""
-    counts, costs_us = Counter[str](), Counter[str]()
-    for kernel in kernels:
-        counts[kernel.identity.shown] += 1
-        costs_us[kernel.identity.shown] += kernel.device_time_us  # type: ignore[assignment]
-    longest = counts if len(counts) <= _MOST_NAMES else [name for name, _ in costs_us.most_common(_MOST_NAMES)]
-    left = len(counts) - len(longest)
-    return ", ".join([*(_times(name, counts[name]) for name in longest), *([f"and {left} more"] if left else [])])
+    """Return ``pow, mul x2``."""
+    names = [*itertools.starmap(_times, Counter(kernel.identity.shown for kernel in kernels).items())]
+    left = len(names) - _MOST_NAMES
+    return ", ".join(names if left <= 0 else [*names[:_MOST_NAMES], f"and {left} more"])
 
 
 def _other_identity(pair: _Difference, *, is_timed: bool) -> tuple[str, tuple[str, ...]] | None:
@@ -460,15 +446,10 @@ def _rest(same: Sequence[_Difference]) -> str:
 
 
 def _add_host_calls(
-    changes: list[_Change],
-    calls: Sequence[str],
-    origins: Sequence[Origin | None],
-    usual: Counter[str],
-    *,
-    are_waits: bool = False,
+    changes: list[_Change], calls: Iterable[tuple[str, Origin | None]], usual: Counter[str], *, are_waits: bool
 ) -> None:
     """Add the synchronising calls or copies beyond the `usual` ones to the changes of their line, or as changes of their own."""
-    for call, origin in zip(calls, origins or [None] * len(calls), strict=True):
+    for call, origin in calls:
         if usual[call] > 0:
             usual[call] -= 1
             continue
@@ -493,22 +474,13 @@ def _copies_text(copies: Counter[str]) -> str:
 
 
 def _op_causes(
-    now: Counter[str],
-    then: Counter[str],
-    op_origins: Mapping[str, Sequence[Origin]],
-    known: AbstractSet[str],
-    marks: AbstractSet[object],
-    *,
-    is_all: bool,
-    weight_us: float = 0.0,
+    run: Run, baseline: Baseline, known: AbstractSet[str], marks: AbstractSet[object], *, is_all: bool
 ) -> list[Cause]:
-    """Return the ops of the dispatcher that are new, or gone where `is_all`: but for ops at the places of other changes.
-
-    `weight_us`: of a new op.
-    """
+    """Return the ops of the dispatcher that are new, or gone where `is_all`: but for ops at the places of other changes."""
+    now, then = Counter(each.name for each in run.ops if is_dispatched(each.name)), Counter(baseline.ops)
     new, gone = now - then, then - now if is_all else Counter[str]()
     for name in list(new):
-        lines = {line for origin in op_origins.get(name, ()) for line in origin.lines}
+        lines = {line for origin in run.op_origins.get(name, ()) for line in origin.lines}
         if lines & marks:
             del new[name]
     if not is_all and new.total() < _NAMED_SHARE * then.total():
@@ -518,10 +490,11 @@ def _op_causes(
         f"{_count(ops.total(), f'{word} op')}: {', '.join(itertools.starmap(_times, ops.items()))}"
         for word, ops in sides
     ]
-    origins = [origin for name in new for origin in op_origins.get(name, ())]
+    origins = [origin for name in new for origin in run.op_origins.get(name, ())]
     if not texts:
         return []
-    return [Cause(texts[0], tuple(texts[1:]), weight_us=weight_us * new.total(), **_code(origins, known))]
+    weight_us = _DISPATCH_US * new.total() if run.fingerprint.arch == "cpu" else 0.0  # a GPU's time is not the host's
+    return [Cause(texts[0], tuple(texts[1:]), weight_us=weight_us, **_code(origins, known))]
 
 
 # -- lines of code -------------------------------------------------------------------------------------------------------------

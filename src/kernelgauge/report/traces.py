@@ -263,8 +263,10 @@ def _findings(comparison: TraceComparison) -> Iterator[str]:
         yield "Neither trace has kernels."
     elif copies == more and all(each.what is What.SAME for each in comparison.differences):
         yield f"Nothing on the {'CPU' if before.on_cpu and after.on_cpu else 'GPU'} changed."
-    if not comparison.host.is_change and not comparison.gpu_changed:
-        yield "The host ran the same ops."
+    if not comparison.gpu_changed:
+        old, new = comparison.host.dispatcher_ops
+        did = "dispatched fewer" if new < old else "ran other"
+        yield f"The host {did if comparison.host.is_change else 'ran the same'} ops."
 
 
 # -- two traces, as a page --------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import inf
 from operator import attrgetter
-from typing import Any, Protocol, TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
@@ -122,23 +122,10 @@ class DeviceRecord(_Row, frozen=True, gc=False):
         return self.duration_us if self.duration_us > 0 else 0.0
 
 
-class _Ran(Protocol):
-    """A kernel that ran."""
-
-    @property
-    def start_us(self) -> float: ...
-
-    @property
-    def duration_us(self) -> float: ...
-
-    @property
-    def stream(self) -> int: ...
-
-
-def busy_us(kernels: Sequence[_Ran]) -> float:
-    """Return how long at least one of these kernels ran. Kernels of one stream count in full: their records may touch."""
+def busy_us(kernels: Sequence[Any]) -> float:
+    """Return how long at least one of these ran: records, or executions of a device. Those of one stream count in full: their records may touch."""
     if len({each.stream for each in kernels}) <= 1:
-        return sum(max(0.0, each.duration_us) for each in kernels)
+        return float(sum(max(0.0, each.duration_us) for each in kernels))
     total = until = 0.0
     for each in sorted(kernels, key=_START):
         end = each.start_us + max(0.0, each.duration_us)

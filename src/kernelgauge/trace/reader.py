@@ -11,11 +11,9 @@ parser refuses it. If all guesses are wrong, the piece grows.
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import Annotated, Any, TypeVar
@@ -23,7 +21,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from ..errors import TraceError
-from .model import DEVICE_CATEGORIES, FRAME, MODULE_PREFIX, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
+from .model import DEVICE_CATEGORIES, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
 
 # Large enough that what is done once for each block costs nothing, small enough not to show in the memory used.
 BLOCK_BYTES = 1 << 18
@@ -282,18 +280,10 @@ _PLACE = attrgetter("device", "stream", "grid", "block", "bytes")
 _Timed = TypeVar("_Timed", Op, ApiCall, DeviceRecord)
 
 
-_LIBRARY = re.compile(r"(?:.*(?:site|dist)-packages/)?(?:torch|triton)/|.*lib/python[\d.]+/(?!(?:site|dist)-packages/)")
-
-
-@lru_cache(maxsize=4096)
-def _is_kept(frame: str) -> bool:
-    """Tell whether a Python function is an nn.Module, or neither torch's nor Python's own. Kineto leaves out `sys.path`."""
-    if frame.startswith(MODULE_PREFIX):
-        return True
-    match = FRAME.fullmatch(frame)
-    if match is None or _LIBRARY.match(frame):
-        return False
-    return match["file"].partition("/")[0].removesuffix(".py") not in sys.stdlib_module_names
+# What is kept of Python functions: modules, and what is neither torch's nor Python's own. Kineto leaves out `sys.path`.
+_KEPT = re.compile(
+    r"nn\.Module: |(?!(?:.*-packages/)?(?:torch|triton)/|.*lib/python[\d.]+/(?!\w+-packages/))[^<>]+\.py\(\d+\): "
+)
 
 
 class _Rows:
@@ -329,7 +319,7 @@ class _Rows:
             name = keep(event.name, event.name)
             args = event.args or _NO_ARGS
             external_id = args.older_id if args.external_id is None else args.external_id
-            if category == "python_function" and (name[:1] == "<" or not _is_kept(name)):
+            if category == "python_function" and not _KEPT.match(name):
                 continue
             if category in lanes:
                 op = Op(

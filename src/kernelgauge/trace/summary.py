@@ -557,20 +557,12 @@ class Summary:
         total_us = sum(record.time_us for record in ran)
         return self.device_time_us * (sum(map(busy_us, lanes)) / total_us if total_us else 1.0)
 
-    @property
-    def host_calls(self) -> dict[str, list[tuple[str, tuple[str, str]]]]:
-        """Return the calls that wait and those that copy, each with the modules and the function around its op."""
-        last = self.windows[-1]
-        ops = {op.external_id: id(op) for op in last.ops}
-        return {
-            name: [(text, self.places.get(ops.get(at, 0), ("", ""))) for text, at in calls]
-            for name, calls in (("waits", last.synchronizing_ops), ("copies", last.copying_ops))
-        }
-
     @cached_property
-    def places(self) -> dict[int, tuple[str, str]]:
-        """Return by id of an op of the last step the modules and the Python function around it."""
-        return _places(self.trace.modules, self.windows[-1].ops)
+    def places(self) -> dict[int | None, tuple[str, str]]:
+        """Return by External id of an op of the last step the modules and the Python function around it."""
+        ops = self.windows[-1].ops
+        found = _places(self.trace.modules, ops)
+        return {op.external_id: found[id(op)] for op in ops if id(op) in found}
 
 
 def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Summary:
