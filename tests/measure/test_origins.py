@@ -106,6 +106,47 @@ def test_eager_kernel_has_its_line_and_module(cpu: CpuDevice) -> None:
     assert places(ran(cpu, Net)) == expected
 
 
+class Keeps(nn.Module):
+    """Keeps what each call computed, as a list of losses does; `most`: how many of them."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most, self.kept = most, list[torch.Tensor]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.detach().cos()
+        self.kept.append(x.detach().sin())
+        self.kept.append(torch.cat((y, y)))
+        del self.kept[: -self.most]
+        return y
+
+
+@pytest.mark.parametrize(
+    ("build", "pass_", "grown"),
+    [
+        (lambda: Keeps(1000), "forward", (3 * 128, ["torch.cat((y, y))", "x.detach().sin()"])),
+        (lambda: Keeps(2), "forward", (0, [])),  # as much is freed as is kept
+        (Net, "train", (0, [])),  # gradients replace those of the call before
+    ],
+    ids=["kept", "replaced", "gradients"],
+)
+def test_growth_of_memory_has_the_lines_that_asked_for_it(
+    cpu: CpuDevice, build: Callable[[], nn.Module], pass_: str, grown: tuple[int, list[str]]
+) -> None:
+    run = ran(cpu, build, pass_=pass_)
+    codes = [each.lines[0].code.removeprefix("self.kept.append(")[:-1] for each in run.growth_origins]
+    assert (run.counts.grown_bytes, codes) == grown
+
+
+def test_ops_have_their_lines(cpu: CpuDevice) -> None:
+    run = ran(cpu, Net)
+    assert set(run.op_origins) == {name for name in run.op_names() if "::" in name}
+    assert [(each.module, each.lines[0].code) for each in run.op_origins["aten::silu"]] == [
+        ("layers.0", LINES[0]),
+        ("layers.1", LINES[0]),
+    ]
+
+
 LIBRARY = """
 from torch import nn
 class Block(nn.Sequential):
