@@ -274,9 +274,12 @@ def _findings(comparison: TraceComparison) -> Iterator[str]:
 
 def compare_page(comparison: TraceComparison, *, names: tuple[str, str], top: int) -> list[Section]:
     """Return the page of two traces with these names, with at most `top` rows in a table."""
-    lanes = [f"  {_lane_text(side)}" for side in comparison.sides]
-    shown = [name + ("" if len(set(lanes)) == 1 else lane) for name, lane in zip(names, lanes, strict=True)]
-    head = " -> ".join(shown) + (lanes[0] if len(set(lanes)) == 1 else "")
+    lanes, counts = (
+        [each(side) for side in comparison.sides] for each in (_lane_text, lambda side: f"{len(side.kernels)}")
+    )
+    is_one = len(set(lanes)) == 1
+    heads = [name if is_one else f"{name}  {lane}" for name, lane in zip(names, lanes, strict=True)]
+    head = f"{' -> '.join(heads)}{f'  {lanes[0]}' if is_one else ''}, {' -> '.join(dict.fromkeys(counts))} kernels"
     notes = (*_time_changes(comparison), *_caveats(comparison))
     return [
         Section(lines=(head, *conclusion(comparison))),
