@@ -153,6 +153,7 @@ def test_other_kernels_are_found_with_one_process_a_state(bisect: Command, proce
     commits = history(["205"] * 21 + ["205 fewer"] * 12)
     code, out, _ = bisect()
     assert code == 0
+    assert "structure: CHANGED  kernels differ from the good end" in out
     assert f"commit   {commits[21]}" in out
     assert "exact" in out
     assert "1 kernel less" in out

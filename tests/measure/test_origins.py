@@ -155,17 +155,34 @@ class Block(nn.Sequential):
 """
 
 
+class Stacked(nn.Module):
+    """Calls a block of a library."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.block(x)
+
+
+@pytest.mark.usefixtures("no_cache")
 @pytest.mark.parametrize("compile_", [None, {}], ids=["eager", "compiled"])
 def test_kernel_of_a_library_has_its_line(cpu: CpuDevice, tmp_path: Path, compile_: dict[str, Any] | None) -> None:
-    """The innermost frame is one of `nn.Linear`."""
+    """The innermost frame is one of `nn.Linear`. Where code of the user calls the library, its line comes first."""
     file = tmp_path / "site-packages" / "blocks.py"
     file.parent.mkdir()
     file.write_text(LIBRARY, encoding="utf-8")
     namespace: dict[str, Any] = {"__name__": "blocks"}
     exec(compile(LIBRARY, str(file), "exec"), namespace)
-    (origin,) = ran(cpu, lambda: namespace["Block"](nn.Linear(8, 8)), compile=compile_).origins
+    block = namespace["Block"](nn.Linear(8, 8))
+    (origin,) = ran(cpu, lambda: block, compile=compile_).origins
     assert origin is not None
-    assert origin.lines == (SourceLine("blocks.py", 5, "return self[0](x)"),)
+    inner = SourceLine("blocks.py", 5, "return self[0](x)")
+    assert origin.lines == (inner,)
+    (origin,) = ran(cpu, lambda: Stacked(block), compile=compile_).origins
+    assert origin is not None
+    assert [(line.code, line.inner) for line in origin.lines] == [("return self.block(x)", inner)]
 
 
 def test_kernel_of_the_backward_pass_has_the_line_of_the_forward_op(cpu: CpuDevice) -> None:
@@ -425,6 +442,8 @@ def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: CpuDevice) -
             subject = Subject(workload, build(workload, cpu), cpu, QUICK)
             codes = [each.lines[0].code for each in subject.origins.kernels if each is not None]
             assert codes == ["y = activated(x)", "return y.cos()"]
+            assert [each.lines[0].code for each in subject.origins.compiled] == ["y = activated(x)"]
+            assert subject.compiled_ops == (1 if name == "one" else 0)
             before[name] = compile_counts().graphs
     assert before["one"] == before["two"]
 
@@ -522,6 +541,7 @@ def test_code_that_is_not_compiled_is_an_event(
     (found,) = run.compile_events
     assert (found.kind, found.module, found.code) == (kind, module, code)
     assert found.reason.endswith(reason)
+    assert ("the recompile_limit of 1 is reached, so the rest runs eagerly; " in found.reason) is (build is Tagged)
     assert (run.counts.graph_breaks, run.counts.recompiles) == ((1, 0) if kind == "graph break" else (0, 1))
 
 

@@ -239,7 +239,8 @@ class Subject:
                 calls = host_calls(device, instance, settings.iterations_for(self.pace.call_us, Timer.HOST))
                 dispatch_us, host_us = (summarize(each, Timer.HOST.statistic) for each in calls)
         durations = [[execution.duration_us for execution in executions] for executions in session.executions]
-        overlap = fmean(busy_us(each) / sum(one.duration_us for one in each) for each in session.executions)
+        total_us = sum(map(sum, durations)) or 1.0  # zero, as of a broken clock, is refused later
+        overlap = sum(map(busy_us, session.executions)) / total_us
         seconds = time.perf_counter() - started
         readings = (before, *session.readings, after)
         usual = max(filter(None, (usual_clock_mhz, highest_clock_mhz(session.readings))), default=None)
