@@ -146,6 +146,9 @@ def find_trace_causes(before: Summary, after: Summary, found: Iterable[Differenc
     waits_us = [sum(each.duration_us for each in side.calls if each.is_synchronization) for side in (old, new)]
     lost_us = max(idle_us[1] - idle_us[0], waits_us[1] - waits_us[0])
     causes = [each.cause(frozenset(), is_timed=True) for each in (*changes, *calls)]
+    old_dtype, new_dtype = (_usual_dtype([*map(_launch_of, side.kernels)]) for side in (before, after))
+    if old_dtype and new_dtype and old_dtype != new_dtype:
+        causes.append(Cause(f"{old_dtype} -> {new_dtype} in most kernels", explains=True))
     return order_causes(replace(each, weight_us=lost_us) if each.waits else each for each in causes)
 
 
@@ -347,8 +350,9 @@ def _described(change: _Change) -> _Change:
     else:
         text = f"{_count(new, 'kernel')} instead of {old}"
     kind = f"{before[0].identity.kind} kernel" if len({each.identity.kind for each in before}) == 1 else "kernel"
+    author = (after or before)[0].identity.decoded.backend.partition("-")[0]
     merged = {
-        What.FUSED: f"{_author(after)} fused {_count(old, kind)} into {new}",
+        What.FUSED: f"{author.capitalize()} fused {_count(old, kind)} into {new}",
         What.FOLDED: f"{_count(old - new, 'kernel')} went into the epilogue of {_count(new, 'GEMM')}",
         What.MOVED: f"{_count(new, 'kernel')} moved",
     }
@@ -369,17 +373,18 @@ def _described(change: _Change) -> _Change:
     return replace(change, text=f"{text}: {_names(after or before)}", details=was)
 
 
-def _author(fused: Iterable[_Launch]) -> str:
-    backends = {each.identity.decoded.backend.partition("-")[0] for each in fused}
-    return next((known.capitalize() for known in ("inductor", "liger") if known in backends), "A Triton kernel")
-
-
 def _dtypes(launch: _Launch) -> Iterator[str]:
     """Yield the dtypes that a launch works in: by its name, and by what its op was given."""
     if launch.identity.decoded.dtype:
         yield launch.identity.decoded.dtype
     names = (each.partition("[")[0] for each in launch.record.inputs)
     yield from (name for name in names if _FLOAT.fullmatch(name))
+
+
+def _usual_dtype(launches: Sequence[_Launch]) -> str:
+    """Return the dtype that more than half of the launches work in; empty if none is."""
+    counts = Counter(dtype for each in launches for dtype in set(_dtypes(each)))
+    return next((dtype for dtype, count in counts.most_common(1) if 2 * count > len(launches)), "")
 
 
 def _change_of(old: AbstractSet[str], new: AbstractSet[str]) -> str:
@@ -470,7 +475,9 @@ def _times(text: str, count: int) -> str:
 
 def _copies_text(copies: Counter[str]) -> str:
     """Return the copy, or how many there are."""
-    return next(iter(copies)) if copies.total() == 1 else f"{copies.total()} copies: {', '.join(copies)}"
+    return (
+        next(iter(copies)) if copies.total() == 1 else f"{copies.total()} copies: {', '.join([*copies][:_MOST_NAMES])}"
+    )
 
 
 def _op_causes(

@@ -23,7 +23,7 @@ from .wording import bytes_text, counted, cut, kinds_text, percent, relative_cha
 _SCHEMA = 3  # of the JSON: counts up when a key changes its meaning or goes; new keys come without that
 _MOST_NAMES = 8  # of one change or group, and problems
 _MOST_OPS = 20  # of the host
-_MOST_CAUSES = 5  # of a change between two traces
+_MOST_CAUSES, _MOST_DETAILS = 5, 4  # of a change between two traces; lines below each
 _OVERLAPPING = 0.99  # of the sum of the times of kernels: those of one stream touch at most
 _FEW = 12  # kernels: who sees them in order sees their groups
 _OF_A_LAUNCH = ("kind", "device_time_us", "durations_us", "op", "module", "input_shapes", "input_types")
@@ -248,7 +248,7 @@ def _findings(comparison: TraceComparison) -> Iterator[str]:
     for cause in causes[:_MOST_CAUSES]:
         cost = f" ({_signed(cause.delta_us)})" if cause.delta_us is not None else ""
         yield f"{cause.text}{cost}  {cause.place}".rstrip()
-        yield from (f"  {line}" for line in cause.details)
+        yield from (f"  {line}" for line in _first(cause.details, _MOST_DETAILS))
     if left := causes[_MOST_CAUSES:]:
         yield f"and {counted(len(left), 'smaller cause')}"
     moved = [side.transfers("gpu_memset", "gpu_memcpy") for side in comparison.sides]
@@ -274,16 +274,19 @@ def _findings(comparison: TraceComparison) -> Iterator[str]:
 
 def compare_page(comparison: TraceComparison, *, names: tuple[str, str], top: int) -> list[Section]:
     """Return the page of two traces with these names, with at most `top` rows in a table."""
-    lanes, counts = (
-        [each(side) for side in comparison.sides] for each in (_lane_text, lambda side: f"{len(side.kernels)}")
-    )
+    lanes = [_lane_text(side) for side in comparison.sides]
+    counts = dict.fromkeys(f"{len(side.kernels)}" for side in comparison.sides)
     is_one = len(set(lanes)) == 1
     heads = [name if is_one else f"{name}  {lane}" for name, lane in zip(names, lanes, strict=True)]
-    head = f"{' -> '.join(heads)}{f'  {lanes[0]}' if is_one else ''}, {' -> '.join(dict.fromkeys(counts))} kernels"
-    notes = (*_time_changes(comparison), *_caveats(comparison))
+    head = f"{' -> '.join(heads)}{f'  {lanes[0]}' if is_one else ''}"
+    notes = (
+        f"Kernels of each {comparison.after.noun}: {' -> '.join(counts)}.",
+        *_time_changes(comparison),
+        *_caveats(comparison),
+    )
     return [
         Section(lines=(head, *conclusion(comparison))),
-        *([Section(lines=notes)] if notes else []),
+        Section(lines=notes),
         Section(grid=_change_table(comparison, top=top)),
         *_module_table(comparison, top=top),
         Section("host", tuple(_host_changes(comparison.host))),

@@ -22,7 +22,7 @@ import msgspec
 STEP_PREFIX = "ProfilerStep#"  # of the annotation that torch.profiler makes of each step
 MODULE_PREFIX = "nn.Module: "  # of a row of a Python function
 FRAME = re.compile(
-    r"(?P<file>[^<>]+\.py)\((?P<line>\d+)\): (?P<function>.+)"
+    r"(?P<file>[^<>]+\.py)\((?P<line>\d{1,9})\): (?P<function>.+)"
 )  # another one: the line of its definition
 WHOLE = "the whole trace"  # name of the window of everything
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memset", "gpu_memcpy"})
