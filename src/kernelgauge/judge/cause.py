@@ -42,7 +42,7 @@ class Cause:
         text: what happened, in one line.
         details: lines below.
         code: lines of code, the user's and the library's.
-        place: the deepest line of the first of them, for a cause that has room for one.
+        place: the deepest line of the most expensive one, for a cause that has room for one.
         delta_us: what it adds to a call, in microseconds; None: not known, or not measured well enough to be said.
         weight_us: by which causes are ordered: the size of `delta_us`, also where that is not said.
         explains: whether other causes follow from it, as those of a recompile do.
@@ -524,26 +524,26 @@ def _code(
 ) -> _Code:
     """Return the lines of code that launches come from, as a `Cause` has them: the user's, then the library's.
 
-    Lines that the baseline lacks are preferred, then those whose launches take the longest.
+    Lines that the baseline lacks are preferred, then those whose launches take the longest. They stand in order of launch.
     """
     found: dict[SourceLine, list[Origin]] = {}
     for origin in filter(None, origins):
         for line in origin.lines:
             found.setdefault(line, []).append(origin)
     lines = [line for line in found if (line.inner or line).code not in known] or list(found)
-    lines.sort(key=lambda line: -(costs_us or {}).get(line, 0.0))
+    dearest = sorted(lines, key=lambda line: -(costs_us or {}).get(line, 0.0))[:_MOST_LINES]
     shown: dict[str, None] = {}
-    deepest: list[str] = []
-    for line in lines[:_MOST_LINES]:
+    deepest: dict[SourceLine, str] = {}
+    for line in (line for line in lines if line in dearest):
         passes = {origin.is_backward for origin in found[line]}
         pass_ = " (forward and backward)" if len(passes) > 1 else " (backward)" if True in passes else ""
         module = common_path([origin.module for origin in found[line]])
         places = [SourceLine(line.file, line.line, line.code), *([line.inner] if line.inner else [])]
-        deepest.append(f"{module}{pass_}  {places[-1]}".strip())
-        shown |= dict.fromkeys([*map(str, places[:-1]), deepest[-1]])
+        deepest[line] = f"{module}{pass_}  {places[-1]}".strip()
+        shown |= dict.fromkeys([*map(str, places[:-1]), deepest[line]])
     left = len(lines) - _MOST_LINES
     code = (*shown, *([f"and {_count(left, 'more line')}"] if left > 0 else []))
-    return {"code": code, "place": deepest[0] if deepest else ""}
+    return {"code": code, "place": deepest[dearest[0]] if dearest else ""}
 
 
 def _count(count: int, noun: str) -> str:
