@@ -11,11 +11,12 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import timm
 import torch
-import torchvision
+import torchvision  # type: ignore[import-untyped]
 from torch import nn
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -31,7 +32,7 @@ class Llama(nn.Module):
 
     def __init__(self, layers: int, hidden: int) -> None:
         super().__init__()
-        sizes = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers}
+        sizes: dict[str, Any] = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers}
         self.model = LlamaForCausalLM(LlamaConfig(vocab_size=1000, num_attention_heads=4, use_cache=False, **sizes))
 
     def forward(self, ids: torch.Tensor) -> Any:
@@ -55,7 +56,9 @@ class Scales(nn.Module):
 
     def __init__(self, layers: int = 12) -> None:
         super().__init__()
-        build = lambda: nn.Sequential(nn.LayerNorm(128), nn.Linear(128, 256), nn.PReLU(), nn.Linear(256, 128))  # noqa: E731
+        build: Callable[[], nn.Module] = lambda: nn.Sequential(
+            nn.LayerNorm(128), nn.Linear(128, 256), nn.PReLU(), nn.Linear(256, 128)
+        )  # noqa: E731
         self.blocks = nn.ModuleList(build() for _ in range(layers))
         self.scales = nn.ParameterList(nn.Parameter(torch.tensor(0.5)) for _ in range(layers))
 
@@ -77,7 +80,8 @@ class Block(nn.Module):
         self.down = nn.ModuleList(nn.Linear(1024, 256) for _ in range(layers))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for index, (qkv, up, down) in enumerate(zip(self.qkv, self.up, self.down, strict=True)):
+        layers: Any = zip(self.qkv, self.up, self.down, strict=True)
+        for index, (qkv, up, down) in enumerate(layers):
             bug = self.bug if index == len(self.qkv) - 1 else ""
             heads = qkv(F.layer_norm(x, (256,), eps=1e-3 if bug == "eps" else 1e-5)).unflatten(-1, (3, 4, 64))
             q, k, v = heads.permute(2, 0, 3, 1, 4)
@@ -86,16 +90,20 @@ class Block(nn.Module):
             x = y.transpose(1, 2).flatten(-2) + (0 if bug == "residual" else x)
             y = F.gelu(F.linear(x, up.weight, 0 * up.bias if bug == "bias" else up.bias))
             if bug == "accumulate":  # in the dtype itself, as some kernels do; in fp32, in bf16
-                parts = zip(y.split(16, -1), down.weight.split(16, -1), strict=True)
+                parts = zip(torch.split(y, 16, -1), torch.split(down.weight, 16, -1), strict=True)
                 total = down.bias.bfloat16().expand(*y.shape[:-1], -1)
                 for part, weight in parts:
                     total = total + F.linear(part, weight).bfloat16()
                 x = x + total.to(x.dtype)
             elif bug == "tf32":  # ten bits of mantissa
-                x = x + F.linear(*(each.half().to(x.dtype) for each in (y, down.weight)), down.bias)
+                x = x + F.linear(y.half().to(x.dtype), down.weight.half().to(x.dtype), down.bias)
             else:
                 x = x + down(y)
         return x
+
+
+def evaluated(build: Callable[[], nn.Module]) -> nn.Module:
+    return build().eval()
 
 
 def unchanged() -> Iterator[Workload]:
@@ -111,7 +119,7 @@ def unchanged() -> Iterator[Workload]:
     }  # fmt: skip
     for name, (build, inputs, dtypes) in models.items():
         for dtype in dtypes:
-            one = Workload(name, "eager", lambda build=build: build().eval(), inputs, dtype=dtype)
+            one = Workload(name, "eager", partial(evaluated, build), inputs, dtype=dtype)
             yield from (one, replace(one, variant="compiled", compile={}))
             trained = replace(one, build=build, pass_="train")
             yield from (trained, replace(trained, variant="compiled", compile={}))
@@ -119,7 +127,7 @@ def unchanged() -> Iterator[Workload]:
 
 def planted() -> Iterator[Workload]:
     for bug in ("none", "residual", "bias", "mask", "eps", "accumulate", "tf32"):
-        one = Workload(f"block-{bug}", "eager", lambda bug=bug: Block(bug), lambda: (torch.randn(2, 64, 256),))
+        one = Workload(f"block-{bug}", "eager", partial(Block, bug), lambda: (torch.randn(2, 64, 256),))
         for dtype in ("fp32", "bf16"):
             for pass_ in ("forward", "train"):
                 yield replace(one, dtype=dtype, pass_=pass_, reference=Block)

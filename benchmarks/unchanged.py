@@ -3,7 +3,7 @@
     python benchmarks/unchanged.py                                  every design
     python benchmarks/unchanged.py --against baselines FILE.json.gz... files of benchmarks/nights.py
     python benchmarks/unchanged.py --without gemm                   an ablation: one piece of information removed
-    python benchmarks/unchanged.py --spread                         the spreads behind the priors
+    python benchmarks/unchanged.py --spread                         the spreads behind the priors, and how far hosts differ
 
 A suite is one process: all times of all workloads, judged as `pytest perf --perf-strict` judges them. It is green if none
 is REGRESSED and none UNDECIDED. A suite whose autotuner made a choice slower than all that the baseline knows is counted
@@ -18,6 +18,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import permutations
 from pathlib import Path
 from statistics import fmean, median
 
@@ -66,7 +67,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="baselines to judge the files against")
     parser.add_argument("--without", choices=sorted(_ABLATIONS), help="remove what the rule knows of this")
     parser.add_argument("--with", dest="extra", choices=sorted(_EXTRAS), help="add what the rule leaves out")
-    parser.add_argument("--spread", action="store_true", help="print spreads between processes and between GPUs")
+    parser.add_argument("--spread", action="store_true", help="print spreads between processes, GPUs and hosts")
     parser.add_argument("--show", action="store_true", help="print every verdict that is red")
     options = parser.parse_args()
     if options.against is not None and not options.files:
@@ -87,6 +88,8 @@ def main() -> None:
     print(f"{len(suites)} processes on {len(gpus)} GPUs of {len(hosts)} hosts; unchanged code, judged as a strict run")
     if options.spread:
         print_spreads(suites)
+        busy, known = busy_suites()
+        print_hosts([*suites, *busy, *known])
         return
     for name, pairs in designs(suites):
         print_design(name, pairs, show=options.show)
@@ -474,6 +477,20 @@ def print_spreads(suites: Sequence[Suite]) -> None:
             print(f"{workload:<40}{timer.label:<15}{100 * math.sqrt(variance):>12.3f}{100 * math.sqrt(among):>8.2f}")
     for timer, variances in found.items():
         print(f"{timer.label}: a prior over workloads deserves {_deserved(variances):.0f} degrees of freedom")
+
+
+def print_hosts(suites: Sequence[Suite]) -> None:
+    """Print how much longer the host's times were than the host's own change of speed explains, at most over all pairs."""
+    for timer in (Timer.HOST, Timer.END_TO_END):
+        ratios = []
+        for workload in sorted({name for suite in suites for name in suite.runs}):
+            samples = [run.samples.get(timer) for suite in suites if (run := suite.runs.get(workload)) is not None]
+            seen = [observe(sample) for sample in samples if sample is not None]
+            known = [(each.mean_us, each.control_us) for each in seen if each.control_us]
+            for (before_us, was_us), (after_us, is_us) in permutations(known, 2):
+                ratios.append((after_us / before_us / max(1.0, is_us / was_us), workload))
+        largest, workload = max(ratios)
+        print(f"{timer.label}: at most {largest:.2f} times in {len(ratios)} pairs of processes ({workload})")
 
 
 def _deserved(variances: Sequence[tuple[float, int]]) -> float:

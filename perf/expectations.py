@@ -1,7 +1,8 @@
 """What the traces of the workloads show, and on which architecture and configuration it was seen.
 
 Names are declared only for what was seen: on an A100 in the article, on an H200 with torch 2.11 and CUDA 13.0 (the
-library that picks a GEMM ships with CUDA). On any other GPU the kinds and their order still hold.
+library that picks a GEMM ships with CUDA), and on a CPU from torch 2.6.0 on (Inductor ships with torch). On any other
+GPU the kinds and their order still hold.
 """
 
 from __future__ import annotations
@@ -12,10 +13,24 @@ _ARTICLE = "article, NVIDIA A100-SXM4-80GB"
 _H200 = "seen on NVIDIA H200, torch 2.11.0, CUDA 13.0"
 _HOPPER = "seen on NVIDIA H200 and H100, torch 2.11.0, CUDA 13.0"
 _ANY_GPU = "what the module computes, on any GPU"
-_CPU = "what the module computes, on a CPU (torch 2.13.0)"
+_CPU = "what the module computes, on a CPU (torch 2.6.0 to 2.13.0)"
+
+# Inductor names a fused kernel after the ops that it merges. Until torch 2.8 it leaves out the view that it merges too.
+_VIEW_NAMED, _VIEW_UNNAMED = ">=2.9", "<2.9"
+_CPU_VIEW_NAMED = "seen on a CPU, torch 2.9.0, 2.11.0 and 2.13.0"
+_CPU_VIEW_UNNAMED = "seen on a CPU, torch 2.6.0, 2.7.0 and 2.8.0"
 
 _FUSED = "triton_poi_fused__unsafe_view_gelu_mul_0"
 _CPP_FUSED = "cpp_fused__unsafe_view_gelu_mul_0"
+_CPP_FUSED_VIEW_UNNAMED = "cpp_fused_gelu_mul_0"
+
+# The rows of the host's lane between the call of compiled code and its first kernel, and the torch that adds them.
+PRE_OPS = {
+    "TorchDynamo Cache Lookup": "2.6",
+    "Torch-Compiled Region": "2.6",
+    "AOTDispatcher Runtime Wrapper Prologue": "2.8",
+}
+
 _GELU = "*GeluCUDAKernelImpl*"
 _MUL = "*MulFunctor*"
 
@@ -137,8 +152,9 @@ MLP_EAGER = (
 
 MLP_COMPILED = (
     *MLP_COMPILED_KINDS,
-    Expectation(_ANY_GPU, arch="gpu", names=("*", "*", _FUSED, "*")),
-    Expectation(_CPU, arch="cpu", names=("aten::mm", "aten::mm", _CPP_FUSED, "aten::mm")),
+    Expectation(_ANY_GPU, arch="gpu", torch=_VIEW_NAMED, names=("*", "*", _FUSED, "*")),
+    Expectation(_CPU_VIEW_NAMED, arch="cpu", torch=_VIEW_NAMED, names=("*", "*", _CPP_FUSED, "*")),
+    Expectation(_CPU_VIEW_UNNAMED, arch="cpu", torch=_VIEW_UNNAMED, names=("*", "*", _CPP_FUSED_VIEW_UNNAMED, "*")),
     Expectation(
         _HOPPER,
         arch="sm_90",
@@ -148,7 +164,7 @@ MLP_COMPILED = (
         launch_apis=(_EX, _EX, _DRIVER, _EX),
         occupancy_queries=0,
     ),
-    Expectation(_ARTICLE, arch="sm_80", names=(_GATE_UP_SM80, _GATE_UP_SM80, _FUSED, _DOWN_SM80)),
+    Expectation(_ARTICLE, arch="sm_80", torch=_VIEW_NAMED, names=(_GATE_UP_SM80, _GATE_UP_SM80, _FUSED, _DOWN_SM80)),
 )
 
 MLP_LIGER = (

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import fsspec
 import pytest
-from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
+from fsspec.asyn import AsyncFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from kernelgauge.cli import main, traces
@@ -228,8 +228,15 @@ def test_publish_leaves_out_links_and_hidden_files(reports, tmp_path, memory):
     assert sorted(memory) == ["/perf/results.json", f"/perf/{MLP}", f"/perf/{TABLE}"]
 
 
+class ObjectStore(AsyncFileSystem):
+    """Store files asynchronously, as s3fs does, in the file system of fsspec that is in memory."""
+
+    async def _put_file(self, lpath, rpath, **_):
+        fsspec.filesystem("memory").pipe_file(rpath, Path(lpath).read_bytes())
+
+
 def test_publish_makes_no_folders_in_an_object_store(reports, memory, monkeypatch):
-    store = AsyncFileSystemWrapper(fsspec.filesystem("memory"), asynchronous=False)
+    store = ObjectStore()
     monkeypatch.setattr(store, "makedirs", lambda *_, **__: pytest.fail("s3fs would make a missing bucket"))
     monkeypatch.setattr(fsspec.core, "url_to_fs", lambda url: (store, "/perf"))
     assert main(["publish", str(reports), "s3://perf"]) == 0

@@ -11,6 +11,7 @@ from kernelgauge.judge.baseline import compare
 from kernelgauge.judge.structure import Expectation, judge_structure, mismatches
 from kernelgauge.judge.verdict import Reason, Status, Verdict, worst
 from kernelgauge.run import CompileEvent, Origin, SourceLine
+from kernelgauge.trace import KernelRecord
 from tests.builders import (
     DOWN,
     FUSED,
@@ -28,15 +29,18 @@ from tests.builders import (
 
 GATE, UP, MIDDLE, LAST = mlp_kernels()
 NARROW, WIDE = (launched(GEMM, 56.0, grid=(2, width, 1)) for width in (66, 33))
+PARTS = [launched(name, 4.0) for name in ("mul", "add", "exp")]
 KERNELS = "kernels differ from the baseline"
 TORCH = fingerprint(torch="2.12.0")
 
 
-def judged(before: Any = None, after: Any = None, ran: Any = None, stored: Any = None, **changes: Any) -> Verdict:
+def judged(
+    before: Any = None, after: Any = None, ran: Any = None, stored: Any = None, times: Any = (), **changes: Any
+) -> Verdict:
     """The verdict on kernels that ran beside the stored ones, and counts after beside those before."""
     old = baseline(counts=counts(**(before or {})), kernels=stored)
     new = run(kernels=ran, counts=counts(**(after or {})), **changes)
-    return judge_structure(new, old)
+    return judge_structure(new, old, times)
 
 
 @pytest.mark.parametrize(
@@ -45,12 +49,13 @@ def judged(before: Any = None, after: Any = None, ran: Any = None, stored: Any =
         ({}, "PASS", "same kernels, same counts", []),
         ({"ran": mlp_kernels(us=55.4, xblock=512)}, "PASS", "same", []),  # the autotuner's choice
         ({"ran": mlp_kernels(source=OTHER_SOURCE)}, "PASS", "same", []),
-        ({"ran": (GATE, UP, MIDDLE, launched(GEMM, 50.0))}, "REGRESSED", KERNELS, [f"- {DOWN}", f"+ {GEMM}"]),
-        ({"ran": (GATE, UP, LAST), "after": {"launches": 3}}, "REGRESSED", KERNELS, [f"- {FUSED}"]),
-        ({"ran": ()}, "REGRESSED", KERNELS, [f"- {name}" for name in (GEMM, GEMM, FUSED, DOWN)]),
+        ({"ran": (GATE, UP, MIDDLE, launched(GEMM, 50.0))}, "CHANGED", KERNELS, [f"- {DOWN}", f"+ {GEMM}"]),
+        ({"ran": (GATE, *PARTS, LAST), "after": {"launches": 5}}, "REGRESSED", KERNELS, [f"- {GEMM}", f"- {FUSED}", "+ mul", "+ add", "+ exp"]),
+        ({"ran": (GATE, UP, LAST), "after": {"launches": 3}}, "CHANGED", KERNELS, [f"- {FUSED}"]),
+        ({"ran": (), "after": {"launches": 0}}, "CHANGED", KERNELS, [f"- {name}" for name in (GEMM, GEMM, FUSED, DOWN)]),
         (
             {"stored": (NARROW, UP, MIDDLE, LAST), "ran": (WIDE, UP, MIDDLE, LAST)},
-            "REGRESSED",
+            "CHANGED",
             "launch configurations differ from the baseline",
             [f"{GEMM}: grid 2x66x1 -> 2x33x1"],
         ),
@@ -66,7 +71,6 @@ def test_structure_of_kernels_gives_status(changes: Any, status: str, headline: 
 
 COUNTS = [
     ("launches", 4, 5),
-    ("kernels", 3, 4),
     ("memsets", 2, 3),
     ("copies", 0, 1),
     ("synchronizations", 0, 1),
@@ -74,17 +78,66 @@ COUNTS = [
     ("graph_breaks", 0, 1),
     ("recompiles", 0, 1),
     ("peak_allocated_bytes", 1 << 20, 1 << 21),
+    ("grown_bytes", 0, 512),
+    ("compiled_ops", 5, 6),
 ]
+TIMES = (Verdict(Status.PASS, "mlp", "GPU time", "unchanged"), Verdict(Status.IMPROVED, "mlp", "end to end", "faster"))
 
 
 @pytest.mark.parametrize(("field", "less", "more"), COUNTS)
 def test_structure_of_each_count_is_judged(field: str, less: int, more: int) -> None:
     name = field.replace("_", " ")
-    for before, after, status in ((less, more, Status.REGRESSED), (more, less, Status.IMPROVED)):
-        verdict = judged({field: before}, {field: after})
+    for before, after, times, status in (
+        (less, more, TIMES, Status.REGRESSED),
+        (more, less, TIMES, Status.IMPROVED),
+        (more, less, (), Status.CHANGED),  # no time says that nothing was lost
+    ):
+        verdict = judged({field: before}, {field: after}, times=times)
         assert (verdict.status, verdict.headline) == (status, "other counts")
         assert reasons(verdict, "counts") == [f"{name} {before} -> {after}"]
-    assert [each for each, _, _ in COUNTS] == list(counts().__struct_fields__)
+    fields = {"kernels", *(each for each, _, _ in COUNTS)}  # more kinds of kernels are neither better nor worse
+    assert fields == set(counts().__struct_fields__)
+
+
+@pytest.mark.parametrize("time", [Status.NOT_JUDGED, Status.UNDECIDED, Status.REGRESSED])
+def test_lower_counts_are_no_improvement_unless_every_time_is_good(time: Status) -> None:
+    times = (*TIMES, Verdict(time, "mlp", "host dispatch", ""))
+    expected = Status.REGRESSED if time is Status.REGRESSED else Status.CHANGED
+    assert judged({"dispatcher_ops": 9}, {"dispatcher_ops": 7}, times=times).status is expected
+
+
+def test_other_kernels_are_regressed_where_a_time_is() -> None:
+    other = (GATE, UP, MIDDLE, launched(GEMM, 50.0))
+    assert judged(ran=other, times=TIMES).status is Status.CHANGED
+    slower = Verdict(Status.REGRESSED, "mlp", "GPU time", "slower")
+    assert judged(ran=other, times=(*TIMES, slower)).status is Status.REGRESSED
+
+
+@pytest.mark.parametrize(
+    ("after", "status"), [(1.019, "PASS"), (1.021, "REGRESSED"), (0.981, "PASS"), (0.979, "CHANGED")]
+)
+def test_peak_memory_may_move_by_two_percent(after: float, status: str) -> None:
+    peak = 100_000_000
+    verdict = judged({"peak_allocated_bytes": peak}, {"peak_allocated_bytes": int(peak * after)})
+    assert verdict.status is Status(status)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "headline"),
+    [
+        ({"inputs": ("bf16[1,64]",)}, {"inputs": ("bf16[8,64]",)}, "same kernels, other shapes"),
+        ({"inputs": ("bf16[1,64]",)}, {"inputs": ("fp32[1,64]",)}, "same kernels, other dtypes"),
+        ({"inputs": ("bf16[1,64]",)}, {"inputs": ("fp32[8,64]",), "stream": 1}, "same kernels, other shapes and dtypes and streams"),
+        ({}, {"inputs": ("fp32[8,64]",)}, ""),  # an older baseline does not know
+        ({"inputs": ("bf16[1,64]",)}, {"inputs": ("bf16[1,64]",)}, ""),
+    ],
+)  # fmt: skip
+def test_same_kernels_of_other_tensors_are_changed(old: Any, new: Any, headline: str) -> None:
+    stored, ran = (([KernelRecord(GATE.identity, 56.0, **each), UP]) for each in (old, new))
+    verdict = judged(stored=tuple(stored), ran=tuple(ran))
+    assert (verdict.status, verdict.headline) == (
+        (Status.CHANGED, headline) if headline else (Status.PASS, "same kernels, same counts")
+    )
 
 
 UNSEEN = {"peak_allocated_bytes": None}
@@ -94,8 +147,8 @@ NOT_JUDGED = ", not judged: another version of torch"
 @pytest.mark.parametrize(
     ("before", "after", "changes", "status", "lines"),
     [
-        ({}, {"memsets": 1, "copies": 1}, {}, "REGRESSED", ["copies 0 -> 1", "memsets 2 -> 1"]),
-        ({}, {"memsets": 1}, {"ran": (GATE, UP, LAST)}, "REGRESSED", ["memsets 2 -> 1"]),
+        ({}, {"memsets": 1, "copies": 1}, {}, "REGRESSED", ["memsets 2 -> 1", "copies 0 -> 1"]),
+        ({}, {"memsets": 1}, {"ran": (GATE, UP, LAST)}, "CHANGED", ["memsets 2 -> 1"]),
         (UNSEEN, {}, {}, "REGRESSED", ["peak allocated bytes None -> 1048576"]),
         ({}, UNSEEN, {}, "REGRESSED", ["peak allocated bytes 1048576 -> None"]),
         ({}, {"dispatcher_ops": 9}, {"machine": TORCH}, "PASS", [f"dispatcher ops 3 -> 9{NOT_JUDGED}"]),
@@ -111,38 +164,54 @@ def test_structure_of_several_counts_gives_status(
     assert (verdict.status, reasons(verdict, "counts")) == (Status(status), lines)
 
 
+def compiled(kind: str, reason: str, *lines: int) -> tuple[CompileEvent, ...]:
+    return tuple(CompileEvent(kind, reason, "model.py", line, "if x.sum() > 0:", "mlp") for line in lines)
+
+
+BREAK = compiled("graph break", "a branch that depends on data", 17)
+RECOMPILES = compiled("recompile", "k == 1 no longer holds", 1, 2)
+
+
 @pytest.mark.parametrize(
-    ("changes", "causes", "code"),
+    ("events", "causes", "code"),
     [
-        ({"graph_breaks": 1}, ["graph break: a branch that depends on data"], ["mlp  model.py:17  if x.sum() > 0:"]),
-        ({"recompiles": 2}, ["recompile: k == 1 no longer holds, 2 times"], ["mlp  model.py:1\nmlp  model.py:2"]),
-        ({"memsets": 9}, [], []),
+        (BREAK, ["graph break: a branch that depends on data"], ["mlp  model.py:17  if x.sum() > 0:"]),
+        (
+            RECOMPILES,
+            ["recompile: k == 1 no longer holds, 2 times"],
+            ["mlp  model.py:1  if x.sum() > 0:\nmlp  model.py:2  if x.sum() > 0:"],
+        ),
+        ((), [], []),
     ],
 )
-def test_structure_names_lines_of_more_compiling(changes: dict[str, int], causes: list[str], code: list[str]) -> None:
-    events = [CompileEvent("graph break", "a branch that depends on data", "model.py", 17, "if x.sum() > 0:", "mlp")]
-    events += [CompileEvent("recompile", "k == 1 no longer holds", "model.py", line, module="mlp") for line in (1, 2)]
-    verdict = judged(after=changes, compile_events=tuple(events))
+def test_compiling_that_the_baseline_lacks_is_the_first_cause(events: Any, causes: list[str], code: list[str]) -> None:
+    known = compiled("graph break", "print", 3)
+    old = baseline(counts=counts(), kernels=(GATE, UP), compile_events=known)
+    new = run(kernels=(GATE, UP, LAST), counts=counts(launches=5), compile_events=(*known, *events))
+    verdict = judge_structure(new, old)
     assert verdict.status is Status.REGRESSED
-    assert (reasons(verdict, "cause"), reasons(verdict, "code")) == (causes, code)
+    assert reasons(verdict, "cause")[: len(causes)] == causes
+    assert reasons(verdict, "code")[: len(code)] == code
+    assert reasons(verdict, "cause")[len(causes) :] == [f"1 new kernel: {DOWN}"]
 
 
 CLONE = "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"
 ITEM = ("aten::item: Memcpy DtoH (Device -> Pinned), 2 bytes", "aten::item: cudaStreamSynchronize")
+WAITS = f"the host waits: {ITEM[1]}\n{ITEM[0]}"
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "causes"),
+    ("before", "after", "causes", "lines"),
     [
-        ({}, {"copies": 3}, [f"{CLONE}, 2 times", ITEM[0]]),
-        ({}, {"copies": 3, "synchronizations": 1}, [f"{CLONE}, 2 times", *ITEM]),
-        ({"copies": 3}, {"copies": 3, "memsets": 9}, []),
+        ({}, {"copies": 3}, [f"2 copies: {CLONE}", ITEM[0]], [3, 5]),
+        ({}, {"copies": 3, "synchronizations": 1}, [WAITS, f"2 copies: {CLONE}"], [5, 3]),
+        ({"copies": 3}, {"copies": 3, "memsets": 9}, [], []),
     ],
 )
-def test_structure_names_ops_and_lines_of_more_copies_and_waits(before: Any, after: Any, causes: list[str]) -> None:
-    clone, item = (
-        Origin("mlp", (SourceLine("model.py", line, code),)) for line, code in ((3, "x.clone()"), (5, "x.item()"))
-    )
+def test_structure_names_ops_and_lines_of_more_copies_and_waits(
+    before: Any, after: Any, causes: list[str], lines: list[int]
+) -> None:
+    clone, item = (Origin("mlp", (SourceLine("model.py", line, f"line{line}()"),)) for line in (3, 5))
     verdict = judged(
         before,
         after,
@@ -152,12 +221,19 @@ def test_structure_names_ops_and_lines_of_more_copies_and_waits(before: Any, aft
         synchronization_origins=(item,),
     )
     assert reasons(verdict, "cause") == causes
-    lines = ["mlp  model.py:3  x.clone()", "mlp  model.py:5  x.item()", "mlp  model.py:5  x.item()"]
-    assert reasons(verdict, "code") == lines[: len(causes)]
+    assert reasons(verdict, "code") == [f"mlp  model.py:{line}  line{line}()" for line in lines]
 
 
-A100 = fingerprint(device="NVIDIA A100-SXM4-80GB", arch="sm_80", sm_count=108, cuda="12.4")
-CPU = fingerprint(device="AMD EPYC", arch="cpu", sm_count=None, cuda=None)
+def test_only_the_copy_that_the_baseline_lacks_is_named() -> None:
+    old = baseline(counts=counts(copies=2), copying_ops=(CLONE, CLONE))
+    new = run(counts=counts(copies=2), copying_ops=(CLONE, ITEM[0]))
+    assert judge_structure(new, old).status is Status.PASS  # as many as before
+    new = run(counts=counts(copies=3), copying_ops=(CLONE, CLONE, ITEM[0]))
+    assert reasons(judge_structure(new, old), "cause") == [ITEM[0]]
+
+
+A100 = fingerprint(device="NVIDIA A100-SXM4-80GB", arch="sm_80", sm_count=108, cuda="12.4", torch="2.6.0+cu124")
+CPU = fingerprint(device="AMD EPYC", arch="cpu", sm_count=None, cuda=None, torch="2.14.0.dev20261101+cpu")
 BRACKETS = "void f<int[2]>(char*)"  # as an fnmatch pattern alone it would not match itself
 APIS = {"launch_apis": ("cuLaunchKernelEx", "cuLaunchKernel"), "occupancy_queries": 3}
 
@@ -171,9 +247,12 @@ APIS = {"launch_apis": ("cuLaunchKernelEx", "cuLaunchKernel"), "occupancy_querie
         ({"arch": "sm_90", "cuda": "13.0"}, [H200]),
         ({"arch": "sm_90", "cuda": "12.4"}, []),
         ({"cuda": "12.4"}, [A100]),
+        ({"torch": ">=2.9"}, [H200, CPU]),
+        ({"torch": "<2.9"}, [A100]),
+        ({"torch": ">=2.13", "arch": "cpu"}, [CPU]),
     ],
 )
-def test_expectation_applies_to_its_arch_and_cuda(where: Any, holds: list[Any]) -> None:
+def test_expectation_applies_to_its_device_and_versions(where: Any, holds: list[Any]) -> None:
     expectation = Expectation("seen", **where)
     assert [machine for machine in (H200, A100, CPU) if expectation.holds_for(machine)] == holds
 
@@ -221,7 +300,7 @@ def test_mismatches_list_each_launch_and_count() -> None:
     assert found[2] == "memsets: got 3, expected 0\n    source   article"
 
 
-WORST_TO_BEST = "INVALID REGRESSED UNDECIDED INCOMPARABLE NO_BASELINE IMPROVED PASS NOT_JUDGED"
+WORST_TO_BEST = "INVALID REGRESSED CHANGED UNDECIDED INCOMPARABLE NO_BASELINE IMPROVED PASS NOT_JUDGED"
 
 
 def test_worst_ranks_every_status() -> None:

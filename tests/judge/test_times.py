@@ -104,8 +104,12 @@ SLOW_HOST = "this host was 100 % slower (reference 14.0 -> 28.0 us)"
     [
         (DEVICE, 1, {"device": (200.0,)}, "UNDECIDED", "one replicate"),
         (DEVICE, 1.3, MOVED, "UNDECIDED", "own change of speed hides +25 %"),
-        *((timer, 3.0, {"gpu": ELSEWHERE}, "NOT_JUDGED", "does not know this machine") for timer in (HOST, LATENCY)),
+        *((timer, 1.9, {"gpu": ELSEWHERE}, "NOT_JUDGED", "does not know this machine") for timer in (HOST, LATENCY)),
         *((timer, 3.0, {"host_control_us": 28.0}, "NOT_JUDGED", SLOW_HOST) for timer in (HOST, LATENCY)),
+        # Far more than hosts differ, and than this one became slower.
+        *((timer, 2.1, {"gpu": ELSEWHERE}, "REGRESSED", "does not know this machine") for timer in (HOST, LATENCY)),
+        *((timer, 4.1, {"host_control_us": 28.0}, "REGRESSED", SLOW_HOST) for timer in (HOST, LATENCY)),
+        *((timer, 1.9, {"host_control_us": 7.0}, "NOT_JUDGED", "faster") for timer in (HOST, LATENCY)),
         (HOST, 1.5, {}, "REGRESSED", "at equal host speed"),
         (DEVICE, 1, {"device": None, "incomplete": "lost GPU"}, "INVALID", "not measured: lost GPU"),
         (DEVICE, 1, {"machine": fingerprint(device="NVIDIA H100")}, "INCOMPARABLE", "device"),

@@ -21,14 +21,14 @@ from kernelgauge import Timer, Workload
 from kernelgauge.measure import device, instance, latency, profile, runner, subject
 from kernelgauge.measure import nvml as nvml_client
 from kernelgauge.measure.compiler import reset_compiler
-from kernelgauge.measure.device import CpuDevice, Execution, HostSpeed
+from kernelgauge.measure.device import CpuDevice, CudaDevice, HostSpeed
 from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.origins import Origins
 from kernelgauge.measure.runner import Result, measure_groups
 from kernelgauge.measure.settings import Settings
 from kernelgauge.measure.subject import Measured
-from kernelgauge.trace import REGION, Window, identity_of
-from tests.builders import Event, call, event, region, step
+from kernelgauge.trace import REGION
+from tests.builders import HERE, MAIN_THREAD, Event, call, event, region, step
 
 # Long enough to have every part of a measurement, and no longer.
 QUICK = Settings(replicates=2, most_replicates=2, iterations=3, host_iterations=3, seconds=0.01, warm_up_seconds=0)
@@ -89,6 +89,7 @@ class FakeGpu(CpuDevice):
     most_replicates = None
     most_busy_seconds = math.inf
     tolerated_drift = 0.03  # of an H200
+    gpu = HERE
 
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -156,14 +157,23 @@ class FakeGpu(CpuDevice):
     def window(self, start: float, first_correlation: int) -> list[Event]:
         """Return the records of the launches since the last window, whose call began at `start`."""
         events: list[Event] = []
-        free = start + self.held_us
+        free: dict[int, float] = {}  # by stream
         for place, each in enumerate(self.launches):
-            correlation, at = first_correlation + place, start + place * self.dispatch_us
-            events.append(call(correlation, at, name=each.get("api", "cudaLaunchKernel")))
-            free = max(free, at + 2)
-            arguments = {"correlation": correlation, "grid": [8, 1, 1], "block": each.get("block", [128, 1, 1])}
-            events.append(event("kernel", each["name"], free, each["us"], 7, **arguments))
-            free += each["us"]
+            correlation, at, stream = first_correlation + place, start + place * self.dispatch_us, each.get("stream", 7)
+            events.append(call(correlation, at, name=each.get("api", "cudaLaunchKernel"), external_id=correlation))
+            if "op" in each:
+                events.append(
+                    event("cpu_op", each["op"], at, 2, MAIN_THREAD, External_id=correlation, **each["inputs"])
+                )
+            begins = max(free.get(stream, start + self.held_us), at + 2)
+            arguments = {
+                "correlation": correlation,
+                "External_id": correlation,
+                "grid": [8, 1, 1],
+                "block": each.get("block", [128, 1, 1]),
+            }
+            events.append(event("kernel", each["name"], begins, each["us"], stream, stream=stream, **arguments))
+            free[stream] = begins + each["us"]
             if each.get("synchronizes"):
                 events.append(call(None, at + 2, name="cudaStreamSynchronize"))
         took_us = max(3.0, len(self.launches) * self.dispatch_us)
@@ -188,10 +198,7 @@ class FakeGpu(CpuDevice):
     def lost(self) -> bool:
         return self.is_lost
 
-    def executions(self, window: Window) -> list[Execution]:
-        return [
-            Execution(identity_of(launch.record, launch.op), launch.record.duration_us) for launch in window.launches
-        ]
+    executions = CudaDevice.executions
 
     def forget_peak(self) -> None:
         self.diary.append("forget peak")

@@ -106,6 +106,47 @@ def test_eager_kernel_has_its_line_and_module(cpu: CpuDevice) -> None:
     assert places(ran(cpu, Net)) == expected
 
 
+class Keeps(nn.Module):
+    """Keeps what each call computed, as a list of losses does; `most`: how many of them."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most, self.kept = most, list[torch.Tensor]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.detach().cos()
+        self.kept.append(x.detach().sin())
+        self.kept.append(torch.cat((y, y)))
+        del self.kept[: -self.most]
+        return y
+
+
+@pytest.mark.parametrize(
+    ("build", "pass_", "grown"),
+    [
+        (lambda: Keeps(1000), "forward", (3 * 128, ["torch.cat((y, y))", "x.detach().sin()"])),
+        (lambda: Keeps(2), "forward", (0, [])),  # as much is freed as is kept
+        (Net, "train", (0, [])),  # gradients replace those of the call before
+    ],
+    ids=["kept", "replaced", "gradients"],
+)
+def test_growth_of_memory_has_the_lines_that_asked_for_it(
+    cpu: CpuDevice, build: Callable[[], nn.Module], pass_: str, grown: tuple[int, list[str]]
+) -> None:
+    run = ran(cpu, build, pass_=pass_)
+    codes = [each.lines[0].code.removeprefix("self.kept.append(")[:-1] for each in run.growth_origins]
+    assert (run.counts.grown_bytes, codes) == grown
+
+
+def test_ops_have_their_lines(cpu: CpuDevice) -> None:
+    run = ran(cpu, Net)
+    assert set(run.op_origins) == {name for name in run.op_names() if "::" in name}
+    assert [(each.module, each.lines[0].code) for each in run.op_origins["aten::silu"]] == [
+        ("layers.0", LINES[0]),
+        ("layers.1", LINES[0]),
+    ]
+
+
 LIBRARY = """
 from torch import nn
 class Block(nn.Sequential):
@@ -114,17 +155,34 @@ class Block(nn.Sequential):
 """
 
 
+class Stacked(nn.Module):
+    """Calls a block of a library."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.block(x)
+
+
+@pytest.mark.usefixtures("no_cache")
 @pytest.mark.parametrize("compile_", [None, {}], ids=["eager", "compiled"])
 def test_kernel_of_a_library_has_its_line(cpu: CpuDevice, tmp_path: Path, compile_: dict[str, Any] | None) -> None:
-    """The innermost frame is one of `nn.Linear`."""
+    """The innermost frame is one of `nn.Linear`. Where code of the user calls the library, its line comes first."""
     file = tmp_path / "site-packages" / "blocks.py"
     file.parent.mkdir()
     file.write_text(LIBRARY, encoding="utf-8")
     namespace: dict[str, Any] = {"__name__": "blocks"}
     exec(compile(LIBRARY, str(file), "exec"), namespace)
-    (origin,) = ran(cpu, lambda: namespace["Block"](nn.Linear(8, 8)), compile=compile_).origins
+    block = namespace["Block"](nn.Linear(8, 8))
+    (origin,) = ran(cpu, lambda: block, compile=compile_).origins
     assert origin is not None
-    assert origin.lines == (SourceLine("blocks.py", 5, "return self[0](x)"),)
+    inner = SourceLine("blocks.py", 5, "return self[0](x)")
+    assert origin.lines == (inner,)
+    (origin,) = ran(cpu, lambda: Stacked(block), compile=compile_).origins
+    assert origin is not None
+    assert [(line.code, line.inner) for line in origin.lines] == [("return self.block(x)", inner)]
 
 
 def test_kernel_of_the_backward_pass_has_the_line_of_the_forward_op(cpu: CpuDevice) -> None:
@@ -384,6 +442,8 @@ def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: CpuDevice) -
             subject = Subject(workload, build(workload, cpu), cpu, QUICK)
             codes = [each.lines[0].code for each in subject.origins.kernels if each is not None]
             assert codes == ["y = activated(x)", "return y.cos()"]
+            assert [each.lines[0].code for each in subject.origins.compiled] == ["y = activated(x)"]
+            assert subject.compiled_ops == (1 if name == "one" else 0)
             before[name] = compile_counts().graphs
     assert before["one"] == before["two"]
 
@@ -481,6 +541,7 @@ def test_code_that_is_not_compiled_is_an_event(
     (found,) = run.compile_events
     assert (found.kind, found.module, found.code) == (kind, module, code)
     assert found.reason.endswith(reason)
+    assert ("the recompile_limit of 1 is reached, so the rest runs eagerly; " in found.reason) is (build is Tagged)
     assert (run.counts.graph_breaks, run.counts.recompiles) == ((1, 0) if kind == "graph break" else (0, 1))
 
 

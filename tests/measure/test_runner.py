@@ -19,7 +19,7 @@ from torch import nn
 from kernelgauge import Workload
 from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
 from kernelgauge.measure.compiler import torch_set_up
-from kernelgauge.measure.device import CpuDevice, CudaDevice, cpu_name
+from kernelgauge.measure.device import CpuDevice, CudaDevice, Execution, cpu_name
 from kernelgauge.measure.device import choose_device as choose
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.numerics import BOUNDS, compare_with_float64
@@ -27,6 +27,7 @@ from kernelgauge.measure.runner import measure_groups
 from kernelgauge.measure.subject import Replicate, Subject
 from kernelgauge.run import CompileEvent, Sample, Timer
 from kernelgauge.trace import KernelIdentity, Trace, parse
+from kernelgauge.trace.model import busy_us
 from tests.builders import FUSED, recorded, recorded_events, trace_of
 from tests.measure.conftest import QUICK, FakeGpu, measured, raising, results_of, tiny
 
@@ -66,6 +67,44 @@ def test_run_on_gpu_has_gpu_and_host_time(gpu: FakeGpu) -> None:
         Timer.HOST: Sample((15.0, 15.0), 3, (14.0, 14.0)),
     }
     assert (result.latency_replicates, result.latency_iterations) == (8, 20)
+
+
+def test_kernels_of_a_gpu_have_op_inputs_and_stream(gpu: FakeGpu) -> None:
+    inputs = {"Input_Dims": [[8, 4], [4, 2], [], []], "Input_type": ["c10::BFloat16", "float", "Scalar", ""]}
+
+    def call() -> None:
+        gpu.launch("gemm", 10.0, stream=20, op="aten::mm", inputs=inputs)
+        gpu.launch("gelu", 15.0, stream=13)
+        gpu.launch("gemm", 10.0, stream=20)
+
+    run = measured(gpu, gpu.workload(kernels=(), on_call=call)).run
+    assert [(each.op, each.inputs, each.stream) for each in run.kernels] == [
+        ("aten::mm", ("bf16[8,4]", "fp32[4,2]"), 0),
+        ("", (), 1),
+        ("", (), 0),
+    ]
+    assert [each.device_time_us for each in run.kernels] == [10.0, 15.0, 10.0]
+    assert run.samples[Timer.DEVICE].replicates_us == (20.0, 20.0)  # with at least one kernel running
+
+
+def test_kernels_of_a_cpu_have_inputs(cpu: CpuDevice) -> None:
+    (kernel,) = measured(cpu, tiny()).run.kernels
+    assert (kernel.op, kernel.inputs, kernel.stream) == ("", ("fp32[3]", "fp32[5,4]", "fp32[4,3]"), 0)
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([(0, 10, 7), (9, 10, 7)], 20),  # records of one stream may touch
+        ([(0, 30, 7), (5, 10, 13)], 30),
+        ([(5, 10, 13), (0, 10, 7)], 15),
+        ([(0, 10, 7), (20, 10, 13)], 20),
+    ],
+    ids=["one stream", "within", "launched first, begun last", "a gap"],
+)
+def test_busy_time_is_a_union_over_streams(spans: list[tuple[int, int, int]], expected: float) -> None:
+    identity = KernelIdentity("gemm", "gemm")
+    assert busy_us([Execution(identity, us, start, None, stream) for start, us, stream in spans]) == expected
 
 
 class Seen:
@@ -378,6 +417,26 @@ def test_triton_keys_need_an_op_of_the_same_name(recorded_gpu: CudaDevice) -> No
     stranger = one(recorded_gpu, trace_of(*events), "a_library_call")
     assert (stranger.num_warps, stranger.kernel_kwargs, stranger.source_hash) == (None, None, None)
     assert stranger.grid == (24576, 1, 1)
+
+
+def test_peak_is_in_bytes_that_the_code_asked_for(recorded_gpu: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The allocator rounds up, to blocks that depend on what others have left."""
+    done: list[str] = []
+    recorded_gpu.torch_device = torch.device("cuda", 0)
+
+    def memory_stats(_: object) -> dict[str, int]:
+        peak = 700 if done == ["forget", "call"] else 900
+        return {
+            "requested_bytes.all.current": 100,
+            "requested_bytes.all.peak": peak,
+            "allocated_bytes.all.current": 512,
+            "allocated_bytes.all.peak": 2048,
+        }
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: done.append("forget"))
+    monkeypatch.setattr(torch.cuda, "memory_stats", memory_stats)
+    assert recorded_gpu.peak_allocated_bytes(lambda: done.append("call")) == 600
 
 
 def test_choose_device_without_gpu_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,8 +61,8 @@ same kernels, same speed: 1   (--group same-speed)
 same kernels, slower or faster: 1   (--group speed)
   b-slow
     time     GPU time 205.1 -> 225.1 us  +9.78 % (+9.42 … +10.14)
-    cause    the same kernel, slower: triton_poi_fused__unsafe_view… (+20.0 us)
-             triton_poi_fused__unsafe_view_gelu_mul_0  38.1 -> 58.1 us
+    cause    the same kernel, slower: triton_poi_fused__unsafe_view_gelu_mul_0
+             38.1 -> 58.1 us (+20.0 us)
     rest     3 kernels unchanged (+0.0 %, +0.00 us)
     machine  unchanged (reference copy +0.0 %, gemm +0.0 %)
     time     end to end 301.5 us -0.0 %, host dispatch 50.7 us -0.0 %
@@ -81,8 +81,7 @@ same kernels, other launch configuration: 1   (--group configuration)
 other kernels, or other counts: 1   (--group kernels)
   d-kernels
     counts   launches 4 -> 3
-    cause    1 kernel less: nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coo…
-             nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT
+    cause    1 kernel less: nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT
     time     GPU time 205.1 us -0.0 %, end to end 301.5 us -0.0 %, host dispatch
              50.7 us -0.0 %
 

@@ -10,14 +10,14 @@ from rich.cells import cell_len
 
 from kernelgauge.judge.review import Action, PlannedChange
 from kernelgauge.judge.time_verdict import judge_time
-from kernelgauge.judge.verdict import RelativeChange, Status
+from kernelgauge.judge.verdict import RelativeChange, Status, Verdict
 from kernelgauge.report.baselines import plan_table
 from kernelgauge.report.html import html
 from kernelgauge.report.markdown import summary_markdown
 from kernelgauge.report.page import render
 from kernelgauge.report.terminal import summary
 from kernelgauge.results import Results, WorkloadResult
-from kernelgauge.run import Conditions, Timer
+from kernelgauge.run import Conditions, Fingerprint, Timer
 from tests.builders import H200, baseline, counts, fingerprint, run
 from tests.test_results import results, verdict, workload
 
@@ -115,24 +115,35 @@ def test_every_report_says_that_a_pass_has_no_time(statuses: dict[str, Status], 
 def test_pass_without_times_keeps_long_names_whole() -> None:
     name = "mlp-compiled-bf16-64x128x768x3072"
     lines = shown(workload(verdict(Status.PASS, "structure", workload=name), name=name)).splitlines()
-    assert lines[-1].split() == [name, "4", "205.1", "-", "-", "PASS"]
+    assert lines[-2].split() == [name, "4", "205.1", "-", "-", "PASS"]
+    assert lines[-1] == "PASS, structure only: no time was measured"
 
 
-def test_host_times_that_are_not_judged_are_said_once() -> None:
-    times = [
-        verdict(Status.PASS, "GPU time"),
-        verdict(Status.NOT_JUDGED, "end to end"),
-        verdict(Status.NOT_JUDGED, "host dispatch"),
-    ]
-    found = shown(workload(*times, name="a"), workload(*times, name="b"), workload(times[0], name="c"))
-    assert found.count("not judged") == 1
-    assert "host times not judged in 2 of 3 workloads: the report says why" in found.splitlines()
+SLOWER = "this host was {} % slower (reference 14.0 -> {}.0 us)"
 
 
-def test_times_of_a_cpu_that_are_not_judged_are_said() -> None:
-    times = [verdict(Status.NOT_JUDGED, "CPU time"), verdict(Status.NOT_JUDGED, "end to end")]
-    found = shown(workload(verdict(Status.PASS, "structure"), *times, name=LONG)).splitlines()
-    assert found[-1] == "times not judged in 1 of 1 workload: the report says why"
+def unjudged(subject: str, why: str) -> Verdict:
+    return verdict(Status.NOT_JUDGED, subject, reasons=[("why", why)])
+
+
+@pytest.mark.parametrize(
+    ("times", "last"),
+    [
+        # Two hosts that were slower by different amounts are one reason, and the commonest.
+        ([verdict(subject="GPU time"), unjudged("end to end", SLOWER.format(20, 17)), unjudged("host dispatch", SLOWER.format(40, 20))],
+         f"PASS, structure and GPU time only: 4 of 7 times not judged: {SLOWER.format(20, 17)}"),
+        ([unjudged("CPU time", "the times scatter too much"), unjudged("end to end", SLOWER.format(20, 17)), unjudged("host dispatch", "")],
+         f"PASS, structure only: 6 of 7 times not judged: {SLOWER.format(20, 17)}"),
+        ([verdict(subject="GPU time"), verdict(subject="host dispatch"), unjudged("end to end", "one process")],
+         "2 of 7 times not judged: one process"),
+    ],
+)  # fmt: skip
+def test_times_that_are_not_judged_are_said_with_the_commonest_reason(times: list[Verdict], last: str) -> None:
+    other = [unjudged("end to end", SLOWER.format(21, 18)) if each.reasons else each for each in times]
+    found = shown(
+        workload(*times, name="a"), workload(*other, name="b"), workload(verdict(subject="GPU time"), name="c")
+    )
+    assert found.splitlines()[-1] == last
 
 
 def test_summary_time_is_the_geometric_mean_of_replicates() -> None:
@@ -257,3 +268,11 @@ def test_plan_lists_each_file_with_its_changes() -> None:
         "trim    mlp-old       the suite no longer declares it\n"
         "update  mlp           x\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("machine", "title"), [(fingerprint(), "GPU"), (fingerprint(arch="cpu", cuda=None, driver=None), "CPU")]
+)
+def test_table_says_whose_time_it_shows(machine: Fingerprint, title: str) -> None:
+    text = summary(results(named("a", Status.PASS), fingerprint=machine), width=80, color=False, failures=False)
+    assert f" {title} " in text.splitlines()[1]

@@ -216,7 +216,7 @@ class _Search:
         """Search, and print the answer."""
         judged, is_found = self._judged_ends(), False
         _say("\n".join(f"{each.subject}: {each.status.value}  {each.headline}" for each in judged.verdicts))
-        changed = [each.subject for each in judged.verdicts if each.status in _CHANGES]
+        changed = [each.subject for each in judged.verdicts if each.status in (*_CHANGES, Status.CHANGED)]
         invalid = [str(each) for each in judged.verdicts if each.status is Status.INVALID]
         if STRUCTURE in changed:  # exact, also where a time could not be measured
             is_found = self._by_structure()
@@ -331,6 +331,8 @@ class _Search:
             if not left or not self._may_go_on():
                 break
             self._measure(self._states[min(left)[1]], self._options.workload, *marks)  # the one in the middle
+        if not changes:
+            _say("undecided: the change comes in steps that are each within the tolerance of memory")
         if len(changes) > 1:
             _say(f"{len(changes)} changes: there are states with the structure of neither end")
         exact = "exact: kernels and counts\n"

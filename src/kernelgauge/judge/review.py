@@ -194,7 +194,8 @@ def _evidence(
             same.append(f"{verdict.subject} {verdict.after_us:.1f} us {100 * verdict.change.estimate:+.1f} %")
         elif verdict is not structure:
             yield Reason("time", verdict.headline)
-        left_out = ("kernels", "next", *(("cause", "code") if verdict not in explained[:1] else ()))
+        left_out = ("kernels", "next", *(("cause", "code", "also") if verdict not in explained[:1] else ()))
+        left_out += ("why",) if verdict.status is Status.NOT_JUDGED else ()  # the headline has it
         reasons = sorted(verdict.reasons, key=lambda reason: reason.label != "counts")  # the counts first
         yield from (reason for reason in reasons if reason.label not in left_out)
     if same:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import zip_longest
 
+from packaging.specifiers import SpecifierSet
+
 from ..run import Fingerprint, Run
 from ..trace.difference import align
 from ..trace.kernel import KernelRecord, configuration_change
@@ -20,7 +22,7 @@ from .verdict import STRUCTURE, Reason, Status, Verdict
 
 @dataclass(frozen=True)
 class Expectation:
-    """What one workload shows where `arch` and `cuda` hold. Fields left None expect nothing.
+    """What one workload shows where `arch`, `cuda` and `torch` hold. Fields left None expect nothing.
 
     An expectation is never loosened to hold everywhere: declare another one for another architecture.
 
@@ -33,6 +35,7 @@ class Expectation:
         memsets: memsets per call.
         launch_apis: the host call behind each launch, in order: exact, or an `fnmatch` pattern.
         occupancy_queries: occupancy queries per call.
+        torch: torch versions that the names hold for (Inductor names its kernels), such as ``>=2.7,<2.9``; None for any.
     """
 
     source: str
@@ -43,10 +46,12 @@ class Expectation:
     memsets: int | None = None
     launch_apis: tuple[str, ...] | None = None
     occupancy_queries: int | None = None
+    torch: str | None = None
 
     def holds_for(self, fingerprint: Fingerprint) -> bool:
         archs = (None, fingerprint.arch, *(() if fingerprint.arch == "cpu" else ("gpu",)))
-        return self.arch in archs and self.cuda in (None, fingerprint.cuda)
+        torch = SpecifierSet(self.torch or "", prereleases=True)  # nightly builds are prereleases
+        return self.arch in archs and self.cuda in (None, fingerprint.cuda) and fingerprint.torch in torch
 
 
 def mismatches(expectation: Expectation, run: Run) -> list[str]:

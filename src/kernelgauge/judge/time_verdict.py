@@ -144,7 +144,7 @@ class _ComparedTime:
         if decision.status is Status.NOT_JUDGED:
             return f"{times}, not judged: {decision.reason}"
         if decision.status is Status.REGRESSED and decision.reason:
-            return f"{times}  {100 * decision.change.estimate:+.0f} %, more than the host's own: {decision.reason}"
+            return f"{times}  {100 * decision.change.estimate:+.0f} %, far more than hosts differ: {decision.reason}"
         headline = f"{times}  {decision.change}{' at equal host speed' if after.is_by_host else ''}"
         if decision.status is Status.UNDECIDED:
             return f"{headline}: inconclusive: {decision.reason}"

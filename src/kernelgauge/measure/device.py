@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -42,18 +42,6 @@ class Execution:
     start_us: float
     op: Op | None
     stream: int = 0
-
-
-def busy_us(executions: Sequence[Execution]) -> float:
-    """Return how long at least one of these kernels ran. Kernels of one stream count in full: their records may touch."""
-    if len({each.stream for each in executions}) <= 1:
-        return sum(each.duration_us for each in executions)
-    total = until = 0.0
-    for each in sorted(executions, key=lambda each: each.start_us):
-        end = each.start_us + each.duration_us
-        total += max(0.0, end - max(until, each.start_us))
-        until = max(until, end)
-    return total
 
 
 # -- how fast the host is right now -----------------------------------------------------------------------------------

@@ -33,10 +33,11 @@ from ..run import (
 )
 from ..trace import KernelIdentity, KernelRecord, dispatcher_ops, metadata_ops_that_launched
 from ..trace.kernel import input_texts
+from ..trace.model import busy_us
 from ..trace.summary import kernel_work, summarize_trace
 from ..workload import Workload
 from .compiler import compile_counts
-from .device import Device, busy_us, roof
+from .device import Device, roof
 from .instance import Instance, build, call_duration_us, first_call, host_calls, reporting, warm_up
 from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mhz
 from .origins import Modules, origins_of
@@ -238,7 +239,8 @@ class Subject:
                 calls = host_calls(device, instance, settings.iterations_for(self.pace.call_us, Timer.HOST))
                 dispatch_us, host_us = (summarize(each, Timer.HOST.statistic) for each in calls)
         durations = [[execution.duration_us for execution in executions] for executions in session.executions]
-        overlap = fmean(busy_us(each) / sum(one.duration_us for one in each) for each in session.executions)
+        total_us = sum(map(sum, durations)) or 1.0  # zero, as of a broken clock, is refused later
+        overlap = sum(map(busy_us, session.executions)) / total_us
         seconds = time.perf_counter() - started
         readings = (before, *session.readings, after)
         usual = max(filter(None, (usual_clock_mhz, highest_clock_mhz(session.readings))), default=None)
@@ -384,7 +386,7 @@ class Subject:
                 each.identity,
                 fmean(times[place] for times in timed),
                 op=each.op.name if each.op is not None and self.device.gpu is not None else "",
-                inputs=input_texts(each.op),
+                inputs=input_texts(each.op.input_shapes, each.op.input_types) if each.op else (),
                 stream=streams.index(each.stream),
             )
             for place, each in enumerate(last)

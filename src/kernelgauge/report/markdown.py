@@ -27,7 +27,9 @@ def summary_markdown(results: Sequence[Results], *, limit_bytes: int = 1_000_000
         *([f"at most {first.change} {first.slower.subject}"] if first is not None and first.slower is not None else []),
         *counts_text(results),
     ]
-    blocks = [f"**{overall(results)}**  {', '.join(said)}\n", *(block for each in results for block in _blocks(each))]
+    status = overall(results)
+    doubt = "> [!WARNING]\n> " if status.endswith(" only") else ""  # GitHub shows it amber
+    blocks = [f"{doubt}**{status}**  {', '.join(said)}\n", *(block for each in results for block in _blocks(each))]
     page = "\n".join(blocks)
     if len(page.encode()) <= limit_bytes:
         return page

@@ -15,7 +15,6 @@ from .findings import verdicts
 from .opportunities import opportunities
 from .page import Column, render, table
 from .wording import (
-    STRUCTURE_ONLY,
     Row,
     conditions_text,
     describe,
@@ -86,8 +85,10 @@ def _remarks(results: Results) -> Iterator[str]:
     choices = [verdict.only("tuning") for verdict in passing if verdict.subject in Timer.DEVICE.labels]
     yield from (str(verdict) for verdict in choices if verdict.reasons)
     status, unjudged = overall([results]), unjudged_text([results])
-    if unjudged or status == STRUCTURE_ONLY:
-        yield f"{status}: {unjudged or 'no time was measured'}" if status == STRUCTURE_ONLY else unjudged
+    if status.endswith(" only"):
+        yield f"{status}: {unjudged or 'no time was measured'}"
+    elif unjudged:
+        yield unjudged
     reasons = [reason for verdict in passing for reason in verdict.reasons if reason.label == "machine"]
     yield from dict.fromkeys(f"machine: {printable(reason.text)}" for reason in reasons)
 

@@ -17,7 +17,6 @@ from ..run import Fingerprint, Run, Sample, Timer, observe
 
 _QUIET = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED, None)
 _NOT_TIMED = "time not judged"  # of a pass
-STRUCTURE_ONLY = "PASS, structure only"  # most times were not judged
 _DIGITS = re.compile(r"[\d.]+")
 _PASSES = (Status.PASS, Status.IMPROVED)
 _NO_FAILURE = (0, 5)  # pytest.ExitCode: all passed; no test was collected
@@ -195,15 +194,20 @@ def overall(results: Sequence[Results]) -> str:
         return "CUT SHORT"
     if any(each.exit_status not in _NO_FAILURE or each.failed_tests for each in results):
         return "FAILED"
-    if status in _PASSES and not _are_times_judged(results):
-        return STRUCTURE_ONLY
+    if status in _PASSES and (judged := _only_judged(results)):
+        return f"PASS, {judged} only"
     return status.value if status is not None else "NOTHING JUDGED"
 
 
-def _are_times_judged(results: Sequence[Results]) -> bool:
-    """Return whether there are times, and most of them were judged."""
-    times = [each.status for one in results for each in one.verdicts if each.subject in TIME_LABELS]
-    return 2 * times.count(Status.NOT_JUDGED) < len(times)
+def _only_judged(results: Sequence[Results]) -> str:
+    """Return ``structure``, or ``structure and GPU time``, if most times were not judged; empty if they were."""
+    times = [each for one in results for each in one.verdicts if each.subject in TIME_LABELS]
+    judged = [each for each in times if each.status is not Status.NOT_JUDGED]
+    if times and 2 * len(judged) >= len(times):
+        return ""
+    label = Timer.DEVICE.labels[0]
+    runs = sum(workload.run is not None for one in results for workload in one.workloads)
+    return f"structure and {label}" if 2 * sum(each.subject == label for each in judged) > runs else "structure"
 
 
 def unjudged_text(results: Sequence[Results]) -> str:
