@@ -56,10 +56,10 @@ class Scales(nn.Module):
 
     def __init__(self, layers: int = 12) -> None:
         super().__init__()
-        build: Callable[[], nn.Module] = lambda: nn.Sequential(
-            nn.LayerNorm(128), nn.Linear(128, 256), nn.PReLU(), nn.Linear(256, 128)
-        )  # noqa: E731
-        self.blocks = nn.ModuleList(build() for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(128), nn.Linear(128, 256), nn.PReLU(), nn.Linear(256, 128))
+            for _ in range(layers)
+        )
         self.scales = nn.ParameterList(nn.Parameter(torch.tensor(0.5)) for _ in range(layers))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
