@@ -148,8 +148,7 @@ def _add(options: argparse.Namespace) -> Exit:
             code = Exit.NO
             note(f"refused: {_refusal(file, error)}")
         else:
-            for key, is_new in added.items():
-                say(f"{'added' if is_new else 'already there'}: {printable(key)}")
+            say("\n".join(f"added: {printable(key)}" for key in added))
     return code
 
 

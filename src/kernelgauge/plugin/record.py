@@ -155,7 +155,7 @@ class Recorder:
             again = f"kernelgauge history add {self._session.artifacts.folder} --to {location}"
             self._fail(f"{error}\nadd it later: {again}")
             return
-        for name in (name for name, is_new in added.items() if is_new):
+        for name in added:
             self._reporter.write_line(f"history: {printable(f'{location}/{name}')}")
 
     def _update(self, results: Results) -> None:
