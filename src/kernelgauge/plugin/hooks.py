@@ -123,13 +123,6 @@ def _runs_tests(config: pytest.Config) -> bool:
     return not (failed or options.collectonly or options.setuponly or shows_fixtures)  # --setup-plan sets setuponly
 
 
-@pytest.hookimpl(optionalhook=True, tryfirst=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    from .workers import count_workers
-
-    return count_workers(config)
-
-
 # -- how they end -----------------------------------------------------------------------------------------------------
 
 # What is not the user's: libkineto's words to the standard error, as "USDT:2026-11-23 17:01:47 12461:12461 Handler.cpp:52] profiler_start",

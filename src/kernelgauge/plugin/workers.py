@@ -1,24 +1,18 @@
 """Under pytest-xdist: a GPU for each worker, a worker for each group of workloads, and one result of all workers.
 
 Imported only there: pytest-xdist is optional.
-Variants that a suite compares are one group, so that one GPU measures them. Tests of anything else are distributed as
-without us. The groups are no `xdist_group` marks: pytest-xdist 3.8 puts those into the ids of tests, and pytest 9.2
+Variants that a suite compares are one group, so that one GPU measures them. The groups are no `xdist_group` marks: pytest-xdist 3.8 puts those into the ids of tests, and pytest 9.2
 ignores what it writes there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pytest
-from xdist.scheduler import (  # type: ignore[import-untyped]
-    LoadFileScheduling,
-    LoadGroupScheduling,
-    LoadScopeScheduling,
-)
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from ..errors import KernelgaugeError, ResultsError
 from ..measure.nvml import VISIBLE, visible_gpus
@@ -36,15 +30,6 @@ _TESTS = "tests.json"  # in the folder of a worker: the group and the workload o
 def has_suite(config: pytest.Config) -> bool:
     """Return whether a `conftest.py` that pytest has loaded declares workloads: before collection, that of a named folder."""
     return bool(config.hook.pytest_kernelgauge_workloads.get_hookimpls())
-
-
-def count_workers(config: pytest.Config) -> int | None:
-    """Return how many workers ``-n auto`` starts: one for each GPU. None: there are tests of something else."""
-    declaring = config.hook.pytest_kernelgauge_workloads.get_hookimpls()
-    folders = [Path(file).parent for each in declaring if (file := getattr(each.plugin, "__file__", None))]
-    paths = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
-    is_all = all(any(path.is_relative_to(folder) for folder in folders) for path in paths)
-    return max(1, len(_gpus(config))) if is_all else None
 
 
 def _gpus(config: pytest.Config) -> tuple[str, ...]:
@@ -66,9 +51,12 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)  # before the workers are started
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        if has_suite(session.config):
-            with refusing(session.config):
-                if session.config.getoption("dist") == "each":
+        config = session.config
+        if has_suite(config):
+            if config.option.numprocesses:  # two workers would disturb each other on one GPU, and on a host
+                del config.option.tx[max(1, len(_gpus(config))) :]
+            with refusing(config):
+                if config.getoption("dist") == "each":
                     raise KernelgaugeError(
                         "--dist each measures each workload on every GPU, and a run has one result of each",
                         next_command="CUDA_VISIBLE_DEVICES=0 pytest perf -o kernelgauge_reports=reports/gpu0",
@@ -89,7 +77,7 @@ class Controller:
     @pytest.hookimpl(tryfirst=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
         if has_suite(config):
-            self._scheduler = OneWorkerOnEachGpu(config, log, self._tests)
+            self._scheduler = ByGroup(config, log, self._tests)
         return self._scheduler
 
     def pytest_xdist_node_collection_finished(self, node: Any) -> None:
@@ -114,7 +102,7 @@ class Controller:
         """
         own, folder = self._session.results(exit_status), self._session.artifacts.workers
         parts: list[Results] = []
-        warnings = list(self._scheduler.warnings()) if self._scheduler is not None else []
+        warnings = [*self._scheduler.lost] if self._scheduler is not None else []
         for file in sorted(folder.glob(f"*/{NAME}")):
             try:
                 parts.append(with_traces_in(read_results(file), str(file.parent)))
@@ -135,11 +123,8 @@ class Controller:
         )
 
 
-class OneWorkerOnEachGpu(LoadScopeScheduling):  # type: ignore[misc]
-    """Runs each group of workloads on one worker, and one worker on each GPU.
-
-    The first worker that gets work on a GPU keeps that GPU while it lives: two would disturb each other. The other workers
-    run the other tests, in the order and the scopes that ``--dist`` asks for.
+class ByGroup(LoadFileScheduling):  # type: ignore[misc]
+    """Runs each group of workloads on one worker, and other tests file by file.
 
     `tests`: group and workload by pytest's id; complete when the first worker has collected.
     """
@@ -150,59 +135,24 @@ class OneWorkerOnEachGpu(LoadScopeScheduling):  # type: ignore[misc]
     def __init__(self, config: pytest.Config, log: Any, tests: Mapping[str, tuple[str, str]]) -> None:
         super().__init__(config, log)
         self._tests = tests
-        self._timing: dict[object, Any] = {}  # workers, by GPU
-        self._lost: list[str] = []
-        of_others = {"loadfile": LoadFileScheduling, "loadscope": LoadScopeScheduling}
-        self._of_others = of_others.get(config.getoption("dist"), LoadGroupScheduling)
+        self.lost: list[str] = []
 
     def _split_scope(self, nodeid: str) -> str:
-        return self._tests[nodeid][0] if nodeid in self._tests else str(self._of_others._split_scope(self, nodeid))
-
-    def _gpu(self, node: Any) -> object:
-        spec = node.gateway.spec
-        return spec.env.get(VISIBLE) if spec.popen else spec.id
-
-    def _assign_work_unit(self, node: Any) -> None:
-        # A worker begins a test when it knows the next one, so one test alone would never begin.
-        while self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
-            if self._timing.setdefault(self._gpu(node), node) is not node:
-                other = next((scope for scope, tests in self.workqueue.items() if not tests.keys() & self._tests), None)
-                if other is None:
-                    node.shutdown()
-                    return
-                self.workqueue.move_to_end(other, last=False)
-            super()._assign_work_unit(node)
-
-    def _place_of(self, node: Any) -> tuple[str, str | None]:
-        """Return the scope and the test that a worker is at. None: it has nothing to do."""
-        work = self.assigned_work[node].items()
-        return next(((scope, test) for scope, tests in work for test, done in tests.items() if not done), ("", None))
+        return self._tests[nodeid][0] if nodeid in self._tests else str(super()._split_scope(nodeid))
 
     def remove_node(self, node: Any) -> str | None:
         """Return the test that a worker died in. The rest of its group is not run: it might kill the next worker too."""
-        if self._timing.get(self._gpu(node)) is node:
-            del self._timing[self._gpu(node)]
-        scope, died_in = self._place_of(node)
-        work = self.assigned_work.pop(node)
-        if died_in is None:
+        work = self.assigned_work.pop(node).items()
+        left = {scope: tests for scope, tests in work if not all(tests.values())}
+        if not left:
             return None
-        work[scope][died_in] = True
-        if died_in in self._tests:
-            del work[scope]
-            self._lost.append(f"worker {node.gateway.id} died in the tests of {scope}: they are not run again")
-        # What is complete would be assigned again, as work without a test, which never ends.
-        self.workqueue.update({name: tests for name, tests in work.items() if not all(tests.values())})
+        died_in = next(iter(left))
+        tests: dict[str, bool] = left.pop(died_in)
+        self.lost.append(f"worker {node.gateway.id} died in the tests of {died_in}: they are not run again")
+        self.workqueue.update(left)
         for other in self.assigned_work:
             self._reschedule(other)
-        return died_in
-
-    def warnings(self) -> Iterator[str]:
-        """Yield the groups that were not run to their end."""
-        yield from self._lost
-        for node in self.assigned_work:
-            group, test = self._place_of(node)
-            if test in self._tests:
-                yield f"worker {node.gateway.id} was in the tests of {group} when the run ended"
+        return next(test for test, done in tests.items() if not done)
 
 
 # -- a worker ---------------------------------------------------------------------------------------------------------
