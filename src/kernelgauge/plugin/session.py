@@ -32,7 +32,7 @@ from ..judge.verdict import DECLARED, MEASUREMENT, NUMERICS, REASON_WIDTH, STRUC
 from ..measure.nvml import digest_of, visible_gpus
 from ..measure.settings import Settings
 from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, revision
-from ..results.files import FolderLock, GpuLock
+from ..results.files import FolderLock, GpuLock, open_location
 from ..run import Fingerprint, Run, Sample, Timer
 from ..workload import Workload
 from .options import Options
@@ -113,15 +113,10 @@ class Session:
         return msgspec.structs.replace(self.device.fingerprint(), deterministic=self.options.deterministic)
 
     def prepare(self) -> None:
-        """Find out before minutes of measuring whether the results can be written.
-
-        Raises `StorageError`, and `ResultsError` for an invalid address of a history.
-        """
+        """Find out before minutes of measuring whether the results can be written. Raises `StorageError`."""
         if not self.options.worker:
             if self.options.history is not None:
-                from ..results.history import open_history
-
-                open_history(self.options.history)
+                open_location(self.options.history)
             self._folder_lock.hold(self.waiting)
         self.artifacts.prepare()
         self._commit = revision(self.options.root)  # that of now: it may move while the suite runs

@@ -8,57 +8,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import datetime
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from ..errors import KernelgaugeError, ResultsError, StorageError, printable, printable_url
+from ..errors import ResultsError, printable
 from ..judge.baseline import SOFTWARE_FIELDS
 from ..judge.verdict import Status, Verdict
 from ..run import Fingerprint, Timer, is_duration, observe
 from . import Results, WorkloadResult
-from .files import write_atomically
+from .files import open_location, put_files, store_errors
 
 _FIRST_YEAR = 1970  # an invalid timestamp is year 1
 _LONGEST_HEADLINE = 300  # characters
-
-
-# -- folders and buckets ----------------------------------------------------------------------------------------------
-
-
-def open_history(location: str) -> tuple[Any, str]:
-    """Return the file system and the path of a folder, or of a URL of fsspec. Raises `ResultsError` if it is invalid."""
-    import fsspec  # type: ignore[import-untyped]
-
-    with _named_errors(ResultsError, "invalid history location", location):
-        if not location or location.startswith("://") or location.endswith("://"):  # fsspec: the current folder
-            raise ValueError("no folder, and no URL such as s3://BUCKET/PREFIX")
-        store, base = fsspec.core.url_to_fs(location)
-        store.invalidate_cache()  # others write at the same time
-        return store, base.rstrip("/")
-
-
-@contextmanager
-def _named_errors(kind: type[KernelgaugeError], what: str, location: str) -> Iterator[None]:
-    """Raise an error of ours for any error of a store: those of botocore or google.auth are no OSError."""
-    try:
-        yield
-    except KernelgaugeError:
-        raise
-    except Exception as error:
-        raise kind(
-            what,
-            where=printable_url(location),
-            got=printable_url(f"{type(error).__name__}: {error}"),
-            expected="a folder or a bucket that results were added to, or may be",
-            next_command="kernelgauge history add RESULTS --to HISTORY   (adds what is missing)",
-        ) from error
 
 
 # -- a file -----------------------------------------------------------------------------------------------------------
@@ -110,17 +76,8 @@ def add_to_history(results: Results, location: str) -> list[str]:
 
     Raises `ResultsError` for results without a workload, `StorageError` if a file cannot be written.
     """
-    store, base = open_history(location)
     contents = dict(_files(results))
-    for key, content in contents.items():
-        target = f"{base}/{key}"
-        with _named_errors(StorageError, "cannot add to the history", f"{location.rstrip('/')}/{key}"):
-            if "file" in store.protocol:
-                write_atomically(Path(target), content)
-                continue
-            if not store.async_impl:  # async stores have no folders
-                store.makedirs(target.rpartition("/")[0], exist_ok=True)
-            store.pipe_file(target, content)
+    put_files(location, contents.items())
     return list(contents)
 
 
@@ -220,13 +177,15 @@ def read_nights(
 
     A time whose verdict is INVALID is none. `patterns`: parts of an id, which may have ``*`` and ``?``; none: every workload.
 
-    Raises `ResultsError` if the history cannot be read.
+    Raises `StorageError` if the history cannot be read.
     """
-    store, base = open_history(location)
-    with _named_errors(ResultsError, "the history cannot be read", location):
+    store, base = open_location(location)
+    with store_errors("the history cannot be read", location):
         paths = [path for path in store.find(base) if path.endswith(".json")]
         if not paths:
-            raise FileNotFoundError("there is no file of a history")
+            raise FileNotFoundError(
+                "there is no file of a history: kernelgauge history add RESULTS --to HISTORY adds one"
+            )
         contents = store.cat(paths, on_error="return")  # a bucket gets all requests at once
     nights: dict[tuple[Any, ...], Night] = {}  # files that have the same run of a workload count once
     not_shown: list[str] = []
