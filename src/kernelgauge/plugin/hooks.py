@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError("each process of a calibration measures alone: run it without -n and --dist")
         from .workers import Controller
 
-        config.pluginmanager.register(Controller(session), _CONTROLLER)
+        config.pluginmanager.register(Controller(session, config), _CONTROLLER)
 
 
 def _writer(config: pytest.Config, *, has_terminal: bool = True, is_urgent: bool = False) -> Callable[[str], None]:
@@ -110,7 +110,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             if ours.options.worker:
                 from .workers import prepare_worker
 
-                prepare_worker(ours, config, session.items)
+                prepare_worker(ours)
             ours.prepare()
             ours.artifacts.empty()
 

@@ -36,7 +36,7 @@ from ..results.files import FolderLock, GpuLock, open_location
 from ..run import Fingerprint, Run, Sample, Timer
 from ..workload import Workload
 from .options import Options
-from .suites import Suites, group_of
+from .suites import Suites
 
 if TYPE_CHECKING:
     from ..measure.device import Device, DeviceChoice
@@ -139,7 +139,7 @@ class Session:
     def run(self, workload: Workload) -> Run:
         """Return what was measured of a workload so far, its latency included.
 
-        All selected workloads are measured together, once; a worker measures the variants of one group.
+        All selected workloads are measured together, once.
         Raises the error that ended this one's measurement.
         """
         return self._with_latency(self._result(workload).run)
@@ -147,8 +147,6 @@ class Session:
     def _result(self, workload: Workload) -> Measured:
         if workload.id not in self._measured:
             together = [each for each in self.selected if each.id not in self._measured]
-            if self.options.worker:
-                together = [each for each in together if group_of(each) == group_of(workload)]
             # Another one to compare with, which this run has no tests for, is measured alone.
             self._measure(together if workload in together else [workload])
         result = self._measured[workload.id]
