@@ -43,6 +43,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from hashlib import sha256
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -257,12 +258,14 @@ def _measure_one(
         started = time.monotonic()
         done = _replayed(folder, commits, kind, first, rng, recorded) if recorded else _bisect(folder, commits)
         seconds = time.monotonic() - started
-        state = folder / "state.jsonl"
-        processes = [json.loads(line) for line in state.read_text().splitlines()[1:]] if state.exists() else []
+        # By the digest of its commit, as `kernelgauge bisect` names the files.
+        places = {sha256(commit.encode()).hexdigest()[:12]: place for place, commit in enumerate(commits)}
+        files = sorted((folder / "state").glob("*/*.json"))
+        processes = [(places[file.name.partition("-")[0]], json.loads(file.read_text())) for file in files]
     answer = [commits.index(each) for each in re.findall(r"^commit   (\w+)", done.stdout, re.MULTILINE)]
     if answer != [first]:
         print(done.stdout, done.stderr or "")
-    percent, shift = _change(processes, commits, first, _TIMERS[kind]) if kind in _TIMERS else (None, None)
+    percent, shift = _change(processes, first, _TIMERS[kind]) if kind in _TIMERS else (None, None)
     return {
         "kind": kind,
         "number": number,
@@ -279,14 +282,13 @@ def _measure_one(
 
 
 def _change(
-    processes: Sequence[dict[str, Any]], commits: Sequence[str], first: int, timer: str
+    processes: Sequence[tuple[int, dict[str, Any]]], first: int, timer: str
 ) -> tuple[float | None, float | None]:
     """Return the size of the change as measured: in percent, and in standard deviations of one process."""
     sides: tuple[list[float], list[float]] = ([], [])
-    for process in processes:
-        sample = ((process["workload"] or {}).get("run") or {}).get("samples", {}).get(timer)
-        if sample:
-            sides[commits.index(process["state"]) >= first].append(fmean(map(math.log, sample["replicates_us"])))
+    for place, workload in processes:
+        if sample := workload["run"].get("samples", {}).get(timer):
+            sides[place >= first].append(fmean(map(math.log, sample["replicates_us"])))
     if min(map(len, sides)) < FIRST:
         return None, None
     old, new = map(fmean, sides)
@@ -325,7 +327,7 @@ def _make_repository(folder: Path, kind: str, commits: int, first: int, size: in
     (folder / "perf").mkdir()
     (folder / "perf" / "conftest.py").write_text(_SUITE)
     (folder / "perf" / "test_perf.py").write_text("from kernelgauge.standard import *  # noqa: F403\n")
-    (folder / ".gitignore").write_text("state.jsonl\n__pycache__\n")
+    (folder / ".gitignore").write_text("state/\n__pycache__\n")
     (folder / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
     _git(folder, "init", "-q")
     hashes = []
@@ -345,7 +347,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def _ends(commits: Sequence[str]) -> list[str]:
-    return ["--good", commits[0], "--bad", commits[-1], "-k", "model-it", "--state", "state.jsonl"]
+    return ["--good", commits[0], "--bad", commits[-1], "-k", "model-it", "--state", "state"]
 
 
 def _bisect(folder: Path, commits: Sequence[str]) -> subprocess.CompletedProcess[str]:

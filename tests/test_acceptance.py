@@ -11,7 +11,7 @@ import pytest
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.baselines.acceptance import Mode, plan_update, review, select
 from kernelgauge.judge.baseline import Baseline, encode_baseline
-from kernelgauge.judge.review import Action, PlannedChange, Reviewed
+from kernelgauge.judge.review import Action, Group, PlannedChange, Reviewed
 from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.verdict import DECLARED, Status, Verdict
 from kernelgauge.results import Results, TestResult, WorkloadResult
@@ -167,7 +167,7 @@ def update(
 
 
 @pytest.mark.parametrize(
-    ("before", "suite", "declared", "trimmed"),
+    ("before", "suite", "declared", "vanished"),
     [
         (b"", "perf", {"perf": ("another",)}, True),
         (CONFLICT, "perf", {"perf": ()}, False),
@@ -177,12 +177,14 @@ def update(
         (b"", "perf", {"perf": (), "perf/nightly": ("old",)}, False),  # moved to another suite
     ],
 )
-def test_update_trims_only_what_its_suite_declares_no_more(
-    store: BaselineStore, before: bytes, suite: str, declared: Any, trimmed: bool
+def test_vanished_is_only_what_its_suite_declares_no_more(
+    store: BaselineStore, before: bytes, suite: str, declared: Any, vanished: bool
 ) -> None:
     spoil(store, before or encode_baseline(baseline(suite=suite, workload="old")), "old")
-    assert update(store, passing(), declared=declared).get("old") is (Action.TRIM if trimmed else None)
-    assert set(content(store)) == {WORKLOAD, "old"} - ({"old"} if trimmed else set())
+    found = reviewed(store, told(passing(), declared=declared))
+    assert ("old" in found and found["old"].group is Group.VANISHED) is vanished
+    update(store, passing(), declared=declared)
+    assert set(content(store)) == {WORKLOAD, "old"}
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from adaptors import perf_report, tritonbench
 from kernelgauge import Workload, WorkloadError
-from kernelgauge.adaptors import liger, perf_report, tritonbench
+from kernelgauge.adaptors import liger
 from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.numerics import NotComparedError, compare_with_float64

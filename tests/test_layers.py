@@ -40,7 +40,7 @@ FLOORS = (
     "__main__",
 )
 KNOW_PYTEST = ("plugin/", "standard.py", "baselines/selection.py")  # the last one: -k, as pytest reads it
-KNOW_TORCH = ("measure/", "plugin/", "workload.py", "adaptors.py")
+KNOW_TORCH = ("measure/", "plugin/", "workload.py")
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -106,7 +106,7 @@ def test_no_two_public_things_share_a_name() -> None:
     assert shared == {}
 
 
-SUITES = (ROOT / "perf", ROOT / "examples" / "gallery")
+SUITES = (ROOT / "perf", ROOT / "examples" / "gallery", ROOT / "examples" / "adaptors")
 
 
 @pytest.mark.parametrize(

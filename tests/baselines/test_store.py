@@ -69,7 +69,6 @@ def test_id_that_is_no_file_name_is_refused(store: BaselineStore, workload: str)
         lambda: store.path(DEVICE, workload),
         lambda: store.load(DEVICE, workload),
         lambda: store.apply({DEVICE: [PlannedChange(Action.CREATE, workload, baseline())]}),
-        lambda: store.apply({DEVICE: [PlannedChange(Action.TRIM, workload, None)]}),
     ):
         with pytest.raises(StorageError, match="becomes a file name"):
             attempt()
@@ -167,13 +166,12 @@ def test_folder_that_cannot_be_listed_is_not_empty(store: BaselineStore, what: s
     assert caught.value.where == str(folder)
 
 
-def test_apply_keeps_and_trims(store: BaselineStore) -> None:
-    store.apply({DEVICE: [create(name) for name in NAMES[:2]]})
+def test_apply_keeps_a_file_as_it_is(store: BaselineStore) -> None:
+    store.apply({DEVICE: [create(NAMES[0])]})
     kept = store.path(DEVICE, NAMES[0])
     kept.write_bytes(kept.read_bytes().replace(b"\n", b"\r\n"))  # as a checkout may have it
     before = kept.read_bytes(), kept.stat().st_mtime_ns
-    trims = [PlannedChange(Action.TRIM, name, None) for name in NAMES[1:]]  # the last is gone already
-    store.apply({DEVICE: [PlannedChange(Action.KEEP, NAMES[0], None), *trims]})
+    store.apply({DEVICE: [PlannedChange(Action.KEEP, NAMES[0], None)]})
     assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before
     assert files(store.root) == [f"{NAMES[0]}.json"]
 
@@ -202,7 +200,7 @@ def test_apply_interrupted_replaces_no_file(
     monkeypatch.setattr(os, moment, interrupted)
     plan = [PlannedChange(Action.UPDATE, name, baseline(workload=name, device=(300.0, 301.0))) for name in NAMES]
     with pytest.raises((StorageError, KeyboardInterrupt, SystemExit)) as caught:
-        store.apply({DEVICE: [*plan[:2], PlannedChange(Action.TRIM, NAMES[0], None)], "another": plan[2:]})
+        store.apply({DEVICE: plan[:2], "another": plan[2:]})
     monkeypatch.undo()
     assert {path: path.read_bytes() for path in store.root.glob("*/*")} == before
     if interruption is FULL:

@@ -24,7 +24,7 @@ from kernelgauge.cli import revisions
 from tests.commands.conftest import Command, Process, git
 from tests.plugin.told_processes import FIRST, measured, results_of
 
-STATE = Path("reports", "bisect", "state.jsonl")
+STATE = Path("reports", "bisect")
 RUN_PROCESS = calibration.run_process
 
 
@@ -181,7 +181,7 @@ def test_commit_that_does_not_import_is_skipped(bisect: Command, process: Proces
     assert "2 suspects are left" in out
     assert f"{commits[8][:7]} Model 205 broken   skipped: ImportError: no module named gone" in out
     assert commits[9][:7] in out
-    assert [each.model for each in process.seen].count("205 broken") == 2
+    assert [each.model for each in process.seen].count("205 broken") == 1
 
 
 def test_machine_that_is_lost_stops_and_nothing_of_it_counts(bisect: Command, process: Process) -> None:
@@ -207,28 +207,31 @@ def test_commit_without_a_suite_is_asked_that_of_the_bad_end(bisect: Command, pr
     assert {each.suite for each in process.seen} == {"new"}
 
 
+def saved() -> list[Path]:
+    return sorted(STATE.glob("*/*.json"))
+
+
 @pytest.mark.parametrize("after", [0, 3, 8])
 def test_interrupted_search_goes_on_where_it_was(bisect: Command, process: Process, after: int) -> None:
     history(["205"] * 10 + ["207.5"] * 7)
-    answer = bisect("--state", "whole.jsonl")
+    answer = bisect("--state", "whole")
     whole = process.seen
     process.seen, process.rng, process.after = [], random.Random(20261123), after
     assert bisect()[0] == 130
     assert len(git("worktree", "list").splitlines()) == 1
     if after:
-        with STATE.open("a") as file:
-            file.write('{"state": "torn')
+        assert len(saved()) == after
     process.after = None
     code, out, _ = bisect()
     assert [each.model for each in process.seen] == [each.model for each in whole]
-    assert (code, out.replace(str(STATE), "whole.jsonl")) == answer[:2]
+    assert (code, out.replace(str(STATE), "whole")) == answer[:2]
     seen = len(process.seen)
-    assert bisect()[:2] == (code, out)  # the answer is in the file
+    assert bisect()[:2] == (code, out)  # the answer is in the files
     assert len(process.seen) == seen
 
 
 @pytest.mark.parametrize("moved", ["gpu", "driver"])
-def test_state_file_of_another_machine_is_an_error(bisect: Command, process: Process, moved: str) -> None:
+def test_search_on_another_machine_is_an_error(bisect: Command, process: Process, moved: str) -> None:
     history(["205"] * 4 + ["205 fewer"] * 4)
     process.after = 3
     assert bisect()[0] == 130
@@ -236,8 +239,9 @@ def test_state_file_of_another_machine_is_an_error(bisect: Command, process: Pro
     setattr(process, moved, "another")
     code, _, err = bisect()
     assert code == 2
-    assert "the state file is of another machine" in err
-    assert len(STATE.read_text().splitlines()) == 1 + 3
+    assert "what was measured earlier is of another machine" in err
+    assert "rm -r reports/bisect/" in err
+    assert len(saved()) == 3
 
 
 def test_budget_and_processes_end_undecided(bisect: Command, process: Process) -> None:
@@ -252,26 +256,16 @@ def test_budget_and_processes_end_undecided(bisect: Command, process: Process) -
     assert bisect()[0] == 0
 
 
-def test_state_file_of_another_question_is_an_error(bisect: Command, process: Process) -> None:
+def test_search_with_another_question_is_another_search(bisect: Command, process: Process) -> None:
     history(["205"] * 3)
     code, out, _ = bisect()
     assert (code, "nothing to bisect" in out) == (1, True)
-    seen = len(process.seen)
-    assert seen == 6
-    content = STATE.read_text()
-    for arguments, text, said in (
-        (["--suite", "perf/suite.txt"], content, "the state file is of another question"),
-        ([], "nonsense\n", "the state file is of another question"),
-        ([], '{"my": "data"}', "the state file is of another question"),
-        ([], content + "nonsense\n", "the state file is damaged"),
-    ):
-        STATE.write_text(text)
-        code, _, err = bisect(*arguments)
-        assert code == 2
-        assert said in err
-        assert "--state OTHER.jsonl" in err
-        assert STATE.read_text() == text
-    assert len(process.seen) == seen
+    assert len(process.seen) == 6
+    bisect("--suite", "perf/suite.txt")
+    assert len(saved()) == 12
+    saved()[0].write_text('{"damaged')
+    assert bisect("--suite", "perf/suite.txt")[:1] == bisect()[:1] == (1,)
+    assert len(process.seen) == len(saved()) == 13
 
 
 def test_working_tree_stays_as_it_is(bisect: Command, process: Process, repository: Path) -> None:
@@ -358,7 +352,7 @@ def test_wrong_workload_leaves_no_state_behind(bisect: Command, monkeypatch: pyt
         code, _, err = bisect("--", "-p", "kernelgauge.plugin")
     assert code == 2
     assert "no test is selected" in err
-    assert not STATE.exists()
+    assert saved() == []
 
 
 def test_several_workloads_are_no_question(bisect: Command, process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -544,6 +538,6 @@ def test_real_search_that_is_killed_keeps_what_it_measured(repository: Path, tmp
     assert search.returncode == 130
     assert len(git("worktree", "list").splitlines()) == 1
     assert not list(temporary.glob("kernelgauge-*"))
-    _, *measured = STATE.read_text().splitlines()
+    measured = [file.read_text() for file in saved()]
     code = "my_model.py", 7, "return torch.relu(x).clone()"
-    assert [all(str(each) in process for each in ("aten::clone", *code)) for process in measured] == [False, True]
+    assert sorted(all(str(each) in text for each in ("aten::clone", *code)) for text in measured) == [False, True]

@@ -245,4 +245,4 @@ def test_history_gets_a_file_for_each_run(project: Project) -> None:
     result.stdout.fnmatch_lines([f"add it later: kernelgauge history add */reports/latest --to {project.root}/file"])
     result = project.run("--perf-history=https://nights")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*invalid history location*"])
+    result.stderr.fnmatch_lines(["*invalid location*"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.judge.baseline import Baseline, Recorded, from_run
-from kernelgauge.judge.review import Action, Group, PlannedChange, Reviewed, review_run
+from kernelgauge.judge.review import Group, Reviewed, review_run
 from kernelgauge.judge.verdict import Reason
 from kernelgauge.report.baselines import review_page
 from kernelgauge.report.page import fenced, render
@@ -29,14 +29,13 @@ def reviewed(workload: str, old: Baseline | None, *, doubts: tuple[str, ...] = (
 def every_group() -> list[Reviewed]:
     slow = {"device": (225.0, 225.1, 225.2, 225.3), "kernels": mlp_kernels(us=58.1)}
     few = {"kernels": mlp_kernels()[:3], "counts": counts(launches=3)}
-    gone = PlannedChange(Action.TRIM, "f-gone", None)
     return [
         reviewed("a-same", stored("a-same"), machine=UPGRADED),
         reviewed("b-slow", stored("b-slow"), machine=UPGRADED, **slow),
         reviewed("c-config", stored("c-config"), doubts=("test_x failed",), kernels=mlp_kernels(xblock=512)),
         reviewed("d-kernels", stored("d-kernels"), **few),
         reviewed("e-new", None),
-        Reviewed("f-gone", Group.VANISHED, "perf", gone, evidence=(Reason("file", "the suite no longer declares it"),)),
+        Reviewed("f-gone", Group.VANISHED, "perf", evidence=(Reason("file", "the suite no longer declares it"),)),
         Reviewed("g-left", Group.NOT_MEASURED, "perf", evidence=(Reason("file", "not selected in this run"),)),
     ]
 
@@ -92,7 +91,7 @@ new: 1   (--group new)
     time     end to end 301.5 us
     time     host dispatch 50.7 us
 
-vanished: 1   (--group vanished)
+vanished: 1
   f-gone
     file     the suite no longer declares it
 

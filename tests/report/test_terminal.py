@@ -259,13 +259,11 @@ def test_plan_lists_each_file_with_its_changes() -> None:
     assert plan(
         created("linear-eager", "1 launches", "GPU time 2.7 us"),
         PlannedChange(Action.KEEP, "mlp-eager", None, ("unchanged",)),
-        PlannedChange(Action.TRIM, "mlp-old", None, ("the suite no longer declares it",)),
         PlannedChange(Action.UPDATE, "mlp", None, ("x",)),
     ) == (
         "create  linear-eager  1 launches\n"
         "                      GPU time 2.7 us\n"
         "keep    mlp-eager     unchanged\n"
-        "trim    mlp-old       the suite no longer declares it\n"
         "update  mlp           x\n"
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..errors import BaselineError, StorageError
 from ..judge.baseline import Baseline, decode_baseline, encode_baseline
-from ..judge.review import Action, PlannedChange
+from ..judge.review import PlannedChange
 from ..results.files import LONGEST_NAME, Lock, is_file_name, remove_temporary, slug, write_files
 
 _LOCK_TIMEOUT_SECONDS = 30.0  # an update writes a few small files: one that holds the lock longer hangs
@@ -85,9 +85,6 @@ class BaselineStore:
         for folder in {path.parent for path, _ in changes}:
             remove_temporary(folder)
         write_files({path: encode_baseline(each.baseline) for path, each in changes if each.baseline is not None})
-        for path, change in changes:
-            if change.action is Action.TRIM:
-                path.unlink(missing_ok=True)
 
 
 def _unreadable(what: str, path: Path, error: OSError) -> BaselineError:

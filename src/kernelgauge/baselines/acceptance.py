@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -43,28 +42,19 @@ def select(
     return plans, refused
 
 
-def plan_update(
-    several: Sequence[Results], store: BaselineStore, mode: Mode, selects: Callable[[str], bool] = lambda _: True
-) -> tuple[Plans, list[Reviewed]]:
-    """Select the tested workloads of runs that have just ended; an update also those that no suite declares any more.
-
-    `selects`: whether the run's `-k` selects a workload, asked of those that are no longer declared.
-    """
+def plan_update(several: Sequence[Results], store: BaselineStore, mode: Mode) -> tuple[Plans, list[Reviewed]]:
+    """Select the tested workloads of runs that have just ended."""
     tested = {test.workload for results in several for test in results.tests}
-
-    def is_wanted(each: Reviewed) -> bool:
-        if each.group is Group.VANISHED:
-            return mode is Mode.UPDATE and selects(each.workload)
-        return each.group is not Group.NOT_MEASURED and each.workload in tested
-
-    return select(review(several, store, mode), is_wanted)
+    return select(
+        review(several, store, mode),
+        lambda each: each.group is not Group.NOT_MEASURED and each.workload in tested,
+    )
 
 
 def written_text(plans: Plans, folder: str) -> str:
-    """Return ``2 written to FOLDER, 1 removed`` for plans that were applied."""
-    actions = Counter(change.action for plan in plans.values() for change in plan)
-    removed = f", {actions[Action.TRIM]} removed" if actions[Action.TRIM] else ""
-    return f"{actions[Action.CREATE] + actions[Action.UPDATE]} written to {folder}{removed}"
+    """Return ``2 written to FOLDER`` for plans that were applied."""
+    written = sum(change.action is not Action.KEEP for plan in plans.values() for change in plan)
+    return f"{written} written to {folder}"
 
 
 def review(several: Sequence[Results], store: BaselineStore, mode: Mode = Mode.ACCEPT) -> dict[str, list[Reviewed]]:
@@ -94,9 +84,8 @@ def _review(device: str, several: Sequence[Results], store: BaselineStore, mode:
         if isinstance(old, BaselineError):
             reviewed.append(Reviewed(name, Group.NOT_MEASURED, "", doubts=(old.one_line,)))
         elif old.suite in declared and name not in alive:
-            gone = "the suite no longer declares it"
-            trim = PlannedChange(Action.TRIM, name, None, (gone,))
-            reviewed.append(Reviewed(name, Group.VANISHED, old.suite, trim, evidence=(Reason("file", gone),)))
+            gone = Reason("file", "the suite no longer declares it: git rm its baseline, if that is meant")
+            reviewed.append(Reviewed(name, Group.VANISHED, old.suite, evidence=(gone,)))
     return sorted(reviewed, key=lambda each: (list(Group).index(each.group), each.workload))
 
 

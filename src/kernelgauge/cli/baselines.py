@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ..results import Results
 
 _RESULTS = Path("reports", "latest")
-_VANISHED, _NOT_MEASURED = "vanished", "not-measured"
-_GROUPS = ("same-speed", "speed", "configuration", "kernels", "new", _VANISHED)  # of what can be accepted
+_NOT_MEASURED = "not-measured"
+_GROUPS = ("same-speed", "speed", "configuration", "kernels", "new")  # of what can be accepted
 # The root of a project has one of these: where pytest leaves its reports, or where it finds its configuration.
 _MARKS = (str(_RESULTS), "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", ".git")
 _FEWEST_PROCESSES = 2
@@ -135,8 +135,7 @@ def _accept(options: argparse.Namespace) -> Exit:
 
     _require_force_under_ci(options, "accept")
     matches = matcher(options.expression)
-    # A workload that is declared only where some package is installed vanishes elsewhere: to remove a file, one must say so.
-    groups = options.group or [group for group in (*_GROUPS, _NOT_MEASURED) if group != _VANISHED]
+    groups = options.group or (*_GROUPS, _NOT_MEASURED)
     several, store, lines = _load(options)
     say(render(lines_table(lines), **terminal()))
     # One lock over the review and the writing: what is shown is what is written.

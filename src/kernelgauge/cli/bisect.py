@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from hashlib import sha256
 from importlib import metadata
-from itertools import count, pairwise, product
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -30,46 +31,30 @@ from ..judge.timing import ProcessTime, at_shared_speed, on_same_host
 from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks, with_name
 from ..judge.verdict import STRUCTURE, Status, Verdict
 from ..results import Results, WorkloadResult
-from ..results.files import temporary_folder, unwritable
+from ..results.files import temporary_folder, write_atomically
 from ..run import Run, Timer, observe
 from . import Exit, note, revisions, say
 
-_FAILURES = 2  # of a state, each with an end that still works behind it: then the state is skipped
 _SHOWN = 5  # likely changes, where none is sure
 _CHANGES = (Status.REGRESSED, Status.IMPROVED)  # in order of preference
 _CLOCKS = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)  # the most exact one first
 _COMMIT = "%H%n%h %s%ncommit   %H%nauthor   %an <%ae>%ndate     %aI%nsubject  %s"
 
 
-class _Process(msgspec.Struct, frozen=True):
-    """A line of the state file: what one process measured of a state, or why it cannot be used."""
-
-    state: str
-    workload: WorkloadResult | None
-    failed: str = ""
-
-
 @dataclass(eq=False)
 class _State:
     """A commit, or a set of packages, and what was measured of it."""
 
-    name: str  # its key in the state file
+    name: str  # of its files, by a digest
     shown: str  # in one line
     change: str  # what it changes, for the answer
     run_process: Callable[[Sequence[str]], Results]  # of pytest, with these arguments
-    processes: list[_Process] = field(default_factory=list)
+    workloads: list[WorkloadResult] = field(default_factory=list)  # one of each process
+    failure: str = ""  # why it is skipped
 
     @property
     def runs(self) -> list[Run]:
-        return [each.workload.run for each in self.processes if each.workload and each.workload.run]
-
-    @property
-    def failures(self) -> list[str]:
-        return [each.failed.splitlines()[-1].strip() for each in self.processes if each.failed]
-
-    @property
-    def is_skipped(self) -> bool:
-        return len(self.failures) >= _FAILURES
+        return [each.run for each in self.workloads if each.run]
 
 
 def bisect(options: argparse.Namespace) -> Exit:
@@ -180,37 +165,14 @@ class _Search:
     def __init__(self, states: list[_State], options: argparse.Namespace) -> None:
         self._states, self._options, self._started = states, options, time.monotonic()
         self._ends = self._good, self._bad = states[0], states[-1]
-        self._remedy = f"add --state OTHER.jsonl, or delete {options.state}"
         question = {name: getattr(options, name) for name in ("workload", "suite", "pytest_arguments")}
-        self._header = json.dumps({"good": self._good.name, "bad": self._bad.name, **question}).encode() + b"\n"
-        self._read_file(options.state)
-        self._numbers = count(self._used + 1)  # of the processes
-
-    def _read_file(self, path: Path) -> None:
-        """Read the state file: a header, then one JSON line a process.
-
-        Raises `KernelgaugeError` if the file is of another question, or cannot be read.
-        """
-        content = path.read_bytes() if path.exists() else b""
-        if content and not content.startswith(self._header):
-            got, expected = (each.partition(b"\n")[0].decode(errors="replace") for each in (content, self._header))
-            what = "the state file is of another question"
-            raise KernelgaugeError(what, got=got, expected=expected, next_command=self._remedy)
-        whole = content[: content.rfind(b"\n") + 1]  # a process that was killed leaves a part of a line
-        lines = whole.removeprefix(self._header)
-        try:
-            processes = msgspec.json.Decoder(_Process).decode_lines(lines)
-        except msgspec.DecodeError as error:
-            raise KernelgaugeError("the state file is damaged", got=str(error), next_command=self._remedy) from error
-        for state in self._states:
-            state.processes += [each for each in processes if each.state == state.name]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if whole != content:
-            path.write_bytes(whole)
-
-    @property
-    def _used(self) -> int:
-        return sum(len(state.processes) for state in self._states)
+        question |= {"good": self._good.name, "bad": self._bad.name}
+        self._folder: Path = options.state / _digest(json.dumps(question))
+        for state in states:
+            for file in sorted(self._folder.glob(f"{_digest(state.name)}-*.json")):
+                with suppress(msgspec.DecodeError):  # it is measured again
+                    state.workloads.append(msgspec.json.decode(file.read_bytes(), type=WorkloadResult))
+        self._used = sum(len(state.workloads) for state in states)  # processes
 
     def conclude(self) -> Exit:
         """Search, and print the answer."""
@@ -233,8 +195,8 @@ class _Search:
             _say(f"undecided: the processes of the ends differ too much in {', '.join(judged.undecided)}")
         else:
             _say("nothing to bisect: the ends do not differ")
-        ends = sum(len(end.processes) for end in self._ends)
-        _say(f"{self._used} processes, {ends} of them of the ends   state: {self._options.state}")
+        ends = sum(len(end.workloads) for end in self._ends)
+        _say(f"{self._used} processes, {ends} of them of the ends   state: {self._folder}")
         return Exit.YES if is_found else Exit.NO
 
     # -- measure
@@ -255,7 +217,7 @@ class _Search:
         return judged
 
     def _judged(self, before: Sequence[Run], after: Sequence[Run], names: tuple[str, str]) -> JudgedSet:
-        limits = next(each.workload.limits for each in self._good.processes if each.workload)
+        limits = self._good.workloads[0].limits
         comparisons = LOOKS * max(1, len(before[0].samples))
         return judge_sets(before[0].workload, before, after, comparisons=comparisons, limits=limits, names=names)
 
@@ -264,27 +226,27 @@ class _Search:
         return not is_late and bool(self._used < self._options.processes)
 
     def _measure(self, state: _State, *selection: str, timer: Timer | None = None) -> None:
-        """Measure a state. A failure counts only if the good end still works behind it: otherwise the machine is at fault.
+        """Measure a state. One that fails is skipped if the good end still works behind it: otherwise the machine is at fault.
 
         `selection`: for ``-k``, and further arguments. `timer`: the time that must have been measured.
         """
-        note(f"process {next(self._numbers)}: {state.shown}")
+        self._used += 1
+        note(f"process {self._used}: {state.shown}")
         try:
-            process = _Process(state.name, self._measured(state, selection, timer))
+            workload = self._measured(state, selection, timer)
         except MeasurementError as error:
-            process = _Process(state.name, None, error.got or error.what)
+            failed = error.got or error.what
             if state in self._ends:
                 what = f"an end cannot be measured: {state.shown}"
                 expected = "both ends to build, and to run the workload that -k selects"
-                raise KernelgaugeError(what, got=process.failed, expected=expected) from error
-            note(f"  it fails: {process.failed.splitlines()[-1].strip()}")
+                raise KernelgaugeError(what, got=failed, expected=expected) from error
+            note(f"  it fails: {failed.splitlines()[-1].strip()}")
             self._measure(self._good, *selection, timer=timer)
-        try:
-            with self._options.state.open("ab") as file:
-                file.write((b"" if file.tell() else self._header) + msgspec.json.encode(process) + b"\n")
-        except OSError as error:
-            raise unwritable(self._options.state, error) from error
-        state.processes.append(process)
+            state.failure = failed.splitlines()[-1].strip()
+            return
+        name = f"{_digest(state.name)}-{time.time_ns()}.json"
+        write_atomically(self._folder / name, msgspec.json.encode(workload))
+        state.workloads.append(workload)
 
     def _measured(self, state: _State, selection: Sequence[str], timer: Timer | None) -> WorkloadResult:
         """Run one process. Raises `MeasurementError` if it fails, and `KernelgaugeError` if no other one would do better."""
@@ -306,8 +268,8 @@ class _Search:
         earlier = self._good.runs[0] if self._good.runs else run
         environment = compare(earlier.fingerprint, run.fingerprint, without=SET_BY_CODE)
         if earlier.place != run.place or not (environment.identical or self._options.packages):
-            what, got = "the state file is of another machine or environment", f"{run.place}; {environment}"
-            raise KernelgaugeError(what, got=got, expected=earlier.place, next_command=self._remedy)
+            what, got = "what was measured earlier is of another machine or environment", f"{run.place}; {environment}"
+            raise KernelgaugeError(what, got=got, expected=earlier.place, next_command=f"rm -r {self._folder}")
         # How often something recompiles depends on how long it was measured: whether it does is what counts.
         counts = msgspec.structs.replace(run.counts, recompiles=min(1, run.counts.recompiles))
         run = msgspec.structs.replace(run, counts=counts, ops=(), work=())  # which nobody reads here
@@ -327,7 +289,7 @@ class _Search:
             verdicts = {pair: _structure(*(self._states[index].runs[0] for index in pair)) for pair in pairwise(known)}
             changes = {pair: verdict for pair, verdict in verdicts.items() if verdict.status is not Status.PASS}
             inner = ((abs(low + high - 2 * index), index) for low, high in changes for index in range(low + 1, high))
-            left = [each for each in inner if not self._states[each[1]].is_skipped]
+            left = [each for each in inner if not self._states[each[1]].failure]
             if not left or not self._may_go_on():
                 break
             self._measure(self._states[min(left)[1]], self._options.workload, *marks)  # the one in the middle
@@ -357,7 +319,7 @@ class _Search:
                 each for each in self._states if each.runs and _structure(first, each.runs[0]).status is not Status.PASS
             ]
             times = [
-                None if state.is_skipped or state in third else on_same_host(times_of(state), usual)
+                None if state.failure or state in third else on_same_host(times_of(state), usual)
                 for state in self._states
             ]
             values = [None if of_state is None else [each.logarithm for each in of_state] for of_state in times]
@@ -397,7 +359,7 @@ class _Search:
             return True
         _say(f"\n{high - low} suspects are left   {text}")
         for state in self._states[low + 1 : high + 1]:
-            _say(f"  {state.shown}" + (f"   skipped: {state.failures[-1]}" if state.failures else ""))
+            _say(f"  {state.shown}" + (f"   skipped: {state.failure}" if state.failure else ""))
         return False
 
 
@@ -415,6 +377,10 @@ def _followed(verdicts: Sequence[Verdict], undecided: Sequence[str] = ()) -> Tim
         if verdict.status is change:
             return timer
     return None
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:12]
 
 
 def _structure(before: Run, after: Run) -> Verdict:

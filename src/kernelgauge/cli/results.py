@@ -137,9 +137,10 @@ def _merge(options: argparse.Namespace) -> Exit:
 
 
 def _add(options: argparse.Namespace) -> Exit:
-    from ..results.history import add_to_history, open_history
+    from ..results.files import open_location
+    from ..results.history import add_to_history
 
-    open_history(options.to)  # so that an invalid address is not reported for each of the results
+    open_location(options.to)  # so that an invalid address is not reported for each of the results
     code = Exit.YES
     for file in find_results(options.results):
         try:
@@ -148,8 +149,7 @@ def _add(options: argparse.Namespace) -> Exit:
             code = Exit.NO
             note(f"refused: {_refusal(file, error)}")
         else:
-            for key, is_new in added.items():
-                say(f"{'added' if is_new else 'already there'}: {printable(key)}")
+            say("\n".join(f"added: {printable(key)}" for key in added))
     return code
 
 

@@ -17,7 +17,7 @@ from ..errors import KernelgaugeError, MeasurementError, printable
 from ..results.files import temporary_folder
 from . import Commands, Exit
 
-_STATE = Path("reports", "bisect", "state.jsonl")
+_STATE = Path("reports", "bisect")
 _SHOWN_LINES = 15  # of a program that failed
 
 
@@ -53,7 +53,7 @@ def add_commands(commands: Commands) -> None:
     lists = "outputs of 'pip freeze' instead of revisions, from good to bad: one package after the other is installed as in "
     add("--packages", nargs="+", default=[], type=Path, metavar="LIST", help=lists + "the next list")
     add("-k", dest="workload", required=True, metavar="WORKLOAD", help="its id, or as in pytest")
-    add("--state", type=Path, default=_STATE, metavar="FILE", help=f"what was measured so far (default: {_STATE})")
+    add("--state", type=Path, default=_STATE, metavar="DIR", help=f"of what was measured so far (default: {_STATE})")
 
     for parser, command, most, counted in (
         (comparing, "compare", 12, "of each side"),

@@ -74,9 +74,7 @@ def add_commands(commands: Commands) -> None:
     )
     publish.add_argument("reports", type=Path, metavar="REPORTS", help="for example reports/latest")
     publish.add_argument("destination", metavar="DEST")
-    publish.add_argument(
-        "--public-url", metavar="URL", help="the public address of DEST, for the links; not needed for hf://"
-    )
+    publish.add_argument("--public-url", metavar="URL", help="the public address of DEST, for the links")
     publish.set_defaults(command=_publish)
 
 
@@ -240,48 +238,23 @@ def _open(path: Path) -> Exit:
 
 def _publish(options: argparse.Namespace) -> Exit:
     """Copy a folder of reports, or one trace. Each trace gets a Perfetto link if it has a public address."""
-    import fsspec  # type: ignore[import-untyped]
+    from ..results.files import put_files
 
-    source, destination, public_url = options.reports, options.destination, options.public_url
-    files = _published_files(source)
+    source, url = options.reports, options.public_url
+    paths = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
+    folder = source.parent if source.is_file() else source
+    files = {path.relative_to(folder).as_posix(): path for path in paths if not path.is_symlink()}
+    files = {key: path for key, path in files.items() if "/." not in f"/{key}"}
     if not files:
         raise KernelgaugeError("nothing to publish", where=printable(str(source)), next_command="pytest perf")
-    if not destination:  # fsspec would take the current folder
-        raise KernelgaugeError("no destination", expected="a folder, or a URL such as s3://BUCKET/PREFIX")
-    if public_url is not None and not public_url.startswith("https://"):
-        raise KernelgaugeError("the Perfetto UI fetches from https:// only", got=printable_url(public_url))
-    try:
-        store, base = fsspec.core.url_to_fs(destination)
-        targets = {key: f"{base.rstrip('/')}/{key}" for key in files}
-        if not store.async_impl:  # async stores have no folders, and s3fs would create a missing bucket
-            for folder in {target.rpartition("/")[0] for target in targets.values()}:
-                store.makedirs(folder, exist_ok=True)
-        store.put([str(path) for path in files.values()], list(targets.values()))
-        traces = {key: target for key, target in targets.items() if key.endswith(".json.gz") or source.is_file()}
-        urls: list[str] = []
-        if public_url is not None:
-            urls = [f"{public_url.rstrip('/')}/{quote(key)}" for key in traces]
-        elif destination.startswith("hf://"):
-            urls = [store.url(target) for target in traces.values()]
-    except Exception as error:  # the errors of botocore or google.auth are no OSError
-        raise KernelgaugeError(
-            "cannot publish the reports",
-            where=printable_url(destination),
-            got=printable_url(f"{type(error).__name__}: {error}"),
-            next_command="kernelgauge publish REPORTS DEST   (run it again: it overwrites the files already copied)",
-        ) from error
-    count = f"{len(files)} {'file' if len(files) == 1 else 'files'}"
-    say("\n".join([f"{count} -> {printable_url(destination)}", *map(_perfetto_link, urls)]))
+    if url is not None and not url.startswith("https://"):
+        raise KernelgaugeError("the Perfetto UI fetches from https:// only", got=printable_url(url))
+    put_files(options.destination, ((key, path.read_bytes()) for key, path in files.items()))
+    say(printable_url(f"{len(files)} {'file' if len(files) == 1 else 'files'} -> {options.destination}"))
+    for key in files:
+        if url is not None and (key.endswith(".json.gz") or source.is_file()):
+            say(_perfetto_link(f"{url.rstrip('/')}/{quote(key)}"))
     return Exit.YES
-
-
-def _published_files(source: Path) -> dict[str, Path]:
-    """Return the files to publish, by their path below the destination: no hidden ones, and no symbolic links."""
-    if source.is_file():
-        return {source.name: source}
-    files = (path for path in sorted(source.rglob("*")) if path.is_file() and not path.is_symlink())
-    found = {path.relative_to(source).as_posix(): path for path in files}
-    return {key: path for key, path in found.items() if "/." not in f"/{key}"}
 
 
 def _perfetto_link(url: str) -> str:

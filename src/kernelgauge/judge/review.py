@@ -39,7 +39,6 @@ class Action(str, Enum):
 
     CREATE = "create"
     UPDATE = "update"
-    TRIM = "trim"  # the suite no longer declares the workload
     KEEP = "keep"  # nothing moved beyond noise: the file stays as it is, byte for byte
 
 
@@ -51,13 +50,13 @@ class Group(str, Enum):
     CONFIGURATION = "configuration"  # same kernels, other launch configuration
     KERNELS = "kernels"  # other kernels, or other counts
     NEW = "new"
-    VANISHED = "vanished"
+    VANISHED = "vanished"  # the suite no longer declares it: its file stays until somebody removes it
     NOT_MEASURED = "not-measured"
 
 
 @dataclass(frozen=True)
 class PlannedChange:
-    """One file of the plan. `baseline` is what would be written; None for TRIM and KEEP."""
+    """One file of the plan. `baseline` is what would be written; None for KEEP."""
 
     action: Action
     workload: str

@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError("each process of a calibration measures alone: run it without -n and --dist")
         from .workers import Controller
 
-        config.pluginmanager.register(Controller(session), _CONTROLLER)
+        config.pluginmanager.register(Controller(session, config), _CONTROLLER)
 
 
 def _writer(config: pytest.Config, *, has_terminal: bool = True, is_urgent: bool = False) -> Callable[[str], None]:
@@ -110,7 +110,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             if ours.options.worker:
                 from .workers import prepare_worker
 
-                prepare_worker(ours, config, session.items)
+                prepare_worker(ours)
             ours.prepare()
             ours.artifacts.empty()
 
@@ -121,13 +121,6 @@ def _runs_tests(config: pytest.Config) -> bool:
     options = config.option
     shows_fixtures = options.showfixtures or options.show_fixtures_per_test
     return not (failed or options.collectonly or options.setuponly or shows_fixtures)  # --setup-plan sets setuponly
-
-
-@pytest.hookimpl(optionalhook=True, tryfirst=True)
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    from .workers import count_workers
-
-    return count_workers(config)
 
 
 # -- how they end -----------------------------------------------------------------------------------------------------

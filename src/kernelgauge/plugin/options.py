@@ -37,6 +37,7 @@ class Options:
         measuring_arguments: those that a proposed command must repeat to measure the same.
         share: the part of the suite that this run measures, and of how many: (2, 4) is the second of four. None: all.
         worker: of pytest-xdist; empty: the only process. `neighbours`: how many workers there are beside it.
+        worker_share: the part of that share which this worker measures.
     """
 
     root: Path
@@ -57,6 +58,7 @@ class Options:
     measuring_arguments: tuple[str, ...] = ()
     share: tuple[int, int] | None = None
     worker: str = ""
+    worker_share: tuple[int, int] | None = None
     neighbours: int = 0
 
     @cached_property
@@ -112,6 +114,7 @@ def options_of(config: pytest.Config) -> Options:
         ),
         share=_parsed("--perf-shard", shard, _share, "I/N, for example 2/4") if shard else None,
         worker=worker.get("workerid", ""),
+        worker_share=worker.get(f"{_INI}share"),
         neighbours=worker.get("workercount", 1) - 1,
     )
 

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from ..baselines.acceptance import Mode, Plans, plan_update, written_text
+from ..baselines.acceptance import Mode, plan_update, written_text
 from ..baselines.imports import LOADED, loaded_modules
-from ..baselines.selection import matcher
 from ..errors import BaselineError, KernelgaugeError, printable
-from ..judge.review import Action, Reviewed
 from ..judge.verdict import Status
 from ..report.baselines import plan_table
 from ..report.markdown import summary_markdown
@@ -87,7 +85,7 @@ class Recorder:
         if not self._options.update or results.was_cut_short:
             return []
         try:
-            plans, _, _ = self._planned(results)
+            plans, _ = plan_update([results], self._session.store, Mode.UPDATE)
         except BaselineError:  # the update says so
             return []
         return [change.workload for plan in plans.values() for change in plan]
@@ -155,7 +153,7 @@ class Recorder:
             again = f"kernelgauge history add {self._session.artifacts.folder} --to {location}"
             self._fail(f"{error}\nadd it later: {again}")
             return
-        for name in (name for name, is_new in added.items() if is_new):
+        for name in added:
             self._reporter.write_line(f"history: {printable(f'{location}/{name}')}")
 
     def _update(self, results: Results) -> None:
@@ -164,7 +162,7 @@ class Recorder:
             return
         try:
             with self._session.store.locked():
-                plans, refused, left = self._planned(results)
+                plans, refused = plan_update([results], self._session.store, Mode.UPDATE)
                 plan = [change for changes in plans.values() for change in changes]
                 lines = [f"not stored: {each.workload}: {reason}" for each in refused for reason in each.doubts]
                 if refused:
@@ -172,7 +170,7 @@ class Recorder:
                     self._warn(
                         "\n".join([*lines, f"mend what failed, or measure it again on a quiet machine, or {force}"])
                     )
-                if results.fingerprint is None or all(change.action is Action.TRIM for change in plan):
+                if results.fingerprint is None or not plan:
                     raise KernelgaugeError(
                         "nothing to store: no workload that was measured may become a baseline",
                         next_command=self._session.suites.command(suites=results.declared),
@@ -185,25 +183,6 @@ class Recorder:
             return
         folder = self._session.shown(self._session.store.path(results.fingerprint.device, "x").parent)
         self._reporter.write_line(written_text(plans, folder), green=True)
-        if left:
-            self._reporter.write_line(
-                f"no longer declared, and kept because this run does not select them: {', '.join(left)}"
-            )
-
-    def _planned(self, results: Results) -> tuple[Plans, list[Reviewed], list[str]]:
-        """Return the plan of an update, what it refuses, and the vanished workloads that the run does not select."""
-        left: list[str] = []
-        config = self._reporter.config
-        matches, is_of_tests = matcher(config.option.keyword), any("::" in each for each in config.args)
-
-        def selects(workload: str) -> bool:
-            is_selected = not is_of_tests and matches(workload)
-            if not is_selected:
-                left.append(workload)
-            return is_selected
-
-        plans, refused = plan_update([results], self._session.store, Mode.UPDATE, selects)
-        return plans, refused, left
 
 
 def keep_part(session: Session, config: pytest.Config) -> None:

@@ -22,7 +22,7 @@ import msgspec
 
 from .. import __version__
 from ..baselines import BaselineStore
-from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, SuitesError, WorkloadUnavailable
+from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, WorkloadUnavailable
 from ..judge.baseline import compare
 from ..judge.cause import cause_reasons, compile_causes
 from ..judge.structure import judge_structure, mismatches
@@ -32,11 +32,11 @@ from ..judge.verdict import DECLARED, MEASUREMENT, NUMERICS, REASON_WIDTH, STRUC
 from ..measure.nvml import digest_of, visible_gpus
 from ..measure.settings import Settings
 from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, revision
-from ..results.files import FolderLock, GpuLock
+from ..results.files import FolderLock, GpuLock, open_location
 from ..run import Fingerprint, Run, Sample, Timer
 from ..workload import Workload
 from .options import Options
-from .suites import Suites, group_of
+from .suites import Suites
 
 if TYPE_CHECKING:
     from ..measure.device import Device, DeviceChoice
@@ -113,15 +113,10 @@ class Session:
         return msgspec.structs.replace(self.device.fingerprint(), deterministic=self.options.deterministic)
 
     def prepare(self) -> None:
-        """Find out before minutes of measuring whether the results can be written.
-
-        Raises `StorageError`, and `ResultsError` for an invalid address of a history.
-        """
+        """Find out before minutes of measuring whether the results can be written. Raises `StorageError`."""
         if not self.options.worker:
             if self.options.history is not None:
-                from ..results.history import open_history
-
-                open_history(self.options.history)
+                open_location(self.options.history)
             self._folder_lock.hold(self.waiting)
         self.artifacts.prepare()
         self._commit = revision(self.options.root)  # that of now: it may move while the suite runs
@@ -144,7 +139,7 @@ class Session:
     def run(self, workload: Workload) -> Run:
         """Return what was measured of a workload so far, its latency included.
 
-        All selected workloads are measured together, once; a worker measures the variants of one group.
+        All selected workloads are measured together, once.
         Raises the error that ended this one's measurement.
         """
         return self._with_latency(self._result(workload).run)
@@ -152,8 +147,6 @@ class Session:
     def _result(self, workload: Workload) -> Measured:
         if workload.id not in self._measured:
             together = [each for each in self.selected if each.id not in self._measured]
-            if self.options.worker:
-                together = [each for each in together if group_of(each) == group_of(workload)]
             # Another one to compare with, which this run has no tests for, is measured alone.
             self._measure(together if workload in together else [workload])
         result = self._measured[workload.id]
@@ -340,9 +333,6 @@ class Session:
         workload, subject = self.suites.workloads[run.workload], STRUCTURE if timer is None else run.label(timer)
         try:
             baseline = self.store.load(run.fingerprint.device, run.workload)
-            self.suites.require_own(baseline)
-        except SuitesError as error:
-            return Verdict(Status.INVALID, run.workload, subject, error.what, _reasons(error))
         except BaselineError as error:
             # An update is about to replace the file, so it is no reason to refuse the run.
             status = Status.NO_BASELINE if self.options.accepts else Status.INVALID

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from ..errors import KernelgaugeError, SuitesError
-from ..judge.baseline import Baseline
+from ..errors import KernelgaugeError
 from ..workload import Workload
 from .options import Options
 
@@ -117,18 +116,6 @@ class Suites:
     def is_in_matrix(self, workload: Workload) -> bool:
         return self.options.full_matrix or workload.matrix == "default"
 
-    def require_own(self, baseline: Baseline | None) -> None:
-        """Raise `SuitesError` if a baseline belongs to another suite, which is still there: it was not moved."""
-        if baseline is None or baseline.suite == self.suite_of[baseline.workload]:
-            return
-        if (self.options.root / baseline.suite / "conftest.py").exists():
-            raise SuitesError(
-                "two suites share this baseline",
-                got=f"{baseline.workload} in {baseline.suite}, which recorded it, and in {self.suite_of[baseline.workload]}",
-                expected="another module or variant in one of them, or a folder of baselines for each",
-                next_command="pytest SUITE -o kernelgauge_baselines=DIR",
-            )
-
     def sibling(self, workload: Workload, **changes: object) -> Workload:
         """Return the workload that differs in these fields only, for example ``variant="eager"``.
 
@@ -151,8 +138,8 @@ class Suites:
         selected = [item for item in items if not (_needs_gpu(item, self.options) and self.options.is_on_cpu)]
         if self.options.calibrating:
             selected = [item for item in selected if _calibrates(item)]
-        if self.options.share:  # every machine divides the suite alike; the first one runs all other tests
-            index, count = self.options.share
+        # Every machine and every worker divides the suite alike; the first one runs all other tests.
+        for index, count in filter(None, (self.options.share, self.options.worker_share)):
             groups = list(dict.fromkeys(map(group_of, sorted(workloads_of(selected), key=str))))[index - 1 :: count]
             selected = [
                 item

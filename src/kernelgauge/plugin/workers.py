@@ -1,50 +1,28 @@
-"""Under pytest-xdist: a GPU for each worker, a worker for each group of workloads, and one result of all workers.
+"""Under pytest-xdist: a worker for each GPU, a share of the suite for each worker, and one result of all workers.
 
-Imported only there: pytest-xdist is optional.
-Variants that a suite compares are one group, so that one GPU measures them. Tests of anything else are distributed as
-without us. The groups are no `xdist_group` marks: pytest-xdist 3.8 puts those into the ids of tests, and pytest 9.2
-ignores what it writes there.
+Imported only there. Each worker collects the whole suite and runs its share of it (`Suites.select`), as a machine does with
+--perf-shard: that is what pytest-xdist calls ``--dist each``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
-from xdist.scheduler import (  # type: ignore[import-untyped]
-    LoadFileScheduling,
-    LoadGroupScheduling,
-    LoadScopeScheduling,
-)
 
 from ..errors import KernelgaugeError, ResultsError
 from ..measure.nvml import VISIBLE, visible_gpus
 from ..results import NAME, Results, TestResult, read_results
-from ..results.files import write_atomically
 from ..results.merge import copy_traces, join, with_traces_in
 from .record import refusing
 from .session import Session
-from .suites import group_of, workload_of
-
-_HAS_SUITE = "kernelgauge_has_suite"
-_TESTS = "tests.json"  # in the folder of a worker: the group and the workload of each test, by pytest's id
 
 
-def has_suite(config: pytest.Config) -> bool:
+def _has_suite(config: pytest.Config) -> bool:
     """Return whether a `conftest.py` that pytest has loaded declares workloads: before collection, that of a named folder."""
     return bool(config.hook.pytest_kernelgauge_workloads.get_hookimpls())
-
-
-def count_workers(config: pytest.Config) -> int | None:
-    """Return how many workers ``-n auto`` starts: one for each GPU. None: there are tests of something else."""
-    declaring = config.hook.pytest_kernelgauge_workloads.get_hookimpls()
-    folders = [Path(file).parent for each in declaring if (file := getattr(each.plugin, "__file__", None))]
-    paths = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
-    is_all = all(any(path.is_relative_to(folder) for folder in folders) for path in paths)
-    return max(1, len(_gpus(config))) if is_all else None
 
 
 def _gpus(config: pytest.Config) -> tuple[str, ...]:
@@ -52,23 +30,27 @@ def _gpus(config: pytest.Config) -> tuple[str, ...]:
     return () if device == "cpu" else visible_gpus()
 
 
-# -- the controller ---------------------------------------------------------------------------------------------------
-
-
 class Controller:
     """Hooks of the process that starts the workers, and measures nothing itself."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, config: pytest.Config) -> None:
         self._session = session
-        # Group and workload by pytest's id, as the first worker tells them.
-        self._tests: dict[str, tuple[str, str]] = {}
-        self._scheduler: Any = None
+        self._started = 0  # workers
+        self._collected = 0  # tests, by all of them
+        if _has_suite(config):
+            self._is_asked_for_each = config.option.dist == "each"
+            config.option.dist = "each"
+            # The next worker would measure all of the share again, and die where this one died.
+            config.option.maxworkerrestart = "0"
+            if config.option.numprocesses:  # two workers would disturb each other on one GPU, and on a host
+                del config.option.tx[max(1, len(_gpus(config))) :]
 
     @pytest.hookimpl(tryfirst=True)  # before the workers are started
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        if has_suite(session.config):
+        self._session_of_pytest = session
+        if _has_suite(session.config):
             with refusing(session.config):
-                if session.config.getoption("dist") == "each":
+                if self._is_asked_for_each:
                     raise KernelgaugeError(
                         "--dist each measures each workload on every GPU, and a run has one result of each",
                         next_command="CUDA_VISIBLE_DEVICES=0 pytest perf -o kernelgauge_reports=reports/gpu0",
@@ -77,31 +59,31 @@ class Controller:
 
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[Any]) -> None:
         """Before the worker imports anything of a suite: CUDA reads the variable once."""
-        gpus = _gpus(config) if has_suite(config) else ()
+        gpus = _gpus(config) if _has_suite(config) else ()
         for place, spec in enumerate(specs):
             if gpus and spec.popen:  # a worker on another machine has GPUs of its own
                 spec.env[VISIBLE] = gpus[place % len(gpus)]
 
     def pytest_configure_node(self, node: Any) -> None:
-        node.workerinput[_HAS_SUITE] = has_suite(node.config)
+        if _has_suite(node.config):
+            self._started += 1
+            node.workerinput["kernelgauge_share"] = (self._started, len(node.nodemanager.specs))
         node.workerinput["kernelgauge_arguments"] = list(self._session.options.arguments)
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
-        if has_suite(config):
-            self._scheduler = OneWorkerOnEachGpu(config, log, self._tests)
-        return self._scheduler
-
-    def pytest_xdist_node_collection_finished(self, node: Any) -> None:
-        tests = self._session.artifacts.of_worker(node.gateway.id).folder / _TESTS
-        if not self._tests and tests.exists():  # it has workloads to measure
-            self._tests.update(msgspec.json.decode(tests.read_bytes()))
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        self._collected += len(ids)
+        if self._session.artifacts.of_worker(node.gateway.id).folder.exists():  # it has workloads to measure
             with refusing(node.config):
                 self._session.artifacts.empty()
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
+        if self._started:  # pytest-xdist takes the number of the worker that was last, which may have no test
+            self._session_of_pytest.testscollected = self._collected
+
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
         # Its worker's part lacks it.
-        _, workload = self._tests.get(crashitem, (None, None))
+        workload = crashitem.partition("[")[2].removesuffix("]") or None
         crashed = TestResult(crashitem, workload, "failed", 0.0, said=str(report.longrepr))
         self._session.tests[crashitem] = [crashed]
 
@@ -114,7 +96,7 @@ class Controller:
         """
         own, folder = self._session.results(exit_status), self._session.artifacts.workers
         parts: list[Results] = []
-        warnings = list(self._scheduler.warnings()) if self._scheduler is not None else []
+        warnings = [f"a worker died in {test}: the rest of its share was not run" for test in self._session.tests]
         for file in sorted(folder.glob(f"*/{NAME}")):
             try:
                 parts.append(with_traces_in(read_results(file), str(file.parent)))
@@ -135,90 +117,16 @@ class Controller:
         )
 
 
-class OneWorkerOnEachGpu(LoadScopeScheduling):  # type: ignore[misc]
-    """Runs each group of workloads on one worker, and one worker on each GPU.
-
-    The first worker that gets work on a GPU keeps that GPU while it lives: two would disturb each other. The other workers
-    run the other tests, in the order and the scopes that ``--dist`` asks for.
-
-    `tests`: group and workload by pytest's id; complete when the first worker has collected.
-    """
-
-    workqueue: Any
-    assigned_work: Any
-
-    def __init__(self, config: pytest.Config, log: Any, tests: Mapping[str, tuple[str, str]]) -> None:
-        super().__init__(config, log)
-        self._tests = tests
-        self._timing: dict[object, Any] = {}  # workers, by GPU
-        self._lost: list[str] = []
-        of_others = {"loadfile": LoadFileScheduling, "loadscope": LoadScopeScheduling}
-        self._of_others = of_others.get(config.getoption("dist"), LoadGroupScheduling)
-
-    def _split_scope(self, nodeid: str) -> str:
-        return self._tests[nodeid][0] if nodeid in self._tests else str(self._of_others._split_scope(self, nodeid))
-
-    def _gpu(self, node: Any) -> object:
-        spec = node.gateway.spec
-        return spec.env.get(VISIBLE) if spec.popen else spec.id
-
-    def _assign_work_unit(self, node: Any) -> None:
-        # A worker begins a test when it knows the next one, so one test alone would never begin.
-        while self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
-            if self._timing.setdefault(self._gpu(node), node) is not node:
-                other = next((scope for scope, tests in self.workqueue.items() if not tests.keys() & self._tests), None)
-                if other is None:
-                    node.shutdown()
-                    return
-                self.workqueue.move_to_end(other, last=False)
-            super()._assign_work_unit(node)
-
-    def _place_of(self, node: Any) -> tuple[str, str | None]:
-        """Return the scope and the test that a worker is at. None: it has nothing to do."""
-        work = self.assigned_work[node].items()
-        return next(((scope, test) for scope, tests in work for test, done in tests.items() if not done), ("", None))
-
-    def remove_node(self, node: Any) -> str | None:
-        """Return the test that a worker died in. The rest of its group is not run: it might kill the next worker too."""
-        if self._timing.get(self._gpu(node)) is node:
-            del self._timing[self._gpu(node)]
-        scope, died_in = self._place_of(node)
-        work = self.assigned_work.pop(node)
-        if died_in is None:
-            return None
-        work[scope][died_in] = True
-        if died_in in self._tests:
-            del work[scope]
-            self._lost.append(f"worker {node.gateway.id} died in the tests of {scope}: they are not run again")
-        # What is complete would be assigned again, as work without a test, which never ends.
-        self.workqueue.update({name: tests for name, tests in work.items() if not all(tests.values())})
-        for other in self.assigned_work:
-            self._reschedule(other)
-        return died_in
-
-    def warnings(self) -> Iterator[str]:
-        """Yield the groups that were not run to their end."""
-        yield from self._lost
-        for node in self.assigned_work:
-            group, test = self._place_of(node)
-            if test in self._tests:
-                yield f"worker {node.gateway.id} was in the tests of {group} when the run ended"
-
-
-# -- a worker ---------------------------------------------------------------------------------------------------------
-
-
-def prepare_worker(session: Session, config: pytest.Config, items: Iterable[pytest.Item]) -> None:
-    """Tell the controller which tests belong together. Raises `StorageError` if that cannot be written.
+def prepare_worker(session: Session) -> None:
+    """Tell the controller, by a folder, that this worker measures.
 
     Raises `KernelgaugeError` if the controller knew of no suite: this worker would share its GPU with the others.
     """
-    if not config.workerinput.get(_HAS_SUITE):  # type: ignore[attr-defined]
+    if session.options.worker_share is None:
         raise KernelgaugeError(
             "several workers found workloads that nobody had divided among them",
             got="a suite below the folders that pytest was given",
             expected="the suite's own folder",
             next_command="pytest perf -n 2   (name the folder whose conftest.py declares the workloads)",
         )
-    tests = {item.nodeid: (group_of(workload), workload.id) for item in items if (workload := workload_of(item))}
-    write_atomically(session.artifacts.folder / _TESTS, msgspec.json.encode(tests))
+    session.artifacts.folder.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from ..trace.kernel import configuration_text
 from .page import Column, table
 from .wording import counted
 
-_ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.TRIM: "red", Action.KEEP: "dim"}
+_ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.KEEP: "dim"}
 _GROUPS = {  # heading and style
     Group.SAME_SPEED: ("same kernels, same speed", "green"),
     Group.SPEED: ("same kernels, slower or faster", "yellow"),

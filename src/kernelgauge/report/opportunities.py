@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..errors import printable
 from ..judge.baseline import Likeness
 from ..results import Results, WorkloadResult
 from ..run import Run, Timer
 from ..trace.work import DeviceLimits, LimitShare, share_of_limit
-from .wording import percent, us
+from .wording import percent
 
 _LEAST_SHARE = 0.03  # of the workload's time: less is not worth a line
 _TRACES = "reports/latest/traces"  # where a run leaves them, unless the project has another folder
@@ -33,10 +32,6 @@ class Opportunity(NamedTuple):
     @property
     def share(self) -> float:
         return self.saves_us / self.total_us
-
-    def __str__(self) -> str:
-        saves = f"{us(self.saves_us)} us ({percent(self.share)}, {'at most' if self.is_bound else 'measured'})"
-        return printable(f"{self.workload}: {self.text}: {saves}") + f"\n  {printable(self.command)}"
 
 
 def opportunities(results: Results) -> list[Opportunity]:

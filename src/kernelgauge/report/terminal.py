@@ -12,7 +12,6 @@ from ..judge.verdict import Status
 from ..results import Results
 from ..run import Timer
 from .findings import verdicts
-from .opportunities import opportunities
 from .page import Column, render, table
 from .wording import (
     Row,
@@ -35,7 +34,6 @@ _STYLES: dict[Status | None, str] = {
     Status.INCOMPARABLE: "yellow",
     Status.NO_BASELINE: "yellow",
 }
-_MOST_FASTER = 3
 
 
 def summary(results: Results, *, width: int, color: bool, failures: bool, recorded: Collection[str] = ()) -> str:
@@ -51,9 +49,6 @@ def summary(results: Results, *, width: int, color: bool, failures: bool, record
     if failures:
         lines += map(str, verdicts(results, failing=True))
     lines += _remarks(results)
-    if faster := opportunities(results):
-        lines.append("could be faster (nothing of this fails a test; the report has the rest):")
-        lines += ["  " + str(one).replace("\n", "\n  ") for one in faster[:_MOST_FASTER]]
     return "\n".join([*lines, *notes(results), *(f"warning: {printable(warning)}" for warning in results.warnings)])
 
 

@@ -1,20 +1,19 @@
-"""Files and locks: replace files whole, and let one run at a time use a GPU or a folder."""
+"""Files, buckets and locks: replace files whole, and let one run at a time use a GPU or a folder."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ..errors import StorageError
+from ..errors import KernelgaugeError, StorageError, printable_url
 
 # -- names ------------------------------------------------------------------------------------------------------------
 
@@ -89,24 +88,53 @@ def unwritable(path: Path, error: OSError, *, elsewhere: str | None = None) -> S
     )
 
 
-_TEMPORARY, _ALIVE = "kernelgauge-run-", ".alive"
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Make a folder that is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="kernelgauge-run-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+# -- folders and buckets ----------------------------------------------------------------------------------------------
+
+
+def open_location(location: str) -> tuple[Any, str]:
+    """Return the file system and the path of a folder, or of a URL of fsspec. Raises `StorageError` if it is invalid."""
+    import fsspec  # type: ignore[import-untyped]
+
+    with store_errors("invalid location", location):
+        if not location or location.startswith("://") or location.endswith("://"):  # fsspec: the current folder
+            raise ValueError("no folder, and no URL such as s3://BUCKET/PREFIX")
+        store, base = fsspec.core.url_to_fs(location)
+        store.invalidate_cache()  # others write at the same time
+        return store, base.rstrip("/")
+
+
+def put_files(location: str, contents: Iterable[tuple[str, bytes]]) -> None:
+    """Write files by their path below a folder or a URL of fsspec. Raises `StorageError` if one cannot be written."""
+    store, base = open_location(location)
+    for key, content in contents:
+        target = f"{base}/{key}"
+        with store_errors("cannot write", f"{location.rstrip('/')}/{key}"):
+            if "file" in store.protocol:
+                write_atomically(Path(target), content)
+                continue
+            if not store.async_impl:  # async stores have no folders, and s3fs would create a missing bucket
+                store.makedirs(target.rpartition("/")[0], exist_ok=True)
+            store.pipe_file(target, content)
 
 
 @contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Make a folder that is removed at the end. Remove those of processes that were killed, with worktrees of git in them."""
-    for alive in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*/{_ALIVE}"):
-        with suppress(OSError, Timeout), FileLock(alive, timeout=0):
-            for tree in alive.parent.glob("*/.git"):
-                remove = ["git", "-C", str(tree.parent), "worktree", "remove", "--force", "--force", str(tree.parent)]
-                subprocess.run(remove, capture_output=True, check=False)
-            shutil.rmtree(alive.parent, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
+def store_errors(what: str, location: str) -> Iterator[None]:
+    """Raise `StorageError` for any error of a store: those of botocore or google.auth are no OSError."""
     try:
-        with FileLock(folder / _ALIVE):
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        yield
+    except KernelgaugeError:
+        raise
+    except Exception as error:
+        got = printable_url(f"{type(error).__name__}: {error}")
+        expected = "a folder, or a URL that fsspec knows"
+        raise StorageError(what, where=printable_url(location), got=got, expected=expected) from error
 
 
 # -- locks ------------------------------------------------------------------------------------------------------------
