@@ -22,7 +22,7 @@ import msgspec
 
 from .. import __version__
 from ..baselines import BaselineStore
-from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, WorkloadUnavailable
+from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, SuitesError, WorkloadUnavailable
 from ..judge.baseline import compare
 from ..judge.cause import cause_reasons, compile_causes
 from ..judge.structure import judge_structure, mismatches
@@ -333,6 +333,9 @@ class Session:
         workload, subject = self.suites.workloads[run.workload], STRUCTURE if timer is None else run.label(timer)
         try:
             baseline = self.store.load(run.fingerprint.device, run.workload)
+            self.suites.require_own(baseline)
+        except SuitesError as error:
+            return Verdict(Status.INVALID, run.workload, subject, error.what, _reasons(error))
         except BaselineError as error:
             # An update is about to replace the file, so it is no reason to refuse the run.
             status = Status.NO_BASELINE if self.options.accepts else Status.INVALID
