@@ -115,6 +115,8 @@ def print_other_suites(change: Callable[[Suite], Suite], *, show: bool) -> None:
     )
     for name, pairs in designs(archive)[:3]:
         print_design(name, pairs, show=show)
+    (first,), (again,) = (read_suites([DATA / "side_by_side" / f"{name}.json.gz"]) for name in ("recorded", "again"))
+    print_design("gallery on an H100 beside another suite", [(change(again), (change(first),))], show=show)
     print(f"{len(h100)} processes of an H100, a model whose noise the rule does not know")
     for name, pairs in designs(h100)[:2]:
         print_design(name, pairs, show=show)

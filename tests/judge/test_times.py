@@ -177,7 +177,7 @@ def test_gpus_of_one_host_count_as_one() -> None:
         (times(2.0), "there", "NOT_JUDGED", "does not know this machine"),
         (times(2.0), "here", "REGRESSED", ""),
         (times(1.2), "here", "PASS", ""),
-        ((120.0, 400.0, 90.0, 350.0), "here", "NOT_JUDGED", "scatter too much on this CPU"),
+        ((120.0, 400.0, 90.0, 350.0), "here", "NOT_JUDGED", "scatter too much on this host"),
     ],
 )
 def test_cpu_time_is_judged_on_its_quiet_host_only(
@@ -280,3 +280,19 @@ def test_time_of_other_kernels_says_what_to_look_for() -> None:
         ("next", "make each call launch the same: look for a recompile"),
     ]
     assert "nvidia-smi" in str(not_measured(DEVICE, run(device=None, incomplete="the machine changed its speed")))
+
+
+def test_what_a_baseline_scatters_counts_as_noise() -> None:
+    """One recorded beside another job does not say how fast the code is."""
+    steady, disturbed = (calibrated([run(host=host)]) for host in ((100.0,) * 4, (60.0, 100.0, 160.0, 104.0)))
+    statuses = [verdict_on(HOST, run(host=(130.0,) * 4), stored).status for stored in (steady, disturbed)]
+    assert statuses == [Status.REGRESSED, Status.NOT_JUDGED]
+
+
+def test_dispatch_that_waits_for_the_gpu_does_not_follow_the_host() -> None:
+    """Of a call that waits for the GPU, a faster host explains nothing, and a slower one neither."""
+    stored = calibrated([run(host=(300.0,) * 4, counts=counts(synchronizations=1))])
+    faster: dict[str, Any] = {"host": (300.0,) * 4, "host_control_us": 14 / 1.2}
+    assert verdict_on(HOST, run(counts=counts(synchronizations=1), **faster), stored).status is Status.PASS
+    stored = calibrated([run(host=(300.0,) * 4)])
+    assert verdict_on(HOST, run(**faster), stored).status is Status.REGRESSED

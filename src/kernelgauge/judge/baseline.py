@@ -172,14 +172,16 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         factor = device_us / fmean(usual_us)
         return [_rounded(replace(each, device_time_us=factor * each.device_time_us)) for each in self.kernels]
 
-    def is_by_host(self, timer: Timer) -> bool:
-        """Whether the host alone fills this time: the GPU idles for more than half of the call."""
+    def is_by_host(self, timer: Timer, counts: Counts) -> bool:
+        """Whether the host alone fills this time."""
         times = [process.timers[timer].mean_us for process in self.processes if timer in process.timers]
-        return bool(times) and _is_by_host(timer, self.device_time_us, fmean(times))
+        return bool(times) and _is_by_host(timer, counts, self.device_time_us, fmean(times))
 
 
-def _is_by_host(timer: Timer, device_us: float, call_us: float) -> bool:
-    return timer is Timer.HOST or (timer is Timer.END_TO_END and 2 * device_us < call_us)
+def _is_by_host(timer: Timer, counts: Counts, device_us: float, call_us: float) -> bool:
+    """Return whether the host does not wait for the GPU within a call, or the GPU idles for more than half of it."""
+    waits = timer is Timer.END_TO_END or counts.synchronizations > 0
+    return timer is not Timer.DEVICE and (not waits or 2 * device_us < call_us)
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -233,7 +235,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
         """
         entries = self.entries if timer is Timer.HOST else (entry,)
         is_call_on_cpu = timer is Timer.END_TO_END and self.fingerprint.arch == "cpu"  # the host does all of it
-        is_by_host = is_call_on_cpu or entry.is_by_host(timer)
+        is_by_host = is_call_on_cpu or entry.is_by_host(timer, self.counts)
         return [
             ProcessTime(
                 process.timers[timer],
@@ -266,7 +268,7 @@ def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Basel
     kernels = tuple(map(_rounded, run.kernels))
     device_us = sum(kernel.device_time_us for kernel in kernels)
     timers = {
-        timer: _rounded(observe(sample, is_by_host=_is_by_host(timer, device_us, observe(sample).mean_us)))
+        timer: _rounded(observe(sample, is_by_host=_is_by_host(timer, run.counts, device_us, observe(sample).mean_us)))
         for timer in Timer
         if (sample := run.sample(timer)) is not None
     }

@@ -141,7 +141,7 @@ class Decision:
         before_us: the time that the change is relative to, in microseconds.
         moves: how far each reference kernel moved on the same GPU (a logarithm). None: the baseline does not know this GPU.
         machine: how much of that is no change of the code (a logarithm).
-        scattered: whether most of the noise is that of this run's own replicates: the machine was disturbed.
+        scattered: whether most of the noise is that of the replicates of one process: the machine was disturbed.
         reason: why it is NOT_JUDGED or UNDECIDED, or how the host differs where it is REGRESSED all the same; else empty.
     """
 
@@ -193,12 +193,15 @@ def decide(
             return Decision(status, change, after, before_us, reason=reason)
         same, before = on_same_host(same, usual), on_same_host(before, usual)
     process = variance_between_processes(before, prior, kernels, afters)
-    # A process is never steadier than its replicates.
+    # A process is never steadier than its replicates. What is stored of a single one does not say how steady it was.
     run = max(process.value / len(afters), after.own_variance)
     if same:
         expected = fmean(each.logarithm for each in same)
-        variances = [Variance(process.value / len(same) + run, process.dof)]
+        owns = [own if math.isfinite(own := each.own_variance) else 0.0 for each in same]
+        stored, own = fmean(max(process.value, each) for each in owns), fmean(owns)
+        variances = [Variance(stored / len(same) + run, process.dof)]
     else:
+        own = 0.0
         expected, unknown = _expected_of_unknown_gpu(before, after, prior, kernels)
         variances = [Variance(run, process.dof), unknown]
     moves = _reference_moves(same, after) if same else None
@@ -212,7 +215,8 @@ def decide(
     missed = _percent(needed + abs(machine) + _margin(variances, _POWER))
     slower, faster = max(machine, 0.0), min(machine, 0.0)
     change = _relative_change(delta, delta - slower - margin, delta - faster + margin, comparisons, missed)
-    scattered = 2 * after.own_variance > math.fsum(each.value for each in variances)
+    own = after.own_variance + own / max(1, len(same))
+    scattered = 2 * own > math.fsum(each.value for each in variances)
     status, reason = Status.PASS, ""
     if delta - slower > needed:
         status = Status.REGRESSED
@@ -220,11 +224,13 @@ def decide(
         status = Status.IMPROVED
     elif missed is None or missed > prior.sensitivity:
         status = Status.UNDECIDED
-        noise = "the scatter of this run's replicates" if scattered else "the noise between processes and machines"
+        noise = "the scatter of replicates" if scattered else "the noise between processes and machines"
         noise = "the GPU's own change of speed" if abs(machine) > needed else noise
         reason = f"{noise} hides +{100 * prior.sensitivity:g} %" if math.isfinite(margin) else _NO_SPREAD
-        if scattered and after.is_host_clock and after.place == after.host:  # no GPU: another job on the CPU
-            status, reason = Status.NOT_JUDGED, "this run's replicates scatter too much on this CPU"
+        if (
+            scattered and after.is_host_clock and math.isfinite(margin)
+        ):  # other jobs, of which the GPU's times know nothing
+            status, reason = Status.NOT_JUDGED, "the replicates scatter too much on this host"
     return Decision(status, change, after, before_us, moves, machine, scattered, reason)
 
 
