@@ -59,6 +59,12 @@ def test_workload_that_is_built_already_raises() -> None:
     assert "lambda: MyModule()" in (raised.value.expected or "")
 
 
+@pytest.mark.parametrize("tolerance", [0, -0.1, math.nan, math.inf, "0.1"])
+def test_workload_with_invalid_tolerance_raises(tolerance: Any) -> None:
+    with pytest.raises(WorkloadError, match="invalid tolerance"):
+        workload(tolerance=tolerance)
+
+
 @pytest.mark.parametrize("field", ["sensitivity", "gate"])
 @pytest.mark.parametrize(("timer", "fraction"), [("device_time", 0), ("end_to_end", math.inf), ("gpu", 0.02)])
 def test_workload_with_invalid_fraction_raises(field: str, timer: str, fraction: float) -> None:

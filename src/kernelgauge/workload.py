@@ -60,6 +60,8 @@ class Workload:
         gate: a smaller change is no finding; likewise (``kernelgauge_gate``).
         faster_than: the variant of the same module, pass, dtype and shape that this one must be faster than in each run.
             No baseline is needed.
+        tolerance: the relative error that the result and the gradients may have beside their reference, as a fraction. None:
+            what rounding explains.
         by: how much faster at least, as a fraction of the other variant's GPU time: 0.05 is 5 % less.
     """
 
@@ -80,6 +82,7 @@ class Workload:
     gate: Mapping[str, float] = field(default_factory=dict)
     faster_than: str | None = None
     by: float = 0.0
+    tolerance: float | None = None
 
     @classmethod
     def from_callable(cls, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Workload:
@@ -137,6 +140,10 @@ class Workload:
                 is_valid = timer in timers and 0 < fraction < math.inf
                 expected = f"a positive fraction for {', '.join(timers)}"
                 require(is_valid, f"invalid {what}", {timer: fraction}, expected)
+        is_valid = isinstance(self.tolerance, (int, float)) and 0 < self.tolerance < math.inf
+        require(
+            self.tolerance is None or is_valid, "invalid tolerance", self.tolerance, "a positive fraction: 0.02 is 2 %"
+        )
         is_ratio = self.faster_than != self.variant and 0 <= self.by < 1 and (not self.by or self.faster_than)
         ratio = {"faster_than": self.faster_than, "by": self.by}
         expected = "another variant, and the fraction of its time to save: 0 <= by < 1"

@@ -117,7 +117,8 @@ def test_diff_judges_a_kernel_by_op_and_module(command: Command, tmp_path: Path)
         ("slower", "aten::b", "Net_0", 30.0),
     ]
     out = command("diff", *sides)[1]
-    assert "1 kernel became slower (+30.0 us). 1 kernel became faster (-30.0 us)." in out
+    assert "the same kernel, slower: gemm  20.1 -> 50.1 us (+30.0 us)\n" in out
+    assert "the same kernel, faster: gemm  50.1 -> 20.1 us (-30.0 us)\n" in out
     assert "       by aten::b in Net_0\n" in out
 
 
@@ -207,7 +208,7 @@ def test_show_by_module_is_cut(command: Command, tmp_path: Path) -> None:
 def test_diff_of_cpu_traces_has_no_lines_of_spaces(command: Command, tmp_path: Path) -> None:
     sides = [written(tmp_path / f"{name}.json", op(f"aten::{name}", 1, 5)) for name in ("mul", "add")]
     out = command("diff", *sides)[1]
-    assert "Other kernels replaced 1 pointwise kernel." in out
+    assert "another kernel, by aten::add: add (+0.0 us)\n  was mul\n" in out
     assert all(line.strip() or not line for line in out.splitlines())
 
 
@@ -261,3 +262,122 @@ def test_documentation_shows_what_commands_print(
 
 def test_show_imports_neither_torch_nor_pytest() -> None:
     assert not imported_modules("show", COMPILED) & {"torch", "pytest", "scipy"}
+
+
+# -- the first sentences of a difference ------------------------------------------------------------------------------
+
+LIBRARY = ("torch/nn/modules/linear.py(130): forward", "<built-in method item of Tensor object at 0x7fd2>")
+FRAMES = [event("python_function", name, 1, 9_000, 404) for name in ("my_model.py(8): forward", *LIBRARY)]
+MM, NORM = ("aten::mm", "gemm", 100.0), ("aten::layer_norm", "void layer_norm_kernel<c10::BFloat16>(int)", 10.0)
+WAIT = [op("aten::item", 500, 50, external_id=9), call(9, 501, name="cudaStreamSynchronize", external_id=9)]
+CAST = (("aten::copy_", "cast_kernel", 5.0), ("aten::layer_norm", "void layer_norm_kernel<float>(int)", 20.0))
+
+
+def typed(rows: list[Event], **types: str) -> list[Event]:
+    """Return rows with the dtype of the input of each op of a name."""
+    for row in rows:
+        if dtype := types.get(row["name"].removeprefix("aten::")):
+            row["args"] |= {"Input type": [dtype], "Input Dims": [[64, 64]]}
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("after", "first"),
+    [
+        ([*launches(MM, NORM), *WAIT], "the host waits: aten::item: cudaStreamSynchronize"),
+        (launches(MM, ("aten::cat", "CatArrayBatchedCopy", 8.0), NORM), "1 new kernel, by aten::cat: Cat"),
+        (
+            typed(launches(MM, *CAST), copy_="float", layer_norm="float"),
+            "2 kernels instead of 1, bf16 -> fp32, by aten::copy_: cast_kernel, layer_norm_kernel (+15.0 us)",
+        ),
+    ],
+    ids=["wait", "op", "dtype"],
+)
+def test_diff_begins_with_the_cause_and_its_line(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: list[Event], first: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    before = typed(launches(MM, NORM), layer_norm="c10::BFloat16")
+    sides = [written(tmp_path / f"{at}.json", *FRAMES, *rows) for at, rows in enumerate((before, after))]
+    line = command("diff", *sides)[1].splitlines()[2]
+    assert line.startswith(first)
+    assert line.endswith("  my_model.py:8  forward")
+
+
+def test_diff_names_the_largest_cause_first(command: Command, tmp_path: Path) -> None:
+    olds = [MM, ("aten::relu", "relu", 5.0)]
+    news = [("aten::relu", "relu_again", 6.0), MM, ("aten::mul", "mul", 90.0)]
+    sides = [written(tmp_path / f"{at}.json", *launches(*each)) for at, each in enumerate((olds, news))]
+    lines = command("diff", *sides)[1].splitlines()
+    assert [line.partition(",")[0] for line in lines[2:5]] == ["another kernel", "  was relu", "1 new kernel"]
+    table = [line for line in lines if re.search(r"us +[+-][\d.]+ %$", line)]
+    changes = [abs(float(re.findall(r"([+-][\d.]+) us", line)[-1])) for line in table if "unchanged" not in line]
+    assert changes == sorted(changes, reverse=True)
+
+
+def steps(*kernels: tuple[str, float, float, int], change_us: float = 0.0) -> list[Event]:
+    """Return three steps of 2 ms: the name, start, duration and stream of each kernel. The first varies by 300 us a step."""
+    rows: list[Event] = []
+    for at in range(3):
+        rows.append(step(at, 2000 * at, 2000))
+        for place, (name, start, us, stream) in enumerate(kernels):
+            number, varies = 10 * at + place + 1, (300 * at + change_us) * (place == 0)
+            rows += [op("aten::op", 2000 * at + 9 * place, 8, external_id=number)]
+            rows += [call(number, 2000 * at + 9 * place + 1, external_id=number)]
+            rows += [on(kernel(number, 2000 * at + start, name=name, duration=us + varies), stream=stream)]
+    return rows
+
+
+def test_diff_leads_with_communication_that_moved_most(command: Command, tmp_path: Path) -> None:
+    """The slowest step after is slower than the fastest one before: of a computing kernel that would be no change."""
+    nccl = ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)", 100, 700.0, 7)
+    sides = [
+        written(tmp_path / f"{at}.json", *steps(nccl, ("gemm", 1750, us, 7), change_us=change))
+        for at, us, change in ((0, 100.0, 0.0), (1, 96.0, -150.0))
+    ]
+    out = command("diff", *sides)[1]
+    assert out.splitlines()[2].startswith("the same kernel, faster: ncclDevKernel_AllReduce_Sum_bf16_RING_LL ")
+    rows = re.findall(r"^(faster|unchanged) .* ([+-][\d.]+ us)", out, re.MULTILINE)
+    assert rows == [("faster", "-150.0 us"), ("faster", "-4.0 us")]
+
+
+def test_diff_of_overlapping_streams_has_their_union(command: Command, tmp_path: Path) -> None:
+    alone = [("other", 100, 50.0, 7), ("gemm", 800, 100.0, 7), ("gemm", 950, 100.0, 7)]
+    side = [("other", 100, 50.0, 7), ("gemm", 800, 130.0, 7), ("gemm", 820, 130.0, 13)]
+    sides = [written(tmp_path / f"{at}.json", *steps(*each)) for at, each in enumerate((alone, side))]
+    out = command("diff", *sides)[1]
+    assert "kernels 550.0 -> 500.0 us (-9.1 %)" in out
+    assert "on a second stream in 1 kernel (+30.0 us)" in out.splitlines()[2]
+    assert "at least one runs for 500.0 us, and their times add up to 610.0 us." in out.replace("\n    ", " ")
+
+
+def test_diff_of_cpu_and_gpu_compares_one_span(command: Command, tmp_path: Path) -> None:
+    """On both sides the host begins at 10 us. The kernel ends at 500 us, the ops of the CPU at 810 us."""
+    cpu = written(tmp_path / "cpu.json", op("aten::mm", 10, 800))
+    rows = [op("aten::mm", 10, 20, external_id=1), call(1, 12, external_id=1), kernel(1, 400, duration=100)]
+    gpu = written(tmp_path / "gpu.json", *rows)
+    for sides, times in (((cpu, gpu), "800.0 -> 490.0 us"), ((gpu, cpu), "490.0 -> 800.0 us")):
+        out = command("diff", *sides)[1].replace("\n    ", " ")
+        assert f"Trace {times}" in out
+        assert "each from its begin on the host until host and GPU are done; " in out
+    assert "kernels 100.0 us -> computing ops 800.0 us." in out
+
+
+@pytest.mark.parametrize("columns", ["40", "50", "80"])
+def test_diff_names_stand_below_their_row(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    out = command("diff", EAGER, str(RECORDED / "mlp-compiled-train.json.gz"))[1]
+    assert re.search(r"^appeared +50\.5 us.*\n    ->\s+nvjet_sm90_tst_128x160_64x5_4x1_v_bz_NTT\n", out, re.MULTILINE)
+
+
+def test_long_names_are_cut_on_a_terminal_alone(command: Command, tmp_path: Path) -> None:
+    name = "void " + "a_long_name_" * 8 + "kernel<float>(int)"
+    sides = [
+        written(tmp_path / f"{at}.json", *launches(*each))
+        for at, each in enumerate([[MM], [MM, ("aten::a", name, 5.0)]])
+    ]
+    whole = "a_long_name_" * 8 + "kernel"
+    assert f"by aten::a: {whole[:38]}...{whole[-19:]} (+5.0 us)" in command("diff", *sides)[1].replace("\n    ", " ")
+    assert all(command("diff", *sides, form)[1].count(whole) > 1 for form in ("--markdown", "--json"))

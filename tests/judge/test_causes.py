@@ -176,13 +176,12 @@ def test_line_of_the_library_stands_below_the_line_of_the_user() -> None:
     ]
 
 
-def test_of_several_lines_the_costliest_comes_first() -> None:
+def test_of_several_lines_the_most_expensive_are_shown() -> None:
     cheap, dear = launched("cheap", 1.0), launched("dear", 30.0)
     first = Origin("a", (SourceLine("m.py", 1, "x.copy()"), SourceLine("m.py", 9, "shared")))
     origins = (first, Origin("a", (SourceLine("m.py", 2, "x @ x"), SourceLine("m.py", 9, "shared"))), None)
     verdict = judged((GATE,), (cheap, dear, GATE), origins=origins)
-    assert reasons(verdict, "code")[0].split("\n")[0] == "a  m.py:9  shared"
-    assert reasons(verdict, "code")[0].split("\n")[1] == "a  m.py:2  x @ x"
+    assert reasons(verdict, "code")[0].split("\n") == ["a  m.py:9  shared", "a  m.py:2  x @ x", "and 1 more line"]
 
 
 def placed(name: str, us: float, *inputs: str, stream: int = 0) -> KernelRecord:

@@ -19,7 +19,7 @@ from torch import nn
 from kernelgauge import Workload
 from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
 from kernelgauge.measure.compiler import torch_set_up
-from kernelgauge.measure.device import CpuDevice, CudaDevice, Execution, busy_us, cpu_name
+from kernelgauge.measure.device import CpuDevice, CudaDevice, Execution, cpu_name
 from kernelgauge.measure.device import choose_device as choose
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.numerics import BOUNDS, compare_with_float64
@@ -27,6 +27,7 @@ from kernelgauge.measure.runner import measure_groups
 from kernelgauge.measure.subject import Replicate, Subject
 from kernelgauge.run import CompileEvent, Sample, Timer
 from kernelgauge.trace import KernelIdentity, Trace, parse
+from kernelgauge.trace.model import busy_us
 from tests.builders import FUSED, recorded, recorded_events, trace_of
 from tests.measure.conftest import QUICK, FakeGpu, measured, raising, results_of, tiny
 

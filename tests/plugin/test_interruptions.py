@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kernelgauge.results.files import temporary_folder
 from tests.commands.conftest import git
 from tests.plugin.inner_project import Project
 
@@ -49,11 +51,12 @@ def eventually(condition: Callable[[], bool]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_signal_ends_what_measures(
     project: Project,
     tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
     command: str,
     number: int,
 ) -> None:
@@ -73,8 +76,13 @@ def test_signal_ends_what_measures(
     with subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL, preexec_fn=forget_signals) as process:
         assert eventually(lambda: len(list(pids.iterdir())) == expected)
         process.send_signal(number)
-        assert process.wait(10) == 130
+        assert process.wait(10) == (-9 if number == signal.SIGKILL else 130)
     assert eventually(lambda: not any(is_running(path.name) for path in pids.iterdir()))
     assert len(list(pids.iterdir())) == expected
+    if number == signal.SIGKILL:  # the next command clears what is left
+        assert list(temporary.iterdir())
+        monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+        with temporary_folder(), temporary_folder() as mine:
+            assert mine.exists()
     assert not list(temporary.glob("kernelgauge-*"))
     assert len(git("worktree", "list").splitlines()) == 1

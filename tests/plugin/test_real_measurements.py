@@ -79,7 +79,8 @@ def pytest_kernelgauge_workloads():
         workload("uncompilable", Broken, compile={"fullgraph": True}),
         workload("misspelt_option", Broken, compile={"no_such_option": True}),
         workload("raises", lambda: raises),
-        workload("nan", lambda: lambda x: (x - x) / (x - x), reference=lambda: lambda x: (x - x) / (x - x)),
+        workload("nan", lambda: lambda x: (x - x) / (x - x), reference=lambda: lambda x: x),
+        workload("wrong", lambda: lambda x: 1.5 * x, reference=lambda: lambda x: x),
         workload("embedding", lambda: nn.Embedding(16, 8), inputs=lambda: (torch.randint(16, (4,)),)),
         workload("function", lambda: nn.functional.gelu, reference=lambda: nn.functional.gelu),
     ]
@@ -167,7 +168,12 @@ def test_workload_that_cannot_run_fails_its_own_tests(cases: Cases, module: str,
 
 def test_nan_fails_numerics_and_integers_keep_their_dtype(cases: Cases) -> None:
     nan = cases["nan-eager-fp32"][NUMERICS]
-    assert (nan.outcome, "relative error nan" in nan.message, "seed" in nan.message) == ("failure", True, True)
+    assert (nan.outcome, nan.properties[VERDICT]) == ("failure", "INVALID")
+    assert "result differs from the float64 reference" in nan.message
+    assert all(text in nan.message for text in ("output 0: error nan, allowed", "seed"))
+    wrong = cases["wrong-eager-fp32"][NUMERICS]
+    assert "Workload(..., tolerance=0.7)" in wrong.message
+    assert "REGRESSED" not in wrong.message + nan.message  # nothing is recorded
     assert {case.outcome for case in cases["embedding-eager-fp32"].values()} == {"passed", "skipped"}
 
 

@@ -80,7 +80,7 @@ def test_update_refuses_what_is_not_sound(project: Project) -> None:
         [
             "not stored: claim-*: test_kernels_and_graphs_are_as_declared*failed",
             "not stored: lost-*",
-            "measure it again on a quiet machine, or store it as it is: kernelgauge accept --force",
+            "mend what failed, or measure it again on a quiet machine, or store it as it is: kernelgauge accept --force",
             "*written by a newer version of kernelgauge; pip install --upgrade kernelgauge",
         ]
     )
@@ -91,6 +91,23 @@ def test_update_refuses_what_is_not_sound(project: Project) -> None:
     good = json.loads(before[paths["throttled"].stem])
     assert json.loads(paths["throttled"].read_bytes()) | {"recorded": 0} == good | {"recorded": 0}
     assert b'"mean_us": 14.9' in paths["fine"].read_bytes() or b'"mean_us": 15' in paths["fine"].read_bytes()
+
+
+def test_baseline_of_another_suite_is_not_shared(project: Project) -> None:
+    """A suite that was moved is another matter: its old folder is gone."""
+    project.record()
+    project.edit_baseline(ID, suite="other/perf")
+    assert project.run().ret == pytest.ExitCode.OK
+    (project.root / "other" / "perf").mkdir(parents=True)
+    (project.root / "other" / "perf" / "conftest.py").write_text("")
+    before = project.stored()
+    for arguments in ((), ("--perf-update",)):
+        result = project.run(*arguments)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        result.stdout.fnmatch_lines(
+            ["*two suites share this baseline*", f"*{ID} in other/perf, which recorded it, and in perf"]
+        )
+    assert project.stored() == before
 
 
 def test_time_that_cannot_be_is_refused_named_and_replaced(project: Project) -> None:

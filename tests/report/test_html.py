@@ -13,6 +13,7 @@ import pytest
 
 from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.report.html import html
+from kernelgauge.report.markdown import summary_markdown
 from kernelgauge.results import Results, TestResult
 from kernelgauge.run import Roof
 from kernelgauge.trace.kernel import KernelIdentity, KernelRecord
@@ -115,6 +116,14 @@ def test_kernel_row_and_module_table_have_the_code() -> None:
 def test_structure_without_times_is_shown() -> None:
     observed = run(device=None, host=None, end_to_end=None, origins=(line(7),) * 4)
     assert "Kernels by module<" in html([results(workload(observed=observed, verdicts=()))])
+
+
+def test_pass_whose_times_were_not_judged_is_amber() -> None:
+    verdicts = [Verdict(Status.PASS, "a", "structure", "same"), Verdict(Status.NOT_JUDGED, "a", "end to end", "")]
+    found = [results(workload("a", verdicts=tuple(verdicts)))]
+    assert "s-pass--structure-only" in Parsed(html(found)).all("header")[0].attributes["class"]
+    assert '[class*=" s-pass--structure"]' in html(found)
+    assert summary_markdown(found).startswith("> [!WARNING]\n> **PASS, structure only**")
 
 
 def test_cause_of_several_workloads_stands_once() -> None:

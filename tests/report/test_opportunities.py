@@ -103,6 +103,14 @@ def test_findings_cause_with_a_common_line_is_one() -> None:
     ]
 
 
+def test_findings_with_the_users_line_alone_in_common_are_apart() -> None:
+    """Every cause in a model of a library has the line at which the user calls it."""
+    codes = [f"my.py:7  self.model(ids)\nlayers.*  llama.py:{line}  x = f(x)" for line in (123, 456, 123)]
+    cases = [caused(name, f"another kernel of {name}", code=code) for name, code in zip("abc", codes, strict=True)]
+    found = findings([results(*cases)])
+    assert sorted([case.workload for case in cases] for cases in found) == [["a", "c"], ["b"]]
+
+
 def test_findings_without_a_line_are_clustered_by_their_words() -> None:
     throttled = [
         workload(verdict(Status.INVALID, "measurement", "throttled", workload=name), name=name) for name in "ab"

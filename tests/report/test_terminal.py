@@ -17,7 +17,7 @@ from kernelgauge.report.markdown import summary_markdown
 from kernelgauge.report.page import render
 from kernelgauge.report.terminal import summary
 from kernelgauge.results import Results, WorkloadResult
-from kernelgauge.run import Conditions, Timer
+from kernelgauge.run import Conditions, Fingerprint, Timer
 from tests.builders import H200, baseline, counts, fingerprint, run
 from tests.test_results import results, verdict, workload
 
@@ -266,3 +266,11 @@ def test_plan_lists_each_file_with_its_changes() -> None:
         "keep    mlp-eager     unchanged\n"
         "update  mlp           x\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("machine", "title"), [(fingerprint(), "GPU"), (fingerprint(arch="cpu", cuda=None, driver=None), "CPU")]
+)
+def test_table_says_whose_time_it_shows(machine: Fingerprint, title: str) -> None:
+    text = summary(results(named("a", Status.PASS), fingerprint=machine), width=80, color=False, failures=False)
+    assert f" {title} " in text.splitlines()[1]

@@ -25,6 +25,8 @@ OLD = {
     "kernel": "Kernel",
     "gpu_memcpy": "Memcpy",
 }
+QUOTED = """f("demo", "IMPL", {"a": "b", "c": d["e"]}, 'x == "y"')"""
+PROCESS = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": 'a "b"'}}
 PATH, LINE = "C:\\Users\\new", "two\nlines"
 
 
@@ -79,6 +81,11 @@ ODDITIES: dict[str, tuple[bytes, tuple[int, float, int], dict[str, int]]] = {
     "a launch with text places": (written(changed(3, args={"stream": "0x0", "grid": [3, 1, 1]})), ALL, {}),
     "an op with text places": (written(changed(2, args={"grid": "grid(8192,)", "stream": 0, "num_warps": 4})), ALL, {}),
     "external ids of torch 1": (written(changed(2, args={"external id": 3, "External id": None})), ALL, {}),
+    "an array": (json.dumps(ROWS).encode(), ALL, {}),
+    "an array with a comma at its end": (json.dumps(ROWS)[:-1].encode() + b",\n]", ALL, {}),
+    "ids that are texts": (written(changed(4, args={"correlation": "1", "External id": "7"})), ALL, {}),
+    "quotes in a name": (written([{**FRAME, "name": QUOTED}, *ROWS], (json.dumps(QUOTED)[1:-1], QUOTED)), ALL, {}),
+    "quotes in the name of a process": (written([PROCESS, *ROWS], ('a \\"b\\"', 'a "b"')), ALL, {}),
     "a type that is not UTF-8": (written(changed(2, args={"Input type": ["two"]})).replace(b"two", b"\xff"), ALL, {}),
     "a kernel's name that is not UTF-8": (written(changed(4, name="two")).replace(b"two", b"\xff\xe2\x82"), ALL, {}),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -151,14 +152,79 @@ def test_copy_without_stream_is_a_wait_too() -> None:
     [
         ([op("outer", 1, 6, external_id=3), op("inner", 2, 2, external_id=3)], "inner"),
         ([op("wraps", 1, 6, external_id=2), op("aten::mm", 2, 5, thread=BACKWARD_THREAD, external_id=3)], "aten::mm"),
-        ([op("aten::mm", 1, 6, external_id=4)], None),
-        ([op("aten::mm", 1, 6)], None),
+        ([op("aten::mm", 1, 6, external_id=4)], "aten::mm"),
+        ([op("aten::mm", 1, 6)], "aten::mm"),
+        ([op("aten::mm", 1, 6, thread=BACKWARD_THREAD)], None),
+        ([op("aten::mm", 4, 6)], None),
+        ([op("aten::t", 0, 1, external_id=3), op("outer", 1, 6), op("inner", 2, 3), op("past", 2, 0.5)], "inner"),
     ],
 )
-def test_launch_has_the_innermost_op_of_its_id(ops: list[Event], expected: str | None) -> None:
+def test_launch_has_the_op_of_its_id_or_the_innermost_around(ops: list[Event], expected: str | None) -> None:
     window = only_step(*ops, call(1, 3, external_id=3), kernel(1, 5, external_id=3))
     assert launching(window) == [expected]
     assert isinstance(window.launches[0], Launch)
+
+
+def colliding(**of_call: int) -> list[Event]:
+    """Return rows whose records and calls have their correlation for an id: those of ops that ran long before."""
+    rows = [op(name, 10 * at, 9, external_id=at + 1) for at, name in enumerate(("aten::t", "aten::mm", "aten::view"))]
+    for at in range(3):
+        start = 100 + 50 * at
+        rows += [
+            op("aten::linear", start, 20, external_id=10 + at),
+            op("aten::addmm", start + 2, 9, external_id=20 + at),
+        ]
+        rows += [call(at + 1, start + 4, external_id=at + 1, **of_call), kernel(at + 1, start + 30, external_id=at + 1)]
+    return rows
+
+
+WRONG = "wrong ids: the External id of {} launches is not that of the op around the call, which counts; the first: {}"
+
+
+@pytest.mark.parametrize("thread", [{}, {"thread": 0}], ids=["on a thread", "on none"])
+def test_launch_with_the_id_of_another_op_has_the_op_around(thread: dict[str, int]) -> None:
+    trace = trace_of(*colliding(**thread))
+    assert launching(trace.whole()) == ["aten::addmm"] * 3
+    assert trace.naming_problems() == (WRONG.format("3 of 3", "gemm in aten::addmm, not aten::t"),)
+    assert trace.pairing_problems() == ()
+
+
+def test_launch_with_one_wrong_id_does_not_void_the_others() -> None:
+    """A backward thread's op launches from another thread, as its id says."""
+    rows = [op("wraps", 300, 90, external_id=50), op("aten::mul", 300, 9, thread=BACKWARD_THREAD, external_id=51)]
+    rows += [call(9, 305, external_id=51), kernel(9, 320, external_id=51)]
+    rows += [op("aten::add", 400, 9, external_id=52), call(8, 405, external_id=1), kernel(8, 420, external_id=1)]
+    trace = trace_of(op("aten::t", 1, 2, external_id=1), *rows)
+    assert launching(trace.whole()) == ["aten::mul", "aten::add"]
+    assert trace.naming_problems() == (WRONG.format("1 of 2", "gemm in aten::add, not aten::t"),)
+
+
+def test_copies_and_waits_with_ids_of_others_have_the_op_around() -> None:
+    trace = trace_of(
+        *colliding(),
+        *(op("aten::item", 400, 50, external_id=30), op("aten::_local_scalar_dense", 402, 40, external_id=31)),
+        call(7, 403, name="cudaMemcpyAsync", external_id=2),
+        call(8, 406, name="cudaStreamSynchronize", external_id=3),
+        event("gpu_memcpy", "Memcpy DtoH", 404, 1, 7, correlation=7, External_id=2),
+    )
+    window = trace.whole()
+    assert window.copying_ops == [("aten::item: Memcpy DtoH", 31)]
+    assert window.synchronizing_ops == [("aten::item: cudaStreamSynchronize", 31)]
+
+
+@pytest.mark.timeout(20)
+def test_ops_of_many_copies_take_linear_time() -> None:
+    ops = [op(f"aten::op{at}", 10 * at, 9, external_id=at + 1) for at in range(20_000)]
+    copies = [
+        row
+        for at in range(2_000)
+        for row in (call(at, 10 * at + 1, name="cudaMemcpyAsync"), kernel(at, 10 * at + 2, category="gpu_memcpy"))
+    ]
+    window = trace_of(*ops, *copies).whole()
+    start = time.process_time()
+    assert [text for text, _ in window.copying_ops] == [f"aten::op{at}: gemm" for at in range(2_000)]
+    assert window.copying_ops is window.copying_ops
+    assert time.process_time() - start < 1
 
 
 def test_records_of_a_repeated_id_are_of_the_first_call() -> None:

@@ -88,7 +88,7 @@ def run_process(
     with temporary_folder() as own:
         # The page of a job shows what the command concludes, and not each of its processes.
         inherited = {name: value for name, value in os.environ.items() if name not in _OF_THE_JOB}
-        environment = inherited | compile_caches(str(own))
+        environment = inherited | compile_caches(str(own)) | {"KERNELGAUGE_PARENT": str(os.getpid())}  # see the plugin
         imports = None if folder is None else Imports(folder, python)
         paths = (
             [*packages] if imports is None or folder is None else [folder / "src", folder, *imports.folders, *packages]

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import TypedDict
 
 from ..run import CompileEvent, Origin, Run, SourceLine, common_path
-from ..trace.difference import LaunchDifference, What, join_launches, launch_differences
-from ..trace.kernel import KernelIdentity, KernelRecord
-from ..trace.summary import is_dispatched
+from ..trace.difference import Difference, LaunchDifference, What, join_launches, launch_differences
+from ..trace.kernel import KernelIdentity, KernelRecord, input_texts
+from ..trace.model import FRAME
+from ..trace.summary import LaneKernel, Summary, is_dispatched
 from .baseline import Baseline, count_changes
 from .verdict import Reason
 
@@ -24,6 +25,8 @@ _NAMED_AT_LEAST = 3
 _UNCHANGED = 0.01
 _CAUSES_WITH_CODE = 2  # of a verdict; each other one has one line
 _MOST_LINES = 2  # of code
+_MOST_OPS = 2  # that launched what is new
+_MOST_NAMES = 8  # of the kernels of one cause
 _DISPATCH_US = (
     1.0  # of an op, for the order of causes alone: an eager linear takes 11 us for its eight ops (docs/claims.md)
 )
@@ -39,7 +42,7 @@ class Cause:
         text: what happened, in one line.
         details: lines below.
         code: lines of code, the user's and the library's.
-        place: the deepest line of the first of them, for a cause that has room for one.
+        place: the deepest line of the most expensive one, for a cause that has room for one.
         delta_us: what it adds to a call, in microseconds; None: not known, or not measured well enough to be said.
         weight_us: by which causes are ordered: the size of `delta_us`, also where that is not said.
         explains: whether other causes follow from it, as those of a recompile do.
@@ -58,14 +61,18 @@ class Cause:
 
 def cause_reasons(causes: Sequence[Cause]) -> list[Reason]:
     """Return the causes as reasons, the largest effect first: two with the code that they come from, the others in a line each."""
-    ordered = sorted(causes, key=lambda cause: (not cause.explains, -cause.weight_us, not cause.waits))
-    reasons: list[Reason] = []
+    ordered, reasons = order_causes(causes), list[Reason]()
     for cause in ordered[:_CAUSES_WITH_CODE]:
         reasons.append(Reason("cause", "\n".join([cause.text + _cost(cause), *cause.details])))
         reasons += [Reason("code", "\n".join(cause.code))] if cause.code else []
     for cause in ordered[_CAUSES_WITH_CODE:]:
         reasons.append(Reason("also", f"{cause.text}{_cost(cause)}  {cause.place}".rstrip()))
     return reasons
+
+
+def order_causes(causes: Iterable[Cause]) -> list[Cause]:
+    """Return what explains others first, then the largest effect."""
+    return sorted(causes, key=lambda cause: (not cause.explains, -cause.weight_us, not cause.waits))
 
 
 def _cost(cause: Cause) -> str:
@@ -95,8 +102,16 @@ def find_causes_and_rest(run: Run, baseline: Baseline, usual: Sequence[KernelRec
 
 def _find(run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_timed: bool) -> tuple[list[Cause], str]:
     known = {code for origin in filter(None, baseline.origins) for code in _codes(origin)}
-    changes, alike = _kernel_changes(run, baseline, usual, is_timed=is_timed)
-    _add_host_calls(changes, run, baseline)
+    launches = launch_differences(_launches(usual, baseline.origins), _launches(run.kernels, run.origins))
+    changes, alike = _kernel_changes(launches, is_timed=is_timed)
+    host_calls = Counter(baseline.host_calls)
+    for name, calls, origins in (
+        ("synchronizations", run.synchronizing_ops, run.synchronization_origins),
+        ("copies", run.copying_ops, run.copy_origins),
+    ):
+        if baseline.host_calls or getattr(run.counts, name) > getattr(baseline.counts, name):
+            found = zip(calls, origins or [None] * len(calls), strict=True)
+            _add_host_calls(changes, found, host_calls, are_waits=name == "synchronizations")
     causes = compile_causes(each for each in run.compile_events if each not in baseline.compile_events)
     causes += [each.cause(known, is_timed=is_timed) for each in changes]
     counts = count_changes(baseline.counts, run.counts)
@@ -110,6 +125,43 @@ def _find(run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_tim
         marks = {mark for change in changes for mark in change.marks}
         causes += _op_causes(run, baseline, known, marks, is_all=not causes)
     return causes, _rest(alike)
+
+
+def find_trace_causes(before: Summary, after: Summary, found: Iterable[Difference]) -> list[Cause]:
+    """Return what changed between two traces, the largest effect first. A wait costs what host or device wait longer."""
+    launches = [
+        LaunchDifference(
+            each.what, tuple(map(_launch_of, each.before)), tuple(map(_launch_of, each.after)), each.details
+        )
+        for each in found
+    ]
+    changes, _ = _kernel_changes(launches, is_timed=True, are_judged=True)
+    old, new = (side.windows[-1] for side in (before, after))
+    usual = Counter(text for text, _ in (*old.synchronizing_ops, *old.copying_ops))
+    calls: list[_Change] = []
+    for are_waits, ops in ((True, new.synchronizing_ops), (False, new.copying_ops)):
+        places = [(text, _origin_of(*after.places.get(at, ("", "")))) for text, at in ops]
+        _add_host_calls(calls, places, usual, are_waits=are_waits)
+    idle_us = [side.busiest.idle_us if side.busiest else 0.0 for side in (before, after)]
+    waits_us = [sum(each.duration_us for each in side.calls if each.is_synchronization) for side in (old, new)]
+    lost_us = max(idle_us[1] - idle_us[0], waits_us[1] - waits_us[0])
+    causes = [each.cause(frozenset(), is_timed=True) for each in (*changes, *calls)]
+    old_dtype, new_dtype = (_usual_dtype([*map(_launch_of, side.kernels)]) for side in (before, after))
+    if old_dtype and new_dtype and old_dtype != new_dtype:
+        causes.append(Cause(f"{old_dtype} -> {new_dtype} in most kernels", explains=True))
+    return order_causes(replace(each, weight_us=lost_us) if each.waits else each for each in causes)
+
+
+def _launch_of(kernel: LaneKernel) -> _Launch:
+    op = kernel.op if kernel.op and (is_dispatched(kernel.op) or kernel.op != kernel.identity.name) else ""
+    inputs = input_texts(kernel.input_shapes, kernel.input_types)
+    record = KernelRecord(kernel.identity, kernel.device_time_us, op, inputs, kernel.stream)
+    return _Launch(record, _origin_of(kernel.module or "", kernel.frame))
+
+
+def _origin_of(module: str, frame: str) -> Origin | None:
+    match = FRAME.fullmatch(frame)
+    return Origin(module, (SourceLine(match["file"], int(match["line"]), match["function"]),)) if match else None
 
 
 # -- what the compiler did ---------------------------------------------------------------------------------------------------
@@ -177,6 +229,8 @@ class _Change:
     def marks(self) -> set[object]:
         """What tells the place: its lines of code; where none is known, the kernels that were there."""
         lines: set[object] = {line for origin in filter(None, self.origins) for line in origin.lines}
+        if not lines and (self.waits or self.copies):
+            return set(map(_op_of_call, (*self.waits, *self.copies)))
         return lines or {frozenset(launch.identity.unnumbered for part in self.parts for launch in part.before)}
 
     def cause(self, known: AbstractSet[str], *, is_timed: bool) -> Cause:
@@ -214,30 +268,37 @@ def _launches(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None])
     return [_Launch(each, origin) for each, origin in zip(kernels, known, strict=True)]
 
 
+# What can have happened to launches of one name: each has its partner.
+_OF_PAIRS = (What.SAME, What.SLOWER, What.FASTER, What.SOURCE, What.CONFIGURATION)
+
+
 def _kernel_changes(
-    run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_timed: bool
+    found: Sequence[_Difference], *, is_timed: bool, are_judged: bool = False
 ) -> tuple[list[_Change], list[_Difference]]:
     """Return what changed between two launch sequences, and the launches that did not change.
 
     Other launches at the same lines of code are one change, and so are launches of one kernel that changed in the same way.
+    `are_judged`: the differences are those of traces, which say what belongs together, and what is slower or faster.
     """
     others: list[tuple[set[object], _Change]] = []
     pairs: dict[object, list[_Difference]] = {}  # by what differs, as a text, or by kernel and lines
-    for each in launch_differences(_launches(usual, baseline.origins), _launches(run.kernels, run.origins)):
-        if each.what is What.REPLACED:
+    for each in found:
+        if each.what not in _OF_PAIRS:
             change = _Change([each], origins=[launch.origin for launch in each.after or each.before])
             marks = change.marks
-            same = next((other for other in others if other[0] & marks), None)
+            same = None if are_judged else next((other for other in others if other[0] & marks), None)
             if same is None:
                 others.append((marks, change))
             else:
                 same[0].update(marks)
                 same[1].parts.append(each)
                 same[1].origins += change.origins
-        else:
-            (old,), (new,) = each.before, each.after
-            place = _placement_change(old.record, new.record)
-            pairs.setdefault(place or (old.identity, new.identity, new.lines), []).append(each)
+            continue
+        for old, new in zip(each.before, each.after, strict=True):
+            is_same_op = old.record.op == new.record.op and len(old.record.inputs) == len(new.record.inputs)
+            place = _placement_change(old.record, new.record, are_inputs_alike=is_same_op or not are_judged)
+            key: object = place or (each.what, old.identity, new.identity, new.lines)
+            pairs.setdefault(key, []).append(LaunchDifference(each.what, (old,), (new,), each.details))
     changes = [_described(change) for _, change in others]
     alike: list[_Difference] = []
     for key, group in pairs.items():
@@ -250,21 +311,29 @@ def _kernel_changes(
         text = f"{text} in {_count(len(group), 'kernel')}" if isinstance(key, str) else text
         details = details or (_names(whole.after),)
         change = _Change([whole], text, details, origins=[launch.origin for launch in whole.after])
-        # Other shapes nearly everywhere: the input is another, and all else follows.
-        change.explains = isinstance(key, str) and 2 * len(group) >= len(run.kernels)
+        # Other shapes nearly everywhere: the input is another, and all else follows. Kernels that overlap slow each other.
+        change.explains = isinstance(key, str) and (
+            "stream" in key or 2 * len(group) >= sum(len(each.after) for each in found)
+        )
         changes.append(change)
-    if is_timed:
-        total = sum(abs(part.delta_us) for change in changes for part in change.parts)
-        total += sum(abs(each.delta_us) for each in alike)
-        slower = [each for each in alike if total and abs(each.delta_us) >= _NAMED_SHARE * total]
-        if total and not slower and not changes:  # spread evenly over many kernels
-            slower = sorted(alike, key=lambda each: -abs(each.delta_us))[:_NAMED_AT_LEAST]
-        for each in slower:
-            word = "slower" if each.delta_us > 0 else "faster"
-            text = f"the same kernel, {word}: {_names(each.after)}  {each.before_us:.1f} -> {each.after_us:.1f} us"
-            changes.append(_Change([each], text, origins=[launch.origin for launch in each.after]))
-        alike = [each for each in alike if each not in slower]
-    return changes, alike
+    slower = [each for each in alike if each.what is not What.SAME] if are_judged else []
+    if is_timed and not are_judged:
+        slower = _most_of_the_change(alike, changes)
+    for each in slower:
+        word = "slower" if each.delta_us > 0 else "faster"
+        text = f"the same kernel, {word}: {_names(each.after)}  {each.before_us:.1f} -> {each.after_us:.1f} us"
+        changes.append(_Change([each], text, origins=[launch.origin for launch in each.after]))
+    return changes, [each for each in alike if each not in slower]
+
+
+def _most_of_the_change(alike: Sequence[_Difference], changes: Sequence[_Change]) -> list[_Difference]:
+    """Return the kernels whose times carry a good share of all that changed."""
+    total = sum(abs(part.delta_us) for change in changes for part in change.parts)
+    total += sum(abs(each.delta_us) for each in alike)
+    found = [each for each in alike if total and abs(each.delta_us) >= _NAMED_SHARE * total]
+    if total and not found and not changes:  # spread evenly over many kernels
+        return sorted(alike, key=lambda each: -abs(each.delta_us))[:_NAMED_AT_LEAST]
+    return found
 
 
 def _described(change: _Change) -> _Change:
@@ -280,6 +349,14 @@ def _described(change: _Change) -> _Change:
         text = "another kernel" if new == 1 else f"{new} other kernels"
     else:
         text = f"{_count(new, 'kernel')} instead of {old}"
+    kind = f"{before[0].identity.kind} kernel" if len({each.identity.kind for each in before}) == 1 else "kernel"
+    author = (after or before)[0].identity.decoded.backend.partition("-")[0]
+    merged = {
+        What.FUSED: f"{author.capitalize()} fused {_count(old, kind)} into {new}",
+        What.FOLDED: f"{_count(old - new, 'kernel')} went into the epilogue of {_count(new, 'GEMM')}",
+        What.MOVED: f"{_count(new, 'kernel')} moved",
+    }
+    text = merged.get(whole.what, text) if len({each.what for each in change.parts}) == 1 else text
     layers = len({tuple(_LAYER.findall(origin.module)[:1]) for origin in filter(None, change.origins)} - {()})
     places = f"{layers} layers" if layers > 1 else f"{len(change.parts)} places"
     text += f", in {places}" if layers > 1 or len(change.parts) > 1 else ""
@@ -287,8 +364,12 @@ def _described(change: _Change) -> _Change:
     if [each.record.op for each in before] == [each.record.op for each in after] and before:
         sizes = [_sizes(old.record, new.record) for old, new in zip(before, after, strict=True)]
         dtypes = ", ".join(dict.fromkeys(filter(None, [dtypes, *map(" and ".join, sizes)])))
-    text = ", ".join(filter(None, [text, dtypes]))
-    was = (f"was {_names(before)}",) if old and new else ()
+    ops = Counter(each.record.op for each in after) - Counter(each.record.op for each in before)
+    by = [op for op in ops if op][:_MOST_OPS]
+    text = ", ".join(
+        filter(None, [text, dtypes, f"by {' and '.join(by)}" if by and whole.what is not What.MOVED else ""])
+    )
+    was = (f"was {_names(before)}",) if old and new and whole.what is not What.MOVED else ()
     return replace(change, text=f"{text}: {_names(after or before)}", details=was)
 
 
@@ -300,6 +381,12 @@ def _dtypes(launch: _Launch) -> Iterator[str]:
     yield from (name for name in names if _FLOAT.fullmatch(name))
 
 
+def _usual_dtype(launches: Sequence[_Launch]) -> str:
+    """Return the dtype that more than half of the launches work in; empty if none is."""
+    counts = Counter(dtype for each in launches for dtype in set(_dtypes(each)))
+    return next((dtype for dtype, count in counts.most_common(1) if 2 * count > len(launches)), "")
+
+
 def _change_of(old: AbstractSet[str], new: AbstractSet[str]) -> str:
     """Return ``bf16 -> fp32``, or ``now also fp32``; empty if nothing changed or one side is not known."""
     if not old or not new or old >= new:
@@ -308,10 +395,10 @@ def _change_of(old: AbstractSet[str], new: AbstractSet[str]) -> str:
     return f"now also {more}" if old < new else f"{' and '.join(sorted(old - new))} -> {more}"
 
 
-def _placement_change(old: KernelRecord, new: KernelRecord) -> str:
+def _placement_change(old: KernelRecord, new: KernelRecord, *, are_inputs_alike: bool) -> str:
     """Return what differs between two launches of one kernel in dtypes, shapes and stream; empty if nothing does."""
     said: list[str] = []
-    if old.inputs and new.inputs and old.inputs != new.inputs:
+    if are_inputs_alike and old.inputs and new.inputs and old.inputs != new.inputs:
         dtypes = [[each.partition("[")[0] for each in side.inputs] for side in (old, new)]
         moved = dict.fromkeys(f"{one} -> {other}" for one, other in zip(*dtypes, strict=False) if one != other)
         said += [*moved, *_sizes(old, new)] or ["other tensors"]
@@ -329,7 +416,9 @@ def _sizes(old: KernelRecord, new: KernelRecord) -> list[str]:
 
 def _names(kernels: Iterable[_Launch]) -> str:
     """Return ``pow, mul x2``."""
-    return ", ".join(itertools.starmap(_times, Counter(kernel.identity.shown for kernel in kernels).items()))
+    names = [*itertools.starmap(_times, Counter(kernel.identity.shown for kernel in kernels).items())]
+    left = len(names) - _MOST_NAMES
+    return ", ".join(names if left <= 0 else [*names[:_MOST_NAMES], f"and {left} more"])
 
 
 def _other_identity(pair: _Difference, *, is_timed: bool) -> tuple[str, tuple[str, ...]] | None:
@@ -361,24 +450,23 @@ def _rest(same: Sequence[_Difference]) -> str:
 # -- the host ----------------------------------------------------------------------------------------------------------------
 
 
-def _add_host_calls(changes: list[_Change], run: Run, baseline: Baseline) -> None:
-    """Add the synchronising calls and copies that the baseline has not to the changes of their line, or as changes of their own."""
-    usual = Counter(baseline.host_calls)
-    for name, calls, origins in (
-        ("synchronizations", run.synchronizing_ops, run.synchronization_origins),
-        ("copies", run.copying_ops, run.copy_origins),
-    ):
-        if not baseline.host_calls and getattr(run.counts, name) <= getattr(baseline.counts, name):
-            continue  # an older baseline does not know which
-        for call, origin in zip(calls, origins or [None] * len(calls), strict=True):
-            if usual[call] > 0:
-                usual[call] -= 1
-                continue
-            lines = set(origin.lines) if origin is not None else set()
-            place = next((each for each in changes if lines & each.marks), None)
-            if place is None:
-                changes.append(place := _Change(origins=[origin]))
-            (place.waits if name == "synchronizations" else place.copies)[call] += 1
+def _add_host_calls(
+    changes: list[_Change], calls: Iterable[tuple[str, Origin | None]], usual: Counter[str], *, are_waits: bool
+) -> None:
+    """Add the synchronising calls or copies beyond the `usual` ones to the changes of their line, or as changes of their own."""
+    for call, origin in calls:
+        if usual[call] > 0:
+            usual[call] -= 1
+            continue
+        marks: set[object] = set(origin.lines) if origin is not None else {_op_of_call(call)}
+        place = next((each for each in changes if marks & each.marks), None)
+        if place is None:
+            changes.append(place := _Change(origins=[origin]))
+        (place.waits if are_waits else place.copies)[call] += 1
+
+
+def _op_of_call(call: str) -> str:
+    return call.partition(": ")[0]
 
 
 def _times(text: str, count: int) -> str:
@@ -387,7 +475,9 @@ def _times(text: str, count: int) -> str:
 
 def _copies_text(copies: Counter[str]) -> str:
     """Return the copy, or how many there are."""
-    return next(iter(copies)) if copies.total() == 1 else f"{copies.total()} copies: {', '.join(copies)}"
+    return (
+        next(iter(copies)) if copies.total() == 1 else f"{copies.total()} copies: {', '.join([*copies][:_MOST_NAMES])}"
+    )
 
 
 def _op_causes(
@@ -434,26 +524,26 @@ def _code(
 ) -> _Code:
     """Return the lines of code that launches come from, as a `Cause` has them: the user's, then the library's.
 
-    Lines that the baseline lacks are preferred, then those whose launches take the longest.
+    Lines that the baseline lacks are preferred, then those whose launches take the longest. They stand in order of launch.
     """
     found: dict[SourceLine, list[Origin]] = {}
     for origin in filter(None, origins):
         for line in origin.lines:
             found.setdefault(line, []).append(origin)
     lines = [line for line in found if (line.inner or line).code not in known] or list(found)
-    lines.sort(key=lambda line: -(costs_us or {}).get(line, 0.0))
+    dearest = sorted(lines, key=lambda line: -(costs_us or {}).get(line, 0.0))[:_MOST_LINES]
     shown: dict[str, None] = {}
-    deepest: list[str] = []
-    for line in lines[:_MOST_LINES]:
+    deepest: dict[SourceLine, str] = {}
+    for line in (line for line in lines if line in dearest):
         passes = {origin.is_backward for origin in found[line]}
         pass_ = " (forward and backward)" if len(passes) > 1 else " (backward)" if True in passes else ""
         module = common_path([origin.module for origin in found[line]])
         places = [SourceLine(line.file, line.line, line.code), *([line.inner] if line.inner else [])]
-        deepest.append(f"{module}{pass_}  {places[-1]}".strip())
-        shown |= dict.fromkeys([*map(str, places[:-1]), deepest[-1]])
+        deepest[line] = f"{module}{pass_}  {places[-1]}".strip()
+        shown |= dict.fromkeys([*map(str, places[:-1]), deepest[line]])
     left = len(lines) - _MOST_LINES
     code = (*shown, *([f"and {_count(left, 'more line')}"] if left > 0 else []))
-    return {"code": code, "place": deepest[0] if deepest else ""}
+    return {"code": code, "place": deepest[dearest[0]] if dearest else ""}
 
 
 def _count(count: int, noun: str) -> str:

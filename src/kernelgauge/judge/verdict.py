@@ -28,7 +28,7 @@ _LAST = ("baseline", "accept", "next")  # what to do about it
 class Status(str, Enum):
     """What is said of a workload, the worst first."""
 
-    INVALID = "INVALID"  # the measurement cannot be trusted
+    INVALID = "INVALID"  # the measurement cannot be trusted, or the result is wrong
     REGRESSED = "REGRESSED"
     CHANGED = "CHANGED"  # other structure, and neither a count nor a time shows a loss
     UNDECIDED = "UNDECIDED"  # less sensitive than asked for, or not of what was profiled

@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -42,18 +42,6 @@ class Execution:
     start_us: float
     op: Op | None
     stream: int = 0
-
-
-def busy_us(executions: Sequence[Execution]) -> float:
-    """Return how long at least one of these kernels ran. Kernels of one stream count in full: their records may touch."""
-    if len({each.stream for each in executions}) <= 1:
-        return sum(each.duration_us for each in executions)
-    total = until = 0.0
-    for each in sorted(executions, key=lambda each: each.start_us):
-        end = each.start_us + each.duration_us
-        total += max(0.0, end - max(until, each.start_us))
-        until = max(until, end)
-    return total
 
 
 # -- how fast the host is right now -----------------------------------------------------------------------------------
@@ -191,6 +179,16 @@ class Device:
         """
         return None
 
+    def fp32_precision(self, operation: Literal["matmul", "conv"]) -> str:
+        """Return ``ieee``, ``tf32`` or ``bf16``: how float32 may be multiplied here. Torch's old and new settings may be mixed."""
+        is_cuda, is_matmul, backends = self.torch_device.type == "cuda", operation == "matmul", torch.backends
+        library = backends.mkldnn if not is_cuda else backends.cuda if is_matmul else backends.cudnn
+        precision = getattr(getattr(library, operation, None), "fp32_precision", None)
+        if precision is None:  # before torch 2.9
+            is_old_set = torch.get_float32_matmul_precision() != "highest" if is_matmul else backends.cudnn.allow_tf32
+            return "tf32" if is_old_set and (is_cuda or is_matmul) else "ieee"
+        return "ieee" if precision == "none" else str(precision)
+
     def fingerprint(self) -> Fingerprint:
         """Describe the machine and the software: the versions and settings that decide which kernels run."""
         fields: dict[str, Any] = dict.fromkeys(Fingerprint.__struct_fields__)
@@ -201,7 +199,7 @@ class Device:
             "triton": _version("triton"),
             "liger_kernel": _version("liger-kernel"),
             "python": ".".join(platform.python_version_tuple()[:2]),  # a patch release changes no kernel
-            "fp32_matmul": torch.get_float32_matmul_precision(),
+            "fp32_matmul": {"ieee": "highest", "tf32": "high"}.get(self.fp32_precision("matmul"), "medium"),
         }
         return Fingerprint(**fields)
 
@@ -347,7 +345,7 @@ class CudaDevice(Device):
             driver=self.monitor.driver,
             cuda=torch.version.cuda,
             cudnn=None if cudnn is None else str(cudnn),
-            cudnn_tf32=bool(torch.backends.cudnn.allow_tf32),
+            cudnn_tf32=self.fp32_precision("conv") == "tf32",
         )
 
 

@@ -7,8 +7,10 @@ import gc
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -130,27 +132,54 @@ def cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     return value.detach().to(device=device, dtype=wanted).requires_grad_(value.requires_grad)
 
 
-_SETTINGS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_num_threads, torch.set_num_threads),
-    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-)
+def _attribute(path: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    owner, _, name = path.rpartition(".")
+    return partial(getattr, attrgetter(owner)(torch), name), partial(setattr, attrgetter(owner)(torch), name)
+
+
+# How to read and write each setting of the whole process. The outer ones come first: those below may inherit from them.
+_LIBRARIES = ("", "cuda.matmul.", "cudnn.", "cudnn.conv.", "cudnn.rnn.", "mkldnn.", "mkldnn.matmul.", "mkldnn.conv.")
+_SETTINGS = {
+    name: (getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}"))
+    for name in ("default_dtype", "num_threads", "float32_matmul_precision")
+} | {"backends.cudnn.allow_tf32": _attribute("backends.cudnn.allow_tf32")}
+if hasattr(torch.backends, "fp32_precision"):  # torch 2.9
+    _SETTINGS |= {path: _attribute(path) for path in (f"backends.{each}fp32_precision" for each in _LIBRARIES)}
+
+
+def _settings() -> dict[str, Any]:
+    """Return the settings, without those that torch refuses to read because old and new ones contradict each other."""
+    values = {}
+    for name, (get, _) in _SETTINGS.items():
+        with suppress(RuntimeError):
+            values[name] = get()
+    return values
+
+
+@contextmanager
+def restoring_settings() -> Iterator[dict[str, str]]:
+    """Restore the settings of the whole process at the end. Yields a mapping that then says which of them were changed."""
+    before = _settings()
+    changed: dict[str, str] = {}
+    try:
+        yield changed
+    finally:
+        after = _settings()
+        changed |= {name: f"{was} -> {after.get(name)}" for name, was in before.items() if after.get(name) != was}
+        for name, was in before.items():
+            if _settings().get(name) != was:
+                _SETTINGS[name][1](was)
 
 
 @contextmanager
 def _refusing_other_settings(workload: Workload) -> Iterator[None]:
     """Refuse a factory that changes a setting of the whole process, and undo it: the other workloads would run otherwise."""
-    before = [get() for get, _ in _SETTINGS]
-    try:
+    with restoring_settings() as changed:
         yield
-    finally:
-        after = [get() for get, _ in _SETTINGS]
-        for (_, restore), value in zip(_SETTINGS, before, strict=True):
-            restore(value)
-    if after != before:
+    if changed:
         raise WorkloadError(
             f"{workload.id}: its factory changes torch for all workloads",
-            got=f"default dtype, threads, float32 matmul precision: {before} -> {after}",
+            got=", ".join(f"{name}: {change}" for name, change in changed.items()),
             expected="such settings in the suite's conftest.py, for all workloads alike",
         )
 

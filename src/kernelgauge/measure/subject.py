@@ -33,10 +33,11 @@ from ..run import (
 )
 from ..trace import KernelIdentity, KernelRecord, dispatcher_ops, metadata_ops_that_launched
 from ..trace.kernel import input_texts
+from ..trace.model import busy_us
 from ..trace.summary import kernel_work, summarize_trace
 from ..workload import Workload
 from .compiler import compile_counts
-from .device import Device, busy_us, roof
+from .device import Device, roof
 from .instance import Instance, build, call_duration_us, first_call, host_calls, reporting, warm_up
 from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mhz
 from .origins import Modules, origins_of
@@ -385,7 +386,7 @@ class Subject:
                 each.identity,
                 fmean(times[place] for times in timed),
                 op=each.op.name if each.op is not None and self.device.gpu is not None else "",
-                inputs=input_texts(each.op),
+                inputs=input_texts(each.op.input_shapes, each.op.input_types) if each.op else (),
                 stream=streams.index(each.stream),
             )
             for place, each in enumerate(last)

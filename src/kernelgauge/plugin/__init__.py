@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +20,8 @@ if TYPE_CHECKING:
 
 SESSION_KEY = pytest.StashKey[pytest.Session]()
 WORKER_ERROR = "kernelgauge_error"  # in what a worker of pytest-xdist tells its controller at the end
+_PARENT = "KERNELGAUGE_PARENT"  # of a process of calibrate, compare or bisect: the number of the command's process
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _HOOKS = "kernelgauge-hooks"
 _MARKS = (
     "workloads(**fields): run the test for each workload whose fields have these values (a tuple: one of them); they add up",
@@ -77,7 +83,17 @@ def workload(request: pytest.FixtureRequest) -> Workload:
     return request.param  # type: ignore[no-any-return]
 
 
+def _end_with_parent(parent: str) -> None:
+    """Let the system kill this process when the command that measures with it has been killed: it would measure on."""
+    with suppress(AttributeError, OSError):  # Linux alone has it
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(parent):  # it was killed before
+        os._exit(1)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    if parent := os.environ.pop(_PARENT, ""):  # before a conftest is imported, which may take long
+        _end_with_parent(parent)
     group = parser.getgroup("kernelgauge", "GPU performance regressions")
     add = group.addoption
     matrix = "workloads to run: the default ones, or all"

@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     waiting = _writer(config, has_terminal=has_terminal, is_urgent=True)  # it may take an hour
     session = Session(options, progress=_writer(config), waiting=waiting)
     config.stash[SESSION] = session
-    if has_terminal and sys.stdout.isatty():
+    if has_terminal and sys.stdout.isatty() and not config.getoption("xmlpath", None):  # its file has the same text
         session.width = shutil.get_terminal_size().columns
     distributes = config.getoption("dist", "no") != "no" and config.getoption("tx", None)
     if distributes and not options.worker and not config.option.collectonly:
@@ -146,6 +146,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     subject, item.stash[SUBJECT] = item.stash.get(SUBJECT, None), None
     if report.when == "call" or not report.passed:  # what was skipped or failed before its call has none
         said = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr if report.failed else ""
+        said = "" if subject is not None else said  # the verdict says it, and is not cut to a terminal's width
         documentation = getattr(getattr(item, "obj", None), "__doc__", None) or ""
         result = TestResult(
             node=item.nodeid,

@@ -167,7 +167,9 @@ class Recorder:
                 lines = [f"not stored: {each.workload}: {reason}" for each in refused for reason in each.doubts]
                 if refused:
                     force = f"store it as it is: {self._session.how_to_accept('--force')}"
-                    self._warn("\n".join([*lines, f"measure it again on a quiet machine, or {force}"]))
+                    self._warn(
+                        "\n".join([*lines, f"mend what failed, or measure it again on a quiet machine, or {force}"])
+                    )
                 if results.fingerprint is None or not plan:
                     raise KernelgaugeError(
                         "nothing to store: no workload that was measured may become a baseline",

@@ -13,9 +13,10 @@ from ..results import Results, TestResult
 from .wording import change_text, short_commit
 
 _NOT_FAILING = (Status.UNDECIDED, Status.INCOMPARABLE, Status.IMPROVED)  # and worth a look
-_LINE = re.compile(r"\S+:\d+(?=  |$)", re.MULTILINE)  # "model.py:25" of "norm1  model.py:25  y = x.float()"
+# "model.py:25" of "norm1  model.py:25  y = x.float()", or of "model.py:25  y = f(x)"
+_DEEPEST = re.compile(r"^\S.*?  (\S+:\d+)(?=  |$)", re.MULTILINE)
+_LINE = re.compile(r"^(\S+:\d+)(?=  |$)", re.MULTILINE)
 _COST = re.compile(r" \([+-][0-9.]+ us\)$", re.MULTILINE)
-_LEFT = re.compile(r"\d+ more\b")  # `judge.cause`: causes that a verdict does not name
 _ORDER = {status.value: place for place, status in enumerate(WORST_FIRST)}
 
 
@@ -62,7 +63,9 @@ def findings(results: Sequence[Results]) -> list[list[Finding]]:
     """
     clusters: list[tuple[set[str], list[Finding]]] = []
     for finding in (finding for one in results for finding in _findings(one)):
-        marks = set(_LINE.findall(finding.code)) or {_COST.sub("", finding.text)}
+        # Many causes have the line in common at which a user calls the model: a line of the library tells them apart.
+        lines = _DEEPEST.findall(finding.code) or _LINE.findall(finding.code)
+        marks = set(lines) or {_COST.sub("", finding.text)}
         known = next((cluster for cluster in clusters if cluster[0] & marks), None)
         if known is None:
             clusters.append((marks, [finding]))
@@ -98,7 +101,7 @@ def _causes(found: Iterable[Verdict]) -> list[tuple[str, str]]:
     causes: dict[str, tuple[str, str]] = {}
     for verdict in found:
         for reason, following in zip_longest(verdict.reasons, verdict.reasons[1:]):
-            if reason.label == "cause" and not _LEFT.match(reason.text):
+            if reason.label == "cause":
                 code = following.text if following is not None and following.label == "code" else ""
                 causes.setdefault(_COST.sub("", reason.text), (reason.text, code))
     return list(causes.values())

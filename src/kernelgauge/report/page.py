@@ -14,6 +14,9 @@ from rich.text import Text
 
 from ..errors import printable
 
+_LONGEST_ROW = 1000  # columns
+_LONG_WORD = re.compile(r"(\S{38})\S{4,}(\S{19})")  # on a terminal a name of more than 60 characters loses its middle
+
 
 @dataclass(frozen=True)
 class Column:
@@ -46,9 +49,11 @@ def text(sections: Sequence[Section], *, width: int, color: bool) -> str:
     parts: list[str] = []
     for section in sections:
         above = [section.title, *section.lines] if section.title else section.lines
-        lines = [_wrapped(printable(line), width) for line in above]
+        lines = [_wrapped(_LONG_WORD.sub(r"\1...\2", printable(line)), width) for line in above]
         if (grid := section.grid) is not None:
-            rows = render(table(grid.columns, grid.rows, gap=2), width=width, color=color).splitlines()
+            # A row above other lines is one line, on whatever terminal: else they would stand under another row.
+            room = max(width, _LONGEST_ROW) if grid.below else width
+            rows = render(table(grid.columns, grid.rows, gap=2), width=room, color=color).splitlines()
             head = len(rows) - len(grid.below)
             lines += rows[:head]
             for row, below in zip(rows[head:], grid.below, strict=True):

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ..judge.cause import find_trace_causes
 from ..trace.difference import Difference, HostDifference, What, differences, host_difference
 from ..trace.kernel import KernelIdentity, configuration_text
 from ..trace.model import WHOLE
@@ -22,6 +23,8 @@ from .wording import bytes_text, counted, cut, kinds_text, percent, relative_cha
 _SCHEMA = 3  # of the JSON: counts up when a key changes its meaning or goes; new keys come without that
 _MOST_NAMES = 8  # of one change or group, and problems
 _MOST_OPS = 20  # of the host
+_MOST_CAUSES, _MOST_DETAILS = 5, 4  # of a change between two traces; lines below each
+_OVERLAPPING = 0.99  # of the sum of the times of kernels: those of one stream touch at most
 _FEW = 12  # kernels: who sees them in order sees their groups
 _OF_A_LAUNCH = ("kind", "device_time_us", "durations_us", "op", "module", "input_shapes", "input_types")
 _LONGEST_NAME = 500  # characters
@@ -223,72 +226,47 @@ class TraceComparison:
         """Return whether other kernels ran, or the same ones were launched otherwise."""
         return any(difference.what.is_change for difference in self.differences)
 
-    def of(self, what: What) -> list[Difference]:
-        return [difference for difference in self.differences if difference.what is what]
 
-
-def conclusion(comparison: TraceComparison) -> tuple[str, str]:
-    """Return what the change did to the time of a step; and what happened on the GPU, and else on the host."""
-    walls, kernels = zip(*((side.wall_us, side.device_time_us) for side in comparison.sides), strict=True)
-    step = f"{comparison.after.noun.capitalize()} {time_change(*walls)}{relative_change(*walls)}"
-    headline = f"{step}, kernels {time_change(*kernels)}{relative_change(*kernels)}."
-    return headline, " ".join(_findings(comparison))
-
-
-_SENTENCES = {
-    What.FUSED: "{author} fused {old} into {count}.",
-    What.SPLIT: "{old} split into {count}.",
-    What.FOLDED: "{fewer} went into the epilogue of {new}.",
-    What.TEMPLATE: "{old} got another template.",
-    What.REPLACED: "Other kernels replaced {old}.",
-    What.VANISHED: "{old} vanished.",
-    What.APPEARED: "{new} appeared.",
-    What.MOVED: "{old} moved.",
-    What.SOURCE: "{old} got another source.",
-    What.CONFIGURATION: "{kernels} got another launch configuration ({cost}).",
-    What.SLOWER: "{distinct} became slower ({cost}).",
-    What.FASTER: "{distinct} became faster ({cost}).",
-}
-_AUTOTUNED = "Inductor's autotuner chose another launch configuration for {kernels} ({cost})."
+def conclusion(comparison: TraceComparison) -> tuple[str, ...]:
+    """Return what the change did to the time of a step; and why, the largest effect first."""
+    before, after = comparison.sides
+    nouns = ["computing ops" if side.on_cpu else "kernels" for side in comparison.sides]
+    walls, busy = ([getattr(side, field) for side in comparison.sides] for field in ("wall_us", "busy_us"))
+    span = ""
+    kernels = f"{nouns[0]} {time_change(*busy)}{relative_change(*busy)}"
+    if before.on_cpu != after.on_cpu:  # a GPU's own span would leave out what the host does before and after
+        walls = [side.elapsed_us for side in comparison.sides]
+        span = ", each from its begin on the host until host and GPU are done"
+        kernels = f"{nouns[0]} {time_text(busy[0])} -> {nouns[1]} {time_text(busy[1])}"
+    step = f"{after.noun.capitalize()} {time_change(*walls)}{relative_change(*walls)}{span}"
+    return f"{step}{';' if span else ','} {kernels}.", *_findings(comparison)
 
 
 def _findings(comparison: TraceComparison) -> Iterator[str]:
-    found = {what: group for what in _SENTENCES if (group := comparison.of(what))}
-    changes = [what for what in found if what.is_change]
+    before, after = comparison.sides
+    causes = find_trace_causes(before, after, comparison.differences)
+    for cause in causes[:_MOST_CAUSES]:
+        cost = f" ({_signed(cause.delta_us)})" if cause.delta_us is not None else ""
+        yield f"{cause.text}{cost}  {cause.place}".rstrip()
+        yield from (f"  {line}" for line in _first(cause.details, _MOST_DETAILS))
+    if left := causes[_MOST_CAUSES:]:
+        yield f"and {counted(len(left), 'smaller cause')}"
     moved = [side.transfers("gpu_memset", "gpu_memcpy") for side in comparison.sides]
     copies, more = (sum(each.count for each in side) for side in moved)
-    if not changes and not any(side.kernels for side in comparison.sides):
+    if copies != more and (copies > more or not after.transfers("gpu_memcpy")):
+        cost = _signed(sum(each.time_us for each in moved[1]) - sum(each.time_us for each in moved[0]))
+        yield f"{more:g} copies and memsets instead of {copies:g} ({cost})"
+    if after.busy_us < _OVERLAPPING * after.device_time_us:
+        sums = f"at least one runs for {time_text(after.busy_us)}, and their times add up to {time_text(after.device_time_us)}"
+        yield f"Kernels overlap on several streams: {sums}."
+    if not before.kernels and not after.kernels:
         yield "Neither trace has kernels."
-    elif not changes and (found or copies != more):
-        yield "The same kernels ran."
-    elif not changes:
-        yield f"Nothing on the {'CPU' if all(side.on_cpu for side in comparison.sides) else 'GPU'} changed."
-    yield from (_sentence(what, group) for what, group in found.items())
-    if copies != more:
-        old_us, new_us = (sum(each.time_us for each in side) for side in moved)
-        cost = _signed(new_us - old_us)
-        yield f"The GPU made {more:g} copies and memsets instead of {copies:g} ({cost})."
-    if not changes:
+    elif copies == more and all(each.what is What.SAME for each in comparison.differences):
+        yield f"Nothing on the {'CPU' if before.on_cpu and after.on_cpu else 'GPU'} changed."
+    if not comparison.gpu_changed:
         old, new = comparison.host.dispatcher_ops
         did = "dispatched fewer" if new < old else "ran other"
         yield f"The host {did if comparison.host.is_change else 'ran the same'} ops."
-
-
-def _sentence(what: What, found: Sequence[Difference]) -> str:
-    old = [kernel for difference in found for kernel in difference.before]
-    new = [kernel for difference in found for kernel in difference.after]
-    backends = {kernel.identity.decoded.backend.partition("-")[0] for kernel in new}
-    known = [backend.capitalize() for backend in ("inductor", "liger") if backend in backends]
-    return (_AUTOTUNED if all(difference.was_autotuned for difference in found) else _SENTENCES[what]).format(
-        old=kinds_text(kernel.kind for kernel in old),
-        new=kinds_text(kernel.kind for kernel in new),
-        count=len(new),
-        fewer=counted(len(old) - len(new), "pointwise kernel"),
-        author=[*known, "A Triton kernel"][0],
-        kernels=counted(len(old), "kernel"),
-        distinct=counted(len({each.before[0].identity for each in found if each.before}), "kernel"),
-        cost=_signed(sum(difference.delta_us for difference in found)),
-    )
 
 
 # -- two traces, as a page --------------------------------------------------------------------------------------------
@@ -296,14 +274,19 @@ def _sentence(what: What, found: Sequence[Difference]) -> str:
 
 def compare_page(comparison: TraceComparison, *, names: tuple[str, str], top: int) -> list[Section]:
     """Return the page of two traces with these names, with at most `top` rows in a table."""
-    heads = (
-        f"{label:<7} {name}  {_lane_text(side)}, {counted(len(side.kernels), 'kernel')}"
-        for label, name, side in zip(("before", "after"), names, comparison.sides, strict=True)
+    lanes = [_lane_text(side) for side in comparison.sides]
+    counts = dict.fromkeys(f"{len(side.kernels)}" for side in comparison.sides)
+    is_one = len(set(lanes)) == 1
+    heads = [name if is_one else f"{name}  {lane}" for name, lane in zip(names, lanes, strict=True)]
+    head = f"{' -> '.join(heads)}{f'  {lanes[0]}' if is_one else ''}"
+    notes = (
+        f"Kernels of each {comparison.after.noun}: {' -> '.join(counts)}.",
+        *_time_changes(comparison),
+        *_caveats(comparison),
     )
-    said = (*conclusion(comparison), *_time_changes(comparison), *_caveats(comparison))
     return [
-        Section(lines=tuple(heads)),
-        Section(lines=said),
+        Section(lines=(head, *conclusion(comparison))),
+        Section(lines=notes),
         Section(grid=_change_table(comparison, top=top)),
         *_module_table(comparison, top=top),
         Section("host", tuple(_host_changes(comparison.host))),
@@ -339,8 +322,11 @@ def _caveats(comparison: TraceComparison) -> Iterator[str]:
             first = f"{old.op}: {shapes_text(old.input_shapes)} and {shapes_text(new.input_shapes)}"
             yield f"The same ops had inputs of other shapes ({first}), so the two did not do the same work."
     for label, side in zip(("Before", "After"), comparison.sides, strict=True):
-        if side.problems or side.not_read:
-            yield f"{label}: {len(side.problems)} problems of launches and records. `kernelgauge show` says what is missing."
+        wrong_ids = side.trace.naming_problems()
+        yield from (f"{label}: {problem}." for problem in map(cut, wrong_ids))
+        if len(side.problems) > len(wrong_ids) or side.not_read:
+            count = counted(len(side.problems) - len(wrong_ids), "problem")
+            yield f"{label}: {count} of launches and records. `kernelgauge show` says what is missing."
 
 
 _CHANGES = tuple(Column(title, number=True) for title in ("before", "after", "change", "of the total"))
@@ -354,12 +340,12 @@ def _change_cells(before_us: float | None, after_us: float | None, total_us: flo
 
 
 def _change_table(comparison: TraceComparison, *, top: int) -> Grid:
-    """Return what changed, in order of launch; where that is too much, the largest changes first, the rest in a row."""
+    """Return what changed, the largest changes first, and the rest in a row."""
     ordered = [each for each in comparison.differences if each.what is not What.SAME]
-    if len(ordered) > top:
-        ordered.sort(key=lambda each: -abs(each.delta_us))
+    ordered.sort(key=lambda each: -abs(each.delta_us))
+    same = [each for each in comparison.differences if each.what is What.SAME]
     groups = [(each.what.value, [each], "\n".join(_change_lines(each))) for each in ordered[:top]]
-    for what, rest in ((f"{len(ordered) - top} more rows", ordered[top:]), (What.SAME.value, comparison.of(What.SAME))):
+    for what, rest in ((f"{len(ordered) - top} more rows", ordered[top:]), (What.SAME.value, same)):
         kinds = (kernel.kind for each in rest for kernel in each.after or each.before)
         groups += [(what, rest, kinds_text(kinds))] if rest else []
     rows = []
@@ -380,6 +366,8 @@ def _change_lines(difference: Difference) -> list[str]:
         kernel = difference.before[0]
         op = f"by {kernel.op}" if kernel.op and kernel.op != kernel.identity.name else ""
         below = f"{op} in {cut(kernel.module)}".strip() if kernel.module else op
+        is_second = difference.after[0].stream > 0 and kernel.stream == 0
+        below = ", ".join(filter(None, [below, "on a second stream" if is_second else ""]))
     elif difference.what in (What.FUSED, What.REPLACED, What.APPEARED, What.SPLIT):
         below = configuration_text(difference.after[0].identity)
     return [*lines, *([f"   {below}"] if below else [])]
@@ -483,7 +471,7 @@ def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict
     sides = zip(("before", "after"), names, comparison.sides, strict=True)
     return {
         "schema": _SCHEMA,
-        "conclusion": " ".join(conclusion(comparison)),
+        "conclusion": "\n".join(conclusion(comparison)),
         "changed": comparison.gpu_changed,
         **{label: _side_data(side, name) | _step_data(side) for label, name, side in sides},
         "kernels": [{key: value for key, value in _decoded(name).items() if value} for name in kernels],

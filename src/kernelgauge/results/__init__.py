@@ -40,7 +40,7 @@ class TestResult(msgspec.Struct, frozen=True):
 
     Attributes:
         claim: the first line of its docstring.
-        said: why it failed or was skipped.
+        said: why it failed or was skipped; empty where a verdict says it.
         subject: of the verdict of its workload that it ended with; None: it ended without one.
     """
 

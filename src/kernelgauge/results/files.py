@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -88,11 +90,24 @@ def unwritable(path: Path, error: OSError, *, elsewhere: str | None = None) -> S
     )
 
 
+_TEMPORARY, _ALIVE = "kernelgauge-run-", ".alive"
+
+
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Make a folder that is removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="kernelgauge-run-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+    """Make a folder that is removed at the end. Remove those of processes that were killed, with worktrees of git in them."""
+    for alive in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*/{_ALIVE}"):
+        with suppress(OSError, Timeout), FileLock(alive, timeout=0):
+            for tree in alive.parent.glob("*/.git"):
+                remove = ["git", "-C", str(tree.parent), "worktree", "remove", "--force", "--force", str(tree.parent)]
+                subprocess.run(remove, capture_output=True, check=False)
+            shutil.rmtree(alive.parent, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
+    try:
+        with FileLock(folder / _ALIVE):
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 # -- folders and buckets ----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import zip_longest
+from itertools import compress, zip_longest
 from statistics import fmean, stdev
 from typing import Generic, Protocol, TypeVar
 
@@ -220,7 +220,19 @@ def differences(before: Sequence[LaneKernel], after: Sequence[LaneKernel]) -> tu
             found += _other_names(*([kernel for kernel in side if id(kernel) not in elsewhere] for side in sides))
         else:
             found.append(each)
-    return tuple(_joined((*_folded(found), *moved)))
+    joined = list(_joined((*_folded(found), *moved)))
+    # A collective waits for the slowest rank, so its times spread: what moved most is told, also where steps overlap.
+    talks = [each.what is What.SAME and each.before[0].kind == Kind.COMMUNICATION.value for each in joined]
+    others = [abs(each.delta_us) for each, is_talk in zip(joined, talks, strict=True) if not is_talk]
+    if abs(sum(compress((each.delta_us for each in joined), talks))) > max(others, default=0.0):
+        joined = [_retimed(each) if is_talk else each for each, is_talk in zip(joined, talks, strict=True)]
+    return tuple(joined)
+
+
+def _retimed(each: Difference) -> Difference:
+    """Call launches slower or faster that moved by more than a kernel does between two processes."""
+    is_moved = abs(each.delta_us) > max(_SEEN_US * len(each.before), _SEEN * each.before_us)
+    return replace(each, what=What.SLOWER if each.delta_us > 0 else What.FASTER) if is_moved else each
 
 
 def _joined(found: Iterable[Difference]) -> Iterator[Difference]:

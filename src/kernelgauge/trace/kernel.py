@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -95,9 +96,9 @@ def identity_of_op(op: Op) -> KernelIdentity:
     return KernelIdentity(name, _kind_of(name))
 
 
-def input_texts(op: Op | None) -> tuple[str, ...]:
+def input_texts(shapes: Iterable[Any], types: Iterable[str]) -> tuple[str, ...]:
     """Return dtype and shape of each tensor that an op was given, as `KernelRecord.inputs` has them."""
-    pairs = zip(op.input_shapes, op.input_types, strict=False) if op is not None else ()
+    pairs = zip(shapes, types, strict=False)
     # A Python number is recorded as a double without dimensions.
     numbers = (*NO_TENSOR, "TensorList")
     tensors = [(shape, kind) for shape, kind in pairs if kind not in numbers and (shape or kind != "double")]

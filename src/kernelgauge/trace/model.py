@@ -9,30 +9,43 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import inf
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
 STEP_PREFIX = "ProfilerStep#"  # of the annotation that torch.profiler makes of each step
 MODULE_PREFIX = "nn.Module: "  # of a row of a Python function
+FRAME = re.compile(
+    r"(?P<file>[^<>]+\.py)\((?P<line>\d{1,9})\): (?P<function>.+)"
+)  # another one: the line of its definition
 WHOLE = "the whole trace"  # name of the window of everything
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memset", "gpu_memcpy"})
 # What `pytest perf` marks the call with, inside each profiler step: flushing and waiting stay outside of it.
 REGION = "kernelgauge.call"
 
-# Host calls (CUDA runtime, CUDA driver, HIP). A host function is queued on a stream like a kernel, but runs on the host and
-# leaves no device record.
+# Host calls (CUDA runtime, CUDA driver, HIP; SYCL's Unified Runtime, its predecessor PI, and Level Zero). A host function
+# is queued on a stream like a kernel, but runs on the host and leaves no device record.
 _GRAPH_LAUNCH = re.compile(r"(?:cuda|cu|hip)GraphLaunch")
-_LAUNCH = re.compile(r"(?:cuda|cu|hip)(?:Graph|Module|ExtModule|Ext)?Launch(?!.*HostFunc)")
-_TRANSFER = re.compile(r"(?:cuda|cu|hip)Mem(?:set|cpy)")
+_LAUNCH = re.compile(
+    r"(?:cuda|cu|hip)(?:Graph|Module|ExtModule|Ext)?Launch(?!.*HostFunc)|(?:ur|pi)Enqueue\w*Launch|ze\w+AppendLaunch"
+)
+_TRANSFER = re.compile(
+    r"(?:cuda|cu|hip)Mem(?:set|cpy)|(?:ur|pi)\w*Enqueue\w*(?:Memcpy|Memset|Fill|Copy)|ze\w+AppendMemory(?:Copy|Fill)"
+)
 # A copy without a stream blocks the host.
-_SYNCHRONIZATION = re.compile(r"(?:cuda|cu|hip)(?:Device|Ctx|Stream|Event)Synchronize|(?:cuda|hip)Memcpy")
+_SYNCHRONIZATION = re.compile(
+    r"(?:cuda|cu|hip)(?:Device|Ctx|Stream|Event)Synchronize|(?:cuda|hip)Memcpy"
+    r"|(?:ur|pi)(?:QueueFinish|Events?Wait)|ze\w+Synchronize"
+)
+
+
+_START = attrgetter("start_us")
 
 
 @lru_cache(maxsize=1024)  # there are few names, and every call is asked
@@ -71,6 +84,7 @@ class ApiCall(_Row, frozen=True, gc=False):
 
     correlation: int | None
     external_id: int | None = None
+    thread: int | str = 0
 
     @property
     def is_graph_launch(self) -> bool:
@@ -108,6 +122,18 @@ class DeviceRecord(_Row, frozen=True, gc=False):
         return self.duration_us if self.duration_us > 0 else 0.0
 
 
+def busy_us(kernels: Sequence[Any]) -> float:
+    """Return how long at least one of these ran: records, or executions of a device. Those of one stream count in full: their records may touch."""
+    if len({each.stream for each in kernels}) <= 1:
+        return float(sum(max(0.0, each.duration_us) for each in kernels))
+    total = until = 0.0
+    for each in sorted(kernels, key=_START):
+        end = each.start_us + max(0.0, each.duration_us)
+        total += max(0.0, end - max(until, each.start_us))
+        until = max(until, end)
+    return total
+
+
 class Launch(msgspec.Struct, frozen=True, gc=False):
     """One execution on the device, with the host call that asked for it and the op that made the call, where known."""
 
@@ -126,6 +152,7 @@ class Window:
     ops: tuple[Op, ...]
     calls: tuple[ApiCall, ...]
     executed: tuple[Launch, ...]  # kernels, memsets and copies
+    trace: Trace = field(compare=False, repr=False)
     orphans: tuple[DeviceRecord, ...] = ()  # of the whole trace: records without a call
     lost: int = 0  # launches of kernels that left no record
 
@@ -157,28 +184,22 @@ class Window:
     def synchronizations(self) -> int:
         return sum(call.is_synchronization for call in self.calls)
 
-    @property
+    @cached_property
     def synchronizing_ops(self) -> list[tuple[str, int | None]]:
-        """Return the op behind each synchronising call, with the call; and the id that leads to the op."""
+        """Return the outermost op around each synchronising call, with the call; and the id of the innermost op."""
         calls = [call for call in self.calls if call.is_synchronization]
-        return [(f"{self._op_around(call)}{call.name}", call.external_id) for call in calls]
+        return [self.trace.described(call, call.name, call.external_id) for call in calls]
 
-    @property
+    @cached_property
     def copying_ops(self) -> list[tuple[str, int | None]]:
-        """Return the op behind each copy, with its direction and bytes; and the id that leads to the op."""
+        """Return the outermost op around each copy, with its direction and bytes; and the id of the innermost op."""
         found = []
         for launch in self.executed:
             record, call = launch.record, launch.call
             if record.category == "gpu_memcpy":
                 size = "" if record.bytes is None else f", {record.bytes} bytes"
-                found.append((f"{self._op_around(call)}{record.name}{size}", call.external_id))
+                found.append(self.trace.described(call, f"{record.name}{size}", call.external_id))
         return found
-
-    def _op_around(self, call: ApiCall) -> str:
-        """Return the outermost dispatcher op that a call was made in, as a prefix; empty if there is none."""
-        threads = {op.thread for op in self.ops if call.external_id is not None and op.external_id == call.external_id}
-        around = (op for op in self.ops if op.start_us <= call.start_us <= op.end_us and "::" in op.name)
-        return next((f"{op.name}: " for op in around if not threads or op.thread in threads), "")
 
     @property
     def occupancy_queries(self) -> int:
@@ -197,7 +218,7 @@ class Trace:
     not_read: Mapping[str, int] = field(default_factory=dict)  # rows of devices that nobody here knows, by category
     malformed: Mapping[str, int] = field(default_factory=dict)  # rows with a field of another type, by category
     first_malformed: str = field(default="", compare=False)
-    modules: tuple[Op, ...] = ()  # calls of an nn.Module; only with_stack=True records them
+    modules: tuple[Op, ...] = ()  # calls of an nn.Module, and of Python functions; only with_stack=True records them
 
     @cached_property
     def _records_by_correlation(self) -> dict[int | None, list[DeviceRecord]]:
@@ -214,10 +235,67 @@ class Trace:
         return {call.correlation: call for call in asking}
 
     @cached_property
-    def _launching_ops(self) -> dict[int | None, Op]:
+    def _named_ops(self) -> dict[int | None, Op]:
         # By External id. Later ops overwrite earlier ones: within one id the innermost op starts last.
-        wanted = {record.external_id for record in self.records} - {None, 0}
+        wanted = {row.external_id for lane in (self.records, self.calls) for row in lane} - {None, 0}
         return {op.external_id: op for op in self.ops if op.external_id in wanted}
+
+    @cached_property
+    def _open_ops(self) -> dict[int, tuple[Op, Op | None]]:
+        """Return by `id` of a call the innermost op around it on its thread, and the outermost of the dispatcher's."""
+        ops: dict[int | str, list[Op]] = {}
+        for op in self.ops:
+            ops.setdefault(op.thread, []).append(op)
+        calls: dict[int | str, list[ApiCall]] = {}
+        for call in self.calls:
+            thread, named = call.thread, self._named_ops.get(call.external_id)
+            if thread not in ops and _encloses(named, call):  # CUPTI does not know the number of each thread
+                thread = named.thread
+            elif thread == 0 and len(ops) == 1:  # the row has none
+                thread = next(iter(ops))
+            calls.setdefault(thread, []).append(call)
+        return {id(call): around for thread in ops for call, around in _with_ops(ops[thread], calls.get(thread, ()))}
+
+    @cached_property
+    def _misnamed(self) -> tuple[int, list[tuple[DeviceRecord, Op | None, Op]]]:
+        """Return how many records have the id of an op around their call; and the others, with the op of the id, and that around."""
+        agreeing, others = 0, []
+        for record in self.records:
+            call, named = self.launch_of(record), self._named_ops.get(record.external_id)
+            if call is None or not record.external_id:
+                continue
+            if _encloses(named, call):
+                agreeing += 1
+            elif (around := self._open_ops.get(id(call))) and around[0].external_id:
+                others.append((record, named, around[0]))
+        return agreeing, others
+
+    def _op_of(self, call: ApiCall, external_id: int | None) -> Op | None:
+        """Return the op that made a call: that of the id if it is around the call, else the innermost one that is.
+
+        In some files the ids of records and calls are correlations, and name the ops of others, or none.
+        """
+        agreeing, others = self._misnamed
+        named = self._named_ops.get(external_id)
+        if _encloses(named, call) and agreeing >= len(others):
+            return named
+        around = self._open_ops.get(id(call))
+        return around[0] if around else None
+
+    def described(self, call: ApiCall, text: str, external_id: int | None) -> tuple[str, int | None]:
+        """Return a text behind the outermost dispatcher op around a call; and the id of the op that made the call."""
+        op, (_, outer) = self._op_of(call, external_id), self._open_ops.get(id(call), (None, None))
+        return f"{outer.name}: {text}" if outer else text, op.external_id if op else external_id
+
+    def naming_problems(self) -> tuple[str, ...]:
+        """Return in one line that launches have the ids of other ops; empty if they do not."""
+        agreeing, others = self._misnamed
+        if not others:
+            return ()
+        record, named, around = others[0]
+        counts = f"{len(others)} of {agreeing + len(others)} launches"
+        first = f"the first: {record.name} in {around.name}, not {named.name if named else 'an op of the trace'}"
+        return (f"wrong ids: the External id of {counts} is not that of the op around the call, which counts; {first}",)
 
     def pairing_problems(self) -> tuple[str, ...]:
         """Return every way in which launches and device records fail to pair; empty if the session can be trusted.
@@ -270,15 +348,37 @@ class Trace:
             (self.ops, self.calls) if is_whole else (_starting_in(mark, self.ops), _starting_in(mark, self.calls))
         )
         orphans = tuple(record for record in self.records if is_whole and self.launch_of(record) is None)
-        asking, records, ops_by_id = self._asking_by_correlation, self._records_by_correlation, self._launching_ops
+        asking, records = self._asking_by_correlation, self._records_by_correlation
         executed = tuple(
-            Launch(record, call, ops_by_id.get(record.external_id))
+            Launch(record, call, self._op_of(call, record.external_id))
             for call in calls
             if call is asking.get(call.correlation)
             for record in records.get(call.correlation, ())
         )
         lost = sum(call.correlation not in records and call.is_launch for call in calls)
-        return Window(mark.name, mark.start_us, mark.duration_us, ops, calls, executed, orphans, lost)
+        return Window(mark.name, mark.start_us, mark.duration_us, ops, calls, executed, self, orphans, lost)
+
+
+def _encloses(op: Op | None, row: _Row) -> TypeGuard[Op]:
+    """Tell whether an op was open when a row began, on whatever thread: by its id it may have worked for another."""
+    return op is not None and op.start_us <= row.start_us <= op.end_us
+
+
+def _with_ops(ops: Iterable[Op], calls: Iterable[ApiCall]) -> Iterator[tuple[ApiCall, tuple[Op, Op | None]]]:
+    """Yield each call of a thread that ops are around: with the innermost, and the outermost of the dispatcher's."""
+    stack: list[tuple[Op, Op | None]] = []  # the ops that are open, each with the outermost one around it
+    waiting = deque(ops)
+    for call in calls:
+        while waiting and waiting[0].start_us <= call.start_us:
+            op = waiting.popleft()
+            while stack and stack[-1][0].end_us <= op.start_us:
+                stack.pop()
+            outer = stack[-1][1] if stack else None
+            stack.append((op, outer if _encloses(outer, op) else op if "::" in op.name else None))
+        while stack and stack[-1][0].end_us < call.start_us:
+            stack.pop()
+        if stack:
+            yield call, stack[-1]
 
 
 _Started = TypeVar("_Started", Op, ApiCall)
@@ -286,5 +386,5 @@ _Started = TypeVar("_Started", Op, ApiCall)
 
 def _starting_in(mark: _Row, rows: tuple[_Started, ...]) -> tuple[_Started, ...]:
     """Return what starts in a window. Half open: what starts where one ends and the next begins belongs to the next."""
-    first, last = (bisect_left(rows, at, key=attrgetter("start_us")) for at in (mark.start_us, mark.end_us))
+    first, last = (bisect_left(rows, at, key=_START) for at in (mark.start_us, mark.end_us))
     return rows[first:last]

@@ -48,7 +48,7 @@ class KernelName:
     raw: str  # byte for byte as in the trace: the only field to compare kernels by
     kind: Kind
     backend: str  # the library
-    short: str  # to print; never empty, at most 60 characters, all printable
+    short: str  # to print; never empty, all printable, and with less than 200 characters whole
     ops: tuple[str, ...] = ()  # of a kernel of Inductor's, the words of all that it merges
     dtype: str | None = None  # of the inputs
     tile: str | None = None  # MxN of one thread block
@@ -136,7 +136,7 @@ class _Parsed(NamedTuple):
     args: str  # the template arguments
 
 
-_SHORT_LENGTH = 60
+_SHORT_LENGTH = 200
 _ANONYMOUS = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\{anonymous\})::")
 _CAST = re.compile(r"\((?:unsigned )?(?:int|bool|long|char)\)(?=[\w-])")  # Nsight writes `(int)4` for Kineto's `4`
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -194,7 +194,7 @@ def _split_mangled(text: str) -> tuple[str, str]:
 def _clip(text: str) -> str:
     """Keep both ends of a long name: the end has Inductor's number, a GEMM's layout, a library's version."""
     text = text or "(no name)"
-    return text if len(text) <= _SHORT_LENGTH else f"{text[:38]}...{text[-19:]}"
+    return text if len(text) <= _SHORT_LENGTH else f"{text[:98]}...{text[-99:]}"
 
 
 def _base_name(name: _Parsed) -> str:

@@ -21,7 +21,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 
 from ..errors import TraceError
-from .model import DEVICE_CATEGORIES, MODULE_PREFIX, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
+from .model import DEVICE_CATEGORIES, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
 
 # Large enough that what is done once for each block costs nothing, small enough not to show in the memory used.
 BLOCK_BYTES = 1 << 18
@@ -30,18 +30,18 @@ BLOCK_BYTES = 1 << 18
 LONGEST_BYTES = 16 << 20
 
 _HOST_LANES = ("cpu_op", "user_annotation", "python_function")
-_API_CATEGORIES = {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver"}
+_API_CATEGORIES = {f"{api}_{side}" for api in ("cuda", "hip", "xpu") for side in ("runtime", "driver")}
 _CATEGORIES = frozenset({*_HOST_LANES, *_API_CATEGORIES, *DEVICE_CATEGORIES})
 # The same before torch 1.11. A profiler step was an `Operator`, too.
 _OLD_CATEGORIES = {
     "Operator": "cpu_op", "Runtime": "cuda_runtime", "Kernel": "kernel", "Memset": "gpu_memset", "Memcpy": "gpu_memcpy",
 }  # fmt: skip
-_NOT_READ = (
-    "mtia_",
-    "hpu_",
-    "xpu_",
-    "privateuse1_",
-)  # Kineto's other accelerators: nobody here has seen enough of them
+# Kineto's other accelerators, and what is called like it elsewhere: nobody here has seen enough of them.
+_NOT_READ = re.compile(r"(?:mtia|hpu|privateuse1|npu)_|.*(?<!glow)_(?:runtime|driver)$|.*kernel", re.IGNORECASE)
+# The process of all rows that `torch.profiler.profile(...).events().export_chrome_trace` writes, which have no category.
+# If a GPU ran, its kernels and the calls of its runtime are among them.
+_LISTED = "CPU functions"
+_LISTED_GPU = re.compile(r"(?:cuda|cu|hip|ur)[A-Z]\w+|Mem(?:cpy|set)\b|cpu_to_|\w+ functions$")
 
 
 def parse(content: bytes, *, where: str = "<bytes>") -> Trace:
@@ -56,10 +56,10 @@ def parse_blocks(blocks: Iterable[bytes], *, where: str) -> Trace:
         return rows.trace(_read(iter(blocks), rows))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(
-            "not a torch.profiler trace",
+            "not a trace that kernelgauge can read",
             where=where,
             got=str(error),
-            expected="a JSON object with a list `traceEvents`, as export_chrome_trace writes it",
+            expected="a JSON object with a list `traceEvents`, as export_chrome_trace writes it, or a list of such events",
             next_command="torch.profiler.profile(...).export_chrome_trace(PATH)   (in the program to explain)",
         ) from error
 
@@ -73,6 +73,12 @@ _EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:[ \t\r\n]*\[')
 _END = re.compile(rb"\}[ \t\r\n]*,")
 # What Kineto writes and JSON does not allow: numbers that are none, line ends in strings, backslashes of Windows paths.
 _STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]+|\\.)*"?|-?\b(?:NaN|Infinity|nan|inf)\b', re.DOTALL)
+# What ends a name, also one with a quote that Kineto or torch did not escape: the next key of an event, or its end.
+_NAME = re.compile(
+    rb'("name"\s*:\s*")((?:[^"\\]+|\\.|"(?!\s*(?:,\s*"(?:ph|cat|pid|tid|ts|dur|id|bp|s|args)"\s*:|\}\s*(?:,\s*\{|\}|\]\s*[,}]|\]?\s*$))))*)',
+    re.DOTALL,
+)
+_QUOTE = re.compile(rb'\\.|"', re.DOTALL)
 _NOT_IN_A_STRING = re.compile(rb'[\0-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|(?P<wrong>))')
 # Python's integers have no bound, but their hashes have: keys of a dict that are chosen to collide would stop it.
 _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -99,6 +105,7 @@ class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "olde
     num_warps: _Int | None = None
     num_stages: _Int | None = None
     kernel_hash: str | None = None
+    labels: Any = None  # of a process
 
 
 class Event(msgspec.Struct, gc=False):
@@ -110,6 +117,7 @@ class Event(msgspec.Struct, gc=False):
     ts: float = 0.0
     dur: float = 0.0
     tid: _Int | str = 0
+    pid: Any = 0
     args: Args | None = None
 
 
@@ -139,7 +147,7 @@ _decode_file = msgspec.json.Decoder(_File).decode
 
 def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
     """Add the events to `rows`. Return the properties of the devices."""
-    file, buffer = _head(blocks)
+    file, buffer, closing = _head(blocks)
     wanted = 0
     for block in blocks:
         buffer += block
@@ -147,7 +155,7 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
             continue
         piece = _before_last(buffer, 2)
         if piece is None and len(buffer) <= _MOST_MENDED:
-            piece = _before_last(_mended(buffer), _MOST_GUESSES)
+            piece = _before_last(_mended(buffer), _MOST_GUESSES) or _before_last(_mended(_requoted(buffer)), 2)
         if piece is not None:
             events, buffer = piece
             rows.add(events)
@@ -156,14 +164,29 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
             raise msgspec.DecodeError(f"behind traceEvents[{rows.events}] no event ends in {LONGEST_BYTES} bytes")
         else:  # to look at each byte a few times, however long an event is
             wanted = min(4 * len(buffer), LONGEST_BYTES + 1)
-    try:
-        events, devices = _last(_in_utf8(_mended(b"[" + buffer)))
-    except msgspec.DecodeError as error:
-        raise msgspec.DecodeError(f"traceEvents[{rows.events}] or later: {error}") from error
-    if rows.events and not events:
-        raise msgspec.DecodeError("a comma behind the last event")
-    rows.add(events)
+    devices = _finish(buffer, closing, rows)
+    if closing and not rows.events:
+        raise msgspec.ValidationError("an empty list")
     return devices or file.device_properties
+
+
+def _finish(buffer: bytes, closing: bytes, rows: _Rows) -> list[dict[str, Any]]:
+    """Add the last events. Return the properties of the devices, if they stand behind them."""
+    for is_requoted in (False, True):
+        text = _mended(_requoted(buffer) if is_requoted else buffer)
+        if piece := _before_last(text, 2):  # one comma behind the last event is no loss
+            rows.add(piece[0])
+            text = buffer = piece[1]
+        try:
+            events, devices = _last(_in_utf8(b"[" + text + closing))
+            break
+        except msgspec.DecodeError as error:
+            if is_requoted:
+                no_end = "the JSON has no end: the file was cut off, or a text in it is not closed"
+                why = no_end if "truncated" in str(error) else str(error)
+                raise msgspec.DecodeError(f"traceEvents[{rows.events}] or later: {why}") from error
+    rows.add(events)
+    return devices
 
 
 def _in_utf8(text: bytes) -> bytes:
@@ -171,13 +194,18 @@ def _in_utf8(text: bytes) -> bytes:
     return text.decode(errors="replace").encode()
 
 
-def _head(blocks: Iterator[bytes]) -> tuple[_File, bytes]:
-    """Read up to the bracket that opens the events. Return what stands before it, and the bytes that follow."""
+def _head(blocks: Iterator[bytes]) -> tuple[_File, bytes, bytes]:
+    """Read up to the bracket that opens the events. Return what stands before it, the bytes that follow, and what ends them.
+
+    Events without an object around them end like those of one that has nothing else.
+    """
     head = b""
     for block in blocks:
         head = (head + block).lstrip(_SPACE)
+        if head[:1] == b"[":
+            return _File(), head[1:], b"}"
         if match := _EVENTS.search(head):
-            return _decode_file(_in_utf8(_mended(head[: match.end()] + b"]}"))), head[match.end() :]
+            return _decode_file(_in_utf8(_mended(head[: match.end()] + b"]}"))), head[match.end() :], b""
         if len(head) > LONGEST_BYTES:
             raise msgspec.DecodeError(f"no list `traceEvents` in the first {LONGEST_BYTES} bytes")
         if head and head[:1] != b"{":
@@ -234,6 +262,15 @@ def _mended(text: bytes) -> bytes:
     return _STRING_OR_NUMBER.sub(mend, text)
 
 
+def _requoted(text: bytes) -> bytes:
+    """Escape the quotes within names: with them a text is no JSON. A name that does not end here stays as it is."""
+
+    def escape(match: re.Match[bytes]) -> bytes:
+        return match[0] if match[0][:1] == b"\\" else b'\\"'
+
+    return _NAME.sub(lambda name: name[0] if name.end() == len(text) else name[1] + _QUOTE.sub(escape, name[2]), text)
+
+
 # --- from events to rows ---------------------------------------------------------------------------------------------
 
 _NO_ARGS = Args()
@@ -241,6 +278,12 @@ _START = attrgetter("start_us")
 _LENGTH = attrgetter("duration_us")
 _PLACE = attrgetter("device", "stream", "grid", "block", "bytes")
 _Timed = TypeVar("_Timed", Op, ApiCall, DeviceRecord)
+
+
+# What is kept of Python functions: modules, and what is neither torch's nor Python's own. Kineto leaves out `sys.path`.
+_KEPT = re.compile(
+    r"nn\.Module: |(?!(?:.*-packages/)?(?:torch|triton)/|.*lib/python[\d.]+/(?!\w+-packages/))[^<>]+\.py\(\d+\): "
+)
 
 
 class _Rows:
@@ -254,6 +297,8 @@ class _Rows:
         self._malformed: Counter[str] = Counter()
         self._first_malformed = ""
         self._others: Counter[str] = Counter()  # rows of other categories
+        self._bare: Counter[Any] = Counter()  # rows without a category, by process
+        self._labels: dict[Any, str] = {}  # of processes
         self._kept: dict[Any, Any] = {}  # names, threads, shapes and types
 
     def add(self, events: list[Event]) -> None:
@@ -261,7 +306,7 @@ class _Rows:
         keep, lanes = self._kept.setdefault, self._ops
         first, self.events = self.events, self.events + len(events)
         for index, event in enumerate(events, start=first):
-            category = event.cat
+            category = event.cat or self._category(event)
             if category in _OLD_CATEGORIES:
                 is_step = event.name.startswith(STEP_PREFIX)
                 category = "user_annotation" if is_step else _OLD_CATEGORIES[category]
@@ -274,7 +319,7 @@ class _Rows:
             name = keep(event.name, event.name)
             args = event.args or _NO_ARGS
             external_id = args.older_id if args.external_id is None else args.external_id
-            if category == "python_function" and not name.startswith(MODULE_PREFIX):
+            if category == "python_function" and not _KEPT.match(name):
                 continue
             if category in lanes:
                 op = Op(
@@ -292,15 +337,27 @@ class _Rows:
                 )
                 lanes[category].append(op)
             elif category not in DEVICE_CATEGORIES:
-                self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, external_id))
+                thread = keep(event.tid, event.tid)
+                self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, external_id, thread))
             elif str in map(type, place := _PLACE(args)):
                 self._add_malformed(
                     category, f"traceEvents[{index}].args: device, stream, grid, block or bytes: got `str`"
                 )
             else:
                 device, stream, *sizes = place
-                ran = (name, event.ts, event.dur, category, device or 0, stream or 0, args.correlation)
+                if stream is None:  # Kineto shows a stream as a thread
+                    stream = event.tid if isinstance(event.tid, int) else 0
+                ran = (name, event.ts, event.dur, category, device or 0, stream, args.correlation)
                 self._records.append(DeviceRecord(*ran, external_id, *sizes))
+
+    def _category(self, event: Event) -> str:
+        """Return the category of a row that has none; keep what its process is."""
+        if event.ph == "X":
+            self._bare[str(event.pid)] += 1
+            return "Operator" if event.pid == _LISTED else ""
+        if event.ph == "M" and event.args is not None and event.args.labels:
+            self._labels[str(event.pid)] = str(event.args.labels)
+        return ""
 
     def _add_malformed(self, category: str, error: str) -> None:
         self._malformed[category] += 1
@@ -308,7 +365,14 @@ class _Rows:
 
     def trace(self, devices: list[dict[str, Any]]) -> Trace:
         """Return the trace of all rows that were added."""
-        not_read = {name: number for name, number in self._others.items() if name.startswith(_NOT_READ)}
+        not_read = {name: number for name, number in self._others.items() if _NOT_READ.match(name)}
+        for process, number in self._bare.items():
+            if self._labels.get(process, "CPU") != "CPU":  # Ascend
+                not_read[self._labels[process]] = not_read.get(self._labels[process], 0) + number
+        marks = {op.name for op in self._ops["cpu_op"]} if _LISTED in self._bare else set[str]()
+        if any(map(_LISTED_GPU.match, marks | self._others.keys() | self._bare.keys() - {_LISTED})):
+            rows = "rows without categories, as `prof.events().export_chrome_trace` writes them"
+            raise msgspec.ValidationError(f"{rows}: they do not say what the GPU ran")
         if self._others and not any((*self._ops.values(), self._calls, self._records, self._malformed, not_read)):
             found = ", ".join(repr(category) for category, _ in self._others.most_common(3))
             raise msgspec.ValidationError(f"no row of an op, a launch or a kernel, but rows of category {found}")

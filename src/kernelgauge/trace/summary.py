@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from .kernel import KernelIdentity, identity_of, identity_of_op, kind_of_launch
-from .model import DEVICE_CATEGORIES, MODULE_PREFIX, REGION, WHOLE, ApiCall, DeviceRecord, Op, Trace, Window
+from .model import DEVICE_CATEGORIES, MODULE_PREFIX, REGION, WHOLE, ApiCall, DeviceRecord, Op, Trace, Window, busy_us
 from .names import Kind, decode
 from .work import (
     ALLOCATION_OPS,
@@ -116,6 +116,8 @@ class LaneKernel:
     input_types: tuple[str, ...] = ()
     does_the_op: bool = True  # the op launched no other kernel to do its work
     module: str | None = None  # the nn.Modules around the op, the outermost first
+    frame: str = ""  # the Python function around the op, as the trace has it: the deepest that is not torch's
+    stream: int = 0  # as `KernelRecord.stream`
 
     @property
     def kind(self) -> str:
@@ -126,29 +128,32 @@ class LaneKernel:
         return fmean(self.durations_us)
 
 
-def _executions(window: Window, *, on_cpu: bool) -> list[tuple[KernelIdentity, float, Op | None]]:
-    """Return the kernels of a window, in launch order, with time and op; those whose launch is not in the trace come last."""
+_Execution: TypeAlias = "tuple[KernelIdentity, float, int, Op | None]"  # with time and stream
+
+
+def _executions(window: Window, *, on_cpu: bool) -> list[_Execution]:
+    """Return the kernels of a window, in launch order; those whose launch is not in the trace come last."""
     if on_cpu:
-        return [(identity_of_op(op), max(0.0, op.duration_us), op) for op in computing_ops(window)]
+        return [(identity_of_op(op), max(0.0, op.duration_us), 0, op) for op in computing_ops(window)]
     ran: list[tuple[DeviceRecord, Op | None]] = [(launch.record, launch.op) for launch in window.launches]
     ran += [(record, None) for record in window.orphans if record.category == "kernel"]
-    return [(identity_of(record, op), record.time_us, op) for record, op in ran]
+    streams = {stream: place for place, stream in enumerate(dict.fromkeys(record.stream for record, _ in ran))}
+    return [(identity_of(record, op), record.time_us, streams[record.stream], op) for record, op in ran]
 
 
-def _kernels(
-    ran: Sequence[Sequence[tuple[KernelIdentity, float, Op | None]]], modules: Sequence[Op]
-) -> tuple[LaneKernel, ...]:
-    paths = _module_paths(modules, [op for *_, op in ran[-1] if op]) if modules else {}
+def _kernels(ran: Sequence[Sequence[_Execution]], modules: Sequence[Op]) -> tuple[LaneKernel, ...]:
+    places = _places(modules, [op for *_, op in ran[-1] if op])
     # What adds up the parts of a split-K product belongs to it: the product itself has done the op's work.
-    launched = Counter(id(op) for identity, _, op in ran[-1] if identity.kind != Kind.SPLITK_REDUCE.value)
+    launched = Counter(id(op) for identity, *_, op in ran[-1] if identity.kind != Kind.SPLITK_REDUCE.value)
     found = []
     for launches in zip(*ran, strict=True):
-        identities, durations_us, ops = zip(*launches, strict=True)
+        identities, durations_us, streams, ops = zip(*launches, strict=True)
         identity, last = identities[-1], ops[-1]
         # What the steps have in common: where its grids vary, none is known.
         vary = [name for name in identity.__struct_fields__ if len({getattr(one, name) for one in identities}) > 1]
         # A persistent kernel has one grid for every shape.
         has_shapes = last and len({(op.input_shapes, op.input_types) if op else None for op in ops}) == 1
+        module, frame = places.get(id(last), ("", ""))
         found.append(
             LaneKernel(
                 msgspec.structs.replace(identity, **dict.fromkeys(vary)) if vary else identity,
@@ -157,21 +162,26 @@ def _kernels(
                 last.input_shapes if has_shapes else (),
                 last.input_types if has_shapes else (),
                 does_the_op=launched[id(last)] == 1 and identity.kind != Kind.SPLITK_REDUCE.value,
-                module=paths.get(id(last)),
+                module=module or None,
+                frame=frame,
+                stream=streams[-1],
             )
         )
     return tuple(found)
 
 
-def _module_paths(modules: Iterable[Op], ops: Iterable[Op]) -> dict[int, str]:
-    """Return by id of an op the modules that were open on its thread."""
-    rows = sorted((*modules, *ops), key=lambda row: (row.start_us, -row.duration_us))
-    names = {
-        id(row): [each.name.removeprefix(MODULE_PREFIX) for each in around if each.name.startswith(MODULE_PREFIX)]
-        for row, around in _nested(rows)
-        if not row.name.startswith(MODULE_PREFIX)
-    }
-    return {op: ".".join(path) for op, path in names.items() if path}
+def _places(frames: Sequence[Op], ops: Iterable[Op]) -> dict[int, tuple[str, str]]:
+    """Return by id of an op the modules that were open on its thread, and the deepest Python function."""
+    found: dict[int, tuple[str, str]] = {}
+    rows = sorted((*frames, *ops), key=lambda row: (row.start_us, -row.duration_us)) if frames else ()
+    are_frames = set(map(id, frames))
+    for row, around in _nested(rows):
+        if id(row) not in are_frames:
+            names = [each.name for each in around if id(each) in are_frames]
+            modules = [name.removeprefix(MODULE_PREFIX) for name in names if name.startswith(MODULE_PREFIX)]
+            functions = [name for name in names if not name.startswith(MODULE_PREFIX)]
+            found[id(row)] = ".".join(modules), functions[-1] if functions else ""
+    return found
 
 
 # --- where the time of a step went -----------------------------------------------------------------------------------
@@ -477,8 +487,8 @@ class Summary:
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
-        """Return launches without kernels and kernels without launches, anywhere in the trace."""
-        return self.trace.pairing_problems()
+        """Return wrong ids, launches without kernels and kernels without launches, anywhere in the trace."""
+        return (*self.trace.naming_problems(), *self.trace.pairing_problems())
 
     @property
     def problems_inside(self) -> int:
@@ -528,7 +538,31 @@ class Summary:
     @property
     def wall_us(self) -> float:
         """Return the time of one step."""
-        return max((time.wall_us for time in self.times), default=fmean(each.duration_us for each in self.windows))
+        return max((time.wall_us for time in self.times), default=self.elapsed_us)
+
+    @property
+    def elapsed_us(self) -> float:
+        """Return the time of one step from its begin on the host until host and device are done: a CPU has the same span."""
+        ends = [
+            max([run[-1].end_us, *(record.end_us for window in run for record in window.records)])
+            for run in _runs(self)
+        ]
+        return sum(end - run[0].start_us for run, end in zip(_runs(self), ends, strict=True)) / len(self.windows)
+
+    @property
+    def busy_us(self) -> float:
+        """Return how long at least one kernel of a step ran, summed over the devices: less than their times if streams overlap."""
+        ran = [record for window in self.windows for record in window.records if record.category == "kernel"]
+        lanes = [[each for each in ran if each.device == device] for device in {each.device for each in ran}]
+        total_us = sum(record.time_us for record in ran)
+        return self.device_time_us * (sum(map(busy_us, lanes)) / total_us if total_us else 1.0)
+
+    @cached_property
+    def places(self) -> dict[int | None, tuple[str, str]]:
+        """Return by External id of an op of the last step the modules and the Python function around it."""
+        ops = self.windows[-1].ops
+        found = _places(self.trace.modules, ops)
+        return {op.external_id: found[id(op)] for op in ops if id(op) in found}
 
 
 def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Summary:
