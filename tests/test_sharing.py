@@ -1,4 +1,4 @@
-"""`kernelgauge show --open`."""
+"""`kernelgauge show --open` and `kernelgauge publish`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ import os
 import queue
 import signal
 import socket
+import sys
 import threading
 import webbrowser
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import fsspec
 import pytest
+from fsspec.asyn import AsyncFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from kernelgauge.cli import main, traces
 from tests.builders import chrome, kernel
@@ -143,7 +148,116 @@ def test_open_without_file_is_an_error(tmp_path, capsys, name):
     assert ("no such trace file" in err, "ls reports/latest/traces" in err, "\x1b" in err) == (True, True, False)
 
 
-def test_open_of_an_address_prints_its_link(capsys):
-    url = "https://bucket.example/perf/a%20b.json.gz"
-    assert main(["show", url, "--open"]) == 0
-    assert url_in(capsys.readouterr().out.strip()) == url
+# -- publish --------------------------------------------------------------------------------------------------------
+
+MLP, TABLE = "traces/mlp-eager.json.gz", "traces/mlp-eager.txt"
+
+
+@pytest.fixture
+def reports(tmp_path: Path) -> Path:
+    root = tmp_path / "reports" / "latest"
+    (root / "traces").mkdir(parents=True)
+    for name in ("results.json", MLP, TABLE):
+        (root / name).write_bytes(name.encode())
+    return root
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """An empty memory:// of this test's own: path -> file."""
+    store: dict[str, object] = {}
+    monkeypatch.setattr(MemoryFileSystem, "store", store)
+    monkeypatch.setattr(MemoryFileSystem, "pseudo_dirs", [""])
+    return store
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("destination", ["{}/to", "file://{}/to/"])
+def test_publish_overwrites_and_deletes_nothing(reports, tmp_path, capsys, destination):
+    (tmp_path / "to" / "traces").mkdir(parents=True)
+    (tmp_path / "to" / TABLE).write_bytes(b"old")
+    (tmp_path / "to" / "other.json.gz").write_bytes(b"kept")
+    assert main(["publish", str(reports), destination.format(tmp_path)]) == 0
+    assert contents(tmp_path / "to") == contents(reports) | {"other.json.gz": b"kept"}
+    assert capsys.readouterr().out == f"3 files -> {destination.format(tmp_path)}\n"
+
+
+def test_publish_prints_a_link_for_each_trace(reports, memory, capsys):
+    (reports / "traces" / "a b%.json.gz").write_bytes(b"\x1f\x8b")
+    assert main(["publish", str(reports), "memory://perf", "--public-url", "https://bucket.example/perf/"]) == 0
+    _, *links = capsys.readouterr().out.splitlines()
+    base = "https://bucket.example/perf/traces"
+    assert [url_in(link) for link in links] == [f"{base}/a%20b%25.json.gz", f"{base}/mlp-eager.json.gz"]
+    assert {path: file.getvalue() for path, file in memory.items()} == {
+        f"/perf/{key}": content for key, content in contents(reports).items()
+    }
+
+
+def test_publish_one_trace_prints_its_link(tmp_path, memory, capsys):
+    (tmp_path / "mlp.json").write_bytes(TRACE)
+    assert main(["publish", str(tmp_path / "mlp.json"), "memory://perf", "--public-url", "https://host"]) == 0
+    first, link = capsys.readouterr().out.splitlines()
+    assert (first, url_in(link)) == ("1 file -> memory://perf", "https://host/mlp.json")
+    assert list(memory) == ["/perf/mlp.json"]
+
+
+def test_publish_leaves_out_links_and_hidden_files(reports, tmp_path, memory):
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key").write_bytes(b"secret")
+    for name, target in (("file", "secret/key"), ("folder", "secret"), ("again", "reports/latest")):
+        (reports / name).symlink_to(tmp_path / target)
+    (reports / ".cache").mkdir()
+    for name in (".cache/x", "traces/.mlp.json.gz.x1y2.tmp"):
+        (reports / name).write_bytes(b"half")
+    assert main(["publish", str(reports), "memory://perf"]) == 0
+    assert sorted(memory) == ["/perf/results.json", f"/perf/{MLP}", f"/perf/{TABLE}"]
+
+
+class ObjectStore(AsyncFileSystem):
+    """Store files asynchronously, as s3fs does, in the file system of fsspec that is in memory."""
+
+    async def _pipe_file(self, path, value, **_):
+        fsspec.filesystem("memory").pipe_file(path, value)
+
+
+def test_publish_makes_no_folders_in_an_object_store(reports, memory, monkeypatch):
+    store = ObjectStore()
+    monkeypatch.setattr(store, "makedirs", lambda *_, **__: pytest.fail("s3fs would make a missing bucket"))
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda url: (store, "/perf"))
+    assert main(["publish", str(reports), "s3://perf"]) == 0
+    assert sorted(memory) == ["/perf/results.json", f"/perf/{MLP}", f"/perf/{TABLE}"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["reports/none", "memory://perf"], "nothing to publish"),
+        (["reports/latest", ""], "invalid location"),
+        (["reports/latest", "memory://perf", "--public-url", "http://host"], "https:// only"),
+        (["reports/latest", "nonesuch://me:secret@host/\x1b[2J"], "nonesuch://***@host/\\x1b[2J"),
+        (["reports/latest", "s3://bucket/perf"], "Install s3fs"),
+    ],
+)
+def test_publish_in_vain_is_an_error(reports, memory, monkeypatch, capsys, arguments, reason):
+    monkeypatch.chdir(reports.parents[1])
+    monkeypatch.setitem(sys.modules, "s3fs", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules["fsspec.registry"].__dict__["_registry"], "s3", raising=False)
+    assert main(["publish", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert (reason in err, "me:secret" in err, "\x1b" in err, memory) == (True, False, False, {})
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Access Denied"), RuntimeError("no credentials")])
+def test_publish_names_the_error_of_a_store(reports, memory, monkeypatch, capsys, error):
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", refuse)
+    assert main(["publish", str(reports), "memory://perf"]) == 2
+    err = capsys.readouterr().err
+    assert all(text in err for text in (f"{type(error).__name__}: {error}", "memory://perf"))

@@ -1,4 +1,4 @@
-"""`kernelgauge show` and `diff`: traces of torch.profiler, without a GPU."""
+"""`kernelgauge show`, `diff` and `publish`: traces of torch.profiler, without a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from ..errors import KernelgaugeError, TraceError, printable
+from ..errors import KernelgaugeError, TraceError, printable, printable_url
 from ..trace import Trace, parse_blocks
 from ..trace.reader import BLOCK_BYTES
 from . import Commands, Exit, say, terminal
@@ -45,7 +45,7 @@ def add_commands(commands: Commands) -> None:
         "--open",
         action="store_true",
         help="open the whole trace in the Perfetto UI instead: serve this one file on 127.0.0.1:9001, print the link, "
-        "and end when the page has fetched it, or on Ctrl-C. Nothing is uploaded. Of an https:// address: print the link",
+        "and end when the page has fetched it, or on Ctrl-C. Nothing is uploaded",
     )
     show.set_defaults(command=_show)
     diff = _add(
@@ -65,6 +65,17 @@ def add_commands(commands: Commands) -> None:
         "incomplete or has no kernels",
     )
     diff.set_defaults(command=_diff)
+    publish = _add(
+        commands,
+        "publish",
+        "copy reports to a bucket, and print Perfetto links for their traces",
+        "Copy a folder of reports, or one trace, to a local path or any URL that fsspec knows (s3://, gs://, hf://, ...). "
+        "Existing files are overwritten; nothing is deleted. Hidden files and symbolic links are left out.",
+    )
+    publish.add_argument("reports", type=Path, metavar="REPORTS", help="for example reports/latest")
+    publish.add_argument("destination", metavar="DEST")
+    publish.add_argument("--public-url", metavar="URL", help="the public address of DEST, for the links")
+    publish.set_defaults(command=_publish)
 
 
 def _add(commands: Commands, name: str, short: str, description: str) -> argparse.ArgumentParser:
@@ -86,9 +97,6 @@ def _add_selection(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusi
 
 
 def _show(options: argparse.Namespace) -> Exit:
-    if options.open and options.trace.startswith("https://"):
-        say(_perfetto_link(options.trace))
-        return Exit.YES
     if options.open:
         return _open(Path(options.trace))
     from ..report.traces import json_text, show_data, show_page
@@ -225,6 +233,27 @@ def _open(path: Path) -> Exit:
             fetched.wait()
         finally:
             server.shutdown()
+    return Exit.YES
+
+
+def _publish(options: argparse.Namespace) -> Exit:
+    """Copy a folder of reports, or one trace. Each trace gets a Perfetto link if it has a public address."""
+    from ..results.files import put_files
+
+    source, url = options.reports, options.public_url
+    paths = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
+    folder = source.parent if source.is_file() else source
+    files = {path.relative_to(folder).as_posix(): path for path in paths if not path.is_symlink()}
+    files = {key: path for key, path in files.items() if "/." not in f"/{key}"}
+    if not files:
+        raise KernelgaugeError("nothing to publish", where=printable(str(source)), next_command="pytest perf")
+    if url is not None and not url.startswith("https://"):
+        raise KernelgaugeError("the Perfetto UI fetches from https:// only", got=printable_url(url))
+    put_files(options.destination, ((key, path.read_bytes()) for key, path in files.items()))
+    say(printable_url(f"{len(files)} {'file' if len(files) == 1 else 'files'} -> {options.destination}"))
+    for key in files:
+        if url is not None and (key.endswith(".json.gz") or source.is_file()):
+            say(_perfetto_link(f"{url.rstrip('/')}/{quote(key)}"))
     return Exit.YES
 
 
