@@ -9,7 +9,6 @@ from typing import Any
 import fsspec
 import msgspec
 import pytest
-from fsspec.asyn import AsyncFileSystem
 
 from kernelgauge.judge.verdict import Status
 from kernelgauge.results import Results
@@ -143,18 +142,3 @@ def test_bucket_that_fails_is_an_error(history: History, monkeypatch: pytest.Mon
     code, out, err = history.add(night(0, timed()), night(1, timed()))
     assert (code, out, err.count("cannot write")) == (2, "", 1)
     assert "ConnectionResetError: the network has gone" in err
-
-
-class ObjectStore(AsyncFileSystem):
-    """Store files asynchronously, as s3fs does, in the file system of fsspec that is in memory."""
-
-    async def _pipe_file(self, path: str, value: bytes, **_: Any) -> None:
-        fsspec.filesystem("memory").pipe_file(path, value)
-
-
-def test_object_store_gets_no_folders(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = ObjectStore()
-    monkeypatch.setattr(store, "makedirs", lambda *_, **__: pytest.fail("s3fs would make a missing bucket"))
-    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda url: (store, "/objects"))
-    key = history.add(night(0, timed()))[1].removeprefix("added: ").strip()
-    assert fsspec.filesystem("memory").exists(f"/objects/{key}")
