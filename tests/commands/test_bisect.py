@@ -68,7 +68,7 @@ def test_slower_commit_is_found_by_its_times(bisect: Command, process: Process) 
     assert "Ann <ann@example.org>" in out
     assert "subject  Model 207.5" in out
     assert re.search(r"9\d\.\d % of the posterior", out)
-    assert re.search(r"GPU time  205\.\d+ us \(20\d\.\d+ … 205\.\d+\) -> 207\.\d+ us", out)
+    assert re.search(r"GPU time 205\.\d -> 207\.\d us  \+1\.\d\d %", out)
     assert f"{FIRST}: REGRESSED  GPU time" in out
     assert f"{len(process.seen)} processes" in out
     assert len(process.seen) < 20
@@ -111,7 +111,7 @@ def test_processes_of_a_slower_host_tell_nothing_of_a_dispatch_time(bisect: Comm
     code, out, _ = bisect()
     assert code == 0
     assert f"commit   {commits[10]}" in out
-    assert re.search(r"host dispatch  (49\.9|50\.0)\d us \(.*\) -> (52\.9|53\.0)\d us", out)
+    assert re.search(r"host dispatch (49|50)\.\d -> (52|53)\.\d us", out)
 
 
 def test_host_that_is_another_one_at_each_end_is_undecided(bisect: Command, process: Process) -> None:

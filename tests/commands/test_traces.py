@@ -230,7 +230,7 @@ def test_orphan_kernels_are_shown_and_escaped(command: Command, tmp_path: Path) 
     assert "\\xe9vil" in shell('$KG show "$1"', trace, PYTHONIOENCODING="ascii").stdout
 
 
-@pytest.mark.parametrize("option", [["--setp", "3"], ["--json", "--open"], ["--step", "1", "--whole"]])
+@pytest.mark.parametrize("option", [["--setp", "3"], ["--json", "--markdown"], ["--step", "1", "--whole"]])
 def test_wrong_usage_is_trouble(command: Command, option: list[str]) -> None:
     code, out, err = command("show", EAGER, *option)
     assert (code, out, option[0] in err) == (2, "", True)

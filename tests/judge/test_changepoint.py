@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from kernelgauge.judge.changepoint import FIRST, SURE, half_width, next_state, suspects
+from kernelgauge.judge.changepoint import FIRST, SURE, next_state, suspects
 
 
 def by_brute_force(values: Sequence[Sequence[float] | None]) -> dict[int, float]:
@@ -97,7 +96,3 @@ def test_search_finds_the_change(shift: float, least: float, most_processes: flo
         used += count + 1
     assert right / trials >= least
     assert used / trials <= most_processes
-
-
-def test_half_width_is_that_of_student() -> None:
-    assert half_width([1.0, 2.0, 3.0]) == pytest.approx(4.302653 / math.sqrt(3), rel=1e-5)  # t of 2 degrees of freedom

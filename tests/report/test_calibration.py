@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from kernelgauge.judge.baseline import Baseline
-from kernelgauge.report.baselines import calibration_table, choices_text
+from kernelgauge.report.baselines import calibration_table
 from kernelgauge.report.page import render
-from tests.builders import FUSED, calibrated, drawn, fingerprint, run
+from tests.builders import calibrated, drawn, fingerprint, run
 
 QUIET = (200.0, 200.1, 199.9, 200.0) * 2
 replace = msgspec.structs.replace
@@ -45,11 +45,3 @@ def test_sensitivity_ignores_a_process_on_a_slow_host() -> None:
     slow = run(device=QUIET, end_to_end=[432.0, 436.0] * 4, host_control_us=57.0)
     alone, among = (columns(calibrated(runs, suite="perf"), "end to end")[2] for runs in (usual, [*usual, slow]))
     assert among == pytest.approx(alone, rel=0.05)
-
-
-def test_choices_most_frequent_configuration_is_first() -> None:
-    assert list(choices_text({"mlp": drawn({512: 1, 1024: 3}, us={512: 55.4, 1024: 38.1})})) == [
-        "mlp: the autotuner chose 2 launch configurations",
-        f"  3 of 4: 205.1 us  {FUSED} 38.1 us (grid 24576x1x1 block 128x1x1 XBLOCK=1024 num_warps=4 num_stages=1)",
-        f"  1 of 4: 222.4 us  {FUSED} 55.4 us (grid 49152x1x1 block 256x1x1 XBLOCK=512 num_warps=8 num_stages=1)",
-    ]

@@ -162,7 +162,7 @@ def _calibrate(options: argparse.Namespace) -> Exit:
     from ..baselines import BaselineStore
     from ..baselines.acceptance import Mode, plan_update
     from ..baselines.calibration import draw
-    from ..report.baselines import calibration_table, choices_text
+    from ..report.baselines import calibration_table
     from ..report.page import render
 
     _require_force_under_ci(options, "calibrate")
@@ -176,8 +176,6 @@ def _calibrate(options: argparse.Namespace) -> Exit:
         if not baselines and not refused:
             raise KernelgaugeError("nothing to calibrate: no workload was measured")
         say(render(calibration_table(baselines, comparisons=max(1, measured[0].comparisons)), **terminal()))
-        for line in choices_text(baselines):
-            say(line)
         return _store(plans, refused, store, dry_run=options.dry_run)
 
 

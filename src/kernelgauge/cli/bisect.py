@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import tempfile
 import time
@@ -16,7 +15,6 @@ from hashlib import sha256
 from importlib import metadata
 from itertools import pairwise, product
 from pathlib import Path
-from statistics import geometric_mean
 
 import msgspec
 from packaging.requirements import Requirement
@@ -25,7 +23,7 @@ from packaging.utils import canonicalize_name
 from ..baselines import calibration
 from ..errors import KernelgaugeError, MeasurementError, printable
 from ..judge.baseline import SET_BY_CODE, compare, from_run
-from ..judge.changepoint import SURE, half_width, next_state, suspects
+from ..judge.changepoint import SURE, next_state, suspects
 from ..judge.structure import judge_structure
 from ..judge.timing import ProcessTime, at_shared_speed, on_same_host
 from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks, with_name
@@ -337,16 +335,11 @@ class _Search:
             lines = [f"  {_percent(each.probability)}  {self._states[each.high].shown}" for each in likely]
             _say("\n".join(["undecided: no change has 95 % of the posterior yet", *lines]))
             return False
-        levels = []
-        for side in (slice(best.low + 1), slice(best.high, None)):
-            us = geometric_mean(each.observation.mean_us for of_state in times[side] for each in of_state or ())
-            factor = math.exp(half_width([value for of_state in values[side] for value in of_state or ()]))
-            levels.append(f"{us:.2f} us ({us / factor:.2f} … {us * factor:.2f})")
-        text = f"{_percent(best.probability)} of the posterior\n{first.label(timer)}  {' -> '.join(levels)}"
+        text = f"{_percent(best.probability)} of the posterior"
         # Of the two states alone: what other commits between the ends did is no cause.
         before, after = (self._states[place].runs for place in best[:2])
         judged = self._judged(before, after, ("the state before", "the state"))
-        why = [each.brief() for each in judged.verdicts if each.subject in timer.labels and each.status in _CHANGES]
+        why = [each.brief() for each in judged.verdicts if each.subject in timer.labels]
         return self._answer(best.low, best.high, "\n".join([text, *why]))
 
     # -- answer

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import gc
 import gzip
-import shutil
 import sys
 import zlib
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,9 +23,6 @@ if TYPE_CHECKING:
 
 _TOP = 20
 PERFETTO_UI = "https://ui.perfetto.dev"
-# The only address of this machine that the page's Content-Security-Policy lets it fetch from
-# (perfetto, ui/src/frontend/index.ts).
-ADDRESS = ("127.0.0.1", 9001)
 
 
 def add_commands(commands: Commands) -> None:
@@ -41,12 +36,7 @@ def add_commands(commands: Commands) -> None:
     show.add_argument("trace", metavar="TRACE")
     groupings = ("launch", "config", "name", "op", "module")
     show.add_argument("--by", choices=groupings, help="what a row is of (default: config; of few: launch)")
-    _add_selection(show).add_argument(
-        "--open",
-        action="store_true",
-        help="open the whole trace in the Perfetto UI instead: serve this one file on 127.0.0.1:9001, print the link, "
-        "and end when the page has fetched it, or on Ctrl-C. Nothing is uploaded",
-    )
+    _add_selection(show)
     show.set_defaults(command=_show)
     diff = _add(
         commands,
@@ -82,8 +72,8 @@ def _add(commands: Commands, name: str, short: str, description: str) -> argpars
     return commands.add_parser(name, help=short, description=description, allow_abbrev=False)
 
 
-def _add_selection(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
-    """Add the options that choose what a table shows. Return the group of output forms."""
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    """Add the options that choose what a table shows, and in which form."""
     about = f"rows of each table; 0 for all (default: {_TOP})"
     parser.add_argument("--top", type=int, default=_TOP, metavar="N", help=about)
     selection = parser.add_mutually_exclusive_group()
@@ -93,12 +83,9 @@ def _add_selection(parser: argparse.ArgumentParser) -> argparse._MutuallyExclusi
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--json", action="store_true", help="print JSON, with times in microseconds and full names")
     forms.add_argument("--markdown", action="store_true", help="print Markdown for a pull request")
-    return forms
 
 
 def _show(options: argparse.Namespace) -> Exit:
-    if options.open:
-        return _open(Path(options.trace))
     from ..report.traces import json_text, show_data, show_page
 
     summary = _summary(options.trace, options)
@@ -184,56 +171,6 @@ def read_trace(path: Path | str) -> Trace:
 
 
 # -- the Perfetto UI ----------------------------------------------------------------------------------------------------
-
-
-def _open(path: Path) -> Exit:
-    """Serve one trace file to the Perfetto UI, and return when the page has fetched it."""
-    import secrets
-    import threading
-    import webbrowser
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-    if not path.is_file():
-        raise TraceError("no such trace file", where=printable(str(path)), next_command="ls reports/latest/traces")
-    # A secret: other users and other pages of this machine's browser can reach the port too.
-    secret = f"/{secrets.token_urlsafe(16)}/{quote(path.name, errors='surrogateescape')}"
-    fetched = threading.Event()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path != secret:
-                self.send_error(404)
-                return
-            # A fetch that breaks off is said by the page, which can repeat it.
-            with suppress(ConnectionError), path.open("rb") as trace:
-                self.send_response(200)
-                self.send_header("Access-Control-Allow-Origin", PERFETTO_UI)
-                self.send_header("Content-Length", str(path.stat().st_size))
-                self.end_headers()
-                shutil.copyfileobj(trace, self.wfile)
-                fetched.set()
-
-        def log_message(self, *_: object) -> None:
-            """Print nothing: the path is a secret."""
-
-    try:
-        server = ThreadingHTTPServer(ADDRESS, Handler)
-    except OSError as error:
-        raise KernelgaugeError(
-            f"cannot listen on {ADDRESS[0]}:{ADDRESS[1]}",
-            got=error.strerror,
-            next_command=f"ss -ltnp 'sport = :{ADDRESS[1]}'   (names the process that uses it)",
-        ) from error
-    with server:
-        link = _perfetto_link(f"http://{ADDRESS[0]}:{server.server_address[1]}{secret}")
-        threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
-        try:
-            say(link)
-            webbrowser.open(link)
-            fetched.wait()
-        finally:
-            server.shutdown()
-    return Exit.YES
 
 
 def _publish(options: argparse.Namespace) -> Exit:

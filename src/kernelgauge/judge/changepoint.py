@@ -70,14 +70,6 @@ def next_state(values: Values) -> int | None:
     return min(between, key=preference)
 
 
-def half_width(values: Sequence[float]) -> float:
-    """Return the half width of the 95 % interval around the mean of one level."""
-    from scipy.special import stdtrit  # here, because importing scipy costs more than all of kernelgauge.judge
-
-    dof = len(values) - 1
-    return float(stdtrit(dof, 0.975)) * math.sqrt(_squares(values) / dof / len(values))
-
-
 def _squares(values: Sequence[float]) -> float:
     mean = fmean(values)
     return math.fsum((value - mean) ** 2 for value in values)

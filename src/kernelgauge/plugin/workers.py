@@ -38,7 +38,6 @@ class Controller:
         self._started = 0  # workers
         self._collected = 0  # tests, by all of them
         if _has_suite(config):
-            self._is_asked_for_each = config.option.dist == "each"
             config.option.dist = "each"
             # The next worker would measure all of the share again, and die where this one died.
             config.option.maxworkerrestart = "0"
@@ -50,11 +49,6 @@ class Controller:
         self._session_of_pytest = session
         if _has_suite(session.config):
             with refusing(session.config):
-                if self._is_asked_for_each:
-                    raise KernelgaugeError(
-                        "--dist each measures each workload on every GPU, and a run has one result of each",
-                        next_command="CUDA_VISIBLE_DEVICES=0 pytest perf -o kernelgauge_reports=reports/gpu0",
-                    )
                 self._session.prepare()
 
     def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[Any]) -> None:

@@ -17,7 +17,6 @@ from ..judge.baseline import Baseline, gemm_kernel
 from ..judge.review import Action, Group, PlannedChange, Reviewed
 from ..judge.timing import ProcessTime, decide, on_same_host, prior_for, variance_between_processes
 from ..run import Timer
-from ..trace.kernel import configuration_text
 from .page import Column, table
 from .wording import counted
 
@@ -108,19 +107,3 @@ def _numbers(baseline: Baseline, timer: Timer, comparisons: int) -> tuple[str, .
         shown(map(sensitivity, times)),
         shown(sensitivity(replace(each, place="another")) for each in times),
     )
-
-
-def choices_text(baselines: Mapping[str, Baseline]) -> Iterator[str]:
-    """Yield the configurations that were chosen, for each workload that has more than one."""
-    for workload, baseline in baselines.items():
-        if len(baseline.entries) == 1:
-            continue
-        draws = sum(entry.draws for entry in baseline.entries)
-        yield printable(f"{workload}: the autotuner chose {len(baseline.entries)} launch configurations")
-        for entry in baseline.entries:
-            tuned = ", ".join(
-                f"{kernel.identity.shown} {kernel.device_time_us:.1f} us ({configuration_text(kernel.identity)})"
-                for kernel in entry.kernels
-                if kernel.identity.is_inductors
-            )
-            yield printable(f"  {entry.draws} of {draws}: {entry.device_time_us:.1f} us  {tuned}")
