@@ -193,11 +193,12 @@ def decide(
             return Decision(status, change, after, before_us, reason=reason)
         same, before = on_same_host(same, usual), on_same_host(before, usual)
     process = variance_between_processes(before, prior, kernels, afters)
-    # A process is never steadier than its replicates. What is stored of a single one does not say how steady it was.
+    # A process is never steadier than its replicates. One of a baseline may have met another job on the host.
     run = max(process.value / len(afters), after.own_variance)
     if same:
         expected = fmean(each.logarithm for each in same)
-        owns = [own if math.isfinite(own := each.own_variance) else 0.0 for each in same]
+        is_known = [after.is_host_clock and math.isfinite(each.own_variance) for each in same]
+        owns = [each.own_variance if known else 0.0 for each, known in zip(same, is_known, strict=True)]
         stored, own = fmean(max(process.value, each) for each in owns), fmean(owns)
         variances = [Variance(stored / len(same) + run, process.dof)]
     else:

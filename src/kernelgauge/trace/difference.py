@@ -221,7 +221,7 @@ def differences(before: Sequence[LaneKernel], after: Sequence[LaneKernel]) -> tu
         else:
             found.append(each)
     joined = list(_joined((*_folded(found), *moved)))
-    # A collective waits for the slowest rank, so its times spread: what moved most is told, also where steps overlap.
+    # A collective waits for the slowest rank, so its times spread: say what moved most, also where steps overlap.
     talks = [each.what is What.SAME and each.before[0].kind == Kind.COMMUNICATION.value for each in joined]
     others = [abs(each.delta_us) for each, is_talk in zip(joined, talks, strict=True) if not is_talk]
     if abs(sum(compress((each.delta_us for each in joined), talks))) > max(others, default=0.0):
