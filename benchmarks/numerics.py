@@ -16,7 +16,7 @@ from typing import Any
 
 import timm
 import torch
-import torchvision  # type: ignore[import-untyped]
+import torchvision
 from torch import nn
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
