@@ -231,7 +231,8 @@ def test_plan_replaces_what_no_autotuner_chose(slower: dict[str, Any], faster: d
     """Otherwise the way back to the slower configuration would be no regression."""
     old = calibrated([run(device=steady(1.5), **slower), run(device=steady(1.5), **slower)])
     accepted = plan_one(old, run(device=steady(), **faster)).baseline
-    assert [entry.kernels for entry in accepted.entries] == [faster["kernels"]]
+    (entry,) = accepted.entries
+    assert [each.identity for each in entry.kernels] == [each.identity for each in faster["kernels"]]
     back = run(device=steady(1.5), **slower)
     judged = judge_structure(back, accepted), judge_time(Timer.DEVICE, back, accepted)
     assert Status.REGRESSED in [each.status for each in judged]
@@ -301,4 +302,4 @@ def test_joined_kernel_times_are_means_over_processes() -> None:
     added = processes(place=1, kernels=mlp_kernels(gate=60.0))
     (joined,) = with_runs(stored, added, suite="perf", recorded=None, comparisons=3).entries
     assert (joined.draws, len(joined.processes)) == (12, 4)
-    assert joined.kernels[0].device_time_us == 59.0  # 56 in one of them
+    assert joined.kernels[0].device_time_us == 58.5  # of two that are alike: 57 in one process, 59 in three

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+import textwrap
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -20,8 +21,9 @@ from ..trace.kernel import KernelRecord, was_autotuned, with_current_kind
 from ..trace.summary import is_dispatched
 from .timing import ProcessTime
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _OLDEST_VERSION = 2  # that is read: it has no `recorded`, and 3 no `host` in its processes
+_FIRST_WITH_ROWS = 5  # older files have each launch, and its origin, in full
 # Nanoseconds: finer than the profiler's own resolution (32 ns on an H200), so nothing is lost, and a re-record
 # of an unchanged machine does not differ in digits that mean nothing.
 _DECIMALS = 3
@@ -265,7 +267,7 @@ def gemm_kernel(controls: Mapping[str, ControlTime]) -> str | None:
 
 def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Baseline:
     """Return the baseline that accepting `run` would store."""
-    kernels = tuple(map(_rounded, run.kernels))
+    kernels = _averaged(run.kernels, run.origins)
     device_us = sum(kernel.device_time_us for kernel in kernels)
     timers = {
         timer: _rounded(observe(sample, is_by_host=_is_by_host(timer, run.counts, device_us, observe(sample).mean_us)))
@@ -286,6 +288,16 @@ def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Basel
         host_calls=dict(Counter((*run.synchronizing_ops, *run.copying_ops))),
         compile_events=run.compile_events,
     )
+
+
+def _averaged(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) -> tuple[KernelRecord, ...]:
+    """Give launches that are alike, of the same lines of code, the mean of their times: a model has a layer many times."""
+    places = origins if len(origins) == len(kernels) else [None] * len(kernels)
+    keys = [(replace(each, device_time_us=0.0), place) for each, place in zip(kernels, places, strict=True)]
+    times: dict[object, list[float]] = defaultdict(list)
+    for key, kernel in zip(keys, kernels, strict=True):
+        times[key].append(kernel.device_time_us)
+    return tuple(_rounded(replace(key[0], device_time_us=fmean(times[key]))) for key in keys)
 
 
 _Stored = TypeVar("_Stored", KernelRecord, ControlTime, Observation)
@@ -351,18 +363,57 @@ class _Header(msgspec.Struct):
 
 
 def encode_baseline(baseline: Baseline) -> bytes:
-    """Return JSON with a stable key order, one line for each timer of each process, and a final newline."""
-    return _layout(msgspec.to_builtins(baseline)).encode() + b"\n"
+    """Return JSON with a stable key order, one line for each timer of each process, and a final newline.
+
+    Launches that are alike are one row, and so are origins; `sequence` has the row of each launch.
+    """
+    stored = msgspec.to_builtins(baseline)
+    for entry in stored["entries"]:
+        kernels, processes = entry.pop("kernels"), entry.pop("processes")
+        entry |= {**_rows("kernels", kernels), "processes": processes}
+    if "origins" in stored:
+        stored["origins"] = _rows("rows", stored["origins"])
+    return _layout(stored).encode() + b"\n"
 
 
-def _layout(value: Any, indent: str = "") -> str:
-    """Write JSON for a reader of diffs: an object or an array stands on one line if it fits."""
+def _rows(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Return the different values, in order of the first of each, and the place of each value among them."""
+    texts = [json.dumps(value) for value in values]
+    places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+    return {name: [json.loads(text) for text in places], "sequence": [places[text] for text in texts]}
+
+
+def _with_launches(stored: Any) -> Any:
+    """Return what a file has, with each launch and its origin in full. Raises `ValueError` if a sequence fits no rows."""
+
+    def launches(rows: list[Any], sequence: list[int], where: str) -> list[Any]:
+        if not all(type(place) is int and 0 <= place < len(rows) for place in sequence):
+            raise ValueError(f"not the places of {len(rows)} rows - at `$.{where}.sequence`")
+        return [rows[place] for place in sequence]
+
+    try:
+        for index, entry in enumerate(stored["entries"]):
+            entry["kernels"] = launches(entry["kernels"], entry.pop("sequence"), f"entries[{index}]")
+        if "origins" in stored:
+            stored["origins"] = launches(stored["origins"]["rows"], stored["origins"]["sequence"], "origins")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no rows and sequence: {error!r}") from error
+    return stored
+
+
+def _layout(value: Any, indent: str = "", name: str = "") -> str:
+    """Write JSON for a reader of diffs: an object or an array stands on one line if it fits, and so does each row."""
     line = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, (dict, list, tuple)) or len(indent) + len(line) <= _WIDTH:
         return line
     inner = indent + "  "
     if isinstance(value, dict):
-        parts = [f"{json.dumps(name, ensure_ascii=False)}: {_layout(part, inner)}" for name, part in value.items()]
+        parts = [f"{json.dumps(key, ensure_ascii=False)}: {_layout(part, inner, key)}" for key, part in value.items()]
+    elif name == "sequence":
+        lines = textwrap.wrap(line[1:-1], _WIDTH - len(inner))
+        return f"[\n{inner}" + f"\n{inner}".join(lines) + f"\n{indent}]"
+    elif name in ("kernels", "rows"):
+        parts = [json.dumps(row, ensure_ascii=False) for row in value]
     else:
         parts = [_layout(part, inner) for part in value]
     return f"{line[0]}\n" + ",\n".join(inner + part for part in parts) + f"\n{indent}{line[-1]}"
@@ -385,7 +436,10 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
                 expected=str(SCHEMA_VERSION),
                 next_command="pip install --upgrade kernelgauge",
             )
-        baseline = msgspec.json.decode(content, type=Baseline)
+        if version < _FIRST_WITH_ROWS:
+            baseline = msgspec.json.decode(content, type=Baseline)
+        else:
+            baseline = msgspec.convert(_with_launches(msgspec.json.decode(content)), type=Baseline)
         _refuse_contradictions(baseline, workload)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise BaselineError(
