@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.verdict import Verdict
 from kernelgauge.run import Origin, SourceLine, Timer
@@ -17,6 +18,7 @@ from tests.builders import (
     GEMM,
     OTHER_SOURCE,
     calibrated,
+    counts,
     fused,
     launched,
     mlp_kernels,
@@ -202,6 +204,16 @@ def test_dtypes_and_shapes_of_the_same_kernels_are_the_first_cause(
     old, new = ([placed(name, us, *inputs) for name in "abc"] for inputs, us in ((before, 1.0), (after, 2.0)))
     verdict = judged(old, [*new, launched("more", 90.0)])
     assert reasons(verdict, "cause")[0].startswith(cause)
+
+
+def test_kernel_that_gets_other_tensors_comes_behind_what_is_new() -> None:
+    """A number in place of a tensor is what `.item()` leaves."""
+    old = run(
+        kernels=(placed("max", 5.0, "fp32[64]"), placed("div", 5.0, "fp32[64]", "fp32[1]")), counts=counts(launches=2)
+    )
+    kernels = (placed("max", 5.0, "fp32[64]"), launched("item", 0.1), placed("div", 9.0, "fp32[64]"))
+    verdict = judge_structure(run(kernels=kernels, counts=counts(launches=3)), calibrated([old]))
+    assert reasons(verdict, "cause") == ["1 new kernel: item", "other tensors in 1 kernel\ndiv"]
 
 
 def test_kernel_on_a_second_stream_is_said() -> None:

@@ -31,6 +31,7 @@ _DISPATCH_US = (
     1.0  # of an op, for the order of causes alone: an eager linear takes 11 us for its eight ops (docs/claims.md)
 )
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")  # the number of a layer in the path of a module
+_OTHER_TENSORS = "other tensors"  # more or fewer of them, in the same dtypes and shapes
 _FLOAT = re.compile(r"[bf]+p?\d+")  # a dtype of floating point: bf16, fp32, fp8
 
 
@@ -212,7 +213,7 @@ class _Change:
     Attributes:
         parts: differences of launches, one for each place in the sequence.
         text: what happened to the launches; `details`: lines below.
-        explains: as `Cause.explains`.
+        explains: as `Cause.explains`; `follows`: whether it follows from another change, and its cost is noise.
         waits, copies: synchronising calls and copies that are new here, as `Baseline.host_calls` has them.
         origins: of the launches, or of the calls.
     """
@@ -224,6 +225,7 @@ class _Change:
     copies: Counter[str] = field(default_factory=Counter)
     origins: list[Origin | None] = field(default_factory=list)
     explains: bool = False
+    follows: bool = False
 
     @property
     def marks(self) -> set[object]:
@@ -249,7 +251,7 @@ class _Change:
             ", ".join(texts),
             tuple(details),
             delta_us=delta_us if is_timed and self.parts else None,
-            weight_us=abs(delta_us),
+            weight_us=0.0 if self.follows else abs(delta_us),
             explains=self.explains,
             waits=bool(self.waits),
             **_code(self.origins, known, self._costs_us()),
@@ -311,6 +313,7 @@ def _kernel_changes(
         text = f"{text} in {_count(len(group), 'kernel')}" if isinstance(key, str) else text
         details = details or (_names(whole.after),)
         change = _Change([whole], text, details, origins=[launch.origin for launch in whole.after])
+        change.follows = key == _OTHER_TENSORS and not is_timed
         # Other shapes nearly everywhere: the input is another, and all else follows. Kernels that overlap slow each other.
         change.explains = isinstance(key, str) and (
             "stream" in key or 2 * len(group) >= sum(len(each.after) for each in found)
@@ -401,7 +404,7 @@ def _placement_change(old: KernelRecord, new: KernelRecord, *, are_inputs_alike:
     if are_inputs_alike and old.inputs and new.inputs and old.inputs != new.inputs:
         dtypes = [[each.partition("[")[0] for each in side.inputs] for side in (old, new)]
         moved = dict.fromkeys(f"{one} -> {other}" for one, other in zip(*dtypes, strict=False) if one != other)
-        said += [*moved, *_sizes(old, new)] or ["other tensors"]
+        said += [*moved, *_sizes(old, new)] or [_OTHER_TENSORS]
     if old.stream != new.stream:
         said.append("on a second stream" if new.stream and not old.stream else f"stream {old.stream} -> {new.stream}")
     return ", ".join(said)
