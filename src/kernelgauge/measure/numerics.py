@@ -124,9 +124,11 @@ def _compare(instance: Instance, device: Device) -> list[RelativeError]:
     floor = _floor(dtypes, workload)
     expected, dtype = _expected(workload, pair.reference, pair.arguments, is_16_bit=floor > BOUNDS["fp32"])
     if got.keys() != expected.keys():
-        raise WorkloadError(
-            f"{workload.id}: the reference returns other tensors", got=", ".join(got), expected=", ".join(expected)
+        sides = [[name for name in one if name not in other] for one, other in ((got, expected), (expected, got))]
+        alone, missing = (
+            ", ".join(side) or f"none but {len(got.keys() & expected.keys())} that both have" for side in sides
         )
+        raise WorkloadError(f"{workload.id}: the reference returns other tensors", got=alone, expected=missing)
     if not expected:
         raise NotComparedError("its result holds no floating-point tensor")
     zero, name = _zero_gradients(expected, dtype), str(dtype).removeprefix("torch.")
