@@ -18,7 +18,18 @@ from ..trace.names import decode
 from ..trace.summary import KernelGroup, LaneKernel, StepTime, Summary
 from ..trace.work import LimitShare
 from .page import Column, Grid, Section
-from .wording import bytes_text, counted, cut, kinds_text, percent, relative_change, shapes_text, time_change, time_text
+from .wording import (
+    bytes_text,
+    counted,
+    cut,
+    kinds_text,
+    percent,
+    relative_change,
+    shapes_text,
+    time_change,
+    time_text,
+    times,
+)
 
 _SCHEMA = 3  # of the JSON: counts up when a key changes its meaning or goes; new keys come without that
 _MOST_NAMES = 8  # of one change or group, and problems
@@ -264,9 +275,10 @@ def _findings(comparison: TraceComparison) -> Iterator[str]:
     elif copies == more and all(each.what is What.SAME for each in comparison.differences):
         yield f"Nothing on the {'CPU' if before.on_cpu and after.on_cpu else 'GPU'} changed."
     if not comparison.gpu_changed:
-        old, new = comparison.host.dispatcher_ops
-        did = "dispatched fewer" if new < old else "ran other"
-        yield f"The host {did if comparison.host.is_change else 'ran the same'} ops."
+        host = comparison.host
+        others = [("new", host.new), ("missing", host.gone)]
+        texts = [f"{counted(sum(ops.values()), f'{word} op')}: {cut(times(ops))}" for word, ops in others if ops]
+        yield from texts or ["The host ran the same ops."]
 
 
 # -- two traces, as a page --------------------------------------------------------------------------------------------
