@@ -22,7 +22,15 @@ from torch.overrides import _get_current_function_mode
 from torch.utils.checkpoint import checkpoint
 
 from kernelgauge.errors import shown_path
-from kernelgauge.measure.compiler import _generated, compile_counts, owner_of, reset_compiler, stacks_at, torch_set_up
+from kernelgauge.measure.compiler import (
+    _generated,
+    compile_counts,
+    owner_of,
+    reset_compiler,
+    source_line,
+    stacks_at,
+    torch_set_up,
+)
 from kernelgauge.measure.device import CpuDevice
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.origins import Modules, _Places
@@ -462,6 +470,23 @@ class Biased(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = x @ self.weight
         return y + self.bias
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("def forward(self, x):", "in forward"),
+        ("async def forward(self, x) -> dict[str, int]:  # why", "in forward"),
+        ("def forward(", "in forward"),
+        ("def forward(self, x: int = 3) -> int: return x + 1", "def forward(self, x: int = 3) -> int: return x + 1"),
+        ("y = x.sin()", "y = x.sin()"),
+    ],
+)
+def test_first_line_of_a_function_has_its_name_unless_all_its_code_is_there(
+    tmp_path: Path, text: str, code: str
+) -> None:
+    (file := tmp_path / "model.py").write_text(f"{text}\n")
+    assert source_line(str(file), 1).code == code
 
 
 @pytest.mark.usefixtures("no_cache")

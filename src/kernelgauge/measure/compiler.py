@@ -147,9 +147,13 @@ def _kind_of_break(text: str) -> str:
 
 
 def source_line(file: str, number: int) -> SourceLine:
-    """Return a line; for the first one of a function, which is all that compiled code tells, ``in forward``."""
+    """Return a line; for the first one of a function of several lines, which is all that compiled code tells, ``in forward``."""
     code = linecache.getline(file, number).strip()
-    return SourceLine(shown_path(file), number, re.sub(r"^(?:async )?def (\w+).*", r"in \1", code))
+    code = code if _OF_ONE_LINE.match(code) else re.sub(r"^(?:async )?def (\w+).*", r"in \1", code)
+    return SourceLine(shown_path(file), number, code)
+
+
+_OF_ONE_LINE = re.compile(r"(?:async )?def \w+\(.*\).*: *[^\s#]")
 
 
 # -- what each generated kernel was made of ---------------------------------------------------------------------------
