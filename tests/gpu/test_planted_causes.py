@@ -13,9 +13,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 MLP = "mlp"
 PLANTED = {
     "clone-eager-forward": ("aten::clone: Memcpy DtoD", MLP, "u = u.clone()"),
-    "item-eager-forward": ("aten::item: Memcpy DtoH", MLP, "u[0, 0, 0].item()"),
-    "to_host-eager-forward": ("aten::to: Memcpy DtoH", MLP, "u[0].cpu()"),
-    "wait-eager-forward": ("cudaDeviceSynchronize", MLP, "torch.cuda.synchronize()"),
+    "item-eager-forward": ("the host waits: aten::item: cudaStreamSynchronize", MLP, "u[0, 0, 0].item()"),
+    "to_host-eager-forward": ("the host waits: aten::to: cuda", MLP, "u[0].cpu()"),
+    "wait-eager-forward": ("the host waits: cudaDeviceSynchronize", MLP, "torch.cuda.synchronize()"),
     "math_attention-eager-forward": ("18 kernels instead of 1", "attention", "y = F.scaled_dot_product_attention(q, k, v)"),
     "fp32_norm-eager-forward": ("16 kernels instead of 2, in 2 places", "{norm1,norm2}", "y = x.float()"),
     "fp32_norm-compiled-forward": ("2 other kernels, in 2 places", "{norm1,norm2}", "y = "),
