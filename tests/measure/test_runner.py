@@ -27,7 +27,7 @@ from kernelgauge.measure.runner import measure_groups
 from kernelgauge.measure.subject import Replicate, Subject
 from kernelgauge.run import CompileEvent, Sample, Timer
 from kernelgauge.trace import KernelIdentity, Trace, parse
-from kernelgauge.trace.model import busy_us
+from kernelgauge.trace.model import busy_us, number_streams
 from tests.builders import FUSED, recorded, recorded_events, trace_of
 from tests.measure.conftest import QUICK, FakeGpu, measured, raising, results_of, tiny
 
@@ -90,6 +90,11 @@ def test_kernels_of_a_gpu_have_op_inputs_and_stream(gpu: FakeGpu) -> None:
 def test_kernels_of_a_cpu_have_inputs(cpu: CpuDevice) -> None:
     (kernel,) = measured(cpu, tiny()).run.kernels
     assert (kernel.op, kernel.inputs, kernel.stream) == ("", ("fp32[3]", "fp32[5,4]", "fp32[4,3]"), 0)
+
+
+def test_default_stream_is_the_first_though_another_one_launches_before() -> None:
+    assert number_streams([20, 7, 20, 13]) == {7: 0, 20: 1, 13: 2}
+    assert number_streams([20, 13]) == {20: 0, 13: 1}
 
 
 @pytest.mark.parametrize(

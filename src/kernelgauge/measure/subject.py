@@ -33,7 +33,7 @@ from ..run import (
 )
 from ..trace import KernelIdentity, KernelRecord, dispatcher_ops, metadata_ops_that_launched
 from ..trace.kernel import input_texts
-from ..trace.model import busy_us
+from ..trace.model import busy_us, number_streams
 from ..trace.summary import kernel_work, summarize_trace
 from ..workload import Workload
 from .compiler import compile_counts
@@ -380,14 +380,14 @@ class Subject:
             kept = on_the_fastest_host(len(self.replicates), self._controls_us)
             timed = [self.replicates[place].kernel_us for place in kept]
         last = self.structure.executions[-1]
-        streams = list(dict.fromkeys(each.stream for each in last))
+        streams = number_streams(each.stream for each in last)
         return tuple(
             KernelRecord(
                 each.identity,
                 fmean(times[place] for times in timed),
                 op=each.op.name if each.op is not None and self.device.gpu is not None else "",
                 inputs=input_texts(each.op.input_shapes, each.op.input_types) if each.op else (),
-                stream=streams.index(each.stream),
+                stream=streams[each.stream],
             )
             for place, each in enumerate(last)
         )

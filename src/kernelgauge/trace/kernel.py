@@ -67,7 +67,7 @@ class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
         device_time_us: mean over the replicates.
         op: the op that launched it; empty if not known, or where the op itself stands for a kernel.
         inputs: dtype and shape of each tensor that the op was given: ``bf16[8192,768]``. Empty: not known.
-        stream: 0 for the stream of the first launch of the call, 1 for the next one, and so on.
+        stream: 0 for the default stream, or else that of the first launch of the call; 1 for the next one, and so on.
     """
 
     identity: KernelIdentity

@@ -122,6 +122,18 @@ class DeviceRecord(_Row, frozen=True, gc=False):
         return self.duration_us if self.duration_us > 0 else 0.0
 
 
+_DEFAULT_STREAMS = (7, 0)  # CUPTI's number of CUDA's default stream, which torch runs on unless told otherwise; ROCm's
+
+
+def number_streams(streams: Iterable[int]) -> dict[int, int]:
+    """Return a number for each stream: 0 for the default one, if it is among them, and the others in order of first launch.
+
+    A stream's own number differs between processes.
+    """
+    found = dict.fromkeys(streams)
+    return {stream: place for place, stream in enumerate(sorted(found, key=lambda each: each not in _DEFAULT_STREAMS))}
+
+
 def busy_us(kernels: Sequence[Any]) -> float:
     """Return how long at least one of these ran: records, or executions of a device. Those of one stream count in full: their records may touch."""
     if len({each.stream for each in kernels}) <= 1:

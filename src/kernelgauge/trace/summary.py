@@ -21,7 +21,19 @@ from typing import Any, TypeAlias
 import msgspec
 
 from .kernel import KernelIdentity, identity_of, identity_of_op, kind_of_launch
-from .model import DEVICE_CATEGORIES, MODULE_PREFIX, REGION, WHOLE, ApiCall, DeviceRecord, Op, Trace, Window, busy_us
+from .model import (
+    DEVICE_CATEGORIES,
+    MODULE_PREFIX,
+    REGION,
+    WHOLE,
+    ApiCall,
+    DeviceRecord,
+    Op,
+    Trace,
+    Window,
+    busy_us,
+    number_streams,
+)
 from .names import Kind, decode
 from .work import (
     ALLOCATION_OPS,
@@ -137,7 +149,7 @@ def _executions(window: Window, *, on_cpu: bool) -> list[_Execution]:
         return [(identity_of_op(op), max(0.0, op.duration_us), 0, op) for op in computing_ops(window)]
     ran: list[tuple[DeviceRecord, Op | None]] = [(launch.record, launch.op) for launch in window.launches]
     ran += [(record, None) for record in window.orphans if record.category == "kernel"]
-    streams = {stream: place for place, stream in enumerate(dict.fromkeys(record.stream for record, _ in ran))}
+    streams = number_streams(record.stream for record, _ in ran)
     return [(identity_of(record, op), record.time_us, streams[record.stream], op) for record, op in ran]
 
 
