@@ -97,7 +97,7 @@ def is_slower(workload: object) -> bool:
 def keep(results: Results, path: Path) -> None:
     """Write the runs, without what only reports need."""
     runs = [
-        msgspec.structs.replace(each.run, ops=(), work=(), launch_apis=(), metadata_ops_that_launched=(), roof=None)
+        msgspec.structs.replace(each.run, ops=(), launch_apis=(), metadata_ops_that_launched=())
         for each in results.workloads
         if each.run is not None
     ]

@@ -12,7 +12,6 @@ import msgspec
 
 from .errors import MeasurementError
 from .trace.kernel import KernelRecord
-from .trace.work import Work
 
 # What no call takes: less than a baseline keeps, or more than eleven days. Of numbers beyond, ratios end in overflow.
 _SHORTEST_US, _LONGEST_US = 1e-3, 1e12
@@ -262,13 +261,6 @@ class ControlTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device_time_us: Duration
 
 
-class Roof(msgspec.Struct, frozen=True):
-    """How fast this GPU is at what the reference kernels does: a copy in device memory, a large GEMM in fp16."""
-
-    memory_gb_per_s: float  # 10^9 bytes, read and written
-    gemm_tflop_per_s: float
-
-
 class Conditions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A summary over one measurement. None: not known."""
 
@@ -313,9 +305,6 @@ class Run(msgspec.Struct, frozen=True):
     synchronization_origins: tuple[Origin | None, ...] = ()
     copy_origins: tuple[Origin | None, ...] = ()
     compile_events: tuple[CompileEvent, ...] = ()  # each once; `counts` says how many there were
-    # What reports compare the kernels with, and nobody judges.
-    work: tuple[Work | None, ...] = ()  # of each kernel; None where the shapes of its op do not say
-    roof: Roof | None = None
 
     @property
     def place(self) -> str | None:

@@ -14,7 +14,7 @@ import torch
 
 from kernelgauge.errors import MeasurementError, WorkloadError, WorkloadUnavailable
 from kernelgauge.measure import device
-from kernelgauge.measure.device import CpuDevice, CudaDevice, control_pair, roof
+from kernelgauge.measure.device import CpuDevice, CudaDevice, control_pair
 from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.runner import Result
 from kernelgauge.measure.settings import Settings
@@ -107,7 +107,6 @@ def test_controls_are_kept_as_medians(gpu: FakeGpu) -> None:
             "copy": ControlTime("gemm", pytest.approx(50.2)),
             "gemm": ControlTime("gemm + splitk", 200.0),
         }
-        assert result.run.roof is not None
 
 
 @pytest.mark.parametrize(
@@ -153,13 +152,6 @@ def test_control_pair_is_a_copy_and_a_gemm(cpu: CpuDevice, monkeypatch: pytest.M
     results = results_of(cpu, *control_pair())
     names = {name: result.run.kernel_names() for name, result in results.items() if isinstance(result, Measured)}
     assert names == {"copy": ["aten::neg"], "gemm": ["aten::mm"]}
-
-
-def test_roof_follows_from_the_control_pair() -> None:
-    reached = roof({"copy": ControlTime("neg", 62.7), "gemm": ControlTime("nvjet", 181.68)})  # of an H200
-    assert reached.memory_gb_per_s == pytest.approx(4281, abs=1)
-    assert reached.gemm_tflop_per_s == pytest.approx(756.5, abs=0.1)
-    assert roof({"copy": ControlTime("neg", 62.7)}) is None
 
 
 def test_failures_leave_the_other_workloads(gpu: FakeGpu) -> None:

@@ -15,9 +15,7 @@ from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.report.html import html
 from kernelgauge.report.markdown import summary_markdown
 from kernelgauge.results import Results, TestResult
-from kernelgauge.run import Roof
 from kernelgauge.trace.kernel import KernelIdentity, KernelRecord
-from kernelgauge.trace.work import Work, work_of
 
 from ..builders import counts, fingerprint, launched, run
 from .pages import HOSTILE, Parsed, caused, everything, line, regressed, results, several, workload
@@ -72,26 +70,6 @@ def test_counts_mark_what_differs_from_the_baseline() -> None:
         r'class="marked"><th scope="row">launches</th>\s*<td class="num">4</td>\s*<td class="num">5</td>', text
     )
     assert '<tr><th scope="row">memsets</th>' in text
-
-
-MM = work_of("aten::mm", ((8192, 768), (768, 3072)), ("c10::BFloat16", "c10::BFloat16"))
-WORK = (MM, MM, Work(flops=None, bytes=150_994_944), None)
-ROOF = Roof(memory_gb_per_s=4280.0, gemm_tflop_per_s=756.0)
-
-
-def test_kernel_limit_is_of_the_gemm_or_the_copy() -> None:
-    # 38.65 GFLOP in 56.0 us; what Inductor writes in place is not known.
-    limits = ["91 % bf16690 TFLOP/s", "88 % bf16666 TFLOP/s", ">= 93 % memory>= 3963 GB/s", ""]
-    page = Parsed(html([results(workload(observed=run(work=WORK, roof=ROOF)))]))
-    cells = [cell.text for cell in page.all("td")]
-    kernels = [place for place, text in enumerate(cells) if text.startswith(("nvjet", "triton"))]
-    assert [cells[place + 6] for place in kernels[:4]] == limits
-    assert any("4280 GB/s" in caption.text for caption in page.all("caption"))
-
-
-@pytest.mark.parametrize("work", [(), (MM,)])
-def test_kernel_limit_that_nobody_knows_has_no_column(work: tuple[Work | None, ...]) -> None:
-    assert "of the limit" not in html([results(workload(observed=run(work=work, roof=ROOF)))])
 
 
 def test_kernel_row_and_module_table_have_the_code() -> None:

@@ -270,7 +270,7 @@ class _Search:
             raise KernelgaugeError(what, got=got, expected=earlier.place, next_command=f"rm -r {self._folder}")
         # How often something recompiles depends on how long it was measured: whether it does is what counts.
         counts = msgspec.structs.replace(run.counts, recompiles=min(1, run.counts.recompiles))
-        run = msgspec.structs.replace(run, counts=counts, ops=(), work=())  # which nobody reads here
+        run = msgspec.structs.replace(run, counts=counts, ops=())  # which nobody reads here
         if state.runs and _structure(state.runs[0], run).status is not Status.PASS:
             raise KernelgaugeError(f"processes of one state differ in kernels or counts: {state.shown}")
         return msgspec.structs.replace(workload, run=run, verdicts=(), baseline=None)

@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity
 
 from ..errors import KernelgaugeError, WorkloadUnavailable
 from ..judge.timing import uncertainty
-from ..run import ControlTime, Fingerprint, Roof, Timer
+from ..run import Fingerprint, Timer
 from ..trace import KernelIdentity, Op, Window, computing_ops, identity_of, identity_of_op
 from ..workload import Workload
 from .nvml import Monitor, digest
@@ -412,15 +412,4 @@ def control_pair() -> tuple[Workload, ...]:
     return (
         Workload("copy", "control", lambda: torch.neg, lambda: (torch.randn(_COPIED),), _COPIED, "fp16"),
         Workload("gemm", "control", _Gemm, lambda: (torch.randn(_GEMM[:2]),), _GEMM, "fp16"),
-    )
-
-
-def roof(controls: Mapping[str, ControlTime]) -> Roof | None:
-    """Return what the pair reached; None if one of it was not measured."""
-    if not {"copy", "gemm"} <= set(controls):
-        return None
-    moved_bytes = 2 * math.prod(_COPIED) * torch.float16.itemsize
-    return Roof(
-        memory_gb_per_s=moved_bytes / controls["copy"].device_time_us / 1e3,
-        gemm_tflop_per_s=2 * math.prod(_GEMM) / controls["gemm"].device_time_us / 1e6,
     )

@@ -34,10 +34,9 @@ from ..run import (
 from ..trace import KernelIdentity, KernelRecord, dispatcher_ops, metadata_ops_that_launched
 from ..trace.kernel import input_texts
 from ..trace.model import busy_us, number_streams
-from ..trace.summary import kernel_work, summarize_trace
 from ..workload import Workload
 from .compiler import compile_counts
-from .device import Device, roof
+from .device import Device
 from .instance import Instance, build, call_duration_us, first_call, host_calls, reporting, warm_up
 from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mhz
 from .origins import Modules, origins_of
@@ -336,8 +335,6 @@ class Subject:
             growth_origins=self.origins.growth[:_SHOWN_ORIGINS],
             compiled_origins=self.origins.compiled,
             compile_events=self.compile_events,
-            work=tuple(kernel_work(kernel) for kernel in summarize_trace(session.trace, [window]).kernels),
-            roof=roof(controls),
         )
         own = self._own_settings
         return Measured(

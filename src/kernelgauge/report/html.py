@@ -29,8 +29,6 @@ from ..run import Origin, Timer
 from ..trace.difference import align
 from ..trace.kernel import KernelRecord, configuration_change, configuration_text
 from .findings import baseline_commits, findings, next_step, verdicts
-from .opportunities import limit_shares, opportunities
-from .traces import limit_text
 from .wording import Row, conditions_text, counted, counts_text, describe, notes, overall, percent, short_commit, us
 
 _PACKAGE = "kernelgauge.report"
@@ -74,7 +72,6 @@ def html(results: Sequence[Results]) -> str:
         timers=dict.fromkeys((timer, time.label) for each in workloads for timer, time in each.times.items()),
         other_tests=other_tests,
         notes=[line for one in shown for line in (*notes(one), *conditions_text(one.runs, one.not_watched))],
-        faster=[each for one in shown for each in opportunities(one)],
         changes=dict.fromkeys(str(each) for each in environments if not each.identical),
     )
 
@@ -159,7 +156,6 @@ class _Launch(NamedTuple):
     before: KernelRecord | None
     after: KernelRecord | None
     mark: str  # how the two differ; empty if they do not
-    limit: str  # how near it came to what this GPU's reference kernels reached
     origin: Origin | None  # of the kernel of this run, else of the baseline's
 
     @property
@@ -195,13 +191,11 @@ class _Workload(Row):
             stored = baseline.entry_like(run.kernels)[0].kernels_in(judged.before_us if judged is not None else None)
             old = baseline.origins if len(baseline.origins) == len(stored) else ()
         before, after = iter(old), iter(run.origins)
-        limits = iter(limit_shares(run, self.result.dtype))
         found: list[_Launch] = []
         for old_kernel, kernel in align(stored, run.kernels):
-            origin, limit = next(before, None) if old_kernel is not None else None, ""
-            if kernel is not None:
-                origin, limit = next(after, None), limit_text(kernel.identity, next(limits))
-            found.append(_Launch(old_kernel, kernel, _mark(old_kernel, kernel), limit, origin))
+            origin = next(before, None) if old_kernel is not None else None
+            origin = next(after, None) if kernel is not None else origin
+            found.append(_Launch(old_kernel, kernel, _mark(old_kernel, kernel), origin))
         return found
 
 
