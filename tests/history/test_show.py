@@ -165,7 +165,7 @@ def test_invalid_times_are_not_shown(history: History) -> None:
 
 def test_foreign_files_are_named_then_counted(history: History) -> None:
     key = history.add(night(0, timed()))[1].removeprefix("added: ").strip()
-    forge(history, schema_version=4)
+    forge(history, schema_version=9)
     for name in (".hidden", "notes.txt", "copy [1].json", *(f"{number:02}\x1b.json" for number in range(14))):
         (history.root / name).write_text("{}")
     code, out, _ = history.show()
@@ -180,23 +180,35 @@ def test_foreign_files_are_named_then_counted(history: History) -> None:
 def forge(history: History, time: dict[str, Any] | None = None, **changes: Any) -> None:
     """Change the one file."""
     ((key, told),) = history.entries().items()
-    told["rows"][0]["times"]["device_time"].update(time or {})
+    told["workloads"][0]["run"]["samples"]["device_time"].update(time or {})
     (history.root / key).write_text(json.dumps(told | changes))
 
 
 @pytest.mark.parametrize("us", [-1.0, 0.0009, 1.1e12])
 def test_impossible_time_is_not_shown(history: History, us: float) -> None:
     history.add(night(0, timed()))
-    forge(history, {"mean_us": us})
+    forge(history, {"replicates_us": [us]})
     assert history.show()[0] == 1
 
 
-@pytest.mark.parametrize("change", [{"rows": [7]}, {"started_at": "yesterday"}, {"fingerprint": {"mig": "x"}}])
+@pytest.mark.parametrize("change", [{"workloads": [7]}, {"fingerprint": {"mig": "x"}}])
 def test_forged_field_is_named(history: History, change: dict[str, Any]) -> None:
     history.add(night(0, timed()))
     forge(history, **change)
     code, out, _ = history.show()
     assert (code, "- at `$." in not_shown(out.replace("\n    ", " "))[0]) == (1, True)
+
+
+def test_invalid_timestamp_is_named(history: History) -> None:
+    history.add(night(0, timed()))
+    forge(history, started_at="yesterday")
+    assert ": invalid timestamp" in history.show()[1].replace("\n    ", " ")
+
+
+def test_folder_of_results_is_a_history(history: History) -> None:
+    folders = history.save(night(0, timed()), night(1, timed()))
+    history.location = str(Path(folders[0]).parent)
+    assert "2 runs, 2026-01-05 to 2026-01-06" in history.show("mlp")[1]
 
 
 def test_missing_history_is_an_error(history: History) -> None:

@@ -37,7 +37,7 @@ def add_commands(commands: Commands) -> None:
     merging.add_argument("--to", required=True, type=Path, metavar="DIR", help="a new or empty folder")
     history = commands.add_parser("history", help="keep the results of many runs, and show how workloads changed")
     actions = history.add_subparsers(required=True, metavar="ACTION")
-    adding = add_command(actions, "add", _add, "add results: one file for each run and GPU, which never changes")
+    adding = add_command(actions, "add", _add, "add results: one file for each run, which never changes")
     adding.epilog = "The same results again add nothing. To merge histories, copy them into one folder."
     adding.add_argument("--to", required=True, metavar="HISTORY", help=_LOCATION)
     about = "show how workloads changed, when, and what changed in their environment"
@@ -144,12 +144,12 @@ def _add(options: argparse.Namespace) -> Exit:
     code = Exit.YES
     for file in find_results(options.results):
         try:
-            added = add_to_history(read_results(file), options.to)
+            key = add_to_history(read_results(file), options.to)
         except ResultsError as error:
             code = Exit.NO
             note(f"refused: {_refusal(file, error)}")
         else:
-            say("\n".join(f"added: {printable(key)}" for key in added))
+            say(f"added: {printable(key)}")
     return code
 
 

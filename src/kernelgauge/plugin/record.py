@@ -148,13 +148,12 @@ class Recorder:
         from ..results.history import add_to_history
 
         try:
-            added = add_to_history(results, location)
+            name = add_to_history(results, location)
         except KernelgaugeError as error:  # the verdicts stand, but a nightly job must not lose its nights unnoticed
             again = f"kernelgauge history add {self._session.artifacts.folder} --to {location}"
             self._fail(f"{error}\nadd it later: {again}")
             return
-        for name in added:
-            self._reporter.write_line(f"history: {printable(f'{location}/{name}')}")
+        self._reporter.write_line(f"history: {printable(f'{location}/{name}')}")
 
     def _update(self, results: Results) -> None:
         if results.was_cut_short:
