@@ -67,6 +67,16 @@ def test_conclusion_compares_time_of_steps() -> None:
     assert any("between steps (input) 75.99 -> 40.99 ms" in line for section in page for line in section.lines)
 
 
+def test_conclusion_names_what_changed_outside_the_steps() -> None:
+    inside = (step(0, 0, 100), call(1, 10), kernel(1, 20))
+    outside = (call(2, 200), kernel(2, 210))
+    _, *found = conclusion(TraceComparison(*(summarize_trace(trace_of(*inside, *more)) for more in ((), outside))))
+    assert found[:2] == [
+        "Nothing on the GPU changed.",
+        "Outside the steps: 0 -> 1 kernels and copies. --whole compares them too.",
+    ]
+
+
 def test_page_says_what_the_two_sides_do_not_have_in_common() -> None:
     before = summary("mlp-compiled")
     shape, *others = before.kernels

@@ -274,6 +274,11 @@ def _findings(comparison: TraceComparison) -> Iterator[str]:
         yield "Neither trace has kernels."
     elif copies == more and all(each.what is What.SAME for each in comparison.differences):
         yield f"Nothing on the {'CPU' if before.on_cpu and after.on_cpu else 'GPU'} changed."
+        old, new = (
+            len(side.trace.records) - sum(len(each.records) for each in side.all_windows) for side in comparison.sides
+        )
+        if after.noun == "step" and old != new:
+            yield f"Outside the steps: {old} -> {new} kernels and copies. --whole compares them too."
     if not comparison.gpu_changed:
         host = comparison.host
         others = [("new", host.new), ("missing", host.gone)]
