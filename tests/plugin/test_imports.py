@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,9 @@ def install(how: str, package: Path, environment: Path) -> str:
         mapping = {} if is_first else {"mypkg": str(package)}
         text = FINDER.format(mapping=mapping, file=str(package / "__init__.py"), place=FIRST if is_first else LAST)
         (environment / "sitecustomize.py").write_text(text)
+    if how == "wheel":
+        environment = environment / "site-packages"
+        shutil.copytree(package, environment / "mypkg")
     if how == "copy":
         (environment / "mypkg").mkdir()
         (environment / "mypkg" / "__init__.py").write_text((package / "__init__.py").read_text())
@@ -54,7 +58,7 @@ def install(how: str, package: Path, environment: Path) -> str:
 
 
 @pytest.mark.parametrize("below", ["", "part"])
-@pytest.mark.parametrize("how", ["path", "clone", "hook", "first hook", "copy"])
+@pytest.mark.parametrize("how", ["path", "clone", "hook", "first hook", "copy", "wheel"])
 def test_checkout_is_measured_with_its_own_package(
     project: Project,
     tmp_path_factory: pytest.TempPathFactory,
@@ -90,3 +94,19 @@ def test_checkout_is_measured_with_its_own_package(
         else:
             with pytest.raises(KernelgaugeError, match="mypkg is not imported from the revision that is measured"):
                 run_process(["perf", "-p", "kernelgauge.plugin"], folder=tree)
+
+
+def test_code_of_others_in_the_repository_may_be_installed(
+    project: Project, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.add_to_conftest("\nimport mypkg\n")
+    package = project.root / "third_party" / "mypkg"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("VALUE = 1\n")
+    git("init", "-q")
+    git("add", ".")
+    git("-c", "user.name=Ann", "-c", "user.email=ann@example.org", "commit", "-qm", "first")
+    installed = install("wheel", package, tmp_path_factory.mktemp("elsewhere") / "environment")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([installed, os.environ.get("PYTHONPATH", "")]))
+    with revisions.worktree("HEAD") as tree:
+        assert run_process(["perf", "-p", "kernelgauge.plugin"], folder=tree).workloads

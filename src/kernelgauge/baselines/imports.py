@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import KernelgaugeError, MeasurementError
 
 LOADED = "modules.json"  # what a process that measures leaves beside its results: the file of each module by its name
 _SHOWN_MODULES = 3
+# Folders with the code of others: from the list of vendored paths of github-linguist (lib/linguist/vendor.yml).
+_VENDORED = re.compile(r"(?:^|/)(?:third[-_]?party|3rd[-_]?party|_?vendor(?:ed)?|extern(?:al)?s?|deps)/", re.IGNORECASE)
 
 # Folders of .pth files stand in `sys.path`. Setuptools' import hooks have a mapping of packages (setuptools 64 and later).
 _ASK = """
@@ -75,7 +79,12 @@ class Imports:
     def require_own(self, loaded: bytes) -> None:
         """Raise `KernelgaugeError` if the process has loaded modules of the project that are not those of its checkout."""
         files = {name: Path(file).resolve() for name, file in json.loads(loaded).items()}
-        if foreign := [f"{name}: {file}" for name, file in files.items() if self._is_foreign(file)]:
+        installed = self._installed_packages(files)
+        if foreign := [
+            f"{name}: {file}"
+            for name, file in files.items()
+            if self._is_foreign(file) or name.partition(".")[0] in installed
+        ]:
             package = foreign[0].partition(":")[0].partition(".")[0]
             raise KernelgaugeError(
                 f"{package} is not imported from the revision that is measured: each one would have the same code",
@@ -84,6 +93,20 @@ class Imports:
                 next_command=f"pip uninstall {package}, then PYTHONPATH=FOLDER kernelgauge ...   "
                 "(the folder in this repository that its package lies in)",
             )
+
+    def _installed_packages(self, files: Mapping[str, Path]) -> set[str]:
+        """Return the packages that are installed, as from a wheel, and of which the checkout has the code in a folder of its own."""
+        tracked, found = set(_git(self._tree, "ls-files", "*.py").splitlines()), set[str]()
+        for own in tracked:
+            folder, name = os.path.split(os.path.dirname(own))
+            init = files.get(name)
+            if not own.endswith("/__init__.py") or init is None or not self._is_apart(init) or _VENDORED.search(own):
+                continue
+            modules = [file for module, file in files.items() if f"{module}.".startswith(f"{name}.")]
+            paths = [os.path.join(folder, os.path.relpath(file, init.parents[1])) for file in modules]
+            if 2 * sum(path in tracked for path in paths) > len(paths):
+                found.add(name)
+        return found
 
     def _is_foreign(self, file: Path) -> bool:
         if file.suffix == ".so":  # nothing is built in a checkout (docs/bisect.md)
