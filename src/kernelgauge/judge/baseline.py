@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import fmean
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -21,9 +21,7 @@ from ..trace.kernel import KernelRecord, was_autotuned, with_current_kind
 from ..trace.summary import is_dispatched
 from .timing import ProcessTime
 
-SCHEMA_VERSION = 5
-_OLDEST_VERSION = 2  # that is read: it has no `recorded`, and 3 no `host` in its processes
-_FIRST_WITH_ROWS = 5  # older files have each launch, and its origin, in full
+SCHEMA_VERSION: Final = 5
 # Nanoseconds: finer than the profiler's own resolution (32 ns on an H200), so nothing is lost, and a re-record
 # of an unchanged machine does not differ in digits that mean nothing.
 _DECIMALS = 3
@@ -187,7 +185,7 @@ def _is_by_host(timer: Timer, counts: Counts, device_us: float, call_us: float) 
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """How the last acceptance of a baseline came about. Older files have `conditions` too; they are ignored.
+    """How the last acceptance of a baseline came about.
 
     Attributes:
         at: when the accepted run began: UTC, ISO 8601.
@@ -203,7 +201,7 @@ class Recorded(msgspec.Struct, frozen=True):
 class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     """One file of `baselines/<gpu>/`. Field order is the order in the file.
 
-    Unknown fields are ignored here and in `recorded` only: older files have `ancestors`.
+    Unknown fields are ignored here and in `recorded` only.
     Older files have none of the last four fields.
 
     Attributes:
@@ -213,7 +211,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
         compile_events: graph breaks and recompiles, from the first call on.
     """
 
-    schema_version: Annotated[int, msgspec.Meta(ge=_OLDEST_VERSION)]
+    schema_version: Literal[5]
     suite: str  # folder of the suite that declares the workload: what may be trimmed with it
     workload: str
     fingerprint: Fingerprint
@@ -422,24 +420,24 @@ def _layout(value: Any, indent: str = "", name: str = "") -> str:
 def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
     """Parse and validate a baseline file.
 
-    An older schema is read as this one. Raises `BaselineError` if it is anything but a baseline of `workload`
-    in one of them: a file that is there and cannot be read is never treated as one that is missing.
+    Raises `BaselineError` if it is anything but a baseline of `workload` in this schema: a file that is there and cannot
+    be read is never treated as one that is missing.
     """
     conflict = b"<<<<<<<" in content
     try:
         version = msgspec.json.decode(content, type=_Header).schema_version
-        if version > SCHEMA_VERSION:
-            raise NewerBaselineError(
-                "the baseline was written by a newer version of kernelgauge",
+        if version != SCHEMA_VERSION:
+            kind, age, command = BaselineError, "an older", "pytest --perf-update   (records it again)"
+            if version > SCHEMA_VERSION:
+                kind, age, command = NewerBaselineError, "a newer", "pip install --upgrade kernelgauge"
+            raise kind(
+                f"the baseline was written by {age} version of kernelgauge",
                 where=f"{where}, field schema_version",
                 got=str(version),
                 expected=str(SCHEMA_VERSION),
-                next_command="pip install --upgrade kernelgauge",
+                next_command=command,
             )
-        if version < _FIRST_WITH_ROWS:
-            baseline = msgspec.json.decode(content, type=Baseline)
-        else:
-            baseline = msgspec.convert(_with_launches(msgspec.json.decode(content)), type=Baseline)
+        baseline = msgspec.convert(_with_launches(msgspec.json.decode(content)), type=Baseline)
         _refuse_contradictions(baseline, workload)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise BaselineError(
@@ -450,8 +448,7 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             next_command=f"git checkout {'--theirs ' if conflict else ''}-- {where}   "
             "(or delete it and record again with --perf-update)",
         ) from error
-    entries = tuple(map(_with_current_kinds, baseline.entries))
-    return replace(baseline, schema_version=SCHEMA_VERSION, entries=entries)
+    return replace(baseline, entries=tuple(map(_with_current_kinds, baseline.entries)))
 
 
 def _with_current_kinds(entry: Entry) -> Entry:
