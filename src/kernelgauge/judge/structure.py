@@ -106,11 +106,8 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     losses = count_changes(baseline.counts, run.counts, is_other_torch=is_other_torch)
     shown = count_changes(baseline.counts, run.counts)
     placed = placement_changes(entry.kernels, run.kernels)
+    counts = [_count_reason(run, baseline, each, is_judged=each in losses) for each in shown]
     if not (kernels or placed or losses):
-        counts = [
-            Reason("counts", f"{_count_text(run, baseline, each)}, not judged: another version of torch")
-            for each in shown
-        ]
         return Verdict(Status.PASS, run.workload, STRUCTURE, "same kernels, same counts", tuple(counts))
     are_times_good = bool(times) and all(each.status in (Status.PASS, Status.IMPROVED) for each in times)
     status = Status.CHANGED
@@ -124,21 +121,15 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
         headline = f"{'kernels' if is_other else 'launch configurations'} differ from the baseline"
     elif placed:
         headline = f"same kernels, other {' and '.join(placed)}"
-    causes = find_causes(run, baseline, entry.kernels, is_timed=False)
-    counts = [
-        Reason(
-            "counts",
-            _count_text(run, baseline, each) + ("" if each in losses else ", not judged: another version of torch"),
-        )
-        for each in shown
-    ]
+    causes, _ = find_causes(run, baseline, entry.kernels, is_timed=False)
     reasons = (*cause_reasons(causes), *counts, *(Reason("kernels", line) for line in kernels))
     return Verdict(status, run.workload, STRUCTURE, headline, reasons)
 
 
-def _count_text(run: Run, baseline: Baseline, field: str) -> str:
+def _count_reason(run: Run, baseline: Baseline, field: str, *, is_judged: bool) -> Reason:
     name = "distinct kernels" if field == "kernels" else field.replace("_", " ")
-    return f"{name} {getattr(baseline.counts, field)} -> {getattr(run.counts, field)}"
+    note = "" if is_judged else ", not judged: another version of torch"
+    return Reason("counts", f"{name} {getattr(baseline.counts, field)} -> {getattr(run.counts, field)}{note}")
 
 
 def placement_changes(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> list[str]:

@@ -10,7 +10,7 @@ from statistics import geometric_mean
 from ..errors import OTHER_KERNELS
 from ..run import Run, Timer, observe
 from .baseline import Baseline, Entry, Likeness, compare, gemm_kernel, references_us
-from .cause import cause_reasons, compile_causes, find_causes, find_causes_and_rest
+from .cause import cause_reasons, compile_causes, find_causes
 from .plausibility import stored_doubt
 from .structure import kernel_changes
 from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, prior_for
@@ -182,10 +182,10 @@ class _ComparedTime:
         is_timed = timer is Timer.DEVICE
         # What the GPU's own change of speed did to every kernel is no reason: `_machine` names it.
         usual = self.entry.kernels_in(decision.before_us * math.exp(decision.machine) if is_timed else None)
+        causes, rest = find_causes(run, baseline, usual, is_timed=is_timed)
+        reasons = cause_reasons(causes)
         if is_timed:
-            causes, rest = find_causes_and_rest(run, baseline, usual)
-            return [*cause_reasons(causes), *([Reason("rest", rest)] if rest else [])]
-        reasons = cause_reasons(find_causes(run, baseline, usual, is_timed=False))
+            return [*reasons, *([Reason("rest", rest)] if rest else [])]
         ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
         if ops[0] != ops[1]:
             reasons.append(Reason("why", f"dispatcher ops {ops[0]} -> {ops[1]}"))
