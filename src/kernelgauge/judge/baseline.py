@@ -172,11 +172,6 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         factor = device_us / fmean(usual_us)
         return [_rounded(replace(each, device_time_us=factor * each.device_time_us)) for each in self.kernels]
 
-    def is_by_host(self, timer: Timer, counts: Counts) -> bool:
-        """Whether the host alone fills this time."""
-        times = [process.timers[timer].mean_us for process in self.processes if timer in process.timers]
-        return bool(times) and _is_by_host(timer, counts, self.device_time_us, fmean(times))
-
 
 def _is_by_host(timer: Timer, counts: Counts, device_us: float, call_us: float) -> bool:
     """Return whether the host does not wait for the GPU within a call, or the GPU idles for more than half of it."""
@@ -234,8 +229,9 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
         `gemm`: name of the run's reference GEMM. The time of another one is not comparable.
         """
         entries = self.entries if timer is Timer.HOST else (entry,)
-        is_call_on_cpu = timer is Timer.END_TO_END and self.fingerprint.arch == "cpu"  # the host does all of it
-        is_by_host = is_call_on_cpu or entry.is_by_host(timer, self.counts)
+        times_us = [process.timers[timer].mean_us for process in entry.processes if timer in process.timers]
+        is_by_host = bool(times_us) and _is_by_host(timer, self.counts, entry.device_time_us, fmean(times_us))
+        is_by_host |= timer is Timer.END_TO_END and self.fingerprint.arch == "cpu"  # the host does all of it
         return [
             ProcessTime(
                 process.timers[timer],
@@ -303,10 +299,9 @@ _Launched = TypeVar("_Launched", Entry, Run)
 
 
 def _rounded(stored: _Stored) -> _Stored:
-    numbers = [each for each in msgspec.structs.asdict(stored).items() if isinstance(each[1], float)]
-    return replace(
-        stored, **{name: round(value, _SPREAD_DECIMALS if name == "spread" else _DECIMALS) for name, value in numbers}
-    )
+    numbers = {name: value for name, value in msgspec.structs.asdict(stored).items() if isinstance(value, float)}
+    decimals = {"spread": _SPREAD_DECIMALS}
+    return replace(stored, **{name: round(value, decimals.get(name, _DECIMALS)) for name, value in numbers.items()})
 
 
 def combined(runs: Sequence[Baseline]) -> Baseline:
@@ -329,8 +324,15 @@ def combined(runs: Sequence[Baseline]) -> Baseline:
 
 def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
     """Return one entry for each launch configuration, with all its processes. The most frequent one comes first."""
-    groups = by_configuration(entry for baseline in baselines for entry in baseline.entries)
-    return tuple(sorted(map(_merged, groups), key=lambda entry: entry.draws, reverse=True))
+    merged: list[Entry] = []
+    for group in by_configuration(entry for baseline in baselines for entry in baseline.entries):
+        processes = tuple(process for entry in group for process in entry.processes)
+        kernels: list[KernelRecord] = []
+        for of_one in zip(*(entry.kernels for entry in group), strict=True):
+            times = (len(entry.processes) * each.device_time_us for entry, each in zip(group, of_one, strict=True))
+            kernels.append(_rounded(replace(of_one[0], device_time_us=math.fsum(times) / len(processes))))
+        merged.append(Entry(sum(entry.draws for entry in group), tuple(kernels), processes))
+    return tuple(sorted(merged, key=lambda entry: entry.draws, reverse=True))
 
 
 def by_configuration(items: Iterable[_Launched]) -> list[list[_Launched]]:
@@ -342,15 +344,6 @@ def by_configuration(items: Iterable[_Launched]) -> list[list[_Launched]]:
             groups.append(group := [])
         group.append(item)
     return groups
-
-
-def _merged(group: Sequence[Entry]) -> Entry:
-    processes = tuple(process for entry in group for process in entry.processes)
-    kernels: list[KernelRecord] = []
-    for of_one in zip(*(entry.kernels for entry in group), strict=True):
-        times = (len(entry.processes) * each.device_time_us for entry, each in zip(group, of_one, strict=True))
-        kernels.append(_rounded(replace(of_one[0], device_time_us=math.fsum(times) / len(processes))))
-    return Entry(sum(entry.draws for entry in group), tuple(kernels), processes)
 
 
 # -- the file -----------------------------------------------------------------------------------------------------------
@@ -408,8 +401,7 @@ def _layout(value: Any, indent: str = "", name: str = "") -> str:
     if isinstance(value, dict):
         parts = [f"{json.dumps(key, ensure_ascii=False)}: {_layout(part, inner, key)}" for key, part in value.items()]
     elif name == "sequence":
-        lines = textwrap.wrap(line[1:-1], _WIDTH - len(inner))
-        return f"[\n{inner}" + f"\n{inner}".join(lines) + f"\n{indent}]"
+        parts = [part.removesuffix(",") for part in textwrap.wrap(line[1:-1], _WIDTH - len(inner))]
     elif name in ("kernels", "rows"):
         parts = [json.dumps(row, ensure_ascii=False) for row in value]
     else:
