@@ -135,15 +135,12 @@ def _count_reason(run: Run, baseline: Baseline, field: str, *, is_judged: bool) 
 def placement_changes(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> list[str]:
     """Return what differs between the same kernels beside their configuration: "shapes", "dtypes", "streams"."""
     pairs = [(old, new) for old, new in align(before, after) if old is not None and new is not None]
-    inputs = [(old.inputs, new.inputs) for old, new in pairs if old.inputs and new.inputs and old.inputs != new.inputs]
-    dtypes = any(
-        [each.partition("[")[0] for each in old] != [each.partition("[")[0] for each in new] for old, new in inputs
-    )
-    shapes = any(
-        [each.partition("[")[2] for each in old] != [each.partition("[")[2] for each in new] for old, new in inputs
-    )
-    streams = any(old.stream != new.stream for old, new in pairs)
-    return [name for name, differs in (("shapes", shapes), ("dtypes", dtypes), ("streams", streams)) if differs]
+    found = {"streams": any(old.stream != new.stream for old, new in pairs)}
+    inputs = [(old.inputs, new.inputs) for old, new in pairs if old.inputs and new.inputs]
+    for name, part in (("dtypes", 0), ("shapes", 2)):  # of ``bf16[64,768]``, at its bracket
+        sides = ([[each.partition("[")[part] for each in side] for side in pair] for pair in inputs)
+        found[name] = any(old != new for old, new in sides)
+    return [name for name in ("shapes", "dtypes", "streams") if found[name]]
 
 
 def kernel_changes(

@@ -57,10 +57,8 @@ def judge_time(
         return Verdict(Status.NO_BASELINE, run.workload, label, f"the baseline has no {label}")
     if why := stored_doubt(baseline, run, timer, entry):
         headline = f"{label} {run.time_us(timer):.1f} us, not judged: that of the baseline cannot be"
-        reasons = (
-            Reason("why", why),
-            Reason("next", "kernelgauge accept   (replaces it, as pytest --perf-update does)"),
-        )
+        command = Reason("next", "kernelgauge accept   (replaces it, as pytest --perf-update does)")
+        reasons = (Reason("why", why), command)
         return Verdict(Status.NOT_JUDGED, run.workload, label, headline, reasons, after_us=run.time_us(timer))
     afters = [
         replace(
