@@ -281,19 +281,17 @@ def _kernel_changes(
     alike: list[_Difference] = []
     for key, group in pairs.items():
         whole = join_launches(group)
-        said = (key, ()) if isinstance(key, str) else _other_identity(whole, is_timed=is_timed)
-        if said is None:
+        change = _Change([whole], origins=[launch.origin for launch in whole.after])
+        if isinstance(key, str):
+            change.text, change.details = f"{key} in {_count(len(group), 'kernel')}", (_names(whole.after),)
+            change.follows = key == _OTHER_TENSORS and not is_timed
+            # Other shapes nearly everywhere: the input is another, and all else follows. Kernels that overlap slow each other.
+            change.explains = "stream" in key or 2 * len(group) >= sum(len(each.after) for each in found)
+        elif said := _other_identity(whole, is_timed=is_timed):
+            change.text, change.details = said
+        else:
             alike.append(whole)
             continue
-        text, details = said
-        text = f"{text} in {_count(len(group), 'kernel')}" if isinstance(key, str) else text
-        details = details or (_names(whole.after),)
-        change = _Change([whole], text, details, origins=[launch.origin for launch in whole.after])
-        change.follows = key == _OTHER_TENSORS and not is_timed
-        # Other shapes nearly everywhere: the input is another, and all else follows. Kernels that overlap slow each other.
-        change.explains = isinstance(key, str) and (
-            "stream" in key or 2 * len(group) >= sum(len(each.after) for each in found)
-        )
         changes.append(change)
     slower = [each for each in alike if each.what is not What.SAME] if are_judged else []
     if is_timed and not are_judged:
@@ -459,15 +457,14 @@ def _op_causes(
     now, then = Counter(each.name for each in run.ops if is_dispatched(each.name)), Counter(baseline.ops)
     new, gone = now - then, then - now if is_all else Counter[str]()
     for name in list(new):
-        lines = {line for origin in run.op_origins.get(name, ()) for line in origin.lines}
-        if lines & marks:
+        if any(line in marks for origin in run.op_origins.get(name, ()) for line in origin.lines):
             del new[name]
     if not is_all and new.total() < _NAMED_SHARE * then.total():
         return []
-    sides = [(word, ops) for word, ops in (("new", new), ("missing", gone)) if ops]
     texts = [
         f"{_count(ops.total(), f'{word} op')}: {', '.join(itertools.starmap(_times, ops.items()))}"
-        for word, ops in sides
+        for word, ops in (("new", new), ("missing", gone))
+        if ops
     ]
     origins = [origin for name in new for origin in run.op_origins.get(name, ())]
     if not texts:
