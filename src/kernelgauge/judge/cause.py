@@ -62,22 +62,20 @@ class Cause:
 
 def cause_reasons(causes: Sequence[Cause]) -> list[Reason]:
     """Return the causes as reasons, the largest effect first: two with the code that they come from, the others in a line each."""
-    ordered, reasons = order_causes(causes), list[Reason]()
-    for cause in ordered[:_CAUSES_WITH_CODE]:
-        reasons.append(Reason("cause", "\n".join([cause.text + _cost(cause), *cause.details])))
-        reasons += [Reason("code", "\n".join(cause.code))] if cause.code else []
-    for cause in ordered[_CAUSES_WITH_CODE:]:
-        reasons.append(Reason("also", f"{cause.text}{_cost(cause)}  {cause.place}".rstrip()))
+    reasons: list[Reason] = []
+    for place, cause in enumerate(order_causes(causes)):
+        text = cause.text + ("" if cause.delta_us is None else f" ({cause.delta_us:+.1f} us)")
+        if place < _CAUSES_WITH_CODE:
+            reasons.append(Reason("cause", "\n".join([text, *cause.details])))
+            reasons += [Reason("code", "\n".join(cause.code))] if cause.code else []
+        else:
+            reasons.append(Reason("also", f"{text}  {cause.place}".rstrip()))
     return reasons
 
 
 def order_causes(causes: Iterable[Cause]) -> list[Cause]:
     """Return what explains others first, then the largest effect."""
     return sorted(causes, key=lambda cause: (not cause.explains, -cause.weight_us, not cause.waits))
-
-
-def _cost(cause: Cause) -> str:
-    return "" if cause.delta_us is None else f" ({cause.delta_us:+.1f} us)"
 
 
 def find_causes(
