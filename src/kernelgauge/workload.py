@@ -120,30 +120,23 @@ class Workload:
         require(is_shape, "invalid shape", self.shape, "a tuple of ints")
         is_compile = self.compile is None or isinstance(self.compile, Mapping)
         require(is_compile, "invalid compile", self.compile, "arguments of torch.compile: a dict, {} for none; or None")
-        for what, allowed in (
-            ("dtype", (*get_args(Dtype), None)),
-            ("pass_", get_args(Pass)),
-            ("matrix", get_args(Matrix)),
-        ):
+        names = {"dtype": (*get_args(Dtype), None), "pass_": get_args(Pass), "matrix": get_args(Matrix)}
+        for what, allowed in names.items():
             value = getattr(self, what)
             require(value in allowed, f"unknown {what}", value, ", ".join(map(str, allowed)))
         is_module = hasattr(self.build, "forward") and not isinstance(self.build, type)
-        require(
-            not is_module,
-            "build is a module",
-            self.build,
-            "a function that returns the module: build=lambda: MyModule()",
-        )
+        expected = "a function that returns the module: build=lambda: MyModule()"
+        require(not is_module, "build is a module", self.build, expected)
         timers = [each.value for each in Timer]
         for what in ("sensitivity", "gate"):
             for timer, fraction in getattr(self, what).items():
                 is_valid = timer in timers and 0 < fraction < math.inf
                 expected = f"a positive fraction for {', '.join(timers)}"
                 require(is_valid, f"invalid {what}", {timer: fraction}, expected)
-        is_valid = isinstance(self.tolerance, (int, float)) and 0 < self.tolerance < math.inf
-        require(
-            self.tolerance is None or is_valid, "invalid tolerance", self.tolerance, "a positive fraction: 0.02 is 2 %"
+        is_valid = self.tolerance is None or (
+            isinstance(self.tolerance, (int, float)) and 0 < self.tolerance < math.inf
         )
+        require(is_valid, "invalid tolerance", self.tolerance, "a positive fraction: 0.02 is 2 %")
         is_ratio = self.faster_than != self.variant and 0 <= self.by < 1 and (not self.by or self.faster_than)
         ratio = {"faster_than": self.faster_than, "by": self.by}
         expected = "another variant, and the fraction of its time to save: 0 <= by < 1"

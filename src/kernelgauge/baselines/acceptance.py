@@ -45,10 +45,8 @@ def select(
 def plan_update(several: Sequence[Results], store: BaselineStore, mode: Mode) -> tuple[Plans, list[Reviewed]]:
     """Select the tested workloads of runs that have just ended."""
     tested = {test.workload for results in several for test in results.tests}
-    return select(
-        review(several, store, mode),
-        lambda each: each.group is not Group.NOT_MEASURED and each.workload in tested,
-    )
+    reviews = review(several, store, mode)
+    return select(reviews, lambda each: each.group is not Group.NOT_MEASURED and each.workload in tested)
 
 
 def written_text(plans: Plans, folder: str) -> str:

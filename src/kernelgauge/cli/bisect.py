@@ -181,10 +181,8 @@ class _Search:
         if STRUCTURE in changed:  # exact, also where a time could not be measured
             is_found = self._by_structure()
             if len(changed) > 1:
-                times = ", ".join(changed[1:])
-                _say(
-                    f"{times} changed too. If the change above does not explain it, bisect again with that as the good end."
-                )
+                advice = "If the change above does not explain it, bisect again with that as the good end."
+                _say(f"{', '.join(changed[1:])} changed too. {advice}")
         elif invalid:
             raise KernelgaugeError("the ends cannot be compared", got="\n".join(invalid))
         elif timer := _followed(judged.verdicts):
@@ -311,16 +309,14 @@ class _Search:
             samples = [run.samples[timer] for run in state.runs if timer in run.samples]
             return [replace(of_first, observation=observe(each, is_by_host=of_first.is_by_host)) for each in samples]
 
+        def logarithms(state: _State) -> list[float]:
+            return [each.logarithm for each in on_same_host(times_of(state), usual)]
+
         usual = at_shared_speed(times_of(self._good), times_of(self._bad))
         while True:
-            third = [
-                each for each in self._states if each.runs and _structure(first, each.runs[0]).status is not Status.PASS
-            ]
-            times = [
-                None if state.failure or state in third else on_same_host(times_of(state), usual)
-                for state in self._states
-            ]
-            values = [None if of_state is None else [each.logarithm for each in of_state] for of_state in times]
+            measured = [state for state in self._states if state.runs]
+            third = [state for state in measured if _structure(first, state.runs[0]).status is not Status.PASS]
+            values = [None if state.failure or state in third else logarithms(state) for state in self._states]
             found = suspects(values)
             best = max(found, key=lambda each: each.probability)
             index = next_state(values)

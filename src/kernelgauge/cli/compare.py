@@ -97,9 +97,8 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
                 raise
         is_over_budget = time.monotonic() - started > options.budget
         # Structure alone is exact; without a run, more processes would fail as well.
-        has_times = any(
-            run.incomplete != NO_TIMES for side in (base, head) for each in side.results for run in each.runs
-        )
+        runs = (run for side in (base, head) for each in side.results for run in each.runs)
+        has_times = any(run.incomplete != NO_TIMES for run in runs)
         is_last = is_over_budget or not has_times or not head.results[0].runs
         if done in looks(options.processes) or is_last:
             results, undecided = _judged(base, head)

@@ -62,13 +62,8 @@ def add_commands(commands: Commands) -> None:
         parser.set_defaults(command=partial(_run, command))
         add = parser.add_argument
         add("--suite", default="perf", metavar="PATH", help="of the suite, from the current folder (default: perf)")
-        add(
-            "--processes",
-            type=_at_least(1, int),
-            default=most,
-            metavar="N",
-            help=f"{counted}, at most (default: {most})",
-        )
+        count = f"{counted}, at most (default: {most})"
+        add("--processes", type=_at_least(1, int), default=most, metavar="N", help=count)
         budget = "begin no further processes after this"
         add("--budget", type=_at_least(0, float), default=float("inf"), metavar="SECONDS", help=budget)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import fmean
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -21,9 +21,7 @@ from ..trace.kernel import KernelRecord, was_autotuned, with_current_kind
 from ..trace.summary import is_dispatched
 from .timing import ProcessTime
 
-SCHEMA_VERSION = 5
-_OLDEST_VERSION = 2  # that is read: it has no `recorded`, and 3 no `host` in its processes
-_FIRST_WITH_ROWS = 5  # older files have each launch, and its origin, in full
+SCHEMA_VERSION: Final = 5
 # Nanoseconds: finer than the profiler's own resolution (32 ns on an H200), so nothing is lost, and a re-record
 # of an unchanged machine does not differ in digits that mean nothing.
 _DECIMALS = 3
@@ -174,11 +172,6 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         factor = device_us / fmean(usual_us)
         return [_rounded(replace(each, device_time_us=factor * each.device_time_us)) for each in self.kernels]
 
-    def is_by_host(self, timer: Timer, counts: Counts) -> bool:
-        """Whether the host alone fills this time."""
-        times = [process.timers[timer].mean_us for process in self.processes if timer in process.timers]
-        return bool(times) and _is_by_host(timer, counts, self.device_time_us, fmean(times))
-
 
 def _is_by_host(timer: Timer, counts: Counts, device_us: float, call_us: float) -> bool:
     """Return whether the host does not wait for the GPU within a call, or the GPU idles for more than half of it."""
@@ -187,7 +180,7 @@ def _is_by_host(timer: Timer, counts: Counts, device_us: float, call_us: float) 
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """How the last acceptance of a baseline came about. Older files have `conditions` too; they are ignored.
+    """How the last acceptance of a baseline came about.
 
     Attributes:
         at: when the accepted run began: UTC, ISO 8601.
@@ -203,7 +196,7 @@ class Recorded(msgspec.Struct, frozen=True):
 class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     """One file of `baselines/<gpu>/`. Field order is the order in the file.
 
-    Unknown fields are ignored here and in `recorded` only: older files have `ancestors`.
+    Unknown fields are ignored here and in `recorded` only.
     Older files have none of the last four fields.
 
     Attributes:
@@ -213,7 +206,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
         compile_events: graph breaks and recompiles, from the first call on.
     """
 
-    schema_version: Annotated[int, msgspec.Meta(ge=_OLDEST_VERSION)]
+    schema_version: Literal[5]
     suite: str  # folder of the suite that declares the workload: what may be trimmed with it
     workload: str
     fingerprint: Fingerprint
@@ -236,8 +229,9 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
         `gemm`: name of the run's reference GEMM. The time of another one is not comparable.
         """
         entries = self.entries if timer is Timer.HOST else (entry,)
-        is_call_on_cpu = timer is Timer.END_TO_END and self.fingerprint.arch == "cpu"  # the host does all of it
-        is_by_host = is_call_on_cpu or entry.is_by_host(timer, self.counts)
+        times_us = [process.timers[timer].mean_us for process in entry.processes if timer in process.timers]
+        is_by_host = bool(times_us) and _is_by_host(timer, self.counts, entry.device_time_us, fmean(times_us))
+        is_by_host |= timer is Timer.END_TO_END and self.fingerprint.arch == "cpu"  # the host does all of it
         return [
             ProcessTime(
                 process.timers[timer],
@@ -305,10 +299,9 @@ _Launched = TypeVar("_Launched", Entry, Run)
 
 
 def _rounded(stored: _Stored) -> _Stored:
-    numbers = [each for each in msgspec.structs.asdict(stored).items() if isinstance(each[1], float)]
-    return replace(
-        stored, **{name: round(value, _SPREAD_DECIMALS if name == "spread" else _DECIMALS) for name, value in numbers}
-    )
+    numbers = {name: value for name, value in msgspec.structs.asdict(stored).items() if isinstance(value, float)}
+    decimals = {"spread": _SPREAD_DECIMALS}
+    return replace(stored, **{name: round(value, decimals.get(name, _DECIMALS)) for name, value in numbers.items()})
 
 
 def combined(runs: Sequence[Baseline]) -> Baseline:
@@ -331,8 +324,15 @@ def combined(runs: Sequence[Baseline]) -> Baseline:
 
 def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
     """Return one entry for each launch configuration, with all its processes. The most frequent one comes first."""
-    groups = by_configuration(entry for baseline in baselines for entry in baseline.entries)
-    return tuple(sorted(map(_merged, groups), key=lambda entry: entry.draws, reverse=True))
+    merged: list[Entry] = []
+    for group in by_configuration(entry for baseline in baselines for entry in baseline.entries):
+        processes = tuple(process for entry in group for process in entry.processes)
+        kernels: list[KernelRecord] = []
+        for of_one in zip(*(entry.kernels for entry in group), strict=True):
+            times = (len(entry.processes) * each.device_time_us for entry, each in zip(group, of_one, strict=True))
+            kernels.append(_rounded(replace(of_one[0], device_time_us=math.fsum(times) / len(processes))))
+        merged.append(Entry(sum(entry.draws for entry in group), tuple(kernels), processes))
+    return tuple(sorted(merged, key=lambda entry: entry.draws, reverse=True))
 
 
 def by_configuration(items: Iterable[_Launched]) -> list[list[_Launched]]:
@@ -344,15 +344,6 @@ def by_configuration(items: Iterable[_Launched]) -> list[list[_Launched]]:
             groups.append(group := [])
         group.append(item)
     return groups
-
-
-def _merged(group: Sequence[Entry]) -> Entry:
-    processes = tuple(process for entry in group for process in entry.processes)
-    kernels: list[KernelRecord] = []
-    for of_one in zip(*(entry.kernels for entry in group), strict=True):
-        times = (len(entry.processes) * each.device_time_us for entry, each in zip(group, of_one, strict=True))
-        kernels.append(_rounded(replace(of_one[0], device_time_us=math.fsum(times) / len(processes))))
-    return Entry(sum(entry.draws for entry in group), tuple(kernels), processes)
 
 
 # -- the file -----------------------------------------------------------------------------------------------------------
@@ -410,8 +401,7 @@ def _layout(value: Any, indent: str = "", name: str = "") -> str:
     if isinstance(value, dict):
         parts = [f"{json.dumps(key, ensure_ascii=False)}: {_layout(part, inner, key)}" for key, part in value.items()]
     elif name == "sequence":
-        lines = textwrap.wrap(line[1:-1], _WIDTH - len(inner))
-        return f"[\n{inner}" + f"\n{inner}".join(lines) + f"\n{indent}]"
+        parts = [part.removesuffix(",") for part in textwrap.wrap(line[1:-1], _WIDTH - len(inner))]
     elif name in ("kernels", "rows"):
         parts = [json.dumps(row, ensure_ascii=False) for row in value]
     else:
@@ -422,24 +412,24 @@ def _layout(value: Any, indent: str = "", name: str = "") -> str:
 def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
     """Parse and validate a baseline file.
 
-    An older schema is read as this one. Raises `BaselineError` if it is anything but a baseline of `workload`
-    in one of them: a file that is there and cannot be read is never treated as one that is missing.
+    Raises `BaselineError` if it is anything but a baseline of `workload` in this schema: a file that is there and cannot
+    be read is never treated as one that is missing.
     """
     conflict = b"<<<<<<<" in content
     try:
         version = msgspec.json.decode(content, type=_Header).schema_version
-        if version > SCHEMA_VERSION:
-            raise NewerBaselineError(
-                "the baseline was written by a newer version of kernelgauge",
+        if version != SCHEMA_VERSION:
+            kind, age, command = BaselineError, "an older", "pytest --perf-update   (records it again)"
+            if version > SCHEMA_VERSION:
+                kind, age, command = NewerBaselineError, "a newer", "pip install --upgrade kernelgauge"
+            raise kind(
+                f"the baseline was written by {age} version of kernelgauge",
                 where=f"{where}, field schema_version",
                 got=str(version),
                 expected=str(SCHEMA_VERSION),
-                next_command="pip install --upgrade kernelgauge",
+                next_command=command,
             )
-        if version < _FIRST_WITH_ROWS:
-            baseline = msgspec.json.decode(content, type=Baseline)
-        else:
-            baseline = msgspec.convert(_with_launches(msgspec.json.decode(content)), type=Baseline)
+        baseline = msgspec.convert(_with_launches(msgspec.json.decode(content)), type=Baseline)
         _refuse_contradictions(baseline, workload)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise BaselineError(
@@ -450,8 +440,7 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             next_command=f"git checkout {'--theirs ' if conflict else ''}-- {where}   "
             "(or delete it and record again with --perf-update)",
         ) from error
-    entries = tuple(map(_with_current_kinds, baseline.entries))
-    return replace(baseline, schema_version=SCHEMA_VERSION, entries=entries)
+    return replace(baseline, entries=tuple(map(_with_current_kinds, baseline.entries)))
 
 
 def _with_current_kinds(entry: Entry) -> Entry:

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import TypedDict
+
+import msgspec
 
 from ..run import CompileEvent, Origin, Run, SourceLine, common_path
 from ..trace.difference import Difference, LaunchDifference, What, join_launches, launch_differences
-from ..trace.kernel import KernelIdentity, KernelRecord, input_texts
+from ..trace.kernel import KernelRecord, input_texts
 from ..trace.model import FRAME
 from ..trace.summary import LaneKernel, Summary, is_dispatched
 from .baseline import Baseline, count_changes
@@ -27,9 +28,8 @@ _CAUSES_WITH_CODE = 2  # of a verdict; each other one has one line
 _MOST_LINES = 2  # of code
 _MOST_OPS = 2  # that launched what is new
 _MOST_NAMES = 8  # of the kernels of one cause
-_DISPATCH_US = (
-    1.0  # of an op, for the order of causes alone: an eager linear takes 11 us for its eight ops (docs/claims.md)
-)
+# Of an op, for the order of causes alone: an eager linear takes 11 us for its eight ops (docs/claims.md).
+_DISPATCH_US = 1.0
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")  # the number of a layer in the path of a module
 _OTHER_TENSORS = "other tensors"  # more or fewer of them, in the same dtypes and shapes
 _FLOAT = re.compile(r"[bf]+p?\d+")  # a dtype of floating point: bf16, fp32, fp8
@@ -62,12 +62,14 @@ class Cause:
 
 def cause_reasons(causes: Sequence[Cause]) -> list[Reason]:
     """Return the causes as reasons, the largest effect first: two with the code that they come from, the others in a line each."""
-    ordered, reasons = order_causes(causes), list[Reason]()
-    for cause in ordered[:_CAUSES_WITH_CODE]:
-        reasons.append(Reason("cause", "\n".join([cause.text + _cost(cause), *cause.details])))
-        reasons += [Reason("code", "\n".join(cause.code))] if cause.code else []
-    for cause in ordered[_CAUSES_WITH_CODE:]:
-        reasons.append(Reason("also", f"{cause.text}{_cost(cause)}  {cause.place}".rstrip()))
+    reasons: list[Reason] = []
+    for place, cause in enumerate(order_causes(causes)):
+        text = cause.text + ("" if cause.delta_us is None else f" ({cause.delta_us:+.1f} us)")
+        if place < _CAUSES_WITH_CODE:
+            reasons.append(Reason("cause", "\n".join([text, *cause.details])))
+            reasons += [Reason("code", "\n".join(cause.code))] if cause.code else []
+        else:
+            reasons.append(Reason("also", f"{text}  {cause.place}".rstrip()))
     return reasons
 
 
@@ -76,33 +78,16 @@ def order_causes(causes: Iterable[Cause]) -> list[Cause]:
     return sorted(causes, key=lambda cause: (not cause.explains, -cause.weight_us, not cause.waits))
 
 
-def _cost(cause: Cause) -> str:
-    return "" if cause.delta_us is None else f" ({cause.delta_us:+.1f} us)"
-
-
 def find_causes(
-    run: Run,
-    baseline: Baseline,
-    usual: Sequence[KernelRecord],
-    *,
-    is_timed: bool = True,
-) -> list[Cause]:
-    """Return what changed between a baseline and a run, in no order.
+    run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_timed: bool
+) -> tuple[list[Cause], str]:
+    """Return what changed between a baseline and a run, in no order, and one line about the kernels that did not change.
 
     Args:
         usual: the baseline's kernels, in the time that the run is compared with.
         is_timed: whether times count. Else a kernel that is only slower is no cause, nor what the autotuner chose.
     """
-    return _find(run, baseline, usual, is_timed=is_timed)[0]
-
-
-def find_causes_and_rest(run: Run, baseline: Baseline, usual: Sequence[KernelRecord]) -> tuple[list[Cause], str]:
-    """Return the causes of a change of the device's time, and one line about the kernels that did not change."""
-    return _find(run, baseline, usual, is_timed=True)
-
-
-def _find(run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_timed: bool) -> tuple[list[Cause], str]:
-    known = {code for origin in filter(None, baseline.origins) for code in _codes(origin)}
+    known = {(line.inner or line).code for origin in filter(None, baseline.origins) for line in origin.lines}
     launches = launch_differences(_launches(usual, baseline.origins), _launches(run.kernels, run.origins))
     changes, alike = _kernel_changes(launches, is_timed=is_timed)
     host_calls = Counter(baseline.host_calls)
@@ -118,10 +103,10 @@ def _find(run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_tim
     counts = count_changes(baseline.counts, run.counts)
     if counts.get("grown_bytes"):
         grown = (run.counts.grown_bytes or 0) - (baseline.counts.grown_bytes or 0)
-        causes.append(Cause(f"each call leaves {grown} bytes more in memory", **_code(run.growth_origins, known)))
+        causes.append(_with_code(Cause(f"each call leaves {grown} bytes more in memory"), run.growth_origins, known))
     if counts.get("compiled_ops") is not None and not causes:
         text = f"torch.compile was given {run.counts.compiled_ops} ops instead of {baseline.counts.compiled_ops}"
-        causes.append(Cause(text, **_code(run.compiled_origins, known)))
+        causes.append(_with_code(Cause(text), run.compiled_origins, known))
     if baseline.ops and "dispatcher_ops" in counts and not (is_timed and changes):
         marks = {mark for change in changes for mark in change.marks}
         causes += _op_causes(run, baseline, known, marks, is_all=not causes)
@@ -156,8 +141,8 @@ def find_trace_causes(before: Summary, after: Summary, found: Iterable[Differenc
 def _launch_of(kernel: LaneKernel) -> _Launch:
     op = kernel.op if kernel.op and (is_dispatched(kernel.op) or kernel.op != kernel.identity.name) else ""
     inputs = input_texts(kernel.input_shapes, kernel.input_types)
-    record = KernelRecord(kernel.identity, kernel.device_time_us, op, inputs, kernel.stream)
-    return _Launch(record, _origin_of(kernel.module or "", kernel.frame))
+    origin = _origin_of(kernel.module or "", kernel.frame)
+    return _Launch(kernel.identity, kernel.device_time_us, op, inputs, kernel.stream, origin)
 
 
 def _origin_of(module: str, frame: str) -> Origin | None:
@@ -175,7 +160,7 @@ def compile_causes(events: Iterable[CompileEvent]) -> list[Cause]:
         origin = Origin(each.module, (SourceLine(each.file, each.line, each.code),)) if each.file else None
         found.setdefault(f"{each.kind}: {each.reason}", []).extend([origin] if origin else [])
     return [
-        Cause(f"{text}, {len(origins)} times" if len(origins) > 1 else text, explains=True, **_code(origins))
+        _with_code(Cause(f"{text}, {len(origins)} times" if len(origins) > 1 else text, explains=True), origins)
         for text, origins in found.items()
     ]
 
@@ -183,20 +168,10 @@ def compile_causes(events: Iterable[CompileEvent]) -> list[Cause]:
 # -- kernels -----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Launch:
+class _Launch(KernelRecord, frozen=True):
     """A kernel of a sequence, and where it comes from."""
 
-    record: KernelRecord
-    origin: Origin | None
-
-    @property
-    def identity(self) -> KernelIdentity:
-        return self.record.identity
-
-    @property
-    def device_time_us(self) -> float:
-        return self.record.device_time_us
+    origin: Origin | None = None
 
     @property
     def lines(self) -> tuple[SourceLine, ...]:
@@ -238,7 +213,10 @@ class _Change:
     def cause(self, known: AbstractSet[str], *, is_timed: bool) -> Cause:
         texts, details = [self.text] if self.text else [], list(self.details)
         host = [_times(text, count) for text, count in self.waits.items()]
-        host += [_copies_text(self.copies)] if self.copies else []
+        if self.copies.total() > 1:
+            host.append(f"{self.copies.total()} copies: {', '.join([*self.copies][:_MOST_NAMES])}")
+        else:
+            host += self.copies
         if self.waits and not any(part.before for part in self.parts):  # the wait is what a reader looks for
             texts = [f"the host waits: {host[0]}"]
             details = [*([self.text] if self.text else []), *details, *host[1:]]
@@ -247,27 +225,23 @@ class _Change:
         else:
             texts = host
         delta_us = sum(part.delta_us for part in self.parts)
-        return Cause(
+        cause = Cause(
             ", ".join(texts),
             tuple(details),
             delta_us=delta_us if is_timed and self.parts else None,
             weight_us=0.0 if self.follows else abs(delta_us),
             explains=self.explains,
             waits=bool(self.waits),
-            **_code(self.origins, known, self._costs_us()),
         )
-
-    def _costs_us(self) -> Counter[SourceLine]:
-        """Return the time of the launches of each line."""
-        costs: Counter[SourceLine] = Counter()
+        costs_us: Counter[SourceLine] = Counter()
         for launch in (launch for part in self.parts for launch in part.after or part.before):
-            costs.update(dict.fromkeys(launch.lines, launch.device_time_us))
-        return costs
+            costs_us.update(dict.fromkeys(launch.lines, launch.device_time_us))
+        return _with_code(cause, self.origins, known, costs_us)
 
 
 def _launches(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) -> list[_Launch]:
     known = origins if len(origins) == len(kernels) else [None] * len(kernels)
-    return [_Launch(each, origin) for each, origin in zip(kernels, known, strict=True)]
+    return [_Launch(**msgspec.structs.asdict(each), origin=origin) for each, origin in zip(kernels, known, strict=True)]
 
 
 # What can have happened to launches of one name: each has its partner.
@@ -297,27 +271,25 @@ def _kernel_changes(
                 same[1].origins += change.origins
             continue
         for old, new in zip(each.before, each.after, strict=True):
-            is_same_op = old.record.op == new.record.op and len(old.record.inputs) == len(new.record.inputs)
-            place = _placement_change(old.record, new.record, are_inputs_alike=is_same_op or not are_judged)
+            is_same_op = old.op == new.op and len(old.inputs) == len(new.inputs)
+            place = _placement_change(old, new, are_inputs_alike=is_same_op or not are_judged)
             key: object = place or (each.what, old.identity, new.identity, new.lines)
             pairs.setdefault(key, []).append(LaunchDifference(each.what, (old,), (new,), each.details))
     changes = [_described(change) for _, change in others]
     alike: list[_Difference] = []
     for key, group in pairs.items():
         whole = join_launches(group)
-        said = (key, ()) if isinstance(key, str) else _other_identity(whole, is_timed=is_timed)
-        if said is None:
+        change = _Change([whole], origins=[launch.origin for launch in whole.after])
+        if isinstance(key, str):
+            change.text, change.details = f"{key} in {_count(len(group), 'kernel')}", (_names(whole.after),)
+            change.follows = key == _OTHER_TENSORS and not is_timed
+            # Other shapes nearly everywhere: the input is another, and all else follows. Kernels that overlap slow each other.
+            change.explains = "stream" in key or 2 * len(group) >= sum(len(each.after) for each in found)
+        elif said := _other_identity(whole, is_timed=is_timed):
+            change.text, change.details = said
+        else:
             alike.append(whole)
             continue
-        text, details = said
-        text = f"{text} in {_count(len(group), 'kernel')}" if isinstance(key, str) else text
-        details = details or (_names(whole.after),)
-        change = _Change([whole], text, details, origins=[launch.origin for launch in whole.after])
-        change.follows = key == _OTHER_TENSORS and not is_timed
-        # Other shapes nearly everywhere: the input is another, and all else follows. Kernels that overlap slow each other.
-        change.explains = isinstance(key, str) and (
-            "stream" in key or 2 * len(group) >= sum(len(each.after) for each in found)
-        )
         changes.append(change)
     slower = [each for each in alike if each.what is not What.SAME] if are_judged else []
     if is_timed and not are_judged:
@@ -364,10 +336,10 @@ def _described(change: _Change) -> _Change:
     places = f"{layers} layers" if layers > 1 else f"{len(change.parts)} places"
     text += f", in {places}" if layers > 1 or len(change.parts) > 1 else ""
     dtypes = _change_of(*({dtype for each in side for dtype in _dtypes(each)} for side in (before, after)))
-    if [each.record.op for each in before] == [each.record.op for each in after] and before:
-        sizes = [_sizes(old.record, new.record) for old, new in zip(before, after, strict=True)]
+    if [each.op for each in before] == [each.op for each in after] and before:
+        sizes = map(_sizes, before, after)
         dtypes = ", ".join(dict.fromkeys(filter(None, [dtypes, *map(" and ".join, sizes)])))
-    ops = Counter(each.record.op for each in after) - Counter(each.record.op for each in before)
+    ops = Counter(each.op for each in after) - Counter(each.op for each in before)
     by = [op for op in ops if op][:_MOST_OPS]
     text = ", ".join(
         filter(None, [text, dtypes, f"by {' and '.join(by)}" if by and whole.what is not What.MOVED else ""])
@@ -380,7 +352,7 @@ def _dtypes(launch: _Launch) -> Iterator[str]:
     """Yield the dtypes that a launch works in: by its name, and by what its op was given."""
     if launch.identity.decoded.dtype:
         yield launch.identity.decoded.dtype
-    names = (each.partition("[")[0] for each in launch.record.inputs)
+    names = (each.partition("[")[0] for each in launch.inputs)
     yield from (name for name in names if _FLOAT.fullmatch(name))
 
 
@@ -476,13 +448,6 @@ def _times(text: str, count: int) -> str:
     return f"{text} x{count}" if count > 1 else text
 
 
-def _copies_text(copies: Counter[str]) -> str:
-    """Return the copy, or how many there are."""
-    return (
-        next(iter(copies)) if copies.total() == 1 else f"{copies.total()} copies: {', '.join([*copies][:_MOST_NAMES])}"
-    )
-
-
 def _op_causes(
     run: Run, baseline: Baseline, known: AbstractSet[str], marks: AbstractSet[object], *, is_all: bool
 ) -> list[Cause]:
@@ -490,42 +455,32 @@ def _op_causes(
     now, then = Counter(each.name for each in run.ops if is_dispatched(each.name)), Counter(baseline.ops)
     new, gone = now - then, then - now if is_all else Counter[str]()
     for name in list(new):
-        lines = {line for origin in run.op_origins.get(name, ()) for line in origin.lines}
-        if lines & marks:
+        if any(line in marks for origin in run.op_origins.get(name, ()) for line in origin.lines):
             del new[name]
     if not is_all and new.total() < _NAMED_SHARE * then.total():
         return []
-    sides = [(word, ops) for word, ops in (("new", new), ("missing", gone)) if ops]
     texts = [
         f"{_count(ops.total(), f'{word} op')}: {', '.join(itertools.starmap(_times, ops.items()))}"
-        for word, ops in sides
+        for word, ops in (("new", new), ("missing", gone))
+        if ops
     ]
     origins = [origin for name in new for origin in run.op_origins.get(name, ())]
     if not texts:
         return []
     weight_us = _DISPATCH_US * new.total() if run.fingerprint.arch == "cpu" else 0.0  # a GPU's time is not the host's
-    return [Cause(texts[0], tuple(texts[1:]), weight_us=weight_us, **_code(origins, known))]
+    return [_with_code(Cause(texts[0], tuple(texts[1:]), weight_us=weight_us), origins, known)]
 
 
 # -- lines of code -------------------------------------------------------------------------------------------------------------
 
 
-def _codes(origin: Origin) -> Iterator[str]:
-    for line in origin.lines:
-        yield (line.inner or line).code
-
-
-class _Code(TypedDict):
-    code: tuple[str, ...]
-    place: str
-
-
-def _code(
+def _with_code(
+    cause: Cause,
     origins: Iterable[Origin | None],
     known: AbstractSet[str] = frozenset(),
     costs_us: Mapping[SourceLine, float] | None = None,
-) -> _Code:
-    """Return the lines of code that launches come from, as a `Cause` has them: the user's, then the library's.
+) -> Cause:
+    """Return a cause with the lines of code that its launches come from: the user's, then the library's.
 
     Lines that the baseline lacks are preferred, then those whose launches take the longest. They stand in order of launch.
     """
@@ -546,7 +501,7 @@ def _code(
         shown |= dict.fromkeys([*map(str, places[:-1]), deepest[line]])
     left = len(lines) - _MOST_LINES
     code = (*shown, *([f"and {_count(left, 'more line')}"] if left > 0 else []))
-    return {"code": code, "place": deepest[dearest[0]] if dearest else ""}
+    return replace(cause, code=code, place=deepest[dearest[0]] if dearest else "")
 
 
 def _count(count: int, noun: str) -> str:

@@ -25,14 +25,12 @@ def implausible_times(process: Process, launches: int, later: Process | None = N
         if part and latency and part.mean_us > limit * latency.mean_us:
             found[timer] = f"{part.mean_us:.1f} us cannot be a part of a call of {latency.mean_us:.1f} us"
     references = {timer: each.control_us for timer, each in process.timers.items() if each.control_us is not None}
-    is_same_machine = later is not None and later.place is not None and later.place == process.place
-    others = later.timers.values() if later is not None and is_same_machine else ()
+    others = later.timers.values() if later and later.place and later.place == process.place else ()
     fastest_us = min([*references.values(), *(each.control_us for each in others if each.control_us)], default=0.0)
     for timer, us in references.items():
         if us > _SLOWEST_REFERENCE * fastest_us:
-            found.setdefault(
-                timer, f"the host reference beside it took {us:.1f} us, on a host where it takes {fastest_us:.1f} us"
-            )
+            on_host = f"{us:.1f} us, on a host where it takes {fastest_us:.1f} us"
+            found.setdefault(timer, f"the host reference beside it took {on_host}")
     return found
 
 

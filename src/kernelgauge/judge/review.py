@@ -118,10 +118,10 @@ def review_run(
         change = PlannedChange(action, run.workload, new, tuple(reason.text for reason in evidence))
         return replace(found, change=change, evidence=evidence, doubts=(*doubts, *unreadable))
     comparison = compare(old.fingerprint, new.fingerprint)
-    times = _time_verdicts(old, run, comparisons, limits)
+    times = [] if comparison.foreign else _time_verdicts(old, run, comparisons, limits)
     is_wrong = bool(stored_doubt(old, run))
-    planned = new if is_wrong else _planned(old, new, comparison, times)
     group = _group(old, new, comparison, times)
+    planned = new if is_wrong else _planned(old, new, comparison, group, times)
     if is_wrong and group is Group.SAME_SPEED:  # nobody knows it
         group = Group.SPEED
     evidence = tuple(_evidence(old, planned, judge_structure(run, old), times))
@@ -136,8 +136,7 @@ def review_run(
 
 
 def _time_verdicts(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> list[Verdict]:
-    is_foreign = compare(old.fingerprint, run.fingerprint).foreign
-    timers = [timer for timer in Timer if timer in run.samples and not is_foreign]
+    timers = (timer for timer in Timer if timer in run.samples)
     return [judge_time(timer, run, old, comparisons=comparisons, limits=limits) for timer in timers]
 
 
@@ -148,15 +147,17 @@ def _summary(run: Run) -> Iterator[Reason]:
         yield Reason("time", f"{run.label(timer)} {run.time_us(timer):.1f} us")
 
 
-def _planned(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence[Verdict]) -> Baseline | None:
+def _planned(
+    old: Baseline, new: Baseline, comparison: Comparison, group: Group, times: Sequence[Verdict]
+) -> Baseline | None:
     """Return what accepting a run writes. None: nothing moved, and the file stays as it is.
 
     A time that did not move stays as it is stored, so that slow drift adds up until it shows.
     """
     (fresh,) = new.entries
     entry, nearest = old.entry_like(fresh.kernels)
-    is_same = comparison.identical and old.suite == new.suite and not count_changes(old.counts, new.counts)
-    if not is_same or nearest < Likeness.OTHER_CHOICE or placement_changes(entry.kernels, fresh.kernels):
+    is_same = comparison.identical and old.suite == new.suite and group is not Group.KERNELS
+    if not is_same or nearest < Likeness.OTHER_CHOICE:
         return new
     has_moved = any(each.status in (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE) for each in times)
     if nearest is Likeness.IDENTICAL and not has_moved:

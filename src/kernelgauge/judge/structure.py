@@ -106,11 +106,8 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     losses = count_changes(baseline.counts, run.counts, is_other_torch=is_other_torch)
     shown = count_changes(baseline.counts, run.counts)
     placed = placement_changes(entry.kernels, run.kernels)
+    counts = [_count_reason(run, baseline, each, is_judged=each in losses) for each in shown]
     if not (kernels or placed or losses):
-        counts = [
-            Reason("counts", f"{_count_text(run, baseline, each)}, not judged: another version of torch")
-            for each in shown
-        ]
         return Verdict(Status.PASS, run.workload, STRUCTURE, "same kernels, same counts", tuple(counts))
     are_times_good = bool(times) and all(each.status in (Status.PASS, Status.IMPROVED) for each in times)
     status = Status.CHANGED
@@ -124,35 +121,26 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
         headline = f"{'kernels' if is_other else 'launch configurations'} differ from the baseline"
     elif placed:
         headline = f"same kernels, other {' and '.join(placed)}"
-    causes = find_causes(run, baseline, entry.kernels, is_timed=False)
-    counts = [
-        Reason(
-            "counts",
-            _count_text(run, baseline, each) + ("" if each in losses else ", not judged: another version of torch"),
-        )
-        for each in shown
-    ]
+    causes, _ = find_causes(run, baseline, entry.kernels, is_timed=False)
     reasons = (*cause_reasons(causes), *counts, *(Reason("kernels", line) for line in kernels))
     return Verdict(status, run.workload, STRUCTURE, headline, reasons)
 
 
-def _count_text(run: Run, baseline: Baseline, field: str) -> str:
+def _count_reason(run: Run, baseline: Baseline, field: str, *, is_judged: bool) -> Reason:
     name = "distinct kernels" if field == "kernels" else field.replace("_", " ")
-    return f"{name} {getattr(baseline.counts, field)} -> {getattr(run.counts, field)}"
+    note = "" if is_judged else ", not judged: another version of torch"
+    return Reason("counts", f"{name} {getattr(baseline.counts, field)} -> {getattr(run.counts, field)}{note}")
 
 
 def placement_changes(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> list[str]:
     """Return what differs between the same kernels beside their configuration: "shapes", "dtypes", "streams"."""
     pairs = [(old, new) for old, new in align(before, after) if old is not None and new is not None]
-    inputs = [(old.inputs, new.inputs) for old, new in pairs if old.inputs and new.inputs and old.inputs != new.inputs]
-    dtypes = any(
-        [each.partition("[")[0] for each in old] != [each.partition("[")[0] for each in new] for old, new in inputs
-    )
-    shapes = any(
-        [each.partition("[")[2] for each in old] != [each.partition("[")[2] for each in new] for old, new in inputs
-    )
-    streams = any(old.stream != new.stream for old, new in pairs)
-    return [name for name, differs in (("shapes", shapes), ("dtypes", dtypes), ("streams", streams)) if differs]
+    found = {"streams": any(old.stream != new.stream for old, new in pairs)}
+    inputs = [(old.inputs, new.inputs) for old, new in pairs if old.inputs and new.inputs]
+    for name, part in (("dtypes", 0), ("shapes", 2)):  # of ``bf16[64,768]``, at its bracket
+        sides = ([[each.partition("[")[part] for each in side] for side in pair] for pair in inputs)
+        found[name] = any(old != new for old, new in sides)
+    return [name for name in ("shapes", "dtypes", "streams") if found[name]]
 
 
 def kernel_changes(

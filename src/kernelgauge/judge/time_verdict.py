@@ -10,7 +10,7 @@ from statistics import geometric_mean
 from ..errors import OTHER_KERNELS
 from ..run import Run, Timer, observe
 from .baseline import Baseline, Entry, Likeness, compare, gemm_kernel, references_us
-from .cause import cause_reasons, compile_causes, find_causes, find_causes_and_rest
+from .cause import cause_reasons, compile_causes, find_causes
 from .plausibility import stored_doubt
 from .structure import kernel_changes
 from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, prior_for
@@ -57,10 +57,8 @@ def judge_time(
         return Verdict(Status.NO_BASELINE, run.workload, label, f"the baseline has no {label}")
     if why := stored_doubt(baseline, run, timer, entry):
         headline = f"{label} {run.time_us(timer):.1f} us, not judged: that of the baseline cannot be"
-        reasons = (
-            Reason("why", why),
-            Reason("next", "kernelgauge accept   (replaces it, as pytest --perf-update does)"),
-        )
+        command = Reason("next", "kernelgauge accept   (replaces it, as pytest --perf-update does)")
+        reasons = (Reason("why", why), command)
         return Verdict(Status.NOT_JUDGED, run.workload, label, headline, reasons, after_us=run.time_us(timer))
     afters = [
         replace(
@@ -182,10 +180,10 @@ class _ComparedTime:
         is_timed = timer is Timer.DEVICE
         # What the GPU's own change of speed did to every kernel is no reason: `_machine` names it.
         usual = self.entry.kernels_in(decision.before_us * math.exp(decision.machine) if is_timed else None)
+        causes, rest = find_causes(run, baseline, usual, is_timed=is_timed)
+        reasons = cause_reasons(causes)
         if is_timed:
-            causes, rest = find_causes_and_rest(run, baseline, usual)
-            return [*cause_reasons(causes), *([Reason("rest", rest)] if rest else [])]
-        reasons = cause_reasons(find_causes(run, baseline, usual, is_timed=False))
+            return [*reasons, *([Reason("rest", rest)] if rest else [])]
         ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
         if ops[0] != ops[1]:
             reasons.append(Reason("why", f"dispatcher ops {ops[0]} -> {ops[1]}"))

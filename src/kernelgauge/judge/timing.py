@@ -228,9 +228,8 @@ def decide(
         noise = "the scatter of replicates" if scattered else "the noise between processes and machines"
         noise = "the GPU's own change of speed" if abs(machine) > needed else noise
         reason = f"{noise} hides +{100 * prior.sensitivity:g} %" if math.isfinite(margin) else _NO_SPREAD
-        if (
-            scattered and after.is_host_clock and math.isfinite(margin)
-        ):  # other jobs, of which the GPU's times know nothing
+        # By other jobs, of which the GPU's times know nothing.
+        if scattered and after.is_host_clock and math.isfinite(margin):
             status, reason = Status.NOT_JUDGED, "the replicates scatter too much on this host"
     return Decision(status, change, after, before_us, moves, machine, scattered, reason)
 

@@ -97,9 +97,8 @@ def judge_sets(
         if structure.status is Status.PASS and not _is_decided(verdict, limits.gate[timer], first):
             undecided.append(first.label(timer))
     several = {timer: [run.samples[timer] for run in alike if timer in run.samples] for timer in first.samples}
-    run = msgspec.structs.replace(
-        first, samples={timer: reduce(Sample.joined, each) for timer, each in several.items()}
-    )
+    samples = {timer: reduce(Sample.joined, each) for timer, each in several.items()}
+    run = msgspec.structs.replace(first, samples=samples)
     structure = with_name(_worst_structure(after, baseline, verdicts, names[1]), names[0])
     return JudgedSet(tuple(settled([structure, *verdicts])), tuple(undecided), run, baseline)
 

@@ -167,9 +167,9 @@ def settled(verdicts: Iterable[Verdict]) -> list[Verdict]:
     if doubtful is None:
         return verdicts
     why = Reason("why", f"not called IMPROVED: {doubtful.subject} is {doubtful.status.value}")
-    is_improved = [each.status is Status.IMPROVED for each in verdicts]
-    pairs = zip(verdicts, is_improved, strict=True)
-    return [replace(each, status=Status.PASS).because(why) if improved else each for each, improved in pairs]
+    return [
+        replace(each, status=Status.PASS).because(why) if each.status is Status.IMPROVED else each for each in verdicts
+    ]
 
 
 def worst(statuses: list[Status]) -> Status | None:
