@@ -322,19 +322,11 @@ class _Rows:
             if category == "python_function" and not _KEPT.match(name):
                 continue
             if category in lanes:
-                op = Op(
-                    name,
-                    event.ts,
-                    event.dur,
-                    keep(event.tid, event.tid),
-                    external_id,
-                    keep(args.input_dims, args.input_dims or ()),
-                    keep(args.input_types, args.input_types or ()),
-                    args.kernel_kwargs,
-                    args.num_warps,
-                    args.num_stages,
-                    args.kernel_hash,
-                )
+                thread = keep(event.tid, event.tid)
+                shapes = keep(args.input_dims, args.input_dims or ())
+                types = keep(args.input_types, args.input_types or ())
+                tuning = (args.kernel_kwargs, args.num_warps, args.num_stages, args.kernel_hash)
+                op = Op(name, event.ts, event.dur, thread, external_id, shapes, types, *tuning)
                 lanes[category].append(op)
             elif category not in DEVICE_CATEGORIES:
                 thread = keep(event.tid, event.tid)
