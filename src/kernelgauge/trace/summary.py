@@ -32,6 +32,7 @@ from .model import (
     Trace,
     Window,
     busy_us,
+    grouped,
     number_streams,
 )
 from .names import Kind, decode
@@ -447,28 +448,21 @@ class Summary:
 
     def groups(self, by: str = "config") -> list[KernelGroup]:
         """Return the kernels of a step in groups by one of `GROUPINGS`: launches in order, else the longest first."""
-        found: dict[object, list[LaneKernel]] = {}
-        for kernel in self.kernels:
-            found.setdefault(GROUPINGS[by](kernel), []).append(kernel)
         limits = self.limits if by in ("launch", "config") else None
-        groups = [_group(key, kernels, limits) for key, kernels in found.items()]
+        groups = [_group(key, kernels, limits) for key, kernels in grouped(self.kernels, GROUPINGS[by]).items()]
         return groups if by == "launch" else sorted(groups, key=lambda group: -group.device_time_us)
 
     @property
     def totals(self) -> dict[tuple[str, Size, Size], list[float]]:
         """Return the durations of each kernel and launch configuration in the whole trace, the longest first."""
-        found: dict[tuple[str, Size, Size], list[float]] = {}
-        for record in self.trace.records:
-            if record.category == "kernel":
-                found.setdefault((record.name, record.grid, record.block), []).append(record.time_us)
-        return dict(sorted(found.items(), key=lambda item: -sum(item[1])))
+        kernels = (record for record in self.trace.records if record.category == "kernel")
+        found = grouped(kernels, attrgetter("name", "grid", "block"))
+        durations_us = {key: [record.time_us for record in records] for key, records in found.items()}
+        return dict(sorted(durations_us.items(), key=lambda item: -sum(item[1])))
 
     def transfers(self, *categories: str) -> list[Transfers]:
         """Return memsets ("gpu_memset") or copies ("gpu_memcpy"), by their name."""
-        found: dict[str, list[DeviceRecord]] = {}
-        for record in chain.from_iterable(window.records for window in self.windows):
-            if record.category in categories:
-                found.setdefault(record.name, []).append(record)
+        moved = (record for window in self.windows for record in window.records if record.category in categories)
         steps = len(self.windows)
         return [
             Transfers(
@@ -477,7 +471,7 @@ class Summary:
                 sum(record.time_us for record in records) / steps,
                 sum(record.bytes or 0 for record in records) / steps,
             )
-            for name, records in found.items()
+            for name, records in grouped(moved, attrgetter("name")).items()
         ]
 
     @cached_property
