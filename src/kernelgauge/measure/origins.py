@@ -16,7 +16,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import compress, takewhile
 from operator import itemgetter
@@ -113,12 +113,10 @@ def _profile(instance: Instance, structure: ProfilerSession, device: Device, mod
     """Profile two calls; return the profiler's session and the window of the second: between them memory grows, or does not."""
     import torch._inductor.config as inductor
 
-    with ExitStack() as stack:
-        if structure.replays_graphs:  # a replay has no ops: run what the graph was recorded of
-            stack.enter_context(inductor.patch({"triton.force_cudagraphs_warmup": True}))
-        profiler = stack.enter_context(
-            profile(activities=device.activities, record_shapes=True, with_stack=True, profile_memory=True)
-        )
+    # A replay has no ops: run what the graph was recorded of.
+    patch: Any = inductor.patch({"triton.force_cudagraphs_warmup": True}) if structure.replays_graphs else nullcontext()
+    profiled = profile(activities=device.activities, record_shapes=True, with_stack=True, profile_memory=True)
+    with patch, profiled as profiler:
         for _ in range(2):
             instance.prepare()
             device.synchronize()
