@@ -21,7 +21,7 @@ from kernelgauge import Timer, Workload
 from kernelgauge.measure import device, instance, latency, profile, runner, subject
 from kernelgauge.measure import nvml as nvml_client
 from kernelgauge.measure.compiler import reset_compiler
-from kernelgauge.measure.device import CpuDevice, CudaDevice, HostSpeed
+from kernelgauge.measure.device import CpuDevice, HostSpeed
 from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.origins import Origins
 from kernelgauge.measure.runner import Result, measure_groups
@@ -197,8 +197,6 @@ class FakeGpu(CpuDevice):
 
     def lost(self) -> bool:
         return self.is_lost
-
-    executions = CudaDevice.executions
 
     def forget_peak(self) -> None:
         self.diary.append("forget peak")

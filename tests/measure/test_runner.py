@@ -19,7 +19,7 @@ from torch import nn
 from kernelgauge import Workload
 from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
 from kernelgauge.measure.compiler import torch_set_up
-from kernelgauge.measure.device import CpuDevice, CudaDevice, Execution, cpu_name
+from kernelgauge.measure.device import CpuDevice, CudaDevice, cpu_name
 from kernelgauge.measure.device import choose_device as choose
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.numerics import BOUNDS, compare_with_float64
@@ -28,6 +28,7 @@ from kernelgauge.measure.subject import Replicate, Subject
 from kernelgauge.run import CompileEvent, Sample, Timer
 from kernelgauge.trace import KernelIdentity, Trace, parse
 from kernelgauge.trace.model import busy_us, number_streams
+from kernelgauge.trace.summary import Execution, executions
 from tests.builders import FUSED, recorded, recorded_events, trace_of
 from tests.measure.conftest import QUICK, FakeGpu, measured, raising, results_of, tiny
 
@@ -394,32 +395,33 @@ def test_structured_trace_is_silent_unless_asked_for(
 
 @pytest.fixture
 def recorded_gpu() -> CudaDevice:
-    """Return a CUDA device that needs no GPU: it reads recorded launches."""
+    """Return a CUDA device that needs no GPU."""
     return object.__new__(CudaDevice)
 
 
-def one(gpu: CudaDevice, trace: Trace, name: str = FUSED) -> KernelIdentity:
+def one(trace: Trace, name: str = FUSED) -> KernelIdentity:
     """Return the only kernel of that name in the last step."""
-    (identity,) = (each.identity for each in gpu.executions(trace.steps()[-1]) if each.identity.name == name)
+    ran = executions(trace.steps()[-1], on_cpu=False)
+    (identity,) = (each.identity for each in ran if each.identity.name == name)
     return identity
 
 
-def test_triton_kernel_has_configuration_and_source(recorded_gpu: CudaDevice) -> None:
-    fused = one(recorded_gpu, recorded("mlp-compiled"))
+def test_triton_kernel_has_configuration_and_source() -> None:
+    fused = one(recorded("mlp-compiled"))
     assert (fused.kind, fused.grid, fused.block) == ("pointwise", (24576, 1, 1), (128, 1, 1))
     assert (fused.num_warps, fused.num_stages) == (4, 1)
     assert "XBLOCK=1024" in (fused.kernel_kwargs or "")
-    other = one(recorded_gpu, recorded("mlp-compiled-other-autotune"))
+    other = one(recorded("mlp-compiled-other-autotune"))
     assert fused != other
     assert (other.num_warps, other.grid) != (fused.num_warps, fused.grid)
 
 
-def test_triton_keys_need_an_op_of_the_same_name(recorded_gpu: CudaDevice) -> None:
+def test_triton_keys_need_an_op_of_the_same_name() -> None:
     events = recorded_events("mlp-compiled")
     for event in events:
         if event.get("cat") == "kernel" and event["name"] == FUSED:
             event["name"] = "a_library_call"  # launched under the Triton op, as a memset or a GEMM may be
-    stranger = one(recorded_gpu, trace_of(*events), "a_library_call")
+    stranger = one(trace_of(*events), "a_library_call")
     assert (stranger.num_warps, stranger.kernel_kwargs, stranger.source_hash) == (None, None, None)
     assert stranger.grid == (24576, 1, 1)
 

@@ -55,12 +55,8 @@ class CompileCounts:
     def since(self, before: CompileCounts) -> CompileCounts:
         """Return what came after `before`."""
         events = tuple(event for event in self.events if event not in before.events)
-        graphs, breaks, ops = (
-            self.graphs - before.graphs,
-            self.graph_breaks - before.graph_breaks,
-            self.ops - before.ops,
-        )
-        return CompileCounts(graphs, breaks, events, ops=ops)
+        graphs, breaks = self.graphs - before.graphs, self.graph_breaks - before.graph_breaks
+        return CompileCounts(graphs, breaks, events, ops=self.ops - before.ops)
 
     @property
     def recompiles(self) -> int:

@@ -26,22 +26,10 @@ from torch.profiler import ProfilerActivity
 from ..errors import KernelgaugeError, WorkloadUnavailable
 from ..judge.timing import uncertainty
 from ..run import Fingerprint, Timer
-from ..trace import KernelIdentity, Op, Window, computing_ops, identity_of, identity_of_op
 from ..workload import Workload
 from .nvml import Monitor, digest
 
 DeviceChoice = Literal["auto", "cuda", "cpu"]
-
-
-@dataclass(frozen=True)
-class Execution:
-    """One kernel of a window: what ran, when, and for how many microseconds. `op`: what launched it; on a CPU, what it is."""
-
-    identity: KernelIdentity
-    duration_us: float
-    start_us: float
-    op: Op | None
-    stream: int = 0
 
 
 # -- how fast the host is right now -----------------------------------------------------------------------------------
@@ -164,10 +152,6 @@ class Device:
     def lost(self) -> bool:
         """Whether the device no longer answers. It does not recover in this process."""
         return False
-
-    def executions(self, window: Window) -> list[Execution]:
-        """Return the kernels of a window, in launch order."""
-        return [Execution(identity_of_op(op), op.duration_us, op.start_us, op) for op in computing_ops(window)]
 
     def forget_peak(self) -> None:
         """Begin the peak of what is allocated anew, as in a new process: Inductor's autotuner looks at it (docs/autotuner.md)."""
@@ -304,18 +288,6 @@ class CudaDevice(Device):
         except RuntimeError:  # an error of CUDA stays for the life of the process
             return True
         return False
-
-    def executions(self, window: Window) -> list[Execution]:
-        return [
-            Execution(
-                identity_of(launch.record, launch.op),
-                launch.record.duration_us,
-                launch.record.start_us,
-                launch.op,
-                launch.record.stream,
-            )
-            for launch in window.launches
-        ]
 
     def forget_peak(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.torch_device)

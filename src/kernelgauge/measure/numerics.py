@@ -41,9 +41,8 @@ _FACTOR = 4
 # All but the first start from parameters and inputs that rounding changed. By chance, the first errs little in a tensor of one
 # number, or flips no ReLU: with it alone, 6 of 12 compiled models were red in benchmarks/numerics.py, and with all none.
 _EAGER_RUNS = 9
-_EIGHT_BITS = (
-    6e-2  # the bound of a module that rounds to them beside a reference that does not: e4m3 has a roundoff of 2^-4
-)
+# The bound of a module that rounds to them beside a reference that does not: e4m3 has a roundoff of 2^-4.
+_EIGHT_BITS = 6e-2
 _OF_DTYPE = "for one op in its dtype"  # basis of a bound
 _SHOWN_TENSORS = 3  # in a message
 _GRADIENT = "gradient of "  # begins the name of each

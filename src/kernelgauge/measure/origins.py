@@ -16,7 +16,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import compress, takewhile
 from operator import itemgetter
@@ -31,8 +31,9 @@ from torch.profiler import profile, record_function
 from ..errors import shown_path
 from ..run import CompileEvent, Origin, SourceLine, common_path
 from ..trace import REGION, Window, dispatcher_ops, parse
+from ..trace.summary import Execution, executions
 from .compiler import Frame, Owner, Stack, owner_of, source_line, stacks_at
-from .device import Device, Execution
+from .device import Device
 from .instance import Instance
 from .profile import ProfilerSession, exported
 
@@ -75,7 +76,7 @@ def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession,
     is_compiled = instance.workload.compile is not None or structure.runs_compiled_code or modules.are_compiled
     for mode in (nullcontext(),) if is_compiled else (_Forwarding(), nullcontext()):
         session, window = _profile(instance, structure, device, mode)
-        ids = _matched(structure, device.executions(window))
+        ids = _matched(structure, executions(window, on_cpu=device.gpu is None))
         if ids is not None:
             try:
                 places = _Places(session, modules)
@@ -84,18 +85,16 @@ def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession,
                 for op in dispatcher_ops(window):
                     if (origin := places.origin(places.ops.get(op.external_id))) is not None:
                         ops.setdefault(op.name, {})[origin] = None
-                calls = [
-                    place for each in ids if (place := places.ops.get(each)) is not None and places.is_compiled(place)
-                ]
+                called = [places.ops.get(each) for each in ids]
                 is_counted = not structure.replays_graphs  # the memory of a graph is its own
                 return Origins(
-                    kernels=tuple(places.origin(places.ops.get(each)) for each in ids),
+                    kernels=tuple(map(places.origin, called)),
                     copies=places.of_calls(window.copying_ops, there.copying_ops),
                     synchronizations=places.of_calls(window.synchronizing_ops, there.synchronizing_ops, places.waits),
                     ops={name: tuple(found)[:_MOST_LINES] for name, found in ops.items()},
                     grown_bytes=sum(size for size, _ in grown) if is_counted else None,
                     growth=tuple(dict.fromkeys(origin for _, place in grown if (origin := places.origin(place)))),
-                    compiled=tuple(dict.fromkeys(filter(None, map(places.caller, calls))))[:_MOST_LINES],
+                    compiled=tuple(dict.fromkeys(filter(None, map(places.caller, called))))[:_MOST_LINES],
                 )
             except (AttributeError, ImportError, TypeError) as error:  # private names: another version may lack them
                 problem = f"torch {torch.__version__} does not tell which lines of code launch kernels"
@@ -114,12 +113,10 @@ def _profile(instance: Instance, structure: ProfilerSession, device: Device, mod
     """Profile two calls; return the profiler's session and the window of the second: between them memory grows, or does not."""
     import torch._inductor.config as inductor
 
-    with ExitStack() as stack:
-        if structure.replays_graphs:  # a replay has no ops: run what the graph was recorded of
-            stack.enter_context(inductor.patch({"triton.force_cudagraphs_warmup": True}))
-        profiler = stack.enter_context(
-            profile(activities=device.activities, record_shapes=True, with_stack=True, profile_memory=True)
-        )
+    # A replay has no ops: run what the graph was recorded of.
+    patch: Any = inductor.patch({"triton.force_cudagraphs_warmup": True}) if structure.replays_graphs else nullcontext()
+    profiled = profile(activities=device.activities, record_shapes=True, with_stack=True, profile_memory=True)
+    with patch, profiled as profiler:
         for _ in range(2):
             instance.prepare()
             device.synchronize()
@@ -230,14 +227,10 @@ class _Places:
         others = iter(waits if places.count(None) == len(waits) else ())
         return tuple(self.origin(next(others, None) if place is None else place) for place in places)
 
-    def is_compiled(self, place: _Place) -> bool:
-        """Return whether an op was called by generated code."""
-        file = (_innermost(place.frames, "generated", "user") or ("",))[0]
-        return owner_of(file) == "generated"
-
-    def caller(self, place: _Place) -> Origin | None:
-        """Return where the user's code calls the code around a place, whatever that was generated of."""
-        line = _line_of(place.frames)
+    def caller(self, place: _Place | None) -> Origin | None:
+        """Return where the user's code calls the generated code around a place; None where there is none."""
+        frame = place and _innermost(place.frames, "generated", "user")
+        line = _line_of(place.frames) if place and frame and owner_of(frame[0]) == "generated" else None
         return None if line is None else Origin(self._modules.root, (line,))
 
     def origin(self, place: _Place | None) -> Origin | None:

@@ -16,13 +16,13 @@ from ..errors import MeasurementError
 from ..results.files import unwritable
 from ..trace import REGION, KernelIdentity, Trace, Window, parse
 from ..trace.kernel import configuration_text
-from .device import Device, Execution
+from ..trace.summary import Execution, executions
+from .device import Device
 from .instance import Instance
 from .nvml import Reading
 from .settings import Settings
 
 _WAIT = 1
-_LOOKUP = "TorchDynamo Cache Lookup"  # the op of a call of compiled code
 # A session whose records do not pair is measured again. A profiler that loses records three times running does not
 # recover in this process, and the answer is INVALID.
 _ATTEMPTS = 3
@@ -43,13 +43,8 @@ class ProfilerSession:
     readings: Sequence[Reading]  # of the GPU's state, while it was held
 
     @property
-    def dispatch_us(self) -> float:
-        """Host time of one call under the profiler: the longest of them."""
-        return max(window.duration_us for window in self.windows)
-
-    @property
     def usual_dispatch_us(self) -> float:
-        """The same of nearly all calls: the slowest are left out, as many as need not be held."""
+        """Host time of one call under the profiler. The slowest are left out, as many as need not be held."""
         ordered = sorted(window.duration_us for window in self.windows)
         return ordered[math.ceil(_HELD_SHARE * len(ordered)) - 1]
 
@@ -66,7 +61,7 @@ class ProfilerSession:
     @property
     def runs_compiled_code(self) -> bool:
         """Whether it calls what Dynamo compiled."""
-        return any(op.name == _LOOKUP for op in self.windows[-1].ops)
+        return any(op.name == "TorchDynamo Cache Lookup" for op in self.windows[-1].ops)
 
     @property
     def was_held(self) -> bool:
@@ -135,8 +130,8 @@ def profile_session(
         trace_json, table = exports.pop()
         trace = parse(trace_json)
         windows = tuple(trace.regions(REGION))
-        executions = tuple(tuple(device.executions(window)) for window in windows)
-        session = ProfilerSession(trace, windows, executions, trace_json, table, readings)
+        ran = tuple(tuple(executions(window, on_cpu=device.gpu is None)) for window in windows)
+        session = ProfilerSession(trace, windows, ran, trace_json, table, readings)
         problems = _problems(session, iterations)
         if not problems:
             return session
@@ -203,7 +198,8 @@ class Pace:
 
     @classmethod
     def of(cls, call_us: float, structure: ProfilerSession) -> Pace:
-        return cls(call_us, min(_HOLD_MOST_US, max(_HOLD_LEAST_US, _HOLD_FACTOR * structure.dispatch_us)))
+        longest_us = max(window.duration_us for window in structure.windows)  # dispatch of a call
+        return cls(call_us, min(_HOLD_MOST_US, max(_HOLD_LEAST_US, _HOLD_FACTOR * longest_us)))
 
     def held_session(self, device: Device, instance: Instance, settings: Settings) -> ProfilerSession:
         """Make a session in whose calls the device had all launches before it began."""

@@ -7,8 +7,8 @@ of all differences sum to the difference of the totals.
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import compress, zip_longest
@@ -18,6 +18,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from .kernel import KernelIdentity, configuration_change, configuration_text, was_autotuned
+from .model import grouped
 from .names import Kind
 from .summary import HostLane, LaneKernel
 
@@ -249,14 +250,6 @@ def _joined(found: Iterable[Difference]) -> Iterator[Difference]:
             yield each
 
 
-def _grouped(kernels: Iterable[LaneKernel], key: Callable[[LaneKernel], object]) -> dict[object, deque[LaneKernel]]:
-    """Return the launches that have something in common, in order."""
-    found: dict[object, deque[LaneKernel]] = {}
-    for kernel in kernels:
-        found.setdefault(key(kernel), deque()).append(kernel)
-    return found
-
-
 def _timed(old: tuple[LaneKernel, ...], new: tuple[LaneKernel, ...]) -> Iterator[Difference]:
     """Judge launches of one name by op and module, so that none is both slower and faster. Judge the rest together.
 
@@ -266,7 +259,7 @@ def _timed(old: tuple[LaneKernel, ...], new: tuple[LaneKernel, ...]) -> Iterator
     def place(kernel: LaneKernel) -> object:
         return kernel.identity, kernel.op, kernel.module
 
-    olds, news = _grouped(old, place), _grouped(new, place)
+    olds, news = grouped(old, place), grouped(new, place)
     matched = {each for each, kernels in olds.items() if len(kernels) == len(news.get(each, ()))}
     for each, kernels in olds.items():
         if each in matched:
@@ -304,9 +297,10 @@ def _same_name(old: Kernel, new: Kernel) -> LaunchDifference[Kernel]:
 
 def _moved(cut: Sequence[Difference]) -> list[Difference]:
     """Pair what is missing in one place and additional in another: it ran in another order."""
-    additional = _grouped((kernel for block in cut for kernel in block.after), lambda one: one.identity.unnumbered)
+    last_first = [kernel for block in cut for kernel in block.after][::-1]
+    additional = grouped(last_first, lambda kernel: kernel.identity.unnumbered)
     pairs = [
-        _same_name(old, additional[old.identity.unnumbered].popleft())
+        _same_name(old, additional[old.identity.unnumbered].pop())
         for block in cut
         for old in block.before
         if additional.get(old.identity.unnumbered)

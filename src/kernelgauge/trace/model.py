@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import inf
@@ -21,9 +21,8 @@ import msgspec
 
 STEP_PREFIX = "ProfilerStep#"  # of the annotation that torch.profiler makes of each step
 MODULE_PREFIX = "nn.Module: "  # of a row of a Python function
-FRAME = re.compile(
-    r"(?P<file>[^<>]+\.py)\((?P<line>\d{1,9})\): (?P<function>.+)"
-)  # another one: the line of its definition
+# Name of the row of another Python function, with the line of its definition.
+FRAME = re.compile(r"(?P<file>[^<>]+\.py)\((?P<line>\d{1,9})\): (?P<function>.+)")
 WHOLE = "the whole trace"  # name of the window of everything
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memset", "gpu_memcpy"})
 # What `pytest perf` marks the call with, inside each profiler step: flushing and waiting stay outside of it.
@@ -134,6 +133,18 @@ def number_streams(streams: Iterable[int]) -> dict[int, int]:
     return {stream: place for place, stream in enumerate(sorted(found, key=lambda each: each not in _DEFAULT_STREAMS))}
 
 
+_Grouped = TypeVar("_Grouped")
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def grouped(rows: Iterable[_Grouped], key: Callable[[_Grouped], _Key]) -> dict[_Key, list[_Grouped]]:
+    """Return the rows that have something in common, in order."""
+    found: dict[_Key, list[_Grouped]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
 def busy_us(kernels: Sequence[Any]) -> float:
     """Return how long at least one of these ran: records, or executions of a device. Those of one stream count in full: their records may touch."""
     if len({each.stream for each in kernels}) <= 1:
@@ -199,18 +210,17 @@ class Window:
     @cached_property
     def synchronizing_ops(self) -> list[tuple[str, int | None]]:
         """Return the outermost op around each synchronising call, with the call; and the id of the innermost op."""
-        calls = [call for call in self.calls if call.is_synchronization]
-        return [self.trace.described(call, call.name, call.external_id) for call in calls]
+        return [self.trace.described(call, call.name) for call in self.calls if call.is_synchronization]
 
     @cached_property
     def copying_ops(self) -> list[tuple[str, int | None]]:
         """Return the outermost op around each copy, with its direction and bytes; and the id of the innermost op."""
         found = []
         for launch in self.executed:
-            record, call = launch.record, launch.call
+            record = launch.record
             if record.category == "gpu_memcpy":
                 size = "" if record.bytes is None else f", {record.bytes} bytes"
-                found.append(self.trace.described(call, f"{record.name}{size}", call.external_id))
+                found.append(self.trace.described(launch.call, f"{record.name}{size}"))
         return found
 
     @property
@@ -234,11 +244,7 @@ class Trace:
 
     @cached_property
     def _records_by_correlation(self) -> dict[int | None, list[DeviceRecord]]:
-        found: dict[int | None, list[DeviceRecord]] = {}
-        for record in self.records:
-            if record.correlation is not None:
-                found.setdefault(record.correlation, []).append(record)
-        return found
+        return grouped((record for record in self.records if record.correlation is not None), attrgetter("correlation"))
 
     @cached_property
     def _asking_by_correlation(self) -> dict[int | None, ApiCall]:
@@ -255,9 +261,7 @@ class Trace:
     @cached_property
     def _open_ops(self) -> dict[int, tuple[Op, Op | None]]:
         """Return by `id` of a call the innermost op around it on its thread, and the outermost of the dispatcher's."""
-        ops: dict[int | str, list[Op]] = {}
-        for op in self.ops:
-            ops.setdefault(op.thread, []).append(op)
+        ops = grouped(self.ops, attrgetter("thread"))
         calls: dict[int | str, list[ApiCall]] = {}
         for call in self.calls:
             thread, named = call.thread, self._named_ops.get(call.external_id)
@@ -294,10 +298,10 @@ class Trace:
         around = self._open_ops.get(id(call))
         return around[0] if around else None
 
-    def described(self, call: ApiCall, text: str, external_id: int | None) -> tuple[str, int | None]:
+    def described(self, call: ApiCall, text: str) -> tuple[str, int | None]:
         """Return a text behind the outermost dispatcher op around a call; and the id of the op that made the call."""
-        op, (_, outer) = self._op_of(call, external_id), self._open_ops.get(id(call), (None, None))
-        return f"{outer.name}: {text}" if outer else text, op.external_id if op else external_id
+        op, (_, outer) = self._op_of(call, call.external_id), self._open_ops.get(id(call), (None, None))
+        return f"{outer.name}: {text}" if outer else text, op.external_id if op else call.external_id
 
     def naming_problems(self) -> tuple[str, ...]:
         """Return in one line that launches have the ids of other ops; empty if they do not."""

@@ -139,9 +139,7 @@ class _File(msgspec.Struct, rename="camel"):
 
 
 _decode_piece = msgspec.json.Decoder(list[Event]).decode
-_decode_rows = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_event = msgspec.json.Decoder(Event, strict=False).decode  # "12" is a number too
-_decode_loose = msgspec.json.Decoder(_Loose).decode
 _decode_file = msgspec.json.Decoder(_File).decode
 
 
@@ -239,14 +237,14 @@ def _events(content: bytes) -> list[Event]:
     try:
         return _decode_piece(content)
     except (msgspec.DecodeError, UnicodeDecodeError):  # one by one: a row that nobody reads may be odd
-        return [_event(_in_utf8(bytes(row))) for row in _decode_rows(content)]
+        return [_event(_in_utf8(bytes(row))) for row in msgspec.json.decode(content, type=list[msgspec.Raw])]
 
 
 def _event(row: bytes) -> Event:
     try:
         return _decode_event(row)
     except msgspec.DecodeError as error:
-        kind = _decode_loose(row)
+        kind = msgspec.json.decode(row, type=_Loose)
         return Event(_ODD, str(kind.cat) if kind.ph == "X" else "", str(error))
 
 
@@ -322,19 +320,11 @@ class _Rows:
             if category == "python_function" and not _KEPT.match(name):
                 continue
             if category in lanes:
-                op = Op(
-                    name,
-                    event.ts,
-                    event.dur,
-                    keep(event.tid, event.tid),
-                    external_id,
-                    keep(args.input_dims, args.input_dims or ()),
-                    keep(args.input_types, args.input_types or ()),
-                    args.kernel_kwargs,
-                    args.num_warps,
-                    args.num_stages,
-                    args.kernel_hash,
-                )
+                thread = keep(event.tid, event.tid)
+                shapes = keep(args.input_dims, args.input_dims or ())
+                types = keep(args.input_types, args.input_types or ())
+                tuning = (args.kernel_kwargs, args.num_warps, args.num_stages, args.kernel_hash)
+                op = Op(name, event.ts, event.dur, thread, external_id, shapes, types, *tuning)
                 lanes[category].append(op)
             elif category not in DEVICE_CATEGORIES:
                 thread = keep(event.tid, event.tid)

@@ -32,6 +32,7 @@ from .model import (
     Trace,
     Window,
     busy_us,
+    grouped,
     number_streams,
 )
 from .names import Kind, decode
@@ -140,26 +141,34 @@ class LaneKernel:
         return fmean(self.durations_us)
 
 
-_Execution: TypeAlias = "tuple[KernelIdentity, float, int, Op | None]"  # with time and stream
+@dataclass(frozen=True)
+class Execution:
+    """One kernel of a window: what ran, when, and for how many microseconds. `op`: what launched it; on a CPU, what it is."""
+
+    identity: KernelIdentity
+    duration_us: float
+    start_us: float
+    op: Op | None
+    stream: int = 0
 
 
-def _executions(window: Window, *, on_cpu: bool) -> list[_Execution]:
+def executions(window: Window, *, on_cpu: bool) -> list[Execution]:
     """Return the kernels of a window, in launch order; those whose launch is not in the trace come last."""
     if on_cpu:
-        return [(identity_of_op(op), max(0.0, op.duration_us), 0, op) for op in computing_ops(window)]
+        return [Execution(identity_of_op(op), op.duration_us, op.start_us, op) for op in computing_ops(window)]
     ran: list[tuple[DeviceRecord, Op | None]] = [(launch.record, launch.op) for launch in window.launches]
     ran += [(record, None) for record in window.orphans if record.category == "kernel"]
-    streams = number_streams(record.stream for record, _ in ran)
-    return [(identity_of(record, op), record.time_us, streams[record.stream], op) for record, op in ran]
+    return [Execution(identity_of(row, op), row.duration_us, row.start_us, op, row.stream) for row, op in ran]
 
 
-def _kernels(ran: Sequence[Sequence[_Execution]], modules: Sequence[Op]) -> tuple[LaneKernel, ...]:
-    places = _places(modules, [op for *_, op in ran[-1] if op])
+def _kernels(ran: Sequence[Sequence[Execution]], modules: Sequence[Op]) -> tuple[LaneKernel, ...]:
+    places = _places(modules, [each.op for each in ran[-1] if each.op])
     # What adds up the parts of a split-K product belongs to it: the product itself has done the op's work.
-    launched = Counter(id(op) for identity, *_, op in ran[-1] if identity.kind != Kind.SPLITK_REDUCE.value)
+    launched = Counter(id(each.op) for each in ran[-1] if each.identity.kind != Kind.SPLITK_REDUCE.value)
+    streams = number_streams(each.stream for each in ran[-1])
     found = []
     for launches in zip(*ran, strict=True):
-        identities, durations_us, streams, ops = zip(*launches, strict=True)
+        identities, ops = [each.identity for each in launches], [each.op for each in launches]
         identity, last = identities[-1], ops[-1]
         # What the steps have in common: where its grids vary, none is known.
         vary = [name for name in identity.__struct_fields__ if len({getattr(one, name) for one in identities}) > 1]
@@ -169,14 +178,14 @@ def _kernels(ran: Sequence[Sequence[_Execution]], modules: Sequence[Op]) -> tupl
         found.append(
             LaneKernel(
                 msgspec.structs.replace(identity, **dict.fromkeys(vary)) if vary else identity,
-                durations_us,
+                tuple(max(0.0, each.duration_us) for each in launches),
                 last.name if last else None,
                 last.input_shapes if has_shapes else (),
                 last.input_types if has_shapes else (),
                 does_the_op=launched[id(last)] == 1 and identity.kind != Kind.SPLITK_REDUCE.value,
                 module=module or None,
                 frame=frame,
-                stream=streams[-1],
+                stream=streams[launches[-1].stream],
             )
         )
     return tuple(found)
@@ -447,28 +456,21 @@ class Summary:
 
     def groups(self, by: str = "config") -> list[KernelGroup]:
         """Return the kernels of a step in groups by one of `GROUPINGS`: launches in order, else the longest first."""
-        found: dict[object, list[LaneKernel]] = {}
-        for kernel in self.kernels:
-            found.setdefault(GROUPINGS[by](kernel), []).append(kernel)
         limits = self.limits if by in ("launch", "config") else None
-        groups = [_group(key, kernels, limits) for key, kernels in found.items()]
+        groups = [_group(key, kernels, limits) for key, kernels in grouped(self.kernels, GROUPINGS[by]).items()]
         return groups if by == "launch" else sorted(groups, key=lambda group: -group.device_time_us)
 
     @property
     def totals(self) -> dict[tuple[str, Size, Size], list[float]]:
         """Return the durations of each kernel and launch configuration in the whole trace, the longest first."""
-        found: dict[tuple[str, Size, Size], list[float]] = {}
-        for record in self.trace.records:
-            if record.category == "kernel":
-                found.setdefault((record.name, record.grid, record.block), []).append(record.time_us)
-        return dict(sorted(found.items(), key=lambda item: -sum(item[1])))
+        kernels = (record for record in self.trace.records if record.category == "kernel")
+        found = grouped(kernels, attrgetter("name", "grid", "block"))
+        durations_us = {key: [record.time_us for record in records] for key, records in found.items()}
+        return dict(sorted(durations_us.items(), key=lambda item: -sum(item[1])))
 
     def transfers(self, *categories: str) -> list[Transfers]:
         """Return memsets ("gpu_memset") or copies ("gpu_memcpy"), by their name."""
-        found: dict[str, list[DeviceRecord]] = {}
-        for record in chain.from_iterable(window.records for window in self.windows):
-            if record.category in categories:
-                found.setdefault(record.name, []).append(record)
+        moved = (record for window in self.windows for record in window.records if record.category in categories)
         steps = len(self.windows)
         return [
             Transfers(
@@ -477,7 +479,7 @@ class Summary:
                 sum(record.time_us for record in records) / steps,
                 sum(record.bytes or 0 for record in records) / steps,
             )
-            for name, records in found.items()
+            for name, records in grouped(moved, attrgetter("name")).items()
         ]
 
     @cached_property
@@ -586,8 +588,8 @@ def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Su
     # Launches without a single record are records that were lost, and no CPU. So are records that could not be read.
     lost = trace.not_read or trace.malformed.keys() & DEVICE_CATEGORIES
     on_cpu = not trace.records and not lost and not any(call.is_launch for call in trace.calls)
-    ran = [_executions(window, on_cpu=on_cpu) for window in chosen]
-    sequences = [tuple(identity.name for identity, *_ in each) for each in ran]
+    ran = [executions(window, on_cpu=on_cpu) for window in chosen]
+    sequences = [tuple(each.identity.name for each in kernels) for kernels in ran]
     # The last of equally frequent ones: the first steps of a session are those that warm up. A step in which nothing was
     # launched stands for the trace only if nothing ever was.
     most, _ = Counter(filter(None, reversed(sequences))).most_common(1)[0] if any(sequences) else ((), 0)
