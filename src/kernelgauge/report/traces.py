@@ -16,7 +16,6 @@ from ..trace.kernel import KernelIdentity, configuration_text
 from ..trace.model import WHOLE
 from ..trace.names import decode
 from ..trace.summary import KernelGroup, LaneKernel, StepTime, Summary
-from ..trace.work import LimitShare
 from .page import Column, Grid, Section
 from .wording import (
     bytes_text,
@@ -31,7 +30,7 @@ from .wording import (
     times,
 )
 
-_SCHEMA = 3  # of the JSON: counts up when a key changes its meaning or goes; new keys come without that
+_SCHEMA = 4  # of the JSON: counts up when a key changes its meaning or goes; new keys come without that
 _MOST_NAMES = 8  # of one change or group, and problems
 _MOST_OPS = 20  # of the host
 _MOST_CAUSES, _MOST_DETAILS = 5, 4  # of a change between two traces; lines below each
@@ -155,13 +154,12 @@ def _parts(*times: StepTime, gpu: str = "GPU") -> Iterator[str]:
 
 
 def _table(groups: Sequence[KernelGroup], top: int, total_us: float) -> Section:
-    columns = tuple(Column(title, number=True) for title in ("times", "time", "share", "of the limit"))
+    columns = tuple(Column(title, number=True) for title in ("times", "time", "share"))
     rows = tuple(
         (
             f"{group.launches}",
             time_text(group.device_time_us),
             percent(group.device_time_us / total_us) if total_us else "-",
-            limit_text(group.identities[0], group.limit).replace("\n", ", "),
         )
         for group in groups[:top]
     )
@@ -180,9 +178,7 @@ def _group_lines(group: KernelGroup) -> Iterator[str]:
     shapes = counted(len(group.input_shapes), "shape") if group.input_shapes else ""
     if len(group.input_shapes) == 1:
         shapes = shapes_text(group.input_shapes[0])
-    work = [f"{group.flops / 1e9:.2f} GFLOP"] if group.flops else []
-    work += [bytes_text(group.bytes)] if group.bytes else []
-    said = (group.kind if is_of_name else "", f"by {by}" if by else "", shapes, ", ".join(work))
+    said = (group.kind if is_of_name else "", f"by {by}" if by else "", shapes)
     yield "  " + " ".join(filter(None, said))
     if not is_of_name:
         yield from (f"  {name}" for name in _first(list(dict.fromkeys(map(_name, identities)))))
@@ -199,15 +195,6 @@ def _group_lines(group: KernelGroup) -> Iterator[str]:
 def _name(identity: KernelIdentity) -> str:
     """Return a name that can be copied and searched for. One of C++ is a page long: of that the part that tells it apart."""
     return identity.shown if set("<( ") & set(identity.name) or not identity.name else cut(identity.name, _LONGEST_NAME)
-
-
-def limit_text(identity: KernelIdentity, share: LimitShare | None) -> str:
-    """Return ``69 % bf16``, and below it what was achieved; nothing if that is not known."""
-    if share is None:
-        return ""
-    # Of Inductor's kernels the trace does not say which arguments are written in place, which moves them twice.
-    least = ">= " if share.limit == "memory" and identity.is_inductors else ""
-    return f"{least}{percent(share.share)} {share.limit}\n{least}{share.achieved:.0f} {share.unit}"
 
 
 # -- two traces, in one sentence --------------------------------------------------------------------------------------

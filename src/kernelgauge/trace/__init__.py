@@ -4,9 +4,9 @@ from .difference import align
 from .kernel import KernelIdentity, KernelRecord, identity_of, identity_of_op
 from .model import REGION, Launch, Op, Trace, Window
 from .names import KernelName, Kind, decode
+from .ops import METADATA_OPS
 from .reader import parse, parse_blocks
 from .summary import computing_ops, dispatcher_ops, metadata_ops_that_launched
-from .work import METADATA_OPS
 
 __all__ = [
     "METADATA_OPS",

@@ -11,7 +11,7 @@ import msgspec
 
 from .model import DeviceRecord, Op
 from .names import KernelName, Kind, decode, kind_of_words
-from .work import DTYPES, NO_TENSOR, kind_of_op
+from .ops import DTYPES, NO_TENSOR, kind_of_op
 
 # Inductor numbers its compiled graphs for the life of the process: `graph_0_`, `graph_1_`. No part of the identity.
 _NUMBER = re.compile(r"_\d+$")  # of a kernel in its graph

@@ -36,18 +36,7 @@ from .model import (
     number_streams,
 )
 from .names import Kind, decode
-from .work import (
-    ALLOCATION_OPS,
-    COMPOSITE_OPS,
-    DTYPES,
-    METADATA_OPS,
-    DeviceLimits,
-    LimitShare,
-    Work,
-    limits_of,
-    share_of_limit,
-    work_of,
-)
+from .ops import ALLOCATION_OPS, COMPOSITE_OPS, METADATA_OPS
 
 _START = attrgetter("start_us")
 
@@ -127,7 +116,6 @@ class LaneKernel:
     op: str | None
     input_shapes: tuple[Any, ...] = ()
     input_types: tuple[str, ...] = ()
-    does_the_op: bool = True  # the op launched no other kernel to do its work
     module: str | None = None  # the nn.Modules around the op, the outermost first
     frame: str = ""  # the Python function around the op, as the trace has it: the deepest that is not torch's
     stream: int = 0  # as `KernelRecord.stream`
@@ -163,8 +151,6 @@ def executions(window: Window, *, on_cpu: bool) -> list[Execution]:
 
 def _kernels(ran: Sequence[Sequence[Execution]], modules: Sequence[Op]) -> tuple[LaneKernel, ...]:
     places = _places(modules, [each.op for each in ran[-1] if each.op])
-    # What adds up the parts of a split-K product belongs to it: the product itself has done the op's work.
-    launched = Counter(id(each.op) for each in ran[-1] if each.identity.kind != Kind.SPLITK_REDUCE.value)
     streams = number_streams(each.stream for each in ran[-1])
     found = []
     for launches in zip(*ran, strict=True):
@@ -182,7 +168,6 @@ def _kernels(ran: Sequence[Sequence[Execution]], modules: Sequence[Op]) -> tuple
                 last.name if last else None,
                 last.input_shapes if has_shapes else (),
                 last.input_types if has_shapes else (),
-                does_the_op=launched[id(last)] == 1 and identity.kind != Kind.SPLITK_REDUCE.value,
                 module=module or None,
                 frame=frame,
                 stream=streams[launches[-1].stream],
@@ -383,9 +368,6 @@ class KernelGroup:
     device_time_us: float
     launched_by: list[str]  # ops, the most frequent first
     input_shapes: list[tuple[Any, ...]]
-    flops: float | None
-    bytes: float | None
-    limit: LimitShare | None  # None where it is not known, or they are several kernels
     identities: list[KernelIdentity]
 
 
@@ -456,8 +438,7 @@ class Summary:
 
     def groups(self, by: str = "config") -> list[KernelGroup]:
         """Return the kernels of a step in groups by one of `GROUPINGS`: launches in order, else the longest first."""
-        limits = self.limits if by in ("launch", "config") else None
-        groups = [_group(key, kernels, limits) for key, kernels in grouped(self.kernels, GROUPINGS[by]).items()]
+        groups = [_group(key, kernels) for key, kernels in grouped(self.kernels, GROUPINGS[by]).items()]
         return groups if by == "launch" else sorted(groups, key=lambda group: -group.device_time_us)
 
     @property
@@ -517,14 +498,6 @@ class Summary:
     @property
     def devices(self) -> list[str]:
         return [str(device.get("name", "")) for device in self.trace.device_properties]
-
-    @property
-    def limits(self) -> DeviceLimits | None:
-        """Return the limits of the device that ran; None if it is not known, or if several did."""
-        used = {record.device for record in self.trace.records}
-        properties = [each for each in self.trace.device_properties if isinstance(each.get("id"), int)]
-        names = {str(each.get("name", "")) for each in properties if each["id"] in used}
-        return limits_of(names.pop()) if len(names) == 1 else None
 
     @property
     def busiest(self) -> StepTime | None:
@@ -598,32 +571,14 @@ def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Su
     return Summary(trace, kernels, tuple(chosen[index] for index in alike), chosen, on_cpu)
 
 
-def kernel_work(kernel: LaneKernel) -> Work | None:
-    """Return the work of one launch: that of the op, where this kernel did all of it."""
-    if kernel.op is None or not kernel.does_the_op:
-        return None
-    work = work_of(kernel.op, kernel.input_shapes, kernel.input_types)
-    # A template of Inductor computes what its name does not say: memory need not be what binds it.
-    is_bound_by_memory = kernel.kind not in ("gemm", "attention", "convolution")
-    return work if work is None or work.flops or is_bound_by_memory else None
-
-
-def _group(key: object, kernels: Sequence[LaneKernel], limits: DeviceLimits | None) -> KernelGroup:
-    first, time_us = kernels[0], sum(kernel.device_time_us for kernel in kernels)
-    # None where one is not known: half of the work in all of the time would be a wrong rate.
-    works = [kernel_work(kernel) or Work(None, None) for kernel in kernels]
-    flops, moved = ([getattr(work, field) for work in works] for field in ("flops", "bytes"))
-    work = Work(None if None in flops else sum(flops), None if None in moved else sum(moved))
-    dtype = first.identity.decoded.dtype or next((DTYPES[each] for each in first.input_types if each in DTYPES), None)
+def _group(key: object, kernels: Sequence[LaneKernel]) -> KernelGroup:
+    first = kernels[0]
     return KernelGroup(
         title=key if isinstance(key, str) else first.identity.name,
         kind=first.kind,
         launches=len(kernels),
-        device_time_us=time_us,
+        device_time_us=sum(kernel.device_time_us for kernel in kernels),
         launched_by=[name for name, _ in Counter(kernel.op for kernel in kernels if kernel.op).most_common()],
         input_shapes=list(dict.fromkeys(kernel.input_shapes for kernel in kernels if kernel.input_shapes)),
-        flops=work.flops,
-        bytes=work.bytes,
-        limit=share_of_limit(work, time_us, dtype, limits) if limits else None,
         identities=list(dict.fromkeys(kernel.identity for kernel in kernels)),
     )
