@@ -6,13 +6,12 @@ from functools import cache
 
 import pytest
 
-from kernelgauge.trace import METADATA_OPS, Op, identity_of_op, parse
+from kernelgauge.trace import METADATA_OPS, Op, identity_of_op
 from kernelgauge.trace.summary import Summary, summarize_trace
 from tests.builders import (
     BACKWARD_THREAD,
     Event,
     call,
-    chrome,
     event,
     kernel,
     on,
