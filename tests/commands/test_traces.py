@@ -72,7 +72,7 @@ def test_show_by_module_without_modules_is_refused(command: Command) -> None:
 
 def test_show_groups_what_does_not_pair(command: Command, tmp_path: Path) -> None:
     out = command("show", written(tmp_path / "orphans.json", *(kernel(at, 10 * at) for at in range(9))))[1]
-    assert out.index("9 problems of launches and records") > out.index("orphan")
+    assert out.index("9 problems of launches and records") > out.index("  share\n")
     assert out.count("orphan: gemm (correlation ") == 7
     assert "\nand 2 more\n" in out
 
