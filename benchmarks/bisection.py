@@ -41,9 +41,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
-from hashlib import sha256
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -56,6 +55,7 @@ from kernelgauge import cli
 from kernelgauge.baselines import calibration
 from kernelgauge.judge.changepoint import FIRST, next_state, suspects
 from kernelgauge.results import Results, WorkloadResult
+from kernelgauge.run import Timer
 
 _SHIFTS = (5.0, 3.0, 2.0)  # standard deviations of one process
 _SIMULATED = 1000
@@ -256,15 +256,12 @@ def _measure_one(
         folder = Path(name)
         commits = _make_repository(folder, kind, options.commits, first, size)
         started = time.monotonic()
-        done = _replayed(folder, commits, kind, first, rng, recorded) if recorded else _bisect(folder, commits)
+        run_process = _replay(kind, first, rng, recorded) if recorded else calibration.run_process
+        done, processes = _bisect(folder, commits, run_process)
         seconds = time.monotonic() - started
-        # By the digest of its commit, as `kernelgauge bisect` names the files.
-        places = {sha256(commit.encode()).hexdigest()[:12]: place for place, commit in enumerate(commits)}
-        files = sorted((folder / "state").glob("*/*.json"))
-        processes = [(places[file.name.partition("-")[0]], json.loads(file.read_text())) for file in files]
     answer = [commits.index(each) for each in re.findall(r"^commit   (\w+)", done.stdout, re.MULTILINE)]
     if answer != [first]:
-        print(done.stdout, done.stderr or "")
+        print(done.stdout)
     percent, shift = _change(processes, first, _TIMERS[kind]) if kind in _TIMERS else (None, None)
     return {
         "kind": kind,
@@ -282,13 +279,13 @@ def _measure_one(
 
 
 def _change(
-    processes: Sequence[tuple[int, dict[str, Any]]], first: int, timer: str
+    processes: Sequence[tuple[int, WorkloadResult]], first: int, timer: str
 ) -> tuple[float | None, float | None]:
     """Return the size of the change as measured: in percent, and in standard deviations of one process."""
     sides: tuple[list[float], list[float]] = ([], [])
     for place, workload in processes:
-        if sample := workload["run"].get("samples", {}).get(timer):
-            sides[place >= first].append(fmean(map(math.log, sample["replicates_us"])))
+        if workload.run and (sample := workload.run.samples.get(Timer(timer))):
+            sides[place >= first].append(fmean(map(math.log, sample.replicates_us)))
     if min(map(len, sides)) < FIRST:
         return None, None
     old, new = map(fmean, sides)
@@ -327,7 +324,7 @@ def _make_repository(folder: Path, kind: str, commits: int, first: int, size: in
     (folder / "perf").mkdir()
     (folder / "perf" / "conftest.py").write_text(_SUITE)
     (folder / "perf" / "test_perf.py").write_text("from kernelgauge.standard import *  # noqa: F403\n")
-    (folder / ".gitignore").write_text("state/\n__pycache__\n")
+    (folder / ".gitignore").write_text("__pycache__\n")
     (folder / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
     _git(folder, "init", "-q")
     hashes = []
@@ -346,21 +343,27 @@ def _git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def _ends(commits: Sequence[str]) -> list[str]:
-    return ["--good", commits[0], "--bad", commits[-1], "-k", "model-it", "--state", "state"]
+def _bisect(
+    folder: Path, commits: Sequence[str], run_process: Callable[..., Results]
+) -> tuple[subprocess.CompletedProcess[str], list[tuple[int, WorkloadResult]]]:
+    """Bisect, with `run_process` for each process. Return what it says, and each process with the place of its commit."""
+    processes: list[tuple[int, WorkloadResult]] = []
 
+    def run(*arguments: Any, folder: Path, **options: Any) -> Results:
+        place = int((folder / "model.py").read_text().rpartition("# commit ")[2])
+        results = run_process(*arguments, folder=folder, **options)
+        processes.extend((place, each) for each in results.workloads if each.run)
+        return results
 
-def _bisect(folder: Path, commits: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    paths = [str(Path(__file__).resolve().parents[1] / "src"), os.environ.get("PYTHONPATH", "")]  # of a checkout too
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    return subprocess.run(
-        [sys.executable, "-m", "kernelgauge", "bisect", *_ends(commits), "--", "-p", "kernelgauge.plugin"],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,  # progress is shown: a search takes minutes
-        text=True,
-        check=False,
-    )
+    command = ["bisect", "--good", commits[0], "--bad", commits[-1], "-k", "model-it", "--", "-p", "kernelgauge.plugin"]
+    out, before = io.StringIO(), Path.cwd()
+    os.chdir(folder)
+    try:
+        with patch.object(calibration, "run_process", run), redirect_stdout(out):  # progress is shown: it takes minutes
+            code = cli.main(command)
+    finally:
+        os.chdir(before)
+    return subprocess.CompletedProcess(command, code, out.getvalue()), processes
 
 
 # -- recorded processes -----------------------------------------------------------------------------------------------------
@@ -391,15 +394,10 @@ def _trimmed(workload: WorkloadResult) -> WorkloadResult:
     return msgspec.structs.replace(workload, run=run, verdicts=(), baseline=None)
 
 
-def _replayed(
-    folder: Path,
-    commits: Sequence[str],
-    kind: str,
-    first: int,
-    rng: random.Random,
-    recorded: dict[str, list[WorkloadResult]],
-) -> subprocess.CompletedProcess[str]:
-    """Bisect with recorded processes. Use each once, until the search needs more of its state than were recorded."""
+def _replay(
+    kind: str, first: int, rng: random.Random, recorded: dict[str, list[WorkloadResult]]
+) -> Callable[..., Results]:
+    """Return what stands for a process: a recorded one. Each is used once, until the search needs more of its state."""
     unused: dict[str, list[WorkloadResult]] = {}
 
     def run_process(_: Sequence[str], *, folder: Path, **__: Any) -> Results:
@@ -411,14 +409,7 @@ def _replayed(
         assert workload.run is not None
         return Results(2, "", "", 0.0, (), workload.run.fingerprint, workload.run.gpu, "", (workload,))
 
-    out, errors, before = io.StringIO(), io.StringIO(), Path.cwd()
-    os.chdir(folder)
-    try:
-        with patch.object(calibration, "run_process", run_process), redirect_stdout(out), redirect_stderr(errors):
-            code = cli.main(["bisect", *_ends(commits)])
-    finally:
-        os.chdir(before)
-    return subprocess.CompletedProcess([], code, out.getvalue(), errors.getvalue())
+    return run_process
 
 
 if __name__ == "__main__":

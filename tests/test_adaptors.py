@@ -12,7 +12,7 @@ import torch
 from adaptors import perf_report, tritonbench
 from kernelgauge import Workload, WorkloadError
 from kernelgauge.adaptors import liger
-from kernelgauge.measure.device import CpuDevice
+from kernelgauge.measure.device import Device
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.numerics import NotComparedError, compare_with_float64
 from kernelgauge.measure.subject import Measured
@@ -216,7 +216,7 @@ def test_workloads_of_adaptors_are_measured(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, "sizes", raising=False)
     scale = liger(tmp_path / "benchmark_scale.py", 64, provider="liger", config={"hidden_size": 16}, pass_="train")
     others = [*perf_report(tmp_path / "report.py")[3::4], tritonbench("double")[0]]
-    cpu = CpuDevice()
+    cpu = Device()
     results = results_of(cpu, scale, *others)
     assert [type(each) for each in results.values()] == [Measured] * 4
     for each in (scale, *others):

@@ -39,7 +39,7 @@ FLOORS = (
     "cli",
     "__main__",
 )
-KNOW_PYTEST = ("plugin/", "standard.py", "baselines/selection.py")  # the last one: -k, as pytest reads it
+KNOW_PYTEST = ("plugin/", "standard.py", "cli/baselines.py")  # the last one: -k, as pytest reads it
 KNOW_TORCH = ("measure/", "plugin/", "workload.py")
 
 

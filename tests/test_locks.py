@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernelgauge.errors import StorageError
-from kernelgauge.results.files import FolderLock, GpuLock
+from kernelgauge.results.files import GpuLock, folder_lock
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -96,7 +96,7 @@ def test_gpu_lock_without_folder_is_an_error(tmp_path: Path) -> None:
 
 def test_folder_lock_lets_one_run_write(tmp_path: Path) -> None:
     reports = tmp_path / "reports"
-    first, second, said = FolderLock(reports), FolderLock(reports, patience_s=0.0), list[str]()
+    first, second, said = folder_lock(reports), folder_lock(reports, patience_s=0.0), list[str]()
     first.hold()
     first.hold(said.append)  # its own is no reason to wait
     with pytest.raises(StorageError, match="kernelgauge_reports=DIR writes elsewhere"):

@@ -242,16 +242,14 @@ def common_path(paths: Sequence[str]) -> str:
     parts = [path.split(".") for path in names]
     if len({len(each) for each in parts}) > 1 or (len(names) > 1 and any("{" in path for path in names)):
         return ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
-    return ".".join(_common_name(list(dict.fromkeys(each))) for each in zip(*parts, strict=True))
+    common: list[str] = []
+    for each in map(list, map(dict.fromkeys, zip(*parts, strict=True))):
+        is_any = len(each) > _MOST_NAMES or each[0].isdecimal()
+        common.append(each[0] if len(each) == 1 else "*" if is_any else f"{{{','.join(each)}}}")
+    return ".".join(common)
 
 
 _MOST_NAMES = 3  # of modules in braces
-
-
-def _common_name(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return names[0]
-    return "*" if len(names) > _MOST_NAMES or names[0].isdecimal() else f"{{{','.join(names)}}}"
 
 
 class ControlTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

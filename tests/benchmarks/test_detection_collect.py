@@ -20,7 +20,7 @@ from detection.injected import Injection, SpinTime
 from torch import nn
 
 from kernelgauge import Workload
-from kernelgauge.measure.device import CpuDevice
+from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import build, first_call
 from tests.benchmarks.processes import HALF, TEN
 
@@ -50,7 +50,7 @@ def spun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_slowed_workload_computes_the_same(spun: list[int]) -> None:
     assert injected.slowed(LINEAR, Injection()) is LINEAR
     workloads = injected.slowed(LINEAR, Injection(turns=120, loops=20)), LINEAR
-    both, plain = (build(workload, CpuDevice()) for workload in workloads)
+    both, plain = (build(workload, Device()) for workload in workloads)
     assert torch.equal(both.function(*both.arguments[0]), plain.function(*plain.arguments[0]))
     assert spun == [120]
 
@@ -62,7 +62,7 @@ def test_slowed_compiled_workload_compiles_once(spun: list[int]) -> None:
     counted.clear()
     with torch.no_grad():
         for injection in (Injection(), Injection(30), Injection(40, 5)):
-            first_call(build(injected.slowed(workload, injection), CpuDevice()))
+            first_call(build(injected.slowed(workload, injection), Device()))
     assert spun == [30, 40]
     assert not counted["graph_break"]
     assert counted["stats"]["unique_graphs"] == 1
@@ -104,14 +104,14 @@ def test_injection_is_a_share_of_own_time(level: Level, unslowed: Injection, exp
 
 
 def test_calibrate_measures_what_levels_need(spun: list[int]) -> None:
-    found = collect.calibrate(CpuDevice(), LINEAR, Injection(), CALIBRATION.own)
+    found = collect.calibrate(Device(), LINEAR, Injection(), CALIBRATION.own)
     assert 0 < found.plain_us < found.spun_us
     assert min(found.spin.turn_us, found.spin.least_us) > 0
     assert found.loop_excess > -0.1
 
 
 def test_added_dispatch_is_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, looped = (build(LINEAR, CpuDevice()) for _ in range(2))
+    plain, looped = (build(LINEAR, Device()) for _ in range(2))
     order: list[object] = []
 
     def host_calls(_device: object, instance: object, calls: int) -> tuple[list[float], list[float]]:
@@ -119,7 +119,7 @@ def test_added_dispatch_is_read_in_turns(monkeypatch: pytest.MonkeyPatch) -> Non
         return [11.8 if instance is looped else 10.0] * calls, [5.0] * calls
 
     monkeypatch.setattr(collect, "host_calls", host_calls)
-    assert collect.added_dispatch(CpuDevice(), [plain, looped], rounds=3) == pytest.approx(0.36)  # 1.8 of 5.0
+    assert collect.added_dispatch(Device(), [plain, looped], rounds=3) == pytest.approx(0.36)  # 1.8 of 5.0
     assert order == 3 * [plain, looped]
 
 
@@ -132,7 +132,7 @@ def test_do_bench_keeps_every_value(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ours_measures_as_many_calls_as_the_suite() -> None:
-    device = CpuDevice()
+    device = Device()
     device.most_busy_seconds = 1e-9
     taken = collect.Replicates(device, lambda replicate: build(LINEAR, device, replicate=replicate))
     taken.take()
@@ -185,7 +185,7 @@ def collected(spun: list[int], monkeypatch: pytest.MonkeyPatch) -> Callable[...,
             return dataclasses.replace(CALIBRATION, own=own)
 
         methods = {name: method(name) for name in METHODS}
-        one = collect.Collector(CpuDevice(), 0.02, slot, Replicates, methods, calibrate, random.Random(seed))
+        one = collect.Collector(Device(), 0.02, slot, Replicates, methods, calibrate, random.Random(seed))
         return one.collect([LINEAR], {LINEAR.id: [HALF, TEN]}), order
 
     return collect_once
@@ -207,7 +207,7 @@ def test_passes_go_round_levels_and_reference_kernels(collected: Callable, monke
     _, order = collected()
     passes = [name for name in order if name.startswith("ours") and name not in ("ours 0", "ours 1")]  # after own times
     assert {len(set(passes[start : start + 3])) for start in range(0, len(passes), 3)} == {3} == {len(set(passes))}
-    monkeypatch.setattr(CpuDevice, "controls", (LINEAR,))
+    monkeypatch.setattr(Device, "controls", (LINEAR,))
     found, _ = collected()
     count = len(found.samples[Key(LINEAR.id, NONE, "ours-device")])
     assert len(found.control_pair_us["linear"]) == len(found.clocks_mhz["linear"]) == count

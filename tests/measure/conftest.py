@@ -21,7 +21,7 @@ from kernelgauge import Timer, Workload
 from kernelgauge.measure import device, instance, latency, profile, runner, subject
 from kernelgauge.measure import nvml as nvml_client
 from kernelgauge.measure.compiler import reset_compiler
-from kernelgauge.measure.device import CpuDevice, HostSpeed
+from kernelgauge.measure.device import Device, HostSpeed
 from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.origins import Origins
 from kernelgauge.measure.runner import Result, measure_groups
@@ -76,7 +76,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 # -- the GPU ----------------------------------------------------------------------------------------------------------
 
 
-class FakeGpu(CpuDevice):
+class FakeGpu(Device):
     """A GPU with a queue. Its workloads launch kernels that take as long as a test tells, in each replicate.
 
     `diary`: what it was asked to do, in order. `replicates`: modules in the order of their replicates. `sessions`: of the
@@ -297,8 +297,8 @@ def alive() -> Alive:
 
 
 @pytest.fixture
-def cpu() -> Iterator[CpuDevice]:
-    yield CpuDevice()
+def cpu() -> Iterator[Device]:
+    yield Device()
     reset_compiler()
 
 
@@ -314,14 +314,14 @@ def tiny(**fields: Any) -> Workload:
     return Workload(**(linear | fields))
 
 
-def results_of(device: CpuDevice, *workloads: Workload, settings: Settings = QUICK, **more: Any) -> dict[str, Result]:
+def results_of(device: Device, *workloads: Workload, settings: Settings = QUICK, **more: Any) -> dict[str, Result]:
     """Measure workloads together; results by module."""
     groups = measure_groups(workloads, device, device.fingerprint(), settings, **more)
     results = {name: result for group in groups for name, result in group.results.items()}
     return {workload.module: results[workload.id] for workload in workloads}
 
 
-def measured(device: CpuDevice, workload: Workload, settings: Settings = QUICK, **more: Any) -> Measured:
+def measured(device: Device, workload: Workload, settings: Settings = QUICK, **more: Any) -> Measured:
     """Measure one workload; raise the error if it could not be."""
     (result,) = results_of(device, workload, settings=settings, **more).values()
     if not isinstance(result, Measured):

@@ -10,7 +10,7 @@ import pytest
 
 from kernelgauge import Workload
 from kernelgauge.errors import WorkloadError
-from kernelgauge.measure.device import CpuDevice
+from kernelgauge.measure.device import Device
 from kernelgauge.measure.runner import MeasuredGroup, measure_groups
 from kernelgauge.measure.settings import Settings
 from kernelgauge.measure.subject import Measured
@@ -21,7 +21,7 @@ TWELVE = [10.0] * 3 + [11.0, 12.0, 13.0, 14.0, 15.0, 16.0]
 
 
 def confirmed(
-    device: CpuDevice,
+    device: Device,
     *workloads: Workload,
     slower: str,
     then: Callable[[], object] = lambda: None,
@@ -96,7 +96,7 @@ def test_confirm_that_fails_keeps_the_first(gpu: FakeGpu, before: Any, then: Any
     assert said[-1] == f"a-eager-fp32: not measured again: {what}"
 
 
-def test_confirm_of_compiled_code_compiles_nothing(cpu: CpuDevice) -> None:
+def test_confirm_of_compiled_code_compiles_nothing(cpu: Device) -> None:
     before, after = confirmed(cpu, tiny(compile={"backend": "eager"}), slower="tiny", settings=QUICK)
     assert len(times(after["tiny"])) == 3 * len(times(before["tiny"])) == 6
     assert after["tiny"].run.counts == before["tiny"].run.counts

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge.measure.device import CpuDevice, HostSpeed
+from kernelgauge.measure.device import Device, HostSpeed
 from kernelgauge.measure.settings import Settings
 from kernelgauge.run import Sample, Timer
 from tests.measure.conftest import Clock, FakeGpu, measured
@@ -55,7 +55,7 @@ def test_host_reference_is_longer_by_what_other_jobs_held_us_up(clock: Clock) ->
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux alone counts the waits for a core")
 def test_waits_for_a_core_are_those_of_each_thread() -> None:
-    waits = CpuDevice().host.waits()
+    waits = Device().host.waits()
     assert len(waits) >= len(threading.enumerate())
     assert all(0 <= seconds < 1e6 for seconds in waits.values())
 

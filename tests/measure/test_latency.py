@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from kernelgauge.errors import DisturbedError, OtherKernelsError, WorkloadError
-from kernelgauge.measure.device import CpuDevice, HostSpeed
+from kernelgauge.measure.device import Device, HostSpeed
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.trace import KernelIdentity
 from tests.builders import FUSED
@@ -84,7 +84,7 @@ def test_sample_has_replicates_of_consecutive_rounds(
 
 
 @pytest.mark.parametrize("pass_", ["forward", "train"])
-def test_time_sets_autograd_and_pauses_the_collector(cpu: CpuDevice, pass_: Any) -> None:
+def test_time_sets_autograd_and_pauses_the_collector(cpu: Device, pass_: Any) -> None:
     seen: set[tuple[bool, bool]] = set()
     module = nn.Linear(4, 3)
     module.register_forward_pre_hook(lambda *_: seen.add((torch.is_grad_enabled(), gc.isenabled())))

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from kernelgauge.errors import WorkloadError
-from kernelgauge.measure.device import CpuDevice
+from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import restoring_settings
 from kernelgauge.measure.numerics import (
     BOUNDS,
@@ -45,7 +45,7 @@ def spoil(value: float) -> Callable[[torch.Tensor, Linear], torch.Tensor]:
     return change
 
 
-def errors_of(cpu: CpuDevice, change: Any = None, **fields: Any) -> dict[str, RelativeError]:
+def errors_of(cpu: Device, change: Any = None, **fields: Any) -> dict[str, RelativeError]:
     """Compare a linear with `nn.Linear`; errors by tensor."""
     build = Linear if change is None else lambda: Linear(change)
     workload = tiny(**({"build": build, "reference": lambda: nn.Linear(4, 3)} | fields))
@@ -55,7 +55,7 @@ def errors_of(cpu: CpuDevice, change: Any = None, **fields: Any) -> dict[str, Re
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("pass_", ["forward", "train"])
 @pytest.mark.parametrize("reference", [lambda: nn.Linear(4, 3), None], ids=["reference", "itself"])
-def test_correct_module_is_within_its_bound(cpu: CpuDevice, dtype: Any, pass_: str, reference: Any) -> None:
+def test_correct_module_is_within_its_bound(cpu: Device, dtype: Any, pass_: str, reference: Any) -> None:
     inputs = lambda: (torch.randn(5, 4, requires_grad=True),)  # noqa: E731
     errors = errors_of(cpu, dtype=dtype, pass_=pass_, reference=reference, inputs=inputs)
     gradients = ["gradient of weight", "gradient of bias", "gradient of input 0"] if pass_ == "train" else []
@@ -65,7 +65,7 @@ def test_correct_module_is_within_its_bound(cpu: CpuDevice, dtype: Any, pass_: s
     assert dtype == "fp32" or errors["output 0"].error > 1e-5
 
 
-def test_reference_of_compiled_module_is_not_compiled(cpu: CpuDevice) -> None:
+def test_reference_of_compiled_module_is_not_compiled(cpu: Device) -> None:
     def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
         ran.append(graph)
         return lambda *inputs: [output + 1 for output in graph(*inputs)]  # a compiler with a bug
@@ -75,7 +75,7 @@ def test_reference_of_compiled_module_is_not_compiled(cpu: CpuDevice) -> None:
     assert len(ran) == 1
 
 
-def test_numerics_of_many_shapes_stay_compiled(cpu: CpuDevice) -> None:
+def test_numerics_of_many_shapes_stay_compiled(cpu: Device) -> None:
     def backend(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
         ran.append(1)
         return graph.forward
@@ -99,7 +99,7 @@ def test_numerics_of_many_shapes_stay_compiled(cpu: CpuDevice) -> None:
     ],
 )
 def test_dtype_none_has_the_bound_of_the_coarsest(
-    cpu: CpuDevice, parameters: str, inputs: str, output: str, bound: Any
+    cpu: Device, parameters: str, inputs: str, output: str, bound: Any
 ) -> None:
     class Mixed(nn.Module):
         def __init__(self) -> None:
@@ -128,7 +128,7 @@ def test_dtype_none_has_the_bound_of_the_coarsest(
     ],
     ids=["without bias", "nan", "infinity", "narrower", "broadcastable"],
 )
-def test_wrong_output_is_beyond_every_bound(cpu: CpuDevice, change: Any, dtype: Any) -> None:
+def test_wrong_output_is_beyond_every_bound(cpu: Device, change: Any, dtype: Any) -> None:
     assert not errors_of(cpu, change, dtype=dtype)["output 0"].within_bound
 
 
@@ -154,17 +154,17 @@ class Attention(nn.Module):
     ],
 )
 @pytest.mark.parametrize("dtype", BOUNDS)
-def test_gradients_that_cancel_are_zero(cpu: CpuDevice, build: Any, dtype: Any) -> None:
+def test_gradients_that_cancel_are_zero(cpu: Device, build: Any, dtype: Any) -> None:
     errors = errors_of(cpu, build=build, reference=None, dtype=dtype, pass_="train").values()
     assert [str(each) for each in errors if not each.within_bound] == []
 
 
-def test_gradient_that_should_be_zero_and_is_not(cpu: CpuDevice) -> None:
+def test_gradient_that_should_be_zero_and_is_not(cpu: Device) -> None:
     wrong = errors_of(cpu, build=lambda: Attention(leak=0.01), reference=Attention, pass_="train")
     assert not wrong["gradient of k.bias"].within_bound
 
 
-def test_output_beside_a_zero_reference(cpu: CpuDevice) -> None:
+def test_output_beside_a_zero_reference(cpu: Device) -> None:
     zeros = lambda: Linear(lambda y, _: torch.zeros_like(y))  # noqa: E731
     assert errors_of(cpu, reference=zeros)["output 0"].error == math.inf
     assert errors_of(cpu, build=zeros, reference=zeros)["output 0"].error == 0
@@ -178,7 +178,7 @@ def test_output_beside_a_zero_reference(cpu: CpuDevice) -> None:
     ],
     ids=["outputs", "gradients"],
 )
-def test_other_tensors_are_an_error(cpu: CpuDevice, change: Any, pass_: str, got: str, expected: str) -> None:
+def test_other_tensors_are_an_error(cpu: Device, change: Any, pass_: str, got: str, expected: str) -> None:
     with pytest.raises(WorkloadError, match="the reference returns other tensors") as raised:
         errors_of(cpu, change, pass_=pass_)
     assert (raised.value.got, raised.value.expected) == (got, expected)
@@ -193,7 +193,7 @@ def test_other_tensors_are_an_error(cpu: CpuDevice, change: Any, pass_: str, got
         ({"reference": lambda: raising(ValueError("no"))}, "running its reference failed"),
     ],
 )
-def test_failure_is_an_error_of_the_workload(cpu: CpuDevice, fields: Any, what: str) -> None:
+def test_failure_is_an_error_of_the_workload(cpu: Device, fields: Any, what: str) -> None:
     with pytest.raises(WorkloadError, match=f"tiny-eager-fp32: {what}"):
         errors_of(cpu, **fields)
 
@@ -208,7 +208,7 @@ class NotInFloat64(nn.Linear):
 
 
 @pytest.mark.parametrize("dtype", ["bf16", None])
-def test_reference_without_float64_is_float32(cpu: CpuDevice, dtype: Any) -> None:
+def test_reference_without_float64_is_float32(cpu: Device, dtype: Any) -> None:
     inputs = lambda: (torch.randn(5, 4, dtype=torch.bfloat16),)  # noqa: E731
     build = lambda: NotInFloat64(4, 3, dtype=torch.bfloat16)  # noqa: E731
     error = errors_of(cpu, build=build, inputs=inputs, reference=None, dtype=dtype)["output 0"]
@@ -243,11 +243,11 @@ class InPlace(nn.Module):
         (InPlace, lambda: (torch.randn(5, 4), torch.randn(4).expand(5, 4))),
     ],
 )
-def test_reference_has_the_buffers_and_fresh_inputs(cpu: CpuDevice, build: Any, inputs: Any) -> None:
+def test_reference_has_the_buffers_and_fresh_inputs(cpu: Device, build: Any, inputs: Any) -> None:
     assert errors_of(cpu, build=build, reference=None, dtype=None, inputs=inputs)["output 0"].error < 1e-5
 
 
-def test_keyword_and_nested_inputs_have_names(cpu: CpuDevice) -> None:
+def test_keyword_and_nested_inputs_have_names(cpu: Device) -> None:
     class Sums(nn.Module):
         def forward(self, x: torch.Tensor, *, pair: Any, ids: torch.Tensor) -> Any:
             return {"sum": x + pair[0] * pair[1], "ids": ids}
@@ -262,7 +262,7 @@ def test_keyword_and_nested_inputs_have_names(cpu: CpuDevice) -> None:
     assert all(error.within_bound for error in errors.values())
 
 
-def test_loss_of_an_output_is_what_is_trained(cpu: CpuDevice) -> None:
+def test_loss_of_an_output_is_what_is_trained(cpu: Device) -> None:
     class WithLoss(nn.Linear):
         def forward(self, x: torch.Tensor) -> Any:
             y = super().forward(x)
@@ -282,7 +282,7 @@ def test_loss_of_an_output_is_what_is_trained(cpu: CpuDevice) -> None:
 
 
 @pytest.mark.parametrize("pass_", ["forward", "train"])
-def test_random_result_is_not_compared(cpu: CpuDevice, pass_: str) -> None:
+def test_random_result_is_not_compared(cpu: Device, pass_: str) -> None:
     with pytest.raises(NotComparedError, match="its result is random") as raised:
         errors_of(cpu, build=lambda: nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5)), reference=None, pass_=pass_)
     assert "output 0" in (raised.value.got or "")
@@ -300,7 +300,7 @@ NUMBER = count()
     ],
     ids=["draws numbers", "changes by itself"],
 )
-def test_wrong_result_that_may_be_random_is_an_error(cpu: CpuDevice, change: Any) -> None:
+def test_wrong_result_that_may_be_random_is_an_error(cpu: Device, change: Any) -> None:
     assert not errors_of(cpu, change)["output 0"].within_bound
 
 
@@ -315,12 +315,12 @@ CLOSURE: Any = {"build": lambda: lambda: SQUARE @ SQUARE, "inputs": tuple}
         (CLOSURE, "nothing to be compared with"),
     ],
 )
-def test_result_that_says_nothing_is_not_compared(cpu: CpuDevice, fields: Any, reason: str) -> None:
+def test_result_that_says_nothing_is_not_compared(cpu: Device, fields: Any, reason: str) -> None:
     with pytest.raises(NotComparedError, match=reason):
         errors_of(cpu, **fields, reference=None)
 
 
-def test_function_of_nothing_is_compared_with_its_reference(cpu: CpuDevice) -> None:
+def test_function_of_nothing_is_compared_with_its_reference(cpu: Device) -> None:
     assert errors_of(cpu, **CLOSURE, reference=lambda: lambda: 2 * SQUARE)["output 0"].error == 0
 
 
@@ -372,7 +372,7 @@ DEEP: dict[str, Any] = {"build": Deep, "reference": None, "inputs": lambda: (tor
 )
 @pytest.mark.parametrize("pass_", ["forward", "train"])
 @pytest.mark.parametrize("dtype", BOUNDS)
-def test_deep_module_may_err_like_its_eager_run(cpu: CpuDevice, dtype: Any, pass_: str, fields: Any) -> None:
+def test_deep_module_may_err_like_its_eager_run(cpu: Device, dtype: Any, pass_: str, fields: Any) -> None:
     workload = tiny(**DEEP | fields, dtype=dtype, pass_=pass_)
     errors = [error for seed in range(6) for error in compare_with_float64(workload, cpu, seed=seed)]
     assert [str(each) for each in errors if not each.within_bound] == []
@@ -382,13 +382,13 @@ def test_deep_module_may_err_like_its_eager_run(cpu: CpuDevice, dtype: Any, pass
 
 @pytest.mark.parametrize("dtype", BOUNDS)
 @pytest.mark.parametrize("fault", ["residual", "bias", "eps"])
-def test_fault_in_deep_compiled_module_is_wrong(cpu: CpuDevice, fault: str, dtype: Any) -> None:
+def test_fault_in_deep_compiled_module_is_wrong(cpu: Device, fault: str, dtype: Any) -> None:
     assert not errors_of(cpu, **DEEP, dtype=dtype, compile=fused(fault))["output 0"].within_bound
 
 
 @pytest.mark.parametrize("reference", [None, lambda: nn.Linear(4, 3)], ids=["itself", "reference"])
 @pytest.mark.parametrize("low", [torch.bfloat16, torch.float8_e4m3fn, torch.int8], ids=str)
-def test_bound_knows_dtypes_inside_a_module(cpu: CpuDevice, low: torch.dtype, reference: Any) -> None:
+def test_bound_knows_dtypes_inside_a_module(cpu: Device, low: torch.dtype, reference: Any) -> None:
     def round_result(y: torch.Tensor, _: Linear) -> torch.Tensor:
         return y + ((16 * y).to(low).to(y.dtype) / 16 - y).detach()
 
@@ -405,14 +405,14 @@ def chaos(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("function", [chaos, lambda x: (1e4 * x) ** 3], ids=["chaos", "overflow"])
 @pytest.mark.parametrize("compile_", [None, fused()], ids=["eager", "compiled"])
-def test_errors_of_any_size_are_not_judged(cpu: CpuDevice, function: Any, compile_: Any) -> None:
+def test_errors_of_any_size_are_not_judged(cpu: Device, function: Any, compile_: Any) -> None:
     inputs = lambda: (torch.rand(8, 8),)  # noqa: E731
     with pytest.raises(NotComparedError, match="rounding or overflow alone explains any error"):
         errors_of(cpu, build=lambda: function, inputs=inputs, dtype="fp16", reference=None, compile=compile_)
 
 
 @pytest.mark.parametrize("value", ["-math.inf", "math.nan", "torch.finfo(x.dtype).min"])
-def test_equal_infinities_have_no_error(cpu: CpuDevice, value: str) -> None:
+def test_equal_infinities_have_no_error(cpu: Device, value: str) -> None:
     def build() -> Any:
         return lambda x: torch.where(x > 0, eval(value, {"math": math, "torch": torch, "x": x}), x)
 
@@ -420,14 +420,14 @@ def test_equal_infinities_have_no_error(cpu: CpuDevice, value: str) -> None:
 
 
 @pytest.mark.parametrize(("tolerance", "is_within"), [(0.5, False), (3.0, True)])
-def test_tolerance_is_the_bound(cpu: CpuDevice, tolerance: float, is_within: bool) -> None:
+def test_tolerance_is_the_bound(cpu: Device, tolerance: float, is_within: bool) -> None:
     error = errors_of(cpu, lambda y, _: 3 * y, tolerance=tolerance)["output 0"]
     assert (error.bound, error.within_bound) == (tolerance, is_within)
     assert errors_of(cpu, tolerance=1e-12)["output 0"].within_bound is False
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_step_of_an_optimizer_is_compared(cpu: CpuDevice, dtype: Any) -> None:
+def test_step_of_an_optimizer_is_compared(cpu: Device, dtype: Any) -> None:
     class Step(nn.Linear):
         optimizer: Any = None
 
@@ -445,7 +445,7 @@ def test_step_of_an_optimizer_is_compared(cpu: CpuDevice, dtype: Any) -> None:
 
 
 @pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch 2.9")
-def test_settings_of_float32_stay_and_may_be_mixed(cpu: CpuDevice) -> None:
+def test_settings_of_float32_stay_and_may_be_mixed(cpu: Device) -> None:
     backends: Any = torch.backends
     with restoring_settings():
         backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision = "tf32", "bf16"
@@ -454,7 +454,7 @@ def test_settings_of_float32_stay_and_may_be_mixed(cpu: CpuDevice) -> None:
         assert cpu.fingerprint().fp32_matmul == "medium"
 
 
-def test_eager_run_has_no_compiled_parts(cpu: CpuDevice) -> None:
+def test_eager_run_has_no_compiled_parts(cpu: Device) -> None:
     def backend(graph: torch.fx.GraphModule, example: Any) -> Callable[..., Any]:
         return lambda *inputs: [each * (1 + (each.dtype == torch.float32)) for each in graph(*inputs)]
 

@@ -31,7 +31,7 @@ from kernelgauge.measure.compiler import (
     stacks_at,
     torch_set_up,
 )
-from kernelgauge.measure.device import CpuDevice
+from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.origins import Modules, _Places
 from kernelgauge.measure.subject import Subject
@@ -64,7 +64,7 @@ class Net(nn.Module):
         return x
 
 
-def ran(cpu: CpuDevice, build: Callable[[], Any], **changes: Any) -> Run:
+def ran(cpu: Device, build: Callable[[], Any], **changes: Any) -> Run:
     inputs = lambda: (torch.randn(4, 8, requires_grad=True),)  # noqa: E731
     return measured(cpu, tiny(build=build, inputs=inputs, **changes)).run
 
@@ -87,7 +87,7 @@ def places(run: Run) -> list[tuple[str, str, str]]:
 LINES = ("g = F.silu(self.gate(x))", "h = g * self.up(x)", "return self.down(h)", "x = x + layer(x)")
 
 
-def test_torch_that_tells_no_lines_is_a_problem(cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_that_tells_no_lines_is_a_problem(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     def changed(*_: object) -> None:
         raise TypeError("it takes other arguments")
 
@@ -99,7 +99,7 @@ def test_torch_that_tells_no_lines_is_a_problem(cpu: CpuDevice, monkeypatch: pyt
     )
 
 
-def test_eager_kernel_has_its_line_and_module(cpu: CpuDevice) -> None:
+def test_eager_kernel_has_its_line_and_module(cpu: Device) -> None:
     """An operator is no call in Python: its line is not that of the call around it."""
     expected = []
     for layer in ("layers.0", "layers.1"):
@@ -139,14 +139,14 @@ class Keeps(nn.Module):
     ids=["kept", "replaced", "gradients"],
 )
 def test_growth_of_memory_has_the_lines_that_asked_for_it(
-    cpu: CpuDevice, build: Callable[[], nn.Module], pass_: str, grown: tuple[int, list[str]]
+    cpu: Device, build: Callable[[], nn.Module], pass_: str, grown: tuple[int, list[str]]
 ) -> None:
     run = ran(cpu, build, pass_=pass_)
     codes = [each.lines[0].code.removeprefix("self.kept.append(")[:-1] for each in run.growth_origins]
     assert (run.counts.grown_bytes, codes) == grown
 
 
-def test_ops_have_their_lines(cpu: CpuDevice) -> None:
+def test_ops_have_their_lines(cpu: Device) -> None:
     run = ran(cpu, Net)
     assert set(run.op_origins) == {name for name in run.op_names() if "::" in name}
     assert [(each.module, each.lines[0].code) for each in run.op_origins["aten::silu"]] == [
@@ -176,7 +176,7 @@ class Stacked(nn.Module):
 
 @pytest.mark.usefixtures("no_cache")
 @pytest.mark.parametrize("compile_", [None, {}], ids=["eager", "compiled"])
-def test_kernel_of_a_library_has_its_line(cpu: CpuDevice, tmp_path: Path, compile_: dict[str, Any] | None) -> None:
+def test_kernel_of_a_library_has_its_line(cpu: Device, tmp_path: Path, compile_: dict[str, Any] | None) -> None:
     """The innermost frame is one of `nn.Linear`. Where code of the user calls the library, its line comes first."""
     file = tmp_path / "site-packages" / "blocks.py"
     file.parent.mkdir()
@@ -193,7 +193,7 @@ def test_kernel_of_a_library_has_its_line(cpu: CpuDevice, tmp_path: Path, compil
     assert [(line.code, line.inner) for line in origin.lines] == [("return self.block(x)", inner)]
 
 
-def test_kernel_of_the_backward_pass_has_the_line_of_the_forward_op(cpu: CpuDevice) -> None:
+def test_kernel_of_the_backward_pass_has_the_line_of_the_forward_op(cpu: Device) -> None:
     run = ran(cpu, Net, pass_="train")
     found = places(run)
     backward = [origin is not None and origin.is_backward for origin in run.origins]
@@ -214,7 +214,7 @@ def no_cache() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_cache")
 @pytest.mark.parametrize("pass_", ["forward", "train"])
-def test_compiled_kernel_has_the_lines_that_were_fused(cpu: CpuDevice, pass_: str) -> None:
+def test_compiled_kernel_has_the_lines_that_were_fused(cpu: Device, pass_: str) -> None:
     run = ran(cpu, Net, compile={}, pass_=pass_)
     marked = [origin.is_backward for origin in run.origins if origin is not None]
     assert marked == sorted(marked)
@@ -240,7 +240,7 @@ LINE = "        return x.sin() * 3.25\n"
 
 
 def test_line_of_a_cached_graph_is_where_the_code_stands_now(
-    cpu: CpuDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Inductor's cache finds a graph by what it computes: its lines may be those of an older file, or of another folder."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
@@ -263,7 +263,7 @@ def test_line_of_a_cached_graph_is_where_the_code_stands_now(
 
 
 def test_line_of_a_cached_graph_is_of_the_function_that_ran(
-    cpu: CpuDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two functions of the same ops share what Inductor has in its cache, and what it says of their lines."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
@@ -299,7 +299,7 @@ def test_line_of_a_cached_graph_is_of_the_function_that_ran(
 
 
 @pytest.mark.usefixtures("no_cache")
-def test_graphs_after_a_break_have_lines(cpu: CpuDevice) -> None:
+def test_graphs_after_a_break_have_lines(cpu: Device) -> None:
     class Broken(Gated):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             y = self.gate(x)
@@ -321,7 +321,7 @@ def test_graphs_after_a_break_have_lines(cpu: CpuDevice) -> None:
     ],
 )
 def test_module_of_a_notebook_has_its_line(
-    cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch, file: str, shown: str, code: str, compile_: Any
+    cpu: Device, monkeypatch: pytest.MonkeyPatch, file: str, shown: str, code: str, compile_: Any
 ) -> None:
     if code:  # IPython keeps the source of a cell there
         monkeypatch.setitem(linecache.cache, file, (len(SCALED), None, SCALED.splitlines(keepends=True), file))
@@ -331,14 +331,14 @@ def test_module_of_a_notebook_has_its_line(
     assert set(origins) == {Origin("Scaled", (SourceLine(shown, 6, code),))}
 
 
-def test_module_of_torch_alone_has_its_line(cpu: CpuDevice) -> None:
+def test_module_of_torch_alone_has_its_line(cpu: Device) -> None:
     (origin,) = ran(cpu, lambda: nn.Linear(8, 4, bias=False)).origins
     assert origin is not None
     assert (origin.module, origin.lines[0].file) == ("Linear", "torch/nn/modules/linear.py")
     assert origin.lines[0].code.startswith("return F.linear(")
 
 
-def test_op_without_a_gradient_takes_no_line_of_the_next(cpu: CpuDevice) -> None:
+def test_op_without_a_gradient_takes_no_line_of_the_next(cpu: Device) -> None:
     """It has the sequence number of the next node of autograd."""
 
     class Masked(nn.Module):
@@ -368,7 +368,7 @@ class Inner(nn.Module):
         return Squared.apply(x)
 
 
-def test_backward_of_a_function_has_its_line_and_the_calling_module(cpu: CpuDevice) -> None:
+def test_backward_of_a_function_has_its_line_and_the_calling_module(cpu: Device) -> None:
     run = ran(cpu, lambda: nn.Sequential(Inner()), pass_="train")
     (origin,) = (each for each in run.origins if each is not None and "torch.mul(gradients" in each.lines[0].code)
     assert (origin.module, origin.is_backward) == ("0", True)
@@ -383,7 +383,7 @@ class Checkpointed(Gated):
         return self.down(h)
 
 
-def test_what_checkpointing_runs_again_has_its_module(cpu: CpuDevice) -> None:
+def test_what_checkpointing_runs_again_has_its_module(cpu: Device) -> None:
     """It runs for the backward pass of whatever comes after it: of `down` here."""
     run = ran(cpu, lambda: nn.Sequential(Checkpointed()), pass_="train")
     again = [
@@ -433,7 +433,7 @@ def test_calls_that_wait_have_lines_if_there_are_as_many() -> None:
         assert [origin is not None for origin in origins] == [is_known] * number
 
 
-def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: CpuDevice) -> None:
+def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: Device) -> None:
     """Nor is it by the second workload that calls it. A function of torch has no line of the user's but its caller's."""
     activated = torch.compile(F.silu)
 
@@ -500,7 +500,7 @@ def test_first_line_of_a_function_has_its_name_unless_all_its_code_is_there(
     ],
 )
 def test_kernel_that_inductor_puts_for_others_has_their_lines(
-    cpu: CpuDevice, pass_: Any, build: Callable[[], nn.Module], op: str, lines: list[str]
+    cpu: Device, pass_: Any, build: Callable[[], nn.Module], op: str, lines: list[str]
 ) -> None:
     run = ran(cpu, build, compile={}, dtype="fp32", pass_=pass_)
     assert None not in run.origins
@@ -558,7 +558,7 @@ def unknown(x: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_code_that_is_not_compiled_is_an_event(
-    cpu: CpuDevice, build: Callable[[], nn.Module], switches: dict[str, Any], event: tuple[str, str, str, str]
+    cpu: Device, build: Callable[[], nn.Module], switches: dict[str, Any], event: tuple[str, str, str, str]
 ) -> None:
     with torch._dynamo.config.patch(**switches):
         run = ran(cpu, build, compile={})
@@ -570,7 +570,7 @@ def test_code_that_is_not_compiled_is_an_event(
     assert (run.counts.graph_breaks, run.counts.recompiles) == ((1, 0) if kind == "graph break" else (0, 1))
 
 
-def test_recompile_names_first_what_keeps_failing(cpu: CpuDevice) -> None:
+def test_recompile_names_first_what_keeps_failing(cpu: Device) -> None:
     """`hasattr` fails for the first compilation alone, the number of calls for each."""
     newest, *_, oldest = ran(cpu, Counting, compile={}).compile_events
     assert newest.reason.startswith("self.calls == ")
@@ -586,7 +586,7 @@ class Penalised(nn.Module):
         return gradient
 
 
-def test_gradient_of_a_gradient_has_the_line_of_the_forward_op(cpu: CpuDevice) -> None:
+def test_gradient_of_a_gradient_has_the_line_of_the_forward_op(cpu: Device) -> None:
     run = ran(cpu, Penalised, pass_="train")
     names = {origin and origin.lines[0].code: origin for origin in run.origins}
     assert None not in names
@@ -605,12 +605,12 @@ def test_gradient_of_a_gradient_has_the_line_of_the_forward_op(cpu: CpuDevice) -
         (lambda: nn.Sequential(*[nn.Linear(8, 8, bias=False)] * 2), "0 = 1"),
     ],
 )
-def test_path_of_the_first_module(cpu: CpuDevice, build: Callable[[], Any], path: str) -> None:
+def test_path_of_the_first_module(cpu: Device, build: Callable[[], Any], path: str) -> None:
     assert places(ran(cpu, build))[0][1] == path
 
 
 @pytest.mark.parametrize(("differs", "known"), [("__torch_function__", True), ("origins_of", False)])
-def test_call_that_launches_something_else_has_no_origins(cpu: CpuDevice, differs: str, known: bool) -> None:
+def test_call_that_launches_something_else_has_no_origins(cpu: Device, differs: str, known: bool) -> None:
     """The call is made once more for its lines. If that is other work, it is made without what tells an operator's line."""
 
     def build() -> Callable[[torch.Tensor], torch.Tensor]:
@@ -624,7 +624,7 @@ def test_call_that_launches_something_else_has_no_origins(cpu: CpuDevice, differ
     assert bool(run.origins) is known
 
 
-def test_torch_without_the_tree_of_events_has_no_origins(cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_without_the_tree_of_events_has_no_origins(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch.profiler.python_tracer
 
     monkeypatch.delattr(torch.profiler.python_tracer, "_prefix_regex")

@@ -14,7 +14,7 @@ import torch
 
 from kernelgauge.errors import MeasurementError, WorkloadError, WorkloadUnavailable
 from kernelgauge.measure import device
-from kernelgauge.measure.device import CpuDevice, CudaDevice, control_pair
+from kernelgauge.measure.device import CudaDevice, Device, control_pair
 from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.runner import Result
 from kernelgauge.measure.settings import Settings
@@ -144,7 +144,7 @@ def test_controls_that_fail_end_everything(gpu: FakeGpu, fails_in: int, replicat
     assert gpu.replicates.count("a") == replicates
 
 
-def test_control_pair_is_a_copy_and_a_gemm(cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_pair_is_a_copy_and_a_gemm(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     (copied,) = (workload for workload in control_pair() if workload.module == "copy")
     assert torch.Size(copied.shape).numel() * 2 >= 128 << 20  # in fp16; the L2 of a B200 has 126 MiB
     monkeypatch.setattr(device, "_COPIED", (2, 8))

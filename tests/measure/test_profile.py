@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from kernelgauge.errors import MeasurementError, StorageError
-from kernelgauge.measure.device import CpuDevice
+from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.profile import exported, profile_session
 from kernelgauge.measure.settings import Settings
@@ -158,7 +158,7 @@ def test_session_looks_while_the_device_works(gpu: FakeGpu, iterations: int, war
 
 
 @pytest.mark.parametrize("is_structure", [True, False])
-def test_session_has_a_window_for_each_iteration(cpu: CpuDevice, is_structure: bool) -> None:
+def test_session_has_a_window_for_each_iteration(cpu: Device, is_structure: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the profiler's own warning about its cycles is kept from the user
         session = profile_session(cpu, build(tiny(), cpu), iterations=3, is_structure=is_structure)

@@ -19,7 +19,7 @@ from torch import nn
 from kernelgauge import Workload
 from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
 from kernelgauge.measure.compiler import torch_set_up
-from kernelgauge.measure.device import CpuDevice, CudaDevice, cpu_name
+from kernelgauge.measure.device import CudaDevice, Device, cpu_name
 from kernelgauge.measure.device import choose_device as choose
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.numerics import BOUNDS, compare_with_float64
@@ -35,7 +35,7 @@ from tests.measure.conftest import QUICK, FakeGpu, measured, raising, results_of
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def test_run_has_structure_of_an_eager_workload(cpu: CpuDevice) -> None:
+def test_run_has_structure_of_an_eager_workload(cpu: Device) -> None:
     said: list[str] = []
     result = measured(
         cpu, tiny(build=lambda: nn.Sequential(nn.Linear(4, 3), nn.GELU(), nn.GELU())), progress=said.append
@@ -88,7 +88,7 @@ def test_kernels_of_a_gpu_have_op_inputs_and_stream(gpu: FakeGpu) -> None:
     assert run.samples[Timer.DEVICE].replicates_us == (20.0, 20.0)  # with at least one kernel running
 
 
-def test_kernels_of_a_cpu_have_inputs(cpu: CpuDevice) -> None:
+def test_kernels_of_a_cpu_have_inputs(cpu: Device) -> None:
     (kernel,) = measured(cpu, tiny()).run.kernels
     assert (kernel.op, kernel.inputs, kernel.stream) == ("", ("fp32[3]", "fp32[5,4]", "fp32[4,3]"), 0)
 
@@ -136,7 +136,7 @@ class Seen:
         assert inputs[0].grad is None
 
 
-def test_replicates_have_equal_values_elsewhere(cpu: CpuDevice, paddings: list[int]) -> None:
+def test_replicates_have_equal_values_elsewhere(cpu: Device, paddings: list[int]) -> None:
     seen = Seen()
     measured(cpu, seen.workload())
     torch.randn(100)
@@ -152,7 +152,7 @@ def test_replicates_have_equal_values_elsewhere(cpu: CpuDevice, paddings: list[i
 
 @pytest.mark.parametrize("pass_", ["forward", "train"])
 @pytest.mark.parametrize("dtype", BOUNDS)
-def test_gradients_and_dtype_are_those_declared(cpu: CpuDevice, pass_: Any, dtype: Any) -> None:
+def test_gradients_and_dtype_are_those_declared(cpu: Device, pass_: Any, dtype: Any) -> None:
     seen = Seen(dtype)
     measured(cpu, seen.workload(pass_=pass_, inputs=lambda: (torch.randn(5, 4, requires_grad=True),)))
     (x,) = seen.inputs[-1]
@@ -183,7 +183,7 @@ def test_gradients_and_dtype_are_those_declared(cpu: CpuDevice, pass_: Any, dtyp
         ({"compile": {"backend": raising(NotImplementedError("no code"))}}, "compiling or running failed", None),
     ],
 )
-def test_failure_names_the_workload(cpu: CpuDevice, fields: Any, what: str, got: str | None) -> None:
+def test_failure_names_the_workload(cpu: Device, fields: Any, what: str, got: str | None) -> None:
     workload = tiny(**fields)
     with pytest.raises(WorkloadError) as raised:
         measured(cpu, workload)
@@ -193,7 +193,7 @@ def test_failure_names_the_workload(cpu: CpuDevice, fields: Any, what: str, got:
         assert "no code" in (raised.value.got or "")
 
 
-def test_workload_for_gpus_is_unavailable_before_its_build(cpu: CpuDevice) -> None:
+def test_workload_for_gpus_is_unavailable_before_its_build(cpu: Device) -> None:
     result = results_of(cpu, tiny(build=raising(AssertionError()), on_cpu="Triton code"))["tiny"]
     assert isinstance(result, WorkloadUnavailable)
     assert (result.what, result.expected) == ("Triton code", "a CUDA GPU")
@@ -246,14 +246,14 @@ def quadruples(x: torch.Tensor) -> torch.Tensor:
     ],
 )
 def test_groups_never_share_compiled_code(
-    cpu: CpuDevice, builds: list[Callable[[], Any]], compile_: Any, expected: list[str]
+    cpu: Device, builds: list[Callable[[], Any]], compile_: Any, expected: list[str]
 ) -> None:
     workloads = [tiny(module=name, build=build, compile=compile_) for name, build in zip("abcd", builds, strict=False)]
     groups = measure_groups(workloads, cpu, cpu.fingerprint(), QUICK, timed=False)
     assert ["".join(sorted(name[0] for name in group.results)) for group in groups] == expected
 
 
-def test_workload_that_waits_for_its_group_is_built_once_more(cpu: CpuDevice) -> None:
+def test_workload_that_waits_for_its_group_is_built_once_more(cpu: Device) -> None:
     builds: list[str] = []
 
     def build(name: str) -> nn.Module:
@@ -266,7 +266,7 @@ def test_workload_that_waits_for_its_group_is_built_once_more(cpu: CpuDevice) ->
 
 
 @pytest.mark.parametrize("changes_in", [1, 2, 99], ids=["first", "second", "never"])
-def test_recompiles_on_fresh_allocations_are_counted(cpu: CpuDevice, changes_in: int) -> None:
+def test_recompiles_on_fresh_allocations_are_counted(cpu: Device, changes_in: int) -> None:
     turn, said = count(), list[str]()
     workload = tiny(build=lambda: OfTwoMinds(next(turn) != changes_in), compile=CAPTURED)
     counts = measured(cpu, workload, progress=said.append).run.counts
@@ -274,7 +274,7 @@ def test_recompiles_on_fresh_allocations_are_counted(cpu: CpuDevice, changes_in:
     assert said[0] == "tiny-eager-fp32: compiling and profiling"
 
 
-def test_cpu_kernels_add_up_to_the_time_that_is_judged(cpu: CpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_kernels_add_up_to_the_time_that_is_judged(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     def disturbed(subject: Subject, index: int, usual_clock_mhz: int | None) -> Replicate:
         slow = 100.0 if index == 0 else 1.0
         taken = replicate(subject, index, usual_clock_mhz)
@@ -287,7 +287,7 @@ def test_cpu_kernels_add_up_to_the_time_that_is_judged(cpu: CpuDevice, monkeypat
     assert [kernel.device_time_us for kernel in run.kernels] == [5.0]
 
 
-def test_failure_names_the_lines_of_the_user(cpu: CpuDevice) -> None:
+def test_failure_names_the_lines_of_the_user(cpu: Device) -> None:
     def build() -> nn.Module:
         return nn.Linear(-1, 3)
 
@@ -297,7 +297,7 @@ def test_failure_names_the_lines_of_the_user(cpu: CpuDevice) -> None:
     assert raised.value.where == f"{place} in build: return nn.Linear(-1, 3)"
 
 
-def test_keyboard_interrupt_is_no_failure(cpu: CpuDevice) -> None:
+def test_keyboard_interrupt_is_no_failure(cpu: Device) -> None:
     with pytest.raises(KeyboardInterrupt):
         measured(cpu, tiny(build=raising(KeyboardInterrupt())))
 
@@ -317,7 +317,7 @@ def line_of(text: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if line.strip() == text)
 
 
-def test_graph_break_has_line_and_reason(cpu: CpuDevice) -> None:
+def test_graph_break_has_line_and_reason(cpu: Device) -> None:
     run = measured(cpu, tiny(build=Undecided, compile=CAPTURED)).run
     (event,) = run.compile_events
     assert run.counts.graph_breaks == 1
@@ -341,20 +341,20 @@ def test_torch_set_up_restores_numbers_of_the_gpu(monkeypatch: pytest.MonkeyPatc
     assert restored == ([("state of 1", 1)] if initialized else [])
 
 
-def measure(device: CpuDevice, workload: Any) -> None:
+def measure(device: Device, workload: Any) -> None:
     list(measure_groups([workload], device, device.fingerprint(), QUICK, deterministic=True))
 
 
-def time_latency(device: CpuDevice, workload: Any) -> None:
+def time_latency(device: Device, workload: Any) -> None:
     Rounds(workload, device, replicates=1, iterations=1, deterministic=True).time()
 
 
-def compare(device: CpuDevice, workload: Any) -> None:
+def compare(device: Device, workload: Any) -> None:
     compare_with_float64(workload, device, seed=1, deterministic=True)
 
 
 @pytest.mark.parametrize("do", [measure, time_latency, compare])
-def test_everything_measures_in_torch_set_up(cpu: CpuDevice, do: Callable[[CpuDevice, Any], None]) -> None:
+def test_everything_measures_in_torch_set_up(cpu: Device, do: Callable[[Device, Any], None]) -> None:
     seen: set[tuple[bool, bool]] = set()
 
     def build() -> Any:
@@ -373,7 +373,7 @@ def test_everything_measures_in_torch_set_up(cpu: CpuDevice, do: Callable[[CpuDe
 
 @pytest.mark.parametrize(("asked", "is_silent"), [(None, True), ("folder", False)])
 def test_structured_trace_is_silent_unless_asked_for(
-    cpu: CpuDevice,
+    cpu: Device,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     asked: str | None,
@@ -466,7 +466,7 @@ def test_check_refuses_bf16_alone_where_there_is_none(
         recorded_gpu.check(tiny(dtype="bf16"))
 
 
-def test_fingerprint_of_cpu_has_a_name_and_no_gpu(cpu: CpuDevice) -> None:
+def test_fingerprint_of_cpu_has_a_name_and_no_gpu(cpu: Device) -> None:
     fingerprint = cpu.fingerprint()
     assert fingerprint.device == f"CPU {cpu_name()}, {torch.get_num_threads()} threads"
     assert (fingerprint.arch, fingerprint.torch) == ("cpu", str(torch.__version__))

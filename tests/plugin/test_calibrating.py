@@ -50,8 +50,8 @@ def test_calibrate_stores_and_prints_what_was_found(processes: Processes, comman
     assert {tuple(each[:6]) for each, _ in processes.seen[3:]} == {
         (sys.executable, "-m", "pytest", "perf", "-k", "mlp or linear")
     }
-    assert command("calibrate", "--processes", "2", "--", "perf", "--gpus", "x")[0] == 0
-    assert processes.seen[-1][0][3:6] == ["perf", "--gpus", "x"]
+    assert command("calibrate", "--processes", "2", "--", "perf", "--other", "x")[0] == 0
+    assert processes.seen[-1][0][3:6] == ["perf", "--other", "x"]
 
 
 def test_process_has_its_own_caches_and_no_page_of_a_job(
@@ -104,14 +104,6 @@ def test_calibrate_under_ci_needs_force(processes: Processes, command: Command, 
 @pytest.mark.parametrize("arguments", [("--processes", "1"), ("--processes", "many")])
 def test_wrong_argument_is_a_usage_error(command: Command, arguments: tuple[str, ...]) -> None:
     assert command("calibrate", *arguments)[0] == 2
-
-
-def test_gpus_are_split_at_commas_and_require_cuda(processes: Processes, command: Command) -> None:
-    """Without the GPU of that number a process would measure on the CPU, which others of the calibration use."""
-    assert command(*TWO, "--gpus", "0, 1")[0] == 0
-    assert {environment["CUDA_VISIBLE_DEVICES"] for _, environment in processes.seen} <= {"0", "1"}
-    command(*TWO)
-    assert ["cuda" in arguments for arguments, _ in processes.seen] == [True, True, False, False]
 
 
 def add(processes: Processes, command: Command, gpu: str, *options: str, **changes: Any) -> tuple[int, str]:

@@ -6,11 +6,8 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import SimpleQueue
 
 from ..errors import MeasurementError
 from ..results import NAME, Results, read_results
@@ -20,44 +17,19 @@ from .imports import LOADED, Imports
 _SHOWN_LINES = 15  # of the output of a process that failed
 _NO_TESTS = 5  # pytest.ExitCode.NO_TESTS_COLLECTED
 _PATIENCE_S = 5.0  # with a process that is asked to end
-_POLL_S = 0.1
-_running: set[subprocess.Popen[str]] = set()
 _OF_THE_JOB = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
 
 
-def draw(
-    arguments: Sequence[str], *, processes: int, gpus: Sequence[str], progress: Callable[[str], None]
-) -> list[Results]:
+def draw(arguments: Sequence[str], *, processes: int, progress: Callable[[str], None]) -> list[Results]:
     """Run `pytest *arguments` in fresh processes, each with empty compile caches: the autotuner chooses anew in each.
 
-    One process at a time on each of `gpus` (values for CUDA_VISIBLE_DEVICES; none: whatever is visible, one at a time).
     Raises `MeasurementError` if one of them fails: what is left would not be a fair sample.
     """
-    free: SimpleQueue[str | None] = SimpleQueue()
-    for gpu in gpus or (None,):
-        free.put(gpu)
-
-    def run_one(number: int) -> Results:
-        gpu = free.get()
-        try:
-            progress(f"process {number + 1} of {processes}" + ("" if gpu is None else f" on GPU {gpu}"))
-            # Without a GPU that is there, the process would measure a CPU.
-            device = [] if gpu is None else ["--perf-device", "cuda"]
-            return run_process([*arguments, *device], gpu, progress)
-        finally:
-            free.put(gpu)
-
-    with ThreadPoolExecutor(max_workers=max(1, len(gpus))) as pool:
-        futures = [pool.submit(run_one, number) for number in range(processes)]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:  # interrupted, or one of them failed: nobody waits for the others
-            pool.shutdown(wait=False, cancel_futures=True)
-            while not all(future.done() for future in futures):
-                for process in [*_running]:
-                    process.terminate()
-                time.sleep(_POLL_S)
-            raise
+    drawn: list[Results] = []
+    for number in range(1, processes + 1):
+        progress(f"process {number} of {processes}")
+        drawn.append(run_process(arguments, progress))
+    return drawn
 
 
 def compile_caches(folder: str) -> dict[str, str]:
@@ -67,7 +39,6 @@ def compile_caches(folder: str) -> dict[str, str]:
 
 def run_process(
     arguments: Sequence[str],
-    gpu: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
     *,
     folder: Path | None = None,
@@ -78,7 +49,6 @@ def run_process(
     """Run `pytest *arguments` in a fresh process with empty compile caches, which measures and compares nothing.
 
     Args:
-        gpu: for CUDA_VISIBLE_DEVICES; None: whatever is visible.
         folder: of the project, whose code it imports; None: this one, as it is installed.
         packages: folders whose modules come before those that are installed.
         may_fail: whether the tests of what a workload declares may fail.
@@ -95,8 +65,6 @@ def run_process(
         )
         if paths:
             environment["PYTHONPATH"] = os.pathsep.join([*map(str, paths), inherited.get("PYTHONPATH", "")])
-        if gpu is not None:
-            environment["CUDA_VISIBLE_DEVICES"] = gpu
         command = [python, "-m", "pytest", *arguments, "-q", f"--perf-calibrate={own}"]
         output: list[str] = []
         with subprocess.Popen(
@@ -109,7 +77,6 @@ def run_process(
             errors="replace",
         ) as process:
             assert process.stdout is not None
-            _running.add(process)
             try:
                 for line in process.stdout:
                     output.append(line.rstrip())
@@ -122,8 +89,6 @@ def run_process(
                 except subprocess.TimeoutExpired:
                     process.kill()
                 raise
-            finally:
-                _running.discard(process)
         results = own / "latest" / NAME
         if process.returncode == _NO_TESTS:
             raise MeasurementError("no test is selected", next_command=shlex.join(["pytest", *arguments]))

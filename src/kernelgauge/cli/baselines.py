@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from itertools import takewhile
 from operator import attrgetter
@@ -49,8 +49,6 @@ def add_commands(commands: Commands) -> None:
     )
     calibrating = add_command(commands, "calibrate", _calibrate, about, description)
     calibrating.add_argument("--processes", type=_processes, default=10, metavar="N", help="default: 10")
-    gpus = "measure on these in parallel, one process at a time on each; shows how GPUs of one kind differ"
-    calibrating.add_argument("--gpus", default="", metavar="0,1,...", help=gpus)
     saved = f"a results.json, or a folder with one or with folders of them (default: {_RESULTS} of this project)"
     stored = "folder of the baselines (default: the one that the run was compared with)"
     for parser in (reviewing, accepting):
@@ -129,12 +127,11 @@ def _review(options: argparse.Namespace) -> Exit:
 
 def _accept(options: argparse.Namespace) -> Exit:
     from ..baselines.acceptance import Mode, review, select
-    from ..baselines.selection import matcher
     from ..report.baselines import lines_table, plan_table
     from ..report.page import render
 
     _require_force_under_ci(options, "accept")
-    matches = matcher(options.expression)
+    matches = _matcher(options.expression)
     groups = options.group or (*_GROUPS, _NOT_MEASURED)
     several, store, lines = _load(options)
     say(render(lines_table(lines), **terminal()))
@@ -158,6 +155,33 @@ def _accept(options: argparse.Namespace) -> Exit:
         return exit_code
 
 
+def _matcher(expression: str) -> Callable[[str], bool]:
+    """Return whether a workload's id matches `-k` as its tests do in pytest. An empty expression matches all.
+
+    Raises `KernelgaugeError` if the expression is invalid.
+    """
+    if not expression:
+        return bool
+    # Private, and the only implementation there is. Imported here, since pytest takes longer than the command.
+    from _pytest.mark.expression import Expression
+
+    def matches(workload: str) -> bool:
+        name = f"[{workload}]".lower()  # as in the name of its tests
+
+        def is_in(part: str, /) -> bool:  # no keyword arguments: -m takes name(key=value), -k does not
+            return part.lower() in name
+
+        return Expression.compile(expression).evaluate(is_in)  # type: ignore[arg-type]
+
+    try:
+        matches("")  # so that what cannot be evaluated is found before anything is done
+    except Exception as error:  # pytest 8 and 9 have different ones
+        got = printable(f"{expression[:200]!r}: {error}")
+        expected = "as for pytest, for example -k 'mlp and not eager'"
+        raise KernelgaugeError("-k: invalid expression", got=got, expected=expected) from error
+    return matches
+
+
 def _calibrate(options: argparse.Namespace) -> Exit:
     from ..baselines import BaselineStore
     from ..baselines.acceptance import Mode, plan_update
@@ -166,8 +190,7 @@ def _calibrate(options: argparse.Namespace) -> Exit:
     from ..report.page import render
 
     _require_force_under_ci(options, "calibrate")
-    gpus = [gpu.strip() for gpu in options.gpus.split(",") if gpu.strip()]
-    measured = draw(options.pytest_arguments, processes=options.processes, gpus=gpus, progress=note)
+    measured = draw(options.pytest_arguments, processes=options.processes, progress=note)
     store = BaselineStore(Path(measured[0].baselines))
     with nullcontext() if options.dry_run else store.locked():
         plans, refused = plan_update(measured, store, Mode.ADD if options.add else Mode.CALIBRATE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import tempfile
 import time
@@ -11,7 +10,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from hashlib import sha256
 from importlib import metadata
 from itertools import pairwise, product
 from pathlib import Path
@@ -29,7 +27,7 @@ from ..judge.timing import ProcessTime, at_shared_speed, on_same_host
 from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks, with_name
 from ..judge.verdict import STRUCTURE, Status, Verdict
 from ..results import Results, WorkloadResult
-from ..results.files import temporary_folder, write_atomically
+from ..results.files import temporary_folder
 from ..run import Run, Timer, observe
 from . import Exit, note, revisions, say
 
@@ -43,7 +41,6 @@ _COMMIT = "%H%n%h %s%ncommit   %H%nauthor   %an <%ae>%ndate     %aI%nsubject  %s
 class _State:
     """A commit, or a set of packages, and what was measured of it."""
 
-    name: str  # of its files, by a digest
     shown: str  # in one line
     change: str  # what it changes, for the answer
     run_process: Callable[[Sequence[str]], Results]  # of pytest, with these arguments
@@ -89,7 +86,7 @@ def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     commits = [revisions.git("show", "--no-patch", *form, good), *later.strip("\0").split("\0")]
     parts = (each.split("\n", 2) for each in commits)
     path = {good, *descendants}
-    return [_State(name, shown, change, partial(run, name)) for name, shown, change in parts if name in path]
+    return [_State(shown, change, partial(run, name)) for name, shown, change in parts if name in path]
 
 
 # -- packages ---------------------------------------------------------------------------------------------------------------
@@ -115,7 +112,7 @@ def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
 
     def state(shown: str, change: str) -> _State:
         wanted = [each for each in packages.values() if each]
-        return _State(" ".join([shown, *wanted]), shown, f"package  {change}", partial(run, wanted))
+        return _State(shown, f"package  {change}", partial(run, wanted))
 
     packages = {name: lists[0].get(name) for name in sorted(differ)}
     states = [state("good", "")]
@@ -163,14 +160,7 @@ class _Search:
     def __init__(self, states: list[_State], options: argparse.Namespace) -> None:
         self._states, self._options, self._started = states, options, time.monotonic()
         self._ends = self._good, self._bad = states[0], states[-1]
-        question = {name: getattr(options, name) for name in ("workload", "suite", "pytest_arguments")}
-        question |= {"good": self._good.name, "bad": self._bad.name}
-        self._folder: Path = options.state / _digest(json.dumps(question))
-        for state in states:
-            for file in sorted(self._folder.glob(f"{_digest(state.name)}-*.json")):
-                with suppress(msgspec.DecodeError):  # it is measured again
-                    state.workloads.append(msgspec.json.decode(file.read_bytes(), type=WorkloadResult))
-        self._used = sum(len(state.workloads) for state in states)  # processes
+        self._used = 0  # processes
 
     def conclude(self) -> Exit:
         """Search, and print the answer."""
@@ -192,7 +182,7 @@ class _Search:
         else:
             _say("nothing to bisect: the ends do not differ")
         ends = sum(len(end.workloads) for end in self._ends)
-        _say(f"{self._used} processes, {ends} of them of the ends   state: {self._folder}")
+        _say(f"{self._used} processes, {ends} of them of the ends")
         return Exit.YES if is_found else Exit.NO
 
     # -- measure
@@ -229,7 +219,7 @@ class _Search:
         self._used += 1
         note(f"process {self._used}: {state.shown}")
         try:
-            workload = self._measured(state, selection, timer)
+            state.workloads.append(self._measured(state, selection, timer))
         except MeasurementError as error:
             failed = error.got or error.what
             if state in self._ends:
@@ -239,10 +229,6 @@ class _Search:
             note(f"  it fails: {failed.splitlines()[-1].strip()}")
             self._measure(self._good, *selection, timer=timer)
             state.failure = failed.splitlines()[-1].strip()
-            return
-        name = f"{_digest(state.name)}-{time.time_ns()}.json"
-        write_atomically(self._folder / name, msgspec.json.encode(workload))
-        state.workloads.append(workload)
 
     def _measured(self, state: _State, selection: Sequence[str], timer: Timer | None) -> WorkloadResult:
         """Run one process. Raises `MeasurementError` if it fails, and `KernelgaugeError` if no other one would do better."""
@@ -264,8 +250,8 @@ class _Search:
         earlier = self._good.runs[0] if self._good.runs else run
         environment = compare(earlier.fingerprint, run.fingerprint, without=SET_BY_CODE)
         if earlier.place != run.place or not (environment.identical or self._options.packages):
-            what, got = "what was measured earlier is of another machine or environment", f"{run.place}; {environment}"
-            raise KernelgaugeError(what, got=got, expected=earlier.place, next_command=f"rm -r {self._folder}")
+            what = "the processes measure on different machines or in different environments"
+            raise KernelgaugeError(what, got=f"{run.place}; {environment}", expected=earlier.place)
         # How often something recompiles depends on how long it was measured: whether it does is what counts.
         counts = msgspec.structs.replace(run.counts, recompiles=min(1, run.counts.recompiles))
         run = msgspec.structs.replace(run, counts=counts, ops=())  # which nobody reads here
@@ -366,10 +352,6 @@ def _followed(verdicts: Sequence[Verdict], undecided: Sequence[str] = ()) -> Tim
         if verdict.status is change:
             return timer
     return None
-
-
-def _digest(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:12]
 
 
 def _structure(before: Run, after: Run) -> Verdict:

@@ -17,7 +17,6 @@ from ..errors import KernelgaugeError, MeasurementError, printable
 from ..results.files import temporary_folder
 from . import Commands, Exit
 
-_STATE = Path("reports", "bisect")
 _SHOWN_LINES = 15  # of a program that failed
 
 
@@ -34,7 +33,9 @@ def add_commands(commands: Commands) -> None:
     add("base", metavar="BASE", help="a revision of git, for example main or HEAD~1")
     add("head", metavar="HEAD", nargs="?", help="another one (default: the working tree as it is)")
     add("-k", dest="expression", metavar="EXPRESSION", help="as in pytest, for example 'mlp and not eager'")
-    add("--base-python", type=_program, default=sys.executable, metavar="PATH", help="the interpreter for BASE")
+    # Called in another folder. Links stay: one is what a venv is.
+    program = lambda name: os.path.abspath(shutil.which(name) or name)  # noqa: E731
+    add("--base-python", type=program, default=sys.executable, metavar="PATH", help="the interpreter for BASE")
     packages = "install this package for BASE alone, without what it depends on; several times for several packages"
     add("--with", dest="packages", action="append", default=[], metavar="PACKAGE==VERSION", help=packages)
 
@@ -42,8 +43,7 @@ def add_commands(commands: Commands) -> None:
         "bisect",
         help="find the commit or the package that changed a workload",
         description="Measure revisions between a good and a bad one until one change is the cause, each in a fresh process "
-        "and a git worktree of its own, with the suite of the bad one. The same command goes on where it was interrupted. "
-        "Arguments after -- go to pytest.",
+        "and a git worktree of its own, with the suite of the bad one. Arguments after -- go to pytest.",
         epilog="Exits with 1 if the cause was not found, and 2 if it could not be looked for.",
         allow_abbrev=False,
     )
@@ -53,7 +53,6 @@ def add_commands(commands: Commands) -> None:
     lists = "outputs of 'pip freeze' instead of revisions, from good to bad: one package after the other is installed as in "
     add("--packages", nargs="+", default=[], type=Path, metavar="LIST", help=lists + "the next list")
     add("-k", dest="workload", required=True, metavar="WORKLOAD", help="its id, or as in pytest")
-    add("--state", type=Path, default=_STATE, metavar="DIR", help=f"of what was measured so far (default: {_STATE})")
 
     for parser, command, most, counted in (
         (comparing, "compare", 12, "of each side"),
@@ -77,11 +76,6 @@ def _at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], flo
         return value
 
     return number
-
-
-def _program(name: str) -> str:
-    """Return the absolute path of a program: it is called in another folder. Links stay: one is what a venv is."""
-    return os.path.abspath(shutil.which(name) or name)
 
 
 def _run(command: str, options: argparse.Namespace) -> Exit:

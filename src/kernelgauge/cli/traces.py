@@ -190,10 +190,6 @@ def _publish(options: argparse.Namespace) -> Exit:
     say(printable_url(f"{len(files)} {'file' if len(files) == 1 else 'files'} -> {options.destination}"))
     for key in files:
         if url is not None and (key.endswith(".json.gz") or source.is_file()):
-            say(_perfetto_link(f"{url.rstrip('/')}/{quote(key)}"))
+            address = f"{url.rstrip('/')}/{quote(key)}"
+            say(f"{PERFETTO_UI}/#!/?url={quote(address, safe=':/')}")  # the page decodes `url` once
     return Exit.YES
-
-
-def _perfetto_link(url: str) -> str:
-    """Return the address at which the Perfetto UI opens a trace. The page decodes `url` once."""
-    return f"{PERFETTO_UI}/#!/?url={quote(url, safe=':/')}"

@@ -440,12 +440,13 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             next_command=f"git checkout {'--theirs ' if conflict else ''}-- {where}   "
             "(or delete it and record again with --perf-update)",
         ) from error
-    return replace(baseline, entries=tuple(map(_with_current_kinds, baseline.entries)))
-
-
-def _with_current_kinds(entry: Entry) -> Entry:
-    kernels = (replace(each, identity=with_current_kind(each.identity)) for each in entry.kernels)
-    return replace(entry, kernels=tuple(kernels))
+    entries = (
+        replace(
+            entry, kernels=tuple(replace(each, identity=with_current_kind(each.identity)) for each in entry.kernels)
+        )
+        for entry in baseline.entries
+    )
+    return replace(baseline, entries=tuple(entries))
 
 
 def _refuse_contradictions(baseline: Baseline, workload: str) -> None:

@@ -132,9 +132,12 @@ def find_trace_causes(before: Summary, after: Summary, found: Iterable[Differenc
     waits_us = [sum(each.duration_us for each in side.calls if each.is_synchronization) for side in (old, new)]
     lost_us = max(idle_us[1] - idle_us[0], waits_us[1] - waits_us[0])
     causes = [each.cause(frozenset(), is_timed=True) for each in (*changes, *calls)]
-    old_dtype, new_dtype = (_usual_dtype([*map(_launch_of, side.kernels)]) for side in (before, after))
-    if old_dtype and new_dtype and old_dtype != new_dtype:
-        causes.append(Cause(f"{old_dtype} -> {new_dtype} in most kernels", explains=True))
+    dtypes: list[str] = []  # that more than half of the launches of a side work in
+    for side in (before, after):
+        counts = Counter(dtype for each in side.kernels for dtype in set(_dtypes(_launch_of(each))))
+        dtypes += [dtype for dtype, count in counts.most_common(1) if 2 * count > len(side.kernels)]
+    if len(set(dtypes)) > 1:
+        causes.append(Cause(f"{' -> '.join(dtypes)} in most kernels", explains=True))
     return order_causes(replace(each, weight_us=lost_us) if each.waits else each for each in causes)
 
 
@@ -354,12 +357,6 @@ def _dtypes(launch: _Launch) -> Iterator[str]:
         yield launch.identity.decoded.dtype
     names = (each.partition("[")[0] for each in launch.inputs)
     yield from (name for name in names if _FLOAT.fullmatch(name))
-
-
-def _usual_dtype(launches: Sequence[_Launch]) -> str:
-    """Return the dtype that more than half of the launches work in; empty if none is."""
-    counts = Counter(dtype for each in launches for dtype in set(_dtypes(each)))
-    return next((dtype for dtype, count in counts.most_common(1) if 2 * count > len(launches)), "")
 
 
 def _change_of(old: AbstractSet[str], new: AbstractSet[str]) -> str:

@@ -125,7 +125,13 @@ def review_run(
     if is_wrong and group is Group.SAME_SPEED:  # nobody knows it
         group = Group.SPEED
     evidence = tuple(_evidence(old, planned, judge_structure(run, old), times))
-    doubts = [*doubts, *_host_doubts(old, new), *(() if is_fresh else _file_doubts(old, new, group, times))]
+    doubts = [*doubts, *_host_doubts(old, new)]
+    if not is_fresh:
+        if old.recorded is not None and new.recorded is not None and new.recorded.at < old.recorded.at:  # both in UTC
+            then = old.recorded.at
+            doubts.append(f"older than the baseline: measured {new.recorded.at}, and that was recorded {then}")
+        if group is not Group.KERNELS:  # a time of other kernels need not agree with the stored one
+            doubts += [each.headline for each in times if each.status is Status.UNDECIDED]
     if planned is None and new.entries[0].processes[0] in _processes(old):  # to be judged against itself is nothing
         group, evidence, doubts = Group.SAME_SPEED, (Reason("file", "accepted already"),), []
     environment = (*comparison.foreign, *comparison.moved)
@@ -226,13 +232,6 @@ def _host_doubts(old: Baseline, new: Baseline) -> Iterator[str]:
 
 def _control_us(process: Process) -> float:
     return max((each.control_us or 0.0 for each in process.timers.values()), default=0.0)
-
-
-def _file_doubts(old: Baseline, new: Baseline, group: Group, times: Sequence[Verdict]) -> Iterator[str]:
-    if old.recorded is not None and new.recorded is not None and new.recorded.at < old.recorded.at:  # both in UTC
-        yield f"older than the baseline: measured {new.recorded.at}, and that was recorded {old.recorded.at}"
-    if group is not Group.KERNELS:  # a time of other kernels need not agree with the stored one
-        yield from (each.headline for each in times if each.status is Status.UNDECIDED)
 
 
 def with_runs(

@@ -206,7 +206,10 @@ def decide(
         expected, unknown = _expected_of_unknown_gpu(before, after, prior, kernels)
         variances = [Variance(run, process.dof), unknown]
     moves = _reference_moves(same, after) if same else None
-    machine = _machine_shift(moves, prior.gate) if moves and not after.is_host_clock else 0.0
+    machine = 0.0
+    if moves and not after.is_host_clock:  # the larger move of the reference kernels: all of it from twice the gate on
+        largest = max(moves.values(), key=abs)
+        machine = math.copysign(max(0.0, min(abs(largest), 2 * (abs(largest) - prior.gate))), largest)
     delta = after.logarithm - expected
     before_us = after.observation.mean_us / math.exp(delta)
     if after.is_by_host:  # compared at equal host speed, and shown as measured
@@ -384,12 +387,6 @@ def _reference_moves(before: Sequence[ProcessTime], after: ProcessTime) -> dict[
         for name, time_us in after.references_us.items()
         if all(name in each.references_us for each in before)
     }
-
-
-def _machine_shift(moves: Mapping[str, float], gate: float) -> float:
-    """Return the larger move of the reference kernels: none within the gate, all of it from twice the gate on."""
-    largest = max(moves.values(), key=abs)
-    return math.copysign(max(0.0, min(abs(largest), 2 * (abs(largest) - gate))), largest)
 
 
 def _expected_of_unknown_gpu(

@@ -108,7 +108,9 @@ def _events() -> Iterator[CompileEvent]:
             yield _event("graph break", reason, *place)
     for code, failures in getattr(_dynamo, "guard_failures", {}).items():
         # The guard of the newest compilation comes first: it is the one that keeps failing.
-        for text in sorted(map(str, failures), key=_number_of_entry, reverse=True):
+        # Its number is 3 in ``0/3: self.calls == 3``.
+        numbers = {text: re.match(r"\d+/(\d+): ", text) for text in map(str, failures)}
+        for text, _ in sorted(numbers.items(), key=lambda each: int(each[1][1]) if each[1] else 0, reverse=True):
             yield _event("recompile", _guard(text), *_place(text, code.co_filename, code.co_firstlineno))
 
 
@@ -122,12 +124,6 @@ def _place(failure: str, file: str | None, line: int | None) -> tuple[str, int] 
     """Return the line that a failed guard names, else the function that was compiled again."""
     named = _frames(failure)
     return named[-1][:2] if named else (file, line or 0) if file else ()
-
-
-def _number_of_entry(failure: str) -> int:
-    """Return the number of a compilation from its failed guard: 3 of ``0/3: self.calls == 3``."""
-    found = re.match(r"\d+/(\d+): ", failure)
-    return int(found[1]) if found else 0
 
 
 def _event(kind: _Kind, reason: str, file: str = "", number: int | None = None) -> CompileEvent:

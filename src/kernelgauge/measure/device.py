@@ -188,9 +188,6 @@ class Device:
         return Fingerprint(**fields)
 
 
-CpuDevice = Device
-
-
 def cpu_name() -> str:
     """Return the processor's name as the system gives it."""
     cpuinfo = Path("/proc/cpuinfo")

@@ -84,9 +84,7 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
         function = module if workload.compile is None else torch.compile(module, **workload.compile)
     positional, keywords = arguments
     leaves = [tensor for tensor in inputs_of(arguments).values() if tensor.requires_grad]
-
-    def forward_and_backward() -> None:
-        torch.autograd.backward(total_of(function(*positional, **keywords)))
+    forward = partial(function, *positional, **keywords)
 
     def clear_gradients() -> None:
         """Else the second call would add to the first one's: other kernels than in a training step."""
@@ -98,7 +96,7 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
     is_forward = workload.pass_ == "forward"
     return Instance(
         workload=workload,
-        call=(lambda: function(*positional, **keywords)) if is_forward else forward_and_backward,
+        call=forward if is_forward else lambda: torch.autograd.backward(total_of(forward())),
         prepare=(lambda: None) if is_forward else clear_gradients,
         module=module,
         function=function,

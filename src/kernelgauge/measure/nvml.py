@@ -182,6 +182,8 @@ class Monitor:
         """
         milliwatts = self._ask("nvmlDeviceGetPowerUsage")
         others, pid, used = self._others() if processes else (None, 0, None)
+        counters = self._ask("nvmlDeviceGetFieldValues", list(_COUNTERS.values())) if processes else None
+        counted = zip(_COUNTERS, counters or (), strict=False)
         return Reading(
             sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", _SM_CLOCK),
             event_reasons=self._ask("nvmlDeviceGetCurrentClocksEventReasons"),
@@ -190,16 +192,11 @@ class Monitor:
             other_processes=others,
             other_pid=pid,
             other_utilization_percent=used,
-            throttled_ns=self._throttled_ns() if processes else None,
+            throttled_ns={cause: int(each.value.ullVal) for cause, each in counted if each.nvmlReturn == 0} or None,
         )
 
     def _ask(self, query: str, *arguments: Any, **how: Any) -> Any:
         return _ask(self._pynvml, query, self._handle, *arguments, **how)
-
-    def _throttled_ns(self) -> dict[str, int] | None:
-        values = self._ask("nvmlDeviceGetFieldValues", list(_COUNTERS.values())) or ()
-        counted = zip(_COUNTERS, values, strict=False)
-        return {cause: int(value.value.ullVal) for cause, value in counted if value.nvmlReturn == 0} or None
 
     def _others(self) -> tuple[int | None, int, int | None]:
         """Return how many processes are not ours, the pid of the busiest, and the percentage of the SMs that it uses."""

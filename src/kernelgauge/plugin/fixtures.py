@@ -38,10 +38,9 @@ def sibling(kernelgauge_test: WorkloadTest) -> Sibling:
     session, workload = kernelgauge_test.session, kernelgauge_test.workload
     name = kernelgauge_test.item.name.partition("[")[0]  # its failure is no verdict on this workload's own run
 
-    def sibling_run(**fields: object) -> Run:
-        return kernelgauge_test.ask(lambda: session.run(session.suites.sibling(workload, **fields)), subject=name)
-
-    return sibling_run
+    return lambda **fields: kernelgauge_test.ask(
+        lambda: session.run(session.suites.sibling(workload, **fields)), subject=name
+    )
 
 
 @pytest.fixture

@@ -104,7 +104,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             raise ours.suites.error
         if ours.options.worker:  # its controller knows no suite
             ours.require_workloads()
-        if workloads and _runs_tests(config):
+        # Else the results of an earlier run stay. pytest calls our hook in a `finally`: an expression of -k may be wrong.
+        shows_fixtures = config.option.showfixtures or config.option.show_fixtures_per_test
+        runs_none = (
+            config.option.collectonly or config.option.setuponly or shows_fixtures
+        )  # --setup-plan sets setuponly
+        if workloads and not (runs_none or sys.exc_info()[0] is not None):
             ours.selected = workloads
             ours.is_timed = any(item.get_closest_marker("timing") for item in session.items if workload_of(item))
             if ours.options.worker:
@@ -113,14 +118,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 prepare_worker(ours)
             ours.prepare()
             ours.artifacts.empty()
-
-
-def _runs_tests(config: pytest.Config) -> bool:
-    """Whether tests follow the collection. If not, the results of an earlier run stay."""
-    failed = sys.exc_info()[0] is not None  # pytest calls our hook in a `finally`: an expression of -k may be wrong
-    options = config.option
-    shows_fixtures = options.showfixtures or options.show_fixtures_per_test
-    return not (failed or options.collectonly or options.setuponly or shows_fixtures)  # --setup-plan sets setuponly
 
 
 # -- how they end -----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from ..judge.verdict import DECLARED, MEASUREMENT, NUMERICS, REASON_WIDTH, STRUC
 from ..measure.nvml import digest_of, visible_gpus
 from ..measure.settings import Settings
 from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, revision
-from ..results.files import FolderLock, GpuLock, open_location
+from ..results.files import GpuLock, folder_lock, open_location
 from ..run import Fingerprint, Run, Sample, Timer
 from ..workload import Workload
 from .options import Options
@@ -75,7 +75,7 @@ class Session:
         self._started = datetime.now(timezone.utc)
         self._commit: str | None = None
         self._gpu_lock = GpuLock()
-        self._folder_lock = FolderLock(options.reports)
+        self._folder_lock = folder_lock(options.reports)
         self._measured: dict[str, Result] = {}
         self._confirmed: dict[str, KernelgaugeError | None] = {}  # latencies: why one could not be; None: it was
         self._verdicts: dict[tuple[str, str], Verdict] = {}  # by workload and subject

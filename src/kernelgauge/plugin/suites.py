@@ -148,7 +148,12 @@ class Suites:
         Workloads are measured in the order of their tests, and what a GPU did before shows in a time (docs/measuring.md).
         A CPU runs none that needs a GPU. With ``--perf-strict`` a workload that cannot run there is selected, and fails.
         """
-        selected = [item for item in items if not (_needs_gpu(item, self.options) and self.options.is_on_cpu)]
+        selected = [
+            item
+            for item in items
+            if not ((workload := workload_of(item)) and self.options.is_on_cpu)
+            or not (item.get_closest_marker("gpu") or (isinstance(workload.on_cpu, str) and not self.options.strict))
+        ]
         if self.options.calibrating:
             selected = [item for item in selected if _calibrates(item)]
         # Every machine and every worker divides the suite alike; the first one runs all other tests.
@@ -203,13 +208,6 @@ def group_of(workload: Workload) -> str:
 
 def is_of_ratios(test: pytest.Item | pytest.Metafunc) -> bool:
     return "kernelgauge_ratio" in getattr(test, "fixturenames", ())
-
-
-def _needs_gpu(item: pytest.Item, options: Options) -> bool:
-    workload = workload_of(item)
-    if workload is None:
-        return False
-    return item.get_closest_marker("gpu") is not None or (isinstance(workload.on_cpu, str) and not options.strict)
 
 
 def _calibrates(item: pytest.Item) -> bool:

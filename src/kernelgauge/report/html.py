@@ -97,9 +97,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(
-        clip=_clip, lines=_lines, css=_class_name, value=_value, shell=shlex.join, us=us, percent=percent
-    )
+    made.filters.update(clip=_clip, lines=_lines, value=_value, shell=shlex.join, us=us, percent=percent)
+    # A status or a kind of kernel as part of a class: one word, whatever it was.
+    made.filters.update(css=lambda text: re.sub(r"[^a-z0-9-]", "-", text.lower())[:40])
     made.filters.update(conditions=conditions_text, configuration=configuration_text)
     # The newline stands between lines that are untrusted themselves.
     made.globals.update(counted=counted, describe=describe, newline=Markup("\n"))
@@ -131,11 +131,6 @@ def _clip(text: str, longest: int = _LONGEST_NAME) -> str:
 
 def _lines(text: str) -> list[str]:
     return _clip(text.strip("\n"), _LONGEST_TEXT).splitlines()
-
-
-def _class_name(text: str) -> str:
-    """Return a status or a kind of kernel as part of a class: one word, whatever it was."""
-    return re.sub(r"[^a-z0-9-]", "-", text.lower())[:40]
 
 
 def _value(value: object) -> str:
@@ -195,7 +190,11 @@ class _Workload(Row):
         for old_kernel, kernel in align(stored, run.kernels):
             origin = next(before, None) if old_kernel is not None else None
             origin = next(after, None) if kernel is not None else origin
-            found.append(_Launch(old_kernel, kernel, _mark(old_kernel, kernel), origin))
+            if old_kernel is None or kernel is None:
+                mark = "new" if old_kernel is None else "gone"
+            else:
+                mark = "other configuration" if configuration_change(old_kernel.identity, kernel.identity) else ""
+            found.append(_Launch(old_kernel, kernel, mark, origin))
         return found
 
 
@@ -208,9 +207,3 @@ def _workloads(shown: Sequence[Results]) -> list[_Workload]:
             found.append(_Workload(result, f"w{len(found)}-{slug(result.id)}", tests, is_beside=one is shown[0]))
     places = {status: place for place, status in enumerate((*WORST_FIRST, None))}
     return sorted(found, key=lambda each: places[each.result.status])
-
-
-def _mark(before: KernelRecord | None, after: KernelRecord | None) -> str:
-    if before is None or after is None:
-        return "new" if before is None else "gone"
-    return "other configuration" if configuration_change(before.identity, after.identity) else ""

@@ -288,13 +288,17 @@ def compare_page(comparison: TraceComparison, *, names: tuple[str, str], top: in
         *_time_changes(comparison),
         *_caveats(comparison),
     )
-    return [
+    sections = [
         Section(lines=(head, *conclusion(comparison))),
         Section(lines=notes),
         Section(grid=_change_table(comparison, top=top)),
-        *_module_table(comparison, top=top),
-        Section("host", tuple(_host_changes(comparison.host))),
     ]
+    if rows := _modules(comparison):
+        total = comparison.before.device_time_us
+        cells = tuple((cut(name), *_change_cells(before, after, total)) for name, before, after in rows[:top])
+        left = (f"{top} of {len(rows)} modules, the largest changes first.",) if len(rows) > top else ()
+        sections.append(Section("by module", left, Grid((Column("module"), *_CHANGES), cells)))
+    return [*sections, Section("host", tuple(_host_changes(comparison.host)))]
 
 
 def _time_changes(comparison: TraceComparison) -> Iterator[str]:
@@ -384,13 +388,6 @@ def _modules(comparison: TraceComparison) -> list[tuple[str, float | None, float
     old, new = ({each.title: each.device_time_us for each in side.groups("module")} for side in comparison.sides)
     names = sorted(dict.fromkeys([*old, *new]), key=lambda name: -abs(new.get(name, 0.0) - old.get(name, 0.0)))
     return [(name, old.get(name), new.get(name)) for name in names]
-
-
-def _module_table(comparison: TraceComparison, *, top: int) -> list[Section]:
-    rows, total = _modules(comparison), comparison.before.device_time_us
-    cells = tuple((cut(name), *_change_cells(before, after, total)) for name, before, after in rows[:top])
-    left = (f"{top} of {len(rows)} modules, the largest changes first.",) if len(rows) > top else ()
-    return [Section("by module", left, Grid((Column("module"), *_CHANGES), cells))] if rows else []
 
 
 def _signed(value_us: float) -> str:

@@ -227,10 +227,8 @@ class GpuLock:
             self._lock.release()
 
 
-class FolderLock(Lock):
-    """On a folder of reports: two runs that write there at once would mix what they found."""
-
-    def __init__(self, folder: Path, *, patience_s: float = _PATIENCE_S) -> None:
-        elsewhere = "pytest perf -o kernelgauge_reports=DIR   (writes elsewhere)"
-        reason = f"another run writes to {folder}; -o kernelgauge_reports=DIR writes elsewhere"
-        super().__init__(folder / ".lock", reason, elsewhere=elsewhere, patience_s=patience_s)
+def folder_lock(folder: Path, *, patience_s: float = _PATIENCE_S) -> Lock:
+    """Return the lock on a folder of reports: two runs that write there at once would mix what they found."""
+    elsewhere = "pytest perf -o kernelgauge_reports=DIR   (writes elsewhere)"
+    reason = f"another run writes to {folder}; -o kernelgauge_reports=DIR writes elsewhere"
+    return Lock(folder / ".lock", reason, elsewhere=elsewhere, patience_s=patience_s)

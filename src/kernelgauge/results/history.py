@@ -43,22 +43,21 @@ def add_to_history(results: Results, location: str) -> str:
     if results.started.year < _FIRST_YEAR:
         expected = "when the run started, as ISO 8601: 2026-11-23T02:17:00+00:00"
         raise ResultsError("invalid timestamp", got=printable(results.started_at), expected=expected)
-    kept = msgspec.structs.replace(results, workloads=tuple(map(_without_details, results.workloads)), tests=())
+    # Without what explains a night and no trend needs (ops, lines of code, the baseline), which is most of the file.
+    workloads: list[WorkloadResult] = []
+    for workload in results.workloads:
+        if (run := workload.run) is not None:
+            kernels = tuple(msgspec.structs.replace(each, inputs=()) for each in run.kernels)
+            own = (run.workload, run.fingerprint, kernels, run.counts, run.samples, run.gpu, run.host, run.controls)
+            run = Run(*own, conditions=run.conditions, incomplete=run.incomplete)
+        workloads.append(msgspec.structs.replace(workload, run=run, baseline=None))
+    kept = msgspec.structs.replace(results, workloads=tuple(workloads), tests=())
     content = msgspec.json.encode(kept) + b"\n"
     slug = re.sub(r"[^a-z0-9]", "", (results.gpu or "").lower())[:40]
     machine = slug or ("cpu" if results.fingerprint is not None and results.fingerprint.arch == "cpu" else "unknown")
     key = f"{results.started:%Y/%m/%Y%m%dT%H%M%SZ}-{machine}-{_digest(content)}.json"
     put_files(location, [(key, content)])
     return key
-
-
-def _without_details(workload: WorkloadResult) -> WorkloadResult:
-    """Leave out what explains a night and no trend needs: ops, lines of code, the baseline. It is most of the file."""
-    if (run := workload.run) is not None:
-        kernels = tuple(msgspec.structs.replace(each, inputs=()) for each in run.kernels)
-        kept = (run.workload, run.fingerprint, kernels, run.counts, run.samples, run.gpu, run.host, run.controls)
-        run = Run(*kept, conditions=run.conditions, incomplete=run.incomplete)
-    return msgspec.structs.replace(workload, run=run, baseline=None)
 
 
 def _digest(content: bytes) -> str:

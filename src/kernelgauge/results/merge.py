@@ -50,9 +50,13 @@ def join(parts: Sequence[Results]) -> Results:
     for suite, names in (item for part in parts for item in part.declared.items()):
         declared[suite] = _once((*declared.get(suite, ()), *names))
     order = {name: place for place, name in enumerate(name for names in declared.values() for name in names)}
+    ranks = {status: rank for rank, status in enumerate((*WORST_FIRST, None))}
     workloads: dict[str, WorkloadResult] = {}
     for new in (workload for part in parts for workload in part.workloads):
-        workloads[new.id] = _join_workload(workloads[new.id], new) if new.id in workloads else new
+        old = workloads.get(new.id, new)
+        verdicts = sorted(_once((*old.verdicts, *new.verdicts)), key=lambda each: ranks[each.status])
+        worst = min(new, old, key=lambda each: (each.run is None, ranks[each.status]))
+        workloads[new.id] = msgspec.structs.replace(worst, verdicts=tuple(verdicts))
     gpus = {part.gpu for part in parts if part.fingerprint is not None}
     shards = sorted(_shards(*parts) - _shards(first))
     return msgspec.structs.replace(
@@ -72,13 +76,6 @@ def join(parts: Sequence[Results]) -> Results:
         comparisons=max(part.comparisons for part in parts),
         declared=declared,
     )
-
-
-def _join_workload(old: WorkloadResult, new: WorkloadResult) -> WorkloadResult:
-    ranks = {status: rank for rank, status in enumerate((*WORST_FIRST, None))}
-    verdicts = sorted(_once((*old.verdicts, *new.verdicts)), key=lambda each: ranks[each.status])
-    worst = min(new, old, key=lambda each: (each.run is None, ranks[each.status]))
-    return msgspec.structs.replace(worst, verdicts=tuple(verdicts))
 
 
 def _once(items: Iterable[_T]) -> tuple[_T, ...]:

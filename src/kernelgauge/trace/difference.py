@@ -226,14 +226,11 @@ def differences(before: Sequence[LaneKernel], after: Sequence[LaneKernel]) -> tu
     talks = [each.what is What.SAME and each.before[0].kind == Kind.COMMUNICATION.value for each in joined]
     others = [abs(each.delta_us) for each, is_talk in zip(joined, talks, strict=True) if not is_talk]
     if abs(sum(compress((each.delta_us for each in joined), talks))) > max(others, default=0.0):
-        joined = [_retimed(each) if is_talk else each for each, is_talk in zip(joined, talks, strict=True)]
+        for place, each in enumerate(joined):
+            # By more than a kernel moves between two processes.
+            if talks[place] and abs(each.delta_us) > max(_SEEN_US * len(each.before), _SEEN * each.before_us):
+                joined[place] = replace(each, what=What.SLOWER if each.delta_us > 0 else What.FASTER)
     return tuple(joined)
-
-
-def _retimed(each: Difference) -> Difference:
-    """Call launches slower or faster that moved by more than a kernel does between two processes."""
-    is_moved = abs(each.delta_us) > max(_SEEN_US * len(each.before), _SEEN * each.before_us)
-    return replace(each, what=What.SLOWER if each.delta_us > 0 else What.FASTER) if is_moved else each
 
 
 def _joined(found: Iterable[Difference]) -> Iterator[Difference]:

@@ -106,7 +106,7 @@ def decode(raw: str) -> KernelName:
         if match:
             fields: dict[str, Any] = {"kind": rule.kind, "backend": rule.backend, "short": name.text}
             fields |= {"ops": (rule.op,)} if rule.op else {}
-            fields |= _DETAILS[rule.details](name, match)
+            fields |= _DETAILS[rule.details](name, match) if rule.details != "whole" else {}
             return KernelName(**{**fields, "raw": raw, "short": _clip(fields["short"])})
     return KernelName(raw, Kind.OTHER, "other", _clip(_base_name(name)))
 
@@ -215,10 +215,6 @@ def _snake_case(text: str) -> str:
 
 _Match = re.Match[str]
 _Fields = dict[str, Any]
-
-
-def _whole(_name: _Parsed, _match: _Match) -> _Fields:
-    return {}
 
 
 def _cpp(name: _Parsed, match: _Match) -> _Fields:
@@ -382,7 +378,5 @@ def _triton(name: _Parsed, _: _Match) -> _Fields:
     return {"kind": kind_of_words(name.text), "ops": (op,) if op else ()}
 
 
-_READERS = (
-    _whole, _cpp, _splitk_reduce, _inductor, _tokens, _nvjet, _tensile, _cutlass3, _nccl, _functor, _triton,
-)  # fmt: skip
+_READERS = _cpp, _splitk_reduce, _inductor, _tokens, _nvjet, _tensile, _cutlass3, _nccl, _functor, _triton
 _DETAILS = {reader.__name__.removeprefix("_"): reader for reader in _READERS}

@@ -69,7 +69,10 @@ def computing_ops(window: Window) -> list[Op]:
     hiding: set[int] = set()  # ids of ops in which nothing counts: they are counted already, or compute nothing
     for op, around in _nested(window.ops):
         is_hidden = bool(around) and id(around[-1]) in hiding
-        if is_hidden or not _only_wraps(op.name):
+        only_wraps = op.name in COMPOSITE_OPS or op.name.startswith((*_COMPILE_PREFIXES, *_AUTOGRAD_PREFIXES))
+        # "MmBackward0" and "LigerGELUMulFunction" wrap the ops they call; a generated C++ kernel does not.
+        is_generated = "cpp_" in op.name or "triton_" in op.name or _CPP_TEMPLATE.fullmatch(op.name)
+        if is_hidden or not (only_wraps or not ("::" in op.name or is_generated)):
             hiding.add(id(op))
             if not (is_hidden or op.name in METADATA_OPS or op.name in ALLOCATION_OPS):
                 found.append(op)
@@ -85,13 +88,6 @@ def _nested(rows: Iterable[Op]) -> Iterator[tuple[Op, list[Op]]]:
             stack.pop()
         yield row, stack
         stack.append(row)
-
-
-def _only_wraps(name: str) -> bool:
-    if name in COMPOSITE_OPS or name.startswith((*_COMPILE_PREFIXES, *_AUTOGRAD_PREFIXES)):
-        return True
-    # "MmBackward0" and "LigerGELUMulFunction" wrap the ops they call; a generated C++ kernel does not.
-    return "::" not in name and "cpp_" not in name and "triton_" not in name and not _CPP_TEMPLATE.fullmatch(name)
 
 
 def metadata_ops_that_launched(window: Window) -> list[str]:
