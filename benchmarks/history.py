@@ -23,6 +23,7 @@ from statistics import median
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
+from kernelgauge.judge.evidence import RelativeChange, TimeCompared
 from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.results import Results, WorkloadResult
 from kernelgauge.results.history import add_to_history
@@ -106,8 +107,9 @@ def workload(noise: random.Random, index: int, night: int, fingerprint: Fingerpr
         mean_us = us * step * (1.2 if noise.random() < 0.02 else 1.0)
         replicates = tuple(round(mean_us * (1 + noise.gauss(0, 0.002)), 4) for _ in range(12))
         samples[timer] = Sample(replicates, 12)
-        said = f"{us:.1f} -> {us * step:.1f} us  +1.0 %" if step > 1 else ""
-        verdicts.append(Verdict(status, NAMES[index], timer.label, said, before_us=us, after_us=mean_us))
+        change = RelativeChange(step - 1, None, None, 0.99)
+        times_us = (us, mean_us)
+        verdicts.append(Verdict(status, NAMES[index], timer.label, TimeCompared(), (), *times_us, change))
     run = Run(NAMES[index], fingerprint, KERNELS, Counts(4, 4, 0, 0, 0, 20, 0, 0, 10**6), samples, gpu)
     _, variant, dtype, shape = NAMES[index].split("-")
     sizes = tuple(map(int, shape.split("x")))

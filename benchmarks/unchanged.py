@@ -40,6 +40,7 @@ from scipy.special import digamma, polygamma
 
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.judge.baseline import Baseline, gemm_kernel
+from kernelgauge.judge.evidence import Choice
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.timing import prior_for
 from kernelgauge.judge.two_sets import LOOKS, JudgedSet, judge_sets
@@ -229,7 +230,7 @@ def print_counts(name: str, counts: Mapping[str, int]) -> None:
 
 def is_choice(verdict: Verdict) -> bool:
     """Whether a verdict is about an autotuner's choice that its baseline does not know."""
-    return any(each.label == "tuning" and "not in the baseline" in each.text for each in verdict.reasons)
+    return any(isinstance(each, Choice) for each in verdict.reasons)
 
 
 def is_short(run: Run) -> bool:

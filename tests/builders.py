@@ -15,6 +15,7 @@ from kernelgauge.cli.traces import read_trace
 from kernelgauge.errors import TraceError
 from kernelgauge.judge.baseline import Baseline, Recorded, combined, from_run
 from kernelgauge.judge.verdict import Verdict
+from kernelgauge.report import words
 from kernelgauge.run import ControlTime, Counts, Fingerprint, Run, Sample, Timer
 from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse, reader
 from kernelgauge.trace.summary import summarize_trace
@@ -237,7 +238,7 @@ def drawn(draws: dict[int, int], *, us: dict[int, float] | None = None, **change
 
 def reasons(verdict: Verdict, label: str) -> list[str]:
     """What a verdict says under this label."""
-    return [reason.text for reason in verdict.reasons if reason.label == label]
+    return [line.text for line in words.reasons(verdict) if line.label == label]
 
 
 def read_in_blocks(content: bytes, block: int | None = None) -> Trace | None:

@@ -11,9 +11,11 @@ import pytest
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.baselines.acceptance import Mode, plan_update, review, select
 from kernelgauge.judge.baseline import Baseline, encode_baseline
+from kernelgauge.judge.evidence import Declared
 from kernelgauge.judge.review import Action, Group, PlannedChange, Reviewed
 from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.verdict import DECLARED, Status, Verdict
+from kernelgauge.report.words import doubt_text, in_full
 from kernelgauge.results import Results, TestResult, WorkloadResult
 from kernelgauge.run import Timer
 from tests.builders import WORKLOAD, baseline, fingerprint, run
@@ -34,7 +36,7 @@ def store(tmp_path: Path) -> BaselineStore:
 
 def passing(*verdicts: Verdict, name: str = WORKLOAD, **changes: Any) -> WorkloadResult:
     """A workload that was measured in full and is as declared."""
-    declared = Verdict(Status.PASS, name, DECLARED, "as declared")
+    declared = Verdict(Status.PASS, name, DECLARED, Declared(True))
     return workload(declared, *verdicts, name=name, **changes)
 
 
@@ -59,9 +61,13 @@ def slower(**changes: Any) -> Results:
     return told(passing(verdict(Status.REGRESSED), run=run(device=SLOWER)), **({"started_at": AFTER} | changes))
 
 
+def doubts_of(found: Reviewed) -> list[str]:
+    return list(map(doubt_text, found.doubts))
+
+
 def ended(verdict: Verdict, name: str = "test_x") -> TestResult:
     """A test that failed with a verdict."""
-    return one_test(name, "failed", workload=verdict.workload, said=str(verdict), subject=verdict.subject)
+    return one_test(name, "failed", workload=verdict.workload, said=in_full(verdict), subject=verdict.subject)
 
 
 def failed(name: str = "test_x", **changes: Any) -> TestResult:
@@ -137,13 +143,17 @@ def without(timer: Timer, **changes: Any) -> WorkloadResult:
         (without(Timer.HOST), {"timers": ()}, ["host dispatch was not measured (was its test deselected?)"]),
         *((passing(), {"exit_status": status}, ["the run was cut short"] if status > 1 else []) for status in range(4)),
         (passing(run=None, unavailable="needs triton"), {}, []),
-        (workload(verdict(Status.INVALID, "measurement", "no compile"), run=None), {}, ["no compile"]),
+        (
+            workload(verdict(Status.INVALID, "measurement", "no compile"), run=None),
+            {},
+            ["measurement: INVALID  no compile"],
+        ),
     ],
 )
 def test_doubts_of_a_run_are_its_reasons(
     store: BaselineStore, each: WorkloadResult, changes: Any, reasons: list[str]
 ) -> None:
-    assert list(reviewed(store, told(each, **({"tests": ()} | changes)))[each.id].doubts) == reasons
+    assert doubts_of(reviewed(store, told(each, **({"tests": ()} | changes)))[each.id]) == reasons
 
 
 @pytest.mark.parametrize("mode", [Mode.UPDATE, Mode.CALIBRATE])
@@ -151,7 +161,7 @@ def test_update_keeps_newer_file_and_replaces_unreadable(store: BaselineStore, m
     path = spoil(store, NEWER)
     plans, refused = plan_update([told(passing())], store, mode)
     assert (plans, [each.workload for each in refused]) == ({DEVICE: []}, [WORKLOAD])
-    assert "newer version" in refused[0].doubts[0]
+    assert "newer version" in doubts_of(refused[0])[0]
     assert path.read_bytes() == NEWER
     spoil(store, CONFLICT)
     update(store, passing(), mode=mode)
@@ -189,9 +199,9 @@ def test_vanished_is_only_what_its_suite_declares_no_more(
 
 def test_update_replaces_older_schema(store: BaselineStore) -> None:
     path = spoil(store, encode_baseline(baseline()).replace(b'"schema_version": 5', b'"schema_version": 4'))
-    assert reviewed(store, told(passing()))[WORKLOAD].doubts == (
+    assert doubts_of(reviewed(store, told(passing()))[WORKLOAD]) == [
         "the baseline was written by an older version of kernelgauge; pytest --perf-update   (records it again)",
-    )
+    ]
     update(store, passing())
     assert b'"schema_version": 5' in path.read_bytes()
     assert stored(store).recorded is not None
@@ -242,7 +252,7 @@ def test_accept_of_shards_and_devices_stores_all(store: BaselineStore) -> None:
 def test_review_doubts_older_runs(store: BaselineStore, before: str, saved: list[Results], doubt: str) -> None:
     accept(store, told(passing(), started_at=before))
     kept = content(store)
-    doubts = "; ".join(reviewed(store, *saved)[WORKLOAD].doubts)
+    doubts = "; ".join(doubts_of(reviewed(store, *saved)[WORKLOAD]))
     assert doubts.startswith(doubt)
     assert bool(doubts) is bool(doubt)
     accept(store, *saved)
@@ -259,7 +269,7 @@ def test_select_to_add_asks_for_the_sensitivity(store: BaselineStore, sensitivit
 
 def test_accept_replaces_conflict_by_force_only(store: BaselineStore) -> None:
     path = spoil(store, CONFLICT)
-    (doubt,) = accept(store, told(passing())).refused[0].doubts
+    (doubt,) = doubts_of(accept(store, told(passing())).refused[0])
     assert "unresolved merge conflict" in doubt
     assert f"; git checkout --theirs -- {path}" in doubt
     assert path.read_bytes() == CONFLICT

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kernelgauge.errors import ResultsError
 from kernelgauge.judge.verdict import Status
+from kernelgauge.report.words import headline
 from kernelgauge.results import Results, TestResult, WorkloadResult, decode_results, encode_results
 from kernelgauge.results.merge import join
 from kernelgauge.run import Timer
@@ -76,7 +77,7 @@ def test_parts_are_in_order_of_their_starts(starts: tuple[str, str], first: str)
         for name, start in zip(("first", "second"), starts, strict=True)
     ]
     whole = join(parts)
-    headlines = [each.headline for each in whole.workloads[0].verdicts]
+    headlines = [headline(each) for each in whole.workloads[0].verdicts]
     assert (headlines[0], set(headlines)) == (first, {"first", "second"})
 
 
@@ -169,7 +170,7 @@ def test_join_loses_no_workload_test_or_failure(parts: list[Results]) -> None:
 
     def failures(some: list[Results]) -> set[tuple[str, str, str]]:
         told = [(each.id, verdict) for one in some for each in one.workloads for verdict in each.verdicts]
-        return {(name, each.subject, each.headline) for name, each in told if each.status.fails}
+        return {(name, each.subject, headline(each)) for name, each in told if each.status.fails}
 
     whole = join(parts)
     assert (runs([whole]), tests([whole]), failures([whole])) == (runs(parts), tests(parts), failures(parts))

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from kernelgauge.errors import ResultsError
-from kernelgauge.judge.verdict import Reason, RelativeChange, Status, Verdict
+from kernelgauge.judge.evidence import Detail, Failed, Next, RelativeChange, Step
+from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.results import (
     SCHEMA_VERSION,
     Results,
@@ -57,8 +58,8 @@ def verdict(
         status,
         workload,
         subject,
-        headline,
-        tuple(Reason(label, text) for label, text in reasons),
+        Failed(headline),
+        tuple(Next(Step.ACCEPT, text) if label == "accept" else Detail(label, text) for label, text in reasons),
         before_us=205.1 if timed else None,
         after_us=221.8 if timed else None,
         change=change if timed else None,

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from kernelgauge.baselines import calibration
 from kernelgauge.cli import revisions
-from kernelgauge.judge.verdict import MEASUREMENT, Reason, Status, Verdict
+from kernelgauge.judge.evidence import Detail, Failed
+from kernelgauge.judge.verdict import MEASUREMENT, Status, Verdict
 from kernelgauge.results import Results, TestResult, read_results
 from tests.commands.conftest import Command, Process, git
 from tests.plugin.told_processes import FIRST, SECOND, measured, results_of
@@ -269,7 +270,9 @@ def test_workload_that_is_new_is_compared_with_nothing(compare: Command, process
 
 @pytest.mark.parametrize("unavailable", [True, False])
 def test_workload_that_fails_says_why(compare: Command, process: Process, monkeypatch: Any, unavailable: bool) -> None:
-    invalid = Verdict(Status.INVALID, FIRST, MEASUREMENT, "running failed", (Reason("got", "RuntimeError: boom"),))
+    invalid = Verdict(
+        Status.INVALID, FIRST, MEASUREMENT, Failed("running failed"), (Detail("got", "RuntimeError: boom"),)
+    )
 
     def run(*arguments: Any, folder: Path, **more: Any) -> Results:
         results = Process.__call__(process, *arguments, folder=folder, **more)
@@ -286,7 +289,9 @@ def test_workload_that_fails_says_why(compare: Command, process: Process, monkey
 
 
 def test_failure_of_one_process_is_no_pass(compare: Command, process: Process, monkeypatch: Any) -> None:
-    invalid = Verdict(Status.INVALID, FIRST, MEASUREMENT, "running failed", (Reason("got", "RuntimeError: flaky"),))
+    invalid = Verdict(
+        Status.INVALID, FIRST, MEASUREMENT, Failed("running failed"), (Detail("got", "RuntimeError: flaky"),)
+    )
 
     def run(*arguments: Any, **more: Any) -> Results:
         results = Process.__call__(process, *arguments, **more)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from kernelgauge.judge.plausibility import run_doubts
-from kernelgauge.judge.review import Group, review_run, with_runs
+from kernelgauge.judge.review import DifferentRunsError, Group, review_run, with_runs
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.verdict import Status
+from kernelgauge.report.words import doubt_text, headline
 from kernelgauge.run import Sample, Timer
 from tests.builders import baseline, calibrated, counts, fingerprint, reasons, run
 
@@ -44,7 +45,7 @@ def with_references(device_us: float, latency_us: float) -> dict[str, Any]:
     ],
 )
 def test_run_with_a_time_that_cannot_be_is_doubted(changes: dict[str, Any], said: str) -> None:
-    assert ", ".join(run_doubts(run(**changes))).startswith(said)
+    assert ", ".join(map(doubt_text, run_doubts(run(**changes)))).startswith(said)
     assert bool(list(run_doubts(run(**changes)))) is bool(said)
 
 
@@ -54,17 +55,18 @@ def test_stored_time_that_cannot_be_is_named_and_replaced(stored: dict[str, Any]
     timer = Timer.DEVICE if "device" in stored else Timer.HOST
     verdict = judge_time(timer, now, wrong)
     assert verdict.status is Status.NOT_JUDGED
-    assert verdict.headline.endswith("not judged: that of the baseline cannot be")
+    assert headline(verdict).endswith("not judged: that of the baseline cannot be")
     assert "cannot be a part of" in reasons(verdict, "why")[0]
     assert "kernelgauge accept" in reasons(verdict, "next")[0]
     found = review_run(now, wrong, suite="perf", recorded=None, comparisons=3)
     assert (found.group, found.change.baseline) == (Group.SPEED, baseline(device=(100.0,) * 4, end_to_end=(301.5,) * 4))
-    with pytest.raises(ValueError, match="a stored time cannot be"):
+    with pytest.raises(DifferentRunsError) as error:
         with_runs(wrong, [now], suite="perf", recorded=None, comparisons=3)
+    assert doubt_text(error.value.facts[0]).startswith("a stored time cannot be")
 
 
 def test_stored_host_reference_is_held_against_that_of_the_run() -> None:
     slow = {"device": None, "end_to_end": None, "host_control_us": 840.0}
-    assert judge_time(Timer.HOST, run(), baseline(**slow)).headline.endswith("cannot be")
+    assert headline(judge_time(Timer.HOST, run(), baseline(**slow))).endswith("cannot be")
     for other in ({"gpu": "another"}, {"host_control_us": 100.0}):
-        assert not judge_time(Timer.HOST, run(), baseline(**slow | other)).headline.endswith("cannot be")
+        assert not headline(judge_time(Timer.HOST, run(), baseline(**slow | other))).endswith("cannot be")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -9,11 +10,22 @@ import pytest
 
 from kernelgauge.errors import BaselineError, NewerBaselineError
 from kernelgauge.judge.baseline import Baseline, Recorded, from_run
-from kernelgauge.judge.review import Action, Group, PlannedChange, Reviewed, review_run, with_runs
+from kernelgauge.judge.evidence import FileNote, RunDoubt
+from kernelgauge.judge.review import (
+    Action,
+    DifferentRunsError,
+    Group,
+    NotAdded,
+    PlannedChange,
+    Reviewed,
+    review_run,
+    with_runs,
+)
 from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.verdict import Status
+from kernelgauge.report.words import doubt_text, review_lines
 from kernelgauge.run import Run, Timer
 from kernelgauge.trace import KernelRecord
 from tests.builders import (
@@ -79,7 +91,7 @@ ASKED = Limits(sensitivity={Timer.DEVICE: 9.0})
 @pytest.mark.parametrize(
     ("old", "changes", "doubt", "can_be_forced", "counts_where_it_has_just_ended"),
     [
-        (None, {"doubts": ("a test failed",)}, "a test failed", True, True),
+        (None, {"doubts": (RunDoubt("error", "a test failed"),)}, "a test failed", True, True),
         (CONFLICT, {}, "it holds a merge conflict; git checkout", True, False),
         (NewerBaselineError("written by a newer version"), {}, "written by a newer version", False, True),
         (measured(), {"of": {"device": NOISY}}, INCONCLUSIVE, True, False),
@@ -93,7 +105,7 @@ def test_review_refuses_for_these_reasons(
     old: Any, changes: Any, doubt: str, can_be_forced: bool, counts_where_it_has_just_ended: bool
 ) -> None:
     found, fresh = (reviewed(old, is_fresh=is_fresh, **changes) for is_fresh in (False, True))
-    assert "; ".join(found.doubts).startswith(doubt)
+    assert "; ".join(map(doubt_text, found.doubts)).startswith(doubt)
     assert len(found.doubts) == bool(doubt)
     assert bool(fresh.doubts) == counts_where_it_has_just_ended
     assert (found.change is not None) == (fresh.change is not None) == can_be_forced
@@ -108,13 +120,15 @@ def test_slow_host_is_compared_with_its_own_past(control_us: float, gpu: str, is
     stored = calibrated([run(device=STEADY), run(device=STEADY, gpu=ELSEWHERE, host_control_us=100.0)])
     found = reviewed(stored, of={"host_control_us": control_us, "gpu": gpu})
     said = "this host was 4 times as slow as in the baseline (reference 14.0 -> 60.0 us)"
-    assert found.doubts == ((said,) if is_slow else ())
+    assert list(map(doubt_text, found.doubts)) == ([said] if is_slow else [])
 
 
 def test_review_of_the_stored_run_is_settled() -> None:
-    found = reviewed(measured(device=NOISY, end_to_end=(301.0,) * 4), of={"device": NOISY}, doubts=("wrong",))
+    found = reviewed(
+        measured(device=NOISY, end_to_end=(301.0,) * 4), of={"device": NOISY}, doubts=(RunDoubt("unmeasured"),)
+    )
     assert (found.group, found.doubts, found.change.action) == (Group.SAME_SPEED, (), Action.KEEP)
-    assert [reason.text for reason in found.evidence] == ["accepted already"]
+    assert found.evidence == (FileNote("accepted already"),)
     again = reviewed(measured(device=NOISY), of={"device": NOISY})
     assert (again.group, len(again.doubts)) == (Group.SPEED, 1)  # what is not known is not as fast
 
@@ -190,8 +204,10 @@ def test_plan_replaces_all_where_something_exact_differs(changes: dict[str, Any]
     suite = changes.pop("suite", "perf")
     change = plan_one(drawn({1024: 3, 512: 2}), run(**changes), suite=suite)
     assert (change.action, change.baseline) == (UPDATE, baseline(suite=suite, **changes))
-    assert any(each.startswith(detail) for each in change.details)
-    assert change.details[-1] == "processes that it knows 5 -> 1 (kernelgauge calibrate records more)"
+    assert any(line.text.startswith(detail) for line in review_lines(change.details))
+    assert (
+        review_lines(change.details)[-1].text == "processes that it knows 5 -> 1 (kernelgauge calibrate records more)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,7 +221,7 @@ def test_plan_replaces_only_the_entry_that_moved(changes: Any, detail: str, repl
     old, new = drawn({1024: 3, 512: 2}, device=steady()), baseline(**changes)
     change = plan_one(old, run(**changes))
     assert change.action is UPDATE
-    assert any(each.startswith(detail) for each in change.details)
+    assert any(line.text.startswith(detail) for line in review_lines(change.details))
     expected, (fresh,) = list(old.entries), new.entries
     if replaced is None:
         expected.append(fresh)
@@ -277,8 +293,9 @@ SLOW_CHOICE = {"kernels": mlp_kernels(us=56.0, xblock=512)}
     ],
 )
 def test_joined_of_a_change_is_refused_and_named(new: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(DifferentRunsError) as error:
         joined_with(**new)
+    assert re.search(said, doubt_text(NotAdded(error.value.facts)).removeprefix("it cannot be added: "))
 
 
 @pytest.mark.parametrize(

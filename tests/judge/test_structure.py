@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from kernelgauge.judge.baseline import compare
+from kernelgauge.judge.evidence import BaselineFile, Detail, Failed
 from kernelgauge.judge.structure import Expectation, judge_structure, mismatches
-from kernelgauge.judge.verdict import Reason, Status, Verdict, worst
+from kernelgauge.judge.verdict import Status, Verdict, worst
+from kernelgauge.report import words
+from kernelgauge.report.words import doubt_text, in_full, only
 from kernelgauge.run import CompileEvent, Origin, SourceLine
 from kernelgauge.trace import KernelRecord
 from tests.builders import (
@@ -65,7 +68,7 @@ def judged(
 def test_structure_of_kernels_gives_status(changes: Any, status: str, headline: str, kernels: list[str]) -> None:
     verdict = judged(**changes)
     assert (verdict.status, verdict.subject) == (Status(status), "structure")
-    assert verdict.headline.startswith(headline)
+    assert words.headline(verdict).startswith(headline)
     assert reasons(verdict, "kernels") == kernels
 
 
@@ -93,7 +96,7 @@ def test_structure_of_each_count_is_judged(field: str, less: int, more: int) -> 
         (more, less, (), Status.CHANGED),  # no time says that nothing was lost
     ):
         verdict = judged({field: before}, {field: after}, times=times)
-        assert (verdict.status, verdict.headline) == (status, "other counts")
+        assert (verdict.status, words.headline(verdict)) == (status, "other counts")
         assert reasons(verdict, "counts") == [f"{name} {before} -> {after}"]
     fields = {"kernels", *(each for each, _, _ in COUNTS)}  # more kinds of kernels are neither better nor worse
     assert fields == set(counts().__struct_fields__)
@@ -135,7 +138,7 @@ def test_peak_memory_may_move_by_two_percent(after: float, status: str) -> None:
 def test_same_kernels_of_other_tensors_are_changed(old: Any, new: Any, headline: str) -> None:
     stored, ran = (([KernelRecord(GATE.identity, 56.0, **each), UP]) for each in (old, new))
     verdict = judged(stored=tuple(stored), ran=tuple(ran))
-    assert (verdict.status, verdict.headline) == (
+    assert (verdict.status, words.headline(verdict)) == (
         (Status.CHANGED, headline) if headline else (Status.PASS, "same kernels, same counts")
     )
 
@@ -286,13 +289,14 @@ def test_mismatches_of_declared_run_are_none(expected: dict[str, Any], changes: 
     ],
 )
 def test_mismatch_names_its_source(expected: dict[str, Any]) -> None:
-    (line,) = mismatches(Expectation("seen on an H200", **expected), run())
-    assert line.endswith("\n    source   seen on an H200")
+    (found,) = mismatches(Expectation("seen on an H200", **expected), run())
+    assert doubt_text(found).endswith("\n    source   seen on an H200")
 
 
 def test_mismatches_list_each_launch_and_count() -> None:
     kinds = ("gemm", "gemm", "pointwise", "pointwise", "gemm")
-    found = mismatches(Expectation("article", kinds=kinds, names=("*",), memsets=0), run(counts=counts(memsets=3)))
+    wrong = mismatches(Expectation("article", kinds=kinds, names=("*",), memsets=0), run(counts=counts(memsets=3)))
+    found = list(map(doubt_text, wrong))
     launches = "1. gemm|2. gemm|3. pointwise|4. gemm   <- expected pointwise|5. (nothing)   <- expected gemm"
     assert found[0] == "\n    ".join(["kernel kinds: got 4, expected 5", *launches.split("|"), "source   article"])
     assert found[1].startswith("kernel names: got 4, expected 1\n")
@@ -312,13 +316,13 @@ def test_worst_ranks_every_status() -> None:
 
 
 def test_verdict_text_has_its_reasons_below() -> None:
-    short = Verdict(Status.REGRESSED, "mlp", "GPU time", "slower", (Reason("why", "one\ntwo"),))
-    longer = short.because(Reason("baseline", "a\x1b[2Jb\x9b31m"))
-    first, rest = str(short), str(longer).removeprefix(str(short))
+    short = Verdict(Status.REGRESSED, "mlp", "GPU time", Failed("slower"), (Detail("why", "one\ntwo"),))
+    longer = short.because(BaselineFile("a\x1b[2Jb\x9b31m"))
+    first, rest = in_full(short), in_full(longer).removeprefix(in_full(short))
     assert first == "mlp: REGRESSED  slower\n  why      one\n           two"
     assert rest.startswith("\n  baseline a")
     assert all(character.isprintable() or character == "\n" for character in rest)
-    assert str(longer.only("why")) == first
+    assert in_full(only(longer, Detail)) == first
 
 
 ADDED = "cudnn fp32_matmul cudnn_tf32 deterministic".split()  # older baselines lack them

@@ -15,6 +15,8 @@ from kernelgauge.judge.baseline import Baseline
 from kernelgauge.judge.time_verdict import judge_time, not_measured
 from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.verdict import RelativeChange, Status, Verdict
+from kernelgauge.report import words
+from kernelgauge.report.words import headline, in_full
 from kernelgauge.run import CompileEvent, Run, Sample, Timer
 from tests.builders import CONTROL_US, ELSEWHERE, HERE, calibrated, counts, fingerprint, mlp_kernels, pair, reasons, run
 
@@ -119,12 +121,12 @@ SLOW_HOST = "this host was 100 % slower (reference 14.0 -> 28.0 us)"
 def test_judge_time_without_pass_says_why(timer: Timer, factor: float, changes: Any, status: str, said: str) -> None:
     verdict = judged(factor, timer=timer, **changes)
     assert verdict.status is Status(status)
-    assert said in verdict.headline
+    assert said in headline(verdict)
 
 
 def test_pass_names_the_slowdown_that_would_have_failed() -> None:
     verdict = judged()
-    shown = float(verdict.headline.rpartition("+")[2].removesuffix(" % or more would have failed"))
+    shown = float(headline(verdict).rpartition("+")[2].removesuffix(" % or more would have failed"))
     assert sensitivity(verdict) <= shown / 100 <= 1.1 * sensitivity(verdict)  # rounded up
     assert judged(1 + 1.5 * sensitivity(verdict)).status is Status.REGRESSED
     change = change_of(judged(1.05))
@@ -135,7 +137,7 @@ def test_sensitivity_beyond_what_is_asked_is_undecided() -> None:
     seen = sensitivity(judged())
     insensitive = judged(**asked(sensitivity={DEVICE: 0.9 * seen}))
     assert insensitive.status is Status.UNDECIDED
-    assert "inconclusive" in insensitive.headline
+    assert "inconclusive" in headline(insensitive)
     assert reasons(insensitive, "next")[0].startswith("kernelgauge calibrate")
     assert judged(**asked(sensitivity={DEVICE: 1.1 * seen})).status is Status.PASS
 
@@ -187,7 +189,7 @@ def test_cpu_time_is_judged_on_its_quiet_host_only(
     stored = calibrated([on_host("here", device=times(), **cpu)])
     verdict = verdict_on(DEVICE, on_host(host, device=device, **cpu), stored)
     assert verdict.status is Status(status)
-    assert said in verdict.headline
+    assert said in headline(verdict)
 
 
 @pytest.mark.parametrize(("slower", "status"), [(1.0, "PASS"), (1.6, "REGRESSED")])
@@ -199,7 +201,7 @@ def test_cpu_latency_is_judged_at_equal_host_speed(slower: float, status: str) -
     )
     verdict = verdict_on(Timer.END_TO_END, after, calibrated([before]))
     assert verdict.status is Status(status)
-    assert "at equal host speed" in verdict.headline
+    assert "at equal host speed" in headline(verdict)
 
 
 def chosen(xblock: int, us: float) -> Run:
@@ -272,14 +274,14 @@ def test_time_of_other_kernels_says_what_to_look_for() -> None:
     why = f"{OTHER_KERNELS}: cos"
     observed = run(device=None, incomplete=why, counts=counts(recompiles=2), compile_events=(event,))
     verdict = not_measured(DEVICE, observed)
-    assert verdict.headline == f"GPU time was not measured: {OTHER_KERNELS}"
-    assert [(each.label, each.text.partition(",")[0]) for each in verdict.reasons] == [
+    assert headline(verdict) == f"GPU time was not measured: {OTHER_KERNELS}"
+    assert [(each.label, each.text.partition(",")[0]) for each in words.reasons(verdict)] == [
         ("cause", "recompile: size mismatch at index 0"),
         ("code", "mlp  model.py:7  x = self.up(x)"),
         ("kernels", "cos"),
         ("next", "make each call launch the same: look for a recompile"),
     ]
-    assert "nvidia-smi" in str(not_measured(DEVICE, run(device=None, incomplete="the machine changed its speed")))
+    assert "nvidia-smi" in in_full(not_measured(DEVICE, run(device=None, incomplete="the machine changed its speed")))
 
 
 def test_what_a_baseline_scatters_counts_as_noise() -> None:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from kernelgauge.judge.verdict import Status
+from kernelgauge.report import words
 from kernelgauge.report.markdown import summary_markdown
+from kernelgauge.report.words import headline
 from tests.plugin.inner_project import ID, Project, told
 
 MIB = 1 << 20
@@ -47,7 +49,7 @@ def test_run_leaves_results_and_reports(project: Project, step: Path) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", results.started_at)
     (declared,) = [each for each in results.workloads[1].verdicts if each.subject == "declared structure"]
     kinds = "kinds-eager-bf16-4x8"
-    assert ("trace", f"traces/{kinds}.json.gz") in [(reason.label, reason.text) for reason in declared.reasons]
+    assert ("trace", f"traces/{kinds}.json.gz") in [(reason.label, reason.text) for reason in words.reasons(declared)]
     kept = json.loads((project.latest / "results.json").read_text())
     del kept["arguments"]  # as they were typed: this project's tests name a file by its whole path
     assert not any(str(path) in json.dumps(kept) for path in (project.root, Path.home()))
@@ -70,6 +72,7 @@ def test_results_record_the_folder_of_their_baselines(project: Project, tmp_path
 
 OWN_TESTS = """
 import pytest
+from kernelgauge.judge.evidence import Failed
 from kernelgauge.judge.verdict import Status, Verdict
 
 attempts = []
@@ -89,7 +92,7 @@ def test_passes_by_surprise(workload, run): ...
 def test_flaky(workload, run, kernelgauge_test):
     attempts.append(1)
     status = Status.REGRESSED if len(attempts) == 1 else Status.PASS
-    kernelgauge_test.session.conclude(Verdict(status, workload.id, "structure", f"attempt {len(attempts)}"))
+    kernelgauge_test.session.conclude(Verdict(status, workload.id, "structure", Failed(f"attempt {len(attempts)}")))
     assert status is Status.PASS
 
 @pytest.fixture
@@ -98,7 +101,7 @@ def breaks_after():
     raise RuntimeError
 
 def test_teardown(workload, run, kernelgauge_test, breaks_after):
-    kernelgauge_test.conclude(Verdict(Status.PASS, workload.id, "of the call", "fine"))
+    kernelgauge_test.conclude(Verdict(Status.PASS, workload.id, "of the call", Failed("fine")))
 """
 RETRYING = """
 from _pytest.runner import runtestprotocol
@@ -128,7 +131,7 @@ def test_own_tests_are_recorded_without_a_verdict(project: Project) -> None:
         ("test_teardown", "passed", "of the call"),
         ("test_teardown", "failed", None),  # not the verdict that its call ended with
     ]
-    assert [verdict.headline for verdict in results.workloads[0].verdicts] == ["attempt 2", "fine"]
+    assert [headline(verdict) for verdict in results.workloads[0].verdicts] == ["attempt 2", "fine"]
     assert results.exit_status == 1
 
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from kernelgauge.judge.baseline import SCHEMA_VERSION
-from kernelgauge.judge.verdict import Reason, Status, Verdict
+from kernelgauge.judge.evidence import Cause, Failed, OtherKernels
+from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.plugin.options import Options
 from kernelgauge.plugin.session import Session
 from kernelgauge.run import Timer
@@ -174,10 +175,13 @@ def test_verdict_ends_its_test_as_documented(project: Project, strict: tuple[str
     assert (absent.unavailable, absent.run, absent.verdicts) == ("the told error; tell another", None, ())
 
 
-def test_cause_is_told_once_however_its_lines_break(tmp_path: Path) -> None:
+def test_cause_is_told_once_at_whatever_cost(tmp_path: Path) -> None:
     session = Session(Options(root=tmp_path, baselines=tmp_path, reports=tmp_path))
-    texts = ["1 new kernel: a name of\nmany words", "1 new kernel: a (+1.5 us)\nname of many words", "another one"]
-    told = [Verdict(Status.REGRESSED, ID, "any", "slower", (Reason("cause", text),)) for text in texts]
+    causes = [
+        Cause(OtherKernels("replaced", (), ((name, 1),)), delta_us=cost)
+        for name, cost in (("many words", None), ("many words", 1.5), ("another", None))
+    ]
+    told = [Verdict(Status.REGRESSED, ID, "any", Failed("slower"), (cause,)) for cause in causes]
     said = [session.failure(verdict, f"test_{place}") for place, verdict in enumerate(told)]
     assert ["see test_0" in text for text in said] == [False, True, False]
     assert "many words" in session.failure(told[0], "test_0")  # a rerun

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
 
 import msgspec
 
-from kernelgauge.judge.verdict import Reason, RelativeChange, Status, Verdict
+from kernelgauge.judge.evidence import (
+    Cause,
+    Detail,
+    Failed,
+    Next,
+    OtherKernels,
+    Place,
+    RelativeChange,
+    Step,
+)
+from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.results import Results, TestResult, WorkloadResult, decode_results, encode_results
 from kernelgauge.run import Origin, Run, SourceLine
 from tests import test_results as builders
@@ -116,12 +127,22 @@ def line(number: int, module: str = "norm") -> Origin:
     return Origin(module, (SourceLine("model.py", number, "y = x.float()"),))
 
 
+Y_LINE = Place(SourceLine("model.py", 25, "y = x.float()"), "norm")
+
+
 def caused(
-    name: str, cause: str, *, change: float = 0.08, code: str = "norm  model.py:25  y = x.float()"
+    name: str,
+    kernel: str = "b",
+    *,
+    times: int = 1,
+    change: float = 0.08,
+    delta_us: float | None = None,
+    places: Sequence[Place] = (Y_LINE,),
 ) -> WorkloadResult:
-    """A workload that regressed in time and structure, for one cause; `cause` may end with its cost."""
-    accept = Reason("accept", f"pytest perf -k {name} --perf-update")
-    reasons = (Reason("cause", f"{cause}\nwas a\nnow b"), Reason("code", code), accept)
+    """A workload that regressed in time and structure: a kernel took the place of another one."""
+    other = OtherKernels("replaced", (("a", 1),), ((kernel, times),))
+    accept = Next(Step.ACCEPT, f"pytest perf -k {name} --perf-update")
+    reasons = (Cause(other, places=tuple(places), had_kernels=True, delta_us=delta_us), accept)
     slower = timed(Status.REGRESSED, name, change)
     structure = builders.verdict(Status.REGRESSED, "structure", "kernels differ from the baseline", workload=name)
     return workload(name, verdicts=tuple(dataclasses.replace(each, reasons=reasons) for each in (slower, structure)))
@@ -153,7 +174,7 @@ def everything(text: str) -> Results:
         run=run(workload=text, kernels=kernels, incomplete=text, gpu=text),
         baseline=baseline(workload=text, kernels=kernels[:2]),
         verdicts=(
-            Verdict(Status.REGRESSED, text, text, text, (Reason(text, text),)),
+            Verdict(Status.REGRESSED, text, text, Failed(text), (Detail(text, text),)),
             timed(Status.REGRESSED, text, 0.1),
         ),
         trace=f"{text}.json.gz",

@@ -11,10 +11,12 @@ from functools import cache
 
 import pytest
 
+from kernelgauge.judge.evidence import Failed, Place, SameStructure
 from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.report.html import html
 from kernelgauge.report.markdown import summary_markdown
 from kernelgauge.results import Results, TestResult
+from kernelgauge.run import SourceLine
 from kernelgauge.trace.kernel import KernelIdentity, KernelRecord
 
 from ..builders import counts, fingerprint, launched, run
@@ -97,7 +99,10 @@ def test_structure_without_times_is_shown() -> None:
 
 
 def test_pass_whose_times_were_not_judged_is_amber() -> None:
-    verdicts = [Verdict(Status.PASS, "a", "structure", "same"), Verdict(Status.NOT_JUDGED, "a", "end to end", "")]
+    verdicts = [
+        Verdict(Status.PASS, "a", "structure", SameStructure()),
+        Verdict(Status.NOT_JUDGED, "a", "end to end", Failed("")),
+    ]
     found = [results(workload("a", verdicts=tuple(verdicts)))]
     assert "s-pass--structure-only" in Parsed(html(found)).all("header")[0].attributes["class"]
     assert '[class*=" s-pass--structure"]' in html(found)
@@ -105,14 +110,15 @@ def test_pass_whose_times_were_not_judged_is_amber() -> None:
 
 
 def test_cause_of_several_workloads_stands_once() -> None:
-    other = caused("d", "another kernel", change=0.05, code="Linear  model.py:61  u = self.up(x)")
-    source = html([results(*(caused(name, "8 kernels instead of 1 (+9.1 us)") for name in "abc"), other)])
+    line = SourceLine("model.py", 61, "u = self.up(x)")
+    other = caused("d", change=0.05, places=(Place(line, "Linear"),))
+    source = html([results(*(caused(name, times=8, delta_us=9.1) for name in "abc"), other)])
     page = Parsed(source)
-    assert page.one("p", class_="cause").text == "8 kernels instead of 1 (+9.1 us)"
+    assert page.one("p", class_="cause").text == "8 kernels instead of 1: b x8 (+9.1 us)"
     assert len(page.all("article", class_="card s-regressed")) == 1  # of the other cause
     begin = source[: source.index('id="workloads"')]
     assert (begin.count("8 kernels instead of 1"), begin.count("another kernel")) == (1, 1)
-    assert page.all("p", class_="names code")[0].text == "was a\nnow b"
+    assert page.all("p", class_="names code")[0].text == "was a"
 
 
 def test_page_of_a_cpu_has_no_columns_of_a_gpu() -> None:
@@ -139,7 +145,7 @@ def test_failed_test_names_the_verdict_it_repeats() -> None:
 
 
 def test_verdict_on_a_missing_timer_is_shown() -> None:
-    verdict = Verdict(Status.INVALID, "a", "host dispatch", "the GPU was lost")
+    verdict = Verdict(Status.INVALID, "a", "host dispatch", Failed("the GPU was lost"))
     page = html([results(workload("a", observed=run(host=None), verdicts=(verdict,)))])
     assert page.count("the GPU was lost") == 2  # first, and in its section
 

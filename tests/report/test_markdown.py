@@ -9,9 +9,11 @@ import pytest
 from markdown_it import MarkdownIt
 
 from kernelgauge.errors import printable
+from kernelgauge.judge.evidence import Cause, OtherKernels, Place
 from kernelgauge.judge.verdict import Status
 from kernelgauge.report.markdown import summary_markdown
 from kernelgauge.results import Results, WorkloadResult
+from kernelgauge.run import SourceLine
 from tests.builders import FUSED, WORKLOAD
 from tests.test_results import HOSTILE, hostile, one_test, results, verdict, workload
 
@@ -97,12 +99,19 @@ def test_summary_names_the_machine_and_the_command() -> None:
 
 
 def test_summary_table_has_every_workload() -> None:
-    cause = verdict(
-        Status.REGRESSED, reasons=[("cause", "8 kernels (+9.1 us)\nnow x"), ("code", "norm  m.py:5  x * y")]
-    )
-    failing, others = rendered(results(workload(cause), passed())).iter("table")
+    place = Place(SourceLine("m.py", 5, "x * y"), "norm")
+    cause = Cause(OtherKernels("replaced", (("a", 1),), (("x", 8),)), places=(place,), delta_us=9.1)
+    failing, others = rendered(results(workload(verdict(Status.REGRESSED).because(cause)), passed())).iter("table")
     assert [*cells(failing), *cells(others)] == [
-        *(WORKLOAD, "REGRESSEDGPU time", "4", "205.1", "205.1", "+8.1 %", "8 kernels (+9.1 us)norm  m.py:5  x * y"),
+        *(
+            WORKLOAD,
+            "REGRESSEDGPU time",
+            "4",
+            "205.1",
+            "205.1",
+            "+8.1 %",
+            "8 kernels instead of 1: x x8 (+9.1 us)norm  m.py:5  x * y",
+        ),
         *("linear-eager", "PASS", "4", "205.1", "205.1", "+8.1 %", ""),
     ]
 

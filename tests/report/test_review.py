@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kernelgauge.judge.baseline import Baseline, Recorded, from_run
+from kernelgauge.judge.evidence import Detail, FileNote, RunDoubt
 from kernelgauge.judge.review import Group, Reviewed, review_run
-from kernelgauge.judge.verdict import Reason
 from kernelgauge.report.baselines import review_page
 from kernelgauge.report.page import fenced, render
 from tests.builders import H200, counts, fingerprint, mlp_kernels, run
@@ -20,7 +20,7 @@ def stored(workload: str, **changes: Any) -> Baseline:
     return from_run(run(workload=workload, **changes), suite="perf", recorded=Recorded("then", "a" * 40, "0.1.0"))
 
 
-def reviewed(workload: str, old: Baseline | None, *, doubts: tuple[str, ...] = (), **changes: Any) -> Reviewed:
+def reviewed(workload: str, old: Baseline | None, *, doubts: tuple[RunDoubt, ...] = (), **changes: Any) -> Reviewed:
     recorded = Recorded("thereafter", "b" * 40, "0.1.0")
     observed = run(workload=workload, **changes)
     return review_run(observed, old, suite="perf", recorded=recorded, comparisons=15, doubts=doubts)
@@ -32,11 +32,13 @@ def every_group() -> list[Reviewed]:
     return [
         reviewed("a-same", stored("a-same"), machine=UPGRADED),
         reviewed("b-slow", stored("b-slow"), machine=UPGRADED, **slow),
-        reviewed("c-config", stored("c-config"), doubts=("test_x failed",), kernels=mlp_kernels(xblock=512)),
+        reviewed(
+            "c-config", stored("c-config"), doubts=(RunDoubt("test failed", "test_x"),), kernels=mlp_kernels(xblock=512)
+        ),
         reviewed("d-kernels", stored("d-kernels"), **few),
         reviewed("e-new", None),
-        Reviewed("f-gone", Group.VANISHED, "perf", evidence=(Reason("file", "the suite no longer declares it"),)),
-        Reviewed("g-left", Group.NOT_MEASURED, "perf", evidence=(Reason("file", "not selected in this run"),)),
+        Reviewed("f-gone", Group.VANISHED, "perf", evidence=(FileNote("undeclared"),)),
+        Reviewed("g-left", Group.NOT_MEASURED, "perf", evidence=(Detail("file", "not selected in this run"),)),
     ]
 
 
@@ -93,7 +95,8 @@ new: 1   (--group new)
 
 vanished: 1
   f-gone
-    file     the suite no longer declares it
+    file     the suite no longer declares it: git rm its baseline, if that is
+             meant
 
 not measured: 1
   g-left

@@ -8,9 +8,22 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from kernelgauge.judge.evidence import (
+    Choice,
+    Detail,
+    Doubt,
+    FileNote,
+    KernelMoved,
+    Move,
+    OneReplicate,
+    OtherHostSpeed,
+    RelativeChange,
+    ScatteredReplicates,
+    Why,
+)
 from kernelgauge.judge.review import Action, PlannedChange
 from kernelgauge.judge.time_verdict import judge_time
-from kernelgauge.judge.verdict import RelativeChange, Status, Verdict
+from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.report.baselines import plan_table
 from kernelgauge.report.html import html
 from kernelgauge.report.markdown import summary_markdown
@@ -49,7 +62,7 @@ def plan(*changes: PlannedChange, color: bool = False) -> str:
 
 
 def created(name: str, *details: str) -> PlannedChange:
-    return PlannedChange(Action.CREATE, name, baseline(), details)
+    return PlannedChange(Action.CREATE, name, baseline(), tuple(Detail("file", each) for each in details))
 
 
 def test_summary_table_layout() -> None:
@@ -119,27 +132,28 @@ def test_pass_without_times_keeps_long_names_whole() -> None:
     assert lines[-1] == "PASS, structure only: no time was measured"
 
 
-SLOWER = "this host was {} % slower (reference 14.0 -> {}.0 us)"
+SLOWER = OtherHostSpeed(14.0, 16.8)
+SAID = "this host was 20 % slower (reference 14.0 -> 16.8 us)"
 
 
-def unjudged(subject: str, why: str) -> Verdict:
-    return verdict(Status.NOT_JUDGED, subject, reasons=[("why", why)])
+def unjudged(subject: str, doubt: Doubt) -> Verdict:
+    return verdict(Status.NOT_JUDGED, subject).because(Why(doubt))
 
 
 @pytest.mark.parametrize(
     ("times", "last"),
     [
         # Two hosts that were slower by different amounts are one reason, and the commonest.
-        ([verdict(subject="GPU time"), unjudged("end to end", SLOWER.format(20, 17)), unjudged("host dispatch", SLOWER.format(40, 20))],
-         f"PASS, structure and GPU time only: 4 of 7 times not judged: {SLOWER.format(20, 17)}"),
-        ([unjudged("CPU time", "the times scatter too much"), unjudged("end to end", SLOWER.format(20, 17)), unjudged("host dispatch", "")],
-         f"PASS, structure only: 6 of 7 times not judged: {SLOWER.format(20, 17)}"),
-        ([verdict(subject="GPU time"), verdict(subject="host dispatch"), unjudged("end to end", "one process")],
-         "2 of 7 times not judged: one process"),
+        ([verdict(subject="GPU time"), unjudged("end to end", SLOWER), unjudged("host dispatch", OtherHostSpeed(14.0, 20.0))],
+         f"PASS, structure and GPU time only: 4 of 7 times not judged: {SAID}"),
+        ([unjudged("CPU time", ScatteredReplicates()), unjudged("end to end", SLOWER), unjudged("host dispatch", OneReplicate())],
+         f"PASS, structure only: 6 of 7 times not judged: {SAID}"),
+        ([verdict(subject="GPU time"), verdict(subject="host dispatch"), unjudged("end to end", OneReplicate())],
+         "2 of 7 times not judged: one replicate shows no spread"),
     ],
 )  # fmt: skip
 def test_times_that_are_not_judged_are_said_with_the_commonest_reason(times: list[Verdict], last: str) -> None:
-    other = [unjudged("end to end", SLOWER.format(21, 18)) if each.reasons else each for each in times]
+    other = [unjudged("end to end", OtherHostSpeed(14.0, 18.0)) if each.reasons else each for each in times]
     found = shown(
         workload(*times, name="a"), workload(*other, name="b"), workload(verdict(subject="GPU time"), name="c")
     )
@@ -175,11 +189,16 @@ def test_summary_tells_in_full_what_fails_no_test(status: Status) -> None:
     assert below(one) == [f"a: {status.value}  GPU time 205.1 -> 221.8 us", "  why      gelu"]
 
 
+COST = "+1.5 us against the fastest that the baseline knows"
+
+
 def test_summary_pass_shows_the_choice_of_the_autotuner() -> None:
-    tuned = verdict(workload="b", reasons=[("why", "x"), ("tuning", "not in the baseline")])
+    choice = Choice(1.5, (KernelMoved("gelu", "gelu", "XBLOCK 1 -> 2"),))
+    tuned = verdict(workload="b", reasons=[("why", "x")]).because(choice)
     assert below(named("a", Status.PASS), workload(tuned, name="b")) == [
         "b: PASS  GPU time 205.1 -> 221.8 us",
-        "  tuning   not in the baseline",
+        f"  tuning   the autotuner chose a launch configuration that is not in the baseline ({COST})",
+        "           gelu: XBLOCK 1 -> 2",
     ]
 
 
@@ -258,13 +277,13 @@ def test_markup_in_a_name_is_shown_as_it_is(name: str, color: bool) -> None:
 def test_plan_lists_each_file_with_its_changes() -> None:
     assert plan(
         created("linear-eager", "1 launches", "GPU time 2.7 us"),
-        PlannedChange(Action.KEEP, "mlp-eager", None, ("unchanged",)),
-        PlannedChange(Action.UPDATE, "mlp", None, ("x",)),
+        PlannedChange(Action.KEEP, "mlp-eager", None, (FileNote("unchanged"),)),
+        PlannedChange(Action.UPDATE, "mlp", None, (Move("driver", "1", "2"),)),
     ) == (
         "create  linear-eager  1 launches\n"
         "                      GPU time 2.7 us\n"
-        "keep    mlp-eager     unchanged\n"
-        "update  mlp           x\n"
+        "keep    mlp-eager     unchanged within noise: it stays as it is\n"
+        "update  mlp           driver 1 -> 2\n"
     )
 
 

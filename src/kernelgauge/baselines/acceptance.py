@@ -9,9 +9,20 @@ from typing import Any
 
 from ..errors import BaselineError, NewerBaselineError
 from ..judge.baseline import Baseline, Recorded
+from ..judge.evidence import Detail, FileNote, RunDoubt
 from ..judge.plausibility import run_doubts
-from ..judge.review import Action, Group, PlannedChange, Reviewed, review_run, with_runs
-from ..judge.verdict import DECLARED, Reason, Status, Verdict
+from ..judge.review import (
+    Action,
+    DifferentRunsError,
+    Fact,
+    Group,
+    NotAdded,
+    PlannedChange,
+    Reviewed,
+    review_run,
+    with_runs,
+)
+from ..judge.verdict import DECLARED, Status, Verdict
 from ..results import Results, WorkloadResult
 from ..run import Run, Timer
 from . import BaselineStore
@@ -80,10 +91,9 @@ def _review(device: str, several: Sequence[Results], store: BaselineStore, mode:
     for name in stored.keys() - found.keys():
         old = stored[name]
         if isinstance(old, BaselineError):
-            reviewed.append(Reviewed(name, Group.NOT_MEASURED, "", doubts=(old.one_line,)))
+            reviewed.append(Reviewed(name, Group.NOT_MEASURED, "", doubts=(RunDoubt("error", old.one_line),)))
         elif old.suite in declared and name not in alive:
-            gone = Reason("file", "the suite no longer declares it: git rm its baseline, if that is meant")
-            reviewed.append(Reviewed(name, Group.VANISHED, old.suite, evidence=(gone,)))
+            reviewed.append(Reviewed(name, Group.VANISHED, old.suite, evidence=(FileNote("undeclared"),)))
     return sorted(reviewed, key=lambda each: (list(Group).index(each.group), each.workload))
 
 
@@ -94,9 +104,9 @@ def _reviewed(found: _Found, old: Baseline | BaselineError | None, comparisons: 
         _, workload = found[-1]
         missing = Reviewed(workload.id, Group.NOT_MEASURED, workload.suite)
         if workload.unavailable is not None:
-            return replace(missing, evidence=(Reason("why", workload.unavailable),))
-        failed = [verdict.headline for verdict in workload.verdicts if verdict.status.fails]
-        return replace(missing, doubts=tuple(failed[:1]) or ("it was not measured",))
+            return replace(missing, evidence=(Detail("why", workload.unavailable),))
+        failed = [verdict for verdict in workload.verdicts if verdict.status.fails]
+        return replace(missing, doubts=tuple(failed[:1]) or (RunDoubt("unmeasured"),))
     results, workload, run = measured[-1]
     origin: dict[str, Any] = {
         "suite": workload.suite,
@@ -110,32 +120,36 @@ def _reviewed(found: _Found, old: Baseline | BaselineError | None, comparisons: 
         return newest
     try:
         whole = with_runs(old, [run for _, _, run in measured], **origin)
-    except ValueError as error:
-        return replace(newest, change=None, doubts=(*newest.doubts, f"it cannot be added: {error}"))
+    except DifferentRunsError as error:
+        return replace(newest, change=None, doubts=(*newest.doubts, NotAdded(error.facts)))
+    except ValueError as error:  # the runs differ among themselves
+        why = NotAdded((RunDoubt("error", str(error)),))
+        return replace(newest, change=None, doubts=(*newest.doubts, why))
     count = sum(len(entry.processes) for entry in whole.entries)
-    change = PlannedChange(Action.UPDATE if old else Action.CREATE, run.workload, whole, (f"{count} processes",))
+    details = (FileNote("processes", after=str(count)),)
+    change = PlannedChange(Action.UPDATE if old else Action.CREATE, run.workload, whole, details)
     return replace(newest, change=newest.change if whole == old else change)
 
 
-def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Iterator[str]:
+def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Iterator[Fact]:
     """Yield why a run may not become a baseline, whatever is stored. It may differ from the baseline."""
     if results.was_cut_short:
-        yield "the run was cut short"
+        yield RunDoubt("cut short")
     for test in results.failed_tests:
         end = workload.verdict(test.subject)
         if test.workload == workload.id and (end is None or not _is_acceptable(end)):
-            yield f"{test.name} failed"
+            yield RunDoubt("test failed", test.name)
     for verdict in workload.verdicts:
         if verdict.status.fails and not _is_acceptable(verdict):
-            yield f"{verdict.subject}: {verdict.status.value}  {verdict.headline}"
+            yield verdict
     yield from run_doubts(run)
     if workload.verdict(DECLARED) is None:
-        yield "what it declares was not checked (was the test deselected?)"
+        yield RunDoubt("not checked")
     missing = [run.label(timer) for timer in results.timers or Timer if run.sample(timer) is None]
     if run.incomplete:
-        yield f"it was not measured in full ({run.incomplete})"
+        yield RunDoubt("incomplete", run.incomplete)
     else:
-        yield from (f"{label} was not measured (was its test deselected?)" for label in missing)
+        yield from (RunDoubt("not measured", label) for label in missing)
 
 
 def _is_acceptable(verdict: Verdict) -> bool:

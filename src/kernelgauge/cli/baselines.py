@@ -212,9 +212,10 @@ def _require_force_under_ci(options: argparse.Namespace, command: str) -> None:
 
 def _store(plans: Plans, refused: Sequence[Reviewed], store: BaselineStore, *, dry_run: bool) -> Exit:
     from ..baselines.acceptance import written_text
+    from ..report.words import doubt_text
 
     for each in refused:
-        say(printable(f"refused: {each.workload}: {'; '.join(each.doubts)}"))
+        say(printable(f"refused: {each.workload}: {'; '.join(map(doubt_text, each.doubts))}"))
     if dry_run:
         say("nothing was written: a dry run")
     elif any(plans.values()):

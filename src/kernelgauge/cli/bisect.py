@@ -24,8 +24,9 @@ from ..judge.baseline import SET_BY_CODE, compare, from_run
 from ..judge.changepoint import SURE, next_state, suspects
 from ..judge.structure import judge_structure
 from ..judge.timing import ProcessTime, at_shared_speed, on_same_host
-from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks, with_name
+from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks
 from ..judge.verdict import STRUCTURE, Status, Verdict
+from ..report.words import brief, headline, in_full
 from ..results import Results, WorkloadResult
 from ..results.files import temporary_folder
 from ..run import Run, Timer, observe
@@ -165,9 +166,9 @@ class _Search:
     def conclude(self) -> Exit:
         """Search, and print the answer."""
         judged, is_found = self._judged_ends(), False
-        _say("\n".join(f"{each.subject}: {each.status.value}  {each.headline}" for each in judged.verdicts))
+        _say("\n".join(f"{each.subject}: {each.status.value}  {headline(each)}" for each in judged.verdicts))
         changed = [each.subject for each in judged.verdicts if each.status in (*_CHANGES, Status.CHANGED)]
-        invalid = [str(each) for each in judged.verdicts if each.status is Status.INVALID]
+        invalid = [in_full(each) for each in judged.verdicts if each.status is Status.INVALID]
         if STRUCTURE in changed:  # exact, also where a time could not be measured
             is_found = self._by_structure()
             if len(changed) > 1:
@@ -244,7 +245,7 @@ class _Search:
             raise MeasurementError(f"no workload {wanted}")
         workload, run = matching[0], matching[0].run
         if run is None:
-            raise MeasurementError("\n".join(map(str, workload.verdicts)) or f"{workload.unavailable}")
+            raise MeasurementError("\n".join(map(in_full, workload.verdicts)) or f"{workload.unavailable}")
         if timer and timer not in run.samples:
             raise MeasurementError(f"no {run.label(timer)}: {run.incomplete}")
         earlier = self._good.runs[0] if self._good.runs else run
@@ -280,7 +281,7 @@ class _Search:
         if len(changes) > 1:
             _say(f"{len(changes)} changes: there are states with the structure of neither end")
         exact = "exact: kernels and counts\n"
-        found = [self._answer(*pair, f"{exact}{verdict.brief()}") for pair, verdict in changes.items()]
+        found = [self._answer(*pair, f"{exact}{brief(verdict)}") for pair, verdict in changes.items()]
         return bool(found) and all(found)
 
     # -- by a time
@@ -321,7 +322,7 @@ class _Search:
         # Of the two states alone: what other commits between the ends did is no cause.
         before, after = (self._states[place].runs for place in best[:2])
         judged = self._judged(before, after, ("the state before", "the state"))
-        why = [each.brief() for each in judged.verdicts if each.subject in timer.labels]
+        why = [brief(each) for each in judged.verdicts if each.subject in timer.labels]
         return self._answer(best.low, best.high, "\n".join([text, *why]))
 
     # -- answer
@@ -355,7 +356,7 @@ def _followed(verdicts: Sequence[Verdict], undecided: Sequence[str] = ()) -> Tim
 
 
 def _structure(before: Run, after: Run) -> Verdict:
-    return with_name(judge_structure(after, from_run(before, suite="")), "the state before")
+    return replace(judge_structure(after, from_run(before, suite="")), against="the state before")
 
 
 def _percent(probability: float) -> str:

@@ -15,11 +15,13 @@ import msgspec
 
 from ..baselines import calibration
 from ..errors import NO_TIMES, MeasurementError
+from ..judge.evidence import Detail, NothingToCompare, Reason
 from ..judge.two_sets import LOOKS, judge_sets, looks
-from ..judge.verdict import MEASUREMENT, Reason, Status, Verdict
+from ..judge.verdict import MEASUREMENT, Status, Verdict
 from ..report.html import html
 from ..report.markdown import summary_markdown
 from ..report.terminal import summary
+from ..report.words import brief, headline, with_words
 from ..results import NAME, Results, encode_results
 from ..results.files import temporary_folder, write_files
 from ..run import Run, Timer
@@ -45,9 +47,9 @@ class _Side:
         for each in (each for results in self.results for each in results.workloads):
             if each.id == workload and each.run is None:
                 for verdict in each.verdicts:
-                    yield from (Reason("why", verdict.headline), *verdict.reasons)
+                    yield from (Detail("why", headline(verdict)), *verdict.reasons)
                 if each.unavailable:
-                    yield Reason("why", each.unavailable)
+                    yield Detail("why", each.unavailable)
 
 
 def compare_revisions(options: argparse.Namespace) -> Exit:
@@ -136,8 +138,8 @@ def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]
         if found.run is None:  # one verdict, that there is nothing to compare
             verdicts = (verdicts[0].because(*failures),)
         elif of_head:
-            headline = f"{head.name} could not be measured in every process"
-            verdicts = (Verdict(Status.INVALID, name, MEASUREMENT, headline, tuple(failures)), *verdicts)
+            finding = NothingToCompare(head.name, "failed in some")
+            verdicts = (Verdict(Status.INVALID, name, MEASUREMENT, finding, tuple(failures)), *verdicts)
         run, baseline = found.run or workload.run, found.baseline or workload.baseline
         # Its process left its traces in a folder that is gone.
         workloads[name] = msgspec.structs.replace(workload, run=run, baseline=baseline, verdicts=verdicts, trace=None)
@@ -149,8 +151,8 @@ def _report(results: Results, *, processes: int) -> None:
     say(summary(results, **terminal(), failures=False))
     for verdict in results.verdicts:
         if verdict.status.fails or verdict.status is Status.NO_BASELINE:
-            say(verdict.brief())
+            say(brief(verdict))
     page, text = html([results]).encode(), summary_markdown([results]).encode()
-    files = {NAME: encode_results(results), "report.html": page, "report.md": text}
+    files = {NAME: encode_results(with_words(results)), "report.html": page, "report.md": text}
     write_files({_REPORTS / name: content for name, content in files.items()})
     say(f"processes of each side: {processes}   report: {_REPORTS / 'report.html'}")

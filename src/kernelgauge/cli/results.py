@@ -101,6 +101,7 @@ def _merge(options: argparse.Namespace) -> Exit:
     from ..report.html import html
     from ..report.markdown import summary_markdown
     from ..report.wording import counts_text, overall
+    from ..report.words import with_words
     from ..results import encode_results
     from ..results.files import write_atomically
     from ..results.merge import copy_traces, join, missing_shards, with_traces_in
@@ -119,7 +120,7 @@ def _merge(options: argparse.Namespace) -> Exit:
     if not parts:
         raise ResultsError("there is nothing to merge", expected="a results.json of a run, or folders that hold some")
     whole = copy_traces(join(parts), target)
-    write_atomically(target / NAME, encode_results(whole))
+    write_atomically(target / NAME, encode_results(with_words(whole)))
     if problems := (*refused, *missing_shards(whole)):  # not in the file: a shard may come later
         warnings = (*whole.warnings, *problems)
         whole = msgspec.structs.replace(whole, warnings=warnings, exit_status=max(whole.exit_status, Exit.NO))

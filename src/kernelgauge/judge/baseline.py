@@ -19,6 +19,7 @@ from ..errors import BaselineError, NewerBaselineError
 from ..run import CompileEvent, ControlTime, Counts, Fingerprint, Observation, Origin, Run, Timer, observe
 from ..trace.kernel import KernelRecord, was_autotuned, with_current_kind
 from ..trace.summary import is_dispatched
+from .evidence import Move
 from .timing import ProcessTime
 
 SCHEMA_VERSION: Final = 5
@@ -42,15 +43,15 @@ SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python"
 
 @dataclass(frozen=True)
 class Comparison:
-    """How the machine of a run differs from that of its baseline, like ``driver 580.1 -> 580.2``.
+    """How the machine of a run differs from that of its baseline.
 
     Attributes:
         foreign: what makes the baseline one of another kind of machine: nothing is compared.
         moved: what makes it an older one: all is compared, and every verdict names this.
     """
 
-    foreign: tuple[str, ...]
-    moved: tuple[str, ...]
+    foreign: tuple[Move, ...]
+    moved: tuple[Move, ...]
 
     @property
     def identical(self) -> bool:
@@ -58,16 +59,16 @@ class Comparison:
         return not self.foreign and not self.moved
 
     def __str__(self) -> str:
-        return ", ".join((*self.foreign, *self.moved)) or "identical"
+        return ", ".join(map(str, (*self.foreign, *self.moved))) or "identical"
 
 
 def compare(before: Fingerprint, after: Fingerprint, *, without: Sequence[str] = ()) -> Comparison:
     """Compare the fingerprint of a baseline with that of a run, without some fields."""
 
-    def changes(fields: Sequence[str]) -> tuple[str, ...]:
+    def changes(fields: Sequence[str]) -> tuple[Move, ...]:
         pairs = [(field, getattr(before, field), getattr(after, field)) for field in fields]
         return tuple(
-            f"{field} {'(none)' if old is None else old} -> {'(none)' if new is None else new}"
+            Move(field, None if old is None else str(old), None if new is None else str(new))
             for field, old, new in pairs
             if old != new and field not in without and not (old is None and field in _ADDED_FIELDS)
         )

@@ -17,60 +17,34 @@ from ..trace.kernel import KernelRecord, input_texts
 from ..trace.model import FRAME
 from ..trace.summary import LaneKernel, Summary, is_dispatched
 from .baseline import Baseline, count_changes
-from .verdict import Reason
+from .evidence import (
+    Cause,
+    Change,
+    CompiledOps,
+    CompilerEvent,
+    Counted,
+    MemoryGrowth,
+    OtherDtype,
+    OtherIdentity,
+    OtherKernels,
+    OtherOps,
+    OtherPlacement,
+    OtherSpeed,
+    Place,
+    Rest,
+)
 
 # A kernel that is only slower is a cause if it carries this share of the total change; if none does, the first ones are.
 _NAMED_SHARE = 0.10
 _NAMED_AT_LEAST = 3
 # Below this, kernels of the same identity are called unchanged: the spread of one kernel's median between processes.
 _UNCHANGED = 0.01
-_CAUSES_WITH_CODE = 2  # of a verdict; each other one has one line
 _MOST_LINES = 2  # of code
 _MOST_OPS = 2  # that launched what is new
-_MOST_NAMES = 8  # of the kernels of one cause
 # Of an op, for the order of causes alone: an eager linear takes 11 us for its eight ops (docs/claims.md).
 _DISPATCH_US = 1.0
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")  # the number of a layer in the path of a module
-_OTHER_TENSORS = "other tensors"  # more or fewer of them, in the same dtypes and shapes
 _FLOAT = re.compile(r"[bf]+p?\d+")  # a dtype of floating point: bf16, fp32, fp8
-
-
-@dataclass(frozen=True)
-class Cause:
-    """What changed in one place.
-
-    Attributes:
-        text: what happened, in one line.
-        details: lines below.
-        code: lines of code, the user's and the library's.
-        place: the deepest line of the most expensive one, for a cause that has room for one.
-        delta_us: what it adds to a call, in microseconds; None: not known, or not measured well enough to be said.
-        weight_us: by which causes are ordered: the size of `delta_us`, also where that is not said.
-        explains: whether other causes follow from it, as those of a recompile do.
-        waits: whether the host waits for the device.
-    """
-
-    text: str
-    details: tuple[str, ...] = ()
-    code: tuple[str, ...] = ()
-    place: str = ""
-    delta_us: float | None = None
-    weight_us: float = 0.0
-    explains: bool = False
-    waits: bool = False
-
-
-def cause_reasons(causes: Sequence[Cause]) -> list[Reason]:
-    """Return the causes as reasons, the largest effect first: two with the code that they come from, the others in a line each."""
-    reasons: list[Reason] = []
-    for place, cause in enumerate(order_causes(causes)):
-        text = cause.text + ("" if cause.delta_us is None else f" ({cause.delta_us:+.1f} us)")
-        if place < _CAUSES_WITH_CODE:
-            reasons.append(Reason("cause", "\n".join([text, *cause.details])))
-            reasons += [Reason("code", "\n".join(cause.code))] if cause.code else []
-        else:
-            reasons.append(Reason("also", f"{text}  {cause.place}".rstrip()))
-    return reasons
 
 
 def order_causes(causes: Iterable[Cause]) -> list[Cause]:
@@ -78,10 +52,8 @@ def order_causes(causes: Iterable[Cause]) -> list[Cause]:
     return sorted(causes, key=lambda cause: (not cause.explains, -cause.weight_us, not cause.waits))
 
 
-def find_causes(
-    run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_timed: bool
-) -> tuple[list[Cause], str]:
-    """Return what changed between a baseline and a run, in no order, and one line about the kernels that did not change.
+def find_causes(run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_timed: bool) -> list[Cause | Rest]:
+    """Return what changed between a baseline and a run, the largest effect first, and the kernels that did not change.
 
     Args:
         usual: the baseline's kernels, in the time that the run is compared with.
@@ -103,14 +75,14 @@ def find_causes(
     counts = count_changes(baseline.counts, run.counts)
     if counts.get("grown_bytes"):
         grown = (run.counts.grown_bytes or 0) - (baseline.counts.grown_bytes or 0)
-        causes.append(_with_code(Cause(f"each call leaves {grown} bytes more in memory"), run.growth_origins, known))
+        causes.append(_with_code(Cause(MemoryGrowth(grown)), run.growth_origins, known))
     if counts.get("compiled_ops") is not None and not causes:
-        text = f"torch.compile was given {run.counts.compiled_ops} ops instead of {baseline.counts.compiled_ops}"
-        causes.append(_with_code(Cause(text), run.compiled_origins, known))
+        ops = CompiledOps(baseline.counts.compiled_ops, run.counts.compiled_ops)
+        causes.append(_with_code(Cause(ops), run.compiled_origins, known))
     if baseline.ops and "dispatcher_ops" in counts and not (is_timed and changes):
         marks = {mark for change in changes for mark in change.marks}
         causes += _op_causes(run, baseline, known, marks, is_all=not causes)
-    return causes, _rest(alike)
+    return [*order_causes(causes), *(_rest(alike) if is_timed and alike else ())]
 
 
 def find_trace_causes(before: Summary, after: Summary, found: Iterable[Difference]) -> list[Cause]:
@@ -137,8 +109,8 @@ def find_trace_causes(before: Summary, after: Summary, found: Iterable[Differenc
         counts = Counter(dtype for each in side.kernels for dtype in set(_dtypes(_launch_of(each))))
         dtypes += [dtype for dtype, count in counts.most_common(1) if 2 * count > len(side.kernels)]
     if len(set(dtypes)) > 1:
-        causes.append(Cause(f"{' -> '.join(dtypes)} in most kernels", explains=True))
-    return order_causes(replace(each, weight_us=lost_us) if each.waits else each for each in causes)
+        causes.append(Cause(OtherDtype(*dtypes), explains=True))
+    return order_causes(msgspec.structs.replace(each, weight_us=lost_us) if each.waits else each for each in causes)
 
 
 def _launch_of(kernel: LaneKernel) -> _Launch:
@@ -157,14 +129,14 @@ def _origin_of(module: str, frame: str) -> Origin | None:
 
 
 def compile_causes(events: Iterable[CompileEvent]) -> list[Cause]:
-    """Return the graph breaks and recompiles as causes, each text once."""
-    found: dict[str, list[Origin]] = {}
+    """Return the graph breaks and recompiles as causes, each reason once."""
+    found: dict[tuple[str, str], list[Origin]] = {}
     for each in events:
         origin = Origin(each.module, (SourceLine(each.file, each.line, each.code),)) if each.file else None
-        found.setdefault(f"{each.kind}: {each.reason}", []).extend([origin] if origin else [])
+        found.setdefault((each.kind, each.reason), []).extend([origin] if origin else [])
     return [
-        _with_code(Cause(f"{text}, {len(origins)} times" if len(origins) > 1 else text, explains=True), origins)
-        for text, origins in found.items()
+        _with_code(Cause(CompilerEvent(*event, max(1, len(origins))), explains=True), origins)
+        for event, origins in found.items()
     ]
 
 
@@ -190,15 +162,14 @@ class _Change:
 
     Attributes:
         parts: differences of launches, one for each place in the sequence.
-        text: what happened to the launches; `details`: lines below.
+        change: what happened to the launches.
         explains: as `Cause.explains`; `follows`: whether it follows from another change, and its cost is noise.
         waits, copies: synchronising calls and copies that are new here, as `Baseline.host_calls` has them.
         origins: of the launches, or of the calls.
     """
 
     parts: list[_Difference] = field(default_factory=list)
-    text: str = ""
-    details: tuple[str, ...] = ()
+    change: Change = None
     waits: Counter[str] = field(default_factory=Counter)
     copies: Counter[str] = field(default_factory=Counter)
     origins: list[Origin | None] = field(default_factory=list)
@@ -214,27 +185,15 @@ class _Change:
         return lines or {frozenset(launch.identity.unnumbered for part in self.parts for launch in part.before)}
 
     def cause(self, known: AbstractSet[str], *, is_timed: bool) -> Cause:
-        texts, details = [self.text] if self.text else [], list(self.details)
-        host = [_times(text, count) for text, count in self.waits.items()]
-        if self.copies.total() > 1:
-            host.append(f"{self.copies.total()} copies: {', '.join([*self.copies][:_MOST_NAMES])}")
-        else:
-            host += self.copies
-        if self.waits and not any(part.before for part in self.parts):  # the wait is what a reader looks for
-            texts = [f"the host waits: {host[0]}"]
-            details = [*([self.text] if self.text else []), *details, *host[1:]]
-        elif texts:
-            details += ["with " + ", ".join(host)] if host else []
-        else:
-            texts = host
         delta_us = sum(part.delta_us for part in self.parts)
         cause = Cause(
-            ", ".join(texts),
-            tuple(details),
+            self.change,
+            tuple(self.waits.items()),
+            tuple(self.copies.items()),
+            had_kernels=any(part.before for part in self.parts),
             delta_us=delta_us if is_timed and self.parts else None,
             weight_us=0.0 if self.follows else abs(delta_us),
             explains=self.explains,
-            waits=bool(self.waits),
         )
         costs_us: Counter[SourceLine] = Counter()
         for launch in (launch for part in self.parts for launch in part.after or part.before):
@@ -260,7 +219,7 @@ def _kernel_changes(
     `are_judged`: the differences are those of traces, which say what belongs together, and what is slower or faster.
     """
     others: list[tuple[set[object], _Change]] = []
-    pairs: dict[object, list[_Difference]] = {}  # by what differs, as a text, or by kernel and lines
+    pairs: dict[object, list[_Difference]] = {}  # by what differs, or by kernel and lines
     for each in found:
         if each.what not in _OF_PAIRS:
             change = _Change([each], origins=[launch.origin for launch in each.after or each.before])
@@ -283,13 +242,13 @@ def _kernel_changes(
     for key, group in pairs.items():
         whole = join_launches(group)
         change = _Change([whole], origins=[launch.origin for launch in whole.after])
-        if isinstance(key, str):
-            change.text, change.details = f"{key} in {_count(len(group), 'kernel')}", (_names(whole.after),)
-            change.follows = key == _OTHER_TENSORS and not is_timed
+        if isinstance(key, OtherPlacement):
+            change.change = msgspec.structs.replace(key, kernels=_names(whole.after))
+            change.follows = key == OtherPlacement((), other_tensors=True) and not is_timed
             # Other shapes nearly everywhere: the input is another, and all else follows. Kernels that overlap slow each other.
-            change.explains = "stream" in key or 2 * len(group) >= sum(len(each.after) for each in found)
-        elif said := _other_identity(whole, is_timed=is_timed):
-            change.text, change.details = said
+            change.explains = key.stream is not None or 2 * len(group) >= sum(len(each.after) for each in found)
+        elif other := _other_identity(whole, is_timed=is_timed):
+            change.change = other
         else:
             alike.append(whole)
             continue
@@ -298,9 +257,8 @@ def _kernel_changes(
     if is_timed and not are_judged:
         slower = _most_of_the_change(alike, changes)
     for each in slower:
-        word = "slower" if each.delta_us > 0 else "faster"
-        text = f"the same kernel, {word}: {_names(each.after)}  {each.before_us:.1f} -> {each.after_us:.1f} us"
-        changes.append(_Change([each], text, origins=[launch.origin for launch in each.after]))
+        speed = OtherSpeed(_names(each.after), each.before_us, each.after_us)
+        changes.append(_Change([each], speed, origins=[launch.origin for launch in each.after]))
     return changes, [each for each in alike if each not in slower]
 
 
@@ -315,40 +273,28 @@ def _most_of_the_change(alike: Sequence[_Difference], changes: Sequence[_Change]
 
 
 def _described(change: _Change) -> _Change:
-    """Say of other launches in one place: ``9 kernels instead of 1, in 4 layers, bf16 -> fp32: pow, mean x2``."""
+    """Say what took the place of what, and where."""
     whole = join_launches(change.parts)
     before, after = whole.before, whole.after
-    old, new = len(before), len(after)
-    if not old:
-        text = _count(new, "new kernel")
-    elif not new:
-        text = f"{_count(old, 'kernel')} less"
-    elif old == new:
-        text = "another kernel" if new == 1 else f"{new} other kernels"
-    else:
-        text = f"{_count(new, 'kernel')} instead of {old}"
-    kind = f"{before[0].identity.kind} kernel" if len({each.identity.kind for each in before}) == 1 else "kernel"
-    author = (after or before)[0].identity.decoded.backend.partition("-")[0]
-    merged = {
-        What.FUSED: f"{author.capitalize()} fused {_count(old, kind)} into {new}",
-        What.FOLDED: f"{_count(old - new, 'kernel')} went into the epilogue of {_count(new, 'GEMM')}",
-        What.MOVED: f"{_count(new, 'kernel')} moved",
-    }
-    text = merged.get(whole.what, text) if len({each.what for each in change.parts}) == 1 else text
-    layers = len({tuple(_LAYER.findall(origin.module)[:1]) for origin in filter(None, change.origins)} - {()})
-    places = f"{layers} layers" if layers > 1 else f"{len(change.parts)} places"
-    text += f", in {places}" if layers > 1 or len(change.parts) > 1 else ""
-    dtypes = _change_of(*({dtype for each in side for dtype in _dtypes(each)} for side in (before, after)))
-    if [each.op for each in before] == [each.op for each in after] and before:
-        sizes = map(_sizes, before, after)
-        dtypes = ", ".join(dict.fromkeys(filter(None, [dtypes, *map(" and ".join, sizes)])))
-    ops = Counter(each.op for each in after) - Counter(each.op for each in before)
-    by = [op for op in ops if op][:_MOST_OPS]
-    text = ", ".join(
-        filter(None, [text, dtypes, f"by {' and '.join(by)}" if by and whole.what is not What.MOVED else ""])
+    dtypes = [{dtype for each in side for dtype in _dtypes(each)} for side in (before, after)]
+    ops = [each.op for each in after]
+    sizes = map(_sizes, before, after) if before and [each.op for each in before] == ops else ()
+    kinds = {each.identity.kind for each in before}
+    whats = {each.what for each in change.parts}
+    new_ops = Counter(ops) - Counter(each.op for each in before)
+    other = OtherKernels(
+        what=(whole.what if len(whats) == 1 else What.REPLACED).value,
+        before=_names(before),
+        after=_names(after),
+        author=(after or before)[0].identity.decoded.backend.partition("-")[0],
+        kind=kinds.pop() if len(kinds) == 1 else "",
+        layers=len({tuple(_LAYER.findall(origin.module)[:1]) for origin in filter(None, change.origins)} - {()}),
+        places=len(change.parts),
+        dtypes=(tuple(sorted(dtypes[0])), tuple(sorted(dtypes[1]))),
+        sizes=tuple(dict.fromkeys(itertools.chain.from_iterable(sizes))),
+        ops=tuple([op for op in new_ops if op][:_MOST_OPS]),
     )
-    was = (f"was {_names(before)}",) if old and new and whole.what is not What.MOVED else ()
-    return replace(change, text=f"{text}: {_names(after or before)}", details=was)
+    return replace(change, change=other)
 
 
 def _dtypes(launch: _Launch) -> Iterator[str]:
@@ -359,64 +305,54 @@ def _dtypes(launch: _Launch) -> Iterator[str]:
     yield from (name for name in names if _FLOAT.fullmatch(name))
 
 
-def _change_of(old: AbstractSet[str], new: AbstractSet[str]) -> str:
-    """Return ``bf16 -> fp32``, or ``now also fp32``; empty if nothing changed or one side is not known."""
-    if not old or not new or old >= new:
-        return ""
-    more = " and ".join(sorted(new - old))
-    return f"now also {more}" if old < new else f"{' and '.join(sorted(old - new))} -> {more}"
+def _placement_change(old: KernelRecord, new: KernelRecord, *, are_inputs_alike: bool) -> OtherPlacement | None:
+    """Return what differs between two launches of one kernel in dtypes, shapes and stream; None if nothing does."""
+    dtypes: tuple[tuple[str, str], ...] = ()
+    sizes: tuple[tuple[str, str], ...] = ()
+    are_other = are_inputs_alike and bool(old.inputs and new.inputs) and old.inputs != new.inputs
+    if are_other:
+        sides = [[each.partition("[")[0] for each in side.inputs] for side in (old, new)]
+        dtypes = tuple(dict.fromkeys(pair for pair in zip(*sides, strict=False) if pair[0] != pair[1]))
+        sizes = tuple(_sizes(old, new))
+    stream = (old.stream, new.stream) if old.stream != new.stream else None
+    if not are_other and stream is None:
+        return None
+    return OtherPlacement((), dtypes, sizes, stream, other_tensors=are_other and not dtypes and not sizes)
 
 
-def _placement_change(old: KernelRecord, new: KernelRecord, *, are_inputs_alike: bool) -> str:
-    """Return what differs between two launches of one kernel in dtypes, shapes and stream; empty if nothing does."""
-    said: list[str] = []
-    if are_inputs_alike and old.inputs and new.inputs and old.inputs != new.inputs:
-        dtypes = [[each.partition("[")[0] for each in side.inputs] for side in (old, new)]
-        moved = dict.fromkeys(f"{one} -> {other}" for one, other in zip(*dtypes, strict=False) if one != other)
-        said += [*moved, *_sizes(old, new)] or [_OTHER_TENSORS]
-    if old.stream != new.stream:
-        said.append("on a second stream" if new.stream and not old.stream else f"stream {old.stream} -> {new.stream}")
-    return ", ".join(said)
-
-
-def _sizes(old: KernelRecord, new: KernelRecord) -> list[str]:
-    """Return the sizes of the tensors that differ, each once: ``size 1 -> 65``."""
+def _sizes(old: KernelRecord, new: KernelRecord) -> list[tuple[str, str]]:
+    """Return the sizes of the tensors that differ, each once."""
     shapes = [[each.partition("[")[2].rstrip("]").split(",") for each in side.inputs] for side in (old, new)]
     pairs = [(a, b) for one, other in zip(*shapes, strict=False) for a, b in zip(one, other, strict=False) if a != b]
-    return [f"size {one or 'none'} -> {other or 'none'}" for one, other in dict.fromkeys(pairs)]
+    return list(dict.fromkeys(pairs))
 
 
-def _names(kernels: Iterable[_Launch]) -> str:
-    """Return ``pow, mul x2``."""
-    names = [*itertools.starmap(_times, Counter(kernel.identity.shown for kernel in kernels).items())]
-    left = len(names) - _MOST_NAMES
-    return ", ".join(names if left <= 0 else [*names[:_MOST_NAMES], f"and {left} more"])
+def _names(kernels: Iterable[_Launch]) -> Counted:
+    return tuple(Counter(kernel.identity.shown for kernel in kernels).items())
 
 
-def _other_identity(pair: _Difference, *, is_timed: bool) -> tuple[str, tuple[str, ...]] | None:
+def _other_identity(pair: _Difference, *, is_timed: bool) -> OtherIdentity | None:
     """Return what differs between launches of one kernel besides their times."""
     (old, *_), (new, *_) = pair.before, pair.after
     configuration = pair.details if is_timed or not new.identity.is_inductors else ""
-    source = ""
+    source = None
     if is_timed and pair.what is What.SOURCE:
-        source = f"source {str(old.identity.source_hash)[:8]} -> {str(new.identity.source_hash)[:8]}"
-    if not configuration and not source:
+        source = (str(old.identity.source_hash)[:8], str(new.identity.source_hash)[:8])
+    if not configuration and source is None:
         return None
-    text = "another launch configuration" if configuration else "the same name, other source"
-    if is_timed and pair.was_autotuned:
-        text = "Inductor's autotuner chose another launch configuration"
-    if source and new.origin and new.origin.is_dynamic and not (old.origin and old.origin.is_dynamic):
-        text, configuration = "Inductor compiled for dynamic shapes", ""
-    return text, (f"{new.identity.shown}: {', '.join(filter(None, (configuration, source)))}",)
+    return OtherIdentity(
+        new.identity.shown,
+        configuration,
+        source,
+        is_autotuned=is_timed and pair.was_autotuned,
+        is_dynamic=bool(source and new.origin and new.origin.is_dynamic and not (old.origin and old.origin.is_dynamic)),
+    )
 
 
-def _rest(same: Sequence[_Difference]) -> str:
-    if not same:
-        return ""
-    all_of_them = join_launches(same)
-    share = all_of_them.after_us / all_of_them.before_us - 1 if all_of_them.before_us else 0.0
-    word = "unchanged" if abs(share) < _UNCHANGED else "of the same identity"
-    return f"{_count(len(all_of_them.after), 'kernel')} {word} ({100 * share:+.1f} %, {all_of_them.delta_us:+.2f} us)"
+def _rest(same: Sequence[_Difference]) -> Iterator[Rest]:
+    whole = join_launches(same)
+    share = whole.after_us / whole.before_us - 1 if whole.before_us else 0.0
+    yield Rest(len(whole.after), share, whole.delta_us, is_unchanged=abs(share) < _UNCHANGED)
 
 
 # -- the host ----------------------------------------------------------------------------------------------------------------
@@ -441,10 +377,6 @@ def _op_of_call(call: str) -> str:
     return call.partition(": ")[0]
 
 
-def _times(text: str, count: int) -> str:
-    return f"{text} x{count}" if count > 1 else text
-
-
 def _op_causes(
     run: Run, baseline: Baseline, known: AbstractSet[str], marks: AbstractSet[object], *, is_all: bool
 ) -> list[Cause]:
@@ -456,16 +388,12 @@ def _op_causes(
             del new[name]
     if not is_all and new.total() < _NAMED_SHARE * then.total():
         return []
-    texts = [
-        f"{_count(ops.total(), f'{word} op')}: {', '.join(itertools.starmap(_times, ops.items()))}"
-        for word, ops in (("new", new), ("missing", gone))
-        if ops
-    ]
-    origins = [origin for name in new for origin in run.op_origins.get(name, ())]
-    if not texts:
+    if not (new or gone):
         return []
+    origins = [origin for name in new for origin in run.op_origins.get(name, ())]
     weight_us = _DISPATCH_US * new.total() if run.fingerprint.arch == "cpu" else 0.0  # a GPU's time is not the host's
-    return [_with_code(Cause(texts[0], tuple(texts[1:]), weight_us=weight_us), origins, known)]
+    ops = OtherOps(tuple(new.items()), tuple(gone.items()))
+    return [_with_code(Cause(ops, weight_us=weight_us), origins, known)]
 
 
 # -- lines of code -------------------------------------------------------------------------------------------------------------
@@ -487,19 +415,16 @@ def _with_code(
             found.setdefault(line, []).append(origin)
     lines = [line for line in found if (line.inner or line).code not in known] or list(found)
     dearest = sorted(lines, key=lambda line: -(costs_us or {}).get(line, 0.0))[:_MOST_LINES]
-    shown: dict[str, None] = {}
-    deepest: dict[SourceLine, str] = {}
-    for line in (line for line in lines if line in dearest):
-        passes = {origin.is_backward for origin in found[line]}
-        pass_ = " (forward and backward)" if len(passes) > 1 else " (backward)" if True in passes else ""
-        module = common_path([origin.module for origin in found[line]])
-        places = [SourceLine(line.file, line.line, line.code), *([line.inner] if line.inner else [])]
-        deepest[line] = f"{module}{pass_}  {places[-1]}".strip()
-        shown |= dict.fromkeys([*map(str, places[:-1]), deepest[line]])
-    left = len(lines) - _MOST_LINES
-    code = (*shown, *([f"and {_count(left, 'more line')}"] if left > 0 else []))
-    return replace(cause, code=code, place=deepest[dearest[0]] if dearest else "")
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count != 1 else ''}"
+    places = [
+        Place(
+            line,
+            common_path([origin.module for origin in found[line]]),
+            tuple(sorted({"backward" if origin.is_backward else "forward" for origin in found[line]}, reverse=True)),
+        )
+        for line in lines
+        if line in dearest
+    ]
+    nearest = [each.line for each in places].index(dearest[0]) if dearest else 0
+    return msgspec.structs.replace(
+        cause, places=tuple(places), more_places=max(0, len(lines) - _MOST_LINES), dearest=nearest
+    )

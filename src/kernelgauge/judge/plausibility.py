@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..run import Run, Timer
 from .baseline import Baseline, Entry, Process, from_run
+from .evidence import Doubted, Implausible, PartExceedsCall, SlowReference
 
 # Of 533 recorded runs on GPUs and CPUs, busy hosts included (benchmarks/data), none had a GPU time, a CPU time or a
 # dispatch time above 1.09 times its latency, and none host references that differ by more than a factor of 4.7.
@@ -15,38 +16,39 @@ _SLOWEST_REFERENCE = 10.0  # times the fastest host reference on the same machin
 _MOST_STREAMS = 16
 
 
-def implausible_times(process: Process, launches: int, later: Process | None = None) -> dict[Timer, str]:
+def implausible_times(process: Process, launches: int, later: Process | None = None) -> dict[Timer, Implausible]:
     """Return why times of one process cannot be, by timer. `later`: a process that shows how fast the host is."""
-    found: dict[Timer, str] = {}
+    found: dict[Timer, Implausible] = {}
     latency = process.timers.get(Timer.END_TO_END)
     limits = {Timer.DEVICE: _LONGEST_PART * min(launches, _MOST_STREAMS), Timer.HOST: _LONGEST_PART}
     for timer, limit in limits.items() if latency else ():
         part = process.timers.get(timer)
         if part and latency and part.mean_us > limit * latency.mean_us:
-            found[timer] = f"{part.mean_us:.1f} us cannot be a part of a call of {latency.mean_us:.1f} us"
+            found[timer] = PartExceedsCall(part.mean_us, latency.mean_us)
     references = {timer: each.control_us for timer, each in process.timers.items() if each.control_us is not None}
     others = later.timers.values() if later and later.place and later.place == process.place else ()
     fastest_us = min([*references.values(), *(each.control_us for each in others if each.control_us)], default=0.0)
     for timer, us in references.items():
         if us > _SLOWEST_REFERENCE * fastest_us:
-            on_host = f"{us:.1f} us, on a host where it takes {fastest_us:.1f} us"
-            found.setdefault(timer, f"the host reference beside it took {on_host}")
+            found.setdefault(timer, SlowReference(us, fastest_us))
     return found
 
 
-def run_doubts(run: Run) -> Iterator[str]:
+def run_doubts(run: Run) -> Iterator[Doubted]:
     """Yield which times of a run cannot be, and why."""
     process = from_run(run, suite="").entries[0].processes[0]
     for timer, why in implausible_times(process, run.counts.launches).items():
-        yield f"{run.label(timer)} cannot be: {why}"
+        yield Doubted(run.label(timer), why)
 
 
-def stored_doubt(baseline: Baseline, run: Run, timer: Timer | None = None, entry: Entry | None = None) -> str:
-    """Return why a stored time that the run would be compared with cannot be. Empty: it may be.
+def stored_doubt(
+    baseline: Baseline, run: Run, timer: Timer | None = None, entry: Entry | None = None
+) -> Implausible | None:
+    """Return why a stored time that the run would be compared with cannot be. None: it may be.
 
     `timer`: None: any of them. `entry`: None: of any launch configuration.
     """
     (later,) = from_run(run, suite="").entries[0].processes
     entries = baseline.entries if entry is None or timer is Timer.HOST else (entry,)
     found = (implausible_times(each, baseline.counts.launches, later) for one in entries for each in one.processes)
-    return next((why for each in found for of, why in each.items() if timer in (of, None)), "")
+    return next((why for each in found for of, why in each.items() if timer in (of, None)), None)

@@ -23,11 +23,26 @@ from .baseline import (
     likeness,
     merge_entries,
 )
+from .evidence import (
+    CountMoved,
+    DisturbedHost,
+    Doubted,
+    Evidence,
+    FileNote,
+    Launches,
+    Machine,
+    MeasuredTime,
+    Move,
+    Next,
+    OlderRun,
+    OtherSource,
+    RunDoubt,
+)
 from .plausibility import stored_doubt
 from .structure import judge_structure, placement_changes
 from .time_verdict import judge_time
 from .timing import Limits
-from .verdict import Reason, Status, Verdict
+from .verdict import Status, Verdict
 
 # A host that is slower than this was disturbed. Hosts of H200s changed their speed by factors of 1.6
 # (benchmarks/data/earlier_detection) and 1.9 (tests/report/test_calibration.py).
@@ -54,6 +69,24 @@ class Group(str, Enum):
     NOT_MEASURED = "not-measured"
 
 
+Fact = Move | Verdict | Evidence  # what differs, or what speaks against storing it
+
+
+class DifferentRunsError(ValueError):
+    """Runs that differ from a baseline by more than noise. `facts`: in what."""
+
+    def __init__(self, *facts: Fact) -> None:
+        super().__init__(*facts)
+        self.facts = facts
+
+
+@dataclass(frozen=True)
+class NotAdded:
+    """Why runs cannot join what is stored."""
+
+    facts: tuple[Fact, ...]
+
+
 @dataclass(frozen=True)
 class PlannedChange:
     """One file of the plan. `baseline` is what would be written; None for KEEP."""
@@ -61,7 +94,7 @@ class PlannedChange:
     action: Action
     workload: str
     baseline: Baseline | None
-    details: tuple[str, ...] = ()
+    details: tuple[Fact, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +105,7 @@ class Reviewed:
         suite: the folder of the suite that declares it.
         change: the effect of accepting it on its file; None: it cannot be accepted.
         environment: what moved in the machine and its software.
-        evidence: what else differs, and why.
+        evidence: what else differs, and why: the verdict on structure before those on times.
         doubts: what speaks against accepting it. `--force` overrules it where there is a change.
     """
 
@@ -80,9 +113,9 @@ class Reviewed:
     group: Group
     suite: str
     change: PlannedChange | None = None
-    environment: tuple[str, ...] = ()
-    evidence: tuple[Reason, ...] = ()
-    doubts: tuple[str, ...] = ()
+    environment: tuple[Move, ...] = ()
+    evidence: tuple[Fact, ...] = ()
+    doubts: tuple[Fact | NotAdded, ...] = ()
 
 
 def review_run(
@@ -93,7 +126,7 @@ def review_run(
     recorded: Recorded | None,
     comparisons: int,
     limits: Limits | None = None,
-    doubts: Sequence[str] = (),
+    doubts: Sequence[Fact] = (),
     is_fresh: bool = False,
 ) -> Reviewed:
     """Judge a run by what is stored of its workload, and plan what accepting it would write.
@@ -110,13 +143,13 @@ def review_run(
     new = from_run(run, suite=suite, recorded=recorded)
     found = Reviewed(run.workload, Group.NEW, suite, doubts=tuple(doubts))
     if isinstance(old, NewerBaselineError):
-        return replace(found, doubts=(*doubts, old.one_line))
+        return replace(found, doubts=(*doubts, RunDoubt("error", old.one_line)))
     if not isinstance(old, Baseline):
         action = Action.CREATE if old is None else Action.UPDATE
-        evidence = tuple(_summary(run))
-        unreadable = () if old is None or is_fresh else (old.one_line,)
-        change = PlannedChange(action, run.workload, new, tuple(reason.text for reason in evidence))
-        return replace(found, change=change, evidence=evidence, doubts=(*doubts, *unreadable))
+        summary = tuple(_summary(run))
+        unreadable = () if old is None or is_fresh else (RunDoubt("error", old.one_line),)
+        change = PlannedChange(action, run.workload, new, summary)
+        return replace(found, change=change, evidence=summary, doubts=(*doubts, *unreadable))
     comparison = compare(old.fingerprint, new.fingerprint)
     times = [] if comparison.foreign else _time_verdicts(old, run, comparisons, limits)
     is_wrong = bool(stored_doubt(old, run))
@@ -124,20 +157,18 @@ def review_run(
     planned = new if is_wrong else _planned(old, new, comparison, group, times)
     if is_wrong and group is Group.SAME_SPEED:  # nobody knows it
         group = Group.SPEED
-    evidence = tuple(_evidence(old, planned, judge_structure(run, old), times))
+    evidence: tuple[Fact, ...] = (judge_structure(run, old), *times, *_file_notes(old, planned))
     doubts = [*doubts, *_host_doubts(old, new)]
     if not is_fresh:
         if old.recorded is not None and new.recorded is not None and new.recorded.at < old.recorded.at:  # both in UTC
-            then = old.recorded.at
-            doubts.append(f"older than the baseline: measured {new.recorded.at}, and that was recorded {then}")
+            doubts.append(OlderRun(new.recorded.at, old.recorded.at))
         if group is not Group.KERNELS:  # a time of other kernels need not agree with the stored one
-            doubts += [each.headline for each in times if each.status is Status.UNDECIDED]
+            doubts += [each for each in times if each.status is Status.UNDECIDED]
     if planned is None and new.entries[0].processes[0] in _processes(old):  # to be judged against itself is nothing
-        group, evidence, doubts = Group.SAME_SPEED, (Reason("file", "accepted already"),), []
+        group, evidence, doubts = Group.SAME_SPEED, (FileNote("accepted already"),), []
     environment = (*comparison.foreign, *comparison.moved)
     action = Action.KEEP if planned is None else Action.UPDATE
-    details = (*environment, *(reason.text for reason in evidence))
-    change = PlannedChange(action, run.workload, planned, details)
+    change = PlannedChange(action, run.workload, planned, (*environment, *evidence))
     return Reviewed(run.workload, group, suite, change, environment, evidence, tuple(doubts))
 
 
@@ -146,11 +177,9 @@ def _time_verdicts(old: Baseline, run: Run, comparisons: int, limits: Limits | N
     return [judge_time(timer, run, old, comparisons=comparisons, limits=limits) for timer in timers]
 
 
-def _summary(run: Run) -> Iterator[Reason]:
-    launches = run.counts.launches
-    yield Reason("counts", f"{launches} launch{'es' if launches != 1 else ''}")
-    for timer in (timer for timer in Timer if timer in run.samples):
-        yield Reason("time", f"{run.label(timer)} {run.time_us(timer):.1f} us")
+def _summary(run: Run) -> Iterator[Evidence]:
+    yield Launches(run.counts.launches)
+    yield from (MeasuredTime(run.label(timer), run.time_us(timer)) for timer in Timer if timer in run.samples)
 
 
 def _planned(
@@ -189,45 +218,28 @@ def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence
     return Group.SAME_SPEED if is_same else Group.SPEED  # an inconclusive time is not known to be as fast
 
 
-def _evidence(
-    old: Baseline, planned: Baseline | None, structure: Verdict, times: Sequence[Verdict]
-) -> Iterator[Reason]:
-    """Yield what differs as the verdicts say it. The causes stand once, if possible at a time: there they have costs."""
-    explained = [each for each in (*times, structure) if any(reason.label == "cause" for reason in each.reasons)]
-    same = []
-    for verdict in (structure, *times):
-        if verdict.status is Status.PASS and verdict.change is not None:
-            same.append(f"{verdict.subject} {verdict.after_us:.1f} us {100 * verdict.change.estimate:+.1f} %")
-        elif verdict is not structure:
-            yield Reason("time", verdict.headline)
-        left_out = ("kernels", "next", *(("cause", "code", "also") if verdict not in explained[:1] else ()))
-        left_out += ("why",) if verdict.status is Status.NOT_JUDGED else ()  # the headline has it
-        reasons = sorted(verdict.reasons, key=lambda reason: reason.label != "counts")  # the counts first
-        yield from (reason for reason in reasons if reason.label not in left_out)
-    if same:
-        yield Reason("time", ", ".join(same))
+def _file_notes(old: Baseline, planned: Baseline | None) -> Iterator[FileNote]:
     if planned is None:
-        yield Reason("file", "unchanged within noise: it stays as it is")
+        yield FileNote("unchanged")
         return
     if old.suite != planned.suite:
-        yield Reason("file", f"suite {old.suite} -> {planned.suite}")
+        yield FileNote("suite", old.suite, planned.suite)
     known, left = len(_processes(old)), len(_processes(planned))
     if left < known:  # to measure them takes minutes
-        yield Reason("file", f"processes that it knows {known} -> {left} (kernelgauge calibrate records more)")
+        yield FileNote("fewer processes", str(known), str(left))
 
 
 def _processes(baseline: Baseline) -> list[Process]:
     return [process for entry in baseline.entries for process in entry.processes]
 
 
-def _host_doubts(old: Baseline, new: Baseline) -> Iterator[str]:
+def _host_doubts(old: Baseline, new: Baseline) -> Iterator[DisturbedHost]:
     """Yield how slow the host was, where it was much slower: what is recorded on such a host hides regressions."""
     (process,) = new.entries[0].processes
     known = [_control_us(each) for each in _processes(old) if each.place == process.place]
     usual_us, now_us = max(known, default=0.0), _control_us(process)
     if usual_us and now_us > _DISTURBED_HOST_FACTOR * usual_us:
-        times = f"{now_us / usual_us:.0f} times as slow as in the baseline"
-        yield f"this host was {times} (reference {usual_us:.1f} -> {now_us:.1f} us)"
+        yield DisturbedHost(usual_us, now_us)
 
 
 def _control_us(process: Process) -> float:
@@ -245,10 +257,11 @@ def with_runs(
 ) -> Baseline:
     """Return the baseline with the processes of the runs that it does not have, such as those of another GPU.
 
-    Raises `ValueError` with what differs: adding it would make noise of a change. The arguments are those of `review_run`.
+    Raises `DifferentRunsError` where adding it would make noise of a change, and `ValueError` if the runs differ among
+    themselves. The arguments are those of `review_run`.
     """
     if isinstance(old, BaselineError):
-        raise ValueError(f"the stored file cannot be used: {old.one_line}")
+        raise DifferentRunsError(RunDoubt("error", f"the stored file cannot be used: {old.one_line}"))
     alone = [from_run(run, suite=suite, recorded=recorded) for run in runs]
     if old is None:
         return combined(alone)
@@ -258,32 +271,33 @@ def with_runs(
         return old
     for run, _ in added:
         if differs := list(_differences(old, run, comparisons * len(added), limits)):
-            raise ValueError(", ".join(differs))
+            raise DifferentRunsError(*differs)
     recorded = max(filter(None, (old.recorded, recorded)), key=lambda each: each.at, default=None)
     entries = merge_entries([old, combined([new for _, new in added])])
     return msgspec.structs.replace(old, entries=entries, recorded=recorded)
 
 
-def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> Iterator[str]:
+def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> Iterator[Fact]:
     """Yield what of a run is no noise. The times of another launch configuration may differ, the host's work may not."""
     comparison = compare(old.fingerprint, run.fingerprint)
     yield from (*comparison.foreign, *comparison.moved)
     if why := stored_doubt(old, run):
-        yield f"a stored time cannot be: {why}"
+        yield Doubted("a stored time", why)
     if comparison.foreign:
         return
     structure = judge_structure(run, old)
     if structure.status is not Status.PASS:
-        yield ", ".join(each.text for each in structure.reasons if each.label == "counts") or structure.headline
+        yield from [each for each in structure.reasons if isinstance(each, CountMoved)] or (structure,)
     _, nearest = old.entry_like(run.kernels)
     if nearest is Likeness.SAME_CONFIGURATION:
-        yield "generated source of its kernels"
+        yield OtherSource()
     for verdict in _time_verdicts(old, run, comparisons, limits):
-        reasons = {reason.label: reason.text for reason in verdict.reasons}
+        machine = [each for each in verdict.reasons if isinstance(each, Machine)]
+        more_would_help = any(isinstance(each, Next) for each in verdict.reasons)
         if verdict.status in (Status.REGRESSED, Status.IMPROVED):
             if verdict.subject == run.label(Timer.HOST) or nearest is Likeness.IDENTICAL:
-                yield verdict.headline
-        elif "machine" in reasons:  # the reference kernels moved
-            yield reasons["machine"]
-        elif verdict.status is Status.UNDECIDED and "next" not in reasons:  # more processes would not help
-            yield verdict.headline
+                yield verdict
+        elif machine:  # the reference kernels moved
+            yield from machine
+        elif verdict.status is Status.UNDECIDED and not more_would_help:
+            yield verdict

@@ -14,8 +14,9 @@ from ..trace.difference import align
 from ..trace.kernel import KernelRecord, configuration_change
 from ..trace.names import decode
 from .baseline import Baseline, compare, count_changes
-from .cause import cause_reasons, find_causes
-from .verdict import STRUCTURE, Reason, Status, Verdict
+from .cause import find_causes
+from .evidence import CountMoved, KernelMoved, Mismatch, NotCompared, OtherStructure, SameStructure
+from .verdict import STRUCTURE, Status, Verdict
 
 # -- what a workload declares -----------------------------------------------------------------------------------------
 
@@ -54,9 +55,9 @@ class Expectation:
         return self.arch in archs and self.cuda in (None, fingerprint.cuda) and fingerprint.torch in torch
 
 
-def mismatches(expectation: Expectation, run: Run) -> list[str]:
-    """Every way in which `run` is not as expected, one line each; empty if it is."""
-    found: list[str] = []
+def mismatches(expectation: Expectation, run: Run) -> list[Mismatch]:
+    """Every way in which `run` is not as expected; empty if it is."""
+    found: list[Mismatch] = []
     names = run.kernel_names()
     for what, got, shown, patterns in (
         ("kernel kinds", run.kinds(), run.kinds(), expectation.kinds),
@@ -65,17 +66,17 @@ def mismatches(expectation: Expectation, run: Run) -> list[str]:
     ):
         pairs = list(zip_longest(got, patterns or ()))
         if patterns is not None and not all(_matches(*pair) for pair in pairs):
-            found.append(f"{what}: got {len(got)}, expected {len(patterns)}")
-            for number, (pair, name) in enumerate(zip_longest(pairs, shown), start=1):
-                other = "" if _matches(*pair) else f"   <- expected {pair[1] or '(nothing)'}"
-                found[-1] += f"\n    {number}. {name or '(nothing)'}{other}"
+            launches = [
+                (name or "", None if _matches(*pair) else pair[1] or "") for pair, name in zip_longest(pairs, shown)
+            ]
+            found.append(Mismatch(what, len(got), len(patterns), expectation.source, tuple(launches)))
     for what, count, expected in (
         ("memsets", run.counts.memsets, expectation.memsets),
         ("occupancy queries", run.occupancy_queries, expectation.occupancy_queries),
     ):
         if expected is not None and count != expected:
-            found.append(f"{what}: got {count}, expected {expected}")
-    return [f"{line}\n    source   {expectation.source}" for line in found]
+            found.append(Mismatch(what, count, expected, expectation.source))
+    return found
 
 
 def _matches(name: str | None, pattern: str | None) -> bool:
@@ -99,37 +100,32 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     """
     comparison = compare(baseline.fingerprint, run.fingerprint)
     if comparison.foreign:
-        return Verdict(Status.INCOMPARABLE, run.workload, STRUCTURE, f"structure not compared: {comparison}")
+        return Verdict(
+            Status.INCOMPARABLE, run.workload, STRUCTURE, NotCompared((*comparison.foreign, *comparison.moved))
+        )
     entry, _ = baseline.entry_like(run.kernels)
     kernels = kernel_changes(entry.kernels, run.kernels, of_inductor=False)
-    is_other_torch = any(change.startswith("torch ") for change in comparison.moved)
+    is_other_torch = any(move.name == "torch" for move in comparison.moved)
     losses = count_changes(baseline.counts, run.counts, is_other_torch=is_other_torch)
     shown = count_changes(baseline.counts, run.counts)
     placed = placement_changes(entry.kernels, run.kernels)
-    counts = [_count_reason(run, baseline, each, is_judged=each in losses) for each in shown]
+    counts = [
+        CountMoved(each, getattr(baseline.counts, each), getattr(run.counts, each), is_judged=each in losses)
+        for each in shown
+    ]
     if not (kernels or placed or losses):
-        return Verdict(Status.PASS, run.workload, STRUCTURE, "same kernels, same counts", tuple(counts))
+        return Verdict(Status.PASS, run.workload, STRUCTURE, SameStructure(), tuple(counts))
     are_times_good = bool(times) and all(each.status in (Status.PASS, Status.IMPROVED) for each in times)
     status = Status.CHANGED
     if any(losses.values()) or any(each.status is Status.REGRESSED for each in times):
         status = Status.REGRESSED
     elif are_times_good and not (kernels or placed) and False in losses.values():
         status = Status.IMPROVED
-    headline = "other counts"
-    if kernels:
-        is_other = any(line.startswith(("+ ", "- ")) for line in kernels)
-        headline = f"{'kernels' if is_other else 'launch configurations'} differ from the baseline"
-    elif placed:
-        headline = f"same kernels, other {' and '.join(placed)}"
-    causes, _ = find_causes(run, baseline, entry.kernels, is_timed=False)
-    reasons = (*cause_reasons(causes), *counts, *(Reason("kernels", line) for line in kernels))
-    return Verdict(status, run.workload, STRUCTURE, headline, reasons)
-
-
-def _count_reason(run: Run, baseline: Baseline, field: str, *, is_judged: bool) -> Reason:
-    name = "distinct kernels" if field == "kernels" else field.replace("_", " ")
-    note = "" if is_judged else ", not judged: another version of torch"
-    return Reason("counts", f"{name} {getattr(baseline.counts, field)} -> {getattr(run.counts, field)}{note}")
+    is_other = any(None in (each.before, each.after) for each in kernels)
+    what = ("kernels" if is_other else "configurations") if kernels else ""
+    causes = find_causes(run, baseline, entry.kernels, is_timed=False)
+    finding = OtherStructure(what, tuple(placed))
+    return Verdict(status, run.workload, STRUCTURE, finding, (*causes, *counts, *kernels))
 
 
 def placement_changes(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> list[str]:
@@ -145,16 +141,17 @@ def placement_changes(before: Sequence[KernelRecord], after: Sequence[KernelReco
 
 def kernel_changes(
     before: Sequence[KernelRecord], after: Sequence[KernelRecord], *, of_inductor: bool = True
-) -> list[str]:
-    """Return a line for each kernel that is gone (``- NAME``), new (``+ NAME``) or launched in another configuration.
+) -> list[KernelMoved]:
+    """Return each kernel that is gone, new or launched in another configuration.
 
     `of_inductor`: whether the configurations of Inductor's kernels count.
     """
-    lines: list[str] = []
+    found: list[KernelMoved] = []
     for old, new in align(before, after):
+        names = old.identity.shown if old else None, new.identity.shown if new else None
         if old is None or new is None:
-            lines += [f"- {old.identity.shown}"] if old else [f"+ {new.identity.shown}"] if new else []
+            found.append(KernelMoved(*names))
         elif of_inductor or not new.identity.is_inductors:
             configuration = configuration_change(old.identity, new.identity)
-            lines += [f"{new.identity.shown}: {configuration}"] if configuration else []
-    return lines
+            found += [KernelMoved(*names, configuration)] if configuration else []
+    return found

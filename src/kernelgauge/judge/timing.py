@@ -6,12 +6,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, geometric_mean
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from ..run import Fingerprint, Observation, Timer
-from .verdict import RelativeChange, Status
+from .evidence import (
+    BothPossible,
+    Doubt,
+    NoHostReference,
+    Noise,
+    OneReplicate,
+    OtherHostSpeed,
+    RelativeChange,
+    ScatteredReplicates,
+    UnknownMachine,
+)
+from .verdict import Status
 
 # -- what is assumed of a time before a baseline has shown it ---------------------------------------------------------
 
@@ -142,7 +153,7 @@ class Decision:
         moves: how far each reference kernel moved on the same GPU (a logarithm). None: the baseline does not know this GPU.
         machine: how much of that is no change of the code (a logarithm).
         scattered: whether most of the noise is that of the replicates of one process: the machine was disturbed.
-        reason: why it is NOT_JUDGED or UNDECIDED, or how the host differs where it is REGRESSED all the same; else empty.
+        doubt: why it is NOT_JUDGED or UNDECIDED, or how the host differs where it is REGRESSED all the same.
     """
 
     status: Status
@@ -152,7 +163,7 @@ class Decision:
     moves: Mapping[str, float] | None = None
     machine: float = 0.0
     scattered: bool = False
-    reason: str = ""
+    doubt: Doubt = None
 
 
 class Variance(NamedTuple):
@@ -186,11 +197,11 @@ def decide(
         afters = on_same_host(afters, usual)
         after = _mean_of(afters)
         if not on_same_host(same, usual):
-            reason = _why_unknown_host(same, after)
+            doubt = _why_unknown_host(same, after)
             before_us = geometric_mean(each.observation.mean_us for each in before)
             change = _relative_change(math.log(after.observation.mean_us / before_us), -math.inf, math.inf, 1)
             status = Status.REGRESSED if _is_far_slower(same or before, after) else Status.NOT_JUDGED
-            return Decision(status, change, after, before_us, reason=reason)
+            return Decision(status, change, after, before_us, doubt=doubt)
         same, before = on_same_host(same, usual), on_same_host(before, usual)
     process = variance_between_processes(before, prior, kernels, afters)
     # A process is never steadier than its replicates. One of a baseline may have met another job on the host.
@@ -221,23 +232,20 @@ def decide(
     change = _relative_change(delta, delta - slower - margin, delta - faster + margin, comparisons, missed)
     own = after.own_variance + own / max(1, len(same))
     scattered = 2 * own > math.fsum(each.value for each in variances)
-    status, reason = Status.PASS, ""
+    status, doubt = Status.PASS, None
     if delta - slower > needed:
         status = Status.REGRESSED
     elif delta - faster < -needed:
         status = Status.IMPROVED
     elif missed is None or missed > prior.sensitivity:
         status = Status.UNDECIDED
-        noise = "the scatter of replicates" if scattered else "the noise between processes and machines"
-        noise = "the GPU's own change of speed" if abs(machine) > needed else noise
-        reason = f"{noise} hides +{100 * prior.sensitivity:g} %" if math.isfinite(margin) else _NO_SPREAD
+        of: Literal["gpu", "replicates", "processes"] = "replicates" if scattered else "processes"
+        of = "gpu" if abs(machine) > needed else of
+        doubt = Noise(of, prior.sensitivity) if math.isfinite(margin) else OneReplicate()
         # By other jobs, of which the GPU's times know nothing.
         if scattered and after.is_host_clock and math.isfinite(margin):
-            status, reason = Status.NOT_JUDGED, "the replicates scatter too much on this host"
-    return Decision(status, change, after, before_us, moves, machine, scattered, reason)
-
-
-_NO_SPREAD = "one replicate shows no spread"
+            status, doubt = Status.NOT_JUDGED, ScatteredReplicates()
+    return Decision(status, change, after, before_us, moves, machine, scattered, doubt)
 
 
 def decide_ratio(
@@ -257,14 +265,13 @@ def decide_ratio(
     delta, limit = this.logarithm - other.logarithm, math.log1p(-by)
     margin = _margin(variances, 1 - FALSE_ALARMS_PER_RUN / comparisons)
     change = _relative_change(delta, delta - margin, delta + margin, comparisons)
-    status, reason = Status.UNDECIDED, "the interval holds the fraction that is asked for"
+    status: Status = Status.UNDECIDED
+    doubt: Doubt = BothPossible() if math.isfinite(margin) else OneReplicate()
     if delta + margin <= limit:
-        status, reason = Status.PASS, ""
+        status, doubt = Status.PASS, None
     elif delta - margin > limit:
-        status, reason = Status.REGRESSED, ""
-    elif math.isinf(margin):
-        reason = _NO_SPREAD
-    return Decision(status, change, this, other.observation.mean_us, reason=reason)
+        status, doubt = Status.REGRESSED, None
+    return Decision(status, change, this, other.observation.mean_us, doubt=doubt)
 
 
 def _relative_change(
@@ -330,17 +337,15 @@ def at_shared_speed(before: Sequence[ProcessTime], afters: Sequence[ProcessTime]
     return max(afters, key=lambda each: min(len(on_same_host(side, each)) for side in (before, afters)))
 
 
-def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> str:
+def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> Doubt:
     """Return why a host clock cannot be compared with that of any process."""
     then = [each.observation.control_us for each in same if each.observation.control_us is not None]
     now = after.observation.control_us
     if not same:
-        return "the baseline does not know this machine"
+        return UnknownMachine()
     if not then or now is None:
-        return f"the host reference is missing in {'the run' if then else 'the baseline'}"
-    usual = geometric_mean(then)
-    how = f"{100 * abs(now / usual - 1):.0f} % {'slower' if now > usual else 'faster'}"
-    return f"this host was {how} (reference {usual:.1f} -> {now:.1f} us)"
+        return NoHostReference("run" if then else "baseline")
+    return OtherHostSpeed(geometric_mean(then), now)
 
 
 def _is_far_slower(before: Sequence[ProcessTime], after: ProcessTime) -> bool:

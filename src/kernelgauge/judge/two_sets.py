@@ -12,10 +12,11 @@ import msgspec
 from ..errors import NO_TIMES
 from ..run import Run, Sample, Timer
 from .baseline import Baseline, by_configuration, combined, from_run
+from .evidence import NothingToCompare, ProcessesDiffer
 from .structure import judge_structure
 from .time_verdict import judge_time, not_measured
 from .timing import Limits
-from .verdict import MEASUREMENT, Reason, Status, Verdict, settled, worst
+from .verdict import MEASUREMENT, Status, Verdict, settled, worst
 
 FEWEST = 3  # processes of each side: from then on their own spread says more than what is known of other machines
 LOOKS = 3  # the rule is applied at most so often; each look has its share of the false alarms (Bonferroni)
@@ -68,23 +69,22 @@ def judge_sets(
         names: of the sets, for messages.
     """
 
-    def unjudged(headline: str, status: Status = Status.INVALID) -> JudgedSet:
-        return JudgedSet((Verdict(status, workload, MEASUREMENT, headline),))
+    def unjudged(finding: NothingToCompare, status: Status = Status.INVALID) -> JudgedSet:
+        return JudgedSet((Verdict(status, workload, MEASUREMENT, finding),))
 
     timed_before, timed_after = ([run for run in runs if run.incomplete is None] for runs in (before, after))
     if after and not before:
-        return unjudged(f"nothing to compare with: {names[0]} has no such workload, or fails", Status.NO_BASELINE)
+        return unjudged(NothingToCompare(names[0], "missing"), Status.NO_BASELINE)
     if not before or not after:
-        return unjudged(f"{names[1] if before else names[0]} could not be measured")
+        return unjudged(NothingToCompare(names[1] if before else names[0], "failed"))
     try:
         baseline = combined([from_run(run, suite="") for run in timed_before or before])
     except ValueError as error:
-        return unjudged(f"the processes of {names[0]} differ: {error}")
-    structure = with_name(_worst_structure(after, baseline, (), names[1]), names[0])
+        return unjudged(NothingToCompare(names[0], "differ", str(error)))
+    structure = replace(_worst_structure(after, baseline, (), names[1]), against=names[0])
     if not timed_before or not timed_after:  # the structure is sound: it may say why
         name, untimed = (names[1], after[-1]) if timed_before else (names[0], before[-1])
-        missing = not_measured(Timer.DEVICE, untimed)
-        missing = replace(missing, headline=f"{name}: {missing.headline}")
+        missing = not_measured(Timer.DEVICE, untimed, side=name)
         is_selected = any(run.incomplete != NO_TIMES for run in (*before, *after))
         return JudgedSet((structure, missing) if is_selected else (structure,), (), after[-1], baseline)
     # The autotuner chooses anew in each process: the launch configuration that most of them have.
@@ -93,13 +93,13 @@ def judge_sets(
     verdicts, undecided = list[Verdict](), []
     for timer in first.samples:  # the first process measured all; later ones may leave out a latency
         verdict = judge_time(timer, first, baseline, comparisons=comparisons, limits=limits, more=more)
-        verdicts.append(with_name(verdict, names[0]))
+        verdicts.append(replace(verdict, against=names[0]))
         if structure.status is Status.PASS and not _is_decided(verdict, limits.gate[timer], first):
             undecided.append(first.label(timer))
     several = {timer: [run.samples[timer] for run in alike if timer in run.samples] for timer in first.samples}
     samples = {timer: reduce(Sample.joined, each) for timer, each in several.items()}
     run = msgspec.structs.replace(first, samples=samples)
-    structure = with_name(_worst_structure(after, baseline, verdicts, names[1]), names[0])
+    structure = replace(_worst_structure(after, baseline, verdicts, names[1]), against=names[0])
     return JudgedSet(tuple(settled([structure, *verdicts])), tuple(undecided), run, baseline)
 
 
@@ -109,18 +109,8 @@ def _worst_structure(runs: Sequence[Run], baseline: Baseline, times: Sequence[Ve
     status = worst([each.status for each in verdicts])
     found = next(each for each in verdicts if each.status is status)
     if other := sum(each.status is Status.PASS for each in verdicts) if status is not Status.PASS else 0:
-        found = found.because(Reason("why", f"in {len(runs) - other} of {len(runs)} processes of {name}"))
+        found = found.because(ProcessesDiffer(len(runs) - other, len(runs), name))
     return found
-
-
-def with_name(verdict: Verdict, before: str) -> Verdict:
-    """Return a verdict that names what came before, where the rule says "the baseline"."""
-    reasons = tuple(
-        replace(each, text=each.text.replace("the baseline", before))
-        for each in verdict.reasons
-        if not each.text.startswith(("kernelgauge calibrate", "kernelgauge accept"))  # there is no baseline to mend
-    )
-    return replace(verdict, headline=verdict.headline.replace("the baseline", before), reasons=reasons)
 
 
 def _is_decided(verdict: Verdict, gate: float, run: Run) -> bool:

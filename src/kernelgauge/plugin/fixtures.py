@@ -11,6 +11,7 @@ import pytest
 
 from ..errors import KernelgaugeError, WorkloadUnavailable
 from ..judge.verdict import MEASUREMENT, Status, Verdict
+from ..report.words import headline, in_full
 from ..run import Run
 from ..workload import Workload
 from .session import Session
@@ -109,18 +110,19 @@ class WorkloadTest:
             if value is not None:
                 self.item.user_properties.append((f"kernelgauge_{name}", f"{value:.6g}"))
         if self.session.fails(verdict):
-            in_full = self.item.config.get_verbosity() > 0
-            pytest.fail(str(verdict) if in_full else self.session.failure(verdict, self.item.name), pytrace=False)
+            is_verbose = self.item.config.get_verbosity() > 0
+            text = in_full(verdict) if is_verbose else self.session.failure(verdict, self.item.name)
+            pytest.fail(text, pytrace=False)
         accepts = self.session.options.accepts
         if verdict.status is Status.NO_BASELINE and not accepts:
             pytest.skip(self.session.how_to_record())  # the same words for each test: pytest folds them into one line
         if verdict.status is Status.NOT_JUDGED or (not verdict.status.decided and not accepts):
-            pytest.skip(str(verdict))
+            pytest.skip(in_full(verdict))
 
     def _end(self, verdict: Verdict) -> None:
         self.item.stash[SUBJECT] = verdict.subject
         self.item.user_properties.append(("kernelgauge_verdict", verdict.status.value))
-        self.item.user_properties.append(("kernelgauge_reason", verdict.headline))
+        self.item.user_properties.append(("kernelgauge_reason", headline(verdict)))
 
     def skip_or_fail(self, reason: str, *, detail: str | None = None) -> NoReturn:
         """Skip a test of what cannot be done here; with --perf-strict, fail it. Neither is a verdict."""

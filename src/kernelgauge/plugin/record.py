@@ -19,6 +19,7 @@ from ..report.baselines import plan_table
 from ..report.markdown import summary_markdown
 from ..report.page import render
 from ..report.terminal import summary, unknown_machines
+from ..report.words import doubt_text, with_words
 from ..results import Results, encode_results
 from ..results.files import write_atomically
 from . import SESSION_KEY, WORKER_ERROR
@@ -121,7 +122,7 @@ class Recorder:
     def _save(self, results: Results) -> bool:
         """Return whether the results could be written."""
         try:
-            write_atomically(self._session.artifacts.results, encode_results(results))
+            write_atomically(self._session.artifacts.results, encode_results(with_words(results)))
         except KernelgaugeError as error:
             self._fail(str(error))
             return False
@@ -163,7 +164,9 @@ class Recorder:
             with self._session.store.locked():
                 plans, refused = plan_update([results], self._session.store, Mode.UPDATE)
                 plan = [change for changes in plans.values() for change in changes]
-                lines = [f"not stored: {each.workload}: {reason}" for each in refused for reason in each.doubts]
+                lines = [
+                    f"not stored: {each.workload}: {doubt_text(doubt)}" for each in refused for doubt in each.doubts
+                ]
                 if refused:
                     force = f"store it as it is: {self._session.how_to_accept('--force')}"
                     self._warn(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import secrets
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -24,13 +23,29 @@ from .. import __version__
 from ..baselines import BaselineStore
 from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, SuitesError, WorkloadUnavailable
 from ..judge.baseline import compare
-from ..judge.cause import cause_reasons, compile_causes
+from ..judge.cause import compile_causes
+from ..judge.evidence import (
+    BaselineFile,
+    Cause,
+    Declared,
+    Detail,
+    Failed,
+    GraphBreaks,
+    Next,
+    NoBaseline,
+    NumericsCompared,
+    Reason,
+    Recompiles,
+    Step,
+    TensorError,
+)
 from ..judge.structure import judge_structure, mismatches
 from ..judge.time_verdict import judge_ratio, judge_time, not_measured
 from ..judge.timing import Limits
-from ..judge.verdict import DECLARED, MEASUREMENT, NUMERICS, REASON_WIDTH, STRUCTURE, Reason, Status, Verdict, settled
+from ..judge.verdict import DECLARED, MEASUREMENT, NUMERICS, STRUCTURE, Status, Verdict, settled
 from ..measure.nvml import digest_of, visible_gpus
 from ..measure.settings import Settings
+from ..report.words import CAUSES_WITH_CODE, brief
 from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, revision
 from ..results.files import GpuLock, folder_lock, open_location
 from ..run import Fingerprint, Run, Sample, Timer
@@ -43,9 +58,6 @@ if TYPE_CHECKING:
     from ..measure.latency import Rounds
     from ..measure.runner import MeasuredGroup, Result
     from ..measure.subject import Measured
-
-# A cause is the same if another test has timed it too: its cost may be known, and break its lines elsewhere.
-_COST_OR_SPACE = re.compile(r"\([+-][\d.]+ us\)|\s")
 
 
 class Session:
@@ -79,7 +91,7 @@ class Session:
         self._measured: dict[str, Result] = {}
         self._confirmed: dict[str, KernelgaugeError | None] = {}  # latencies: why one could not be; None: it was
         self._verdicts: dict[tuple[str, str], Verdict] = {}  # by workload and subject
-        self._causes_shown: dict[tuple[str, str], str] = {}  # by workload and cause: the first test that named it
+        self._causes_shown: dict[tuple[str, Cause], str] = {}  # by workload and cause: the first test that named it
 
     # -- what imports torch: when something is measured. A test puts stand-ins in their place -----------------------
 
@@ -245,27 +257,16 @@ class Session:
     def judge_declared(self, workload: Workload) -> Verdict:
         """Judge what the workload declares: every expectation that holds for this machine, and no recompile."""
         run = self.run(workload)
-        wrong = [
-            line
-            for expectation in workload.expectations
-            if expectation.holds_for(run.fingerprint)
-            for line in mismatches(expectation, run)
-        ]
-        breaks = run.counts.graph_breaks
-        if breaks != workload.graph_breaks:
-            accepts = f"Workload(..., graph_breaks={breaks}) accepts them"
-            wrong.append(f"graph breaks: got {breaks}, expected {workload.graph_breaks}; {accepts}")
+        holding = [each for each in workload.expectations if each.holds_for(run.fingerprint)]
+        wrong: list[Reason] = [mismatch for each in holding for mismatch in mismatches(each, run)]
+        if run.counts.graph_breaks != workload.graph_breaks:
+            wrong.append(GraphBreaks(run.counts.graph_breaks, workload.graph_breaks))
         if run.counts.recompiles:
-            wrong.append(f"recompiles: got {run.counts.recompiles}, expected 0 on fresh allocations of one shape")
+            wrong.append(Recompiles(run.counts.recompiles))
         if not wrong:
-            return Verdict(Status.PASS, workload.id, DECLARED, "as declared")
-        reasons = (
-            *cause_reasons(compile_causes(run.compile_events)),
-            *(Reason("why", line) for line in wrong),
-            Reason("trace", self._trace(workload)),
-        )
-        headline = "differs from what the workload declares"
-        return Verdict(Status.REGRESSED, workload.id, DECLARED, headline, reasons)
+            return Verdict(Status.PASS, workload.id, DECLARED, Declared(True))
+        reasons = (*compile_causes(run.compile_events), *wrong, Detail("trace", self._trace(workload)))
+        return Verdict(Status.REGRESSED, workload.id, DECLARED, Declared(False), reasons)
 
     def judge_numerics(self, workload: Workload) -> Verdict:
         """Compare the workload with its reference in float64, on random input."""
@@ -275,22 +276,21 @@ class Session:
         try:
             errors = compare_with_float64(workload, self.device, seed=seed, deterministic=self.options.deterministic)
         except NotComparedError as error:
-            headline = f"not judged: {error.what}"
-            return Verdict(Status.NOT_JUDGED, workload.id, NUMERICS, headline, _reasons(error))
+            return Verdict(Status.NOT_JUDGED, workload.id, NUMERICS, Failed(error.what, "not judged"), _reasons(error))
         wrong, reference = [error for error in errors if not error.within_bound], errors[0].reference
         if not wrong:
             judged = [error for error in errors if error.is_judged]
             worst = max(judged or errors, key=lambda each: each.error / each.bound)
-            rest = (
-                f" (rounding alone explains any error in {len(errors) - len(judged)} tensors)"
-                if judged != errors
-                else ""
-            )
-            return Verdict(Status.PASS, workload.id, NUMERICS, f"as {reference} but for rounding: {worst}{rest}")
-        headline, largest = f"result differs from the {reference} reference", 1.5 * max(each.error for each in wrong)
-        allow = [Reason("next", f"if that is right: Workload(..., tolerance={largest:.1g})")] if largest < 1 else []
-        reasons = (*(Reason("why", str(error)) for error in wrong), Reason("seed", f"--perf-seed {seed}"), *allow)
-        return Verdict(Status.INVALID, workload.id, NUMERICS, headline, reasons)
+            finding = NumericsCompared(reference, str(worst), len(errors) - len(judged))
+            return Verdict(Status.PASS, workload.id, NUMERICS, finding)
+        largest = 1.5 * max(each.error for each in wrong)
+        allow = [Next(Step.TOLERATE, f"Workload(..., tolerance={largest:.1g})")] if largest < 1 else []
+        reasons: tuple[Reason, ...] = (
+            *(TensorError(str(error)) for error in wrong),
+            Detail("seed", f"--perf-seed {seed}"),
+            *allow,
+        )
+        return Verdict(Status.INVALID, workload.id, NUMERICS, NumericsCompared(reference), reasons)
 
     def judge_ratio(self, workload: Workload) -> Verdict:
         """Judge the GPU time of a workload against that of the variant that it says it is faster than."""
@@ -301,7 +301,7 @@ class Session:
         if verdict.status is Status.PASS:
             return verdict
         traces = (self.shown(self.artifacts.trace(each)) for each in (other, workload))
-        return verdict.because(Reason("next", shlex.join(["kernelgauge", "diff", *traces])))
+        return verdict.because(Next(Step.COMMAND, shlex.join(["kernelgauge", "diff", *traces])))
 
     def judge_structure(self, workload: Workload) -> Verdict:
         """Judge kernels and counts against the baseline."""
@@ -335,17 +335,16 @@ class Session:
             baseline = self.store.load(run.fingerprint.device, run.workload)
             self.suites.require_own(baseline)
         except SuitesError as error:
-            return Verdict(Status.INVALID, run.workload, subject, error.what, _reasons(error))
+            return Verdict(Status.INVALID, run.workload, subject, Failed(error.what), _reasons(error))
         except BaselineError as error:
             # An update is about to replace the file, so it is no reason to refuse the run.
             status = Status.NO_BASELINE if self.options.accepts else Status.INVALID
             error.where = self.shown(Path(error.where or ""))
-            return Verdict(status, run.workload, subject, error.what, _reasons(error))
+            return Verdict(status, run.workload, subject, Failed(error.what), _reasons(error))
         path = self.shown(self.store.path(run.fingerprint.device, run.workload))
         if baseline is None:
-            headline = f"no baseline for {subject} on this machine"
-            missing = (Reason("expected", path), Reason("record", self.suites.command(workload)))
-            return Verdict(Status.NO_BASELINE, run.workload, subject, headline, missing)
+            missing = (Detail("expected", path), Next(Step.RECORD, self.suites.command(workload)))
+            return Verdict(Status.NO_BASELINE, run.workload, subject, NoBaseline(), missing)
 
         def judged(of: Timer) -> Verdict:
             return judge_time(of, run, baseline, comparisons=self._comparisons, limits=self._limits(workload))
@@ -356,19 +355,18 @@ class Session:
             verdict = judged(timer)
         if verdict.status in (Status.PASS, Status.NOT_JUDGED):
             return verdict
-        environment = f"environment: {compare(baseline.fingerprint, run.fingerprint)}"
-        between = "   " if len(f"{path}   {environment}") <= REASON_WIDTH else "\n"
-        verdict = verdict.because(Reason("baseline", f"{path}{between}{environment}"))
+        comparison = compare(baseline.fingerprint, run.fingerprint)
+        verdict = verdict.because(BaselineFile(path, (*comparison.foreign, *comparison.moved)))
         declared = self._verdicts.get((workload.id, DECLARED))
         if verdict.status not in (Status.UNDECIDED, Status.INVALID):
             if declared and declared.status.fails:
-                return verdict.because(Reason("next", "mend or declare what fails above: it cannot be accepted"))
+                return verdict.because(Next(Step.MEND))
             accept = self.how_to_accept("-k", self.suites.selector(workload))
-            measure = f"{self.suites.command(workload, update=False)}   (measures its times too)\n"
-            return verdict.because(Reason("accept", accept if self.is_timed else measure + accept))
-        if any(reason.label == "next" for reason in verdict.reasons):
+            measure = "" if self.is_timed else self.suites.command(workload, update=False)
+            return verdict.because(Next(Step.ACCEPT, accept, measure))
+        if any(isinstance(reason, Next) for reason in verdict.reasons):
             return verdict
-        return verdict.because(Reason("next", "run it again on a quiet machine"))
+        return verdict.because(Next(Step.AGAIN))
 
     def conclude(self, verdict: Verdict) -> Verdict:
         """Keep a verdict, in place of an earlier one on the same subject."""
@@ -377,14 +375,14 @@ class Session:
 
     def conclude_error(self, workload: Workload, subject: str, error: KernelgaugeError) -> Verdict:
         """Keep the verdict that something could not be measured."""
-        return self.conclude(Verdict(Status.INVALID, workload.id, subject, error.what, _reasons(error)))
+        return self.conclude(Verdict(Status.INVALID, workload.id, subject, Failed(error.what), _reasons(error)))
 
     def failure(self, verdict: Verdict, test: str) -> str:
         """Return how a failing test ends: in a few lines, and the causes only where no test of the workload has named them yet."""
-        causes = [_COST_OR_SPACE.sub("", each.text) for each in verdict.reasons if each.label == "cause"]
+        causes = [each.identity for each in verdict.reasons if isinstance(each, Cause)][:CAUSES_WITH_CODE]
         named_in = [self._causes_shown.setdefault((verdict.workload, cause), test) for cause in causes]
         see = "" if test in named_in else next(iter(named_in), "")
-        return verdict.brief(see=see, width=self.width)
+        return brief(verdict, see=see, width=self.width)
 
     def fails(self, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, with the strictness that is asked for."""
@@ -491,7 +489,7 @@ class Session:
 
 
 def _reasons(error: KernelgaugeError) -> tuple[Reason, ...]:
-    return tuple(Reason(label, text) for label, text in error.details)
+    return tuple(Detail(label, text) for label, text in error.details)
 
 
 def _not_judged(run: Run, timer: Timer, what: str, error: KernelgaugeError) -> Verdict:
@@ -499,5 +497,5 @@ def _not_judged(run: Run, timer: Timer, what: str, error: KernelgaugeError) -> V
     # What a compiler chose anew is no fault of the code, nor of the machine: the time that was asked for is not known.
     status = Status.UNDECIDED if isinstance(error, OtherKernelsError) else Status.INVALID
     why = error.what.removeprefix(f"{run.workload}: ")  # the verdict says it
-    headline = f"{run.label(timer)} {what}: {why}"
-    return Verdict(status, run.workload, run.label(timer), headline, _reasons(error))
+    finding = Failed(why, f"{run.label(timer)} {what}")
+    return Verdict(status, run.workload, run.label(timer), finding, _reasons(error))

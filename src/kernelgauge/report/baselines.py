@@ -18,7 +18,7 @@ from ..judge.review import Action, Group, PlannedChange, Reviewed
 from ..judge.timing import ProcessTime, decide, on_same_host, prior_for, variance_between_processes
 from ..run import Timer
 from .page import Column, table
-from .wording import counted
+from .words import counted, doubt_text, review_lines
 
 _ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.KEEP: "dim"}
 _GROUPS = {  # heading and style
@@ -35,7 +35,11 @@ _GROUPS = {  # heading and style
 def plan_table(plan: Sequence[PlannedChange]) -> Table:
     """Return what an update would write, file by file."""
     rows = (
-        (Text(change.action.value, style=_ACTION_STYLES[change.action]), change.workload, "\n".join(change.details))
+        (
+            Text(change.action.value, style=_ACTION_STYLES[change.action]),
+            change.workload,
+            "\n".join(line.text for line in review_lines(change.details)),
+        )
         for change in plan
     )
     return table([Column(is_whole=True), Column(), Column()], rows, gap=2)
@@ -44,8 +48,8 @@ def plan_table(plan: Sequence[PlannedChange]) -> Table:
 def review_page(device: str, reviewed: Sequence[Reviewed]) -> Iterator[RenderableType]:
     """Yield the review of a device's workloads, group by group."""
     yield Text(f"\n{printable(device)}: {counted(len(reviewed), 'workload')}", style="bold")
-    moved = Counter(change for each in reviewed for change in each.environment)
-    yield lines_table(("moved", f"{change}   ({counted(count, 'workload')})") for change, count in moved.items())
+    moved = Counter(move for each in reviewed for move in each.environment)
+    yield lines_table(("moved", f"{move}   ({counted(count, 'workload')})") for move, count in moved.items())
     for group, (title, style) in _GROUPS.items():
         found = [each for each in reviewed if each.group is group]
         if not found:
@@ -56,8 +60,8 @@ def review_page(device: str, reviewed: Sequence[Reviewed]) -> Iterator[Renderabl
         yield heading
         for each in found:
             yield Text(f"  {printable(each.workload)}")
-            lines = [(reason.label, reason.text) for reason in each.evidence]
-            yield lines_table([*lines, *(("refused", text) for text in each.doubts)], indent=4)
+            doubts = [("refused", doubt_text(doubt)) for doubt in each.doubts]
+            yield lines_table([*review_lines(each.evidence), *doubts], indent=4)
 
 
 def lines_table(lines: Iterable[tuple[str, str]], *, indent: int = 0) -> Table:

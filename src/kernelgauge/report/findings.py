@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby, zip_longest
+from itertools import groupby
 
+from ..judge.evidence import Cause, Next, Step
 from ..judge.verdict import WORST_FIRST, Status, Verdict
 from ..results import Results, TestResult
 from .wording import change_text, short_commit
+from .words import CAUSES_WITH_CODE, cause_text, code_lines, headline, reasons
 
 _NOT_FAILING = (Status.UNDECIDED, Status.INCOMPARABLE, Status.IMPROVED)  # and worth a look
-# "model.py:25" of "norm1  model.py:25  y = x.float()", or of "model.py:25  y = f(x)"
-_DEEPEST = re.compile(r"^\S.*?  (\S+:\d+)(?=  |$)", re.MULTILINE)
-_LINE = re.compile(r"^(\S+:\d+)(?=  |$)", re.MULTILINE)
-_COST = re.compile(r" \([+-][0-9.]+ us\)$", re.MULTILINE)
 _ORDER = {status.value: place for place, status in enumerate(WORST_FIRST)}
 
 
@@ -36,6 +33,7 @@ class Finding:
     text: str
     code: str = ""
     verdicts: tuple[Verdict, ...] = ()
+    cause: Cause | None = None
 
     @cached_property
     def slower(self) -> Verdict | None:
@@ -61,11 +59,12 @@ def findings(results: Sequence[Results]) -> list[list[Finding]]:
 
     Causes with a line of code in common are one, and so are those of the same words.
     """
-    clusters: list[tuple[set[str], list[Finding]]] = []
+    clusters: list[tuple[set[object], list[Finding]]] = []
     for finding in (finding for one in results for finding in _findings(one)):
         # Many causes have the line in common at which a user calls the model: a line of the library tells them apart.
-        lines = _DEEPEST.findall(finding.code) or _LINE.findall(finding.code)
-        marks = set(lines) or {_COST.sub("", finding.text)}
+        places = [each.deepest for each in finding.cause.places] if finding.cause is not None else []
+        marks: set[object] = {(each.file, each.line) for each in places}
+        marks = marks or {finding.cause.identity if finding.cause is not None else finding.text}
         known = next((cluster for cluster in clusters if cluster[0] & marks), None)
         if known is None:
             clusters.append((marks, [finding]))
@@ -87,23 +86,24 @@ def _findings(results: Results) -> Iterator[Finding]:
         causes = _causes(by_baseline)
         explained = by_baseline if causes else []
         about = ", ".join(verdict.subject for verdict in explained)
-        yield from (Finding(name, about, text, code, tuple(explained)) for text, code in causes)
+        for cause in causes:
+            sentence, details = cause_text(cause)
+            text, code = "\n".join([sentence, *details]), "\n".join(code_lines(cause))
+            yield Finding(name, about, text, code, tuple(explained), cause)
         for verdict in (each for each in failing if each not in explained):
-            why = [f"{reason.label} {reason.text.partition(chr(10))[0]}" for reason in verdict.reasons[:2]]
-            yield Finding(name, verdict.subject, "\n".join([verdict.headline, *why]), verdicts=(verdict,))
+            why = [f"{line.label} {line.text.partition(chr(10))[0]}" for line in reasons(verdict)[:2]]
+            yield Finding(name, verdict.subject, "\n".join([headline(verdict), *why]), verdicts=(verdict,))
     for test in results.failed_tests:
         if test.subject is None:
             yield Finding(test.workload or "", test.name, _said(test))
 
 
-def _causes(found: Iterable[Verdict]) -> list[tuple[str, str]]:
-    """Return the text and the lines of code of each cause, once though several verdicts have it at other costs."""
-    causes: dict[str, tuple[str, str]] = {}
+def _causes(found: Iterable[Verdict]) -> list[Cause]:
+    """Return each cause that its verdict names in full, once though several verdicts have it at other costs."""
+    causes: dict[Cause, Cause] = {}
     for verdict in found:
-        for reason, following in zip_longest(verdict.reasons, verdict.reasons[1:]):
-            if reason.label == "cause":
-                code = following.text if following is not None and following.label == "code" else ""
-                causes.setdefault(_COST.sub("", reason.text), (reason.text, code))
+        for cause in [each for each in verdict.reasons if isinstance(each, Cause)][:CAUSES_WITH_CODE]:
+            causes.setdefault(cause.identity, cause)
     return list(causes.values())
 
 
@@ -132,11 +132,12 @@ def baseline_commits(results: Sequence[Results]) -> str:
 
 def next_step(results: Sequence[Results]) -> tuple[str, str]:
     """Return what to do about the failures, as a few words and a command; empty if there is nothing to do."""
-    reasons = [each for one in results for verdict in verdicts(one, failing=True) for each in verdict.reasons]
-    accepting = list(dict.fromkeys(each.text for each in reasons if each.label == "accept"))
+    failing = [verdict for one in results for verdict in verdicts(one, failing=True)]
+    steps = [each for verdict in failing for each in verdict.reasons if isinstance(each, Next)]
+    accepting = list(dict.fromkeys(each for each in steps if each.step is Step.ACCEPT))
     if len(accepting) == 1:
-        commands = [line.partition("   (")[0] for line in accepting[0].split("\n")]  # without the remark behind it
-        return "If this is intended:", "; ".join(commands)
+        return "If this is intended:", "; ".join(filter(None, (accepting[0].measure, accepting[0].command)))
     if accepting:
         return "To see all changes, and to accept them:", "kernelgauge review"
-    return next((("Next:", each.text) for each in reasons if each.label == "next"), ("", ""))
+    lines = (line for verdict in failing for line in reasons(verdict) if line.label == "next")
+    return next((("Next:", line.text) for line in lines), ("", ""))

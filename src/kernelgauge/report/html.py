@@ -29,7 +29,8 @@ from ..run import Origin, Timer
 from ..trace.difference import align
 from ..trace.kernel import KernelRecord, configuration_change, configuration_text
 from .findings import baseline_commits, findings, next_step, verdicts
-from .wording import Row, conditions_text, counted, counts_text, describe, notes, overall, percent, short_commit, us
+from .wording import Row, conditions_text, counts_text, describe, notes, overall, percent, short_commit, us
+from .words import counted, headline, reasons
 
 _PACKAGE = "kernelgauge.report"
 _LONGEST_NAME, _LONGEST_TEXT = 200, 4000  # characters
@@ -100,7 +101,9 @@ def _environment() -> Environment:
     made.filters.update(clip=_clip, lines=_lines, value=_value, shell=shlex.join, us=us, percent=percent)
     # A status or a kind of kernel as part of a class: one word, whatever it was.
     made.filters.update(css=lambda text: re.sub(r"[^a-z0-9-]", "-", text.lower())[:40])
-    made.filters.update(conditions=conditions_text, configuration=configuration_text)
+    made.filters.update(
+        headline=headline, reasons=reasons, conditions=conditions_text, configuration=configuration_text
+    )
     # The newline stands between lines that are untrusted themselves.
     made.globals.update(counted=counted, describe=describe, newline=Markup("\n"))
     return made

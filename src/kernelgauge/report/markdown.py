@@ -8,7 +8,19 @@ from collections.abc import Iterator, Sequence
 from ..results import Results
 from .findings import Finding, baseline_commits, findings, next_step, verdicts
 from .page import Column, Grid, Section, fenced, markdown
-from .wording import conditions_text, counts_text, cut, describe, device_name, notes, overall, rows, short_commit
+from .wording import (
+    conditions_text,
+    counts_text,
+    cut,
+    describe,
+    device_name,
+    is_partial,
+    notes,
+    overall,
+    rows,
+    short_commit,
+)
+from .words import brief
 
 _LONGEST_NOTE = 1000
 _CUT_OFF = "Not all of it fits into this page: results.json has the rest."
@@ -28,7 +40,7 @@ def summary_markdown(results: Sequence[Results], *, limit_bytes: int = 1_000_000
         *counts_text(results),
     ]
     status = overall(results)
-    doubt = "> [!WARNING]\n> " if status.endswith(" only") else ""  # GitHub shows it amber
+    doubt = "> [!WARNING]\n> " if is_partial(results) else ""  # GitHub shows it amber
     blocks = [f"{doubt}**{status}**  {', '.join(said)}\n", *(block for each in results for block in _blocks(each))]
     page = "\n".join(blocks)
     if len(page.encode()) <= limit_bytes:
@@ -59,7 +71,7 @@ def _blocks(results: Results) -> Iterator[str]:
     words, command = next_step([results])
     if command:
         yield f"{words}\n\n{fenced(cut(command) + chr(10))}"
-    if failures := "\n".join(verdict.brief() for verdict in verdicts(results, failing=True)):
+    if failures := "\n".join(brief(verdict) for verdict in verdicts(results, failing=True)):
         yield _folded("Failures", fenced("".join(f"{cut(line)}\n" for line in failures.split("\n"))))
     yield from (_folded(f"{len(quiet)} without a failure", table) for table in tables[1:])
     if lines := [*notes(results), *(f"warning: {' '.join(warning.split())}" for warning in results.warnings)]:

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from ..errors import printable
 from ..judge.baseline import compare
+from ..judge.evidence import Choice
 from ..judge.verdict import Status
 from ..results import Results
 from ..run import Timer
@@ -18,11 +19,13 @@ from .wording import (
     conditions_text,
     describe,
     device_name,
+    is_partial,
     notes,
     overall,
     rows,
     unjudged_text,
 )
+from .words import brief, in_full, only, reasons
 
 _STYLES: dict[Status | None, str] = {
     Status.PASS: "green",
@@ -47,7 +50,7 @@ def summary(results: Results, *, width: int, color: bool, failures: bool, record
     if listed := rows(results):
         lines.append(_table(listed, recorded, device=device_name(results), width=width, color=color))
     if failures:
-        lines += map(str, verdicts(results, failing=True))
+        lines += map(in_full, verdicts(results, failing=True))
     lines += _remarks(results)
     return "\n".join([*lines, *notes(results), *(f"warning: {printable(warning)}" for warning in results.warnings)])
 
@@ -75,17 +78,17 @@ def _table(listed: Sequence[Row], recorded: Collection[str], *, device: str, wid
 
 def _remarks(results: Results) -> Iterator[str]:
     """Yield what the table has no room for: verdicts that fail no test, and facts about the machine."""
-    yield from (verdict.brief() for verdict in verdicts(results, failing=False))
+    yield from (brief(verdict) for verdict in verdicts(results, failing=False))
     passing = [verdict for verdict in results.verdicts if verdict.status is Status.PASS]
-    choices = [verdict.only("tuning") for verdict in passing if verdict.subject in Timer.DEVICE.labels]
-    yield from (str(verdict) for verdict in choices if verdict.reasons)
-    status, unjudged = overall([results]), unjudged_text([results])
-    if status.endswith(" only"):
-        yield f"{status}: {unjudged or 'no time was measured'}"
+    choices = [only(verdict, Choice) for verdict in passing if verdict.subject in Timer.DEVICE.labels]
+    yield from (in_full(verdict) for verdict in choices if verdict.reasons)
+    unjudged = unjudged_text([results])
+    if is_partial([results]):
+        yield f"{overall([results])}: {unjudged or 'no time was measured'}"
     elif unjudged:
         yield unjudged
-    reasons = [reason for verdict in passing for reason in verdict.reasons if reason.label == "machine"]
-    yield from dict.fromkeys(f"machine: {printable(reason.text)}" for reason in reasons)
+    lines = [line for verdict in passing for line in reasons(verdict) if line.label == "machine"]
+    yield from dict.fromkeys(f"machine: {printable(line.text)}" for line in lines)
 
 
 def unknown_machines(results: Results) -> list[str]:

@@ -19,7 +19,6 @@ from ..trace.summary import KernelGroup, LaneKernel, StepTime, Summary
 from .page import Column, Grid, Section
 from .wording import (
     bytes_text,
-    counted,
     cut,
     kinds_text,
     percent,
@@ -29,6 +28,7 @@ from .wording import (
     time_text,
     times,
 )
+from .words import cause_text, counted, dearest_code
 
 _SCHEMA = 4  # of the JSON: counts up when a key changes its meaning or goes; new keys come without that
 _MOST_NAMES = 8  # of one change or group, and problems
@@ -244,9 +244,9 @@ def _findings(comparison: TraceComparison) -> Iterator[str]:
     before, after = comparison.sides
     causes = find_trace_causes(before, after, comparison.differences)
     for cause in causes[:_MOST_CAUSES]:
-        cost = f" ({_signed(cause.delta_us)})" if cause.delta_us is not None else ""
-        yield f"{cause.text}{cost}  {cause.place}".rstrip()
-        yield from (f"  {line}" for line in _first(cause.details, _MOST_DETAILS))
+        text, details = cause_text(cause, "" if cause.delta_us is None else _signed(cause.delta_us))
+        yield f"{text}  {dearest_code(cause)}".rstrip()
+        yield from (f"  {line}" for line in _first(details, _MOST_DETAILS))
     if left := causes[_MOST_CAUSES:]:
         yield f"and {counted(len(left), 'smaller cause')}"
     moved = [side.transfers("gpu_memset", "gpu_memcpy") for side in comparison.sides]

@@ -16,7 +16,8 @@ from ..judge.verdict import Status, worst
 from ..results.history import Night
 from .html import render_page
 from .page import Column, Grid, Section, text
-from .wording import counted, cut, short_commit, us
+from .wording import cut, short_commit, us
+from .words import counted, said
 
 _LEAST_SPAN = 0.02  # of the value: noise of a tenth of a percent is drawn flat
 _MOST_LINES = 12  # of one kind in the text form
@@ -66,8 +67,8 @@ class _Chart:
 
 
 def _changes(before: Night, after: Night) -> Iterator[_Change]:
-    def change(kind: str, said: str) -> _Change:
-        return _Change(after.at, after.place, kind, cut(f"{after.at.date()}  {after.place}  {said}"))
+    def change(kind: str, text: str) -> _Change:
+        return _Change(after.at, after.place, kind, cut(f"{after.at.date()}  {after.place}  {text}"))
 
     old, new = before.environment, after.environment
     if old != new:
@@ -77,7 +78,8 @@ def _changes(before: Night, after: Night) -> Iterator[_Change]:
     if before.status is not after.status:
         commits = f"commit {short_commit(before.commit)} -> {short_commit(after.commit)}"
         words = f"{_status(before.status)} -> {_status(after.status)}, {commits}"
-        yield change("verdict", f"{words}: {after.said}" if after.said else words)
+        why = said(after.verdict) if after.verdict is not None and after.status is not Status.PASS else ""
+        yield change("verdict", f"{words}: {why}" if why else words)
 
 
 def _status(status: Status | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +10,14 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..errors import printable
+from ..judge.evidence import OtherHostSpeed, Why
 from ..judge.verdict import TIME_LABELS, WORST_FIRST, Status, Verdict, worst
 from ..results import Results, WorkloadResult
 from ..run import Fingerprint, Run, Sample, Timer, observe
+from .words import counted, headline, reasons
 
 _QUIET = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED, None)
 _NOT_TIMED = "time not judged"  # of a pass
-_DIGITS = re.compile(r"[\d.]+")
 _PASSES = (Status.PASS, Status.IMPROVED)
 _NO_FAILURE = (0, 5)  # pytest.ExitCode: all passed; no test was collected
 _LONGEST_LINE = 300  # characters of a name or a reason; results.json has all of it
@@ -76,12 +76,6 @@ def cut(text: str, longest: int = _LONGEST_LINE) -> str:
     """Return `text` in one line, and not too long."""
     line = printable(text)
     return line if len(line) <= longest else f"{line[: longest - 3]}..."
-
-
-def counted(count: int, noun: str) -> str:
-    """Return ``1 kernel``, ``2 kernels``, ``2 launches``."""
-    plural = "es" if noun.endswith("ch") else "s"
-    return f"{count} {noun}" + ("" if count == 1 else plural)
 
 
 def kinds_text(kinds: Iterable[str]) -> str:
@@ -194,9 +188,16 @@ def overall(results: Sequence[Results]) -> str:
         return "CUT SHORT"
     if any(each.exit_status not in _NO_FAILURE or each.failed_tests for each in results):
         return "FAILED"
-    if status in _PASSES and (judged := _only_judged(results)):
-        return f"PASS, {judged} only"
+    if is_partial(results):
+        return f"PASS, {_only_judged(results)} only"
     return status.value if status is not None else "NOTHING JUDGED"
+
+
+def is_partial(results: Sequence[Results]) -> bool:
+    """Whether runs pass of which most times were not judged."""
+    is_green = all(each.exit_status in _NO_FAILURE and not each.failed_tests for each in results)
+    status = worst([each.status for each in results if each.status is not None])
+    return is_green and status in _PASSES and bool(_only_judged(results))
 
 
 def _only_judged(results: Sequence[Results]) -> str:
@@ -213,14 +214,21 @@ def _only_judged(results: Sequence[Results]) -> str:
 def unjudged_text(results: Sequence[Results]) -> str:
     """Return how many times were not judged, and the commonest reason; empty if all were."""
     times = [each for one in results for each in one.verdicts if each.subject in TIME_LABELS]
-    why = [
-        each.reasons[0].text if each.reasons else each.headline for each in times if each.status is Status.NOT_JUDGED
-    ]
-    if not why:
+    unjudged = [each for each in times if each.status is Status.NOT_JUDGED]
+    if not unjudged:
         return ""
-    kinds = Counter(_DIGITS.sub("", text) for text in why)  # hosts that were slower by different amounts are one reason
-    first = next(text for text in why if _DIGITS.sub("", text) == kinds.most_common(1)[0][0])
-    return f"{len(why)} of {counted(len(times), 'time')} not judged: {first}"
+    kinds = Counter(map(_kind_of_doubt, unjudged))
+    first = next(each for each in unjudged if _kind_of_doubt(each) == kinds.most_common(1)[0][0])
+    why = [line.text for line in reasons(first)] or [headline(first)]
+    return f"{len(unjudged)} of {counted(len(times), 'time')} not judged: {why[0]}"
+
+
+def _kind_of_doubt(verdict: Verdict) -> tuple[object, ...]:
+    """Return what tells reasons apart: hosts that were slower by different amounts are one reason."""
+    first = next(iter(verdict.reasons), verdict.finding)
+    doubt = first.doubt if isinstance(first, Why) else first
+    is_slower = isinstance(doubt, OtherHostSpeed) and doubt.after_us > doubt.before_us
+    return type(doubt), is_slower
 
 
 def counts_text(results: Sequence[Results]) -> list[str]:

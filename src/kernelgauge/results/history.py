@@ -24,7 +24,6 @@ from . import Results, WorkloadResult, decode_results
 from .files import open_location, put_files, store_errors
 
 _FIRST_YEAR = 1970  # an invalid timestamp is year 1
-_LONGEST_HEADLINE = 300  # characters
 
 
 # -- adding -----------------------------------------------------------------------------------------------------------
@@ -64,15 +63,6 @@ def _digest(content: bytes) -> str:
     return sha256(content).hexdigest()[:16]
 
 
-def _said(verdict: Verdict | None) -> str:
-    """Return the headline and the cause of a verdict that does not pass, in one line."""
-    if verdict is None or verdict.status is Status.PASS:
-        return ""
-    cause = next((reason.text for reason in verdict.reasons if reason.label in ("cause", "why")), "")
-    line = " ".join((f"{verdict.headline}; {cause}" if cause else verdict.headline).split())
-    return line if len(line) <= _LONGEST_HEADLINE else line[: _LONGEST_HEADLINE - 3] + "..."
-
-
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
@@ -84,7 +74,7 @@ class Night(NamedTuple):
         place: the GPU, or the host of a CPU.
         at: when the run started, in UTC.
         environment: the software and the host, by name.
-        said: the headline and cause of a verdict that does not pass.
+        verdict: on the time; None: there is none.
         baseline_us: what the time was compared with.
     """
 
@@ -95,10 +85,13 @@ class Night(NamedTuple):
     environment: Mapping[str, str]
     commit: str | None
     us: float
-    status: Status | None
-    said: str
+    verdict: Verdict | None
     kernels: str | None
     baseline_us: float | None
+
+    @property
+    def status(self) -> Status | None:
+        return self.verdict.status if self.verdict is not None else None
 
 
 def read_nights(
@@ -158,8 +151,7 @@ def _nights(results: Results, timer: Timer, matches: Callable[[str], bool]) -> I
             environment=software | {"kernelgauge": results.kernelgauge, "host": results.host},
             commit=results.commit,
             us=round(observe(sample).mean_us, 4),
-            status=verdict.status if verdict is not None else None,
-            said=_said(verdict),
+            verdict=verdict,
             kernels=_digest(msgspec.json.encode(run.kernel_names())),
             baseline_us=verdict.before_us if verdict is not None else None,
         )

@@ -1,0 +1,611 @@
+"""What verdicts are founded on, as data. `kernelgauge.report.words` says it: a class here has one function there."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Literal
+
+import msgspec
+
+from ..run import SourceLine
+
+Counted = tuple[tuple[str, int], ...]  # names, and how often each occurs
+
+
+class Evidence(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):
+    """A fact. Times are in microseconds, changes are fractions."""
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A field of the machine or its software, on both sides. None: it has none."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        """Return ``driver 580.1 -> 580.2``."""
+        return f"{self.name} {self.before or '(none)'} -> {self.after or '(none)'}"
+
+
+# -- structure ----------------------------------------------------------------------------------------------------------
+
+
+class SameStructure(Evidence, frozen=True):
+    """The same kernels and counts."""
+
+
+class OtherStructure(Evidence, frozen=True):
+    """What differs: "kernels", their "configurations", or nothing of both; `placed`: "shapes", "dtypes", "streams"."""
+
+    kernels: str = ""
+    placed: tuple[str, ...] = ()
+
+
+class CountMoved(Evidence, frozen=True):
+    """A count of `Counts`. `is_judged`: not where another version of torch may count otherwise."""
+
+    field: str
+    before: int | None
+    after: int | None
+    is_judged: bool = True
+
+
+class KernelMoved(Evidence, frozen=True):
+    """A kernel that is gone (`after` is None), new (`before` is None), or launched in another configuration."""
+
+    before: str | None
+    after: str | None
+    configuration: str = ""
+
+
+class Mismatch(Evidence, frozen=True):
+    """A list of launches, or a count, that is not as declared.
+
+    Attributes:
+        source: where the expectation was seen.
+        launches: what each launch shows; and what was expected, where that differs ("": nothing). None: as declared.
+    """
+
+    what: str
+    got: int
+    expected: int
+    source: str
+    launches: tuple[tuple[str, str | None], ...] = ()
+
+
+class GraphBreaks(Evidence, frozen=True):
+    """Graph breaks that are not as many as declared."""
+
+    got: int
+    expected: int
+
+
+class Recompiles(Evidence, frozen=True):
+    """Recompiles on fresh allocations of one shape: none is expected."""
+
+    got: int
+
+
+class Declared(Evidence, frozen=True):
+    """Whether the workload is what it declares."""
+
+    is_so: bool
+
+
+# -- what changed, and where --------------------------------------------------------------------------------------------
+
+
+class OtherKernels(Evidence, frozen=True):
+    """Launches that took the place of others.
+
+    Attributes:
+        what: a value of `What`; "replaced" where several differ.
+        before, after: names of kernels.
+        author: who made the new ones: "inductor", "liger", ...
+        kind: of all that were there; empty if they are of several kinds.
+        layers, places: in how many they are.
+        dtypes: that each side works in; sizes: of tensors that differ; ops: that launched what is new.
+    """
+
+    what: str
+    before: Counted
+    after: Counted
+    author: str = ""
+    kind: str = ""
+    layers: int = 0
+    places: int = 1
+    dtypes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    sizes: tuple[tuple[str, str], ...] = ()
+    ops: tuple[str, ...] = ()
+
+
+class OtherPlacement(Evidence, frozen=True):
+    """The same kernels on other tensors, or on another stream. Without dtypes, sizes and stream: on more or fewer tensors."""
+
+    kernels: Counted
+    dtypes: tuple[tuple[str, str], ...] = ()
+    sizes: tuple[tuple[str, str], ...] = ()
+    stream: tuple[int, int] | None = None
+    other_tensors: bool = False
+
+
+class OtherSpeed(Evidence, frozen=True):
+    """The same kernels in another time."""
+
+    kernels: Counted
+    before_us: float
+    after_us: float
+
+
+class OtherIdentity(Evidence, frozen=True):
+    """The same kernel, launched or compiled otherwise. `source`: beginnings of the digests of its source."""
+
+    kernel: str
+    configuration: str = ""
+    source: tuple[str, str] | None = None
+    is_autotuned: bool = False
+    is_dynamic: bool = False
+
+
+class CompilerEvent(Evidence, frozen=True):
+    """A graph break or a recompile. `reason`: as Dynamo has it."""
+
+    event: str
+    reason: str
+    times: int = 1
+
+
+class MemoryGrowth(Evidence, frozen=True):
+    """What each call leaves in memory, beyond the baseline."""
+
+    bytes: int
+
+
+class CompiledOps(Evidence, frozen=True):
+    """How many ops torch.compile was given."""
+
+    before: int | None
+    after: int | None
+
+
+class OtherOps(Evidence, frozen=True):
+    """Ops of the dispatcher that are new, and that are gone."""
+
+    new: Counted
+    gone: Counted = ()
+
+
+class OtherDtype(Evidence, frozen=True):
+    """The dtype that most kernels of a trace work in."""
+
+    before: str
+    after: str
+
+
+Change = (
+    OtherKernels
+    | OtherPlacement
+    | OtherSpeed
+    | OtherIdentity
+    | CompilerEvent
+    | MemoryGrowth
+    | CompiledOps
+    | OtherOps
+    | OtherDtype
+    | None
+)
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A line of code. `line.inner`: the deepest one of the library that owns the kernel. `passes`: "forward", "backward"."""
+
+    line: SourceLine
+    module: str = ""
+    passes: tuple[str, ...] = ()
+
+    @property
+    def deepest(self) -> SourceLine:
+        return self.line.inner or self.line
+
+
+class Cause(Evidence, frozen=True):
+    """What changed in one place.
+
+    Attributes:
+        change: None: nothing but what the host does there.
+        waits, copies: synchronising calls and copies that are new there.
+        had_kernels: whether the place had kernels before.
+        places: its lines of code, in order of launch; `more_places`: lines that are not among them.
+        dearest: the number of the most expensive one.
+        delta_us: what it adds to a call; None: not known, or not measured well enough to be said.
+        weight_us: by which causes are ordered: the size of `delta_us`, also where that is not said.
+        explains: whether other causes follow from it, as those of a recompile do.
+    """
+
+    change: Change = None
+    waits: Counted = ()
+    copies: Counted = ()
+    had_kernels: bool = False
+    places: tuple[Place, ...] = ()
+    more_places: int = 0
+    dearest: int = 0
+    delta_us: float | None = None
+    weight_us: float = 0.0
+    explains: bool = False
+
+    @property
+    def identity(self) -> Cause:
+        """The cause without what it costs and where it is: other timers see the same one at other costs."""
+        return Cause(self.change, self.waits, self.copies, self.had_kernels)
+
+
+class Rest(Evidence, frozen=True):
+    """The kernels that did not change, and how their time did. `is_unchanged`: within the spread of one kernel."""
+
+    kernels: int
+    share: float
+    delta_us: float
+    is_unchanged: bool
+
+
+class RelativeChange(msgspec.Struct, frozen=True):
+    """A change against the baseline (0.05 is 5 % slower), with a confidence interval.
+
+    `low` and `high` are None where nothing is known about the noise. `sensitivity`: a slowdown that fails in 95 of 100
+    runs; None: not known.
+    """
+
+    estimate: float
+    low: float | None
+    high: float | None
+    confidence: float
+    sensitivity: float | None = None
+
+
+# -- times --------------------------------------------------------------------------------------------------------------
+
+
+class UnknownMachine(Evidence, frozen=True):
+    """The baseline does not know this machine."""
+
+
+class OtherHostSpeed(Evidence, frozen=True):
+    """The reference on the host takes another time than beside the baseline."""
+
+    before_us: float
+    after_us: float
+
+
+class NoHostReference(Evidence, frozen=True):
+    """Nobody measured how fast the host was."""
+
+    side: Literal["run", "baseline"]
+
+
+class ScatteredReplicates(Evidence, frozen=True):
+    """Other jobs disturb the host."""
+
+
+class Noise(Evidence, frozen=True):
+    """What hides a slowdown of the size that is asked for: "replicates", "processes", or the "gpu" itself."""
+
+    of: Literal["replicates", "processes", "gpu"]
+    sensitivity: float
+
+
+class OneReplicate(Evidence, frozen=True):
+    """One replicate shows no spread."""
+
+
+class BothPossible(Evidence, frozen=True):
+    """The interval of a ratio holds the fraction that is asked for."""
+
+
+class PartExceedsCall(Evidence, frozen=True):
+    """A time that is longer than the call that it is a part of."""
+
+    part_us: float
+    call_us: float
+
+
+class SlowReference(Evidence, frozen=True):
+    """A reference beside a time that took many times as long as elsewhere on that host."""
+
+    us: float
+    fastest_us: float
+
+
+Implausible = PartExceedsCall | SlowReference
+Doubt = (
+    UnknownMachine
+    | OtherHostSpeed
+    | NoHostReference
+    | ScatteredReplicates
+    | Noise
+    | OneReplicate
+    | BothPossible
+    | PartExceedsCall
+    | SlowReference
+    | None
+)
+
+
+class Doubted(Evidence, frozen=True):
+    """A time that cannot be."""
+
+    label: str
+    why: Implausible
+
+
+class TimeCompared(Evidence, frozen=True):
+    """A time beside that of the baseline. `is_other_choice`: the autotuner's choice is in no baseline."""
+
+    at_host_speed: bool = False
+    is_other_choice: bool = False
+    doubt: Doubt = None
+
+
+class RatioCompared(Evidence, frozen=True):
+    """A time beside that of another variant, of which it should take the fraction `by` less."""
+
+    label: str
+    other: str
+    by: float
+    us: float
+    other_us: float
+    change: RelativeChange
+
+
+class Why(Evidence, frozen=True):
+    """Why a time was not judged, or judged all the same."""
+
+    doubt: Doubt
+
+
+class UnknownChoice(Evidence, frozen=True):
+    """The autotuner's choice is not in the baseline, so that a latency is not judged."""
+
+
+class Choice(Evidence, frozen=True):
+    """The autotuner's choice, which no baseline has, against the fastest one that is known."""
+
+    cost_us: float
+    kernels: tuple[KernelMoved, ...]
+
+
+class DispatcherOps(Evidence, frozen=True):
+    """How many ops the dispatcher had. Equal numbers: the host took another time for them."""
+
+    before: int
+    after: int
+    is_slower: bool = False
+
+
+class PartOfLatency(Evidence, frozen=True):
+    """A part of a latency: the "cpu" time of its ops, its "kernels", or the time "without" them.
+
+    `transfers_us`: of the time without kernels, where it is a good part. `bound`: what the call waits for, else.
+    """
+
+    part: Literal["cpu", "kernels", "without"]
+    before_us: float
+    after_us: float
+    transfers_us: float = 0.0
+    is_launch_bound: bool = False  # launches alone take longer than the kernels
+
+
+class Machine(Evidence, frozen=True):
+    """How the reference kernels moved, which no change of the code can touch. None: the baseline does not know this GPU."""
+
+    moves: tuple[tuple[str, float], ...] | None
+    is_own: bool = False
+
+
+class Neighbours(Evidence, frozen=True):
+    """Other workers of the run that measured on this host."""
+
+    workers: int
+
+
+class NotImproved(Evidence, frozen=True):
+    """Why better is not called IMPROVED: another time is not judged, or not as good."""
+
+    subject: str
+    status: str
+
+
+class ProcessesDiffer(Evidence, frozen=True):
+    """In how many processes of a side structure is another."""
+
+    other: int
+    processes: int
+    side: str
+
+
+# -- results ------------------------------------------------------------------------------------------------------------
+
+
+class TensorError(Evidence, frozen=True):
+    """How far a tensor is from the reference. `is_judged`: not where rounding alone explains any error.
+
+    `text`: `measure.numerics` knows what the error is relative to.
+    """
+
+    text: str
+
+
+class NumericsCompared(Evidence, frozen=True):
+    """A result beside its reference. `worst`: of the tensors that are within their bounds; `unjudged`: how many are not judged."""
+
+    reference: str
+    worst: str = ""
+    unjudged: int = 0
+
+
+# -- what there is to compare -------------------------------------------------------------------------------------------
+
+
+class NotCompared(Evidence, frozen=True):
+    """The baseline is of another kind of machine."""
+
+    moves: tuple[Move, ...]
+
+
+class NotMeasured(Evidence, frozen=True):
+    """A time is missing. `side`: of which variant or revision."""
+
+    label: str
+    why: str = ""
+    side: str = ""
+
+
+class NoBaseline(Evidence, frozen=True):
+    """There is no baseline. `is_partial`: there is one, without this time."""
+
+    is_partial: bool = False
+
+
+class NothingToCompare(Evidence, frozen=True):
+    """A side of two has no run: "missing", "failed", "failed in some", or its processes "differ" (and how)."""
+
+    side: str
+    how: Literal["missing", "failed", "failed in some", "differ"]
+    why: str = ""
+
+
+class Failed(Evidence, frozen=True):
+    """An error, in its own words. `so`: what follows: "not judged", "GPU time not compared", "GPU time not confirmed"."""
+
+    what: str
+    so: str = ""
+
+
+class Detail(Evidence, frozen=True):
+    """A line of an error, a path, or a number to repeat something with."""
+
+    label: str
+    text: str
+
+
+class BaselineFile(Evidence, frozen=True):
+    """Where the baseline is, and what has moved since."""
+
+    path: str
+    moves: tuple[Move, ...] = ()
+
+
+class Step(str, Enum):
+    """What to do next."""
+
+    COMMAND = "run the command"
+    ACCEPT = "accept it, if it is intended"
+    RECORD = "record a baseline"
+    REPLACE = "replace what is stored"
+    REPLICATES = "measure more replicates"
+    CALIBRATE = "record more processes"
+    SAME_LAUNCHES = "make each call launch the same"
+    LOOK_AT_GPU = "look whether the GPU is throttled or shared"
+    AGAIN = "run it again on a quiet machine"
+    MEND = "mend or declare what fails"
+    TOLERATE = "allow a larger error"
+
+
+class Next(Evidence, frozen=True):
+    """What to do about it. `command`: for that; `measure`: a command to run before it."""
+
+    step: Step
+    command: str = ""
+    measure: str = ""
+
+
+# -- a review -----------------------------------------------------------------------------------------------------------
+
+
+class Launches(Evidence, frozen=True):
+    """How many launches a workload has that nothing is stored of."""
+
+    count: int
+
+
+class MeasuredTime(Evidence, frozen=True):
+    """A time that nothing is stored of."""
+
+    label: str
+    us: float
+
+
+class FileNote(Evidence, frozen=True):
+    """What becomes of a file of the baselines. `before`, `after`: the suites, or how many processes it knows."""
+
+    what: Literal["accepted already", "unchanged", "undeclared", "suite", "fewer processes", "processes"]
+    before: str = ""
+    after: str = ""
+
+
+class RunDoubt(Evidence, frozen=True):
+    """What speaks against storing a run. `text`: of which test or time, or why."""
+
+    what: Literal["cut short", "test failed", "not checked", "incomplete", "not measured", "unmeasured", "error"]
+    text: str = ""
+
+
+class OlderRun(Evidence, frozen=True):
+    """A run from before the baseline was recorded. Both in UTC."""
+
+    measured: str
+    recorded: str
+
+
+class DisturbedHost(Evidence, frozen=True):
+    """The host was many times as slow as beside the baseline."""
+
+    before_us: float
+    after_us: float
+
+
+class OtherSource(Evidence, frozen=True):
+    """Kernels of the same names and configurations, from another source."""
+
+
+Finding = (
+    SameStructure
+    | OtherStructure
+    | Declared
+    | TimeCompared
+    | RatioCompared
+    | UnknownChoice
+    | PartExceedsCall
+    | SlowReference
+    | NumericsCompared
+    | NotCompared
+    | NotMeasured
+    | NoBaseline
+    | NothingToCompare
+    | Failed
+)
+Reason = (
+    CountMoved
+    | KernelMoved
+    | Mismatch
+    | GraphBreaks
+    | Recompiles
+    | Cause
+    | Rest
+    | Why
+    | UnknownChoice
+    | Choice
+    | DispatcherOps
+    | PartOfLatency
+    | Machine
+    | Neighbours
+    | NotImproved
+    | ProcessesDiffer
+    | TensorError
+    | NotCompared
+    | Failed
+    | NothingToCompare
+    | Detail
+    | BaselineFile
+    | Next
+)
