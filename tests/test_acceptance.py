@@ -11,7 +11,7 @@ import pytest
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.baselines.acceptance import Mode, plan_update, review, select
 from kernelgauge.judge.baseline import Baseline, encode_baseline
-from kernelgauge.judge.evidence import Declared
+from kernelgauge.judge.evidence import DeclaredCompared
 from kernelgauge.judge.review import Action, Group, PlannedChange, Reviewed
 from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.verdict import DECLARED, Status, Verdict
@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> BaselineStore:
 
 def passing(*verdicts: Verdict, name: str = WORKLOAD, **changes: Any) -> WorkloadResult:
     """A workload that was measured in full and is as declared."""
-    declared = Verdict(Status.PASS, name, DECLARED, Declared(True))
+    declared = Verdict(Status.PASS, name, DECLARED, DeclaredCompared())
     return workload(declared, *verdicts, name=name, **changes)
 
 

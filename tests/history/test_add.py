@@ -38,7 +38,7 @@ def test_entry_has_measurements_and_verdicts(history: History) -> None:
     assert [each["id"] for each in added["workloads"]] == [WORKLOAD, "b", "c"]
     assert [each["run"] for each in others] == [None, None]
     assert first["run"]["samples"]["device_time"]["replicates_us"] == [204.0, 206.0]
-    assert first["verdicts"][0]["finding"]["what"] == "GPU time 205.1 -> 221.8 us"
+    assert first["verdicts"][0]["conclusion"]["what"] == "GPU time 205.1 -> 221.8 us"
     assert (first["baseline"], first["run"]["ops"], first["run"]["origins"]) == (None, [], [])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelgauge.judge.baseline import Baseline, decode_baseline
-from kernelgauge.judge.evidence import Declared
+from kernelgauge.judge.evidence import DeclaredCompared
 from kernelgauge.judge.verdict import DECLARED, Status, Verdict
 from kernelgauge.results import SCHEMA_VERSION, Results, TestResult, WorkloadResult, encode_results
 from kernelgauge.run import Run
@@ -66,7 +66,7 @@ def results_of(runs: tuple[Run, ...], baselines: Path) -> Results:
             *("mlp", "eager", "bf16", "forward", (4, 8)),
             run=each,
             trace=f"traces/{each.workload}.json.gz",
-            verdicts=(Verdict(Status.PASS, each.workload, DECLARED, Declared(True)),),
+            verdicts=(Verdict(Status.PASS, each.workload, DECLARED, DeclaredCompared()),),
         )
         for each in runs
     ]

@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from kernelgauge.judge.evidence import Failed, Place, SameStructure
+from kernelgauge.judge.evidence import Failed, Place, StructureCompared
 from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.report.html import html
 from kernelgauge.report.markdown import summary_markdown
@@ -100,7 +100,7 @@ def test_structure_without_times_is_shown() -> None:
 
 def test_pass_whose_times_were_not_judged_is_amber() -> None:
     verdicts = [
-        Verdict(Status.PASS, "a", "structure", SameStructure()),
+        Verdict(Status.PASS, "a", "structure", StructureCompared()),
         Verdict(Status.NOT_JUDGED, "a", "end to end", Failed("")),
     ]
     found = [results(workload("a", verdicts=tuple(verdicts)))]

@@ -15,11 +15,9 @@ from kernelgauge.judge.evidence import (
     FileNote,
     KernelMoved,
     Move,
-    OneReplicate,
     OtherHostSpeed,
     RelativeChange,
-    ScatteredReplicates,
-    Why,
+    Unclear,
 )
 from kernelgauge.judge.review import Action, PlannedChange
 from kernelgauge.judge.time_verdict import judge_time
@@ -137,7 +135,7 @@ SAID = "this host was 20 % slower (reference 14.0 -> 16.8 us)"
 
 
 def unjudged(subject: str, doubt: Doubt) -> Verdict:
-    return verdict(Status.NOT_JUDGED, subject).because(Why(doubt))
+    return verdict(Status.NOT_JUDGED, subject).because(doubt)
 
 
 @pytest.mark.parametrize(
@@ -146,9 +144,9 @@ def unjudged(subject: str, doubt: Doubt) -> Verdict:
         # Two hosts that were slower by different amounts are one reason, and the commonest.
         ([verdict(subject="GPU time"), unjudged("end to end", SLOWER), unjudged("host dispatch", OtherHostSpeed(14.0, 20.0))],
          f"PASS, structure and GPU time only: 4 of 7 times not judged: {SAID}"),
-        ([unjudged("CPU time", ScatteredReplicates()), unjudged("end to end", SLOWER), unjudged("host dispatch", OneReplicate())],
+        ([unjudged("CPU time", Unclear("scattered replicates")), unjudged("end to end", SLOWER), unjudged("host dispatch", Unclear("one replicate"))],
          f"PASS, structure only: 6 of 7 times not judged: {SAID}"),
-        ([verdict(subject="GPU time"), verdict(subject="host dispatch"), unjudged("end to end", OneReplicate())],
+        ([verdict(subject="GPU time"), verdict(subject="host dispatch"), unjudged("end to end", Unclear("one replicate"))],
          "2 of 7 times not judged: one replicate shows no spread"),
     ],
 )  # fmt: skip

@@ -138,8 +138,8 @@ def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]
         if found.run is None:  # one verdict, that there is nothing to compare
             verdicts = (verdicts[0].because(*failures),)
         elif of_head:
-            finding = NothingToCompare(head.name, "failed in some")
-            verdicts = (Verdict(Status.INVALID, name, MEASUREMENT, finding, tuple(failures)), *verdicts)
+            conclusion = NothingToCompare(head.name, "failed in some")
+            verdicts = (Verdict(Status.INVALID, name, MEASUREMENT, conclusion, tuple(failures)), *verdicts)
         run, baseline = found.run or workload.run, found.baseline or workload.baseline
         # Its process left its traces in a folder that is gone.
         workloads[name] = msgspec.structs.replace(workload, run=run, baseline=baseline, verdicts=verdicts, trace=None)

@@ -169,7 +169,7 @@ class _Change:
     """
 
     parts: list[_Difference] = field(default_factory=list)
-    change: Change = None
+    change: Change | None = None
     waits: Counter[str] = field(default_factory=Counter)
     copies: Counter[str] = field(default_factory=Counter)
     origins: list[Origin | None] = field(default_factory=list)

@@ -1,9 +1,11 @@
-"""What verdicts are founded on, as data. `kernelgauge.report.words` says it: a class here has one function there."""
+"""What verdicts are founded on, as data. `kernelgauge.report.words` says it: a class here has one entry there."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Literal
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
@@ -14,6 +16,22 @@ Counted = tuple[tuple[str, int], ...]  # names, and how often each occurs
 
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):
     """A fact. Times are in microseconds, changes are fractions."""
+
+
+class Conclusion(Evidence, frozen=True):
+    """What a verdict says first."""
+
+
+class Reason(Evidence, frozen=True):
+    """What stands below it."""
+
+
+class Doubt(Reason, frozen=True):
+    """Why a time is not judged, or is judged all the same."""
+
+
+class Change(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):
+    """What happened in one place of the code."""
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -28,21 +46,31 @@ class Move(msgspec.Struct, frozen=True):
         return f"{self.name} {self.before or '(none)'} -> {self.after or '(none)'}"
 
 
+class RelativeChange(msgspec.Struct, frozen=True):
+    """A change against the baseline (0.05 is 5 % slower), with a confidence interval.
+
+    `low` and `high` are None where nothing is known about the noise. `sensitivity`: a slowdown that fails in 95 of 100
+    runs; None: not known.
+    """
+
+    estimate: float
+    low: float | None
+    high: float | None
+    confidence: float
+    sensitivity: float | None = None
+
+
 # -- structure ----------------------------------------------------------------------------------------------------------
 
 
-class SameStructure(Evidence, frozen=True):
-    """The same kernels and counts."""
-
-
-class OtherStructure(Evidence, frozen=True):
-    """What differs: "kernels", their "configurations", or nothing of both; `placed`: "shapes", "dtypes", "streams"."""
+class StructureCompared(Conclusion, frozen=True):
+    """What differs: "kernels", their "configurations", or none of both; `placed`: "shapes", "dtypes", "streams"."""
 
     kernels: str = ""
     placed: tuple[str, ...] = ()
 
 
-class CountMoved(Evidence, frozen=True):
+class CountMoved(Reason, frozen=True):
     """A count of `Counts`. `is_judged`: not where another version of torch may count otherwise."""
 
     field: str
@@ -51,7 +79,7 @@ class CountMoved(Evidence, frozen=True):
     is_judged: bool = True
 
 
-class KernelMoved(Evidence, frozen=True):
+class KernelMoved(Reason, frozen=True):
     """A kernel that is gone (`after` is None), new (`before` is None), or launched in another configuration."""
 
     before: str | None
@@ -59,7 +87,11 @@ class KernelMoved(Evidence, frozen=True):
     configuration: str = ""
 
 
-class Mismatch(Evidence, frozen=True):
+class DeclaredCompared(Conclusion, frozen=True):
+    """A workload beside what it declares."""
+
+
+class Mismatch(Reason, frozen=True):
     """A list of launches, or a count, that is not as declared.
 
     Attributes:
@@ -70,33 +102,14 @@ class Mismatch(Evidence, frozen=True):
     what: str
     got: int
     expected: int
-    source: str
+    source: str = ""
     launches: tuple[tuple[str, str | None], ...] = ()
-
-
-class GraphBreaks(Evidence, frozen=True):
-    """Graph breaks that are not as many as declared."""
-
-    got: int
-    expected: int
-
-
-class Recompiles(Evidence, frozen=True):
-    """Recompiles on fresh allocations of one shape: none is expected."""
-
-    got: int
-
-
-class Declared(Evidence, frozen=True):
-    """Whether the workload is what it declares."""
-
-    is_so: bool
 
 
 # -- what changed, and where --------------------------------------------------------------------------------------------
 
 
-class OtherKernels(Evidence, frozen=True):
+class OtherKernels(Change, frozen=True):
     """Launches that took the place of others.
 
     Attributes:
@@ -120,8 +133,8 @@ class OtherKernels(Evidence, frozen=True):
     ops: tuple[str, ...] = ()
 
 
-class OtherPlacement(Evidence, frozen=True):
-    """The same kernels on other tensors, or on another stream. Without dtypes, sizes and stream: on more or fewer tensors."""
+class OtherPlacement(Change, frozen=True):
+    """The same kernels on other tensors, or on another stream. `other_tensors`: more or fewer ones, alike in dtype and size."""
 
     kernels: Counted
     dtypes: tuple[tuple[str, str], ...] = ()
@@ -130,7 +143,7 @@ class OtherPlacement(Evidence, frozen=True):
     other_tensors: bool = False
 
 
-class OtherSpeed(Evidence, frozen=True):
+class OtherSpeed(Change, frozen=True):
     """The same kernels in another time."""
 
     kernels: Counted
@@ -138,7 +151,7 @@ class OtherSpeed(Evidence, frozen=True):
     after_us: float
 
 
-class OtherIdentity(Evidence, frozen=True):
+class OtherIdentity(Change, frozen=True):
     """The same kernel, launched or compiled otherwise. `source`: beginnings of the digests of its source."""
 
     kernel: str
@@ -148,7 +161,7 @@ class OtherIdentity(Evidence, frozen=True):
     is_dynamic: bool = False
 
 
-class CompilerEvent(Evidence, frozen=True):
+class CompilerEvent(Change, frozen=True):
     """A graph break or a recompile. `reason`: as Dynamo has it."""
 
     event: str
@@ -156,49 +169,35 @@ class CompilerEvent(Evidence, frozen=True):
     times: int = 1
 
 
-class MemoryGrowth(Evidence, frozen=True):
+class MemoryGrowth(Change, frozen=True):
     """What each call leaves in memory, beyond the baseline."""
 
     bytes: int
 
 
-class CompiledOps(Evidence, frozen=True):
+class CompiledOps(Change, frozen=True):
     """How many ops torch.compile was given."""
 
     before: int | None
     after: int | None
 
 
-class OtherOps(Evidence, frozen=True):
+class OtherOps(Change, frozen=True):
     """Ops of the dispatcher that are new, and that are gone."""
 
     new: Counted
     gone: Counted = ()
 
 
-class OtherDtype(Evidence, frozen=True):
+class OtherDtype(Change, frozen=True):
     """The dtype that most kernels of a trace work in."""
 
     before: str
     after: str
 
 
-Change = (
-    OtherKernels
-    | OtherPlacement
-    | OtherSpeed
-    | OtherIdentity
-    | CompilerEvent
-    | MemoryGrowth
-    | CompiledOps
-    | OtherOps
-    | OtherDtype
-    | None
-)
-
-
 class Place(msgspec.Struct, frozen=True):
-    """A line of code. `line.inner`: the deepest one of the library that owns the kernel. `passes`: "forward", "backward"."""
+    """A line of code, the module that runs it, and in which passes. `line.inner`: the library's line that owns the kernel."""
 
     line: SourceLine
     module: str = ""
@@ -209,7 +208,13 @@ class Place(msgspec.Struct, frozen=True):
         return self.line.inner or self.line
 
 
-class Cause(Evidence, frozen=True):
+if TYPE_CHECKING:
+    AnyChange = Change
+else:
+    AnyChange = reduce(or_, Change.__subclasses__())
+
+
+class Cause(Reason, frozen=True):
     """What changed in one place.
 
     Attributes:
@@ -223,13 +228,13 @@ class Cause(Evidence, frozen=True):
         explains: whether other causes follow from it, as those of a recompile do.
     """
 
-    change: Change = None
+    change: AnyChange | None = None
     waits: Counted = ()
     copies: Counted = ()
     had_kernels: bool = False
     places: tuple[Place, ...] = ()
     more_places: int = 0
-    dearest: int = 0
+    dearest: Annotated[int, msgspec.Meta(ge=0)] = 0
     delta_us: float | None = None
     weight_us: float = 0.0
     explains: bool = False
@@ -240,7 +245,7 @@ class Cause(Evidence, frozen=True):
         return Cause(self.change, self.waits, self.copies, self.had_kernels)
 
 
-class Rest(Evidence, frozen=True):
+class Rest(Reason, frozen=True):
     """The kernels that did not change, and how their time did. `is_unchanged`: within the spread of one kernel."""
 
     kernels: int
@@ -249,104 +254,70 @@ class Rest(Evidence, frozen=True):
     is_unchanged: bool
 
 
-class RelativeChange(msgspec.Struct, frozen=True):
-    """A change against the baseline (0.05 is 5 % slower), with a confidence interval.
-
-    `low` and `high` are None where nothing is known about the noise. `sensitivity`: a slowdown that fails in 95 of 100
-    runs; None: not known.
-    """
-
-    estimate: float
-    low: float | None
-    high: float | None
-    confidence: float
-    sensitivity: float | None = None
-
-
 # -- times --------------------------------------------------------------------------------------------------------------
 
 
-class UnknownMachine(Evidence, frozen=True):
-    """The baseline does not know this machine."""
+class Unclear(Doubt, frozen=True):
+    """Why a time cannot be judged."""
+
+    why: Literal["unknown machine", "scattered replicates", "one replicate", "both possible", "unknown choice"]
 
 
-class OtherHostSpeed(Evidence, frozen=True):
+class OtherHostSpeed(Doubt, frozen=True):
     """The reference on the host takes another time than beside the baseline."""
 
-    before_us: float
+    before_us: Annotated[float, msgspec.Meta(gt=0)]
     after_us: float
 
 
-class NoHostReference(Evidence, frozen=True):
+class NoHostReference(Doubt, frozen=True):
     """Nobody measured how fast the host was."""
 
     side: Literal["run", "baseline"]
 
 
-class ScatteredReplicates(Evidence, frozen=True):
-    """Other jobs disturb the host."""
-
-
-class Noise(Evidence, frozen=True):
+class Noise(Doubt, frozen=True):
     """What hides a slowdown of the size that is asked for: "replicates", "processes", or the "gpu" itself."""
 
     of: Literal["replicates", "processes", "gpu"]
     sensitivity: float
 
 
-class OneReplicate(Evidence, frozen=True):
-    """One replicate shows no spread."""
-
-
-class BothPossible(Evidence, frozen=True):
-    """The interval of a ratio holds the fraction that is asked for."""
-
-
-class PartExceedsCall(Evidence, frozen=True):
+class PartExceedsCall(Doubt, frozen=True):
     """A time that is longer than the call that it is a part of."""
 
     part_us: float
     call_us: float
 
 
-class SlowReference(Evidence, frozen=True):
+class SlowReference(Doubt, frozen=True):
     """A reference beside a time that took many times as long as elsewhere on that host."""
 
     us: float
     fastest_us: float
 
 
-Implausible = PartExceedsCall | SlowReference
-Doubt = (
-    UnknownMachine
-    | OtherHostSpeed
-    | NoHostReference
-    | ScatteredReplicates
-    | Noise
-    | OneReplicate
-    | BothPossible
-    | PartExceedsCall
-    | SlowReference
-    | None
-)
+if TYPE_CHECKING:
+    AnyDoubt = Doubt
+else:
+    AnyDoubt = reduce(or_, Doubt.__subclasses__())
 
 
-class Doubted(Evidence, frozen=True):
-    """A time that cannot be."""
-
-    label: str
-    why: Implausible
-
-
-class TimeCompared(Evidence, frozen=True):
+class TimeCompared(Conclusion, frozen=True):
     """A time beside that of the baseline. `is_other_choice`: the autotuner's choice is in no baseline."""
 
     at_host_speed: bool = False
     is_other_choice: bool = False
-    doubt: Doubt = None
+    doubt: AnyDoubt | None = None
 
 
-class RatioCompared(Evidence, frozen=True):
+class TimeDoubted(Conclusion, frozen=True):
+    """A time that is not compared: the autotuner's choice is new, or what is stored cannot be."""
+
+    doubt: AnyDoubt
+
+
+class RatioCompared(Conclusion, frozen=True):
     """A time beside that of another variant, of which it should take the fraction `by` less."""
 
     label: str
@@ -357,24 +328,14 @@ class RatioCompared(Evidence, frozen=True):
     change: RelativeChange
 
 
-class Why(Evidence, frozen=True):
-    """Why a time was not judged, or judged all the same."""
-
-    doubt: Doubt
-
-
-class UnknownChoice(Evidence, frozen=True):
-    """The autotuner's choice is not in the baseline, so that a latency is not judged."""
-
-
-class Choice(Evidence, frozen=True):
+class Choice(Reason, frozen=True):
     """The autotuner's choice, which no baseline has, against the fastest one that is known."""
 
     cost_us: float
     kernels: tuple[KernelMoved, ...]
 
 
-class DispatcherOps(Evidence, frozen=True):
+class DispatcherOps(Reason, frozen=True):
     """How many ops the dispatcher had. Equal numbers: the host took another time for them."""
 
     before: int
@@ -382,40 +343,40 @@ class DispatcherOps(Evidence, frozen=True):
     is_slower: bool = False
 
 
-class PartOfLatency(Evidence, frozen=True):
+class PartOfLatency(Reason, frozen=True):
     """A part of a latency: the "cpu" time of its ops, its "kernels", or the time "without" them.
 
-    `transfers_us`: of the time without kernels, where it is a good part. `bound`: what the call waits for, else.
+    `transfers_us`: of the time without kernels, where it is a good part. `is_launch_bound`: it is longer than the kernels.
     """
 
     part: Literal["cpu", "kernels", "without"]
     before_us: float
     after_us: float
     transfers_us: float = 0.0
-    is_launch_bound: bool = False  # launches alone take longer than the kernels
+    is_launch_bound: bool = False
 
 
-class Machine(Evidence, frozen=True):
+class Machine(Reason, frozen=True):
     """How the reference kernels moved, which no change of the code can touch. None: the baseline does not know this GPU."""
 
     moves: tuple[tuple[str, float], ...] | None
     is_own: bool = False
 
 
-class Neighbours(Evidence, frozen=True):
+class Neighbours(Reason, frozen=True):
     """Other workers of the run that measured on this host."""
 
     workers: int
 
 
-class NotImproved(Evidence, frozen=True):
+class NotImproved(Reason, frozen=True):
     """Why better is not called IMPROVED: another time is not judged, or not as good."""
 
     subject: str
     status: str
 
 
-class ProcessesDiffer(Evidence, frozen=True):
+class ProcessesDiffer(Reason, frozen=True):
     """In how many processes of a side structure is another."""
 
     other: int
@@ -423,19 +384,10 @@ class ProcessesDiffer(Evidence, frozen=True):
     side: str
 
 
-# -- results ------------------------------------------------------------------------------------------------------------
+# -- what there is to compare, and what to do -----------------------------------------------------------------------------
 
 
-class TensorError(Evidence, frozen=True):
-    """How far a tensor is from the reference. `is_judged`: not where rounding alone explains any error.
-
-    `text`: `measure.numerics` knows what the error is relative to.
-    """
-
-    text: str
-
-
-class NumericsCompared(Evidence, frozen=True):
+class NumericsCompared(Conclusion, frozen=True):
     """A result beside its reference. `worst`: of the tensors that are within their bounds; `unjudged`: how many are not judged."""
 
     reference: str
@@ -443,16 +395,13 @@ class NumericsCompared(Evidence, frozen=True):
     unjudged: int = 0
 
 
-# -- what there is to compare -------------------------------------------------------------------------------------------
-
-
-class NotCompared(Evidence, frozen=True):
+class NotCompared(Conclusion, frozen=True):
     """The baseline is of another kind of machine."""
 
     moves: tuple[Move, ...]
 
 
-class NotMeasured(Evidence, frozen=True):
+class NotMeasured(Conclusion, frozen=True):
     """A time is missing. `side`: of which variant or revision."""
 
     label: str
@@ -460,35 +409,35 @@ class NotMeasured(Evidence, frozen=True):
     side: str = ""
 
 
-class NoBaseline(Evidence, frozen=True):
+class NoBaseline(Conclusion, frozen=True):
     """There is no baseline. `is_partial`: there is one, without this time."""
 
     is_partial: bool = False
 
 
-class NothingToCompare(Evidence, frozen=True):
-    """A side of two has no run: "missing", "failed", "failed in some", or its processes "differ" (and how)."""
+class NothingToCompare(Conclusion, frozen=True):
+    """A side of two has no run, or its processes differ. `why`: in what."""
 
     side: str
     how: Literal["missing", "failed", "failed in some", "differ"]
     why: str = ""
 
 
-class Failed(Evidence, frozen=True):
+class Failed(Conclusion, frozen=True):
     """An error, in its own words. `so`: what follows: "not judged", "GPU time not compared", "GPU time not confirmed"."""
 
     what: str
     so: str = ""
 
 
-class Detail(Evidence, frozen=True):
-    """A line of an error, a path, or a number to repeat something with."""
+class Detail(Reason, frozen=True):
+    """A line of an error, the error of a tensor, a path, or a number to repeat something with."""
 
     label: str
     text: str
 
 
-class BaselineFile(Evidence, frozen=True):
+class BaselineFile(Reason, frozen=True):
     """Where the baseline is, and what has moved since."""
 
     path: str
@@ -511,7 +460,7 @@ class Step(str, Enum):
     TOLERATE = "allow a larger error"
 
 
-class Next(Evidence, frozen=True):
+class Next(Reason, frozen=True):
     """What to do about it. `command`: for that; `measure`: a command to run before it."""
 
     step: Step
@@ -522,12 +471,6 @@ class Next(Evidence, frozen=True):
 # -- a review -----------------------------------------------------------------------------------------------------------
 
 
-class Launches(Evidence, frozen=True):
-    """How many launches a workload has that nothing is stored of."""
-
-    count: int
-
-
 class MeasuredTime(Evidence, frozen=True):
     """A time that nothing is stored of."""
 
@@ -536,25 +479,36 @@ class MeasuredTime(Evidence, frozen=True):
 
 
 class FileNote(Evidence, frozen=True):
-    """What becomes of a file of the baselines. `before`, `after`: the suites, or how many processes it knows."""
+    """What becomes of a file of the baselines. `before`, `after`: the suites, or how many processes or launches it has."""
 
-    what: Literal["accepted already", "unchanged", "undeclared", "suite", "fewer processes", "processes"]
+    what: Literal["accepted already", "unchanged", "undeclared", "suite", "fewer processes", "processes", "launches"]
     before: str = ""
     after: str = ""
 
 
 class RunDoubt(Evidence, frozen=True):
-    """What speaks against storing a run. `text`: of which test or time, or why."""
+    """What speaks against storing a run. `text`, `other`: of which test or time, why, or when."""
 
-    what: Literal["cut short", "test failed", "not checked", "incomplete", "not measured", "unmeasured", "error"]
+    what: Literal[
+        "cut short",
+        "test failed",
+        "not checked",
+        "incomplete",
+        "not measured",
+        "unmeasured",
+        "older",
+        "other source",
+        "error",
+    ]
     text: str = ""
+    other: str = ""
 
 
-class OlderRun(Evidence, frozen=True):
-    """A run from before the baseline was recorded. Both in UTC."""
+class ImpossibleTime(Evidence, frozen=True):
+    """A time that cannot be."""
 
-    measured: str
-    recorded: str
+    label: str
+    why: Doubt
 
 
 class DisturbedHost(Evidence, frozen=True):
@@ -564,48 +518,9 @@ class DisturbedHost(Evidence, frozen=True):
     after_us: float
 
 
-class OtherSource(Evidence, frozen=True):
-    """Kernels of the same names and configurations, from another source."""
-
-
-Finding = (
-    SameStructure
-    | OtherStructure
-    | Declared
-    | TimeCompared
-    | RatioCompared
-    | UnknownChoice
-    | PartExceedsCall
-    | SlowReference
-    | NumericsCompared
-    | NotCompared
-    | NotMeasured
-    | NoBaseline
-    | NothingToCompare
-    | Failed
-)
-Reason = (
-    CountMoved
-    | KernelMoved
-    | Mismatch
-    | GraphBreaks
-    | Recompiles
-    | Cause
-    | Rest
-    | Why
-    | UnknownChoice
-    | Choice
-    | DispatcherOps
-    | PartOfLatency
-    | Machine
-    | Neighbours
-    | NotImproved
-    | ProcessesDiffer
-    | TensorError
-    | NotCompared
-    | Failed
-    | NothingToCompare
-    | Detail
-    | BaselineFile
-    | Next
-)
+if TYPE_CHECKING:
+    AnyConclusion = Conclusion
+    AnyReason = Reason
+else:
+    AnyConclusion = reduce(or_, Conclusion.__subclasses__())
+    AnyReason = reduce(or_, [each for each in (*Reason.__subclasses__(), *Doubt.__subclasses__()) if each is not Doubt])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..run import Run, Timer
 from .baseline import Baseline, Entry, Process, from_run
-from .evidence import Doubted, Implausible, PartExceedsCall, SlowReference
+from .evidence import Doubt, ImpossibleTime, PartExceedsCall, SlowReference
 
 # Of 533 recorded runs on GPUs and CPUs, busy hosts included (benchmarks/data), none had a GPU time, a CPU time or a
 # dispatch time above 1.09 times its latency, and none host references that differ by more than a factor of 4.7.
@@ -16,9 +16,9 @@ _SLOWEST_REFERENCE = 10.0  # times the fastest host reference on the same machin
 _MOST_STREAMS = 16
 
 
-def implausible_times(process: Process, launches: int, later: Process | None = None) -> dict[Timer, Implausible]:
+def implausible_times(process: Process, launches: int, later: Process | None = None) -> dict[Timer, Doubt]:
     """Return why times of one process cannot be, by timer. `later`: a process that shows how fast the host is."""
-    found: dict[Timer, Implausible] = {}
+    found: dict[Timer, Doubt] = {}
     latency = process.timers.get(Timer.END_TO_END)
     limits = {Timer.DEVICE: _LONGEST_PART * min(launches, _MOST_STREAMS), Timer.HOST: _LONGEST_PART}
     for timer, limit in limits.items() if latency else ():
@@ -34,16 +34,14 @@ def implausible_times(process: Process, launches: int, later: Process | None = N
     return found
 
 
-def run_doubts(run: Run) -> Iterator[Doubted]:
+def run_doubts(run: Run) -> Iterator[ImpossibleTime]:
     """Yield which times of a run cannot be, and why."""
     process = from_run(run, suite="").entries[0].processes[0]
     for timer, why in implausible_times(process, run.counts.launches).items():
-        yield Doubted(run.label(timer), why)
+        yield ImpossibleTime(run.label(timer), why)
 
 
-def stored_doubt(
-    baseline: Baseline, run: Run, timer: Timer | None = None, entry: Entry | None = None
-) -> Implausible | None:
+def stored_doubt(baseline: Baseline, run: Run, timer: Timer | None = None, entry: Entry | None = None) -> Doubt | None:
     """Return why a stored time that the run would be compared with cannot be. None: it may be.
 
     `timer`: None: any of them. `entry`: None: of any launch configuration.

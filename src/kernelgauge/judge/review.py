@@ -26,16 +26,13 @@ from .baseline import (
 from .evidence import (
     CountMoved,
     DisturbedHost,
-    Doubted,
     Evidence,
     FileNote,
-    Launches,
+    ImpossibleTime,
     Machine,
     MeasuredTime,
     Move,
     Next,
-    OlderRun,
-    OtherSource,
     RunDoubt,
 )
 from .plausibility import stored_doubt
@@ -161,7 +158,7 @@ def review_run(
     doubts = [*doubts, *_host_doubts(old, new)]
     if not is_fresh:
         if old.recorded is not None and new.recorded is not None and new.recorded.at < old.recorded.at:  # both in UTC
-            doubts.append(OlderRun(new.recorded.at, old.recorded.at))
+            doubts.append(RunDoubt("older", new.recorded.at, old.recorded.at))
         if group is not Group.KERNELS:  # a time of other kernels need not agree with the stored one
             doubts += [each for each in times if each.status is Status.UNDECIDED]
     if planned is None and new.entries[0].processes[0] in _processes(old):  # to be judged against itself is nothing
@@ -178,7 +175,7 @@ def _time_verdicts(old: Baseline, run: Run, comparisons: int, limits: Limits | N
 
 
 def _summary(run: Run) -> Iterator[Evidence]:
-    yield Launches(run.counts.launches)
+    yield FileNote("launches", after=str(run.counts.launches))
     yield from (MeasuredTime(run.label(timer), run.time_us(timer)) for timer in Timer if timer in run.samples)
 
 
@@ -282,7 +279,7 @@ def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | Non
     comparison = compare(old.fingerprint, run.fingerprint)
     yield from (*comparison.foreign, *comparison.moved)
     if why := stored_doubt(old, run):
-        yield Doubted("a stored time", why)
+        yield ImpossibleTime("a stored time", why)
     if comparison.foreign:
         return
     structure = judge_structure(run, old)
@@ -290,7 +287,7 @@ def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | Non
         yield from [each for each in structure.reasons if isinstance(each, CountMoved)] or (structure,)
     _, nearest = old.entry_like(run.kernels)
     if nearest is Likeness.SAME_CONFIGURATION:
-        yield OtherSource()
+        yield RunDoubt("other source")
     for verdict in _time_verdicts(old, run, comparisons, limits):
         machine = [each for each in verdict.reasons if isinstance(each, Machine)]
         more_would_help = any(isinstance(each, Next) for each in verdict.reasons)

@@ -15,7 +15,7 @@ from ..trace.kernel import KernelRecord, configuration_change
 from ..trace.names import decode
 from .baseline import Baseline, compare, count_changes
 from .cause import find_causes
-from .evidence import CountMoved, KernelMoved, Mismatch, NotCompared, OtherStructure, SameStructure
+from .evidence import CountMoved, KernelMoved, Mismatch, NotCompared, StructureCompared
 from .verdict import STRUCTURE, Status, Verdict
 
 # -- what a workload declares -----------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
         for each in shown
     ]
     if not (kernels or placed or losses):
-        return Verdict(Status.PASS, run.workload, STRUCTURE, SameStructure(), tuple(counts))
+        return Verdict(Status.PASS, run.workload, STRUCTURE, StructureCompared(), tuple(counts))
     are_times_good = bool(times) and all(each.status in (Status.PASS, Status.IMPROVED) for each in times)
     status = Status.CHANGED
     if any(losses.values()) or any(each.status is Status.REGRESSED for each in times):
@@ -124,8 +124,8 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     is_other = any(None in (each.before, each.after) for each in kernels)
     what = ("kernels" if is_other else "configurations") if kernels else ""
     causes = find_causes(run, baseline, entry.kernels, is_timed=False)
-    finding = OtherStructure(what, tuple(placed))
-    return Verdict(status, run.workload, STRUCTURE, finding, (*causes, *counts, *kernels))
+    conclusion = StructureCompared(what, tuple(placed))
+    return Verdict(status, run.workload, STRUCTURE, conclusion, (*causes, *counts, *kernels))
 
 
 def placement_changes(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> list[str]:

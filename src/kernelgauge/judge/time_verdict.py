@@ -26,8 +26,8 @@ from .evidence import (
     Reason,
     Step,
     TimeCompared,
-    UnknownChoice,
-    Why,
+    TimeDoubted,
+    Unclear,
 )
 from .plausibility import stored_doubt
 from .structure import kernel_changes
@@ -63,15 +63,15 @@ def judge_time(
         return not_measured(timer, run)
     entry, likeness = baseline.entry_like(run.kernels)
     is_other_choice = likeness is Likeness.OTHER_CHOICE
-    if is_other_choice and timer is Timer.DEVICE:  # only a choice slower than all known ones is a finding
+    if is_other_choice and timer is Timer.DEVICE:  # only a choice slower than all known ones is a conclusion
         entry = max(baseline.entries, key=lambda each: each.device_time_us)
     gemm = gemm_kernel(run.controls)
     before = baseline.times(timer, entry, gemm=gemm)
     if not before:
         return Verdict(Status.NO_BASELINE, run.workload, label, NoBaseline(is_partial=True))
     if why := stored_doubt(baseline, run, timer, entry):
-        reasons = (Why(why), Next(Step.REPLACE))
-        return Verdict(Status.NOT_JUDGED, run.workload, label, why, reasons, after_us=run.time_us(timer))
+        reasons = (why, Next(Step.REPLACE))
+        return Verdict(Status.NOT_JUDGED, run.workload, label, TimeDoubted(why), reasons, after_us=run.time_us(timer))
     afters = [
         replace(
             before[0],
@@ -89,14 +89,14 @@ def judge_time(
     decision = decide(before, afters, prior, comparisons=comparisons, kernels=len(run.kernels))
     after_us = decision.after.observation.mean_us
     if is_other_choice and timer is Timer.END_TO_END:
-        unknown = UnknownChoice()
-        return Verdict(Status.NOT_JUDGED, run.workload, label, unknown, (unknown,), after_us=after_us)
+        unknown = Unclear("unknown choice")
+        return Verdict(Status.NOT_JUDGED, run.workload, label, TimeDoubted(unknown), (unknown,), after_us=after_us)
     if is_other_choice and decision.status is Status.IMPROVED:  # it is compared with the slowest of the known ones
         decision = replace(decision, status=Status.PASS)
     said = _ComparedTime(timer, run, baseline, entry, decision, is_other_choice)
     times = (decision.before_us, after_us, decision.change)
-    finding = TimeCompared(decision.after.is_by_host, is_other_choice, decision.doubt)
-    return Verdict(decision.status, run.workload, label, finding, tuple(said.reasons()), *times)
+    conclusion = TimeCompared(decision.after.is_by_host, is_other_choice, decision.doubt)
+    return Verdict(decision.status, run.workload, label, conclusion, tuple(said.reasons()), *times)
 
 
 def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: int = 1) -> Verdict:
@@ -113,9 +113,9 @@ def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: i
     prior, kernels = prior_for(timer, run.fingerprint), (len(other.kernels), len(run.kernels))
     decision = decide_ratio(then, now, prior, by=by, comparisons=comparisons, kernels=kernels)
     times_us = (now.observation.mean_us, then.observation.mean_us)
-    finding = RatioCompared(run.label(timer), variant, by, *times_us, decision.change)
-    reasons = (Why(decision.doubt),) if decision.doubt is not None else ()
-    return Verdict(decision.status, run.workload, RATIO, finding, reasons)
+    conclusion = RatioCompared(run.label(timer), variant, by, *times_us, decision.change)
+    reasons = (decision.doubt,) if decision.doubt is not None else ()
+    return Verdict(decision.status, run.workload, RATIO, conclusion, reasons)
 
 
 def not_measured(timer: Timer, run: Run, side: str = "") -> Verdict:
@@ -126,8 +126,8 @@ def not_measured(timer: Timer, run: Run, side: str = "") -> Verdict:
         reasons = [*compile_causes(run.compile_events), Detail("kernels", kernels), Next(Step.SAME_LAUNCHES)]
     elif run.gpu and why:
         reasons = [Next(Step.LOOK_AT_GPU)]
-    finding = NotMeasured(run.label(timer), why, side)
-    return Verdict(Status.INVALID, run.workload, run.label(timer), finding, tuple(reasons))
+    conclusion = NotMeasured(run.label(timer), why, side)
+    return Verdict(Status.INVALID, run.workload, run.label(timer), conclusion, tuple(reasons))
 
 
 # -- why --------------------------------------------------------------------------------------------------------------
@@ -147,8 +147,8 @@ class _ComparedTime:
     def reasons(self) -> list[Reason]:
         decision, workers = self.decision, self.run.neighbours
         reasons: list[Reason] = self._choice() if self.is_other_choice and self.timer is Timer.DEVICE else []
-        if decision.status is Status.NOT_JUDGED:
-            reasons.insert(0, Why(decision.doubt))
+        if decision.status is Status.NOT_JUDGED and decision.doubt is not None:
+            reasons.insert(0, decision.doubt)
         if decision.status in (Status.REGRESSED, Status.IMPROVED):
             reasons += self._causes()
         reasons += self._machine() if self.timer is Timer.DEVICE else []

@@ -11,17 +11,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from ..run import Fingerprint, Observation, Timer
-from .evidence import (
-    BothPossible,
-    Doubt,
-    NoHostReference,
-    Noise,
-    OneReplicate,
-    OtherHostSpeed,
-    RelativeChange,
-    ScatteredReplicates,
-    UnknownMachine,
-)
+from .evidence import Doubt, NoHostReference, Noise, OtherHostSpeed, RelativeChange, Unclear
 from .verdict import Status
 
 # -- what is assumed of a time before a baseline has shown it ---------------------------------------------------------
@@ -163,7 +153,7 @@ class Decision:
     moves: Mapping[str, float] | None = None
     machine: float = 0.0
     scattered: bool = False
-    doubt: Doubt = None
+    doubt: Doubt | None = None
 
 
 class Variance(NamedTuple):
@@ -197,11 +187,12 @@ def decide(
         afters = on_same_host(afters, usual)
         after = _mean_of(afters)
         if not on_same_host(same, usual):
-            doubt = _why_unknown_host(same, after)
+            why = _why_unknown_host(same, after)
             before_us = geometric_mean(each.observation.mean_us for each in before)
             change = _relative_change(math.log(after.observation.mean_us / before_us), -math.inf, math.inf, 1)
-            status = Status.REGRESSED if _is_far_slower(same or before, after) else Status.NOT_JUDGED
-            return Decision(status, change, after, before_us, doubt=doubt)
+            is_slower = _is_far_slower(same or before, after)
+            status = Status.REGRESSED if is_slower else Status.NOT_JUDGED
+            return Decision(status, change, after, before_us, doubt=why)
         same, before = on_same_host(same, usual), on_same_host(before, usual)
     process = variance_between_processes(before, prior, kernels, afters)
     # A process is never steadier than its replicates. One of a baseline may have met another job on the host.
@@ -241,10 +232,10 @@ def decide(
         status = Status.UNDECIDED
         of: Literal["gpu", "replicates", "processes"] = "replicates" if scattered else "processes"
         of = "gpu" if abs(machine) > needed else of
-        doubt = Noise(of, prior.sensitivity) if math.isfinite(margin) else OneReplicate()
+        doubt = Noise(of, prior.sensitivity) if math.isfinite(margin) else Unclear("one replicate")
         # By other jobs, of which the GPU's times know nothing.
         if scattered and after.is_host_clock and math.isfinite(margin):
-            status, doubt = Status.NOT_JUDGED, ScatteredReplicates()
+            status, doubt = Status.NOT_JUDGED, Unclear("scattered replicates")
     return Decision(status, change, after, before_us, moves, machine, scattered, doubt)
 
 
@@ -266,7 +257,7 @@ def decide_ratio(
     margin = _margin(variances, 1 - FALSE_ALARMS_PER_RUN / comparisons)
     change = _relative_change(delta, delta - margin, delta + margin, comparisons)
     status: Status = Status.UNDECIDED
-    doubt: Doubt = BothPossible() if math.isfinite(margin) else OneReplicate()
+    doubt: Doubt | None = Unclear("both possible") if math.isfinite(margin) else Unclear("one replicate")
     if delta + margin <= limit:
         status, doubt = Status.PASS, None
     elif delta - margin > limit:
@@ -342,7 +333,7 @@ def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> Doubt:
     then = [each.observation.control_us for each in same if each.observation.control_us is not None]
     now = after.observation.control_us
     if not same:
-        return UnknownMachine()
+        return Unclear("unknown machine")
     if not then or now is None:
         return NoHostReference("run" if then else "baseline")
     return OtherHostSpeed(geometric_mean(then), now)

@@ -69,8 +69,8 @@ def judge_sets(
         names: of the sets, for messages.
     """
 
-    def unjudged(finding: NothingToCompare, status: Status = Status.INVALID) -> JudgedSet:
-        return JudgedSet((Verdict(status, workload, MEASUREMENT, finding),))
+    def unjudged(conclusion: NothingToCompare, status: Status = Status.INVALID) -> JudgedSet:
+        return JudgedSet((Verdict(status, workload, MEASUREMENT, conclusion),))
 
     timed_before, timed_after = ([run for run in runs if run.incomplete is None] for runs in (before, after))
     if after and not before:

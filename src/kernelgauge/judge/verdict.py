@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from ..run import Timer
-from .evidence import Finding, NotImproved, Reason, RelativeChange
+from .evidence import AnyConclusion, AnyReason, NotImproved, Reason, RelativeChange
 
 # Subjects of verdicts, beside the labels of the timers.
 DECLARED = "declared structure"  # what the workload declares: without this verdict, nothing may be stored
@@ -51,8 +51,8 @@ class Verdict:
     status: Status
     workload: str
     subject: str
-    finding: Finding
-    reasons: tuple[Reason, ...] = ()
+    conclusion: AnyConclusion
+    reasons: tuple[AnyReason, ...] = ()
     before_us: float | None = None
     after_us: float | None = None
     change: RelativeChange | None = None

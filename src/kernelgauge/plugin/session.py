@@ -27,17 +27,15 @@ from ..judge.cause import compile_causes
 from ..judge.evidence import (
     BaselineFile,
     Cause,
-    Declared,
+    DeclaredCompared,
     Detail,
     Failed,
-    GraphBreaks,
+    Mismatch,
     Next,
     NoBaseline,
     NumericsCompared,
     Reason,
-    Recompiles,
     Step,
-    TensorError,
 )
 from ..judge.structure import judge_structure, mismatches
 from ..judge.time_verdict import judge_ratio, judge_time, not_measured
@@ -260,13 +258,13 @@ class Session:
         holding = [each for each in workload.expectations if each.holds_for(run.fingerprint)]
         wrong: list[Reason] = [mismatch for each in holding for mismatch in mismatches(each, run)]
         if run.counts.graph_breaks != workload.graph_breaks:
-            wrong.append(GraphBreaks(run.counts.graph_breaks, workload.graph_breaks))
+            wrong.append(Mismatch("graph breaks", run.counts.graph_breaks, workload.graph_breaks))
         if run.counts.recompiles:
-            wrong.append(Recompiles(run.counts.recompiles))
+            wrong.append(Mismatch("recompiles", run.counts.recompiles, 0))
         if not wrong:
-            return Verdict(Status.PASS, workload.id, DECLARED, Declared(True))
+            return Verdict(Status.PASS, workload.id, DECLARED, DeclaredCompared())
         reasons = (*compile_causes(run.compile_events), *wrong, Detail("trace", self._trace(workload)))
-        return Verdict(Status.REGRESSED, workload.id, DECLARED, Declared(False), reasons)
+        return Verdict(Status.REGRESSED, workload.id, DECLARED, DeclaredCompared(), reasons)
 
     def judge_numerics(self, workload: Workload) -> Verdict:
         """Compare the workload with its reference in float64, on random input."""
@@ -281,12 +279,12 @@ class Session:
         if not wrong:
             judged = [error for error in errors if error.is_judged]
             worst = max(judged or errors, key=lambda each: each.error / each.bound)
-            finding = NumericsCompared(reference, str(worst), len(errors) - len(judged))
-            return Verdict(Status.PASS, workload.id, NUMERICS, finding)
+            conclusion = NumericsCompared(reference, str(worst), len(errors) - len(judged))
+            return Verdict(Status.PASS, workload.id, NUMERICS, conclusion)
         largest = 1.5 * max(each.error for each in wrong)
         allow = [Next(Step.TOLERATE, f"Workload(..., tolerance={largest:.1g})")] if largest < 1 else []
         reasons: tuple[Reason, ...] = (
-            *(TensorError(str(error)) for error in wrong),
+            *(Detail("why", str(error)) for error in wrong),
             Detail("seed", f"--perf-seed {seed}"),
             *allow,
         )
@@ -497,5 +495,5 @@ def _not_judged(run: Run, timer: Timer, what: str, error: KernelgaugeError) -> V
     # What a compiler chose anew is no fault of the code, nor of the machine: the time that was asked for is not known.
     status = Status.UNDECIDED if isinstance(error, OtherKernelsError) else Status.INVALID
     why = error.what.removeprefix(f"{run.workload}: ")  # the verdict says it
-    finding = Failed(why, f"{run.label(timer)} {what}")
-    return Verdict(status, run.workload, run.label(timer), finding, _reasons(error))
+    conclusion = Failed(why, f"{run.label(timer)} {what}")
+    return Verdict(status, run.workload, run.label(timer), conclusion, _reasons(error))

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..errors import printable
-from ..judge.evidence import OtherHostSpeed, Why
+from ..judge.evidence import OtherHostSpeed, Unclear
 from ..judge.verdict import TIME_LABELS, WORST_FIRST, Status, Verdict, worst
 from ..results import Results, WorkloadResult
 from ..run import Fingerprint, Run, Sample, Timer, observe
@@ -225,10 +225,9 @@ def unjudged_text(results: Sequence[Results]) -> str:
 
 def _kind_of_doubt(verdict: Verdict) -> tuple[object, ...]:
     """Return what tells reasons apart: hosts that were slower by different amounts are one reason."""
-    first = next(iter(verdict.reasons), verdict.finding)
-    doubt = first.doubt if isinstance(first, Why) else first
-    is_slower = isinstance(doubt, OtherHostSpeed) and doubt.after_us > doubt.before_us
-    return type(doubt), is_slower
+    first = next(iter(verdict.reasons), verdict.conclusion)
+    is_slower = isinstance(first, OtherHostSpeed) and first.after_us > first.before_us
+    return type(first), is_slower, first.why if isinstance(first, Unclear) else ""
 
 
 def counts_text(results: Sequence[Results]) -> list[str]:

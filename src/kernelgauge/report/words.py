@@ -1,15 +1,14 @@
 """What verdicts, their evidence and reviews read like: the only module that words what `judge` found.
 
-A new kind of evidence needs a class in `judge/evidence.py`, and here a function for it and its label.
+A new kind of evidence is a class in `judge/evidence.py`, and here one entry in a table.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import singledispatch
 from typing import Any, NamedTuple
 
 import msgspec
@@ -47,13 +46,13 @@ class Line(NamedTuple):
 
 def headline(verdict: Verdict) -> str:
     """Return what a verdict says, in one line."""
-    return _headline(verdict.finding, verdict, verdict.against or _BASELINE)
+    return _HEADLINES[type(verdict.conclusion)](verdict.conclusion, verdict, verdict.against or _BASELINE)
 
 
 def reasons(verdict: Verdict) -> list[Line]:
     """Return the reasons of a verdict: two causes with their code, the others in a line each."""
     lines: list[Line] = []
-    causes, name = 0, verdict.against or _BASELINE
+    causes = 0
     for each in verdict.reasons:
         if isinstance(each, e.Cause):
             causes += 1
@@ -64,7 +63,7 @@ def reasons(verdict: Verdict) -> list[Line]:
             lines.append(Line("cause", "\n".join([text, *details])))
             lines += [Line("code", "\n".join(code))] if (code := code_lines(each)) else []
         elif not (verdict.against and isinstance(each, e.Next) and each.step in _OF_BASELINES):
-            lines.append(Line(_label(each), _say(each, name)))
+            lines.append(_line(each, verdict.against or _BASELINE))
     return lines
 
 
@@ -91,10 +90,10 @@ def brief(verdict: Verdict, *, see: str = "", width: int | None = None) -> str:
     most = _MOST_LINES - len(last)
     if len(rows) > most:
         rows = [*rows[: most - 1], f"  {'more':<8} in the report, or with pytest -v"]
-    return "\n".join(row if width is None else cut_row(row, width) for row in [*rows, *last])
+    return "\n".join(row if width is None else _cut_row(row, width) for row in [*rows, *last])
 
 
-def only(verdict: Verdict, kind: type[e.Evidence]) -> Verdict:
+def only(verdict: Verdict, kind: type[e.Reason]) -> Verdict:
     """Return a verdict with the reasons of one kind."""
     return replace(verdict, reasons=tuple(each for each in verdict.reasons if isinstance(each, kind)))
 
@@ -107,13 +106,11 @@ def said(verdict: Verdict) -> str:
 
 def with_words(results: Results) -> Results:
     """Return the results with what each verdict says: for who reads the file without kernelgauge."""
-    workloads = (
-        msgspec.structs.replace(
-            workload,
-            verdicts=tuple(replace(each, said=tuple(in_full(each).split("\n"))) for each in workload.verdicts),
-        )
-        for workload in results.workloads
-    )
+
+    def told(verdict: Verdict) -> Verdict:
+        return replace(verdict, said=tuple(in_full(verdict).split("\n")))
+
+    workloads = (msgspec.structs.replace(each, verdicts=tuple(map(told, each.verdicts))) for each in results.workloads)
     return msgspec.structs.replace(results, workloads=tuple(workloads))
 
 
@@ -121,7 +118,7 @@ def _first(verdict: Verdict) -> str:
     return printable(f"{verdict.workload}: {verdict.status.value}  {headline(verdict)}")
 
 
-def cut_row(row: str, width: int) -> str:
+def _cut_row(row: str, width: int) -> str:
     """Return a row that fits: the folders of a path and the middle of a module's path go first, then the end."""
     for pattern in (_FOLDERS, _MODULE):
         if len(row) > width:
@@ -138,121 +135,161 @@ _MODULE = re.compile(r"(\s[\w*]+\.)\S{6,}(\.[\w*{},]+(?: \([a-z ]+\))?  \S+:\d+)
 # -- headlines ----------------------------------------------------------------------------------------------------------
 
 
-@singledispatch
-def _headline(finding: e.Finding, verdict: Verdict, name: str) -> str:
-    raise TypeError(f"no words for {type(finding).__name__}")
+def _structure(it: e.StructureCompared, verdict: Verdict, name: str) -> str:
+    if it.kernels:
+        return f"{'kernels' if it.kernels == 'kernels' else 'launch configurations'} differ from {name}"
+    if it.placed:
+        return f"same kernels, other {' and '.join(it.placed)}"
+    return "same kernels, same counts" if verdict.status is Status.PASS else "other counts"
 
 
-@_headline.register
-def _(_: e.SameStructure, verdict: Verdict, name: str) -> str:
-    return "same kernels, same counts"
-
-
-@_headline.register
-def _(found: e.OtherStructure, verdict: Verdict, name: str) -> str:
-    if found.kernels:
-        return f"{'kernels' if found.kernels == 'kernels' else 'launch configurations'} differ from {name}"
-    return f"same kernels, other {' and '.join(found.placed)}" if found.placed else "other counts"
-
-
-@_headline.register
-def _(found: e.Declared, verdict: Verdict, name: str) -> str:
-    return "as declared" if found.is_so else "differs from what the workload declares"
-
-
-@_headline.register
-def _(found: e.TimeCompared, verdict: Verdict, name: str) -> str:
-    change = verdict.change
-    assert change is not None
-    times, doubt = f"{verdict.subject} {verdict.before_us:.1f} -> {verdict.after_us:.1f} us", found.doubt
+def _time(it: e.TimeCompared, verdict: Verdict, name: str) -> str:
+    if (change := verdict.change) is None or verdict.before_us is None:  # a file that nobody wrote
+        return verdict.subject
+    times, doubt = f"{verdict.subject} {verdict.before_us:.1f} -> {verdict.after_us:.1f} us", it.doubt
     if verdict.status is Status.NOT_JUDGED and doubt is not None:
-        return f"{times}, not judged: {_say(doubt, name)}"
+        return f"{times}, not judged: {_text(doubt, name)}"
     if verdict.status is Status.REGRESSED and doubt is not None:
-        return f"{times}  {100 * change.estimate:+.0f} %, far more than hosts differ: {_say(doubt, name)}"
-    line = f"{times}  {interval_text(change)}{' at equal host speed' if found.at_host_speed else ''}"
+        return f"{times}  {100 * change.estimate:+.0f} %, far more than hosts differ: {_text(doubt, name)}"
+    line = f"{times}  {interval_text(change)}{' at equal host speed' if it.at_host_speed else ''}"
     if verdict.status is Status.UNDECIDED and doubt is not None:
-        return f"{line}: inconclusive: {_say(doubt, name)}"
-    if verdict.status is Status.PASS and not found.is_other_choice:
+        return f"{line}: inconclusive: {_text(doubt, name)}"
+    if verdict.status is Status.PASS and not it.is_other_choice:
         return f"{line}; {sensitivity_text(change)} or more would have failed"
     return line
 
 
-@_headline.register
-def _(found: e.RatioCompared, verdict: Verdict, name: str) -> str:
-    asked = f"{100 * found.by:g} % faster than {found.other}" if found.by else f"faster than {found.other}"
+def _doubted_time(it: e.TimeDoubted, verdict: Verdict, name: str) -> str:
+    why = _text(it.doubt, name) if isinstance(it.doubt, e.Unclear) else f"that of {name} cannot be"
+    return f"{verdict.subject} {verdict.after_us:.1f} us, not judged: {why}"
+
+
+def _ratio(it: e.RatioCompared, verdict: Verdict, _: str) -> str:
+    asked = f"{100 * it.by:g} % faster than {it.other}" if it.by else f"faster than {it.other}"
     is_so = {Status.PASS: "", Status.REGRESSED: "not "}.get(verdict.status, "not known to be ")
-    times = f"{found.us:.1f} us against {found.other_us:.1f} us"
-    return f"{is_so}{asked}: {found.label} {times}, {interval_text(found.change)}"
+    return f"{is_so}{asked}: {it.label} {it.us:.1f} us against {it.other_us:.1f} us, {interval_text(it.change)}"
 
 
-@_headline.register
-def _(found: e.UnknownChoice, verdict: Verdict, name: str) -> str:
-    return f"{verdict.subject} {verdict.after_us:.1f} us, not judged: {_say(found, name)}"
-
-
-@_headline.register(e.PartExceedsCall)
-@_headline.register(e.SlowReference)
-def _(found: e.Implausible, verdict: Verdict, name: str) -> str:
-    return f"{verdict.subject} {verdict.after_us:.1f} us, not judged: that of {name} cannot be"
-
-
-@_headline.register
-def _(found: e.NumericsCompared, verdict: Verdict, name: str) -> str:
+def _numerics(it: e.NumericsCompared, verdict: Verdict, _: str) -> str:
     if verdict.status is not Status.PASS:
-        return f"result differs from the {found.reference} reference"
-    rest = f" (rounding alone explains any error in {found.unjudged} tensors)" if found.unjudged else ""
-    return f"as {found.reference} but for rounding: {found.worst}{rest}"
+        return f"result differs from the {it.reference} reference"
+    rest = f" (rounding alone explains any error in {it.unjudged} tensors)" if it.unjudged else ""
+    return f"as {it.reference} but for rounding: {it.worst}{rest}"
 
 
-@_headline.register
-def _(found: e.NotCompared, verdict: Verdict, name: str) -> str:
-    return f"{verdict.subject} not compared: {moves_text(found.moves)}"
+def _not_measured(it: e.NotMeasured, *_: object) -> str:
+    side, why = f"{it.side}: " if it.side else "", f": {it.why}" if it.why else ""
+    return f"{side}{it.label} was not measured{why}"
 
 
-@_headline.register
-def _(found: e.NotMeasured, verdict: Verdict, name: str) -> str:
-    side, why = f"{found.side}: " if found.side else "", f": {found.why}" if found.why else ""
-    return f"{side}{found.label} was not measured{why}"
-
-
-@_headline.register
-def _(found: e.NoBaseline, verdict: Verdict, name: str) -> str:
-    if found.is_partial:
-        return f"{name} has no {verdict.subject}"
-    return f"no baseline for {verdict.subject} on this machine"
-
-
-@_headline.register
-def _(found: e.NothingToCompare, verdict: Verdict, name: str) -> str:
-    return {
-        "missing": f"nothing to compare with: {found.side} has no such workload, or fails",
-        "failed": f"{found.side} could not be measured",
-        "failed in some": f"{found.side} could not be measured in every process",
-        "differ": f"the processes of {found.side} differ: {found.why}",
-    }[found.how]
-
-
-@_headline.register
-def _(found: e.Failed, verdict: Verdict, name: str) -> str:
-    return f"{found.so}: {found.what}" if found.so else found.what
+_NOTHING = {
+    "missing": "nothing to compare with: {side} has no such workload, or fails",
+    "failed": "{side} could not be measured",
+    "failed in some": "{side} could not be measured in every process",
+    "differ": "the processes of {side} differ: {why}",
+}
+_HEADLINES: dict[type, Callable[[Any, Verdict, str], str]] = {
+    e.StructureCompared: _structure,
+    e.DeclaredCompared: lambda _, verdict, __: (
+        "as declared" if verdict.status is Status.PASS else "differs from what the workload declares"
+    ),
+    e.TimeCompared: _time,
+    e.TimeDoubted: _doubted_time,
+    e.RatioCompared: _ratio,
+    e.NumericsCompared: _numerics,
+    e.NotCompared: lambda it, verdict, _: f"{verdict.subject} not compared: {moves_text(it.moves)}",
+    e.NotMeasured: _not_measured,
+    e.NoBaseline: lambda it, verdict, name: (
+        f"{name} has no {verdict.subject}" if it.is_partial else f"no baseline for {verdict.subject} on this machine"
+    ),
+    e.NothingToCompare: lambda it, *_: _NOTHING[it.how].format(side=it.side, why=it.why),
+    e.Failed: lambda it, *_: f"{it.so}: {it.what}" if it.so else it.what,
+}
 
 
 # -- reasons ------------------------------------------------------------------------------------------------------------
 
-_LABELS: Mapping[type, str] = {
-    e.CountMoved: "counts",
-    e.KernelMoved: "kernels",
-    e.Rest: "rest",
-    e.Choice: "tuning",
-    e.Machine: "machine",
-    e.Neighbours: "host",
-    e.BaselineFile: "baseline",
-    e.Launches: "counts",
-    e.MeasuredTime: "time",
-    e.FileNote: "file",
-}  # of all others: "why"
+
+def _line(reason: Any, name: str = _BASELINE) -> Line:
+    label, say = _REASONS[type(reason)]
+    return Line(label if isinstance(label, str) else label(reason), say(reason, name))
+
+
+def _text(reason: Any, name: str = _BASELINE) -> str:
+    return _line(reason, name).text
+
+
+def _count(it: e.CountMoved, _: str) -> str:
+    what = "distinct kernels" if it.field == "kernels" else it.field.replace("_", " ")
+    return f"{what} {it.before} -> {it.after}{'' if it.is_judged else ', not judged: another version of torch'}"
+
+
+def _kernel(it: e.KernelMoved, _: str) -> str:
+    if it.before is None or it.after is None:
+        return f"- {it.before}" if it.after is None else f"+ {it.after}"
+    return f"{it.after}: {it.configuration}"
+
+
+def _mismatch(it: e.Mismatch, _: str) -> str:
+    accepts = f"; Workload(..., graph_breaks={it.got}) accepts them" if it.what == "graph breaks" else ""
+    fresh = " on fresh allocations of one shape" if it.what == "recompiles" else ""
+    lines = [f"{it.what}: got {it.got}, expected {it.expected}{fresh}{accepts}"]
+    for number, (shown, expected) in enumerate(it.launches, start=1):
+        other = "" if expected is None else f"   <- expected {expected or '(nothing)'}"
+        lines.append(f"    {number}. {shown or '(nothing)'}{other}")
+    return "\n".join([*lines, *([f"    source   {it.source}"] if it.source else [])])
+
+
+def _rest(it: e.Rest, _: str) -> str:
+    word = "unchanged" if it.is_unchanged else "of the same identity"
+    return f"{counted(it.kernels, 'kernel')} {word} ({100 * it.share:+.1f} %, {it.delta_us:+.2f} us)"
+
+
+def _host_speed(it: e.OtherHostSpeed, _: str) -> str:
+    how = f"{100 * abs(it.after_us / it.before_us - 1):.0f} % {'slower' if it.after_us > it.before_us else 'faster'}"
+    return f"this host was {how} (reference {it.before_us:.1f} -> {it.after_us:.1f} us)"
+
+
+def _choice(it: e.Choice, name: str) -> str:
+    cost = f"{it.cost_us:+.1f} us against the fastest that {name} knows"
+    line = f"the autotuner chose a launch configuration that is not in {name} ({cost})"
+    return "\n".join([line, *(_kernel(each, name) for each in it.kernels)])
+
+
+def _dispatcher_ops(it: e.DispatcherOps, _: str) -> str:
+    if it.before != it.after:
+        return f"dispatcher ops {it.before} -> {it.after}"
+    return f"the host is {'slower' if it.is_slower else 'faster'} in the same {it.after} dispatcher ops, or around them"
+
+
+def _part(it: e.PartOfLatency, _: str) -> str:
+    times = f"{it.before_us:.1f} -> {it.after_us:.1f} us ({it.after_us - it.before_us:+.1f})"
+    if it.part != "without":
+        return f"CPU time {times}: its test names the ops" if it.part == "cpu" else f"kernels {times}"
+    bound = "launch-bound" if it.is_launch_bound else "host-bound or launch-bound"
+    return f"without kernels {times}: {f'{it.transfers_us:.1f} us of it in copies and memsets' if it.transfers_us else bound}"
+
+
+def _machine(it: e.Machine, name: str) -> str:
+    if it.moves is None:
+        return f"this GPU is not in {name}"
+    shown = ", ".join(f"{reference} {round(100 * move, 1) + 0.0:+.1f} %" for reference, move in it.moves)
+    return f"{'the GPU itself changed its speed' if it.is_own else 'unchanged'} (reference {shown})"
+
+
+def _file(it: e.BaselineFile, _: str) -> str:
+    environment = f"environment: {moves_text(it.moves)}"
+    return f"{it.path}{'   ' if len(f'{it.path}   {environment}') <= _WIDTH else chr(10)}{environment}"
+
+
+def _next(it: e.Next, _: str) -> str:
+    measure = f"{it.measure}   (measures its times too)\n" if it.measure else ""
+    allow = "if that is right: " if it.step is e.Step.TOLERATE else ""
+    return f"{measure}{allow}{it.command}" if it.command else _STEPS[it.step]
+
+
 _OF_BASELINES = (e.Step.REPLACE, e.Step.CALIBRATE)  # two revisions have none
-_STEPS: Mapping[e.Step, str] = {
+_STEPS = {
     e.Step.REPLACE: "kernelgauge accept   (replaces it, as pytest --perf-update does)",
     e.Step.REPLICATES: "measure at least two replicates: pytest -o kernelgauge_replicates=2",
     e.Step.CALIBRATE: "kernelgauge calibrate   (more processes make the verdict sharper)",
@@ -262,195 +299,89 @@ _STEPS: Mapping[e.Step, str] = {
     e.Step.AGAIN: "run it again on a quiet machine",
     e.Step.MEND: "mend or declare what fails above: it cannot be accepted",
 }
-
-
-def _label(reason: Any) -> str:
-    if isinstance(reason, e.Detail):
-        return reason.label
-    if isinstance(reason, e.Next):
-        return {e.Step.ACCEPT: "accept", e.Step.RECORD: "record"}.get(reason.step, "next")
-    return _LABELS.get(type(reason), "why")
-
-
-@singledispatch
-def _say(reason: Any, name: str) -> str:
-    raise TypeError(f"no words for {type(reason).__name__}")
-
-
-@_say.register
-def _(it: e.CountMoved, name: str) -> str:
-    what = "distinct kernels" if it.field == "kernels" else it.field.replace("_", " ")
-    return f"{what} {it.before} -> {it.after}{'' if it.is_judged else ', not judged: another version of torch'}"
-
-
-@_say.register
-def _(it: e.KernelMoved, name: str) -> str:
-    if it.before is None or it.after is None:
-        return f"- {it.before}" if it.after is None else f"+ {it.after}"
-    return f"{it.after}: {it.configuration}"
-
-
-@_say.register
-def _(it: e.Mismatch, name: str) -> str:
-    lines = [f"{it.what}: got {it.got}, expected {it.expected}"]
-    for number, (shown, expected) in enumerate(it.launches, start=1):
-        other = "" if expected is None else f"   <- expected {expected or '(nothing)'}"
-        lines.append(f"    {number}. {shown or '(nothing)'}{other}")
-    return "\n".join([*lines, f"    source   {it.source}"])
-
-
-@_say.register
-def _(it: e.GraphBreaks, name: str) -> str:
-    accepts = f"Workload(..., graph_breaks={it.got}) accepts them"
-    return f"graph breaks: got {it.got}, expected {it.expected}; {accepts}"
-
-
-@_say.register
-def _(it: e.Recompiles, name: str) -> str:
-    return f"recompiles: got {it.got}, expected 0 on fresh allocations of one shape"
-
-
-@_say.register
-def _(it: e.Rest, name: str) -> str:
-    word = "unchanged" if it.is_unchanged else "of the same identity"
-    return f"{counted(it.kernels, 'kernel')} {word} ({100 * it.share:+.1f} %, {it.delta_us:+.2f} us)"
-
-
-@_say.register
-def _(it: e.Why, name: str) -> str:
-    return _say(it.doubt, name)
-
-
-@_say.register
-def _(it: e.UnknownMachine, name: str) -> str:
-    return f"{name} does not know this machine"
-
-
-@_say.register
-def _(it: e.OtherHostSpeed, name: str) -> str:
-    how = f"{100 * abs(it.after_us / it.before_us - 1):.0f} % {'slower' if it.after_us > it.before_us else 'faster'}"
-    return f"this host was {how} (reference {it.before_us:.1f} -> {it.after_us:.1f} us)"
-
-
-@_say.register
-def _(it: e.NoHostReference, name: str) -> str:
-    return f"the host reference is missing in {'the run' if it.side == 'run' else name}"
-
-
-@_say.register
-def _(it: e.ScatteredReplicates, name: str) -> str:
-    return "the replicates scatter too much on this host"
-
-
+_UNCLEAR = {
+    "unknown machine": "{name} does not know this machine",
+    "scattered replicates": "the replicates scatter too much on this host",
+    "one replicate": "one replicate shows no spread",
+    "both possible": "the interval holds the fraction that is asked for",
+    "unknown choice": "the autotuner's choice is not in {name}",
+}
 _NOISES = {
     "replicates": "the scatter of replicates",
     "processes": "the noise between processes and machines",
     "gpu": "the GPU's own change of speed",
 }
-
-
-@_say.register
-def _(it: e.Noise, name: str) -> str:
-    return f"{_NOISES[it.of]} hides +{100 * it.sensitivity:g} %"
-
-
-@_say.register
-def _(it: e.OneReplicate, name: str) -> str:
-    return "one replicate shows no spread"
-
-
-@_say.register
-def _(it: e.BothPossible, name: str) -> str:
-    return "the interval holds the fraction that is asked for"
-
-
-@_say.register
-def _(it: e.PartExceedsCall, name: str) -> str:
-    return f"{it.part_us:.1f} us cannot be a part of a call of {it.call_us:.1f} us"
-
-
-@_say.register
-def _(it: e.SlowReference, name: str) -> str:
-    on_host = f"{it.us:.1f} us, on a host where it takes {it.fastest_us:.1f} us"
-    return f"the host reference beside it took {on_host}"
-
-
-@_say.register
-def _(it: e.Doubted, name: str) -> str:
-    return f"{it.label} cannot be: {_say(it.why, name)}"
-
-
-@_say.register
-def _(it: e.UnknownChoice, name: str) -> str:
-    return f"the autotuner's choice is not in {name}"
-
-
-@_say.register
-def _(it: e.Choice, name: str) -> str:
-    cost = f"{it.cost_us:+.1f} us against the fastest that {name} knows"
-    line = f"the autotuner chose a launch configuration that is not in {name} ({cost})"
-    return "\n".join([line, *(_say(each, name) for each in it.kernels)])
-
-
-@_say.register
-def _(it: e.DispatcherOps, name: str) -> str:
-    if it.before != it.after:
-        return f"dispatcher ops {it.before} -> {it.after}"
-    return f"the host is {'slower' if it.is_slower else 'faster'} in the same {it.after} dispatcher ops, or around them"
-
-
-@_say.register
-def _(it: e.PartOfLatency, name: str) -> str:
-    times = f"{it.before_us:.1f} -> {it.after_us:.1f} us ({it.after_us - it.before_us:+.1f})"
-    if it.part == "cpu":
-        return f"CPU time {times}: its test names the ops"
-    if it.part == "kernels":
-        return f"kernels {times}"
-    bound = "launch-bound" if it.is_launch_bound else "host-bound or launch-bound"
-    return f"without kernels {times}: {f'{it.transfers_us:.1f} us of it in copies and memsets' if it.transfers_us else bound}"
-
-
-@_say.register
-def _(it: e.Machine, name: str) -> str:
-    if it.moves is None:
-        return f"this GPU is not in {name}"
-    shown = ", ".join(f"{reference} {round(100 * move, 1) + 0.0:+.1f} %" for reference, move in it.moves)
-    return f"{'the GPU itself changed its speed' if it.is_own else 'unchanged'} (reference {shown})"
-
-
-@_say.register
-def _(it: e.Neighbours, name: str) -> str:
-    return f"other workers of this run that measured on this host as well: {it.workers}"
-
-
-@_say.register
-def _(it: e.NotImproved, name: str) -> str:
-    return f"not called IMPROVED: {it.subject} is {it.status}"
-
-
-@_say.register
-def _(it: e.ProcessesDiffer, name: str) -> str:
-    return f"in {it.other} of {it.processes} processes of {it.side}"
-
-
-@_say.register(e.TensorError)
-@_say.register(e.Detail)
-def _(it: e.TensorError | e.Detail, name: str) -> str:
-    return it.text
-
-
-@_say.register
-def _(it: e.BaselineFile, name: str) -> str:
-    environment = f"environment: {moves_text(it.moves)}"
-    between = "   " if len(f"{it.path}   {environment}") <= _WIDTH else "\n"
-    return f"{it.path}{between}{environment}"
-
-
-@_say.register
-def _(it: e.Next, name: str) -> str:
-    measure = f"{it.measure}   (measures its times too)\n" if it.measure else ""
-    allow = "if that is right: " if it.step is e.Step.TOLERATE else ""
-    return f"{measure}{allow}{it.command}" if it.command else _STEPS[it.step]
+_FILE_NOTES = {
+    "accepted already": "accepted already",
+    "unchanged": "unchanged within noise: it stays as it is",
+    "undeclared": "the suite no longer declares it: git rm its baseline, if that is meant",
+    "suite": "suite {before} -> {after}",
+    "fewer processes": "processes that it knows {before} -> {after} (kernelgauge calibrate records more)",
+    "processes": "{after} processes",
+    "launches": "{after} launches",
+}
+_RUN_DOUBTS = {
+    "cut short": "the run was cut short",
+    "test failed": "{text} failed",
+    "not checked": "what it declares was not checked (was the test deselected?)",
+    "incomplete": "it was not measured in full ({text})",
+    "not measured": "{text} was not measured (was its test deselected?)",
+    "unmeasured": "it was not measured",
+    "older": "older than the baseline: measured {text}, and that was recorded {other}",
+    "other source": "generated source of its kernels",
+    "error": "{text}",
+}
+_REASONS: dict[type, tuple[str | Callable[[Any], str], Callable[[Any, str], str]]] = {
+    e.CountMoved: ("counts", _count),
+    e.KernelMoved: ("kernels", _kernel),
+    e.Mismatch: ("why", _mismatch),
+    e.Rest: ("rest", _rest),
+    e.Unclear: ("why", lambda it, name: _UNCLEAR[it.why].format(name=name)),
+    e.OtherHostSpeed: ("why", _host_speed),
+    e.NoHostReference: (
+        "why",
+        lambda it, name: f"the host reference is missing in {'the run' if it.side == 'run' else name}",
+    ),
+    e.Noise: ("why", lambda it, _: f"{_NOISES[it.of]} hides +{100 * it.sensitivity:g} %"),
+    e.PartExceedsCall: (
+        "why",
+        lambda it, _: f"{it.part_us:.1f} us cannot be a part of a call of {it.call_us:.1f} us",
+    ),
+    e.SlowReference: (
+        "why",
+        lambda it, _: (
+            f"the host reference beside it took {it.us:.1f} us, on a host where it takes {it.fastest_us:.1f} us"
+        ),
+    ),
+    e.Choice: ("tuning", _choice),
+    e.DispatcherOps: ("why", _dispatcher_ops),
+    e.PartOfLatency: ("why", _part),
+    e.Machine: ("machine", _machine),
+    e.Neighbours: (
+        "host",
+        lambda it, _: f"other workers of this run that measured on this host as well: {it.workers}",
+    ),
+    e.NotImproved: ("why", lambda it, _: f"not called IMPROVED: {it.subject} is {it.status}"),
+    e.ProcessesDiffer: ("why", lambda it, _: f"in {it.other} of {it.processes} processes of {it.side}"),
+    e.Detail: (lambda it: str(it.label), lambda it, _: str(it.text)),
+    e.BaselineFile: ("baseline", _file),
+    e.Next: (lambda it: {e.Step.ACCEPT: "accept", e.Step.RECORD: "record"}.get(it.step, "next"), _next),
+    # Of a review.
+    e.MeasuredTime: ("time", lambda it, _: f"{it.label} {it.us:.1f} us"),
+    e.FileNote: (
+        lambda it: "counts" if it.what == "launches" else "file",
+        lambda it, _: _FILE_NOTES[it.what].format(before=it.before, after=it.after),
+    ),
+    e.RunDoubt: ("refused", lambda it, _: _RUN_DOUBTS[it.what].format(text=it.text, other=it.other)),
+    e.ImpossibleTime: ("refused", lambda it, name: f"{it.label} cannot be: {_text(it.why, name)}"),
+    e.DisturbedHost: (
+        "refused",
+        lambda it, name: (
+            f"this host was {it.after_us / it.before_us:.0f} times as slow as in {name} "
+            f"(reference {it.before_us:.1f} -> {it.after_us:.1f} us)"
+        ),
+    ),
+}
 
 
 # -- causes -------------------------------------------------------------------------------------------------------------
@@ -458,16 +389,15 @@ def _(it: e.Next, name: str) -> str:
 
 def cause_text(cause: e.Cause, cost: str | None = None) -> tuple[str, list[str]]:
     """Return a cause with its cost in one line, and the lines below it. `cost`: in other words than ``+1.5 us``."""
-    text, details = _change(cause.change) if cause.change is not None else ("", [])
+    text, details = _CHANGES[type(cause.change)](cause.change) if cause.change is not None else ("", [])
     host = [_times(*each) for each in cause.waits]
     copies = sum(count for _, count in cause.copies)
     names = [name for name, _ in cause.copies]
     host += [f"{copies} copies: {', '.join(names[:_MOST_NAMES])}"] if copies > 1 else names
     if cause.waits and not cause.had_kernels:  # the wait is what a reader looks for
-        details = [*([text] if text else []), *details, *host[1:]]
-        text = f"the host waits: {host[0]}"
+        text, details = f"the host waits: {host[0]}", [*([text] if text else []), *details, *host[1:]]
     elif text:
-        details += ["with " + ", ".join(host)] if host else []
+        details = [*details, *(["with " + ", ".join(host)] if host else [])]
     else:
         text = ", ".join(host)
     if cause.delta_us is not None:
@@ -481,13 +411,12 @@ def code_lines(cause: e.Cause) -> list[str]:
     for place in cause.places:
         outer = [msgspec.structs.replace(place.line, inner=None)] if place.line.inner else []
         shown |= dict.fromkeys([*map(str, outer), _place_text(place)])
-    more = [f"and {counted(cause.more_places, 'more line')}"] if cause.more_places else []
-    return [*shown, *more]
+    return [*shown, *([f"and {counted(cause.more_places, 'more line')}"] if cause.more_places else [])]
 
 
 def dearest_code(cause: e.Cause) -> str:
     """Return the deepest line of the most expensive place; empty if none is known."""
-    return _place_text(cause.places[cause.dearest]) if cause.places else ""
+    return next(map(_place_text, cause.places[cause.dearest :]), "")
 
 
 def _place_text(place: e.Place) -> str:
@@ -495,117 +424,91 @@ def _place_text(place: e.Place) -> str:
     return f"{place.module}{passes}  {place.deepest}".strip()
 
 
-@singledispatch
-def _change(change: Any) -> tuple[str, list[str]]:
-    raise TypeError(f"no words for {type(change).__name__}")
-
-
-@_change.register
-def _(it: e.OtherKernels) -> tuple[str, list[str]]:
-    """``9 kernels instead of 1, in 4 layers, bf16 -> fp32: pow, mean x2``."""
+def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:
+    """Return ``9 kernels instead of 1, in 4 layers, bf16 -> fp32: pow, mean x2``, and what was there."""
     old, new = (sum(count for _, count in side) for side in (it.before, it.after))
-    if not old:
-        text = counted(new, "new kernel")
-    elif not new:
-        text = f"{counted(old, 'kernel')} less"
+    if not old or not new:
+        text = counted(new, "new kernel") if new else f"{counted(old, 'kernel')} less"
     elif old == new:
         text = "another kernel" if new == 1 else f"{new} other kernels"
     else:
         text = f"{counted(new, 'kernel')} instead of {old}"
     text = {
-        What.FUSED: f"{it.author.capitalize()} fused {counted(old, f'{it.kind} kernel'.strip())} into {new}",
-        What.FOLDED: f"{counted(old - new, 'kernel')} went into the epilogue of {counted(new, 'GEMM')}",
-        What.MOVED: f"{counted(new, 'kernel')} moved",
-    }.get(What(it.what), text)
+        What.FUSED.value: f"{it.author.capitalize()} fused {counted(old, f'{it.kind} kernel'.strip())} into {new}",
+        What.FOLDED.value: f"{counted(old - new, 'kernel')} went into the epilogue of {counted(new, 'GEMM')}",
+        What.MOVED.value: f"{counted(new, 'kernel')} moved",
+    }.get(it.what, text)
     if it.layers > 1 or it.places > 1:
         text += f", in {counted(it.layers, 'layer') if it.layers > 1 else counted(it.places, 'place')}"
     is_moved = it.what == What.MOVED.value
-    parts = [text, _dtypes_text(*it.dtypes), _sizes_text(it.sizes)]
+    parts = [text, _dtypes_text(*it.dtypes), " and ".join(_sizes(it.sizes))]
     parts += [f"by {' and '.join(it.ops)}"] if it.ops and not is_moved else []
     was = [f"was {_names(it.before)}"] if old and new and not is_moved else []
     return f"{', '.join(filter(None, parts))}: {_names(it.after or it.before)}", was
 
 
-@_change.register
-def _(it: e.OtherPlacement) -> tuple[str, list[str]]:
-    said = [*(f"{old} -> {new}" for old, new in it.dtypes), *(f"size {_size(*each)}" for each in it.sizes)]
-    said += ["other tensors"] if it.other_tensors else []
+def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
+    parts = [*(f"{old} -> {new}" for old, new in it.dtypes), *_sizes(it.sizes)]
+    parts += ["other tensors"] if it.other_tensors else []
     if it.stream is not None:
         old, new = it.stream
-        said.append("on a second stream" if new and not old else f"stream {old} -> {new}")
-    return f"{', '.join(said)} in {counted(sum(n for _, n in it.kernels), 'kernel')}", [_names(it.kernels)]
+        parts.append("on a second stream" if new and not old else f"stream {old} -> {new}")
+    return f"{', '.join(parts)} in {counted(sum(n for _, n in it.kernels), 'kernel')}", [_names(it.kernels)]
 
 
-@_change.register
-def _(it: e.OtherSpeed) -> tuple[str, list[str]]:
-    word = "slower" if it.after_us > it.before_us else "faster"
-    times = f"{it.before_us:.1f} -> {it.after_us:.1f} us"
+def _speed(it: e.OtherSpeed) -> tuple[str, list[str]]:
+    word, times = "slower" if it.after_us > it.before_us else "faster", f"{it.before_us:.1f} -> {it.after_us:.1f} us"
     return f"the same kernel, {word}: {_names(it.kernels)}  {times}", []
 
 
-@_change.register
-def _(it: e.OtherIdentity) -> tuple[str, list[str]]:
+def _identity(it: e.OtherIdentity) -> tuple[str, list[str]]:
     source = f"source {' -> '.join(it.source)}" if it.source else ""
     configuration = "" if it.is_dynamic else it.configuration
     text = "another launch configuration" if it.configuration else "the same name, other source"
-    if it.is_autotuned:
-        text = "Inductor's autotuner chose another launch configuration"
-    if it.is_dynamic:
-        text = "Inductor compiled for dynamic shapes"
+    text = "Inductor's autotuner chose another launch configuration" if it.is_autotuned else text
+    text = "Inductor compiled for dynamic shapes" if it.is_dynamic else text
     return text, [f"{it.kernel}: {', '.join(filter(None, (configuration, source)))}"]
 
 
-@_change.register
-def _(it: e.CompilerEvent) -> tuple[str, list[str]]:
-    return f"{it.event}: {it.reason}" + (f", {it.times} times" if it.times > 1 else ""), []
+def _ops(it: e.OtherOps) -> tuple[str, list[str]]:
+    sides = [(word, ops) for word, ops in (("new", it.new), ("missing", it.gone)) if ops]
+    texts = [f"{counted(sum(n for _, n in ops), f'{word} op')}: {_all(ops)}" for word, ops in sides]
+    return ", ".join(texts[:1]), texts[1:]
 
 
-@_change.register
-def _(it: e.MemoryGrowth) -> tuple[str, list[str]]:
-    return f"each call leaves {it.bytes} bytes more in memory", []
-
-
-@_change.register
-def _(it: e.CompiledOps) -> tuple[str, list[str]]:
-    return f"torch.compile was given {it.after} ops instead of {it.before}", []
-
-
-@_change.register
-def _(it: e.OtherOps) -> tuple[str, list[str]]:
-    texts = [
-        f"{counted(sum(count for _, count in ops), f'{word} op')}: {', '.join(_times(*each) for each in ops)}"
-        for word, ops in (("new", it.new), ("missing", it.gone))
-        if ops
-    ]
-    return texts[0], texts[1:]
-
-
-@_change.register
-def _(it: e.OtherDtype) -> tuple[str, list[str]]:
-    return f"{it.before} -> {it.after} in most kernels", []
+_CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
+    e.OtherKernels: _other_kernels,
+    e.OtherPlacement: _placement,
+    e.OtherSpeed: _speed,
+    e.OtherIdentity: _identity,
+    e.CompilerEvent: lambda it: (f"{it.event}: {it.reason}" + (f", {it.times} times" if it.times > 1 else ""), []),
+    e.MemoryGrowth: lambda it: (f"each call leaves {it.bytes} bytes more in memory", []),
+    e.CompiledOps: lambda it: (f"torch.compile was given {it.after} ops instead of {it.before}", []),
+    e.OtherOps: _ops,
+    e.OtherDtype: lambda it: (f"{it.before} -> {it.after} in most kernels", []),
+}
 
 
 def _dtypes_text(old: Sequence[str], new: Sequence[str]) -> str:
     """Return ``bf16 -> fp32``, or ``now also fp32``; empty if nothing changed or one side is not known."""
-    more, less = (sorted({*one} - {*other}) for one, other in ((new, old), (old, new)))
+    more, less = (" and ".join(sorted({*one} - {*other})) for one, other in ((new, old), (old, new)))
     if not old or not new or not more:
         return ""
-    return f"{' and '.join(less)} -> {' and '.join(more)}" if less else f"now also {' and '.join(more)}"
+    return f"{less} -> {more}" if less else f"now also {more}"
 
 
-def _sizes_text(sizes: Iterable[tuple[str, str]]) -> str:
-    return " and ".join(f"size {_size(*each)}" for each in sizes)
-
-
-def _size(old: str, new: str) -> str:
-    return f"{old or 'none'} -> {new or 'none'}"
+def _sizes(sizes: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"size {old or 'none'} -> {new or 'none'}" for old, new in sizes]
 
 
 def _names(kernels: e.Counted) -> str:
-    """Return ``pow, mul x2``."""
-    names = [_times(*each) for each in kernels]
-    left = len(names) - _MOST_NAMES
-    return ", ".join(names if left <= 0 else [*names[:_MOST_NAMES], f"and {left} more"])
+    """Return ``pow, mul x2``, of many names the first ones."""
+    left = len(kernels) - _MOST_NAMES
+    return _all(kernels) if left <= 0 else f"{_all(kernels[:_MOST_NAMES])}, and {left} more"
+
+
+def _all(counts: e.Counted) -> str:
+    return ", ".join(_times(*each) for each in counts)
 
 
 def _times(text: str, count: int) -> str:
@@ -634,8 +537,7 @@ def review_lines(facts: Sequence[Fact]) -> list[Line]:
         found = sorted(reasons(verdict), key=lambda line: line.label != "counts")  # the counts first
         lines += [line for line in found if line.label not in left_out]
     lines += [Line("time", ", ".join(same))] if same else []
-    notes = (each for each in facts if isinstance(each, e.Evidence))
-    return [*lines, *(Line(_label(each), _say(each, _BASELINE)) for each in notes)]
+    return [*lines, *(_line(each) for each in facts if isinstance(each, e.Evidence))]
 
 
 def doubt_text(doubt: Fact | NotAdded) -> str:
@@ -646,58 +548,7 @@ def doubt_text(doubt: Fact | NotAdded) -> str:
     if isinstance(doubt, Verdict):
         about = f"{doubt.subject}: {doubt.status.value}  " if doubt.status.fails else ""
         return f"{about}{headline(doubt)}"
-    return str(doubt) if isinstance(doubt, e.Move) else _say(doubt, _BASELINE)
-
-
-@_say.register
-def _(it: e.Launches, name: str) -> str:
-    return counted(it.count, "launch")
-
-
-@_say.register
-def _(it: e.MeasuredTime, name: str) -> str:
-    return f"{it.label} {it.us:.1f} us"
-
-
-@_say.register
-def _(it: e.FileNote, name: str) -> str:
-    return {
-        "accepted already": "accepted already",
-        "unchanged": "unchanged within noise: it stays as it is",
-        "undeclared": "the suite no longer declares it: git rm its baseline, if that is meant",
-        "suite": f"suite {it.before} -> {it.after}",
-        "fewer processes": f"processes that it knows {it.before} -> {it.after} (kernelgauge calibrate records more)",
-        "processes": f"{it.after} processes",
-    }[it.what]
-
-
-@_say.register
-def _(it: e.RunDoubt, name: str) -> str:
-    return {
-        "cut short": "the run was cut short",
-        "test failed": f"{it.text} failed",
-        "not checked": "what it declares was not checked (was the test deselected?)",
-        "incomplete": f"it was not measured in full ({it.text})",
-        "not measured": f"{it.text} was not measured (was its test deselected?)",
-        "unmeasured": "it was not measured",
-        "error": it.text,
-    }[it.what]
-
-
-@_say.register
-def _(it: e.OlderRun, name: str) -> str:
-    return f"older than {name}: measured {it.measured}, and that was recorded {it.recorded}"
-
-
-@_say.register
-def _(it: e.DisturbedHost, name: str) -> str:
-    times = f"{it.after_us / it.before_us:.0f} times as slow as in {name}"
-    return f"this host was {times} (reference {it.before_us:.1f} -> {it.after_us:.1f} us)"
-
-
-@_say.register
-def _(it: e.OtherSource, name: str) -> str:
-    return "generated source of its kernels"
+    return str(doubt) if isinstance(doubt, e.Move) else _text(doubt)
 
 
 # -- numbers ------------------------------------------------------------------------------------------------------------
