@@ -55,7 +55,7 @@ class Timer(str, Enum):
         return "interquartile mean" if self is Timer.DEVICE else "lower decile"
 
 
-class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Counts(msgspec.Struct, frozen=True):
     """What is exact, per call: gated without tolerance. None: not observable on this device."""
 
     launches: int
@@ -118,7 +118,7 @@ def summarize(durations: Sequence[float], statistic: Statistic) -> float:
 _AS_FAST = 1.08
 
 
-class Observation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Observation(msgspec.Struct, frozen=True):
     """Replicates of one timer in one process.
 
     Attributes:
@@ -163,7 +163,7 @@ def on_the_fastest_host(count: int, controls_us: Sequence[float]) -> list[int]:
     return as_fast if len(as_fast) > 1 else list(range(count))
 
 
-class Fingerprint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Fingerprint(msgspec.Struct, frozen=True):
     """The machine and the software that a measurement holds for. None: not known, or not there."""
 
     device: str  # "NVIDIA H200", or the CPU's name
@@ -252,14 +252,14 @@ def common_path(paths: Sequence[str]) -> str:
 _MOST_NAMES = 3  # of modules in braces
 
 
-class ControlTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ControlTime(msgspec.Struct, frozen=True):
     """A workload of our own that no change of the code under test can touch: what moves it is the machine."""
 
     kernel: str  # name: another one, after an upgrade of cuBLAS say, is no measure of the machine
     device_time_us: Duration
 
 
-class Conditions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Conditions(msgspec.Struct, frozen=True):
     """A summary over one measurement. None: not known."""
 
     lowest_sm_clock_mhz: int | None = None  # of the readings that found the GPU busy

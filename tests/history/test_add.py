@@ -87,7 +87,7 @@ def test_same_results_twice_add_nothing(any_history: History) -> None:
 def test_file_cut_short_is_mended_by_adding_again(any_history: History) -> None:
     key = any_history.add(night(0, timed()))[1].removeprefix("added: ").strip()
     with fsspec.open(f"{any_history.location}/{key}", "wb") as file:
-        file.write(b'{"schema_version":2')
+        file.write(b'{"schema_version":3')
     code, out, _ = any_history.show()
     assert (code, f"not shown: {key}: Input data was truncated" in out.replace("\n    ", " ")) == (1, True)
     assert any_history.add(night(0, timed()))[1] == f"added: {key}\n"

@@ -131,7 +131,7 @@ def likeness(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> Like
 # -- the baseline -----------------------------------------------------------------------------------------------------
 
 
-class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Process(msgspec.Struct, frozen=True):
     """The measurements of one process. A baseline learns its noise from several.
 
     Attributes:
@@ -151,7 +151,7 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.gpu or self.host
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Entry(msgspec.Struct, frozen=True):
     """One launch configuration of the workload's kernels. Inductor's autotuner chooses between several."""
 
     draws: Annotated[int, msgspec.Meta(ge=1)]  # in how many compiles it was chosen

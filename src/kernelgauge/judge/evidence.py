@@ -143,9 +143,7 @@ class OtherPlacement(Change, frozen=True):
     other_tensors: bool = False
 
 
-class OtherSpeed(Change, frozen=True):
-    """The same kernels in another time."""
-
+class OtherSpeed(Change, frozen=True):  # the same kernels in another time
     kernels: Counted
     before_us: float
     after_us: float
@@ -161,37 +159,27 @@ class OtherIdentity(Change, frozen=True):
     is_dynamic: bool = False
 
 
-class CompilerEvent(Change, frozen=True):
-    """A graph break or a recompile. `reason`: as Dynamo has it."""
-
+class CompilerEvent(Change, frozen=True):  # A graph break or a recompile. `reason`: as Dynamo has it
     event: str
     reason: str
     times: int = 1
 
 
-class MemoryGrowth(Change, frozen=True):
-    """What each call leaves in memory, beyond the baseline."""
-
+class MemoryGrowth(Change, frozen=True):  # what each call leaves in memory, beyond the baseline
     bytes: int
 
 
-class CompiledOps(Change, frozen=True):
-    """How many ops torch.compile was given."""
-
+class CompiledOps(Change, frozen=True):  # how many ops torch.compile was given
     before: int | None
     after: int | None
 
 
-class OtherOps(Change, frozen=True):
-    """Ops of the dispatcher that are new, and that are gone."""
-
+class OtherOps(Change, frozen=True):  # ops of the dispatcher that are new, and that are gone
     new: Counted
     gone: Counted = ()
 
 
-class OtherDtype(Change, frozen=True):
-    """The dtype that most kernels of a trace work in."""
-
+class OtherDtype(Change, frozen=True):  # the dtype that most kernels of a trace work in
     before: str
     after: str
 
@@ -257,22 +245,16 @@ class Rest(Reason, frozen=True):
 # -- times --------------------------------------------------------------------------------------------------------------
 
 
-class Unclear(Doubt, frozen=True):
-    """Why a time cannot be judged."""
-
+class Unclear(Doubt, frozen=True):  # why a time cannot be judged
     why: Literal["unknown machine", "scattered replicates", "one replicate", "both possible", "unknown choice"]
 
 
-class OtherHostSpeed(Doubt, frozen=True):
-    """The reference on the host takes another time than beside the baseline."""
-
+class OtherHostSpeed(Doubt, frozen=True):  # the reference on the host takes another time than beside the baseline
     before_us: Annotated[float, msgspec.Meta(gt=0)]
     after_us: float
 
 
-class NoHostReference(Doubt, frozen=True):
-    """Nobody measured how fast the host was."""
-
+class NoHostReference(Doubt, frozen=True):  # nobody measured how fast the host was
     side: Literal["run", "baseline"]
 
 
@@ -283,9 +265,7 @@ class Noise(Doubt, frozen=True):
     sensitivity: float
 
 
-class PartExceedsCall(Doubt, frozen=True):
-    """A time that is longer than the call that it is a part of."""
-
+class PartExceedsCall(Doubt, frozen=True):  # A time that is longer than the call that it is a part of
     part_us: float
     call_us: float
 
@@ -363,22 +343,16 @@ class Machine(Reason, frozen=True):
     is_own: bool = False
 
 
-class Neighbours(Reason, frozen=True):
-    """Other workers of the run that measured on this host."""
-
+class Neighbours(Reason, frozen=True):  # other workers of the run that measured on this host
     workers: int
 
 
-class NotImproved(Reason, frozen=True):
-    """Why better is not called IMPROVED: another time is not judged, or not as good."""
-
+class NotImproved(Reason, frozen=True):  # why better is not called IMPROVED: another time is not judged, or not as good
     subject: str
     status: str
 
 
-class ProcessesDiffer(Reason, frozen=True):
-    """In how many processes of a side structure is another."""
-
+class ProcessesDiffer(Reason, frozen=True):  # in how many processes of a side structure is another
     other: int
     processes: int
     side: str
@@ -395,29 +369,21 @@ class NumericsCompared(Conclusion, frozen=True):
     unjudged: int = 0
 
 
-class NotCompared(Conclusion, frozen=True):
-    """The baseline is of another kind of machine."""
-
+class NotCompared(Conclusion, frozen=True):  # the baseline is of another kind of machine
     moves: tuple[Move, ...]
 
 
-class NotMeasured(Conclusion, frozen=True):
-    """A time is missing. `side`: of which variant or revision."""
-
+class NotMeasured(Conclusion, frozen=True):  # A time is missing. `side`: of which variant or revision
     label: str
     why: str = ""
     side: str = ""
 
 
-class NoBaseline(Conclusion, frozen=True):
-    """There is no baseline. `is_partial`: there is one, without this time."""
-
+class NoBaseline(Conclusion, frozen=True):  # there is no baseline. `is_partial`: there is one, without this time
     is_partial: bool = False
 
 
-class NothingToCompare(Conclusion, frozen=True):
-    """A side of two has no run, or its processes differ. `why`: in what."""
-
+class NothingToCompare(Conclusion, frozen=True):  # A side of two has no run, or its processes differ. `why`: in what
     side: str
     how: Literal["missing", "failed", "failed in some", "differ"]
     why: str = ""
@@ -437,9 +403,7 @@ class Detail(Reason, frozen=True):
     text: str
 
 
-class BaselineFile(Reason, frozen=True):
-    """Where the baseline is, and what has moved since."""
-
+class BaselineFile(Reason, frozen=True):  # where the baseline is, and what has moved since
     path: str
     moves: tuple[Move, ...] = ()
 
@@ -460,9 +424,7 @@ class Step(str, Enum):
     TOLERATE = "allow a larger error"
 
 
-class Next(Reason, frozen=True):
-    """What to do about it. `command`: for that; `measure`: a command to run before it."""
-
+class Next(Reason, frozen=True):  # what to do about it. `command`: for that; `measure`: a command to run before it
     step: Step
     command: str = ""
     measure: str = ""
@@ -471,9 +433,7 @@ class Next(Reason, frozen=True):
 # -- a review -----------------------------------------------------------------------------------------------------------
 
 
-class MeasuredTime(Evidence, frozen=True):
-    """A time that nothing is stored of."""
-
+class MeasuredTime(Evidence, frozen=True):  # A time that nothing is stored of
     label: str
     us: float
 
@@ -504,16 +464,12 @@ class RunDoubt(Evidence, frozen=True):
     other: str = ""
 
 
-class ImpossibleTime(Evidence, frozen=True):
-    """A time that cannot be."""
-
+class ImpossibleTime(Evidence, frozen=True):  # A time that cannot be
     label: str
     why: Doubt
 
 
-class DisturbedHost(Evidence, frozen=True):
-    """The host was many times as slow as beside the baseline."""
-
+class DisturbedHost(Evidence, frozen=True):  # the host was many times as slow as beside the baseline
     before_us: float
     after_us: float
 

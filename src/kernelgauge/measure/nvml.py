@@ -126,7 +126,7 @@ EVENT_REASONS = (
 _COUNTERS = {cause.name: cause.counter for cause in EVENT_REASONS if cause.counter}
 
 
-class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Reading(msgspec.Struct, frozen=True):
     """One look at the GPU. None: not known. "Other" is every compute process that is not ours."""
 
     sm_clock_mhz: int | None = None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..workload import Workload
 
 NAME = "results.json"
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 _MOST_COMPARISONS = 10**6  # a file that has more is damaged
 _GIT_TIMEOUT_S = 5.0  # a working tree on a slow network file system: then its commit is not known
 _CUT_SHORT = (2, 3)  # pytest.ExitCode: interrupted, internal error
@@ -91,7 +91,7 @@ class WorkloadResult(msgspec.Struct, frozen=True):
 class Results(msgspec.Struct, frozen=True):
     """The results of one run of pytest. Times are UTC, as ISO 8601."""
 
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     kernelgauge: str  # its version
     started_at: str
     seconds: float

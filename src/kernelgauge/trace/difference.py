@@ -16,6 +16,7 @@ from statistics import fmean, stdev
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
+from rapidfuzz.distance import LCSseq
 
 from .kernel import KernelIdentity, configuration_change, configuration_text, was_autotuned
 from .model import grouped
@@ -36,47 +37,6 @@ class _Timed(Protocol):
 
 
 Kernel = TypeVar("Kernel", bound=_Timed)
-
-
-def _pairs(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield the places of the same names, in order: what the two begin with, what they have in common, what they end with."""
-    head = _common(old, new)
-    tail = _common(old[head:][::-1], new[head:][::-1])
-    ends = (len(old) - tail, len(new) - tail)
-    yield from zip(range(head), range(head), strict=True)
-    for place, other in _longest_common(old[head : ends[0]], new[head : ends[1]]):
-        yield head + place, head + other
-    yield from zip(range(ends[0], len(old)), range(ends[1], len(new)), strict=True)
-
-
-def _common(old: Sequence[str], new: Sequence[str]) -> int:
-    """Return with how many names the two begin alike."""
-    return next((index for index, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-
-
-def _longest_common(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield the places of a longest common subsequence, by an algorithm that compares a name with all of `old` at once.
-
-    H. Hyyrö, Bit-parallel LCS-length computation revisited, 2004. A row is an integer. The n-th lowest bits of row m that
-    are 0 count what the last n of `old` and the last m of `new` have in common, so that the way back begins at the front.
-    """
-    places: dict[str, int] = {}
-    for bit, name in enumerate(reversed(old)):
-        places[name] = places.get(name, 0) | 1 << bit
-    mask = (1 << len(old)) - 1
-    rows = [mask]
-    for name in reversed(new):
-        same = rows[-1] & places.get(name, 0)
-        rows.append(((rows[-1] + same) | (rows[-1] - same)) & mask)
-    place = other = 0
-    while place < len(old) and other < len(new):
-        if old[place] == new[other]:
-            yield place, other
-            place, other = place + 1, other + 1
-        elif rows[len(new) - other] >> (len(old) - place - 1) & 1:
-            place += 1
-        else:
-            other += 1
 
 
 # --- what happened to the launches, and on the host ------------------------------------------------------------------
@@ -139,12 +99,14 @@ def launch_differences(before: Sequence[Kernel], after: Sequence[Kernel]) -> lis
     """Return each pair of launches of one name with what differs, and all launches between two pairs as REPLACED."""
     found: list[LaunchDifference[Kernel]] = []
     old, new = ([kernel.identity.unnumbered for kernel in side] for side in (before, after))
-    at = until = 0
-    for place, other in (*_pairs(old, new), (len(old), len(new))):
-        if at < place or until < other:
-            found.append(LaunchDifference(What.REPLACED, tuple(before[at:place]), tuple(after[until:other])))
-        found += map(_same_name, before[place : place + 1], after[other : other + 1])
-        at, until = place + 1, other + 1
+    for each in LCSseq.opcodes(old, new):
+        parts = tuple(before[each.src_start : each.src_end]), tuple(after[each.dest_start : each.dest_end])
+        if each.tag == "equal":
+            found += map(_same_name, *parts)
+        elif found and found[-1].what is What.REPLACED:  # a deletion beside an insertion
+            found[-1] = LaunchDifference(What.REPLACED, found[-1].before + parts[0], found[-1].after + parts[1])
+        else:
+            found.append(LaunchDifference(What.REPLACED, *parts))
     return found
 
 

@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"_\d+$")  # of a kernel in its graph
 _GRAPH_NUMBER = re.compile(r"^graph_\d+_")
 
 
-class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
     """What makes two launches the same kernel: its name, its launch configuration and its source.
 
     The name alone does not: Inductor's autotuner runs one fused kernel in 38 or 55 us on an H200, by its choice of
@@ -60,7 +60,7 @@ class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unk
         return msgspec.structs.replace(self, name=self.unnumbered, source_hash=None)
 
 
-class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One launch of a call, by its place in launch order.
 
     Attributes:
