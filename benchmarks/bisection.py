@@ -54,7 +54,7 @@ from recorded import read_states
 from kernelgauge import cli
 from kernelgauge.baselines import calibration
 from kernelgauge.judge.changepoint import FIRST, next_state, suspects
-from kernelgauge.results import Results, WorkloadResult
+from kernelgauge.results import SCHEMA_VERSION, Results, WorkloadResult
 from kernelgauge.run import Timer
 
 _SHIFTS = (5.0, 3.0, 2.0)  # standard deviations of one process
@@ -407,7 +407,7 @@ def _replay(
             unused[state] = rng.sample(recorded[state], len(recorded[state]))
         workload = unused[state].pop()
         assert workload.run is not None
-        return Results(2, "", "", 0.0, (), workload.run.fingerprint, workload.run.gpu, "", (workload,))
+        return Results(SCHEMA_VERSION, "", "", 0.0, (), workload.run.fingerprint, workload.run.gpu, "", (workload,))
 
     return run_process
 

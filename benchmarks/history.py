@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from kernelgauge.judge.evidence import RelativeChange, TimeCompared
 from kernelgauge.judge.verdict import Status, Verdict
-from kernelgauge.results import Results, WorkloadResult
+from kernelgauge.results import SCHEMA_VERSION, Results, WorkloadResult
 from kernelgauge.results.history import add_to_history
 from kernelgauge.run import Counts, Fingerprint, Run, Sample, Timer
 from kernelgauge.trace.kernel import KernelIdentity, KernelRecord
@@ -85,7 +85,7 @@ def one(noise: random.Random, started_at: datetime, night: int, gpu: str) -> Res
         *(driver, "13.0", "2.11.0+cu130", "3.6.0", "0.8.5", "3.12.3"),
     )
     return Results(
-        schema_version=2,
+        schema_version=SCHEMA_VERSION,
         kernelgauge="0.1.0",
         started_at=started_at.isoformat(),
         seconds=100.0,

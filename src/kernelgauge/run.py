@@ -163,6 +163,11 @@ def on_the_fastest_host(count: int, controls_us: Sequence[float]) -> list[int]:
     return as_fast if len(as_fast) > 1 else list(range(count))
 
 
+MEASURED_GPUS = ("NVIDIA H200",)  # their noise was measured; docs/design/times.md
+# No data: four times as noisy, and soon overruled by what the baseline shows.
+UNKNOWN_FACTOR = 4.0
+
+
 class Fingerprint(msgspec.Struct, frozen=True):
     """The machine and the software that a measurement holds for. None: not known, or not there."""
 
@@ -285,6 +290,7 @@ class Run(msgspec.Struct, frozen=True):
     controls: dict[str, ControlTime] = msgspec.field(default_factory=dict)  # "copy", "gemm": measured beside it
     conditions: Conditions | None = None
     incomplete: str | None = None  # why `samples` lacks what this device can measure
+    other_kernels: str = ""  # if it is `OTHER_KERNELS`: those that ran when it was timed, and not when it was profiled
     neighbours: int = 0  # processes of the same run of pytest that measured on this host at the same time
     # What the claims of a suite look at, and a baseline does not keep.
     ops: tuple[OpRecord, ...] = ()

@@ -271,8 +271,9 @@ def test_regression_names_its_cause(timer: Timer, factor: float, changes: Any, l
 def test_time_of_other_kernels_says_what_to_look_for() -> None:
     """Calls differ by what the code does: the GPU is no suspect."""
     event = CompileEvent("recompile", "size mismatch at index 0", "model.py", 7, "x = self.up(x)", "mlp")
-    why = f"{OTHER_KERNELS}: cos"
-    observed = run(device=None, incomplete=why, counts=counts(recompiles=2), compile_events=(event,))
+    observed = run(
+        device=None, incomplete=OTHER_KERNELS, other_kernels="cos", counts=counts(recompiles=2), compile_events=(event,)
+    )
     verdict = not_measured(DEVICE, observed)
     assert headline(verdict) == f"GPU time was not measured: {OTHER_KERNELS}"
     assert [(each.label, each.text.partition(",")[0]) for each in words.reasons(verdict)] == [

@@ -121,9 +121,9 @@ def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: i
 def not_measured(timer: Timer, run: Run, side: str = "") -> Verdict:
     """Return the verdict about a time that is missing. `side`: of which variant or revision."""
     why, reasons = run.incomplete or "", list[Reason]()
-    if why.startswith(OTHER_KERNELS):
-        why, _, kernels = why.partition(": ")
-        reasons = [*compile_causes(run.compile_events), Detail("kernels", kernels), Next(Step.SAME_LAUNCHES)]
+    if why == OTHER_KERNELS:
+        kernels = Detail("kernels", run.other_kernels)
+        reasons = [*compile_causes(run.compile_events), kernels, Next(Step.SAME_LAUNCHES)]
     elif run.gpu and why:
         reasons = [Next(Step.LOOK_AT_GPU)]
     conclusion = NotMeasured(run.label(timer), why, side)

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from ..run import Fingerprint, Observation, Timer
+from ..run import MEASURED_GPUS, UNKNOWN_FACTOR, Fingerprint, Observation, Timer
 from .evidence import Doubt, NoHostReference, Noise, OtherHostSpeed, RelativeChange, Unclear
 from .verdict import Status
 
@@ -55,10 +55,7 @@ class Prior:
 
 # GPU times of 96 processes of seven workloads on 37 H200s. The profiler's clock has steps of 0.032 us.
 _H200 = Prior(gate=0.003, sensitivity=0.25, process=0.0006, dof=18.0, resolution_us=0.012, gpu=0.0025)
-_MEASURED = {"NVIDIA H200": _H200}
-# No data: four times as noisy, and soon overruled by what the baseline shows.
-_UNKNOWN_FACTOR = 4.0
-_UNKNOWN_GPU = replace(_H200, process=_UNKNOWN_FACTOR * _H200.process, gpu=_UNKNOWN_FACTOR * _H200.gpu, dof=4.0)
+_UNKNOWN_GPU = replace(_H200, process=UNKNOWN_FACTOR * _H200.process, gpu=UNKNOWN_FACTOR * _H200.gpu, dof=4.0)
 # Host clocks of the same processes. Latencies, and times of two CPU cores (benchmarks/data/cpu), spread by 2 to 5 %.
 _DISPATCH = Prior(gate=0.05, sensitivity=1.0, process=0.015, dof=10.0)
 _LATENCY = replace(_DISPATCH, gate=0.25, process=0.05)
@@ -76,11 +73,6 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     sensitivity: dict[Timer, float] = {}
 
 
-def uncertainty(device: str) -> float:
-    """Return how many times as wide limits on a GPU model must be as on one that was measured."""
-    return 1.0 if device in _MEASURED else _UNKNOWN_FACTOR
-
-
 def prior_for(timer: Timer, fingerprint: Fingerprint, limits: Limits | None = None) -> Prior:
     """Return what to expect of a timer on this machine, with the limits that a suite asks for."""
     if timer is Timer.HOST:
@@ -88,7 +80,7 @@ def prior_for(timer: Timer, fingerprint: Fingerprint, limits: Limits | None = No
     elif timer is Timer.END_TO_END or fingerprint.arch == "cpu":
         prior = _LATENCY
     else:
-        prior = _MEASURED.get(fingerprint.device, _UNKNOWN_GPU)
+        prior = _H200 if fingerprint.device in MEASURED_GPUS else _UNKNOWN_GPU
     asked = limits or Limits()
     return replace(
         prior,
@@ -408,7 +400,7 @@ def _expected_of_unknown_gpu(
     points = [(weight, x - gemm, y - time) for weight, x, y in zip(weights, gemms, times, strict=True)]
     expected = prior.gpu**2 + (kernels * prior.resolution_us / before[0].observation.mean_us) ** 2
     if not has_gemm:  # then nothing is known of a GPU's speed
-        expected *= _UNKNOWN_FACTOR**2
+        expected *= UNKNOWN_FACTOR**2
     ridge = expected / _GEMM_SLOPE_SPREAD**2
     along = ridge + count * math.fsum(weight * x**2 for weight, x, _ in points)
     slope = (ridge * _GEMM_SLOPE + count * math.fsum(weight * x * y for weight, x, y in points)) / along

@@ -24,8 +24,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity
 
 from ..errors import KernelgaugeError, WorkloadUnavailable
-from ..judge.timing import uncertainty
-from ..run import Fingerprint, Timer
+from ..run import MEASURED_GPUS, UNKNOWN_FACTOR, Fingerprint, Timer
 from ..workload import Workload
 from .nvml import Monitor, digest
 
@@ -252,7 +251,7 @@ class CudaDevice(Device):
         self._properties = torch.cuda.get_device_properties(self.torch_device)
         uuid = str(self._properties.uuid)
         self.gpu = digest(uuid)
-        self.tolerated_drift = _DRIFT * uncertainty(self._properties.name)
+        self.tolerated_drift = _DRIFT * (1.0 if self._properties.name in MEASURED_GPUS else UNKNOWN_FACTOR)
         self.monitor = Monitor(uuid)
         self.controls = control_pair()
         self.host = HostSpeed(_launches(self.torch_device), wait=self.synchronize)

@@ -314,6 +314,7 @@ class Subject:
             ),
             samples=samples,
             incomplete=incomplete,
+            other_kernels=(self.error and self.error.got) or "" if incomplete == OTHER_KERNELS else "",
             gpu=self.device.gpu,
             host=digest(platform.node()) if platform.node() else None,
             controls=controls,
@@ -354,7 +355,7 @@ class Subject:
             return None  # it fell off when there were enough
         if error is not None:
             what = error.what.removeprefix(f"{self.workload.id}: ")
-            return f"{what}: {error.got}" if isinstance(error, TimesError) else what
+            return f"{what}: {error.got}" if isinstance(error, TimesError) and what != OTHER_KERNELS else what
         return None if self.replicates else NO_TIMES
 
     @property
