@@ -1,0 +1,64 @@
+"""The worked examples of CONTRIBUTING.md: each applies to the code as it is, in at most three files, and works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = re.findall(r"^```diff\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)
+COUNT = """
+from kernelgauge.judge.baseline import decode_baseline, encode_baseline
+from kernelgauge.judge.structure import judge_structure
+from kernelgauge.judge.verdict import Status
+from tests.builders import baseline, counts, reasons, run
+
+one, two = counts(streams=1), counts(streams=2)
+stored = decode_baseline(encode_baseline(baseline(counts=one)), where="", workload=run().workload)
+verdict = judge_structure(run(counts=two), stored)
+assert (verdict.status, reasons(verdict, "counts")) == (Status.REGRESSED, ["streams 1 -> 2"])
+assert judge_structure(run(counts=one), stored).status is Status.PASS
+assert judge_structure(run(counts=two), baseline(counts=counts())).status is Status.PASS  # an older one
+"""
+CAUSE = """
+from kernelgauge.judge.structure import judge_structure
+from kernelgauge.report.words import brief, with_words
+from kernelgauge.results import decode_results, encode_results
+from tests.builders import baseline, counts, run
+from tests.test_results import results, workload
+
+verdict = judge_structure(run(counts=counts(peak_allocated_bytes=1 << 22)), baseline())
+said = "cause    the peak of memory rose from 1048576 to 4194304 bytes"
+assert said in brief(verdict)
+file = encode_results(with_words(results(workload(verdict))))
+assert said.encode() in file
+assert decode_results(file, where="").workloads[0].verdicts[0].reasons == verdict.reasons
+"""
+FORMAT = """
+import sys
+from pathlib import Path
+from kernelgauge import cli
+from kernelgauge.results import encode_results
+from tests.test_results import results, verdict, workload
+
+Path("results.json").write_bytes(encode_results(results(workload(verdict(), name="mlp"))))
+assert cli.main(["report", "results.json", "--csv", "table.csv"]) == 0
+assert Path("table.csv").read_text().splitlines()[1] == "mlp,4,205.1,205.1,+8.1 %,PASS"
+"""
+
+
+@pytest.mark.parametrize(("example", "check"), list(zip(EXAMPLES, (COUNT, CAUSE, FORMAT), strict=True)))
+def test_example_applies_and_works(example: str, check: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "example.diff").write_text(example)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "apply", "-C1", "example.diff"], cwd=tmp_path, check=True)
+    assert len(set(re.findall(r"^\+\+\+ b/(\S+)$", example, re.MULTILINE))) <= 3
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "src"), str(ROOT)])}
+    subprocess.run([sys.executable, "-c", check], cwd=tmp_path, env=environment, check=True)
