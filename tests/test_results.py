@@ -181,7 +181,7 @@ def test_decode_of_encoded_results_is_equal(told: Results) -> None:
         (b"{}", "schema_version"),
         (b'{"schema_version": "2"}', "`str` - at `$.schema_version`"),
         (b'{"schema_version": 4, "workloads": 5}', "Invalid enum value 4 - at `$.schema_version`"),
-        (b'{"schema_version": 3}', "kernelgauge"),
+        (b'{"schema_version": 3}', "workloads"),
         (b'{"schema_version": 3' + b" " * 100, "truncated"),
         (b'{"schema_version": 3, "workloads": ' + b"[" * 100_000, ""),
         (b'{"schema_version": 1e999}', "out of range"),
@@ -214,7 +214,8 @@ CHANGE = {"estimate": 0.1, "low": 0.0, "high": 0.2, "confidence": 0.98}
         ("workloads.0.limits", {"gate": {"device_time": -1}}, "positive fractions"),
         ("workloads.0.limits", {"sensitivity": {"device_time": 0}}, "positive fractions"),
         ("workloads.0.verdicts.0.change", {**CHANGE, "sensitivity": 0}, "positive fractions"),
-        ("workloads.0.run.origins", [None], "1 origins for"),
+        ("workloads.0.run.origins", {"rows": [None], "sequence": [0]}, "1 origins for"),
+        ("workloads.0.run.kernels.sequence", [99], "not the places of"),
     ],
 )
 def test_decode_of_wrong_field_names_it(path: str, value: object, got: str) -> None:

@@ -39,7 +39,7 @@ def test_entry_has_measurements_and_verdicts(history: History) -> None:
     assert [each["run"] for each in others] == [None, None]
     assert first["run"]["samples"]["device_time"]["replicates_us"] == [204.0, 206.0]
     assert first["verdicts"][0]["conclusion"]["what"] == "GPU time 205.1 -> 221.8 us"
-    assert (first["baseline"], first["run"]["ops"], first["run"]["origins"]) == (None, [], [])
+    assert (first["baseline"], first["run"]["ops"]["rows"], first["run"]["origins"]["rows"]) == (None, [], [])
 
 
 def test_name_starts_with_time_in_utc(history: History) -> None:

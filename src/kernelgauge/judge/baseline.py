@@ -355,42 +355,46 @@ class _Header(msgspec.Struct):
 
 
 def encode_baseline(baseline: Baseline) -> bytes:
-    """Return JSON with a stable key order, one line for each timer of each process, and a final newline.
+    """Return JSON with a stable key order, one line for each timer of each process, and a final newline."""
+    return _layout(fold_baseline(msgspec.to_builtins(baseline))).encode() + b"\n"
 
-    Launches that are alike are one row, and so are origins; `sequence` has the row of each launch.
-    """
-    stored = msgspec.to_builtins(baseline)
+
+def fold_baseline(stored: Any) -> Any:
+    """Return a baseline as its file has it: launches that are alike are one row, and so are origins."""
     for entry in stored["entries"]:
         kernels, processes = entry.pop("kernels"), entry.pop("processes")
-        entry |= {**_rows("kernels", kernels), "processes": processes}
+        entry |= {**fold(kernels, name="kernels"), "processes": processes}
     if "origins" in stored:
-        stored["origins"] = _rows("rows", stored["origins"])
-    return _layout(stored).encode() + b"\n"
+        stored["origins"] = fold(stored["origins"])
+    return stored
 
 
-def _rows(name: str, values: Sequence[Any]) -> dict[str, Any]:
+def unfold_baseline(stored: Any) -> Any:
+    """Return what a file has, with each launch and its origin in full. Raises `ValueError` if a sequence fits no rows."""
+    try:
+        for index, entry in enumerate(stored["entries"]):
+            where = f"entries[{index}]"
+            entry["kernels"] = unfold({"rows": entry["kernels"], "sequence": entry.pop("sequence")}, where)
+        if "origins" in stored:
+            stored["origins"] = unfold(stored["origins"], "origins")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no rows and sequence: {error!r}") from error
+    return stored
+
+
+def fold(values: Sequence[Any], *, name: str = "rows") -> dict[str, Any]:
     """Return the different values, in order of the first of each, and the place of each value among them."""
     texts = [json.dumps(value) for value in values]
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
     return {name: [json.loads(text) for text in places], "sequence": [places[text] for text in texts]}
 
 
-def _with_launches(stored: Any) -> Any:
-    """Return what a file has, with each launch and its origin in full. Raises `ValueError` if a sequence fits no rows."""
-
-    def launches(rows: list[Any], sequence: list[int], where: str) -> list[Any]:
-        if not all(type(place) is int and 0 <= place < len(rows) for place in sequence):
-            raise ValueError(f"not the places of {len(rows)} rows - at `$.{where}.sequence`")
-        return [rows[place] for place in sequence]
-
-    try:
-        for index, entry in enumerate(stored["entries"]):
-            entry["kernels"] = launches(entry["kernels"], entry.pop("sequence"), f"entries[{index}]")
-        if "origins" in stored:
-            stored["origins"] = launches(stored["origins"]["rows"], stored["origins"]["sequence"], "origins")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"no rows and sequence: {error!r}") from error
-    return stored
+def unfold(folded: Any, where: str) -> list[Any]:
+    """Return the values again. Raises `ValueError` for a place without a row."""
+    rows, sequence = folded["rows"], folded["sequence"]
+    if not all(type(place) is int and 0 <= place < len(rows) for place in sequence):
+        raise ValueError(f"not the places of {len(rows)} rows - at `$.{where}.sequence`")
+    return [rows[place] for place in sequence]
 
 
 def _layout(value: Any, indent: str = "", name: str = "") -> str:
@@ -430,7 +434,7 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
                 expected=str(SCHEMA_VERSION),
                 next_command=command,
             )
-        baseline = msgspec.convert(_with_launches(msgspec.json.decode(content)), type=Baseline)
+        baseline = msgspec.convert(unfold_baseline(msgspec.json.decode(content)), type=Baseline)
         _refuse_contradictions(baseline, workload)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise BaselineError(

@@ -142,18 +142,17 @@ class Suites:
 
     # -- which tests run --------------------------------------------------------------------------------------------
 
+    def _needs_gpu(self, item: pytest.Item) -> bool:  # asked first: without such tests nobody waits for torch
+        has_none = (workload := workload_of(item)) is not None and isinstance(workload.on_cpu, str)
+        return bool(workload and item.get_closest_marker("gpu")) or (has_none and not self.options.strict)
+
     def select(self, items: Sequence[pytest.Item]) -> list[pytest.Item]:
         """Return the tests of this run: those of each workload together, as these are declared, and all others behind them.
 
         Workloads are measured in the order of their tests, and what a GPU did before shows in a time (docs/measuring.md).
         A CPU runs none that needs a GPU. With ``--perf-strict`` a workload that cannot run there is selected, and fails.
         """
-        selected = [
-            item
-            for item in items
-            if not ((workload := workload_of(item)) and self.options.is_on_cpu)
-            or not (item.get_closest_marker("gpu") or (isinstance(workload.on_cpu, str) and not self.options.strict))
-        ]
+        selected = [item for item in items if not (self._needs_gpu(item) and self.options.is_on_cpu)]
         if self.options.calibrating:
             selected = [item for item in selected if _calibrates(item)]
         # Every machine and every worker divides the suite alike; the first one runs all other tests.

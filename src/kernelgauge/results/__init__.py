@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from datetime import datetime, timezone
 from gzip import compress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
 from ..errors import ResultsError, StorageError, printable
-from ..judge.baseline import Baseline
+from ..judge.baseline import Baseline, fold, fold_baseline, unfold, unfold_baseline
 from ..judge.timing import Limits
 from ..judge.verdict import Status, Verdict, worst
 from ..run import Fingerprint, Run, Timer
@@ -88,6 +88,10 @@ class WorkloadResult(msgspec.Struct, frozen=True):
         return next((verdict for verdict in self.verdicts if verdict.subject in timer.labels), None)
 
 
+class _Header(msgspec.Struct):
+    schema_version: Literal[3]
+
+
 class Results(msgspec.Struct, frozen=True):
     """The results of one run of pytest. Times are UTC, as ISO 8601."""
 
@@ -146,14 +150,43 @@ class Results(msgspec.Struct, frozen=True):
 # -- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def encode_results(results: Results) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n"
+_SEQUENCES = ("ops", "launch_apis", "origins")  # of a run, beside its kernels
+
+
+def encode_results(results: Results, *, indent: int = 1) -> bytes:
+    """Return JSON, with 0 in one line. What is alike in a run or a baseline is one row: a loop has few kinds of launches."""
+    data = msgspec.to_builtins(results)
+    for workload in data["workloads"]:
+        if (run := workload["run"]) is not None:
+            times_us = [kernel.pop("device_time_us") for kernel in run["kernels"]]
+            run |= {name: fold(run[name]) for name in ("kernels", *_SEQUENCES)}
+            run["kernels"]["device_times_us"] = times_us
+        if workload["baseline"] is not None:
+            fold_baseline(workload["baseline"])
+    return msgspec.json.format(msgspec.json.encode(data), indent=indent or -1) + b"\n"
+
+
+def _unfold(data: Any) -> Any:
+    """Return what a file has, with each launch in full. Raises `ValueError` if a sequence fits no rows."""
+    try:
+        for workload in data["workloads"]:
+            if (run := workload.get("run")) is not None:
+                times_us = run["kernels"]["device_times_us"]
+                run |= {name: unfold(run[name], name) for name in ("kernels", *_SEQUENCES)}
+                pairs = zip(run["kernels"], times_us, strict=True)
+                run["kernels"] = [{**kernel, "device_time_us": time_us} for kernel, time_us in pairs]
+            if workload.get("baseline") is not None:
+                unfold_baseline(workload["baseline"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no rows and sequence ({error!r}) - at `$.workloads`") from error
+    return data
 
 
 def decode_results(content: bytes, *, where: str) -> Results:
     """Parse results. Raises `ResultsError` for anything else."""
     try:
-        results = msgspec.json.decode(content, type=Results)
+        msgspec.json.decode(content, type=_Header)
+        results = msgspec.convert(_unfold(msgspec.json.decode(content)), type=Results)
         _refuse_contradictions(results)
         return results
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:

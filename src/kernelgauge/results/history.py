@@ -20,7 +20,7 @@ from ..errors import ResultsError, printable
 from ..judge.baseline import SOFTWARE_FIELDS
 from ..judge.verdict import Status, Verdict
 from ..run import Run, Timer, observe
-from . import Results, WorkloadResult, decode_results
+from . import Results, WorkloadResult, decode_results, encode_results
 from .files import open_location, put_files, store_errors
 
 _FIRST_YEAR = 1970  # an invalid timestamp is year 1
@@ -51,7 +51,7 @@ def add_to_history(results: Results, location: str) -> str:
             run = Run(*own, conditions=run.conditions, incomplete=run.incomplete)
         workloads.append(msgspec.structs.replace(workload, run=run, baseline=None))
     kept = msgspec.structs.replace(results, workloads=tuple(workloads), tests=())
-    content = msgspec.json.encode(kept) + b"\n"
+    content = encode_results(kept, indent=0)
     slug = re.sub(r"[^a-z0-9]", "", (results.gpu or "").lower())[:40]
     machine = slug or ("cpu" if results.fingerprint is not None and results.fingerprint.arch == "cpu" else "unknown")
     key = f"{results.started:%Y/%m/%Y%m%dT%H%M%SZ}-{machine}-{_digest(content)}.json"
