@@ -16,23 +16,8 @@ from ..trace.difference import Difference, LaunchDifference, What, join_launches
 from ..trace.kernel import KernelRecord, input_texts
 from ..trace.model import FRAME
 from ..trace.summary import LaneKernel, Summary, is_dispatched
+from . import evidence as e
 from .baseline import Baseline, count_changes
-from .evidence import (
-    Cause,
-    Change,
-    CompiledOps,
-    CompilerEvent,
-    Counted,
-    MemoryGrowth,
-    OtherDtype,
-    OtherIdentity,
-    OtherKernels,
-    OtherOps,
-    OtherPlacement,
-    OtherSpeed,
-    Place,
-    Rest,
-)
 
 # A kernel that is only slower is a cause if it carries this share of the total change; if none does, the first ones are.
 _NAMED_SHARE = 0.10
@@ -47,12 +32,14 @@ _LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")  # the number of a layer in the pa
 _FLOAT = re.compile(r"[bf]+p?\d+")  # a dtype of floating point: bf16, fp32, fp8
 
 
-def order_causes(causes: Iterable[Cause]) -> list[Cause]:
+def order_causes(causes: Iterable[e.Cause]) -> list[e.Cause]:
     """Return what explains others first, then the largest effect."""
     return sorted(causes, key=lambda cause: (not cause.explains, -cause.weight_us, not cause.waits))
 
 
-def find_causes(run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_timed: bool) -> list[Cause | Rest]:
+def find_causes(
+    run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_timed: bool
+) -> list[e.Cause | e.Rest]:
     """Return what changed between a baseline and a run, the largest effect first, and the kernels that did not change.
 
     Args:
@@ -75,17 +62,17 @@ def find_causes(run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, 
     counts = count_changes(baseline.counts, run.counts)
     if counts.get("grown_bytes"):
         grown = (run.counts.grown_bytes or 0) - (baseline.counts.grown_bytes or 0)
-        causes.append(_with_code(Cause(MemoryGrowth(grown)), run.growth_origins, known))
+        causes.append(_with_code(e.Cause(e.MemoryGrowth(grown)), run.growth_origins, known))
     if counts.get("compiled_ops") is not None and not causes:
-        ops = CompiledOps(baseline.counts.compiled_ops, run.counts.compiled_ops)
-        causes.append(_with_code(Cause(ops), run.compiled_origins, known))
+        ops = e.CompiledOps(baseline.counts.compiled_ops, run.counts.compiled_ops)
+        causes.append(_with_code(e.Cause(ops), run.compiled_origins, known))
     if baseline.ops and "dispatcher_ops" in counts and not (is_timed and changes):
         marks = {mark for change in changes for mark in change.marks}
         causes += _op_causes(run, baseline, known, marks, is_all=not causes)
     return [*order_causes(causes), *(_rest(alike) if is_timed and alike else ())]
 
 
-def find_trace_causes(before: Summary, after: Summary, found: Iterable[Difference]) -> list[Cause]:
+def find_trace_causes(before: Summary, after: Summary, found: Iterable[Difference]) -> list[e.Cause]:
     """Return what changed between two traces, the largest effect first. A wait costs what host or device wait longer."""
     launches = [
         LaunchDifference(
@@ -109,7 +96,7 @@ def find_trace_causes(before: Summary, after: Summary, found: Iterable[Differenc
         counts = Counter(dtype for each in side.kernels for dtype in set(_dtypes(_launch_of(each))))
         dtypes += [dtype for dtype, count in counts.most_common(1) if 2 * count > len(side.kernels)]
     if len(set(dtypes)) > 1:
-        causes.append(Cause(OtherDtype(*dtypes), explains=True))
+        causes.append(e.Cause(e.OtherDtype(*dtypes), explains=True))
     return order_causes(msgspec.structs.replace(each, weight_us=lost_us) if each.waits else each for each in causes)
 
 
@@ -128,14 +115,14 @@ def _origin_of(module: str, frame: str) -> Origin | None:
 # -- what the compiler did ---------------------------------------------------------------------------------------------------
 
 
-def compile_causes(events: Iterable[CompileEvent]) -> list[Cause]:
+def compile_causes(events: Iterable[CompileEvent]) -> list[e.Cause]:
     """Return the graph breaks and recompiles as causes, each reason once."""
     found: dict[tuple[str, str], list[Origin]] = {}
     for each in events:
         origin = Origin(each.module, (SourceLine(each.file, each.line, each.code),)) if each.file else None
         found.setdefault((each.kind, each.reason), []).extend([origin] if origin else [])
     return [
-        _with_code(Cause(CompilerEvent(*event, max(1, len(origins))), explains=True), origins)
+        _with_code(e.Cause(e.CompilerEvent(*event, max(1, len(origins))), explains=True), origins)
         for event, origins in found.items()
     ]
 
@@ -169,7 +156,7 @@ class _Change:
     """
 
     parts: list[_Difference] = field(default_factory=list)
-    change: Change | None = None
+    change: e.Change | None = None
     waits: Counter[str] = field(default_factory=Counter)
     copies: Counter[str] = field(default_factory=Counter)
     origins: list[Origin | None] = field(default_factory=list)
@@ -184,9 +171,9 @@ class _Change:
             return set(map(_op_of_call, (*self.waits, *self.copies)))
         return lines or {frozenset(launch.identity.unnumbered for part in self.parts for launch in part.before)}
 
-    def cause(self, known: AbstractSet[str], *, is_timed: bool) -> Cause:
+    def cause(self, known: AbstractSet[str], *, is_timed: bool) -> e.Cause:
         delta_us = sum(part.delta_us for part in self.parts)
-        cause = Cause(
+        cause = e.Cause(
             self.change,
             tuple(self.waits.items()),
             tuple(self.copies.items()),
@@ -242,9 +229,9 @@ def _kernel_changes(
     for key, group in pairs.items():
         whole = join_launches(group)
         change = _Change([whole], origins=[launch.origin for launch in whole.after])
-        if isinstance(key, OtherPlacement):
+        if isinstance(key, e.OtherPlacement):
             change.change = msgspec.structs.replace(key, kernels=_names(whole.after))
-            change.follows = key == OtherPlacement((), other_tensors=True) and not is_timed
+            change.follows = key == e.OtherPlacement((), other_tensors=True) and not is_timed
             # Other shapes nearly everywhere: the input is another, and all else follows. Kernels that overlap slow each other.
             change.explains = key.stream is not None or 2 * len(group) >= sum(len(each.after) for each in found)
         elif other := _other_identity(whole, is_timed=is_timed):
@@ -257,7 +244,7 @@ def _kernel_changes(
     if is_timed and not are_judged:
         slower = _most_of_the_change(alike, changes)
     for each in slower:
-        speed = OtherSpeed(_names(each.after), each.before_us, each.after_us)
+        speed = e.OtherSpeed(_names(each.after), each.before_us, each.after_us)
         changes.append(_Change([each], speed, origins=[launch.origin for launch in each.after]))
     return changes, [each for each in alike if each not in slower]
 
@@ -282,7 +269,7 @@ def _described(change: _Change) -> _Change:
     kinds = {each.identity.kind for each in before}
     whats = {each.what for each in change.parts}
     new_ops = Counter(ops) - Counter(each.op for each in before)
-    other = OtherKernels(
+    other = e.OtherKernels(
         what=(whole.what if len(whats) == 1 else What.REPLACED).value,
         before=_names(before),
         after=_names(after),
@@ -305,7 +292,7 @@ def _dtypes(launch: _Launch) -> Iterator[str]:
     yield from (name for name in names if _FLOAT.fullmatch(name))
 
 
-def _placement_change(old: KernelRecord, new: KernelRecord, *, are_inputs_alike: bool) -> OtherPlacement | None:
+def _placement_change(old: KernelRecord, new: KernelRecord, *, are_inputs_alike: bool) -> e.OtherPlacement | None:
     """Return what differs between two launches of one kernel in dtypes, shapes and stream; None if nothing does."""
     dtypes: tuple[tuple[str, str], ...] = ()
     sizes: tuple[tuple[str, str], ...] = ()
@@ -317,7 +304,7 @@ def _placement_change(old: KernelRecord, new: KernelRecord, *, are_inputs_alike:
     stream = (old.stream, new.stream) if old.stream != new.stream else None
     if not are_other and stream is None:
         return None
-    return OtherPlacement((), dtypes, sizes, stream, other_tensors=are_other and not dtypes and not sizes)
+    return e.OtherPlacement((), dtypes, sizes, stream, other_tensors=are_other and not dtypes and not sizes)
 
 
 def _sizes(old: KernelRecord, new: KernelRecord) -> list[tuple[str, str]]:
@@ -327,11 +314,11 @@ def _sizes(old: KernelRecord, new: KernelRecord) -> list[tuple[str, str]]:
     return list(dict.fromkeys(pairs))
 
 
-def _names(kernels: Iterable[_Launch]) -> Counted:
+def _names(kernels: Iterable[_Launch]) -> e.Counted:
     return tuple(Counter(kernel.identity.shown for kernel in kernels).items())
 
 
-def _other_identity(pair: _Difference, *, is_timed: bool) -> OtherIdentity | None:
+def _other_identity(pair: _Difference, *, is_timed: bool) -> e.OtherIdentity | None:
     """Return what differs between launches of one kernel besides their times."""
     (old, *_), (new, *_) = pair.before, pair.after
     configuration = pair.details if is_timed or not new.identity.is_inductors else ""
@@ -340,7 +327,7 @@ def _other_identity(pair: _Difference, *, is_timed: bool) -> OtherIdentity | Non
         source = (str(old.identity.source_hash)[:8], str(new.identity.source_hash)[:8])
     if not configuration and source is None:
         return None
-    return OtherIdentity(
+    return e.OtherIdentity(
         new.identity.shown,
         configuration,
         source,
@@ -349,10 +336,10 @@ def _other_identity(pair: _Difference, *, is_timed: bool) -> OtherIdentity | Non
     )
 
 
-def _rest(same: Sequence[_Difference]) -> Iterator[Rest]:
+def _rest(same: Sequence[_Difference]) -> Iterator[e.Rest]:
     whole = join_launches(same)
     share = whole.after_us / whole.before_us - 1 if whole.before_us else 0.0
-    yield Rest(len(whole.after), share, whole.delta_us, is_unchanged=abs(share) < _UNCHANGED)
+    yield e.Rest(len(whole.after), share, whole.delta_us, is_unchanged=abs(share) < _UNCHANGED)
 
 
 # -- the host ----------------------------------------------------------------------------------------------------------------
@@ -379,7 +366,7 @@ def _op_of_call(call: str) -> str:
 
 def _op_causes(
     run: Run, baseline: Baseline, known: AbstractSet[str], marks: AbstractSet[object], *, is_all: bool
-) -> list[Cause]:
+) -> list[e.Cause]:
     """Return the ops of the dispatcher that are new, or gone where `is_all`: but for ops at the places of other changes."""
     now, then = Counter(each.name for each in run.ops if is_dispatched(each.name)), Counter(baseline.ops)
     new, gone = now - then, then - now if is_all else Counter[str]()
@@ -392,19 +379,19 @@ def _op_causes(
         return []
     origins = [origin for name in new for origin in run.op_origins.get(name, ())]
     weight_us = _DISPATCH_US * new.total() if run.fingerprint.arch == "cpu" else 0.0  # a GPU's time is not the host's
-    ops = OtherOps(tuple(new.items()), tuple(gone.items()))
-    return [_with_code(Cause(ops, weight_us=weight_us), origins, known)]
+    ops = e.OtherOps(tuple(new.items()), tuple(gone.items()))
+    return [_with_code(e.Cause(ops, weight_us=weight_us), origins, known)]
 
 
 # -- lines of code -------------------------------------------------------------------------------------------------------------
 
 
 def _with_code(
-    cause: Cause,
+    cause: e.Cause,
     origins: Iterable[Origin | None],
     known: AbstractSet[str] = frozenset(),
     costs_us: Mapping[SourceLine, float] | None = None,
-) -> Cause:
+) -> e.Cause:
     """Return a cause with the lines of code that its launches come from: the user's, then the library's.
 
     Lines that the baseline lacks are preferred, then those whose launches take the longest. They stand in order of launch.
@@ -416,7 +403,7 @@ def _with_code(
     lines = [line for line in found if (line.inner or line).code not in known] or list(found)
     dearest = sorted(lines, key=lambda line: -(costs_us or {}).get(line, 0.0))[:_MOST_LINES]
     places = [
-        Place(
+        e.Place(
             line,
             common_path([origin.module for origin in found[line]]),
             tuple(sorted({"backward" if origin.is_backward else "forward" for origin in found[line]}, reverse=True)),

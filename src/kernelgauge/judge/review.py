@@ -10,6 +10,7 @@ import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import Run, Timer
+from . import evidence as e
 from .baseline import (
     Baseline,
     Comparison,
@@ -22,18 +23,6 @@ from .baseline import (
     from_run,
     likeness,
     merge_entries,
-)
-from .evidence import (
-    CountMoved,
-    DisturbedHost,
-    Evidence,
-    FileNote,
-    ImpossibleTime,
-    Machine,
-    MeasuredTime,
-    Move,
-    Next,
-    RunDoubt,
 )
 from .plausibility import stored_doubt
 from .structure import judge_structure, placement_changes
@@ -66,7 +55,7 @@ class Group(str, Enum):
     NOT_MEASURED = "not-measured"
 
 
-Fact = Move | Verdict | Evidence  # what differs, or what speaks against storing it
+Fact = e.Move | Verdict | e.Evidence  # what differs, or what speaks against storing it
 
 
 class DifferentRunsError(ValueError):
@@ -110,7 +99,7 @@ class Reviewed:
     group: Group
     suite: str
     change: PlannedChange | None = None
-    environment: tuple[Move, ...] = ()
+    environment: tuple[e.Move, ...] = ()
     evidence: tuple[Fact, ...] = ()
     doubts: tuple[Fact | NotAdded, ...] = ()
 
@@ -140,11 +129,11 @@ def review_run(
     new = from_run(run, suite=suite, recorded=recorded)
     found = Reviewed(run.workload, Group.NEW, suite, doubts=tuple(doubts))
     if isinstance(old, NewerBaselineError):
-        return replace(found, doubts=(*doubts, RunDoubt("error", old.one_line)))
+        return replace(found, doubts=(*doubts, e.RunDoubt("error", old.one_line)))
     if not isinstance(old, Baseline):
         action = Action.CREATE if old is None else Action.UPDATE
         summary = tuple(_summary(run))
-        unreadable = () if old is None or is_fresh else (RunDoubt("error", old.one_line),)
+        unreadable = () if old is None or is_fresh else (e.RunDoubt("error", old.one_line),)
         change = PlannedChange(action, run.workload, new, summary)
         return replace(found, change=change, evidence=summary, doubts=(*doubts, *unreadable))
     comparison = compare(old.fingerprint, new.fingerprint)
@@ -158,11 +147,11 @@ def review_run(
     doubts = [*doubts, *_host_doubts(old, new)]
     if not is_fresh:
         if old.recorded is not None and new.recorded is not None and new.recorded.at < old.recorded.at:  # both in UTC
-            doubts.append(RunDoubt("older", new.recorded.at, old.recorded.at))
+            doubts.append(e.RunDoubt("older", new.recorded.at, old.recorded.at))
         if group is not Group.KERNELS:  # a time of other kernels need not agree with the stored one
             doubts += [each for each in times if each.status is Status.UNDECIDED]
     if planned is None and new.entries[0].processes[0] in _processes(old):  # to be judged against itself is nothing
-        group, evidence, doubts = Group.SAME_SPEED, (FileNote("accepted already"),), []
+        group, evidence, doubts = Group.SAME_SPEED, (e.FileNote("accepted already"),), []
     environment = (*comparison.foreign, *comparison.moved)
     action = Action.KEEP if planned is None else Action.UPDATE
     change = PlannedChange(action, run.workload, planned, (*environment, *evidence))
@@ -174,9 +163,9 @@ def _time_verdicts(old: Baseline, run: Run, comparisons: int, limits: Limits | N
     return [judge_time(timer, run, old, comparisons=comparisons, limits=limits) for timer in timers]
 
 
-def _summary(run: Run) -> Iterator[Evidence]:
-    yield FileNote("launches", after=str(run.counts.launches))
-    yield from (MeasuredTime(run.label(timer), run.time_us(timer)) for timer in Timer if timer in run.samples)
+def _summary(run: Run) -> Iterator[e.Evidence]:
+    yield e.FileNote("launches", after=str(run.counts.launches))
+    yield from (e.MeasuredTime(run.label(timer), run.time_us(timer)) for timer in Timer if timer in run.samples)
 
 
 def _planned(
@@ -215,28 +204,28 @@ def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence
     return Group.SAME_SPEED if is_same else Group.SPEED  # an inconclusive time is not known to be as fast
 
 
-def _file_notes(old: Baseline, planned: Baseline | None) -> Iterator[FileNote]:
+def _file_notes(old: Baseline, planned: Baseline | None) -> Iterator[e.FileNote]:
     if planned is None:
-        yield FileNote("unchanged")
+        yield e.FileNote("unchanged")
         return
     if old.suite != planned.suite:
-        yield FileNote("suite", old.suite, planned.suite)
+        yield e.FileNote("suite", old.suite, planned.suite)
     known, left = len(_processes(old)), len(_processes(planned))
     if left < known:  # to measure them takes minutes
-        yield FileNote("fewer processes", str(known), str(left))
+        yield e.FileNote("fewer processes", str(known), str(left))
 
 
 def _processes(baseline: Baseline) -> list[Process]:
     return [process for entry in baseline.entries for process in entry.processes]
 
 
-def _host_doubts(old: Baseline, new: Baseline) -> Iterator[DisturbedHost]:
+def _host_doubts(old: Baseline, new: Baseline) -> Iterator[e.DisturbedHost]:
     """Yield how slow the host was, where it was much slower: what is recorded on such a host hides regressions."""
     (process,) = new.entries[0].processes
     known = [_control_us(each) for each in _processes(old) if each.place == process.place]
     usual_us, now_us = max(known, default=0.0), _control_us(process)
     if usual_us and now_us > _DISTURBED_HOST_FACTOR * usual_us:
-        yield DisturbedHost(usual_us, now_us)
+        yield e.DisturbedHost(usual_us, now_us)
 
 
 def _control_us(process: Process) -> float:
@@ -258,7 +247,7 @@ def with_runs(
     themselves. The arguments are those of `review_run`.
     """
     if isinstance(old, BaselineError):
-        raise DifferentRunsError(RunDoubt("error", f"the stored file cannot be used: {old.one_line}"))
+        raise DifferentRunsError(e.RunDoubt("error", f"the stored file cannot be used: {old.one_line}"))
     alone = [from_run(run, suite=suite, recorded=recorded) for run in runs]
     if old is None:
         return combined(alone)
@@ -279,18 +268,18 @@ def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | Non
     comparison = compare(old.fingerprint, run.fingerprint)
     yield from (*comparison.foreign, *comparison.moved)
     if why := stored_doubt(old, run):
-        yield ImpossibleTime("a stored time", why)
+        yield e.ImpossibleTime("a stored time", why)
     if comparison.foreign:
         return
     structure = judge_structure(run, old)
     if structure.status is not Status.PASS:
-        yield from [each for each in structure.reasons if isinstance(each, CountMoved)] or (structure,)
+        yield from [each for each in structure.reasons if isinstance(each, e.CountMoved)] or (structure,)
     _, nearest = old.entry_like(run.kernels)
     if nearest is Likeness.SAME_CONFIGURATION:
-        yield RunDoubt("other source")
+        yield e.RunDoubt("other source")
     for verdict in _time_verdicts(old, run, comparisons, limits):
-        machine = [each for each in verdict.reasons if isinstance(each, Machine)]
-        more_would_help = any(isinstance(each, Next) for each in verdict.reasons)
+        machine = [each for each in verdict.reasons if isinstance(each, e.Machine)]
+        more_would_help = any(isinstance(each, e.Next) for each in verdict.reasons)
         if verdict.status in (Status.REGRESSED, Status.IMPROVED):
             if verdict.subject == run.label(Timer.HOST) or nearest is Likeness.IDENTICAL:
                 yield verdict

@@ -9,26 +9,9 @@ from statistics import geometric_mean
 
 from ..errors import OTHER_KERNELS
 from ..run import Run, Timer, observe
+from . import evidence as e
 from .baseline import Baseline, Entry, Likeness, compare, gemm_kernel, references_us
 from .cause import compile_causes, find_causes
-from .evidence import (
-    Choice,
-    Detail,
-    DispatcherOps,
-    Machine,
-    Neighbours,
-    Next,
-    NoBaseline,
-    NotCompared,
-    NotMeasured,
-    PartOfLatency,
-    RatioCompared,
-    Reason,
-    Step,
-    TimeCompared,
-    TimeDoubted,
-    Unclear,
-)
 from .plausibility import stored_doubt
 from .structure import kernel_changes
 from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, prior_for
@@ -58,7 +41,9 @@ def judge_time(
     """
     label = run.label(timer)
     if (comparison := compare(baseline.fingerprint, run.fingerprint)).foreign:
-        return Verdict(Status.INCOMPARABLE, run.workload, label, NotCompared((*comparison.foreign, *comparison.moved)))
+        return Verdict(
+            Status.INCOMPARABLE, run.workload, label, e.NotCompared((*comparison.foreign, *comparison.moved))
+        )
     if run.sample(timer) is None:
         return not_measured(timer, run)
     entry, likeness = baseline.entry_like(run.kernels)
@@ -68,10 +53,10 @@ def judge_time(
     gemm = gemm_kernel(run.controls)
     before = baseline.times(timer, entry, gemm=gemm)
     if not before:
-        return Verdict(Status.NO_BASELINE, run.workload, label, NoBaseline(is_partial=True))
+        return Verdict(Status.NO_BASELINE, run.workload, label, e.NoBaseline(is_partial=True))
     if why := stored_doubt(baseline, run, timer, entry):
-        reasons = (why, Next(Step.REPLACE))
-        return Verdict(Status.NOT_JUDGED, run.workload, label, TimeDoubted(why), reasons, after_us=run.time_us(timer))
+        reasons = (why, e.Next(e.Step.REPLACE))
+        return Verdict(Status.NOT_JUDGED, run.workload, label, e.TimeDoubted(why), reasons, after_us=run.time_us(timer))
     afters = [
         replace(
             before[0],
@@ -89,13 +74,13 @@ def judge_time(
     decision = decide(before, afters, prior, comparisons=comparisons, kernels=len(run.kernels))
     after_us = decision.after.observation.mean_us
     if is_other_choice and timer is Timer.END_TO_END:
-        unknown = Unclear("unknown choice")
-        return Verdict(Status.NOT_JUDGED, run.workload, label, TimeDoubted(unknown), (unknown,), after_us=after_us)
+        unknown = e.Unclear("unknown choice")
+        return Verdict(Status.NOT_JUDGED, run.workload, label, e.TimeDoubted(unknown), (unknown,), after_us=after_us)
     if is_other_choice and decision.status is Status.IMPROVED:  # it is compared with the slowest of the known ones
         decision = replace(decision, status=Status.PASS)
     said = _ComparedTime(timer, run, baseline, entry, decision, is_other_choice)
     times = (decision.before_us, after_us, decision.change)
-    conclusion = TimeCompared(decision.after.is_by_host, is_other_choice, decision.doubt)
+    conclusion = e.TimeCompared(decision.after.is_by_host, is_other_choice, decision.doubt)
     return Verdict(decision.status, run.workload, label, conclusion, tuple(said.reasons()), *times)
 
 
@@ -113,20 +98,20 @@ def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: i
     prior, kernels = prior_for(timer, run.fingerprint), (len(other.kernels), len(run.kernels))
     decision = decide_ratio(then, now, prior, by=by, comparisons=comparisons, kernels=kernels)
     times_us = (now.observation.mean_us, then.observation.mean_us)
-    conclusion = RatioCompared(run.label(timer), variant, by, *times_us, decision.change)
+    conclusion = e.RatioCompared(run.label(timer), variant, by, *times_us, decision.change)
     reasons = (decision.doubt,) if decision.doubt is not None else ()
     return Verdict(decision.status, run.workload, RATIO, conclusion, reasons)
 
 
 def not_measured(timer: Timer, run: Run, side: str = "") -> Verdict:
     """Return the verdict about a time that is missing. `side`: of which variant or revision."""
-    why, reasons = run.incomplete or "", list[Reason]()
+    why, reasons = run.incomplete or "", list[e.Reason]()
     if why == OTHER_KERNELS:
-        kernels = Detail("kernels", run.other_kernels)
-        reasons = [*compile_causes(run.compile_events), kernels, Next(Step.SAME_LAUNCHES)]
+        kernels = e.Detail("kernels", run.other_kernels)
+        reasons = [*compile_causes(run.compile_events), kernels, e.Next(e.Step.SAME_LAUNCHES)]
     elif run.gpu and why:
-        reasons = [Next(Step.LOOK_AT_GPU)]
-    conclusion = NotMeasured(run.label(timer), why, side)
+        reasons = [e.Next(e.Step.LOOK_AT_GPU)]
+    conclusion = e.NotMeasured(run.label(timer), why, side)
     return Verdict(Status.INVALID, run.workload, run.label(timer), conclusion, tuple(reasons))
 
 
@@ -144,43 +129,43 @@ class _ComparedTime:
     decision: Decision
     is_other_choice: bool  # the autotuner's choice, which no entry has
 
-    def reasons(self) -> list[Reason]:
+    def reasons(self) -> list[e.Reason]:
         decision, workers = self.decision, self.run.neighbours
-        reasons: list[Reason] = self._choice() if self.is_other_choice and self.timer is Timer.DEVICE else []
+        reasons: list[e.Reason] = self._choice() if self.is_other_choice and self.timer is Timer.DEVICE else []
         if decision.status is Status.NOT_JUDGED and decision.doubt is not None:
             reasons.insert(0, decision.doubt)
         if decision.status in (Status.REGRESSED, Status.IMPROVED):
             reasons += self._causes()
         reasons += self._machine() if self.timer is Timer.DEVICE else []
         if self.timer is not Timer.DEVICE and workers and decision.status is not Status.PASS:
-            reasons.append(Neighbours(workers))
+            reasons.append(e.Neighbours(workers))
         if decision.status is Status.UNDECIDED and decision.change.low is None:
-            reasons.append(Next(Step.REPLICATES))
+            reasons.append(e.Next(e.Step.REPLICATES))
         elif decision.status is Status.UNDECIDED and not decision.scattered and not decision.machine:
-            reasons.append(Next(Step.CALIBRATE))
+            reasons.append(e.Next(e.Step.CALIBRATE))
         return reasons
 
-    def _choice(self) -> list[Reason]:
+    def _choice(self) -> list[e.Reason]:
         """Name the autotuner's choice and its cost, against the fastest choice that the baseline knows."""
         fastest = min(self.baseline.entries, key=lambda each: each.device_time_us)
         now = sum(kernel.device_time_us for kernel in self.run.kernels)
-        return [Choice(now - fastest.device_time_us, tuple(kernel_changes(fastest.kernels, self.run.kernels)))]
+        return [e.Choice(now - fastest.device_time_us, tuple(kernel_changes(fastest.kernels, self.run.kernels)))]
 
-    def _causes(self) -> list[Reason]:
+    def _causes(self) -> list[e.Reason]:
         """Name what changed: of the GPU time its kernels; of the host's times what else the host does, and where the time went."""
         timer, run, baseline, decision = self.timer, self.run, self.baseline, self.decision
         is_timed = timer is Timer.DEVICE
         # What the GPU's own change of speed did to every kernel is no reason: `_machine` names it.
         usual = self.entry.kernels_in(decision.before_us * math.exp(decision.machine) if is_timed else None)
-        reasons: list[Reason] = [*find_causes(run, baseline, usual, is_timed=is_timed)]
+        reasons: list[e.Reason] = [*find_causes(run, baseline, usual, is_timed=is_timed)]
         if is_timed:
             return reasons
         ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
         if ops[0] != ops[1] or (timer is Timer.HOST and not reasons):
-            reasons.append(DispatcherOps(*ops, is_slower=decision.status is Status.REGRESSED))
+            reasons.append(e.DispatcherOps(*ops, is_slower=decision.status is Status.REGRESSED))
         return [*reasons, *(self._parts_of_latency() if timer is Timer.END_TO_END else [])]
 
-    def _parts_of_latency(self) -> list[Reason]:
+    def _parts_of_latency(self) -> list[e.Reason]:
         """Split a latency into the time that the GPU is busy and the time that it idles; on a CPU, say the time of its ops."""
         run, decision = self.run, self.decision
         usual = [each.observation.mean_us for each in self.baseline.times(Timer.DEVICE, self.entry)]
@@ -188,18 +173,18 @@ class _ComparedTime:
             return []
         old, new = geometric_mean(usual), run.time_us(Timer.DEVICE)
         if run.fingerprint.arch == "cpu":
-            return [PartOfLatency("cpu", old, new)]
+            return [e.PartOfLatency("cpu", old, new)]
         old_idle, new_idle = decision.before_us - old, run.time_us(Timer.END_TO_END) - new
         transfers_us = run.transfers_us if run.transfers_us >= _SHOWN_TRANSFERS * new_idle else 0.0
-        without = PartOfLatency("without", old_idle, new_idle, transfers_us, is_launch_bound=new_idle > new)
-        return [PartOfLatency("kernels", old, new), without]
+        without = e.PartOfLatency("without", old_idle, new_idle, transfers_us, is_launch_bound=new_idle > new)
+        return [e.PartOfLatency("kernels", old, new), without]
 
-    def _machine(self) -> list[Reason]:
+    def _machine(self) -> list[e.Reason]:
         """Say whether the reference kernels, which no change of the code can touch, moved as well."""
         decision = self.decision
         if decision.status not in (Status.REGRESSED, Status.IMPROVED) and not decision.machine:
             return []
         if decision.moves is None:
-            return [Machine(None)]
+            return [e.Machine(None)]
         moves = tuple((name, math.expm1(move)) for name, move in decision.moves.items())
-        return [Machine(moves, is_own=bool(decision.machine))] if moves else []
+        return [e.Machine(moves, is_own=bool(decision.machine))] if moves else []

@@ -22,21 +22,9 @@ import msgspec
 from .. import __version__
 from ..baselines import BaselineStore
 from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, SuitesError, WorkloadUnavailable
+from ..judge import evidence as e
 from ..judge.baseline import compare
 from ..judge.cause import compile_causes
-from ..judge.evidence import (
-    BaselineFile,
-    Cause,
-    DeclaredCompared,
-    Detail,
-    Failed,
-    Mismatch,
-    Next,
-    NoBaseline,
-    NumericsCompared,
-    Reason,
-    Step,
-)
 from ..judge.structure import judge_structure, mismatches
 from ..judge.time_verdict import judge_ratio, judge_time, not_measured
 from ..judge.timing import Limits
@@ -89,7 +77,7 @@ class Session:
         self._measured: dict[str, Result] = {}
         self._confirmed: dict[str, KernelgaugeError | None] = {}  # latencies: why one could not be; None: it was
         self._verdicts: dict[tuple[str, str], Verdict] = {}  # by workload and subject
-        self._causes_shown: dict[tuple[str, Cause], str] = {}  # by workload and cause: the first test that named it
+        self._causes_shown: dict[tuple[str, e.Cause], str] = {}  # by workload and cause: the first test that named it
 
     # -- what imports torch: when something is measured. A test puts stand-ins in their place -----------------------
 
@@ -256,15 +244,15 @@ class Session:
         """Judge what the workload declares: every expectation that holds for this machine, and no recompile."""
         run = self.run(workload)
         holding = [each for each in workload.expectations if each.holds_for(run.fingerprint)]
-        wrong: list[Reason] = [mismatch for each in holding for mismatch in mismatches(each, run)]
+        wrong: list[e.Reason] = [mismatch for each in holding for mismatch in mismatches(each, run)]
         if run.counts.graph_breaks != workload.graph_breaks:
-            wrong.append(Mismatch("graph breaks", run.counts.graph_breaks, workload.graph_breaks))
+            wrong.append(e.Mismatch("graph breaks", run.counts.graph_breaks, workload.graph_breaks))
         if run.counts.recompiles:
-            wrong.append(Mismatch("recompiles", run.counts.recompiles, 0))
+            wrong.append(e.Mismatch("recompiles", run.counts.recompiles, 0))
         if not wrong:
-            return Verdict(Status.PASS, workload.id, DECLARED, DeclaredCompared())
-        reasons = (*compile_causes(run.compile_events), *wrong, Detail("trace", self._trace(workload)))
-        return Verdict(Status.REGRESSED, workload.id, DECLARED, DeclaredCompared(), reasons)
+            return Verdict(Status.PASS, workload.id, DECLARED, e.DeclaredCompared())
+        reasons = (*compile_causes(run.compile_events), *wrong, e.Detail("trace", self._trace(workload)))
+        return Verdict(Status.REGRESSED, workload.id, DECLARED, e.DeclaredCompared(), reasons)
 
     def judge_numerics(self, workload: Workload) -> Verdict:
         """Compare the workload with its reference in float64, on random input."""
@@ -274,21 +262,23 @@ class Session:
         try:
             errors = compare_with_float64(workload, self.device, seed=seed, deterministic=self.options.deterministic)
         except NotComparedError as error:
-            return Verdict(Status.NOT_JUDGED, workload.id, NUMERICS, Failed(error.what, "not judged"), _reasons(error))
+            return Verdict(
+                Status.NOT_JUDGED, workload.id, NUMERICS, e.Failed(error.what, "not judged"), _reasons(error)
+            )
         wrong, reference = [error for error in errors if not error.within_bound], errors[0].reference
         if not wrong:
             judged = [error for error in errors if error.is_judged]
             worst = max(judged or errors, key=lambda each: each.error / each.bound)
-            conclusion = NumericsCompared(reference, str(worst), len(errors) - len(judged))
+            conclusion = e.NumericsCompared(reference, str(worst), len(errors) - len(judged))
             return Verdict(Status.PASS, workload.id, NUMERICS, conclusion)
         largest = 1.5 * max(each.error for each in wrong)
-        allow = [Next(Step.TOLERATE, f"Workload(..., tolerance={largest:.1g})")] if largest < 1 else []
-        reasons: tuple[Reason, ...] = (
-            *(Detail("why", str(error)) for error in wrong),
-            Detail("seed", f"--perf-seed {seed}"),
+        allow = [e.Next(e.Step.TOLERATE, f"Workload(..., tolerance={largest:.1g})")] if largest < 1 else []
+        reasons: tuple[e.Reason, ...] = (
+            *(e.Detail("why", str(error)) for error in wrong),
+            e.Detail("seed", f"--perf-seed {seed}"),
             *allow,
         )
-        return Verdict(Status.INVALID, workload.id, NUMERICS, NumericsCompared(reference), reasons)
+        return Verdict(Status.INVALID, workload.id, NUMERICS, e.NumericsCompared(reference), reasons)
 
     def judge_ratio(self, workload: Workload) -> Verdict:
         """Judge the GPU time of a workload against that of the variant that it says it is faster than."""
@@ -299,7 +289,7 @@ class Session:
         if verdict.status is Status.PASS:
             return verdict
         traces = (self.shown(self.artifacts.trace(each)) for each in (other, workload))
-        return verdict.because(Next(Step.COMMAND, shlex.join(["kernelgauge", "diff", *traces])))
+        return verdict.because(e.Next(e.Step.COMMAND, shlex.join(["kernelgauge", "diff", *traces])))
 
     def judge_structure(self, workload: Workload) -> Verdict:
         """Judge kernels and counts against the baseline."""
@@ -333,16 +323,16 @@ class Session:
             baseline = self.store.load(run.fingerprint.device, run.workload)
             self.suites.require_own(baseline)
         except SuitesError as error:
-            return Verdict(Status.INVALID, run.workload, subject, Failed(error.what), _reasons(error))
+            return Verdict(Status.INVALID, run.workload, subject, e.Failed(error.what), _reasons(error))
         except BaselineError as error:
             # An update is about to replace the file, so it is no reason to refuse the run.
             status = Status.NO_BASELINE if self.options.accepts else Status.INVALID
             error.where = self.shown(Path(error.where or ""))
-            return Verdict(status, run.workload, subject, Failed(error.what), _reasons(error))
+            return Verdict(status, run.workload, subject, e.Failed(error.what), _reasons(error))
         path = self.shown(self.store.path(run.fingerprint.device, run.workload))
         if baseline is None:
-            missing = (Detail("expected", path), Next(Step.RECORD, self.suites.command(workload)))
-            return Verdict(Status.NO_BASELINE, run.workload, subject, NoBaseline(), missing)
+            missing = (e.Detail("expected", path), e.Next(e.Step.RECORD, self.suites.command(workload)))
+            return Verdict(Status.NO_BASELINE, run.workload, subject, e.NoBaseline(), missing)
 
         def judged(of: Timer) -> Verdict:
             return judge_time(of, run, baseline, comparisons=self._comparisons, limits=self._limits(workload))
@@ -354,17 +344,17 @@ class Session:
         if verdict.status in (Status.PASS, Status.NOT_JUDGED):
             return verdict
         comparison = compare(baseline.fingerprint, run.fingerprint)
-        verdict = verdict.because(BaselineFile(path, (*comparison.foreign, *comparison.moved)))
+        verdict = verdict.because(e.BaselineFile(path, (*comparison.foreign, *comparison.moved)))
         declared = self._verdicts.get((workload.id, DECLARED))
         if verdict.status not in (Status.UNDECIDED, Status.INVALID):
             if declared and declared.status.fails:
-                return verdict.because(Next(Step.MEND))
+                return verdict.because(e.Next(e.Step.MEND))
             accept = self.how_to_accept("-k", self.suites.selector(workload))
             measure = "" if self.is_timed else self.suites.command(workload, update=False)
-            return verdict.because(Next(Step.ACCEPT, accept, measure))
-        if any(isinstance(reason, Next) for reason in verdict.reasons):
+            return verdict.because(e.Next(e.Step.ACCEPT, accept, measure))
+        if any(isinstance(reason, e.Next) for reason in verdict.reasons):
             return verdict
-        return verdict.because(Next(Step.AGAIN))
+        return verdict.because(e.Next(e.Step.AGAIN))
 
     def conclude(self, verdict: Verdict) -> Verdict:
         """Keep a verdict, in place of an earlier one on the same subject."""
@@ -373,11 +363,11 @@ class Session:
 
     def conclude_error(self, workload: Workload, subject: str, error: KernelgaugeError) -> Verdict:
         """Keep the verdict that something could not be measured."""
-        return self.conclude(Verdict(Status.INVALID, workload.id, subject, Failed(error.what), _reasons(error)))
+        return self.conclude(Verdict(Status.INVALID, workload.id, subject, e.Failed(error.what), _reasons(error)))
 
     def failure(self, verdict: Verdict, test: str) -> str:
         """Return how a failing test ends: in a few lines, and the causes only where no test of the workload has named them yet."""
-        causes = [each.identity for each in verdict.reasons if isinstance(each, Cause)][:CAUSES_WITH_CODE]
+        causes = [each.identity for each in verdict.reasons if isinstance(each, e.Cause)][:CAUSES_WITH_CODE]
         named_in = [self._causes_shown.setdefault((verdict.workload, cause), test) for cause in causes]
         see = "" if test in named_in else next(iter(named_in), "")
         return brief(verdict, see=see, width=self.width)
@@ -486,8 +476,8 @@ class Session:
         return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
-def _reasons(error: KernelgaugeError) -> tuple[Reason, ...]:
-    return tuple(Detail(label, text) for label, text in error.details)
+def _reasons(error: KernelgaugeError) -> tuple[e.Reason, ...]:
+    return tuple(e.Detail(label, text) for label, text in error.details)
 
 
 def _not_judged(run: Run, timer: Timer, what: str, error: KernelgaugeError) -> Verdict:
@@ -495,5 +485,5 @@ def _not_judged(run: Run, timer: Timer, what: str, error: KernelgaugeError) -> V
     # What a compiler chose anew is no fault of the code, nor of the machine: the time that was asked for is not known.
     status = Status.UNDECIDED if isinstance(error, OtherKernelsError) else Status.INVALID
     why = error.what.removeprefix(f"{run.workload}: ")  # the verdict says it
-    conclusion = Failed(why, f"{run.label(timer)} {what}")
+    conclusion = e.Failed(why, f"{run.label(timer)} {what}")
     return Verdict(status, run.workload, run.label(timer), conclusion, _reasons(error))
