@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from kernelgauge.judge.structure import judge_structure
@@ -214,6 +215,17 @@ def test_kernel_that_gets_other_tensors_comes_behind_what_is_new() -> None:
     kernels = (placed("max", 5.0, "fp32[64]"), launched("item", 0.1), placed("div", 9.0, "fp32[64]"))
     verdict = judge_structure(run(kernels=kernels, counts=counts(launches=3)), calibrated([old]))
     assert reasons(verdict, "cause") == ["1 new kernel: item", "other tensors in 1 kernel\ndiv"]
+
+
+def test_op_of_a_generated_kernel_is_not_said_again() -> None:
+    """Inductor's kernels are launched by an op of their own name."""
+    own, library = launched("triton_poi_fused_mul_0", 5.0), launched("squash_kernel", 5.0)
+    after = [
+        msgspec.structs.replace(own, op="triton_poi_fused_mul_0"),
+        msgspec.structs.replace(library, op="my::squash"),
+    ]
+    cause = reasons(judged([], after), "cause")
+    assert cause == ["2 new kernels, by my::squash: triton_poi_fused_mul_0, squash_kernel (+10.0 us)"]
 
 
 def test_kernel_on_a_second_stream_is_said() -> None:

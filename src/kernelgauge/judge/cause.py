@@ -268,7 +268,8 @@ def _described(change: _Change) -> _Change:
     sizes = map(_sizes, before, after) if before and [each.op for each in before] == ops else ()
     kinds = {each.identity.kind for each in before}
     whats = {each.what for each in change.parts}
-    new_ops = Counter(ops) - Counter(each.op for each in before)
+    # A generated kernel is its own op: that says nothing more.
+    new_ops = Counter(each.op for each in after if each.op != each.identity.name) - Counter(each.op for each in before)
     other = e.OtherKernels(
         what=(whole.what if len(whats) == 1 else What.REPLACED).value,
         before=_names(before),
