@@ -220,7 +220,7 @@ def unjudged_text(results: Sequence[Results]) -> str:
     kinds = Counter(map(_kind_of_doubt, unjudged))
     first = next(each for each in unjudged if _kind_of_doubt(each) == kinds.most_common(1)[0][0])
     why = [line.text for line in reasons(first)] or [headline(first)]
-    return f"{len(unjudged)} of {counted(len(times), 'time')} not judged: {why[0]}"
+    return f"{len(unjudged)} of {counted(len(times), 'time')} not judged: {printable(why[0])}"
 
 
 def _kind_of_doubt(verdict: Verdict) -> tuple[object, ...]:

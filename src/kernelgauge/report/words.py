@@ -101,7 +101,7 @@ def only(verdict: Verdict, kind: type[e.Reason]) -> Verdict:
 def said(verdict: Verdict) -> str:
     """Return the headline of a verdict and its first cause, in one line."""
     cause = next((line.text for line in reasons(verdict) if line.label in ("cause", "why")), "")
-    return " ".join((f"{headline(verdict)}; {cause}" if cause else headline(verdict)).split())
+    return printable(" ".join((f"{headline(verdict)}; {cause}" if cause else headline(verdict)).split()))
 
 
 def with_words(results: Results) -> Results:
@@ -144,7 +144,7 @@ def _structure(it: e.StructureCompared, verdict: Verdict, name: str) -> str:
 
 
 def _time(it: e.TimeCompared, verdict: Verdict, name: str) -> str:
-    if (change := verdict.change) is None or verdict.before_us is None:  # a file that nobody wrote
+    if (change := verdict.change) is None or None in (verdict.before_us, verdict.after_us):  # no run leaves that
         return verdict.subject
     times, doubt = f"{verdict.subject} {verdict.before_us:.1f} -> {verdict.after_us:.1f} us", it.doubt
     if verdict.status is Status.NOT_JUDGED and doubt is not None:
@@ -161,7 +161,7 @@ def _time(it: e.TimeCompared, verdict: Verdict, name: str) -> str:
 
 def _doubted_time(it: e.TimeDoubted, verdict: Verdict, name: str) -> str:
     why = _text(it.doubt, name) if isinstance(it.doubt, e.Unclear) else f"that of {name} cannot be"
-    return f"{verdict.subject} {verdict.after_us:.1f} us, not judged: {why}"
+    return f"{verdict.subject} {verdict.after_us or 0.0:.1f} us, not judged: {why}"
 
 
 def _ratio(it: e.RatioCompared, verdict: Verdict, _: str) -> str:
