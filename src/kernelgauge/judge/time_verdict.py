@@ -48,7 +48,7 @@ def judge_time(
         return not_measured(timer, run)
     entry, likeness = baseline.entry_like(run.kernels)
     is_other_choice = likeness is Likeness.OTHER_CHOICE
-    if is_other_choice and timer is Timer.DEVICE:  # only a choice slower than all known ones is a conclusion
+    if is_other_choice and timer is Timer.DEVICE:  # only a choice slower than all known ones is a finding
         entry = max(baseline.entries, key=lambda each: each.device_time_us)
     gemm = gemm_kernel(run.controls)
     before = baseline.times(timer, entry, gemm=gemm)
