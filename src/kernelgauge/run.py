@@ -248,7 +248,8 @@ def common_path(paths: Sequence[str]) -> str:
     if len({len(each) for each in parts}) > 1 or (len(names) > 1 and any("{" in path for path in names)):
         return ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
     common: list[str] = []
-    for each in map(list, map(dict.fromkeys, zip(*parts, strict=True))):
+    for place in zip(*parts, strict=True):
+        each = list(dict.fromkeys(place))
         is_any = len(each) > _MOST_NAMES or each[0].isdecimal()
         common.append(each[0] if len(each) == 1 else "*" if is_any else f"{{{','.join(each)}}}")
     return ".".join(common)

@@ -482,9 +482,7 @@ class Biased(nn.Module):
         ("y = x.sin()", "y = x.sin()"),
     ],
 )
-def test_first_line_of_a_function_has_its_name_unless_all_its_code_is_there(
-    tmp_path: Path, text: str, code: str
-) -> None:
+def test_first_line_of_a_function_has_its_name_unless_code_is_whole(tmp_path: Path, text: str, code: str) -> None:
     (file := tmp_path / "model.py").write_text(f"{text}\n")
     assert source_line(str(file), 1).code == code
 

@@ -190,6 +190,16 @@ def pytest_kernelgauge_workloads():
 """
 
 
+def test_collection_without_tests_of_a_gpu_loads_no_torch(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(ONE + SHOW_MODULES)
+    pytester.makepyfile("def test_it(workload): pass")
+    result = pytester.runpytest_subprocess("-p", "kernelgauge.plugin", "-q", "--collect-only")
+    assert result.ret == pytest.ExitCode.OK
+    (loaded,) = (line.split() for line in result.outlines if line.startswith("loaded: "))
+    assert "kernelgauge.plugin.suites" in loaded
+    assert "torch" not in loaded
+
+
 def test_suite_below_is_found_while_collecting(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = pytester.mkpydir("perf")
     (folder / "conftest.py").write_text(ONE)

@@ -89,6 +89,11 @@ def test_evidence_of_a_review_has_words(kind: type) -> None:
         assert [line.text for line in words.review_lines([one])] == [words.doubt_text(one)]
 
 
+@pytest.mark.parametrize(("count", "text"), [("1", "1 launch"), ("2", "2 launches")])
+def test_launches_of_a_new_workload_are_counted(count: str, text: str) -> None:
+    assert words.review_lines([e.FileNote("launches", after=count)]) == [("counts", text)]
+
+
 def test_no_class_of_evidence_is_left_out() -> None:
     known = {e.Conclusion, e.Reason, e.Doubt, *CONCLUSIONS, *REASONS, *OF_REVIEWS}
     found = {each for each in vars(e).values() if isinstance(each, type) and issubclass(each, e.Evidence)}

@@ -25,11 +25,11 @@ def draw(arguments: Sequence[str], *, processes: int, progress: Callable[[str], 
 
     Raises `MeasurementError` if one of them fails: what is left would not be a fair sample.
     """
-    drawn: list[Results] = []
+    measured: list[Results] = []
     for number in range(1, processes + 1):
         progress(f"process {number} of {processes}")
-        drawn.append(run_process(arguments, progress))
-    return drawn
+        measured.append(run_process(arguments, progress))
+    return measured
 
 
 def compile_caches(folder: str) -> dict[str, str]:

@@ -33,9 +33,7 @@ def add_commands(commands: Commands) -> None:
     add("base", metavar="BASE", help="a revision of git, for example main or HEAD~1")
     add("head", metavar="HEAD", nargs="?", help="another one (default: the working tree as it is)")
     add("-k", dest="expression", metavar="EXPRESSION", help="as in pytest, for example 'mlp and not eager'")
-    # Called in another folder. Links stay: one is what a venv is.
-    program = lambda name: os.path.abspath(shutil.which(name) or name)  # noqa: E731
-    add("--base-python", type=program, default=sys.executable, metavar="PATH", help="the interpreter for BASE")
+    add("--base-python", type=_program, default=sys.executable, metavar="PATH", help="the interpreter for BASE")
     packages = "install this package for BASE alone, without what it depends on; several times for several packages"
     add("--with", dest="packages", action="append", default=[], metavar="PACKAGE==VERSION", help=packages)
 
@@ -76,6 +74,11 @@ def _at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], flo
         return value
 
     return number
+
+
+def _program(name: str) -> str:
+    """Return the absolute path of a program, since it runs in another folder. Links stay: a venv's interpreter is one."""
+    return os.path.abspath(shutil.which(name) or name)
 
 
 def _run(command: str, options: argparse.Namespace) -> Exit:

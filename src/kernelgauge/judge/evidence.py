@@ -35,7 +35,7 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A field of the machine or its software, on both sides. None: it has none."""
+    """A field of the machine or its software, before and after. None where it is absent."""
 
     name: str
     before: str | None
@@ -96,7 +96,7 @@ class Mismatch(Reason, frozen=True):
 
     Attributes:
         source: where the expectation was seen.
-        launches: what each launch shows; and what was expected, where that differs ("": nothing). None: as declared.
+        launches: the name or kind of each launch, and the expected one; None if it is as declared, "" if none was expected.
     """
 
     what: str
@@ -118,7 +118,7 @@ class OtherKernels(Change, frozen=True):
         author: who made the new ones: "inductor", "liger", ...
         kind: of all that were there; empty if they are of several kinds.
         layers, places: in how many they are.
-        dtypes: that each side works in; sizes: of tensors that differ; ops: that launched what is new.
+        dtypes: of each side; sizes: of the tensors that differ; ops: the new ones, which launched these kernels.
     """
 
     what: str
@@ -259,7 +259,7 @@ class NoHostReference(Doubt, frozen=True):  # nobody measured how fast the host 
 
 
 class Noise(Doubt, frozen=True):
-    """What hides a slowdown of the size that is asked for: "replicates", "processes", or the "gpu" itself."""
+    """The noise that hides a slowdown of the requested size: of "replicates", of "processes", or of the "gpu" itself."""
 
     of: Literal["replicates", "processes", "gpu"]
     sensitivity: float
@@ -292,7 +292,7 @@ class TimeCompared(Conclusion, frozen=True):
 
 
 class TimeDoubted(Conclusion, frozen=True):
-    """A time that is not compared: the autotuner's choice is new, or what is stored cannot be."""
+    """A time that is not compared: the autotuner's choice is new, or the stored time is impossible."""
 
     doubt: AnyDoubt
 
@@ -379,7 +379,7 @@ class NotMeasured(Conclusion, frozen=True):  # A time is missing. `side`: of whi
     side: str = ""
 
 
-class NoBaseline(Conclusion, frozen=True):  # there is no baseline. `is_partial`: there is one, without this time
+class NoBaseline(Conclusion, frozen=True):  # no baseline. `is_partial`: the baseline lacks this time
     is_partial: bool = False
 
 
@@ -411,17 +411,17 @@ class BaselineFile(Reason, frozen=True):  # where the baseline is, and what has 
 class Step(str, Enum):
     """What to do next."""
 
-    COMMAND = "run the command"
-    ACCEPT = "accept it, if it is intended"
-    RECORD = "record a baseline"
-    REPLACE = "replace what is stored"
-    REPLICATES = "measure more replicates"
-    CALIBRATE = "record more processes"
-    SAME_LAUNCHES = "make each call launch the same"
-    LOOK_AT_GPU = "look whether the GPU is throttled or shared"
-    AGAIN = "run it again on a quiet machine"
-    MEND = "mend or declare what fails"
-    TOLERATE = "allow a larger error"
+    COMMAND = "command"  # another one: it is given
+    ACCEPT = "accept"
+    RECORD = "record"
+    REPLACE = "replace"  # the stored time
+    REPLICATES = "replicates"  # measure more of them
+    CALIBRATE = "calibrate"
+    SAME_LAUNCHES = "same-launches"  # make each call launch the same
+    LOOK_AT_GPU = "look-at-gpu"  # is it throttled, or shared?
+    AGAIN = "again"  # on a quiet machine
+    MEND = "mend"  # or declare what fails
+    TOLERATE = "tolerate"  # a larger error
 
 
 class Next(Reason, frozen=True):  # what to do about it. `command`: for that; `measure`: a command to run before it

@@ -57,7 +57,7 @@ class Verdict:
     after_us: float | None = None
     change: RelativeChange | None = None
     against: str = ""  # what it is compared with; empty: the baseline
-    said: tuple[str, ...] = ()  # in words, for who reads the file; kernelgauge does not
+    said: tuple[str, ...] = ()  # the words, for readers of the file; kernelgauge ignores them
 
     @property
     def is_by_baseline(self) -> bool:

@@ -142,17 +142,14 @@ class Suites:
 
     # -- which tests run --------------------------------------------------------------------------------------------
 
-    def _needs_gpu(self, item: pytest.Item) -> bool:  # asked first: without such tests nobody waits for torch
-        has_none = (workload := workload_of(item)) is not None and isinstance(workload.on_cpu, str)
-        return bool(workload and item.get_closest_marker("gpu")) or (has_none and not self.options.strict)
-
     def select(self, items: Sequence[pytest.Item]) -> list[pytest.Item]:
         """Return the tests of this run: those of each workload together, as these are declared, and all others behind them.
 
         Workloads are measured in the order of their tests, and what a GPU did before shows in a time (docs/measuring.md).
         A CPU runs none that needs a GPU. With ``--perf-strict`` a workload that cannot run there is selected, and fails.
         """
-        selected = [item for item in items if not (self._needs_gpu(item) and self.options.is_on_cpu)]
+        # `is_on_cpu` comes second, since it imports torch.
+        selected = [item for item in items if not (_needs_gpu(item, self.options) and self.options.is_on_cpu)]
         if self.options.calibrating:
             selected = [item for item in selected if _calibrates(item)]
         # Every machine and every worker divides the suite alike; the first one runs all other tests.
@@ -207,6 +204,13 @@ def group_of(workload: Workload) -> str:
 
 def is_of_ratios(test: pytest.Item | pytest.Metafunc) -> bool:
     return "kernelgauge_ratio" in getattr(test, "fixturenames", ())
+
+
+def _needs_gpu(item: pytest.Item, options: Options) -> bool:
+    workload = workload_of(item)
+    if workload is None:
+        return False
+    return item.get_closest_marker("gpu") is not None or (isinstance(workload.on_cpu, str) and not options.strict)
 
 
 def _calibrates(item: pytest.Item) -> bool:

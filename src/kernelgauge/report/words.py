@@ -105,7 +105,7 @@ def said(verdict: Verdict) -> str:
 
 
 def with_words(results: Results) -> Results:
-    """Return the results with what each verdict says: for who reads the file without kernelgauge."""
+    """Return the results with the words of each verdict, for readers of the file."""
 
     def told(verdict: Verdict) -> Verdict:
         return replace(verdict, said=tuple(in_full(verdict).split("\n")))
@@ -317,8 +317,8 @@ _FILE_NOTES = {
     "undeclared": "the suite no longer declares it: git rm its baseline, if that is meant",
     "suite": "suite {before} -> {after}",
     "fewer processes": "processes that it knows {before} -> {after} (kernelgauge calibrate records more)",
-    "processes": "{after} processes",
-    "launches": "{after} launches",
+    "processes": "{after} process{plural}",
+    "launches": "{after} launch{plural}",
 }
 _RUN_DOUBTS = {
     "cut short": "the run was cut short",
@@ -370,7 +370,9 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], Callable[[Any, str], str]
     e.MeasuredTime: ("time", lambda it, _: f"{it.label} {it.us:.1f} us"),
     e.FileNote: (
         lambda it: "counts" if it.what == "launches" else "file",
-        lambda it, _: _FILE_NOTES[it.what].format(before=it.before, after=it.after),
+        lambda it, _: _FILE_NOTES[it.what].format(
+            before=it.before, after=it.after, plural="" if it.after == "1" else "es"
+        ),
     ),
     e.RunDoubt: ("refused", lambda it, _: _RUN_DOUBTS[it.what].format(text=it.text, other=it.other)),
     e.ImpossibleTime: ("refused", lambda it, name: f"{it.label} cannot be: {_text(it.why, name)}"),

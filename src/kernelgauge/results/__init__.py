@@ -154,7 +154,7 @@ _SEQUENCES = ("ops", "launch_apis", "origins")  # of a run, beside its kernels
 
 
 def encode_results(results: Results, *, indent: int = 1) -> bytes:
-    """Return JSON, with 0 in one line. What is alike in a run or a baseline is one row: a loop has few kinds of launches."""
+    """Return JSON, in one line if `indent` is 0. Equal launches, ops and origins are one row each."""
     data = msgspec.to_builtins(results)
     for workload in data["workloads"]:
         if (run := workload["run"]) is not None:
@@ -185,8 +185,9 @@ def _unfold(data: Any) -> Any:
 def decode_results(content: bytes, *, where: str) -> Results:
     """Parse results. Raises `ResultsError` for anything else."""
     try:
-        msgspec.json.decode(content, type=_Header)
-        results = msgspec.convert(_unfold(msgspec.json.decode(content)), type=Results)
+        data = msgspec.json.decode(content)
+        msgspec.convert(data, type=_Header)  # before its version is known, nothing else is
+        results = msgspec.convert(_unfold(data), type=Results)
         _refuse_contradictions(results)
         return results
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
