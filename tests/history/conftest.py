@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -28,28 +27,15 @@ class History:
         self.call = call
         self.root = root / "history"
         self.location = str(self.root)
-        self._reports = root / "reports"
 
-    def save(self, *results: Results) -> list[str]:
-        """Write each as a run does. Return the folders."""
-        folders = [self._reports / uuid4().hex for _ in results]
-        for folder, each in zip(folders, results, strict=True):
-            folder.mkdir(parents=True)
-            (folder / "results.json").write_bytes(encode_results(each))
-        return list(map(str, folders))
-
-    def add(self, *results: Results | str) -> tuple[int, str, str]:
-        """Add results, or what lies at a path."""
-        paths = [each if isinstance(each, str) else self.save(each)[0] for each in results]
-        return self.call("add", *paths, "--to", self.location)
+    def add(self, *several: Results) -> None:
+        """Write each as `cp` or `kernelgauge publish` does."""
+        for each in several:
+            with fsspec.open(f"{self.location}/{uuid4().hex}/results.json", "wb", auto_mkdir=True) as file:
+                file.write(encode_results(each))
 
     def show(self, *arguments: str) -> tuple[int, str, str]:
-        return self.call("show", self.location, *arguments)
-
-    def entries(self) -> dict[str, Any]:
-        """Return the content of each file by key. Hidden files are temporary."""
-        found = [path for path in sorted(self.root.rglob("*.json")) if not path.name.startswith(".")]
-        return {path.relative_to(self.root).as_posix(): json.loads(path.read_bytes()) for path in found}
+        return self.call(self.location, *arguments)
 
 
 @pytest.fixture
@@ -67,7 +53,6 @@ def any_history(request: pytest.FixtureRequest, history: History) -> Iterator[Hi
     fsspec.filesystem("memory").store.clear()
 
 
-ROOT = Path(__file__).parents[2]
 FIRST = datetime(2026, 1, 5, 2, 30, tzinfo=timezone.utc)
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import msgspec
 import pytest
 
 from kernelgauge.judge.verdict import Status
-from kernelgauge.results import encode_results
 from tests.builders import ELSEWHERE, H200, HERE, fingerprint, mlp_kernels, run
-from tests.history.conftest import ROOT, History, night, timed, year
+from tests.history.conftest import History, night, timed, year
 from tests.report.pages import Parsed
 from tests.test_results import HOSTILE, hostile, results, verdict, workload
 
@@ -77,15 +77,6 @@ def test_pattern_is_a_part_of_an_id(history: History) -> None:
         assert [name for _, name in rows(history.show(*patterns)[1])] == expected
 
 
-def test_folder_of_a_month_is_a_history(history: History) -> None:
-    for number in (40, 3, 7):
-        history.add(night(number, timed()))
-    history.location = str(history.root / "2026" / "01")
-    assert "2 runs, 2026-01-08 to 2026-01-12" in history.show("mlp")[1]
-    code, out, _ = history.show("norm")
-    assert (code, out) == (1, "no workload to show\n")
-
-
 def test_kinds_of_machine_are_apart(history: History) -> None:
     machines = (H200, fingerprint(power_limit_watts=500.0), fingerprint(mig=True), fingerprint(sm_count=None))
     for number, machine in enumerate(machines):
@@ -101,7 +92,7 @@ def test_kinds_of_machine_are_apart(history: History) -> None:
 def test_cpu_is_named_by_its_host(history: History) -> None:
     cpu = fingerprint(device="AMD EPYC", arch="cpu", sm_count=None, power_limit_watts=None, mig=None, driver=None)
     for host in ("one", "other"):
-        assert "-cpu-" in history.add(night(0, timed(gpu=None, machine=cpu), gpu=None, host=host))[1]
+        history.add(night(0, timed(gpu=None, machine=cpu), gpu=None, host=host))
     out = history.show("mlp")[1]
     assert "AMD EPYC, cpu, CPU time" in out
     assert re.findall(r"  host \w+: 1 run", out) == ["  host one: 1 run", "  host other: 1 run"]
@@ -132,11 +123,8 @@ def test_page_is_self_contained(history: History, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_names_are_escaped(history: History, tmp_path: Path, text: str) -> None:
     for day, name in (("20", text), ("21", f"{text}x")):
-        (folder,) = history.save(hostile(name, Status.REGRESSED))
-        told = json.loads(encode_results(hostile(name, Status.REGRESSED)))
-        told |= {"started_at": f"2026-11-{day}T19:10:12+00:00", "commit": text}
-        Path(folder, "results.json").write_text(json.dumps(told))
-        assert history.add(folder)[0] == 0
+        changes = {"started_at": f"2026-11-{day}T19:10:12+00:00", "commit": text}
+        history.add(msgspec.structs.replace(hostile(name, Status.REGRESSED), **changes))
     code, out, _ = history.show("*", "--html", str(tmp_path / "x.html"))
     assert (code, not_shown(out)) == (0, [])
     assert all(line.isprintable() and not line.startswith("::") for line in out.split("\n"))
@@ -158,13 +146,13 @@ def test_invalid_times_are_not_shown(history: History) -> None:
     spoiled = workload(verdict(Status.INVALID, headline="throttled"), run=run(device=(999.0,)))
     nothing = results(workload(verdict(Status.INVALID), run=None), fingerprint=None, gpu=None)
     history.add(night(0, timed()), night(1, spoiled))
-    assert "-unknown-" in history.add(nothing)[1]
+    history.add(nothing)
     out = history.show("mlp")[1]
     assert ("1 run," in out, not_shown(out)) == (True, [])
 
 
 def test_foreign_files_are_named_then_counted(history: History) -> None:
-    key = history.add(night(0, timed()))[1].removeprefix("added: ").strip()
+    history.add(night(0, timed()))
     forge(history, schema_version=9)
     for name in (".hidden", "notes.txt", "copy [1].json", *(f"{number:02}\x1b.json" for number in range(14))):
         (history.root / name).write_text("{}")
@@ -174,14 +162,15 @@ def test_foreign_files_are_named_then_counted(history: History) -> None:
     assert out.splitlines()[-1] == "and 3 more"
     for path in history.root.glob("*.json"):
         path.unlink()
-    assert [each.split()[0] for each in not_shown(history.show()[1])] == [f"{key}:"]
+    assert ["results.json: " in each for each in not_shown(history.show()[1])] == [True]
 
 
 def forge(history: History, time: dict[str, Any] | None = None, **changes: Any) -> None:
     """Change the one file."""
-    ((key, told),) = history.entries().items()
+    (file,) = history.root.rglob("results.json")
+    told = json.loads(file.read_bytes())
     told["workloads"][0]["run"]["samples"]["device_time"].update(time or {})
-    (history.root / key).write_text(json.dumps(told | changes))
+    file.write_text(json.dumps(told | changes))
 
 
 @pytest.mark.parametrize("us", [-1.0, 0.0009, 1.1e12])
@@ -205,16 +194,9 @@ def test_invalid_timestamp_is_named(history: History) -> None:
     assert ": invalid timestamp" in history.show()[1].replace("\n    ", " ")
 
 
-def test_folder_of_results_is_a_history(history: History) -> None:
-    folders = history.save(night(0, timed()), night(1, timed()))
-    history.location = str(Path(folders[0]).parent)
-    assert "2 runs, 2026-01-05 to 2026-01-06" in history.show("mlp")[1]
-
-
 def test_missing_history_is_an_error(history: History) -> None:
     code, out, err = history.show()
-    assert (code, out, "there is no file of a history" in err) == (2, "", True)
-    assert "kernelgauge history add RESULTS --to HISTORY" in err
+    assert (code, out, "there is no results.json of a run" in err) == (2, "", True)
 
 
 def test_object_that_stands_for_a_folder_is_not_a_file(history: History) -> None:
@@ -225,13 +207,3 @@ def test_object_that_stands_for_a_folder_is_not_a_file(history: History) -> None
     out = history.show()[1]
     store.clear()
     assert (rows(out), not_shown(out)) == ([("205.0", "a")], [])
-
-
-def test_query_of_the_documentation_reads_files(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    duckdb = pytest.importorskip("duckdb")
-    history.add(night(0, timed(name="a"), timed(206.0, name="b")))
-    query = (ROOT / "docs" / "history.md").read_text().split("```sql\n")[1].split("```")[0]
-    monkeypatch.chdir(history.root.parent)
-    with duckdb.connect() as connection:
-        found = connection.execute(f"SELECT gpu, workload, us FROM ({query})").fetchall()
-    assert found == [(HERE, "a", 205.0), (HERE, "b", 206.0)]

@@ -231,21 +231,3 @@ def test_unwritable_step_summary_is_a_warning(project: Project, step: Path, monk
     result = project.run()
     assert result.ret == pytest.ExitCode.OK
     assert "warning: GITHUB_STEP_SUMMARY was not written: " in result.stdout.str()
-
-
-def test_history_gets_a_file_for_each_run(project: Project) -> None:
-    project.record("--perf-history=nights")
-    (first,) = project.root.glob("nights/**/*.json")
-    project.tell(told(gelu_us=5.5))
-    result = project.run("--perf-history=nights")
-    (second,) = set(project.root.glob("nights/**/*.json")) - {first}
-    assert "REGRESSED" in second.read_text()
-    result.stdout.fnmatch_lines([f"history: */nights/{second.relative_to(project.root / 'nights')}"])
-    (project.root / "file").write_text("a file")
-    project.tell(told())
-    result = project.run("--perf-history=file")
-    assert result.ret == project.results().exit_status == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines([f"add it later: kernelgauge history add */reports/latest --to {project.root}/file"])
-    result = project.run("--perf-history=https://nights")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*invalid location*"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.cli import Exit, main
-from tests.plugin.inner_project import ID, IDS, Project, told, two_modules
+from tests.plugin.inner_project import ID, IDS, Project, told
 
 LINEAR, CONV = "linear-eager-bf16-4x8", "conv-eager-bf16-4x8"
 
@@ -101,28 +101,12 @@ def test_mark_chooses_workloads_by_field(project: Project, mark: str, chosen: li
     assert project.measured() == []
 
 
-def test_shards_divide_the_suite(project: Project) -> None:
-    project.tell(*two_modules())
-    project.write("test_more.py", "import pytest\n@pytest.mark.parametrize('n', range(9))\ndef test_more(n): pass\n")
-    parts, others = [], []
-    for index in (1, 2):
-        project.run(f"--perf-shard={index}/2")
-        parts.append([each.id for each in project.results().workloads])
-        others.append([case.parameters for case in project.cases() if case.name == "test_more"])
-    assert parts == [IDS[2:], IDS[:2]]
-    assert others == [[str(n) for n in range(9)], []]  # the first machine runs what is no workload's
-    project.tell(told())
-    project.run("--perf-shard=2/2")
-    assert project.results().workloads == ()  # a part that is empty says that it is there
-    assert project.results().declared == {"perf": (ID,)}
-
-
 NOTHING = [
     "--fixtures",
     "--fixtures-per-test",
     "--setup-plan",
     "--setup-only",
-    "--collect-only --perf-shard=2/2",
+    "--collect-only",
     "-k nothing",
     "-k mlp~and",
 ]
@@ -350,14 +334,12 @@ def test_exit_code_1_is_documented_for_every_command(capsys):
     commands = set(re.findall(r"(?m)^    ([a-z]+)(?: |$)", capsys.readouterr().out))
     documented = {each.split()[0] for cell in table("commands.md", "130 |") for each in re.findall("`([^`]+)`", cell)}
     assert commands == documented
-    assert "merge" in commands
+    assert "compare" in commands
 
 
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["--perf-shard", "3/2"], 4),
-        (["--perf-shard", "half"], 4),
         (["--perf-device", "abacus"], 4),
         (["-o", "kernelgauge_replicates=1"], 4),
         (["-o", "kernelgauge_replicates=many"], 4),

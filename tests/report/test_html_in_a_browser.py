@@ -16,7 +16,8 @@ import pytest
 
 from kernelgauge.report.html import html
 from kernelgauge.report.trend import trend_html
-from kernelgauge.results.history import add_to_history, read_nights
+from kernelgauge.results import encode_results
+from kernelgauge.results.history import read_nights
 from tests.history.conftest import year
 
 from .pages import HOSTILE, everything, regressed, results, several, workload
@@ -127,8 +128,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trend(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("history")
-    for one in year(nights=10):
-        add_to_history(one, str(folder))
+    for number, one in enumerate(year(nights=10)):
+        (folder / f"{number}.json").write_bytes(encode_results(one))
     path = folder / "trend.html"
     path.write_text(trend_html(*read_nights(str(folder))))
     return path

@@ -104,10 +104,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--perf-update", nargs="?", const="yes", choices=("yes", "force"), help=update)
     strict = "for nightly jobs: no baseline, an inconclusive time or a skipped variant is a failure"
     add("--perf-strict", action="store_true", help=strict)
-    shard = "run part I of N of the suite, on one of N machines; kernelgauge merge joins their results"
-    add("--perf-shard", metavar="I/N", help=shard)
-    history = "add the results to a history: a folder, or a URL that fsspec knows (s3://...)"
-    add("--perf-history", metavar="DIR", help=history)
     add("--perf-seed", type=int, metavar="N", help="seed of the random input that numerics are compared on")
     add("--perf-calibrate", metavar="DIR", help="a process of kernelgauge calibrate: measure into DIR only")
     for name, kind, default, what in (

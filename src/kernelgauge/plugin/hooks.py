@@ -117,7 +117,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
                 prepare_worker(ours)
             ours.prepare()
-            ours.artifacts.empty()
+            if not ours.options.worker:
+                ours.artifacts.empty()
 
 
 # -- how they end -----------------------------------------------------------------------------------------------------

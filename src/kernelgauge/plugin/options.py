@@ -30,14 +30,12 @@ class Options:
     Attributes:
         root: of the project.
         calibrating: a process of `kernelgauge calibrate`: it measures, compares nothing and writes to `reports`.
-        history: where to add the results: a folder, or a URL.
         replicates: of each timer; None: as many as it takes.
         seed: of the random input that numerics are compared on; None: a new one for each test.
         arguments: all of pytest's, as they were given.
         measuring_arguments: those that a proposed command must repeat to measure the same.
-        share: the part of the suite that this run measures, and of how many: (2, 4) is the second of four. None: all.
         worker: of pytest-xdist; empty: the only process. `neighbours`: how many workers there are beside it.
-        worker_share: the part of that share which this worker measures.
+        share: the part of the suite that this worker measures, and of how many: (2, 4) is the second of four. None: all.
     """
 
     root: Path
@@ -46,7 +44,6 @@ class Options:
     device: DeviceChoice = "auto"
     update: bool = False
     calibrating: bool = False
-    history: str | None = None
     strict: bool = False
     deterministic: bool = False
     replicates: int | None = None
@@ -56,9 +53,8 @@ class Options:
     invoked_from: Path = Path()
     arguments: tuple[str, ...] = ()
     measuring_arguments: tuple[str, ...] = ()
-    share: tuple[int, int] | None = None
     worker: str = ""
-    worker_share: tuple[int, int] | None = None
+    share: tuple[int, int] | None = None
     neighbours: int = 0
 
     @cached_property
@@ -79,7 +75,7 @@ class Options:
 def options_of(config: pytest.Config) -> Options:
     """Read the options. Raises `pytest.UsageError` for a wrong one, and for what does not go together."""
     root, here, ask = config.rootpath, config.invocation_params.dir, config.getoption
-    calibration, update, history = ask("--perf-calibrate"), ask("--perf-update"), ask("--perf-history")
+    calibration, update = ask("--perf-calibrate"), ask("--perf-update")
     if update == "yes" and os.environ.get("CI"):
         refused = KernelgaugeError(
             "--perf-update is refused under CI: a job that accepts its own result gates nothing",
@@ -88,7 +84,7 @@ def options_of(config: pytest.Config) -> Options:
         )
         raise pytest.UsageError(str(refused))
     worker: dict[str, Any] = getattr(config, "workerinput", {})
-    device, shard, full_matrix = ask("--perf-device"), ask("--perf-shard"), ask("--perf-matrix") == "full"
+    device, full_matrix = ask("--perf-device"), ask("--perf-matrix") == "full"
     overridden = [each for each in ask("override_ini") or () if each.startswith(_INI)]
     return Options(
         root=root,
@@ -97,7 +93,6 @@ def options_of(config: pytest.Config) -> Options:
         device=device or _parsed(f"{_INI}device", config.getini(f"{_INI}device"), _device, "auto, cuda or cpu"),
         update=update is not None,
         calibrating=calibration is not None,
-        history=str(here / history) if history and "://" not in history else history,
         strict=ask("--perf-strict") or config.getini(f"{_INI}strict"),
         deterministic=config.getini(f"{_INI}deterministic"),
         replicates=_parsed(f"{_INI}replicates", config.getini(f"{_INI}replicates"), _replicates, "2 or more"),
@@ -112,9 +107,8 @@ def options_of(config: pytest.Config) -> Options:
             *(("--perf-device", device) if device else ()),
             *(part for each in overridden if not each.startswith(f"{_INI}reports") for part in ("-o", each)),
         ),
-        share=_parsed("--perf-shard", shard, _share, "I/N, for example 2/4") if shard else None,
         worker=worker.get("workerid", ""),
-        worker_share=worker.get(f"{_INI}share"),
+        share=worker.get(f"{_INI}share"),
         neighbours=worker.get("workercount", 1) - 1,
     )
 
@@ -136,13 +130,6 @@ def _replicates(text: str) -> int | None:
     if text and int(text) < 2:
         raise ValueError("of one replicate no noise is known")
     return int(text) if text else None
-
-
-def _share(text: str) -> tuple[int, int]:
-    index, count = map(int, text.split("/"))
-    if not 1 <= index <= count:
-        raise ValueError(text)
-    return index, count
 
 
 def _fraction(line: str) -> tuple[Timer, float]:

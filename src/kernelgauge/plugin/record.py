@@ -54,8 +54,7 @@ class Recorder:
             self._fail(str(error))
             return
         status = self._pytest.exitstatus = results.exit_status  # a worker's part may be lost
-        # A part of a suite says that it is there, even if it is empty.
-        has_results = bool(results.workloads or (self._options.share and results.declared))
+        has_results = bool(results.workloads)
         is_unused = status == pytest.ExitCode.USAGE_ERROR or not (results.declared or controller)
         if not has_results and (is_unused or not (self._options.update or results.was_cut_short)):
             return
@@ -113,11 +112,9 @@ class Recorder:
         if is_saved:
             shutil.rmtree(artifacts.workers, ignore_errors=True)
         elif artifacts.workers.exists():
-            self._fail(f"the workers' parts stay until the next run: kernelgauge merge {artifacts.workers} --to DIR")
+            self._fail(f"the workers' results stay until the next run: kernelgauge report {artifacts.workers} --print")
         if not self._options.calibrating:  # that measures only, and many times
             self._save_reports(results)
-        if self._options.history is not None:
-            self._add_to_history(results, self._options.history)
 
     def _save(self, results: Results) -> bool:
         """Return whether the results could be written."""
@@ -144,17 +141,6 @@ class Recorder:
                         file.write(b"\n" + summary_markdown([results], limit_bytes=left).encode())
             except OSError as error:
                 self._warn(f"warning: GITHUB_STEP_SUMMARY was not written: {printable(str(error))}")
-
-    def _add_to_history(self, results: Results, location: str) -> None:
-        from ..results.history import add_to_history
-
-        try:
-            name = add_to_history(results, location)
-        except KernelgaugeError as error:  # the verdicts stand, but a nightly job must not lose its nights unnoticed
-            again = f"kernelgauge history add {self._session.artifacts.folder} --to {location}"
-            self._fail(f"{error}\nadd it later: {again}")
-            return
-        self._reporter.write_line(f"history: {printable(f'{location}/{name}')}")
 
     def _update(self, results: Results) -> None:
         if results.was_cut_short:
@@ -193,7 +179,7 @@ def keep_part(session: Session, config: pytest.Config) -> None:
     # A workload that was only measured to compare another one with is another worker's.
     tested = {test.workload for test in results.tests}
     workloads = tuple(workload for workload in results.workloads if workload.id in tested)
-    if workloads or session.options.share is not None:
+    if workloads:
         with refusing(config):
             part = msgspec.structs.replace(results, workloads=workloads)
             write_atomically(session.artifacts.results, encode_results(part))

@@ -33,7 +33,7 @@ from ..measure.nvml import digest_of, visible_gpus
 from ..measure.settings import Settings
 from ..report.words import CAUSES_WITH_CODE, brief
 from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, revision
-from ..results.files import GpuLock, folder_lock, open_location
+from ..results.files import GpuLock, folder_lock
 from ..run import Fingerprint, Run, Sample, Timer
 from ..workload import Workload
 from .options import Options
@@ -61,9 +61,7 @@ class Session:
         self.settings = Settings.of(options.replicates)
         self.suites = Suites(options)
         self.store = BaselineStore(options.baselines)
-        self.artifacts = Artifacts(options.reports / "latest")
-        if options.worker:
-            self.artifacts = self.artifacts.of_worker(options.worker)
+        self.artifacts = Artifacts(options.reports / "latest", options.worker)
         self.selected: list[Workload] = []  # this process has tests for them
         self.is_timed = False  # whether one of these tests judges or reads times
         self.tests: dict[str, list[TestResult]] = {}  # by pytest's id; two of one that failed after its call too
@@ -113,10 +111,8 @@ class Session:
     def prepare(self) -> None:
         """Find out before minutes of measuring whether the results can be written. Raises `StorageError`."""
         if not self.options.worker:
-            if self.options.history is not None:
-                open_location(self.options.history)
             self._folder_lock.hold(self.waiting)
-        self.artifacts.prepare()
+            self.artifacts.prepare()
         self._commit = revision(self.options.root)  # that of now: it may move while the suite runs
         if self.options.update:
             with self.store.locked():

@@ -152,8 +152,8 @@ class Suites:
         selected = [item for item in items if not (_needs_gpu(item, self.options) and self.options.is_on_cpu)]
         if self.options.calibrating:
             selected = [item for item in selected if _calibrates(item)]
-        # Every machine and every worker divides the suite alike; the first one runs all other tests.
-        for index, count in filter(None, (self.options.share, self.options.worker_share)):
+        if self.options.share is not None:  # every worker divides the suite alike; the first one runs all other tests
+            index, count = self.options.share
             groups = list(dict.fromkeys(map(group_of, sorted(workloads_of(selected), key=str))))[index - 1 :: count]
             selected = [
                 item

@@ -1,7 +1,7 @@
 """Under pytest-xdist: a worker for each GPU, a share of the suite for each worker, and one result of all workers.
 
-Imported only there. Each worker collects the whole suite and runs its share of it (`Suites.select`), as a machine does with
---perf-shard: that is what pytest-xdist calls ``--dist each``.
+Imported only there. Each worker collects the whole suite and runs its share of it (`Suites.select`): pytest-xdist calls that
+``--dist each``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import pytest
 from ..errors import KernelgaugeError, ResultsError
 from ..measure.nvml import VISIBLE, visible_gpus
 from ..results import NAME, Results, TestResult, read_results
-from ..results.merge import copy_traces, join, with_traces_in
 from .record import refusing
 from .session import Session
 
@@ -66,7 +65,7 @@ class Controller:
 
     def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
         self._collected += len(ids)
-        if self._session.artifacts.of_worker(node.gateway.id).folder.exists():  # it has workloads to measure
+        if (self._session.artifacts.workers / node.gateway.id).exists():  # it has workloads to measure
             with refusing(node.config):
                 self._session.artifacts.empty()
 
@@ -85,29 +84,43 @@ class Controller:
         """Return what all workers measured and judged as one. What a worker that died has left counts as far as it goes.
 
         The workers' parts stay: until what was made of them is written, they are all that there is.
-        A part that cannot be read fails the run. Raises `ResultsError` if the workers measured on GPUs of several models,
-        and `StorageError` if a trace cannot be copied.
+        A part that cannot be read fails the run. Raises `ResultsError` if the workers measured on GPUs of several models.
         """
-        own, folder = self._session.results(exit_status), self._session.artifacts.workers
+        own = self._session.results(exit_status)
         parts: list[Results] = []
         warnings = [f"a worker died in {test}: the rest of its share was not run" for test in self._session.tests]
-        for file in sorted(folder.glob(f"*/{NAME}")):
+        for file in sorted(self._session.artifacts.workers.glob(f"*/{NAME}")):
             try:
-                parts.append(with_traces_in(read_results(file), str(file.parent)))
+                parts.append(read_results(file))
             except ResultsError as error:
                 warnings.append(f"{file.parent.name}: {error.one_line}")
                 exit_status = exit_status or int(pytest.ExitCode.TESTS_FAILED)
         if not parts:
             return own
-        results = copy_traces(join(parts), self._session.artifacts.folder)
+        models = {part.fingerprint.device for part in parts if part.fingerprint is not None}
+        if len(models) > 1:
+            got = ", ".join(sorted(models))
+            what = "the workers measured on several models of GPU"
+            raise ResultsError(what, got=got, next_command=f"{VISIBLE}=0 pytest perf   (those of one model only)")
+        workloads = {each.id: each for part in parts for each in part.workloads}
+        declared = {suite: names for part in parts for suite, names in part.declared.items()}
+        gpus = {part.gpu for part in parts}
+        said = dict.fromkeys(warning for part in parts for warning in part.warnings)
         return msgspec.structs.replace(
-            results,
-            started_at=own.started_at,
-            seconds=own.seconds,
-            arguments=own.arguments,
+            own,
+            fingerprint=next((part.fingerprint for part in parts if part.fingerprint is not None), None),
+            gpu=gpus.pop() if len(gpus) == 1 else None,
+            not_watched="; ".join(dict.fromkeys(part.not_watched for part in parts if part.not_watched)),
+            workloads=tuple(workloads[name] for names in declared.values() for name in names if name in workloads),
+            tests=(
+                *(test for part in parts for test in part.tests if test.node not in self._session.tests),
+                *own.tests,
+            ),
+            warnings=(*own.warnings, *said, *warnings),
             exit_status=exit_status,
-            tests=(*(test for test in results.tests if test.node not in self._session.tests), *own.tests),
-            warnings=(*results.warnings, *warnings),
+            timers=tuple(dict.fromkeys(timer for part in parts for timer in part.timers)),
+            comparisons=max(part.comparisons for part in parts),
+            declared=declared,
         )
 
 
@@ -116,11 +129,11 @@ def prepare_worker(session: Session) -> None:
 
     Raises `KernelgaugeError` if the controller knew of no suite: this worker would share its GPU with the others.
     """
-    if session.options.worker_share is None:
+    if session.options.share is None:
         raise KernelgaugeError(
             "several workers found workloads that nobody had divided among them",
             got="a suite below the folders that pytest was given",
             expected="the suite's own folder",
             next_command="pytest perf -n 2   (name the folder whose conftest.py declares the workloads)",
         )
-    session.artifacts.folder.mkdir(parents=True, exist_ok=True)
+    session.artifacts.results.parent.mkdir(parents=True, exist_ok=True)

@@ -255,19 +255,16 @@ def read_results(path: Path) -> Results:
 class Artifacts:
     """The folder of a run's results, reports, traces and their tables.
 
-    `workers`: what the workers of pytest-xdist leave until it is brought together, in a folder like this one for each.
+    `workers` holds the results of each worker of pytest-xdist until the run ends. Their traces lie with all others.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, worker: str = "") -> None:
         self.folder = folder
-        self.results = folder / NAME
         self.markdown = folder / "report.md"
         self.html = folder / "report.html"
         self.traces = folder / "traces"
         self.workers = folder / "workers"
-
-    def of_worker(self, identifier: str) -> Artifacts:
-        return Artifacts(self.workers / identifier)
+        self.results = (self.workers / worker if worker else folder) / NAME
 
     def trace(self, workload: Workload) -> Path:
         return self.traces / f"{workload.id}.json.gz"

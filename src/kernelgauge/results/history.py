@@ -1,12 +1,7 @@
-"""Results of many runs as files, and the times of each workload over them.
-
-A history is a folder or a bucket with the results of each run, written once and never changed. The name of a file that is
-added has a digest of its content, so copying several histories into one place merges them.
-"""
+"""The times of each workload over the results of many runs, which lie in a folder or a bucket."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -19,51 +14,11 @@ import msgspec
 from ..errors import ResultsError, printable
 from ..judge.baseline import SOFTWARE_FIELDS
 from ..judge.verdict import Status, Verdict
-from ..run import Run, Timer, observe
-from . import Results, WorkloadResult, decode_results, encode_results
-from .files import open_location, put_files, store_errors
+from ..run import Timer, observe
+from . import Results, decode_results
+from .files import open_location, store_errors
 
 _FIRST_YEAR = 1970  # an invalid timestamp is year 1
-
-
-# -- adding -----------------------------------------------------------------------------------------------------------
-
-
-def add_to_history(results: Results, location: str) -> str:
-    """Add results to a folder or a URL of fsspec, as one file. Return its key, the path below the history.
-
-    The same results have the same key. In a folder, each file is whole at every moment. Any number of processes may add
-    at the same time.
-
-    Raises `ResultsError` for results without a workload, `StorageError` if the file cannot be written.
-    """
-    if not results.workloads:
-        raise ResultsError("there is nothing to add to a history", got="no workload", expected="a run of the suite")
-    if results.started.year < _FIRST_YEAR:
-        expected = "when the run started, as ISO 8601: 2026-11-23T02:17:00+00:00"
-        raise ResultsError("invalid timestamp", got=printable(results.started_at), expected=expected)
-    # Without what explains a night and no trend needs (ops, lines of code, the baseline), which is most of the file.
-    workloads: list[WorkloadResult] = []
-    for workload in results.workloads:
-        if (run := workload.run) is not None:
-            kernels = tuple(msgspec.structs.replace(each, inputs=()) for each in run.kernels)
-            own = (run.workload, run.fingerprint, kernels, run.counts, run.samples, run.gpu, run.host, run.controls)
-            run = Run(*own, conditions=run.conditions, incomplete=run.incomplete)
-        workloads.append(msgspec.structs.replace(workload, run=run, baseline=None))
-    kept = msgspec.structs.replace(results, workloads=tuple(workloads), tests=())
-    content = encode_results(kept, indent=0)
-    slug = re.sub(r"[^a-z0-9]", "", (results.gpu or "").lower())[:40]
-    machine = slug or ("cpu" if results.fingerprint is not None and results.fingerprint.arch == "cpu" else "unknown")
-    key = f"{results.started:%Y/%m/%Y%m%dT%H%M%SZ}-{machine}-{_digest(content)}.json"
-    put_files(location, [(key, content)])
-    return key
-
-
-def _digest(content: bytes) -> str:
-    return sha256(content).hexdigest()[:16]
-
-
-# -- reading ----------------------------------------------------------------------------------------------------------
 
 
 class Night(NamedTuple):
@@ -109,7 +64,7 @@ def read_nights(
         paths = [path for path in store.find(base) if path.endswith(".json")]
         if not paths:
             raise FileNotFoundError(
-                "there is no file of a history: kernelgauge history add RESULTS --to HISTORY adds one"
+                "there is no results.json of a run: copy one of each night there, under its own name"
             )
         contents = store.cat(paths, on_error="return")  # a bucket gets all requests at once
 
@@ -152,6 +107,6 @@ def _nights(results: Results, timer: Timer, matches: Callable[[str], bool]) -> I
             commit=results.commit,
             us=round(observe(sample).mean_us, 4),
             verdict=verdict,
-            kernels=_digest(msgspec.json.encode(run.kernel_names())),
+            kernels=sha256(msgspec.json.encode(run.kernel_names())).hexdigest()[:16],
             baseline_us=verdict.before_us if verdict is not None else None,
         )
