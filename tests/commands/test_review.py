@@ -113,15 +113,8 @@ NEW = "new-x-bf16-1"
 @pytest.mark.parametrize(
     ("arguments", "changed"),
     [
-        ("--group same-speed", {EAGER}),
-        ("--group speed", {COMPILED}),
-        ("--group new", {NEW}),
-        ("--group same-speed --group speed", {EAGER, COMPILED}),
         ("-k 'mlp and not EAGER'", {COMPILED}),
         ("-k '(linear or new) and bf16'", {LINEAR, NEW}),
-        ("--group speed -k linear", set()),
-        ("--group kernels -k linear", {LINEAR}),
-        ("--group configuration", set()),
         ("", {EAGER, COMPILED, LINEAR, NEW}),
     ],
 )
@@ -169,9 +162,8 @@ def test_accept_names_the_refused_and_stores_the_others(command: Command) -> Non
     [
         (("-k", "mlp and"), 2, "-k: invalid expression"),
         (("-k", "mlp(x=1)"), 2, "-k: invalid expression"),
-        (("--group", "not-measured"), 2, "invalid choice"),
         (("--all",), 2, "unrecognized arguments"),
-        *((("-k", "mpl", *more), 1, "matches -k 'mpl'\n") for more in ([], ["--dry-run"], ["--group", "new"])),
+        *((("-k", "mpl", *more), 1, "matches -k 'mpl'\n") for more in ([], ["--dry-run"])),
     ],
 )
 def test_accept_of_wrong_arguments_writes_nothing(

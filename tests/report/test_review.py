@@ -54,12 +54,12 @@ NVIDIA H200: 7 workloads
 moved    driver 580.159.04 -> 590.1   (2 workloads)
 moved    torch 2.11.0+cu130 -> 2.12.0   (2 workloads)
 
-same kernels, same speed: 1   (--group same-speed)
+same kernels, same speed: 1
   a-same
     time     GPU time 205.1 us -0.0 %, end to end 301.5 us -0.0 %, host dispatch
              50.7 us -0.0 %
 
-same kernels, slower or faster: 1   (--group speed)
+same kernels, slower or faster: 1
   b-slow
     time     GPU time 205.1 -> 225.1 us  +9.78 % (+9.42 … +10.14)
     cause    the same kernel, slower: triton_poi_fused__unsafe_view_gelu_mul_0
@@ -68,7 +68,7 @@ same kernels, slower or faster: 1   (--group speed)
     machine  unchanged (reference copy +0.0 %, gemm +0.0 %)
     time     end to end 301.5 us -0.0 %, host dispatch 50.7 us -0.0 %
 
-same kernels, other launch configuration: 1   (--group configuration)
+same kernels, other launch configuration: 1
   c-config
     tuning   the autotuner chose a launch configuration that is not in the
              baseline (+0.0 us against the fastest that the baseline knows)
@@ -79,14 +79,14 @@ same kernels, other launch configuration: 1   (--group configuration)
     time     GPU time 205.1 us -0.0 %, host dispatch 50.7 us -0.0 %
     refused  test_x failed
 
-other kernels, or other counts: 1   (--group kernels)
+other kernels, or other counts: 1
   d-kernels
     counts   launches 4 -> 3
     cause    1 kernel less: nvjet_sm90_tst_192x128_64x5_1x2_h_bz_coopB_TNT
     time     GPU time 205.1 us -0.0 %, end to end 301.5 us -0.0 %, host dispatch
              50.7 us -0.0 %
 
-new: 1   (--group new)
+new: 1
   e-new
     counts   4 launches
     time     GPU time 205.1 us
@@ -103,12 +103,6 @@ not measured: 1
     file     not selected in this run
 """
     )
-
-
-def test_text_unchanged_file_offers_no_group() -> None:
-    shown = text(reviewed("a", stored("a")))
-    assert "    file     accepted already" in shown
-    assert "--group" not in shown
 
 
 @pytest.mark.parametrize(("name", "fence"), [("a```b", "````"), ("`", "```"), ("`" * 9, "`" * 10)])

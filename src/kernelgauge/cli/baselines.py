@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ..results import Results
 
 _RESULTS = Path("reports", "latest")
-_NOT_MEASURED = "not-measured"
-_GROUPS = ("same-speed", "speed", "configuration", "kernels", "new")  # of what can be accepted
 # The root of a project has one of these: where pytest leaves its reports, or where it finds its configuration.
 _MARKS = (str(_RESULTS), "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", ".git")
 _FEWEST_PROCESSES = 2
@@ -34,12 +32,8 @@ def add_commands(commands: Commands) -> None:
     description = "Show what differs, in groups, with its evidence. Exits with 1 if anything waits for acceptance."
     reviewing = add_command(commands, "review", _review, "compare saved results with the baselines", description)
     reviewing.add_argument("--markdown", action="store_true", help="print Markdown for a pull request")
-    description = (
-        "Store all workloads, or those that both --group and -k select, without measuring again. Exits with 1 "
-        "if any of them is refused."
-    )
+    description = "Store all workloads, or those that -k selects, without measuring again. Exits with 1 if any is refused."
     accepting = add_command(commands, "accept", _accept, "store saved results as the baselines", description)
-    accepting.add_argument("--group", action="append", choices=_GROUPS, metavar="GROUP", help=", ".join(_GROUPS))
     expression = "as in pytest, for example 'mlp and not eager'"
     accepting.add_argument("-k", dest="expression", default="", metavar="EXPRESSION", help=expression)
     about = "measure how noisy this machine is, and record baselines that know it"
@@ -111,6 +105,7 @@ def _recorded_baselines(several: Sequence[Results]) -> PurePosixPath:
 
 def _review(options: argparse.Namespace) -> Exit:
     from ..baselines.acceptance import review
+    from ..judge.review import Group
     from ..report.baselines import lines_table, review_page
     from ..report.page import fenced, render
 
@@ -121,7 +116,7 @@ def _review(options: argparse.Namespace) -> Exit:
     text = render(lines_table(lines), *pages, **style)
     say(fenced(text) if options.markdown else text)
     found = [each for reviewed in reviews.values() for each in reviewed]
-    settled = all(each.group.value in ("same-speed", _NOT_MEASURED) and not each.doubts for each in found)
+    settled = all(each.group in (Group.SAME_SPEED, Group.NOT_MEASURED) and not each.doubts for each in found)
     return Exit.YES if settled else Exit.NO
 
 
@@ -132,7 +127,6 @@ def _accept(options: argparse.Namespace) -> Exit:
 
     _require_force_under_ci(options, "accept")
     matches = _matcher(options.expression)
-    groups = options.group or (*_GROUPS, _NOT_MEASURED)
     several, store, lines = _load(options)
     say(render(lines_table(lines), **terminal()))
     # One lock over the review and the writing: what is shown is what is written.
@@ -141,9 +135,7 @@ def _accept(options: argparse.Namespace) -> Exit:
         if not any(matches(each.workload) for one in reviews.values() for each in one):
             say(printable(f"no workload of these results matches -k {options.expression!r}"))
             return Exit.NO
-        plans, refused = select(
-            reviews, lambda each: each.group.value in groups and matches(each.workload), force=options.force
-        )
+        plans, refused = select(reviews, lambda each: matches(each.workload), force=options.force)
         changes = [change for plan in plans.values() for change in plan]
         say(render(plan_table(changes), **terminal()) if changes else "nothing to accept")
         exit_code = _store(plans, refused, store, dry_run=options.dry_run)

@@ -54,10 +54,7 @@ def review_page(device: str, reviewed: Sequence[Reviewed]) -> Iterator[Renderabl
         found = [each for each in reviewed if each.group is group]
         if not found:
             continue
-        heading = Text(f"\n{title}: {len(found)}", style=f"bold {style}")
-        if any(each.change is not None and each.change.action is not Action.KEEP for each in found):
-            heading.append(f"   (--group {group.value})", style="not bold dim")
-        yield heading
+        yield Text(f"\n{title}: {len(found)}", style=f"bold {style}")
         for each in found:
             yield Text(f"  {printable(each.workload)}")
             doubts = [("refused", doubt_text(doubt)) for doubt in each.doubts]
