@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("src", "perf")]
 
-from kernelgauge.baselines.calibration import compile_caches
+from kernelgauge.processes import compile_caches
 
 WAYS = ("new", "after", "not-inplace")
 SHAPE = (64, 128, 768)

@@ -51,8 +51,8 @@ from unittest.mock import patch
 import msgspec
 from recorded import read_states
 
+import kernelgauge.processes
 from kernelgauge import cli
-from kernelgauge.baselines import calibration
 from kernelgauge.judge.changepoint import FIRST, next_state, suspects
 from kernelgauge.results import SCHEMA_VERSION, Results, WorkloadResult
 from kernelgauge.run import Timer
@@ -256,7 +256,7 @@ def _measure_one(
         folder = Path(name)
         commits = _make_repository(folder, kind, options.commits, first, size)
         started = time.monotonic()
-        run_process = _replay(kind, first, rng, recorded) if recorded else calibration.run_process
+        run_process = _replay(kind, first, rng, recorded) if recorded else kernelgauge.processes.run_process
         done, processes = _bisect(folder, commits, run_process)
         seconds = time.monotonic() - started
     answer = [commits.index(each) for each in re.findall(r"^commit   (\w+)", done.stdout, re.MULTILINE)]
@@ -359,7 +359,10 @@ def _bisect(
     out, before = io.StringIO(), Path.cwd()
     os.chdir(folder)
     try:
-        with patch.object(calibration, "run_process", run), redirect_stdout(out):  # progress is shown: it takes minutes
+        with (
+            patch.object(kernelgauge.processes, "run_process", run),
+            redirect_stdout(out),
+        ):  # progress is shown: it takes minutes
             code = cli.main(command)
     finally:
         os.chdir(before)
@@ -382,7 +385,7 @@ def record(options: argparse.Namespace) -> None:
         for number in range(_MOST):
             for state in kinds if number % 2 == 0 else reversed(kinds):
                 if time.monotonic() - started < options.seconds:
-                    results = calibration.run_process(_PYTEST_ARGUMENTS, folder=Path(name) / state, may_fail=True)
+                    results = kernelgauge.processes.run_process(_PYTEST_ARGUMENTS, folder=Path(name) / state, may_fail=True)
                     lines.append(msgspec.json.encode({"state": state, "workload": _trimmed(results.workloads[0])}))
                     print(f"{state}: {len(lines)}", flush=True)
     options.record.write_bytes(lzma.compress(b"\n".join([*lines, b""])))

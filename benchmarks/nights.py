@@ -26,8 +26,8 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from runs_file import RunsFile, write_runs
 
-from kernelgauge.baselines.calibration import compile_caches
 from kernelgauge.judge.verdict import Status
+from kernelgauge.processes import compile_caches
 from kernelgauge.results import Results, decode_results
 from kernelgauge.run import Timer
 

@@ -27,7 +27,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 from detection.data import WORKLOAD_IDS, Process, load, load_all, save
 from detection.evaluate import evaluate, is_slower
 from detection.table import markdown, plot
-from kernelgauge.baselines.calibration import compile_caches
+from kernelgauge.processes import compile_caches
 
 COLLECT = Path(__file__).with_name("collect.py")
 _LAST_LINES = 8

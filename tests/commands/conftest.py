@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from kernelgauge.baselines import calibration
+from kernelgauge import processes
 from kernelgauge.errors import MeasurementError
 from kernelgauge.results import Results
 from tests.builders import CONTROL_US, H200, counts, fingerprint, mlp_kernels
@@ -109,7 +109,7 @@ class Process:
 @pytest.fixture
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
     told = Process(tmp_path / "baselines")
-    monkeypatch.setattr(calibration, "run_process", told)
+    monkeypatch.setattr(processes, "run_process", told)
     return told
 
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.baselines import calibration
-from kernelgauge.cli import revisions
+from kernelgauge import processes
+from kernelgauge.processes import revisions
 from tests.commands.conftest import Command, Process, git
 from tests.plugin.told_processes import FIRST, measured, results_of
 
-RUN_PROCESS = calibration.run_process
+RUN_PROCESS = processes.run_process
 
 
 def commit(model: str, *, suite: str | None = "new") -> str:
@@ -297,7 +297,7 @@ def test_ends_that_scatter_are_undecided(bisect: Command, process: Process) -> N
 def test_wrong_workload_is_an_error(bisect: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     history(["205"] * 3)
     with monkeypatch.context() as patch:
-        patch.setattr(calibration, "run_process", RUN_PROCESS)
+        patch.setattr(processes, "run_process", RUN_PROCESS)
         code, _, err = bisect("--", "-p", "kernelgauge.plugin")
     assert code == 2
     assert "no test is selected" in err
@@ -306,7 +306,7 @@ def test_wrong_workload_is_an_error(bisect: Command, monkeypatch: pytest.MonkeyP
 def test_several_workloads_are_no_question(bisect: Command, process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     history(["205"] * 3)
     both = results_of((measured("mlp-a"), measured("mlp-b")), process.baselines)
-    monkeypatch.setattr(calibration, "run_process", lambda *_, **__: both)
+    monkeypatch.setattr(processes, "run_process", lambda *_, **__: both)
     code, _, err = bisect()
     assert code == 2
     assert "selects 2 workloads" in err

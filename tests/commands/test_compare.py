@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kernelgauge.baselines import calibration
-from kernelgauge.cli import revisions
+from kernelgauge import processes
 from kernelgauge.judge.evidence import Detail, Failed
 from kernelgauge.judge.verdict import MEASUREMENT, Status, Verdict
+from kernelgauge.processes import revisions
 from kernelgauge.results import Results, TestResult, read_results
 from tests.commands.conftest import Command, Process, git
 from tests.plugin.told_processes import FIRST, SECOND, measured, results_of
@@ -112,7 +112,7 @@ def test_decided_workloads_are_not_measured_again(
         results = results_of(runs, process.baselines)
         return replace(results, tests=(*(result_of(each, "GPU time") for each in (FIRST, SECOND)), LATENCY))
 
-    monkeypatch.setattr(calibration, "run_process", run)
+    monkeypatch.setattr(processes, "run_process", run)
     code, _, err = compare("HEAD", "--processes", "6")
     assert code == 0
     left_out = [f"--deselect=perf/test_perf.py::test_gpu_time[{FIRST}]", f"--deselect={LATENCY.node}"]
@@ -147,7 +147,7 @@ def test_process_that_fails_is_named_and_what_was_measured_is_told(
         return Process.__call__(process, *arguments, **more)
 
     process.noise = 0.05
-    monkeypatch.setattr(calibration, "run_process", run)
+    monkeypatch.setattr(processes, "run_process", run)
     code, out, err = compare("HEAD")
     assert code == 2
     assert "processes of each side: 4 " in out
@@ -262,7 +262,7 @@ def test_workload_that_is_new_is_compared_with_nothing(compare: Command, process
         results = Process.__call__(process, *arguments, folder=folder, **more)
         return results_of((), process.baselines) if folder != Path.cwd() else results
 
-    monkeypatch.setattr(calibration, "run_process", run)
+    monkeypatch.setattr(processes, "run_process", run)
     code, out, _ = compare("HEAD", "--processes", "3")
     assert code == 0
     assert "NO_BASELINE  nothing to compare with: HEAD has no such workload, or fails" in out
@@ -280,7 +280,7 @@ def test_workload_that_fails_says_why(compare: Command, process: Process, monkey
         failed = replace(results.workloads[0], run=None, **why)
         return replace(results, workloads=(failed,)) if folder == Path.cwd() else results
 
-    monkeypatch.setattr(calibration, "run_process", run)
+    monkeypatch.setattr(processes, "run_process", run)
     code, out, _ = compare("HEAD", "--processes", "3")
     assert code == 1
     assert "the working tree could not be measured" in out
@@ -298,7 +298,7 @@ def test_failure_of_one_process_is_no_pass(compare: Command, process: Process, m
         failed = replace(results.workloads[0], run=None, verdicts=(invalid,))
         return replace(results, workloads=(failed,)) if len(process.seen) == 6 else results
 
-    monkeypatch.setattr(calibration, "run_process", run)
+    monkeypatch.setattr(processes, "run_process", run)
     code, out, _ = compare("HEAD", "--processes", "3")
     assert code == 1
     assert "the working tree could not be measured in every process" in out

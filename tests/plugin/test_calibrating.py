@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernelgauge import Timer
-from kernelgauge.baselines import calibration as calibrating
+from kernelgauge import processes as calibrating
 from kernelgauge.results import read_results
 from tests.builders import counts, mlp_kernels
 from tests.commands.conftest import Command

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge.baselines.calibration import run_process
-from kernelgauge.cli import revisions
 from kernelgauge.errors import KernelgaugeError
+from kernelgauge.processes import revisions, run_process
 from tests.commands.conftest import git
 from tests.plugin.inner_project import Project
 

@@ -32,7 +32,9 @@ def add_commands(commands: Commands) -> None:
     description = "Show what differs, in groups, with its evidence. Exits with 1 if anything waits for acceptance."
     reviewing = add_command(commands, "review", _review, "compare saved results with the baselines", description)
     reviewing.add_argument("--markdown", action="store_true", help="print Markdown for a pull request")
-    description = "Store all workloads, or those that -k selects, without measuring again. Exits with 1 if any is refused."
+    description = (
+        "Store all workloads, or those that -k selects, without measuring again. Exits with 1 if any is refused."
+    )
     accepting = add_command(commands, "accept", _accept, "store saved results as the baselines", description)
     expression = "as in pytest, for example 'mlp and not eager'"
     accepting.add_argument("-k", dest="expression", default="", metavar="EXPRESSION", help=expression)
@@ -177,7 +179,7 @@ def _matcher(expression: str) -> Callable[[str], bool]:
 def _calibrate(options: argparse.Namespace) -> Exit:
     from ..baselines import BaselineStore
     from ..baselines.acceptance import Mode, plan_update
-    from ..baselines.calibration import draw
+    from ..processes import draw
     from ..report.baselines import calibration_table
     from ..report.page import render
 

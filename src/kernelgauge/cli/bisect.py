@@ -18,7 +18,7 @@ import msgspec
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from ..baselines import calibration
+from .. import processes
 from ..errors import KernelgaugeError, MeasurementError, printable
 from ..judge.baseline import SET_BY_CODE, compare, from_run
 from ..judge.changepoint import SURE, next_state, suspects
@@ -26,11 +26,12 @@ from ..judge.structure import judge_structure
 from ..judge.timing import ProcessTime, at_shared_speed, on_same_host
 from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks
 from ..judge.verdict import STRUCTURE, Status, Verdict
+from ..processes import revisions
 from ..report.words import brief, headline, in_full
 from ..results import Results, WorkloadResult
 from ..results.files import temporary_folder
 from ..run import Run, Timer, observe
-from . import Exit, note, revisions, say
+from . import Exit, note, say
 
 _SHOWN = 5  # likely changes, where none is sure
 _CHANGES = (Status.REGRESSED, Status.IMPROVED)  # in order of preference
@@ -82,7 +83,7 @@ def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     def run(name: str, arguments: Sequence[str]) -> Results:
         with revisions.worktree(name) as tree:
             revisions.copy_suite(folder / "suite", tree, options.suite, owner="--bad")
-            return calibration.run_process(arguments, progress=note, may_fail=True, folder=tree)
+            return processes.run_process(arguments, progress=note, may_fail=True, folder=tree)
 
     commits = [revisions.git("show", "--no-patch", *form, good), *later.strip("\0").split("\0")]
     parts = (each.split("\n", 2) for each in commits)
@@ -109,7 +110,7 @@ def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
 
     def run(wanted: Sequence[str], arguments: Sequence[str]) -> Results:
         packages = [installed(each) for each in wanted]
-        return calibration.run_process(arguments, progress=note, may_fail=True, packages=packages)
+        return processes.run_process(arguments, progress=note, may_fail=True, packages=packages)
 
     def state(shown: str, change: str) -> _State:
         wanted = [each for each in packages.values() if each]

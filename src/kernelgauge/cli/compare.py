@@ -13,11 +13,12 @@ from textwrap import shorten
 
 import msgspec
 
-from ..baselines import calibration
+from .. import processes
 from ..errors import NO_TIMES, MeasurementError
 from ..judge.evidence import Detail, NothingToCompare, Reason
 from ..judge.two_sets import LOOKS, judge_sets, looks
 from ..judge.verdict import MEASUREMENT, Status, Verdict
+from ..processes import revisions
 from ..report.html import html
 from ..report.markdown import summary_markdown
 from ..report.terminal import summary
@@ -25,7 +26,7 @@ from ..report.words import brief, headline, with_words
 from ..results import NAME, Results, encode_results
 from ..results.files import temporary_folder, write_files
 from ..run import Run, Timer
-from . import Exit, note, revisions, say, terminal
+from . import Exit, note, say, terminal
 
 _REPORTS = Path("reports", "compare")
 _SHOWN_CHARACTERS = 300  # of a line about undecided workloads
@@ -76,7 +77,7 @@ def _sides(options: argparse.Namespace) -> Iterator[tuple[_Side, _Side]]:
         base, head = trees[0], trees[1] if options.head else Path.cwd()
         revisions.copy_suite(head / options.suite, base, options.suite, owner=names[1])
         folder = stack.enter_context(temporary_folder())
-        python, run = options.base_python, partial(calibration.run_process, progress=note, may_fail=True)
+        python, run = options.base_python, partial(processes.run_process, progress=note, may_fail=True)
         packages = [revisions.install(each, folder / str(n), python) for n, each in enumerate(options.packages)]
         of_base = partial(run, folder=base, packages=packages, python=python)
         yield _Side(names[0], of_base), _Side(names[1], partial(run, folder=head))

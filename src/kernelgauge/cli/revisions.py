@@ -1,23 +1,15 @@
-"""`kernelgauge compare` and `bisect`: their arguments, revisions in git worktrees, and packages in folders."""
+"""The arguments of `kernelgauge compare` and `bisect`."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import KernelgaugeError, MeasurementError, printable
-from ..results.files import temporary_folder
 from . import Commands, Exit
-
-_SHOWN_LINES = 15  # of a program that failed
 
 
 def add_commands(commands: Commands) -> None:
@@ -33,7 +25,14 @@ def add_commands(commands: Commands) -> None:
     add("base", metavar="BASE", help="a revision of git, for example main or HEAD~1")
     add("head", metavar="HEAD", nargs="?", help="another one (default: the working tree as it is)")
     add("-k", dest="expression", metavar="EXPRESSION", help="as in pytest, for example 'mlp and not eager'")
-    add("--base-python", type=_program, default=sys.executable, metavar="PATH", help="the interpreter for BASE")
+    # A process runs in another folder. Links stay: the interpreter of a venv is one.
+    add(
+        "--base-python",
+        type=lambda name: os.path.abspath(shutil.which(name) or name),
+        default=sys.executable,
+        metavar="PATH",
+        help="the interpreter for BASE",
+    )
     packages = "install this package for BASE alone, without what it depends on; several times for several packages"
     add("--with", dest="packages", action="append", default=[], metavar="PACKAGE==VERSION", help=packages)
 
@@ -53,10 +52,10 @@ def add_commands(commands: Commands) -> None:
     add("-k", dest="workload", required=True, metavar="WORKLOAD", help="its id, or as in pytest")
 
     for parser, command, most, counted in (
-        (comparing, "compare", 12, "of each side"),
-        (bisecting, "bisect", 100, "in all"),
+        (comparing, _compare, 12, "of each side"),
+        (bisecting, _bisect, 100, "in all"),
     ):
-        parser.set_defaults(command=partial(_run, command))
+        parser.set_defaults(command=command)
         add = parser.add_argument
         add("--suite", default="perf", metavar="PATH", help="of the suite, from the current folder (default: perf)")
         count = f"{counted}, at most (default: {most})"
@@ -76,93 +75,13 @@ def _at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], flo
     return number
 
 
-def _program(name: str) -> str:
-    """Return the absolute path of a program, since it runs in another folder. Links stay: a venv's interpreter is one."""
-    return os.path.abspath(shutil.which(name) or name)
+def _compare(options: argparse.Namespace) -> Exit:
+    from .compare import compare_revisions
+
+    return compare_revisions(options)
 
 
-def _run(command: str, options: argparse.Namespace) -> Exit:
-    from . import bisect, compare
+def _bisect(options: argparse.Namespace) -> Exit:
+    from .bisect import bisect
 
-    return compare.compare_revisions(options) if command == "compare" else bisect.bisect(options)
-
-
-# -- code -------------------------------------------------------------------------------------------------------------------
-
-
-def git(*arguments: str) -> str:
-    """Return what git prints. Raises `KernelgaugeError` if it fails."""
-    # In a hook, git names the index of the commit that is being made: that of a worktree would replace it.
-    return _output("env", "-u", "GIT_INDEX_FILE", "git", *arguments, failure=f"git {arguments[0]} failed")
-
-
-def commit(revision: str) -> str:
-    """Return the hash of a commit. Raises `KernelgaugeError` if there is none of that name."""
-    failure = f"git knows no revision {revision}"
-    try:
-        return _output("git", "rev-parse", "--verify", f"{revision}^{{commit}}", failure=failure)
-    except KernelgaugeError as error:
-        if Path(revision).exists():
-            error.next_command = f"--suite {shlex.quote(revision)}   (it is a path here, and not a revision)"
-        raise
-
-
-@contextmanager
-def worktree(commit: str) -> Iterator[Path]:
-    """Check out a commit into a folder of its own. The working tree that the command is called in is not touched.
-
-    Yields the folder that corresponds to the current one.
-    """
-    prefix = git("rev-parse", "--show-prefix")
-    with temporary_folder() as folder:
-        tree = folder / "tree"
-        try:
-            git("worktree", "add", "--detach", str(tree), commit)
-            yield tree / prefix
-        finally:
-            # Twice, because a checkout that was interrupted is locked. Pruning would forget worktrees of others too, which
-            # are on a disk that is not mounted now.
-            with suppress(KernelgaugeError):
-                git("worktree", "remove", "--force", "--force", str(tree))
-
-
-def copy_suite(source: Path, tree: Path, suite: str, *, owner: str) -> None:
-    """Put the suite of `owner` in place of that in a tree: every side is asked the same.
-
-    Raises `KernelgaugeError` if it would lie outside of the tree: what is there is removed.
-    """
-    target = tree / suite
-    if tree.resolve() not in target.resolve().parents:
-        expected = "a path from the current folder to a part of it"
-        raise KernelgaugeError("the suite is outside of the working tree", got=suite, expected=expected)
-    if not source.exists():
-        expected = "a folder or a file, which --suite names"
-        raise KernelgaugeError(f"{owner} has no such suite", got=source.name, expected=expected)
-    shutil.rmtree(target, ignore_errors=True)
-    if target.is_file() or target.is_symlink():
-        target.unlink()
-    if source.is_dir():
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(source, target, ignore=ignored, symlinks=True)
-    else:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-
-
-def install(requirement: str, folder: Path, python: str = sys.executable) -> Path:
-    """Install one package, without what it depends on, into a folder that modules can be imported from. Return the folder.
-
-    Raises `MeasurementError` if pip fails.
-    """
-    pip = "pip install --no-deps --quiet --disable-pip-version-check --target".split()
-    failure = f"{requirement} cannot be installed"
-    _output(python, "-m", *pip, str(folder), requirement, failure=failure, raises=MeasurementError)
-    return folder
-
-
-def _output(*command: str, failure: str, raises: type[KernelgaugeError] = KernelgaugeError) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()[-_SHOWN_LINES:]
-        raise raises(failure, got="\n".join(map(printable, lines)))
-    return done.stdout.strip()
+    return bisect(options)

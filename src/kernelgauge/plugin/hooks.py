@@ -191,7 +191,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     session = config.stash[SESSION]
     # A worker has a reporter too, which nobody sees.
     if not (session.options.worker or config.option.collectonly or config.option.setuponly):
-        Recorder(session, terminalreporter).record(config.pluginmanager.get_plugin(_CONTROLLER))
+        controller = config.pluginmanager.get_plugin(_CONTROLLER)
+        results_at = (controller or session).results
+        Recorder(session, terminalreporter).record(results_at, has_workers=controller is not None)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -1,20 +1,20 @@
-"""What a session writes when it ends: results, reports, and the baselines or the history that were asked for."""
+"""What a session writes when it ends: results, reports, and the baselines that were asked for."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
 from ..baselines.acceptance import Mode, plan_update, written_text
-from ..baselines.imports import LOADED, loaded_modules
 from ..errors import BaselineError, KernelgaugeError, printable
 from ..judge.verdict import Status
+from ..processes.imports import LOADED, loaded_modules
 from ..report.baselines import plan_table
 from ..report.markdown import summary_markdown
 from ..report.page import render
@@ -24,9 +24,6 @@ from ..results import Results, encode_results
 from ..results.files import write_atomically
 from . import SESSION_KEY, WORKER_ERROR
 from .session import Session
-
-if TYPE_CHECKING:
-    from .workers import Controller
 
 _STEP_SUMMARY_BYTES = 1 << 20  # GitHub refuses the whole summary of a step that is larger
 
@@ -42,20 +39,21 @@ class Recorder:
         terminal = reporter._tw  # the only way to the width and the colour that pytest itself uses
         self._style: dict[str, Any] = {"width": terminal.fullwidth, "color": terminal.hasmarkup}
 
-    def record(self, controller: Controller | None) -> None:
+    def record(self, results_at: Callable[[int], Results], *, has_workers: bool) -> None:
+        """Record the results at pytest's exit status. Only this process knows the suites, unless it has workers."""
         try:
             self._session.require_workloads()
         except KernelgaugeError as error:
             self._fail(str(error))
         status = int(self._pytest.exitstatus)
         try:
-            results = (controller or self._session).results(status)
+            results = results_at(status)
         except KernelgaugeError as error:  # nothing is stored of what cannot be one result
             self._fail(str(error))
             return
         status = self._pytest.exitstatus = results.exit_status  # a worker's part may be lost
         has_results = bool(results.workloads)
-        is_unused = status == pytest.ExitCode.USAGE_ERROR or not (results.declared or controller)
+        is_unused = status == pytest.ExitCode.USAGE_ERROR or not (results.declared or has_workers)
         if not has_results and (is_unused or not (self._options.update or results.was_cut_short)):
             return
         self._reporter.write_sep("=", "kernelgauge", bold=True)
@@ -68,7 +66,7 @@ class Recorder:
         if self._options.update:
             self._update(results)
         status = int(self._pytest.exitstatus)
-        if has_results and results.exit_status != status:  # the history or the baselines could not be written
+        if has_results and results.exit_status != status:  # the baselines could not be written
             self._save(msgspec.structs.replace(results, exit_status=status))
 
     def _warn(self, text: str) -> None:

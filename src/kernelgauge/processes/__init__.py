@@ -1,4 +1,4 @@
-"""`kernelgauge calibrate`: the suite, unchanged, in fresh processes, to learn how noisy this machine is."""
+"""A suite in fresh processes of pytest, which measure and compare nothing: for `calibrate`, `compare` and `bisect`."""
 
 from __future__ import annotations
 
