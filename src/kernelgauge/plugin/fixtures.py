@@ -109,13 +109,15 @@ class WorkloadTest:
         ):
             if value is not None:
                 self.item.user_properties.append((f"kernelgauge_{name}", f"{value:.6g}"))
-        if self.session.fails(verdict):
+        if self.session.judge.fails(verdict):
             is_verbose = self.item.config.get_verbosity() > 0
             text = in_full(verdict) if is_verbose else self.session.failure(verdict, self.item.name)
             pytest.fail(text, pytrace=False)
         accepts = self.session.options.accepts
         if verdict.status is Status.NO_BASELINE and not accepts:
-            pytest.skip(self.session.how_to_record())  # the same words for each test: pytest folds them into one line
+            pytest.skip(
+                self.session.judge.how_to_record(self.session.fingerprint)
+            )  # the same words for each test: pytest folds them into one line
         if verdict.status is Status.NOT_JUDGED or (not verdict.status.decided and not accepts):
             pytest.skip(in_full(verdict))
 

@@ -111,7 +111,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         )  # --setup-plan sets setuponly
         if workloads and not (runs_none or sys.exc_info()[0] is not None):
             ours.selected = workloads
-            ours.is_timed = any(item.get_closest_marker("timing") for item in session.items if workload_of(item))
+            ours.judge.is_timed = any(item.get_closest_marker("timing") for item in session.items if workload_of(item))
             if ours.options.worker:
                 from .workers import prepare_worker
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -70,6 +71,19 @@ class Options:
     def accepts(self) -> bool:
         """Whether what is measured is taken as it is: what differs from the baseline fails nothing."""
         return self.update or self.calibrating
+
+    def shown(self, path: Path) -> str:
+        """Return a path as messages say it: from the root of the project where it lies in it."""
+        return (path.relative_to(self.root) if path.is_relative_to(self.root) else path).as_posix()
+
+    def accept_command(self, *arguments: str) -> str:
+        """Return the command that stores this run as the baselines, without measuring again."""
+        places = []
+        if self.reports != self.root / "reports":
+            places = [os.path.relpath(self.reports / "latest", self.invoked_from)]
+        if not self.baselines.is_relative_to(self.root):  # the results record one in the project
+            places += ["--baselines", str(self.baselines)]
+        return shlex.join(["kernelgauge", "accept", *arguments, *places])
 
 
 def options_of(config: pytest.Config) -> Options:

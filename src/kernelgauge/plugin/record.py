@@ -83,7 +83,7 @@ class Recorder:
         if not self._options.update or results.was_cut_short:
             return []
         try:
-            plans, _ = plan_update([results], self._session.store, Mode.UPDATE)
+            plans, _ = plan_update([results], self._session.judge.store, Mode.UPDATE)
         except BaselineError:  # the update says so
             return []
         return [change.workload for plan in plans.values() for change in plan]
@@ -91,12 +91,14 @@ class Recorder:
     def _write_summary(self, results: Results) -> None:
         recorded = self._stored(results)
         self._reporter.write_line(summary(results, **self._style, failures=False, recorded=recorded))
-        if any(verdict.status is Status.NO_BASELINE for verdict in results.verdicts) and not self._options.update:
-            self._warn(self._session.how_to_record(results))
+        no_baseline = any(verdict.status is Status.NO_BASELINE for verdict in results.verdicts)
+        if no_baseline and not self._options.update:
+            fingerprint = results.fingerprint or self._session.fingerprint
+            self._warn(self._session.judge.how_to_record(fingerprint, results.declared))
         if not self._options.accepts and (unknown := unknown_machines(results)):
             what = "GPU" if results.fingerprint is not None and results.fingerprint.arch != "cpu" else "host"
             self._reporter.write_line(f"the baselines do not know this {what}: {printable(', '.join(unknown))}")
-            self._reporter.write_line(f"  to add this run to them: {self._session.how_to_accept('--add')}")
+            self._reporter.write_line(f"  to add this run to them: {self._options.accept_command('--add')}")
 
     def _write(self, results: Results) -> None:
         artifacts = self._session.artifacts
@@ -145,14 +147,14 @@ class Recorder:
             self._warn("the session was cut short: no baseline was written")
             return
         try:
-            with self._session.store.locked():
-                plans, refused = plan_update([results], self._session.store, Mode.UPDATE)
+            with self._session.judge.store.locked():
+                plans, refused = plan_update([results], self._session.judge.store, Mode.UPDATE)
                 plan = [change for changes in plans.values() for change in changes]
                 lines = [
                     f"not stored: {each.workload}: {doubt_text(doubt)}" for each in refused for doubt in each.doubts
                 ]
                 if refused:
-                    force = f"store it as it is: {self._session.how_to_accept('--force')}"
+                    force = f"store it as it is: {self._options.accept_command('--force')}"
                     self._warn(
                         "\n".join([*lines, f"mend what failed, or measure it again on a quiet machine, or {force}"])
                     )
@@ -163,11 +165,11 @@ class Recorder:
                     )
                 self._reporter.write_sep("-", "baselines: what changes")
                 self._reporter.write(render(plan_table(plan), **self._style))
-                self._session.store.apply(plans)
+                self._session.judge.store.apply(plans)
         except KernelgaugeError as error:
             self._fail(str(error))
             return
-        folder = self._session.shown(self._session.store.path(results.fingerprint.device, "x").parent)
+        folder = self._options.shown(self._session.judge.store.path(results.fingerprint.device, "x").parent)
         self._reporter.write_line(written_text(plans, folder), green=True)
 
 

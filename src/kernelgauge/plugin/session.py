@@ -1,34 +1,25 @@
-"""One run of pytest with a suite: measure, judge, measure what looks slower further, judge again, record.
+"""One run of pytest with a suite: measure, judge, measure what looks slower further, judge again.
 
 This state has one owner, `Session`. It measures all selected workloads together, at the first test that asks for one.
 """
 
 from __future__ import annotations
 
-import os
 import platform
-import secrets
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cached_property
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from .. import __version__
-from ..baselines import BaselineStore
-from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, SuitesError, WorkloadUnavailable
+from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, WorkloadUnavailable
 from ..judge import evidence as e
-from ..judge.baseline import compare
-from ..judge.cause import compile_causes
-from ..judge.structure import judge_structure, mismatches
-from ..judge.time_verdict import judge_ratio, judge_time, not_measured
-from ..judge.timing import Limits
-from ..judge.verdict import DECLARED, MEASUREMENT, NUMERICS, STRUCTURE, Status, Verdict, settled
+from ..judge.time_verdict import not_measured
+from ..judge.verdict import DECLARED, MEASUREMENT, Status, Verdict, settled
 from ..measure.nvml import digest_of, visible_gpus
 from ..measure.settings import Settings
 from ..report.words import CAUSES_WITH_CODE, brief
@@ -36,6 +27,7 @@ from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadRe
 from ..results.files import GpuLock, folder_lock
 from ..run import Fingerprint, Run, Sample, Timer
 from ..workload import Workload
+from .judging import Judge, not_judged, reasons_of
 from .options import Options
 from .suites import Suites
 
@@ -60,10 +52,9 @@ class Session:
         self.progress, self.waiting = progress, waiting
         self.settings = Settings.of(options.replicates)
         self.suites = Suites(options)
-        self.store = BaselineStore(options.baselines)
         self.artifacts = Artifacts(options.reports / "latest", options.worker)
+        self.judge = Judge(options, self.suites, self.artifacts)
         self.selected: list[Workload] = []  # this process has tests for them
-        self.is_timed = False  # whether one of these tests judges or reads times
         self.tests: dict[str, list[TestResult]] = {}  # by pytest's id; two of one that failed after its call too
         self.width: int | None = None  # of the terminal, in columns; None: there is none
         self.errors_shown: dict[str, str] = {}  # by text: the first test that showed it
@@ -115,7 +106,7 @@ class Session:
             self.artifacts.prepare()
         self._commit = revision(self.options.root)  # that of now: it may move while the suite runs
         if self.options.update:
-            with self.store.locked():
+            with self.judge.store.locked():
                 pass
 
     def require_workloads(self) -> None:
@@ -149,18 +140,18 @@ class Session:
         return result
 
     def _measure(self, workloads: Sequence[Workload]) -> None:
-        groups = self.measure_groups(
+        for group in self.measure_groups(
             workloads,
             self.device,
             self.fingerprint,
             self.settings,
             self.progress,
-            timed=self.is_timed,
+            timed=self.judge.is_timed,
             deterministic=self.options.deterministic,
-        )
-        for group in groups:
+        ):
+            measured = {name: each for name, each in group.results.items() if not isinstance(each, KernelgaugeError)}
             if not self.options.accepts:
-                group.confirm([name for name, result in group.results.items() if self._looks_slower(result)])
+                group.confirm([name for name, each in measured.items() if self._looks_slower(each.run)])
             self._measured |= group.results
             for name, result in group.results.items():
                 if not isinstance(result, KernelgaugeError):
@@ -169,13 +160,10 @@ class Session:
                 elif not isinstance(result, WorkloadUnavailable):
                     self.conclude_error(self.suites.workloads[name], MEASUREMENT, result)
 
-    def _looks_slower(self, result: Result) -> bool:
+    def _looks_slower(self, run: Run) -> bool:
         """Whether a time looks slower, so that it is measured further before it fails."""
-        return not isinstance(result, KernelgaugeError) and any(
-            self._against_baseline(result.run, timer).status is Status.REGRESSED
-            for timer in (Timer.DEVICE, Timer.HOST)
-            if result.run.sample(timer) is not None
-        )
+        timers = (timer for timer in (Timer.DEVICE, Timer.HOST) if run.sample(timer) is not None)
+        return any(self._by_baseline(run, timer).status is Status.REGRESSED for timer in timers)
 
     def _with_latency(self, run: Run) -> Run:
         latency = self.latencies.get(run.workload)
@@ -237,120 +225,43 @@ class Session:
     # -- judge ----------------------------------------------------------------------------------------------------
 
     def judge_declared(self, workload: Workload) -> Verdict:
-        """Judge what the workload declares: every expectation that holds for this machine, and no recompile."""
-        run = self.run(workload)
-        holding = [each for each in workload.expectations if each.holds_for(run.fingerprint)]
-        wrong: list[e.Reason] = [mismatch for each in holding for mismatch in mismatches(each, run)]
-        if run.counts.graph_breaks != workload.graph_breaks:
-            wrong.append(e.Mismatch("graph breaks", run.counts.graph_breaks, workload.graph_breaks))
-        if run.counts.recompiles:
-            wrong.append(e.Mismatch("recompiles", run.counts.recompiles, 0))
-        if not wrong:
-            return Verdict(Status.PASS, workload.id, DECLARED, e.DeclaredCompared())
-        reasons = (*compile_causes(run.compile_events), *wrong, e.Detail("trace", self._trace(workload)))
-        return Verdict(Status.REGRESSED, workload.id, DECLARED, e.DeclaredCompared(), reasons)
-
-    def judge_numerics(self, workload: Workload) -> Verdict:
-        """Compare the workload with its reference in float64, on random input."""
-        from ..measure.numerics import NotComparedError, compare_with_float64
-
-        seed = secrets.randbits(32) if self.options.seed is None else self.options.seed
-        try:
-            errors = compare_with_float64(workload, self.device, seed=seed, deterministic=self.options.deterministic)
-        except NotComparedError as error:
-            return Verdict(
-                Status.NOT_JUDGED, workload.id, NUMERICS, e.Failed(error.what, "not judged"), _reasons(error)
-            )
-        wrong, reference = [error for error in errors if not error.within_bound], errors[0].reference
-        if not wrong:
-            judged = [error for error in errors if error.is_judged]
-            worst = max(judged or errors, key=lambda each: each.error / each.bound)
-            conclusion = e.NumericsCompared(reference, str(worst), len(errors) - len(judged))
-            return Verdict(Status.PASS, workload.id, NUMERICS, conclusion)
-        largest = 1.5 * max(each.error for each in wrong)
-        allow = [e.Next(e.Step.TOLERATE, f"Workload(..., tolerance={largest:.1g})")] if largest < 1 else []
-        reasons: tuple[e.Reason, ...] = (
-            *(e.Detail("why", str(error)) for error in wrong),
-            e.Detail("seed", f"--perf-seed {seed}"),
-            *allow,
-        )
-        return Verdict(Status.INVALID, workload.id, NUMERICS, e.NumericsCompared(reference), reasons)
-
-    def judge_ratio(self, workload: Workload) -> Verdict:
-        """Judge the GPU time of a workload against that of the variant that it says it is faster than."""
-        assert workload.faster_than is not None
-        other = self.suites.sibling(workload, variant=workload.faster_than)
-        run, beside = self.run(workload), self.run(other)
-        verdict = judge_ratio(run, beside, other.variant, by=workload.by, comparisons=self._comparisons)
-        if verdict.status is Status.PASS:
-            return verdict
-        traces = (self.shown(self.artifacts.trace(each)) for each in (other, workload))
-        return verdict.because(e.Next(e.Step.COMMAND, shlex.join(["kernelgauge", "diff", *traces])))
+        """Judge what the workload declares."""
+        return self.judge.declared(workload, self.run(workload))
 
     def judge_structure(self, workload: Workload) -> Verdict:
         """Judge kernels and counts against the baseline."""
-        return self._against_baseline(self.run(workload))
+        return self._by_baseline(self.run(workload))
 
     def judge_time(self, workload: Workload, timer: Timer) -> Verdict:
         """Judge one time against the baseline. A latency that looks slower is measured further first."""
         run = self.run(workload)
         latency = self.latencies.get(workload.id) if timer is Timer.END_TO_END else None
         if isinstance(latency, OtherKernelsError):
-            return _not_judged(run, timer, "not compared", latency)
+            return not_judged(run, timer, "not compared", latency)
         if run.incomplete is not None and run.sample(timer) is None:  # with a baseline or without one
             return not_measured(timer, run)
-        verdict = self._against_baseline(run, timer)
+        verdict = self._by_baseline(run, timer)
         if verdict.status is Status.REGRESSED and not self.options.accepts:
             if latency is not None and workload.id not in self._confirmed:
                 self._confirm_latency(workload, latency)
-                verdict = self._against_baseline(self.run(workload), timer)
+                verdict = self._by_baseline(self.run(workload), timer)
             error = self._confirmed[workload.id] if latency is not None else self._result(workload).not_confirmed
             if error is not None:
-                return _not_judged(run, timer, "not confirmed", error)
+                return not_judged(run, timer, "not confirmed", error)
         return verdict
 
-    def _against_baseline(self, run: Run, timer: Timer | None = None) -> Verdict:
-        """Judge a time of a run, or its structure, and say where its baseline is and what to do next.
+    def judge_ratio(self, workload: Workload) -> Verdict:
+        """Judge the GPU time of a workload against that of the variant that it says it is faster than."""
+        other = self.suites.sibling(workload, variant=workload.faster_than)
+        return self.judge.ratio(workload, self.run(workload), other, self.run(other), self.device)
 
-        A baseline that cannot be used is INVALID, one that is missing NO_BASELINE.
-        """
-        workload, subject = self.suites.workloads[run.workload], STRUCTURE if timer is None else run.label(timer)
-        try:
-            baseline = self.store.load(run.fingerprint.device, run.workload)
-            self.suites.require_own(baseline)
-        except SuitesError as error:
-            return Verdict(Status.INVALID, run.workload, subject, e.Failed(error.what), _reasons(error))
-        except BaselineError as error:
-            # An update is about to replace the file, so it is no reason to refuse the run.
-            status = Status.NO_BASELINE if self.options.accepts else Status.INVALID
-            error.where = self.shown(Path(error.where or ""))
-            return Verdict(status, run.workload, subject, e.Failed(error.what), _reasons(error))
-        path = self.shown(self.store.path(run.fingerprint.device, run.workload))
-        if baseline is None:
-            missing = (e.Detail("expected", path), e.Next(e.Step.RECORD, self.suites.command(workload)))
-            return Verdict(Status.NO_BASELINE, run.workload, subject, e.NoBaseline(), missing)
+    def judge_numerics(self, workload: Workload) -> Verdict:
+        """Compare the workload with its reference in float64, on random input."""
+        return self.judge.numerics(workload, self.device)
 
-        def judged(of: Timer) -> Verdict:
-            return judge_time(of, run, baseline, comparisons=self._comparisons, limits=self._limits(workload))
-
-        if timer is None:  # its verdict depends on those of the times
-            verdict = judge_structure(run, baseline, [judged(each) for each in self.device.timers if run.sample(each)])
-        else:
-            verdict = judged(timer)
-        if verdict.status in (Status.PASS, Status.NOT_JUDGED):
-            return verdict
-        comparison = compare(baseline.fingerprint, run.fingerprint)
-        verdict = verdict.because(e.BaselineFile(path, (*comparison.foreign, *comparison.moved)))
-        declared = self._verdicts.get((workload.id, DECLARED))
-        if verdict.status not in (Status.UNDECIDED, Status.INVALID):
-            if declared and declared.status.fails:
-                return verdict.because(e.Next(e.Step.MEND))
-            accept = self.how_to_accept("-k", self.suites.selector(workload))
-            measure = "" if self.is_timed else self.suites.command(workload, update=False)
-            return verdict.because(e.Next(e.Step.ACCEPT, accept, measure))
-        if any(isinstance(reason, e.Next) for reason in verdict.reasons):
-            return verdict
-        return verdict.because(e.Next(e.Step.AGAIN))
+    def _by_baseline(self, run: Run, timer: Timer | None = None) -> Verdict:
+        declared = self._verdicts.get((run.workload, DECLARED))
+        return self.judge.by_baseline(run, timer, self.device, declared=declared)
 
     def conclude(self, verdict: Verdict) -> Verdict:
         """Keep a verdict, in place of an earlier one on the same subject."""
@@ -359,7 +270,7 @@ class Session:
 
     def conclude_error(self, workload: Workload, subject: str, error: KernelgaugeError) -> Verdict:
         """Keep the verdict that something could not be measured."""
-        return self.conclude(Verdict(Status.INVALID, workload.id, subject, e.Failed(error.what), _reasons(error)))
+        return self.conclude(Verdict(Status.INVALID, workload.id, subject, e.Failed(error.what), reasons_of(error)))
 
     def failure(self, verdict: Verdict, test: str) -> str:
         """Return how a failing test ends: in a few lines, and the causes only where no test of the workload has named them yet."""
@@ -368,29 +279,7 @@ class Session:
         see = "" if test in named_in else next(iter(named_in), "")
         return brief(verdict, see=see, width=self.width)
 
-    def fails(self, verdict: Verdict) -> bool:
-        """Whether a verdict fails its test, with the strictness that is asked for."""
-        if self.options.accepts and verdict.is_by_baseline:
-            return verdict.status is Status.INVALID  # what differs is about to be accepted; what is not valid cannot be
-        return verdict.status.fails or (self.options.strict and not verdict.status.decided)
-
-    @property
-    def _comparisons(self) -> int:
-        """How many times and ratios the suites have, selected or not: `-k` changes no verdict."""
-        workloads = self.suites.workloads.values()
-        planned = sum(map(self.suites.is_in_matrix, workloads))
-        ratios = sum(workload.faster_than is not None for workload in workloads)
-        return max(1, planned) * len(self.device.timers) + ratios
-
-    def _limits(self, workload: Workload) -> Limits:
-        """Return the workload's limits, and the project's where it has none."""
-        project = self.options.limits
-        return Limits(
-            gate={**project.gate, **{Timer(name): value for name, value in workload.gate.items()}},
-            sensitivity={**project.sensitivity, **{Timer(name): value for name, value in workload.sensitivity.items()}},
-        )
-
-    # -- record ---------------------------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------------------
 
     def results(self, exit_status: int) -> Results:
         """Return what was measured and concluded so far. `exit_status`: pytest's."""
@@ -399,6 +288,8 @@ class Session:
         runs = [each.run for each in workloads if each.run is not None]
         measured = [each for each in self._measured.values() if not isinstance(each, KernelgaugeError)]
         monitor = self.device.monitor if runs else None
+        # The command that calibrates knows no root; nobody else reads these results.
+        shown = str if self.options.calibrating else self.options.shown
         is_watched = monitor is None or monitor.available or self.fingerprint.arch == "cpu"
         return Results(
             schema_version=SCHEMA_VERSION,
@@ -416,17 +307,16 @@ class Session:
             host=platform.node(),
             commit=self._commit,
             timers=tuple(self.device.timers) if runs else (),
-            comparisons=self._comparisons if runs else 0,
+            comparisons=self.judge.comparisons(self.device) if runs else 0,
             declared=self.suites.declared(),
-            # The process that calibrates knows no root; nobody else reads its results.
-            baselines=str(self.options.baselines) if self.options.calibrating else self.shown(self.options.baselines),
+            baselines=shown(self.options.baselines),
         )
 
     def _workload_result(self, name: str) -> WorkloadResult:
         workload, result, baseline = self.suites.workloads[name], self._measured.get(name), None
         run = self._with_latency(result.run) if result and not isinstance(result, KernelgaugeError) else None
         with suppress(BaselineError):  # the verdicts say what is wrong with it
-            baseline = self.store.load(run.fingerprint.device, name) if run is not None else None
+            baseline = self.judge.store.load(run.fingerprint.device, name) if run is not None else None
         return WorkloadResult(
             id=name,
             suite=self.suites.suite_of[name],
@@ -439,47 +329,6 @@ class Session:
             baseline=baseline,
             verdicts=tuple(settled(verdict for (of, _), verdict in self._verdicts.items() if of == name)),
             unavailable=result.one_line if isinstance(result, WorkloadUnavailable) else None,
-            trace=self._trace(workload) if run and self.artifacts.trace(workload).exists() else None,
-            limits=self._limits(workload),
+            trace=self.artifacts.trace_name(workload) if run and self.artifacts.trace(workload).exists() else None,
+            limits=self.judge.limits(workload),
         )
-
-    def _trace(self, workload: Workload) -> str:
-        """Return the path beside the results: one of this machine says nothing to who reads them elsewhere."""
-        return self.artifacts.trace(workload).relative_to(self.artifacts.folder).as_posix()
-
-    def how_to_record(self, results: Results | None = None) -> str:
-        """Return which folder has no baseline, and the command that records one.
-
-        `results`: of the workers of pytest-xdist, where this process itself has measured nothing.
-        """
-        fingerprint = results.fingerprint if results and results.fingerprint else self.fingerprint
-        folder = self.shown(self.store.path(fingerprint.device, "x").parent)
-        return f"no baseline in {folder}/; record one with: {self.suites.command(suites=results.declared if results else ())}"
-
-    def how_to_accept(self, *arguments: str) -> str:
-        """Return the command that stores this run as the baselines, without measuring again."""
-        options = self.options
-        places = []
-        if options.reports != options.root / "reports":
-            places = [os.path.relpath(self.artifacts.folder, options.invoked_from)]
-        if not options.baselines.is_relative_to(options.root):  # the results record one in the project
-            places += ["--baselines", str(options.baselines)]
-        return shlex.join(["kernelgauge", "accept", *arguments, *places])
-
-    def shown(self, path: Path) -> str:
-        """Return a path as messages say it: from the root of the project where it lies in it."""
-        root = self.options.root
-        return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
-
-
-def _reasons(error: KernelgaugeError) -> tuple[e.Reason, ...]:
-    return tuple(e.Detail(label, text) for label, text in error.details)
-
-
-def _not_judged(run: Run, timer: Timer, what: str, error: KernelgaugeError) -> Verdict:
-    """Return the verdict on a time that cannot be compared with the baseline."""
-    # What a compiler chose anew is no fault of the code, nor of the machine: the time that was asked for is not known.
-    status = Status.UNDECIDED if isinstance(error, OtherKernelsError) else Status.INVALID
-    why = error.what.removeprefix(f"{run.workload}: ")  # the verdict says it
-    conclusion = e.Failed(why, f"{run.label(timer)} {what}")
-    return Verdict(status, run.workload, run.label(timer), conclusion, _reasons(error))

@@ -267,7 +267,11 @@ class Artifacts:
         self.results = (self.workers / worker if worker else folder) / NAME
 
     def trace(self, workload: Workload) -> Path:
-        return self.traces / f"{workload.id}.json.gz"
+        return self.folder / self.trace_name(workload)
+
+    def trace_name(self, workload: Workload) -> str:
+        """Return the path from this folder: one of this machine says nothing to who reads it elsewhere."""
+        return f"traces/{workload.id}.json.gz"
 
     def prepare(self) -> None:
         """Remove the parts of a run that was killed: they would be gathered with this one's. Raises `StorageError`."""

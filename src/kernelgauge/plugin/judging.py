@@ -1,0 +1,164 @@
+"""How a session judges a run: by what its workload declares, by float64, by another variant, and by its baseline."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..baselines import BaselineStore
+from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, SuitesError
+from ..judge import evidence as e
+from ..judge.baseline import Baseline, compare
+from ..judge.cause import compile_causes
+from ..judge.structure import judge_structure, mismatches
+from ..judge.time_verdict import judge_ratio, judge_time
+from ..judge.timing import Limits
+from ..judge.verdict import DECLARED, NUMERICS, STRUCTURE, Status, Verdict
+from ..results import Artifacts
+from ..run import Fingerprint, Run, Timer
+from ..workload import Workload
+from .options import Options
+from .suites import Suites
+
+if TYPE_CHECKING:
+    from ..measure.device import Device
+
+
+class Judge:
+    """Judges runs, and says what to do next. It times nothing.
+
+    Attributes:
+        is_timed: whether a test of the session judges or reads times.
+    """
+
+    def __init__(self, options: Options, suites: Suites, artifacts: Artifacts) -> None:
+        self.options, self.suites, self.artifacts = options, suites, artifacts
+        self.store = BaselineStore(options.baselines)
+        self.is_timed = False
+
+    def declared(self, workload: Workload, run: Run) -> Verdict:
+        """Judge what the workload declares: every expectation that holds for this machine, and no recompile."""
+        holding = [each for each in workload.expectations if each.holds_for(run.fingerprint)]
+        wrong: list[e.Reason] = [mismatch for each in holding for mismatch in mismatches(each, run)]
+        if run.counts.graph_breaks != workload.graph_breaks:
+            wrong.append(e.Mismatch("graph breaks", run.counts.graph_breaks, workload.graph_breaks))
+        if run.counts.recompiles:
+            wrong.append(e.Mismatch("recompiles", run.counts.recompiles, 0))
+        if not wrong:
+            return Verdict(Status.PASS, workload.id, DECLARED, e.DeclaredCompared())
+        reasons = (*compile_causes(run.compile_events), *wrong, e.Detail("trace", self.artifacts.trace_name(workload)))
+        return Verdict(Status.REGRESSED, workload.id, DECLARED, e.DeclaredCompared(), reasons)
+
+    def numerics(self, workload: Workload, device: Device) -> Verdict:
+        """Compare the workload with its reference in float64, on random input."""
+        from ..measure.numerics import NotComparedError, compare_with_float64
+
+        seed = secrets.randbits(32) if self.options.seed is None else self.options.seed
+        try:
+            errors = compare_with_float64(workload, device, seed=seed, deterministic=self.options.deterministic)
+        except NotComparedError as error:
+            failed = e.Failed(error.what, "not judged")
+            return Verdict(Status.NOT_JUDGED, workload.id, NUMERICS, failed, reasons_of(error))
+        wrong, reference = [error for error in errors if not error.within_bound], errors[0].reference
+        if not wrong:
+            judged = [error for error in errors if error.is_judged]
+            worst = max(judged or errors, key=lambda each: each.error / each.bound)
+            conclusion = e.NumericsCompared(reference, str(worst), len(errors) - len(judged))
+            return Verdict(Status.PASS, workload.id, NUMERICS, conclusion)
+        largest = 1.5 * max(each.error for each in wrong)
+        allow = [e.Next(e.Step.TOLERATE, f"Workload(..., tolerance={largest:.1g})")] if largest < 1 else []
+        why = (e.Detail("why", str(error)) for error in wrong)
+        reasons = (*why, e.Detail("seed", f"--perf-seed {seed}"), *allow)
+        return Verdict(Status.INVALID, workload.id, NUMERICS, e.NumericsCompared(reference), reasons)
+
+    def ratio(self, workload: Workload, run: Run, other: Workload, beside: Run, device: Device) -> Verdict:
+        """Judge the GPU time of a workload against that of the variant that it says it is faster than."""
+        verdict = judge_ratio(run, beside, other.variant, by=workload.by, comparisons=self.comparisons(device))
+        if verdict.status is Status.PASS:
+            return verdict
+        traces = (self.options.shown(self.artifacts.trace(each)) for each in (other, workload))
+        return verdict.because(e.Next(e.Step.COMMAND, shlex.join(["kernelgauge", "diff", *traces])))
+
+    def by_baseline(self, run: Run, timer: Timer | None, device: Device, *, declared: Verdict | None = None) -> Verdict:
+        """Judge a time of a run, or its structure, and say where its baseline is and what to do next.
+
+        A baseline that cannot be used is INVALID, one that is missing NO_BASELINE. `declared`: the verdict on what the
+        workload declares, if there is one.
+        """
+        workload, subject = self.suites.workloads[run.workload], STRUCTURE if timer is None else run.label(timer)
+        path = self.options.shown(self.store.path(run.fingerprint.device, run.workload))
+        try:
+            baseline = self.store.load(run.fingerprint.device, run.workload)
+            self.suites.require_own(baseline)
+        except SuitesError as error:
+            return Verdict(Status.INVALID, run.workload, subject, e.Failed(error.what), reasons_of(error))
+        except BaselineError as error:
+            # An update is about to replace the file, so it is no reason to refuse the run.
+            status = Status.NO_BASELINE if self.options.accepts else Status.INVALID
+            error.where = path
+            return Verdict(status, run.workload, subject, e.Failed(error.what), reasons_of(error))
+        if baseline is None:
+            missing = (e.Detail("expected", path), e.Next(e.Step.RECORD, self.suites.command(workload)))
+            return Verdict(Status.NO_BASELINE, run.workload, subject, e.NoBaseline(), missing)
+
+        def judged(of: Timer, baseline: Baseline = baseline) -> Verdict:
+            comparisons, limits = self.comparisons(device), self.limits(workload)
+            return judge_time(of, run, baseline, comparisons=comparisons, limits=limits)
+
+        if timer is None:  # its verdict depends on those of the times
+            verdict = judge_structure(run, baseline, [judged(each) for each in device.timers if run.sample(each)])
+        else:
+            verdict = judged(timer)
+        if verdict.status in (Status.PASS, Status.NOT_JUDGED):
+            return verdict
+        comparison = compare(baseline.fingerprint, run.fingerprint)
+        verdict = verdict.because(e.BaselineFile(path, (*comparison.foreign, *comparison.moved)))
+        if verdict.status not in (Status.UNDECIDED, Status.INVALID):
+            if declared is not None and declared.status.fails:
+                return verdict.because(e.Next(e.Step.MEND))
+            accept = self.options.accept_command("-k", self.suites.selector(workload))
+            measure = "" if self.is_timed else self.suites.command(workload, update=False)
+            return verdict.because(e.Next(e.Step.ACCEPT, accept, measure))
+        has_step = any(isinstance(reason, e.Next) for reason in verdict.reasons)
+        return verdict if has_step else verdict.because(e.Next(e.Step.AGAIN))
+
+    def fails(self, verdict: Verdict) -> bool:
+        """Whether a verdict fails its test, with the strictness that is asked for."""
+        if self.options.accepts and verdict.is_by_baseline:
+            return verdict.status is Status.INVALID  # what differs is about to be accepted; what is not valid cannot be
+        return verdict.status.fails or (self.options.strict and not verdict.status.decided)
+
+    def comparisons(self, device: Device) -> int:
+        """Return how many times and ratios the suites have, selected or not: `-k` changes no verdict."""
+        workloads = self.suites.workloads.values()
+        planned = sum(map(self.suites.is_in_matrix, workloads))
+        ratios = sum(workload.faster_than is not None for workload in workloads)
+        return max(1, planned) * len(device.timers) + ratios
+
+    def limits(self, workload: Workload) -> Limits:
+        """Return the workload's limits, and the project's where it has none."""
+        project = self.options.limits
+        return Limits(
+            gate={**project.gate, **{Timer(name): value for name, value in workload.gate.items()}},
+            sensitivity={**project.sensitivity, **{Timer(name): value for name, value in workload.sensitivity.items()}},
+        )
+
+    def how_to_record(self, fingerprint: Fingerprint, suites: Iterable[str] = ()) -> str:
+        """Return which folder has no baseline, and the command that records one."""
+        folder = self.options.shown(self.store.path(fingerprint.device, "x").parent)
+        return f"no baseline in {folder}/; record one with: {self.suites.command(suites=suites)}"
+
+
+def reasons_of(error: KernelgaugeError) -> tuple[e.Reason, ...]:
+    return tuple(e.Detail(label, text) for label, text in error.details)
+
+
+def not_judged(run: Run, timer: Timer, what: str, error: KernelgaugeError) -> Verdict:
+    """Return the verdict on a time that cannot be compared with the baseline."""
+    # What a compiler chose anew is no fault of the code, nor of the machine: the time that was asked for is not known.
+    status = Status.UNDECIDED if isinstance(error, OtherKernelsError) else Status.INVALID
+    why = error.what.removeprefix(f"{run.workload}: ")  # the verdict says it
+    conclusion = e.Failed(why, f"{run.label(timer)} {what}")
+    return Verdict(status, run.workload, run.label(timer), conclusion, reasons_of(error))
