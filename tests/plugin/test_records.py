@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -171,18 +168,6 @@ def test_log_of_the_user_stays_behind_that_of_torch(project: Project, call: str)
     assert "the last" in said
     assert "recompile" not in said.partition("Captured log")[2]
     assert "because of a guard" not in said.partition("Captured log")[2]
-
-
-def test_summary_in_a_poor_locale_keeps_its_lines(project: Project) -> None:
-    project.tell(told(), device="Told GP\u00dc")
-    environment = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": ""}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "perf", "-q"], env=os.environ | environment, capture_output=True, check=False
-    )
-    lines = done.stdout.decode("ascii").splitlines()
-    assert any(line.startswith(f"{ID} ") for line in lines)
-    assert any(line.startswith(r"Told GP\xdc") for line in lines)
-    assert not any(r"\n" in line for line in lines)
 
 
 def test_earlier_run_is_removed_before_measuring(project: Project) -> None:

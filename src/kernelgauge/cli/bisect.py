@@ -29,7 +29,6 @@ from ..judge.verdict import STRUCTURE, Status, Verdict
 from ..processes import revisions
 from ..report.words import brief, headline, in_full
 from ..results import Results, WorkloadResult
-from ..results.files import temporary_folder
 from ..run import Run, Timer, observe
 from . import Exit, note, say
 
@@ -59,8 +58,8 @@ def bisect(options: argparse.Namespace) -> Exit:
     has_ends = len(options.packages) > 1 if options.packages else bool(options.good and options.bad)
     if not has_ends or (options.packages and (options.good or options.bad)):
         raise KernelgaugeError("bisect needs two ends", expected="--good REF --bad REF, or --packages GOOD.txt BAD.txt")
-    with temporary_folder() as folder:
-        states = (_package_states if options.packages else _commit_states)(options, folder)
+    with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
+        states = (_package_states if options.packages else _commit_states)(options, Path(folder))
         return _Search(states, options).conclude()
 
 

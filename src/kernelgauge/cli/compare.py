@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,7 +25,7 @@ from ..report.markdown import summary_markdown
 from ..report.terminal import summary
 from ..report.words import brief, headline, with_words
 from ..results import NAME, Results, encode_results
-from ..results.files import temporary_folder, write_files
+from ..results.files import write_files
 from ..run import Run, Timer
 from . import Exit, note, say, terminal
 
@@ -76,7 +77,7 @@ def _sides(options: argparse.Namespace) -> Iterator[tuple[_Side, _Side]]:
         trees = [stack.enter_context(revisions.worktree(commit)) for commit in commits]
         base, head = trees[0], trees[1] if options.head else Path.cwd()
         revisions.copy_suite(head / options.suite, base, options.suite, owner=names[1])
-        folder = stack.enter_context(temporary_folder())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelgauge-")))
         python, run = options.base_python, partial(processes.run_process, progress=note, may_fail=True)
         packages = [revisions.install(each, folder / str(n), python) for n, each in enumerate(options.packages)]
         of_base = partial(run, folder=base, packages=packages, python=python)

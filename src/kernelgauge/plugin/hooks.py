@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import shutil
@@ -93,11 +92,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)  # before a worker tells what it has collected
 def pytest_collection_finish(session: pytest.Session) -> None:
     config, ours = session.config, session.config.stash[SESSION]
-    terminal = getattr(getattr(config.pluginmanager.get_plugin("terminalreporter"), "_tw", None), "_file", None)
-    if isinstance(
-        terminal, io.TextIOWrapper
-    ):  # of a text with one character that it lacks, pytest escapes newlines too
-        terminal.reconfigure(errors="backslashreplace")
     workloads = [each for each in workloads_of(session.items) if each.id in ours.suites.workloads]
     with refusing(config):
         if ours.suites.error is not None:

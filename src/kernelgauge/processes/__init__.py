@@ -6,12 +6,13 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import MeasurementError
 from ..results import NAME, Results, read_results
-from ..results.files import WAITING, temporary_folder
+from ..results.files import WAITING
 from .imports import LOADED, Imports
 
 _SHOWN_LINES = 15  # of the output of a process that failed
@@ -55,10 +56,10 @@ def run_process(
 
     Raises `MeasurementError` if it leaves no results, or fails, and `KernelgaugeError` if it measures another folder's code.
     """
-    with temporary_folder() as own:
+    with tempfile.TemporaryDirectory(prefix="kernelgauge-") as own:
         # The page of a job shows what the command concludes, and not each of its processes.
         inherited = {name: value for name, value in os.environ.items() if name not in _OF_THE_JOB}
-        environment = inherited | compile_caches(str(own)) | {"KERNELGAUGE_PARENT": str(os.getpid())}  # see the plugin
+        environment = inherited | compile_caches(own) | {"KERNELGAUGE_PARENT": str(os.getpid())}  # see the plugin
         imports = None if folder is None else Imports(folder, python)
         paths = (
             [*packages] if imports is None or folder is None else [folder / "src", folder, *imports.folders, *packages]
@@ -89,7 +90,7 @@ def run_process(
                 except subprocess.TimeoutExpired:
                     process.kill()
                 raise
-        results = own / "latest" / NAME
+        results = Path(own, "latest", NAME)
         if process.returncode == _NO_TESTS:
             raise MeasurementError("no test is selected", next_command=shlex.join(["pytest", *arguments]))
         if process.returncode not in ((0, 1) if may_fail else (0,)) or not results.exists():

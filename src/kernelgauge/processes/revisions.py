@@ -6,12 +6,12 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import KernelgaugeError, MeasurementError, printable
-from ..results.files import temporary_folder
 
 _SHOWN_LINES = 15  # of a program that failed
 
@@ -40,8 +40,8 @@ def worktree(commit: str) -> Iterator[Path]:
     Yields the folder that corresponds to the current one.
     """
     prefix = git("rev-parse", "--show-prefix")
-    with temporary_folder() as folder:
-        tree = folder / "tree"
+    with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
+        tree = Path(folder, "tree")
         try:
             git("worktree", "add", "--detach", str(tree), commit)
             yield tree / prefix

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -88,26 +86,6 @@ def unwritable(path: Path, error: OSError, *, elsewhere: str | None = None) -> S
         expected="a folder that can be written",
         next_command=elsewhere or f"ls -ld {path} {path.parent}; df -h {path.parent}   (who may write? is there room?)",
     )
-
-
-_TEMPORARY, _ALIVE = "kernelgauge-run-", ".alive"
-
-
-@contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Make a folder that is removed at the end. Remove those of processes that were killed, with worktrees of git in them."""
-    for alive in Path(tempfile.gettempdir()).glob(f"{_TEMPORARY}*/{_ALIVE}"):
-        with suppress(OSError, Timeout), FileLock(alive, timeout=0):
-            for tree in alive.parent.glob("*/.git"):
-                remove = ["git", "-C", str(tree.parent), "worktree", "remove", "--force", "--force", str(tree.parent)]
-                subprocess.run(remove, capture_output=True, check=False)
-            shutil.rmtree(alive.parent, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=_TEMPORARY))
-    try:
-        with FileLock(folder / _ALIVE):
-            yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 # -- folders and buckets ----------------------------------------------------------------------------------------------
