@@ -1,4 +1,4 @@
-"""Small hand-built traces, runs and baselines. Every argument has a default: a test names only what it is about."""
+"""Small hand-built traces, runs, baselines and results. Every argument has a default: a test names its subject alone."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import pytest
 from kernelgauge.cli.traces import read_trace
 from kernelgauge.errors import TraceError
 from kernelgauge.judge.baseline import Baseline, Recorded, combined, from_run
-from kernelgauge.judge.verdict import Verdict
+from kernelgauge.judge.evidence import DeclaredCompared, Detail, Failed, Next, RelativeChange, Step
+from kernelgauge.judge.verdict import DECLARED, Status, Verdict
 from kernelgauge.report import words
+from kernelgauge.results import SCHEMA_VERSION, Results, TestResult, WorkloadResult
 from kernelgauge.run import ControlTime, Counts, Fingerprint, Run, Sample, Timer
 from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse, reader
 from kernelgauge.trace.summary import summarize_trace
@@ -108,8 +110,9 @@ FUSED = "triton_poi_fused__unsafe_view_gelu_mul_0"
 SOURCE = "crp6dxk5nphodyk5oymrzgcw3cehyajdvjnp3t5k4e774karg5ms"
 OTHER_SOURCE = "c6ftvhgubnrmlxzuurcbcqqj2rbcvbrq7kcsf5mqw7embzh6bt2p"
 
+DEVICE = "NVIDIA H200"
 H200 = Fingerprint(
-    device="NVIDIA H200",
+    device=DEVICE,
     arch="sm_90",
     sm_count=132,
     memory_bytes=150109880320,
@@ -234,6 +237,140 @@ def drawn(draws: dict[int, int], *, us: dict[int, float] | None = None, **change
         for _ in range(count)
     ]
     return calibrated(runs, suite="perf")
+
+
+# -- results ---------------------------------------------------------------------------------------------------------
+
+CHANGE = RelativeChange(0.081, 0.079, 0.084, 0.999)
+# What a name may hold that comes from a stranger's trace or file.
+HOSTILE = (
+    "<script>alert(1)</script><img src=x onerror=alert(1)>",
+    "\x1b[31mred\x1b]0;title\x07\x9b2J",
+    "k" * 10_000,
+    "\u202egnitset\u2066\u200f",
+    "\x00\x0b\ufffe\uffff\x7f\x85\u2028",
+    '=HYPERLINK("http://example.org","x")',
+    "\t=1+1",
+    "\r\n::error title=forged::forged\n::set-output name=a::b",
+    "a|b`c`**d** _e_ ~~f~~ | g",
+    "@someone #12 [l](http://example.org) ![i](http://example.org/i) http://example.org www.example.org a@example.org",
+    "</details>\n\n# heading\n\n---\n- item\n1. item\n> said",
+    "]]> & &amp; --> <!--",
+    "%0A%25,title=x::y",
+)
+
+
+def verdict(
+    status: Status = Status.PASS,
+    subject: str = Timer.DEVICE.label,
+    headline: str = "GPU time 205.1 -> 221.8 us",
+    *,
+    workload: str = WORKLOAD,
+    reasons: Sequence[tuple[str, str]] = (),
+    change: RelativeChange | None = CHANGE,
+) -> Verdict:
+    timed = subject in {timer.label for timer in Timer}
+    return Verdict(
+        status,
+        workload,
+        subject,
+        Failed(headline),
+        tuple(Next(Step.ACCEPT, text) if label == "accept" else Detail(label, text) for label, text in reasons),
+        before_us=205.1 if timed else None,
+        after_us=221.8 if timed else None,
+        change=change if timed else None,
+    )
+
+
+def workload(*verdicts: Verdict, name: str = WORKLOAD, **changes: Any) -> WorkloadResult:
+    fields: dict[str, Any] = {
+        "id": name,
+        "suite": "perf",
+        "module": "mlp",
+        "variant": "compiled",
+        "dtype": "bf16",
+        "pass_": "forward",
+        "shape": (64, 128, 768, 3072),
+        "run": run(workload=name),
+        "verdicts": verdicts,
+    }
+    return WorkloadResult(**(fields | changes))
+
+
+def one_test(name: str, outcome: Any = "passed", *, workload: str | None = WORKLOAD, **changes: Any) -> TestResult:
+    node = f"perf/test_latency.py::{name}" + (f"[{workload}]" if workload else "")
+    return TestResult(**({"node": node, "workload": workload, "outcome": outcome, "seconds": 0.25} | changes))
+
+
+def results(*workloads: WorkloadResult, **changes: Any) -> Results:
+    fields: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "kernelgauge": "0.1.0",
+        "started_at": "2026-11-20T19:10:12+00:00",
+        "seconds": 33.4,
+        "arguments": ("perf", "-k", "mlp or linear"),
+        "fingerprint": H200,
+        "gpu": HERE,
+        "not_watched": "",
+        "workloads": workloads,
+    }
+    return Results(**(fields | changes))
+
+
+def hostile(text: str, *statuses: Status) -> Results:
+    """Results that have a text wherever results have one."""
+    verdicts = tuple(
+        verdict(status, f"{text}{place}", text, workload=text, reasons=[(text, text), ("why", f"{text}  new: 1 us")])
+        for place, status in enumerate(statuses)
+    )
+    timed = verdict(statuses[0], headline=text, workload=text, reasons=[("why", text)])
+    strange = msgspec.structs.replace(H200, device=text, driver=text, torch=text, cuda=text, triton=text)
+    told = workload(
+        *verdicts,
+        timed,
+        name=text,
+        suite=text,
+        module=text,
+        variant=text,
+        dtype=text,
+        pass_=text,
+        run=run(workload=text, machine=strange, gpu=text),
+    )
+    return results(
+        told,
+        workload(name=f"{text}2", run=None, unavailable=text),
+        fingerprint=strange,
+        gpu=text,
+        kernelgauge=text,
+        started_at=text,
+        arguments=("perf", text),
+        not_watched=text,
+        tests=tuple(
+            TestResult(f"{text}::{text}[{text}]", of, outcome, 0.1, claim=text, said=text)
+            for of in (text, None)
+            for outcome in ("passed", "failed", "skipped")
+        ),
+        warnings=(text,),
+        exit_status=1,
+    )
+
+
+def passing(*verdicts: Verdict, name: str = WORKLOAD, **changes: Any) -> WorkloadResult:
+    """A workload that was measured in full and is as declared."""
+    declared = Verdict(Status.PASS, name, DECLARED, DeclaredCompared())
+    return workload(declared, *verdicts, name=name, **changes)
+
+
+def complete_results(*workloads: WorkloadResult, tests: Sequence[TestResult] | None = None, **changes: Any) -> Results:
+    """Results of all that is declared; of each workload there is a test that passed, unless `tests` are given."""
+    if tests is None:
+        tests = [one_test("test_kernels_and_graphs_are_as_declared", workload=each.id) for each in workloads]
+    fields: dict[str, Any] = {
+        "timers": tuple(Timer),
+        "declared": {"perf": tuple(each.id for each in workloads)},
+        "commit": "4e3642b",
+    }
+    return results(*workloads, tests=tuple(tests), **(fields | changes))
 
 
 def reasons(verdict: Verdict, label: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,19 +10,28 @@ import pytest
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.baselines.acceptance import Mode, plan_update, review, select
 from kernelgauge.judge.baseline import Baseline, encode_baseline
-from kernelgauge.judge.evidence import DeclaredCompared
 from kernelgauge.judge.review import Action, Group, PlannedChange, Reviewed
 from kernelgauge.judge.timing import Limits
-from kernelgauge.judge.verdict import DECLARED, Status, Verdict
+from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.report.words import doubt_text, in_full
 from kernelgauge.results import Results, TestResult, WorkloadResult
 from kernelgauge.run import Timer
-from tests.builders import WORKLOAD, baseline, fingerprint, run
-from tests.test_results import one_test, results, verdict, workload
+from tests.builders import (
+    DEVICE,
+    WORKLOAD,
+    baseline,
+    complete_results,
+    fingerprint,
+    one_test,
+    passing,
+    results,
+    run,
+    verdict,
+    workload,
+)
 
 BEFORE, AFTER = "2026-11-20T10:00:00+00:00", "2026-11-20T12:00:00+00:00"
 SLOWER, NOISY = (225.0, 225.1, 225.2, 225.3), (150.0, 250.0, 200.0, 260.0)
-DEVICE = "NVIDIA H200"
 B200 = fingerprint(device="NVIDIA B200")
 SUBJECTS = ("structure", *(timer.label for timer in Timer))
 CONFLICT, NEWER = b"<<<<<<< HEAD\n", b'{"schema_version": 99}'
@@ -34,31 +42,15 @@ def store(tmp_path: Path) -> BaselineStore:
     return BaselineStore(tmp_path / "baselines")
 
 
-def passing(*verdicts: Verdict, name: str = WORKLOAD, **changes: Any) -> WorkloadResult:
-    """A workload that was measured in full and is as declared."""
-    declared = Verdict(Status.PASS, name, DECLARED, DeclaredCompared())
-    return workload(declared, *verdicts, name=name, **changes)
-
-
-def told(*workloads: WorkloadResult, tests: Sequence[TestResult] | None = None, **changes: Any) -> Results:
-    """Results of all that is declared; of each workload there is a test that passed, unless `tests` are given."""
-    if tests is None:
-        tests = [one_test("test_kernels_and_graphs_are_as_declared", workload=each.id) for each in workloads]
-    whole: dict[str, Any] = {
-        "timers": tuple(Timer),
-        "declared": {"perf": tuple(each.id for each in workloads)},
-        "commit": "4e3642b",
-    }
-    return results(*workloads, tests=tuple(tests), **(whole | changes))
-
-
 def ran(**changes: Any) -> WorkloadResult:
     """A workload that passed, with another run."""
     return passing(run=run(**changes))
 
 
 def slower(**changes: Any) -> Results:
-    return told(passing(verdict(Status.REGRESSED), run=run(device=SLOWER)), **({"started_at": AFTER} | changes))
+    return complete_results(
+        passing(verdict(Status.REGRESSED), run=run(device=SLOWER)), **({"started_at": AFTER} | changes)
+    )
 
 
 def doubts_of(found: Reviewed) -> list[str]:
@@ -153,13 +145,13 @@ def without(timer: Timer, **changes: Any) -> WorkloadResult:
 def test_doubts_of_a_run_are_its_reasons(
     store: BaselineStore, each: WorkloadResult, changes: Any, reasons: list[str]
 ) -> None:
-    assert doubts_of(reviewed(store, told(each, **({"tests": ()} | changes)))[each.id]) == reasons
+    assert doubts_of(reviewed(store, complete_results(each, **({"tests": ()} | changes)))[each.id]) == reasons
 
 
 @pytest.mark.parametrize("mode", [Mode.UPDATE, Mode.CALIBRATE])
 def test_update_keeps_newer_file_and_replaces_unreadable(store: BaselineStore, mode: Mode) -> None:
     path = spoil(store, NEWER)
-    plans, refused = plan_update([told(passing())], store, mode)
+    plans, refused = plan_update([complete_results(passing())], store, mode)
     assert (plans, [each.workload for each in refused]) == ({DEVICE: []}, [WORKLOAD])
     assert "newer version" in doubts_of(refused[0])[0]
     assert path.read_bytes() == NEWER
@@ -171,7 +163,7 @@ def test_update_keeps_newer_file_and_replaces_unreadable(store: BaselineStore, m
 def update(
     store: BaselineStore, *workloads: WorkloadResult, mode: Mode = Mode.UPDATE, **changes: Any
 ) -> dict[str, Action]:
-    plans, _ = plan_update([told(*workloads, **changes)], store, mode)
+    plans, _ = plan_update([complete_results(*workloads, **changes)], store, mode)
     store.apply(plans)
     return {change.workload: change.action for plan in plans.values() for change in plan}
 
@@ -191,7 +183,7 @@ def test_vanished_is_only_what_its_suite_declares_no_more(
     store: BaselineStore, before: bytes, suite: str, declared: Any, vanished: bool
 ) -> None:
     spoil(store, before or encode_baseline(baseline(suite=suite, workload="old")), "old")
-    found = reviewed(store, told(passing(), declared=declared))
+    found = reviewed(store, complete_results(passing(), declared=declared))
     assert ("old" in found and found["old"].group is Group.VANISHED) is vanished
     update(store, passing(), declared=declared)
     assert set(content(store)) == {WORKLOAD, "old"}
@@ -199,7 +191,7 @@ def test_vanished_is_only_what_its_suite_declares_no_more(
 
 def test_update_replaces_older_schema(store: BaselineStore) -> None:
     path = spoil(store, encode_baseline(baseline()).replace(b'"schema_version": 5', b'"schema_version": 4'))
-    assert doubts_of(reviewed(store, told(passing()))[WORKLOAD]) == [
+    assert doubts_of(reviewed(store, complete_results(passing()))[WORKLOAD]) == [
         "the baseline was written by an older version of kernelgauge; pytest --perf-update   (records it again)",
     ]
     update(store, passing())
@@ -225,7 +217,9 @@ def accept(store: BaselineStore, *parts: Results, mode: Mode = Mode.ACCEPT, forc
 
 def test_accept_stores_the_newest_of_runs_that_agree(store: BaselineStore) -> None:
     broken = workload(verdict(Status.INVALID, "measurement", "a CUDA error"), run=None)
-    parts = [told(each, started_at=at) for each, at in ((passing(), BEFORE), (passing(), AFTER), (broken, AFTER))]
+    parts = [
+        complete_results(each, started_at=at) for each, at in ((passing(), BEFORE), (passing(), AFTER), (broken, AFTER))
+    ]
     accept(store, *parts)
     recorded = stored(store).recorded
     assert recorded.at == AFTER
@@ -233,8 +227,8 @@ def test_accept_stores_the_newest_of_runs_that_agree(store: BaselineStore) -> No
 
 
 def test_accept_of_shards_and_devices_stores_all(store: BaselineStore) -> None:
-    shards = [told(passing(name=name), declared={"perf": ("a", "b")}) for name in "ab"]
-    accept(store, *shards, told(ran(machine=B200), fingerprint=B200))
+    shards = [complete_results(passing(name=name), declared={"perf": ("a", "b")}) for name in "ab"]
+    accept(store, *shards, complete_results(ran(machine=B200), fingerprint=B200))
     found = sorted(str(path.relative_to(store.root)) for path in store.root.glob("*/*.json"))
     assert found == [f"nvidia-b200/{WORKLOAD}.json", "nvidia-h200/a.json", "nvidia-h200/b.json"]
 
@@ -245,12 +239,12 @@ def test_accept_of_shards_and_devices_stores_all(store: BaselineStore) -> None:
         (BEFORE, [slower()], ""),
         (AFTER, [slower()], ""),
         (AFTER, [slower(started_at=BEFORE)], f"older than the baseline: measured {BEFORE}, and that was recorded {AFTER}"),
-        (BEFORE, [told(passing(), started_at=BEFORE), slower()], ""),  # the newest counts
-        (BEFORE, [told(ran(device=NOISY), started_at=AFTER)], "GPU time 205.1 -> 210.1 us  "),
+        (BEFORE, [complete_results(passing(), started_at=BEFORE), slower()], ""),  # the newest counts
+        (BEFORE, [complete_results(ran(device=NOISY), started_at=AFTER)], "GPU time 205.1 -> 210.1 us  "),
     ],
 )  # fmt: skip
 def test_review_doubts_older_runs(store: BaselineStore, before: str, saved: list[Results], doubt: str) -> None:
-    accept(store, told(passing(), started_at=before))
+    accept(store, complete_results(passing(), started_at=before))
     kept = content(store)
     doubts = "; ".join(doubts_of(reviewed(store, *saved)[WORKLOAD]))
     assert doubts.startswith(doubt)
@@ -262,26 +256,26 @@ def test_review_doubts_older_runs(store: BaselineStore, before: str, saved: list
 
 @pytest.mark.parametrize(("sensitivity", "accepted"), [({}, 0), ({Timer.DEVICE: 9.0}, 1)])
 def test_select_to_add_asks_for_the_sensitivity(store: BaselineStore, sensitivity: Any, accepted: int) -> None:
-    accept(store, told(passing(), started_at=BEFORE))
+    accept(store, complete_results(passing(), started_at=BEFORE))
     noisy = passing(run=run(device=NOISY), limits=Limits(sensitivity=sensitivity))
-    assert len(accept(store, told(noisy, started_at=AFTER), mode=Mode.ADD).plan) == accepted
+    assert len(accept(store, complete_results(noisy, started_at=AFTER), mode=Mode.ADD).plan) == accepted
 
 
 def test_accept_replaces_conflict_by_force_only(store: BaselineStore) -> None:
     path = spoil(store, CONFLICT)
-    (doubt,) = doubts_of(accept(store, told(passing())).refused[0])
+    (doubt,) = doubts_of(accept(store, complete_results(passing())).refused[0])
     assert "unresolved merge conflict" in doubt
     assert f"; git checkout --theirs -- {path}" in doubt
     assert path.read_bytes() == CONFLICT
-    accept(store, told(passing()), force=True)
+    accept(store, complete_results(passing()), force=True)
     assert stored(store).workload == WORKLOAD
     spoil(store, NEWER)
-    assert accept(store, told(passing()), force=True).plan == []
+    assert accept(store, complete_results(passing()), force=True).plan == []
     assert path.read_bytes() == NEWER
 
 
 def test_run_cut_short_makes_nothing_vanish(store: BaselineStore) -> None:
     """Collection may not have come to the end of it."""
-    accept(store, told(passing(name="a"), passing()))
+    accept(store, complete_results(passing(name="a"), passing()))
     for exit_status, names in ((2, {WORKLOAD}), (1, {WORKLOAD, "a"})):
-        assert set(reviewed(store, told(passing(), exit_status=exit_status))) == names
+        assert set(reviewed(store, complete_results(passing(), exit_status=exit_status))) == names

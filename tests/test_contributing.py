@@ -31,7 +31,7 @@ from kernelgauge.judge.structure import judge_structure
 from kernelgauge.report.words import brief, with_words
 from kernelgauge.results import decode_results, encode_results
 from tests.builders import baseline, counts, run
-from tests.test_results import results, workload
+from tests.builders import results, workload
 
 verdict = judge_structure(run(counts=counts(peak_allocated_bytes=1 << 22)), baseline())
 said = "cause    the peak of memory rose from 1048576 to 4194304 bytes"
@@ -45,7 +45,7 @@ import sys
 from pathlib import Path
 from kernelgauge import cli
 from kernelgauge.results import encode_results
-from tests.test_results import results, verdict, workload
+from tests.builders import results, verdict, workload
 
 Path("results.json").write_bytes(encode_results(results(workload(verdict(), name="mlp"))))
 assert cli.main(["report", "results.json", "--csv", "table.csv"]) == 0

@@ -17,9 +17,8 @@ from kernelgauge.judge.review import Action, PlannedChange
 from kernelgauge.results.files import slug, write_atomically
 from kernelgauge.run import CompileEvent, OpRecord
 from kernelgauge.trace import KernelIdentity, KernelRecord
-from tests.builders import WORKLOAD, baseline, counts
+from tests.builders import DEVICE, WORKLOAD, baseline, counts
 
-DEVICE = "NVIDIA H200"
 NAMES = ("a-x-bf16-1", "b-x-bf16-1", "c-x-bf16-1")
 FULL = OSError(28, "No space left on device")
 

@@ -10,9 +10,8 @@ import pytest
 
 from kernelgauge.judge.verdict import Status
 from kernelgauge.results import Results, encode_results
-from tests.builders import run
+from tests.builders import HOSTILE, hostile, one_test, results, run, verdict, workload
 from tests.commands.conftest import Command, imported_modules
-from tests.test_results import HOSTILE, hostile, one_test, results, verdict, workload
 
 
 @pytest.fixture

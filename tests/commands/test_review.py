@@ -12,10 +12,22 @@ from filelock import FileLock, Timeout
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.judge.verdict import Status
 from kernelgauge.results import Results, encode_results, revision
-from tests.builders import ELSEWHERE, HERE, counts, fingerprint, mlp_kernels, pair, run
+from tests.builders import (
+    DEVICE,
+    ELSEWHERE,
+    HERE,
+    HOSTILE,
+    complete_results,
+    counts,
+    fingerprint,
+    hostile,
+    mlp_kernels,
+    pair,
+    passing,
+    run,
+    verdict,
+)
 from tests.commands.conftest import Command, git, imported_modules
-from tests.test_acceptance import DEVICE, passing, told
-from tests.test_results import HOSTILE, hostile, verdict
 
 SLOWER = (225.0, 225.1, 225.2, 225.3)
 EAGER, COMPILED, LINEAR, GONE = "mlp-eager-bf16-4x8", "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8", "old-x-bf16-1"
@@ -51,7 +63,7 @@ def of(workload: str, **changes: Any) -> Any:
 
 def recorded(command: Command) -> None:
     """Four baselines: of three workloads, and of one that is declared no more."""
-    left(told(*map(of, (EAGER, COMPILED, LINEAR, GONE)), started_at="2026-11-01T00:00:00+00:00"))
+    left(complete_results(*map(of, (EAGER, COMPILED, LINEAR, GONE)), started_at="2026-11-01T00:00:00+00:00"))
     assert command("accept")[0] == 0
     assert stored() == {EAGER, COMPILED, LINEAR, GONE}
 
@@ -60,7 +72,7 @@ def upgraded() -> Results:
     """After an upgrade: one the same, one slower, one with other kernels; one new, one gone."""
     machine = fingerprint(driver="590.1")
     regressed = verdict(Status.REGRESSED, workload=COMPILED)
-    return told(
+    return complete_results(
         of(EAGER, machine=machine),
         passing(regressed, name=COMPILED, run=run(workload=COMPILED, machine=machine, device=SLOWER)),
         of(LINEAR, machine=machine, kernels=mlp_kernels()[:3], counts=counts(launches=3, kernels=2)),
@@ -85,7 +97,7 @@ def test_review_after_an_upgrade_shows_every_group(command: Command) -> None:
 
 
 def test_review_of_twins_in_markdown_counts_them_once(command: Command) -> None:
-    folder = left(told(of(EAGER)))
+    folder = left(complete_results(of(EAGER)))
     code, out, _ = command("review", "--markdown", folder, folder)
     assert code == 1
     assert out.startswith("```text\nresults  reports/latest/results.json ")
@@ -96,7 +108,7 @@ def test_review_of_twins_in_markdown_counts_them_once(command: Command) -> None:
 @pytest.mark.parametrize("name", ["review", "accept"])
 def test_results_that_cannot_be_read_are_trouble(command: Command, name: str) -> None:
     recorded(command)
-    file = left(told(of(EAGER))) / "results.json"
+    file = left(complete_results(of(EAGER))) / "results.json"
     kept = content()
     file.write_bytes(file.read_bytes().replace(b"204.9", b"1e50"))
     code, out, err = command(name)
@@ -147,7 +159,7 @@ def test_accept_as_a_dry_run_writes_nothing(command: Command, arguments: tuple[s
 
 def test_accept_names_the_refused_and_stores_the_others(command: Command) -> None:
     noisy = passing(verdict(Status.INVALID, headline="too noisy", workload=EAGER), name=EAGER)
-    left(told(noisy, of(LINEAR)))
+    left(complete_results(noisy, of(LINEAR)))
     code, out, _ = command("accept")
     assert code == 1
     refused = out.index(f"refused: {EAGER}: GPU time: INVALID  too noisy")
@@ -169,7 +181,7 @@ def test_accept_names_the_refused_and_stores_the_others(command: Command) -> Non
 def test_accept_of_wrong_arguments_writes_nothing(
     command: Command, arguments: tuple[str, ...], expected: int, said: str
 ) -> None:
-    left(told(of(EAGER)))
+    left(complete_results(of(EAGER)))
     code, out, err = command("accept", *arguments)
     assert code == expected
     assert said in (err if code == 2 else out)
@@ -190,7 +202,7 @@ def test_accept_names_a_wrong_baseline_and_stores_the_rest(command: Command) -> 
 
 
 def test_accept_under_ci_needs_force(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    left(told(of(EAGER)))
+    left(complete_results(of(EAGER)))
     monkeypatch.setenv("CI", "true")
     code, out, err = command("accept")
     assert (code, out) == (2, "")
@@ -214,7 +226,7 @@ def test_accept_writes_what_it_showed_under_one_lock(command: Command, monkeypat
         return real(store, device)
 
     monkeypatch.setattr(BaselineStore, "stored", reading)
-    left(told(of(EAGER)))
+    left(complete_results(of(EAGER)))
     assert (command("accept")[0], waits, stored()) == (0, [True], {EAGER})
 
 
@@ -224,7 +236,7 @@ def test_accept_writes_what_it_showed_under_one_lock(command: Command, monkeypat
 def test_commands_in_a_subfolder_find_the_project(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    left(told(of(EAGER)))
+    left(complete_results(of(EAGER)))
     Path("perf/modules").mkdir(parents=True)
     monkeypatch.chdir("perf/modules")
     assert command("accept")[0] == 0
@@ -235,7 +247,7 @@ def test_commands_in_a_subfolder_find_the_project(
 
 
 def test_commands_use_the_baselines_of_the_run(command: Command) -> None:
-    left(told(of(EAGER), baselines="perf/known"))
+    left(complete_results(of(EAGER), baselines="perf/known"))
     assert command("accept")[0] == 0
     assert Path("perf/known/nvidia-h200", f"{EAGER}.json").exists()
     assert command("review")[0] == 0
@@ -244,7 +256,7 @@ def test_commands_use_the_baselines_of_the_run(command: Command) -> None:
 
 @pytest.mark.parametrize("where", ["/somewhere/else", "a/../../b", "a\0b"])
 def test_baselines_outside_of_the_project_must_be_named(command: Command, tmp_path: Path, where: str) -> None:
-    folder = left(told(of(EAGER), baselines=where), "elsewhere")
+    folder = left(complete_results(of(EAGER), baselines=where), "elsewhere")
     code, out, err = command("accept", folder)
     assert (code, out) == (2, "")
     assert "--baselines" in err
@@ -254,7 +266,7 @@ def test_baselines_outside_of_the_project_must_be_named(command: Command, tmp_pa
 
 
 def test_results_of_two_folders_of_baselines_are_trouble(command: Command) -> None:
-    folders = [left(told(of(EAGER), baselines=name), name) for name in ("a", "b")]
+    folders = [left(complete_results(of(EAGER), baselines=name), name) for name in ("a", "b")]
     code, _, err = command("accept", *folders)
     assert (code, "a, b" in err) == (2, True)
 
@@ -269,7 +281,7 @@ def known_gpus(workload: str) -> list[str | None]:
 
 def on_another_gpu(gpu: str = ELSEWHERE, **changes: Any) -> Results:
     measured = (of(workload, gpu=gpu, **changes) for workload in (EAGER, COMPILED))
-    return told(*measured, gpu=gpu)
+    return complete_results(*measured, gpu=gpu)
 
 
 @pytest.mark.parametrize("gpus", [[ELSEWHERE], ["one", "two"]])
@@ -299,7 +311,7 @@ THROTTLED = {"device": tuple(1.1 * us for us in (204.9, 205.0, 205.2, 205.3)), "
 def test_accept_add_of_a_slower_run_is_refused(command: Command, changes: Any, said: str) -> None:
     recorded(command)
     before = content()
-    left(told(of(EAGER, **changes), of(COMPILED, gpu=ELSEWHERE), gpu=ELSEWHERE))
+    left(complete_results(of(EAGER, **changes), of(COMPILED, gpu=ELSEWHERE), gpu=ELSEWHERE))
     code, out, _ = command("accept", "--add")
     assert code == 1
     assert f"refused: {EAGER}: it cannot be added: " in out
@@ -323,7 +335,7 @@ def test_review_of_hostile_names_steers_no_terminal(command: Command, text: str)
 
 @pytest.mark.parametrize("arguments", [("review",), ("accept", "--dry-run")])
 def test_review_imports_neither_torch_nor_pytest(command: Command, arguments: tuple[str, ...]) -> None:
-    left(told(of(EAGER), of(NEW)))
+    left(complete_results(of(EAGER), of(NEW)))
     assert command("accept", "-k", NEW)[0] == 0
     assert command("accept")[0] == 0
     assert not {"torch", "pytest", "_pytest"} & imported_modules(*arguments)

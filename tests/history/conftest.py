@@ -15,9 +15,8 @@ import pytest
 
 from kernelgauge.judge.verdict import Status
 from kernelgauge.results import Results, WorkloadResult, encode_results
-from tests.builders import ELSEWHERE, H200, HERE, WORKLOAD, fingerprint, run
+from tests.builders import ELSEWHERE, H200, HERE, WORKLOAD, fingerprint, results, run, verdict, workload
 from tests.commands.conftest import Command
-from tests.test_results import results, verdict, workload
 
 
 class History:

@@ -12,10 +12,21 @@ import msgspec
 import pytest
 
 from kernelgauge.judge.verdict import Status
-from tests.builders import ELSEWHERE, H200, HERE, fingerprint, mlp_kernels, run
+from tests.builders import (
+    ELSEWHERE,
+    H200,
+    HERE,
+    HOSTILE,
+    fingerprint,
+    hostile,
+    mlp_kernels,
+    results,
+    run,
+    verdict,
+    workload,
+)
 from tests.history.conftest import History, night, timed, year
 from tests.report.pages import Parsed
-from tests.test_results import HOSTILE, hostile, results, verdict, workload
 
 
 def rows(out: str) -> list[tuple[str, str]]:

@@ -23,7 +23,7 @@ from kernelgauge.judge.evidence import (
 from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.results import Results, TestResult, WorkloadResult, decode_results, encode_results
 from kernelgauge.run import Origin, Run, SourceLine
-from tests import test_results as builders
+from tests import builders
 from tests.builders import baseline, fingerprint, launched, mlp_kernels, run
 
 VOID = frozenset("meta link br input hr img".split())

@@ -8,7 +8,7 @@ from kernelgauge.judge.evidence import Next, Place, Step
 from kernelgauge.judge.verdict import Status
 from kernelgauge.report.findings import baseline_commits, findings, next_step, verdicts
 from kernelgauge.run import SourceLine
-from tests.test_results import one_test, results, verdict, workload
+from tests.builders import one_test, results, verdict, workload
 
 from .pages import caused
 

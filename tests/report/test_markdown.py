@@ -14,8 +14,7 @@ from kernelgauge.judge.verdict import Status
 from kernelgauge.report.markdown import summary_markdown
 from kernelgauge.results import Results, WorkloadResult
 from kernelgauge.run import SourceLine
-from tests.builders import FUSED, WORKLOAD
-from tests.test_results import HOSTILE, hostile, one_test, results, verdict, workload
+from tests.builders import FUSED, HOSTILE, WORKLOAD, hostile, one_test, results, verdict, workload
 
 TAGS = set("html p strong br table thead tbody tr th td ul li details summary pre code".split())
 

@@ -29,8 +29,7 @@ from kernelgauge.report.page import render
 from kernelgauge.report.terminal import summary
 from kernelgauge.results import Results, WorkloadResult
 from kernelgauge.run import Conditions, Fingerprint, Timer
-from tests.builders import H200, baseline, counts, fingerprint, run
-from tests.test_results import results, verdict, workload
+from tests.builders import H200, baseline, counts, fingerprint, results, run, verdict, workload
 
 LONG = "mlp-compiled-train-bf16-64x128x768x3072"
 MARKUP = ["[red]x[/red]", "[/red]x", "[link=a.b]x[/link]", ":warning:", "\\[red]x"]

@@ -16,7 +16,7 @@ from kernelgauge.report.html import html
 from kernelgauge.report.markdown import summary_markdown
 from kernelgauge.report.terminal import summary
 from kernelgauge.results import decode_results, encode_results
-from tests.test_results import HOSTILE, results, workload
+from tests.builders import HOSTILE, results, workload
 
 CONCLUSIONS = e.Conclusion.__subclasses__()
 REASONS = [each for each in (*e.Reason.__subclasses__(), *e.Doubt.__subclasses__()) if each is not e.Doubt]
