@@ -27,7 +27,6 @@ from kernelgauge.measure.compiler import (
     compile_counts,
     owner_of,
     reset_compiler,
-    source_line,
     stacks_at,
     torch_set_up,
 )
@@ -310,27 +309,6 @@ def test_graphs_after_a_break_have_lines(cpu: Device) -> None:
     assert [code for name, _, code in found if "cos" in name] == ["return y.cos()"]
 
 
-@pytest.mark.usefixtures("no_cache")
-@pytest.mark.parametrize(
-    ("file", "shown", "code", "compile_"),
-    [
-        ("<string>", "<string>", "", None),
-        ("<ipython-input-1-a>", "<ipython-input-1-a>", LINE.strip(), None),
-        ("/tmp/ipykernel_1/2.py", "2.py", LINE.strip(), None),
-        ("/tmp/ipykernel_1/2.py", "2.py", LINE.strip(), {}),
-    ],
-)
-def test_module_of_a_notebook_has_its_line(
-    cpu: Device, monkeypatch: pytest.MonkeyPatch, file: str, shown: str, code: str, compile_: Any
-) -> None:
-    if code:  # IPython keeps the source of a cell there
-        monkeypatch.setitem(linecache.cache, file, (len(SCALED), None, SCALED.splitlines(keepends=True), file))
-    namespace = {"__name__": "__main__"}
-    exec(compile(SCALED, file, "exec"), namespace)
-    origins = ran(cpu, namespace["Scaled"], compile=compile_).origins
-    assert set(origins) == {Origin("Scaled", (SourceLine(shown, 6, code),))}
-
-
 def test_module_of_torch_alone_has_its_line(cpu: Device) -> None:
     (origin,) = ran(cpu, lambda: nn.Linear(8, 4, bias=False)).origins
     assert origin is not None
@@ -470,21 +448,6 @@ class Biased(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = x @ self.weight
         return y + self.bias
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("def forward(self, x):", "in forward"),
-        ("async def forward(self, x) -> dict[str, int]:  # why", "in forward"),
-        ("def forward(", "in forward"),
-        ("def forward(self, x: int = 3) -> int: return x + 1", "def forward(self, x: int = 3) -> int: return x + 1"),
-        ("y = x.sin()", "y = x.sin()"),
-    ],
-)
-def test_first_line_of_a_function_has_its_name_unless_code_is_whole(tmp_path: Path, text: str, code: str) -> None:
-    (file := tmp_path / "model.py").write_text(f"{text}\n")
-    assert source_line(str(file), 1).code == code
 
 
 @pytest.mark.usefixtures("no_cache")

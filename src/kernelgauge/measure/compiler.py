@@ -12,7 +12,7 @@ import os
 import re
 import sysconfig
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial, wraps
@@ -31,24 +31,23 @@ _MOST_COMPILATIONS = 100_000  # whose metrics are kept: 64 are fewer than one wo
 _BETWEEN_STACKS = "\n\n"
 _HANDLE = re.compile(r"\s*# \[Provenance debug handles\] (\S+)")
 _BETWEEN = re.compile(r"\s*(#(?! \[Prov)|stream|\w+numel = )")  # what Inductor writes between a handle and its call
-# Of a stack as torch.compile writes it; of what `exec` was given there is no code.
+# Of a stack as torch.compile writes it: without a source file there is no code.
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)(?:\n {4}(.*))?')
 # Why Dynamo gave up: the value and the name of its limit (torch/_dynamo/graph_break_registry.json).
 _LIMIT = re.compile(r"(?s)recompile limit exceeded.*currently set to (\d+).*Limit type: (\w+)")
 _dynamo: Any = torch._dynamo.utils  # where it keeps what it compiled
 _compile_id = torch._guards.CompileContext.current_compile_id
-_Kind = Literal["graph break", "recompile"]
 Frame = tuple[str, int, str, str]  # file, line, function and code
 Stack = tuple[Frame, ...]  # outermost first
 
 
 @dataclass(frozen=True)
 class CompileCounts:
-    """Totals since the last `reset_compiler`; `events`: graph breaks and recompiles, each place once."""
+    """Totals since the last `reset_compiler`."""
 
     graphs: int
     graph_breaks: int
-    events: tuple[CompileEvent, ...] = ()
+    events: tuple[CompileEvent, ...] = ()  # graph breaks and recompiles, each place once
     traced: int = 0  # graphs that Inductor was given, or found in its cache
     ops: int = 0  # in these graphs
 
@@ -90,28 +89,33 @@ def _events() -> Iterator[CompileEvent]:
     """Yield the graph breaks and recompiles since the last `reset_compiler`."""
     for each in getattr(_dynamo, "graph_break_reasons", ()):
         frames = [frame for frame in each.user_stack if not _is_in_torch(frame.filename)]
-        place = (frames[-1].filename, frames[-1].lineno) if frames else ()
-        yield _event("graph break", _kind_of_break(each.reason), *place)
-    for each in _dynamo.get_compilation_metrics():  # before the recompiles of its place: one event stands for a place
+        place = (frames[-1].filename, frames[-1].lineno) if frames else None
+        yield _event("graph break", _kind_of_break(each.reason), place)
+    metrics = _dynamo.get_compilation_metrics()
+    for each in metrics:  # before the recompiles of its place: one event stands for a place
         if limit := _LIMIT.search(each.fail_reason or ""):
             text = getattr(each, "recompile_reason", None) or ""
             reason = f"the {limit[2]} of {limit[1]} is reached, so the rest runs eagerly; {_guard(text)}"
-            yield _event("recompile", reason, *_place(text, each.co_filename, each.co_firstlineno))
+            yield _event("recompile", reason, _place(text, each.co_filename, each.co_firstlineno))
     # After a break in a loop, say, or a suppressed error, Dynamo leaves a whole function alone: the innermost is last.
-    for each in reversed(_dynamo.get_compilation_metrics()):
+    for each in reversed(metrics):
         is_named = each.co_filename is not None and not _is_in_torch(each.co_filename)
         if each.fail_type is not None and is_named and not _LIMIT.search(each.fail_reason or ""):
             reason = f"{_kind_of_break(each.fail_reason or '')}: all of `{each.co_name}` runs eagerly"
             failed = each.fail_user_frame_filename
             is_users = failed and not _is_in_torch(failed)
             place = (failed, each.fail_user_frame_lineno) if is_users else (each.co_filename, each.co_firstlineno)
-            yield _event("graph break", reason, *place)
+            yield _event("graph break", reason, place)
     for code, failures in getattr(_dynamo, "guard_failures", {}).items():
         # The guard of the newest compilation comes first: it is the one that keeps failing.
-        # Its number is 3 in ``0/3: self.calls == 3``.
-        numbers = {text: re.match(r"\d+/(\d+): ", text) for text in map(str, failures)}
-        for text, _ in sorted(numbers.items(), key=lambda each: int(each[1][1]) if each[1] else 0, reverse=True):
-            yield _event("recompile", _guard(text), *_place(text, code.co_filename, code.co_firstlineno))
+        for text in sorted(map(str, failures), key=_compilation_number, reverse=True):
+            yield _event("recompile", _guard(text), _place(text, code.co_filename, code.co_firstlineno))
+
+
+def _compilation_number(failure: str) -> int:
+    """Return which compilation a guard failed for: 3 of ``0/3: self.calls == 3``; 0 if it names none."""
+    number = re.match(r"\d+/(\d+): ", failure)
+    return int(number[1]) if number else 0
 
 
 def _guard(failure: str) -> str:
@@ -120,16 +124,18 @@ def _guard(failure: str) -> str:
     return guard if "mismatch" in guard else f"{guard} no longer holds"
 
 
-def _place(failure: str, file: str | None, line: int | None) -> tuple[str, int] | tuple[()]:
+def _place(failure: str, file: str | None, line: int | None) -> tuple[str, int] | None:
     """Return the line that a failed guard names, else the function that was compiled again."""
     named = _frames(failure)
-    return named[-1][:2] if named else (file, line or 0) if file else ()
+    return named[-1][:2] if named else (file, line or 0) if file else None
 
 
-def _event(kind: _Kind, reason: str, file: str = "", number: int | None = None) -> CompileEvent:
-    if not file:
+def _event(
+    kind: Literal["graph break", "recompile"], reason: str, place: tuple[str, int | None] | None
+) -> CompileEvent:
+    if place is None:
         return CompileEvent(kind, reason)
-    line = source_line(file, number or 0)
+    line = source_line(place[0], place[1] or 0)
     return CompileEvent(kind, reason, line.file, line.line, line.code)
 
 
@@ -139,20 +145,16 @@ def _kind_of_break(text: str) -> str:
 
 
 def source_line(file: str, number: int) -> SourceLine:
-    """Return a line; for the first one of a function of several lines, which is all that compiled code tells, ``in forward``."""
+    """Return a line; for the first one of a function, which is all that compiled code tells, ``in forward``."""
     code = linecache.getline(file, number).strip()
-    code = code if _OF_ONE_LINE.match(code) else re.sub(r"^(?:async )?def (\w+).*", r"in \1", code)
-    return SourceLine(shown_path(file), number, code)
-
-
-_OF_ONE_LINE = re.compile(r"(?:async )?def \w+\(.*\).*: *[^\s#]")
+    return SourceLine(shown_path(file), number, re.sub(r"^(?:async )?def (\w+).*", r"in \1", code))
 
 
 # -- what each generated kernel was made of ---------------------------------------------------------------------------
 
-# The stacks of each graph as this process traced it, by the id of its compilation.
+# By the id of its compilation: the stacks of each graph as this process traced it, and how many ops it has.
 _traced: dict[object, set[Stack]] = {}
-_traced_ops: Counter[object] = Counter()  # how many there are in each graph
+_traced_ops: Counter[object] = Counter()
 # By the file that Inductor generated: each graph that runs it, as how many were traced then and the stacks of each kernel,
 # by the handle above its call.
 _generated: dict[str, list[tuple[int, dict[str, tuple[Stack, ...]]]]] = {}
@@ -183,17 +185,13 @@ def _keep_stacks(wrappers: ExitStack) -> None:
     _wrap(wrappers, InstructionTranslatorBase, "is_co_filename_from_nn_modules", lambda *_: False)
 
 
-def _wrap(wrappers: ExitStack, owner: Any, name: str, function: Any) -> None:
+def _wrap(wrappers: ExitStack, owner: Any, name: str, function: Callable[..., Any]) -> None:
     """Call `function` with a private function of torch in its place, until the end; a torch without it goes without."""
     original = getattr(owner, name, None)
     if original is None or hasattr(original, "is_wrapped_by_us"):
         return
-
-    @wraps(original)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return function(original, *args, **kwargs)
-
-    wrapped.is_wrapped_by_us = True  # type: ignore[attr-defined]
+    wrapped: Any = wraps(original)(lambda *args, **kwargs: function(original, *args, **kwargs))
+    wrapped.is_wrapped_by_us = True
     was = vars(owner)[name]
     setattr(owner, name, staticmethod(wrapped) if isinstance(was, staticmethod) else wrapped)
     wrappers.callback(setattr, owner, name, was)
@@ -206,19 +204,18 @@ def _keep_traced(wrappers: ExitStack, original: Any, self: Any, graph: Any, *arg
 
     _wrap(wrappers, ReplacementPatternEntry, "replace_with_graph", _keep_replaced)
     _wrap(wrappers, CompiledFxGraph, "post_compile", _keep_generated)
+    graphs = [part.graph for part in graph.modules() if isinstance(part, torch.fx.GraphModule)]
+    nodes = [node for each in graphs for node in each.nodes]
+    _traced_ops[_compile_id()] += sum(node.op.startswith("call_") for node in nodes)
     stacks = _traced.setdefault(_compile_id(), set())
-    graphs = [one for each in graph.modules() if (one := getattr(each, "graph", None)) is not None]
-    _traced_ops[_compile_id()] += sum(node.op.startswith("call_") for one in graphs for node in one.nodes)
-    stacks.update(
-        _frames(text) for one in graphs for node in one.nodes for text in _apart(node.meta.get("stack_trace"))
-    )
+    stacks.update(stack for node in nodes for stack in _stacks(node.meta.get("stack_trace")))
     return original(self, graph, *args, **kwargs)
 
 
 def _keep_replaced(original: Any, match: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
     """Give the nodes of a pattern's replacement the stacks of those replaced: `mm` and `add`, say, become one `addmm`."""
-    texts = (text for node in sorted(match.nodes) for text in _apart(node.meta.get("stack_trace")))
-    stacks, before = _BETWEEN_STACKS.join(dict.fromkeys(texts)), set(graph.nodes)
+    texts = dict.fromkeys(node.meta.get("stack_trace") for node in sorted(match.nodes))
+    stacks, before = _BETWEEN_STACKS.join(filter(None, texts)), set(graph.nodes)
     result = original(match, graph, *args, **kwargs)
     for node in graph.nodes:
         if node not in before and stacks:
@@ -235,38 +232,35 @@ def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """
     traced = _traced.get(_compile_id(), set())
     made_of = json.loads(getattr(self, "inductor_provenance_stack_traces_str", None) or "{}")
-    kernels = {handle: tuple(_frames(one) for text in each for one in _apart(text)) for handle, each in made_of.items()}
+    kernels = {handle: [stack for text in texts for stack in _stacks(text)] for handle, texts in made_of.items()}
     if not traced.issuperset(chain.from_iterable(kernels.values())):
-        kernels = {
-            handle: tuple(now for stack in stacks for now in _as_traced(stack, traced))
-            for handle, stacks in kernels.items()
-        }
+        for stacks in kernels.values():
+            stacks[:] = [now for stack in stacks if (now := _as_traced(stack, traced)) is not None]
     code = getattr(getattr(self, "current_callable", None), "__code__", None)
     if code is not None:
-        _generated.setdefault(code.co_filename, []).append((len(_traced), kernels))
+        by_handle = {handle: tuple(stacks) for handle, stacks in kernels.items()}
+        _generated.setdefault(code.co_filename, []).append((len(_traced), by_handle))
     return original(self, *args, **kwargs)
 
 
-def _as_traced(stack: Stack, traced: Iterable[Stack]) -> list[Stack]:
-    """Return the stack of the same functions and code that was traced; none if there are several."""
+def _as_traced(stack: Stack, traced: Iterable[Stack]) -> Stack | None:
+    """Return the stack of the same functions and code that was traced; None if there are several."""
     alike = [each for each in traced if [frame[2:] for frame in each] == [frame[2:] for frame in stack]]
-    return alike if len(alike) == 1 else []
+    return alike[0] if len(alike) == 1 else None
+
+
+def _stacks(text: str | None) -> list[Stack]:
+    return [_frames(each) for each in (text or "").split(_BETWEEN_STACKS) if each.strip()]
 
 
 def _frames(text: str) -> Stack:
     return tuple((file, int(line), name, code.strip()) for file, line, name, code in _FRAME.findall(text))
 
 
-def _apart(text: str | None) -> list[str]:
-    return [each for each in (text or "").split(_BETWEEN_STACKS) if each.strip()]
-
-
-# -- whose code a file is ---------------------------------------------------------------------------------------------------
+# -- whose code a file is ---------------------------------------------------------------------------------------------
 
 Owner = Literal["user", "library", "module of torch", "generated", "kernelgauge", "other"]
 _OURS, _TORCH = Path(__file__).parents[1], Path(torch.__file__).parent
-# A cell of a notebook, or code that `exec` was given. Others in angle brackets are torch's and Python's own.
-_EXECUTED = re.compile(r"<(string|stdin|ipython-input-.*)>")
 
 
 @lru_cache(maxsize=4096)  # each frame of a session asks
@@ -283,15 +277,12 @@ def owner_of(file: str) -> Owner:
         return "module of torch" if is_module else "other"
     if not {"site-packages", "dist-packages"}.isdisjoint(path.parts):  # of this Python, of the system, or of the user
         return "other" if "-packages/triton/" in file else "library"
-    is_python = path.is_relative_to(sysconfig.get_path("stdlib")) or file.startswith("<")
-    return "other" if is_python and not _EXECUTED.fullmatch(file) else "user"
+    is_python = file.startswith("<") or path.is_relative_to(sysconfig.get_path("stdlib"))
+    return "other" if is_python else "user"
 
 
 def _is_in_torch(file: str) -> bool:
     return Path(file).is_relative_to(_TORCH)
-
-
-# -- torch's settings -------------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -31,12 +31,9 @@ from .nvml import Monitor, digest
 DeviceChoice = Literal["auto", "cuda", "cpu"]
 
 
-# -- how fast the host is right now -----------------------------------------------------------------------------------
-
 # A virtual machine's cores change speed by a factor of two for tenths of a second to many seconds, whatever runs on them. Another
 # machine's work on the sibling hyperthread is one reason. A fixed piece of work, the host reference, is timed beside each
 # measurement and shows it. It alone decides what is discarded, never the time that is being measured.
-
 _SAMPLES = 10
 _SLOW = 1.3  # fast processes on one machine spread by 25 %, the slow mode starts at 60 % more
 _PAUSE_SECONDS = 0.05
@@ -55,14 +52,14 @@ class HostSpeed:
     _started: tuple[float, dict[str, float]] = (0.0, {})  # when waits began to count, and those until then
 
     def once_us(self) -> float:
-        """One reference, in microseconds."""
+        """Time one reference, in microseconds."""
         self.wait()
         start = time.perf_counter_ns()
         self.work()
         return (time.perf_counter_ns() - start) / 1000
 
     def round_trip_us(self) -> float:
-        """One reference and the wait for its end, in microseconds: what a latency has of the host."""
+        """Time one reference and the wait for its end, in microseconds: what a latency has of the host."""
         self.wait()
         start = time.perf_counter_ns()
         self.work()
@@ -70,13 +67,13 @@ class HostSpeed:
         return (time.perf_counter_ns() - start) / 1000 * self._slowdown()
 
     def control_us(self) -> float:
-        """Lower decile of a few references, in microseconds."""
+        """Return the lower decile of a few references, in microseconds."""
         lowest = quantiles([self.once_us() for _ in range(_SAMPLES)], n=10, method="inclusive")[0]
         self.fastest_us = min(self.fastest_us, lowest)
         return lowest * self._slowdown()
 
     def start(self) -> None:
-        """Count the waits for a core from here on. Each reference with a factor for them starts anew."""
+        """Count the waits for a core from here on."""
         self._started = time.perf_counter(), self.waits()
 
     def _slowdown(self) -> float:
@@ -94,10 +91,8 @@ class HostSpeed:
             time.sleep(_PAUSE_SECONDS)
 
 
-# -- the CPU, and what a GPU does otherwise ---------------------------------------------------------------------------
-
-# The host reference uses all threads: another job slows a parallel op far more than a single thread. 256: about 0.2 ms. A
-# reference this short fits between the turns of another job, which last 3 ms. So the waits of our threads for a core count too.
+# The host reference on a CPU uses all threads: another job slows a parallel op far more than a single thread. 256: about 0.2 ms.
+# It fits between the turns of another job, which last 3 ms. So the waits of our threads for a core count too.
 _REFERENCE_SIZE = 256
 
 
@@ -113,9 +108,8 @@ def _waits() -> dict[str, float]:
 class Device:
     """What measuring needs of a device. This one is the host's processor, and a GPU is a class that does otherwise.
 
-    Its kernels are the ops that compute. The host does the work itself, so its dispatch has no meaning. A call has done its
-    work when it returns, so there is nothing to wait for or to hold. The claims are about structure, so the caches stay as
-    they are, and few replicates are made.
+    Its kernels are the ops that compute. The host does the work itself, so its dispatch has no meaning, and a call has done
+    its work when it returns. The claims are about structure, so the caches stay as they are, and few replicates are made.
     """
 
     torch_device = torch.device("cpu")
@@ -140,7 +134,7 @@ class Device:
             raise WorkloadUnavailable(workload.on_cpu, expected="a CUDA GPU")
 
     def synchronize(self) -> None:
-        """Wait until all work given to the device is done."""
+        """Wait until the device is idle."""
 
     def flush_cache(self) -> None:
         """Evict the last-level cache, so that the next call reads its data from memory; asynchronous on a GPU."""
@@ -189,10 +183,10 @@ class Device:
 
 def cpu_name() -> str:
     """Return the processor's name as the system gives it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text(encoding="utf-8", errors="replace") if cpuinfo.exists() else ""  # it is Linux's
+    cpuinfo = Path("/proc/cpuinfo")  # it is Linux's
+    text = cpuinfo.read_text(encoding="utf-8", errors="replace") if cpuinfo.exists() else ""
     named = re.search(r"^model name\s*:[ \t]*(\S.*)$", text, re.MULTILINE)
-    return named[1].strip() if named else platform.processor() or platform.machine() or "unknown"
+    return named[1].strip() if named else platform.processor() or platform.machine()
 
 
 def _version(distribution: str) -> str | None:
@@ -215,8 +209,6 @@ def choose_device(choice: DeviceChoice) -> Device:
         )
     return Device()
 
-
-# -- CUDA -------------------------------------------------------------------------------------------------------------
 
 # The buffer that evicts the L2 must be larger than twice the cache: with less, lines of the workload survive under
 # a replacement policy that is not strict LRU, and a "cold" time is silently warm (flashinfer#4468: 36 % wrong).
@@ -299,13 +291,13 @@ class CudaDevice(Device):
 
     def fingerprint(self) -> Fingerprint:
         properties, cudnn = self._properties, torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+        arch = f"sm_{properties.major}{properties.minor}"
+        if torch.version.hip:  # a MI250X has compute capability 9.0, as a H100 has
+            arch = str(properties.gcnArchName).partition(":")[0]
         return msgspec.structs.replace(
             super().fingerprint(),
             device=properties.name,
-            # A MI250X has compute capability 9.0 on ROCm, as a H100 has.
-            arch=str(properties.gcnArchName).partition(":")[0]
-            if torch.version.hip
-            else f"sm_{properties.major}{properties.minor}",
+            arch=arch,
             sm_count=properties.multi_processor_count,
             memory_bytes=properties.total_memory,
             power_limit_watts=self.monitor.power_limit_watts,
@@ -357,8 +349,7 @@ def _launches(device: torch.device) -> Callable[[], None]:
     return dispatch
 
 
-# -- the reference kernels: what moves them is the machine, and not the code ------------------------------------------
-
+# The reference kernels: what moves them is the machine, and not the code.
 _COPIED = (64, 1024, 1024)  # 128 MiB in fp16: twice the L2 of the largest GPUs there are
 _GEMM = (4096, 4096, 4096)  # rows, in, out: bound by the tensor cores
 

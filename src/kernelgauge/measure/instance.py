@@ -34,21 +34,14 @@ _PLACES = 64  # then they come round again: 8 MB more for each would else fill t
 
 @dataclass(frozen=True)
 class Instance:
-    """One replicate of a workload.
-
-    Attributes:
-        call: runs the workload once; asynchronous on a GPU.
-        prepare: what must happen before each call and is not part of it (clearing gradients).
-        module: what `Workload.build` returned, not compiled; `function`: the same, compiled if it is to be.
-        arguments: what it is called with, on the device: positional and by keyword.
-    """
+    """One replicate of a workload."""
 
     workload: Workload
-    call: Callable[[], object]
-    prepare: Callable[[], None]
-    module: Any
-    function: Callable[..., Any]
-    arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    call: Callable[[], object]  # runs the workload once; asynchronous on a GPU
+    prepare: Callable[[], None]  # what must happen before each call and is not part of it: clearing gradients
+    module: Any  # what `Workload.build` returned, not compiled
+    function: Callable[..., Any]  # the same, compiled if it is to be
+    arguments: tuple[tuple[Any, ...], dict[str, Any]]  # on the device: positional and by keyword
     _padding: torch.Tensor  # held so that the addresses stay as they are
 
     def grad_mode(self) -> AbstractContextManager[None]:
@@ -64,11 +57,12 @@ def grad_mode(workload: Workload) -> AbstractContextManager[None]:
 def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int = _SEED) -> Instance:
     """Build a workload on fresh allocations, as in a process that did nothing else before (`Device.forget_peak`).
 
-    Raises `WorkloadUnavailable` if it cannot run here, `WorkloadError` if building fails.
+    Raises `WorkloadUnavailable` if it cannot run here, `WorkloadError` if building fails, or changes a setting of the whole
+    process: the other workloads would run otherwise.
     """
     device.check(workload)
     target, dtype = device.torch_device, None if workload.dtype is None else TORCH_DTYPES[workload.dtype]
-    with reporting(workload, "building"), _refusing_other_settings(workload):
+    with reporting(workload, "building"), restoring_settings() as changed:
         device.forget_peak()
         steps = 1 + 2 * _PADDING_STEP * (replicate % _PLACES)
         padding = torch.empty(_PADDING_BYTES * steps, dtype=torch.int8, device=target)
@@ -82,6 +76,12 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
         if not callable(module):
             raise TypeError(f"build() returned {type(module).__name__}, expected something to call")
         function = module if workload.compile is None else torch.compile(module, **workload.compile)
+    if changed:
+        raise WorkloadError(
+            f"{workload.id}: its factory changes torch for all workloads",
+            got=", ".join(f"{name}: {change}" for name, change in changed.items()),
+            expected="such settings in the suite's conftest.py, for all workloads alike",
+        )
     positional, keywords = arguments
     leaves = [tensor for tensor in inputs_of(arguments).values() if tensor.requires_grad]
     forward = partial(function, *positional, **keywords)
@@ -169,19 +169,6 @@ def restoring_settings() -> Iterator[dict[str, str]]:
                 _SETTINGS[name][1](was)
 
 
-@contextmanager
-def _refusing_other_settings(workload: Workload) -> Iterator[None]:
-    """Refuse a factory that changes a setting of the whole process, and undo it: the other workloads would run otherwise."""
-    with restoring_settings() as changed:
-        yield
-    if changed:
-        raise WorkloadError(
-            f"{workload.id}: its factory changes torch for all workloads",
-            got=", ".join(f"{name}: {change}" for name, change in changed.items()),
-            expected="such settings in the suite's conftest.py, for all workloads alike",
-        )
-
-
 def named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Yield each tensor in tuples, lists, mappings and dataclasses with its path: ``0``, ``loss``, ``cache.1``."""
     if isinstance(value, torch.Tensor):
@@ -211,9 +198,6 @@ def total_of(output: Any) -> torch.Tensor:
     return sum((tensor.sum() for tensor in tensors[1:]), start=tensors[0].sum())
 
 
-# -- errors of a workload's own code ----------------------------------------------------------------------------------
-
-
 @contextmanager
 def reporting(workload: Workload, doing: str) -> Iterator[None]:
     """Turn whatever a workload's own code raises into a `WorkloadError` with its lines; our own errors pass.
@@ -230,24 +214,17 @@ def reporting(workload: Workload, doing: str) -> Iterator[None]:
             raise WorkloadUnavailable(f"{workload.id}: {_message(error)}") from error
         if not isinstance(error, (Exception, SystemExit)) and kind != "Failed":
             raise
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [
-            f"{shown_path(frame.filename)}:{frame.lineno} in {frame.name}: {frame.line}"
-            for frame in frames
-            if owner_of(frame.filename) == "user"
-        ]
-        raise WorkloadError(
-            f"{workload.id}: {doing} failed", where="\n".join(lines[-_SHOWN_FRAMES:]), got=f"{kind}: {_message(error)}"
-        ) from error
+        frames = [each for each in traceback.extract_tb(error.__traceback__) if owner_of(each.filename) == "user"]
+        lines = [f"{shown_path(each.filename)}:{each.lineno} in {each.name}: {each.line}" for each in frames]
+        where = "\n".join(lines[-_SHOWN_FRAMES:])
+        got = f"{kind}: {_message(error)}"
+        raise WorkloadError(f"{workload.id}: {doing} failed", where=where, got=got) from error
 
 
 def _message(error: BaseException) -> str:
     """Return the first line, with the next one where it only announces that ("backend='inductor' raised:")."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
-
-
-# -- calls ------------------------------------------------------------------------------------------------------------
 
 
 def first_call(instance: Instance) -> None:
@@ -259,7 +236,7 @@ def first_call(instance: Instance) -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No garbage collection in the middle of a host time."""
+    """Keep the garbage collector out of a host time."""
     was_enabled = gc.isenabled()
     gc.disable()  # without collecting first: with Inductor loaded that takes longer than the measurement
     try:
@@ -282,7 +259,7 @@ def warm_up(device: Device, instance: Instance, *, calls: int, seconds: float) -
 
 
 def call_duration_us(device: Device, instance: Instance) -> float:
-    """One synchronised call, in microseconds: to choose a number of iterations by, not to report."""
+    """Time one synchronised call, in microseconds: to choose a number of iterations by, not to report."""
     instance.prepare()
     device.synchronize()
     start = time.perf_counter_ns()
@@ -292,10 +269,9 @@ def call_duration_us(device: Device, instance: Instance) -> float:
 
 
 def host_calls(device: Device, instance: Instance, iterations: int) -> tuple[list[float], list[float]]:
-    """Every dispatch and every control, in microseconds.
+    """Return every dispatch and every control, in microseconds, once the host is fast.
 
-    Waits first while the host is slow (`HostSpeed.wait_until_fast`). After each call comes the control: the host changes its
-    speed within milliseconds.
+    After each call comes the control: the host changes its speed within milliseconds.
     """
     device.host.wait_until_fast()
     dispatches: list[float] = []

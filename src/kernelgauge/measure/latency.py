@@ -75,16 +75,16 @@ class Rounds:
         self.device.synchronize()
 
     def disturbed_by(self) -> tuple[str, ...]:
-        """Asked after the last round: what the GPU went through that spoils them; empty if nothing speaks against them."""
+        """Return, after the last round, why they cannot be trusted; empty if nothing speaks against them."""
         return disturbances((self._before, self.device.monitor.read(processes=True)))
 
     def require_profiled_kernels(self) -> None:
-        """Require, after the last round, that what was timed is what was `profiled`.
+        """Require, after the last round, that these rounds ran the `profiled` kernels.
 
-        It was compiled anew for these rounds, by a choice of Inductor's autotuner that was read from the compile cache:
-        another process may have left another one there, and without a cache there is a new one each time.
+        They were compiled anew, by a choice of Inductor's autotuner that was read from the compile cache: another process may
+        have left another one there, and without a cache there is a new one each time.
 
-        Raises `OtherKernelsError` if it is not, `WorkloadError` if none of the kernels that differ is Inductor's,
+        Raises `OtherKernelsError` if they did not, `WorkloadError` if none of the kernels that differ is Inductor's,
         `MeasurementError` if the profiler cannot be trusted.
         """
         if self.workload.compile is None or all(identity.grid is None for identity in self.profiled):
@@ -105,7 +105,7 @@ class Rounds:
         )
 
     def durations_s(self) -> list[float]:
-        """Of all rounds, timed here instead of by pytest-benchmark."""
+        """Time all rounds here instead of by pytest-benchmark, in seconds."""
         durations_s: list[float] = []
         with self.torch_set_up(), collector_paused():
             for _ in range(self.total):
@@ -116,7 +116,7 @@ class Rounds:
         return durations_s
 
     def time(self) -> Sample:
-        """All rounds, timed here: to confirm what looks slower, or in place of what was spoilt.
+        """Time all rounds here: to confirm a time that looks slower, or in place of spoilt ones.
 
         Raises `DisturbedError` if the machine spoils them, and what `require_profiled_kernels` raises.
         """

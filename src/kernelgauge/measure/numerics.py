@@ -57,17 +57,13 @@ class NotComparedError(KernelgaugeError):
 
 @dataclass(frozen=True)
 class RelativeError:
-    """The error of one tensor of the result (an output, or the gradient of a parameter or an input).
-
-    `reference`: what it is compared with, ``float64``, or ``float32`` where the reference does not run in float64.
-    `basis`: where the bound comes from.
-    """
+    """The error of one tensor of the result: an output, or the gradient of a parameter or an input."""
 
     tensor: str
     error: float
     bound: float
-    reference: str
-    basis: str
+    reference: str  # ``float64``, or ``float32`` where the reference does not run in float64
+    basis: str  # where the bound comes from
 
     @property
     def is_judged(self) -> bool:
@@ -80,7 +76,7 @@ class RelativeError:
         return self.error <= self.bound or self.bound == math.inf
 
     def allowing(self, floor: float, eager: RelativeError | None) -> RelativeError:
-        """Return it with a larger bound: of the dtypes at work, or by the error of an eager run. One of NaN allows everything."""
+        """Return it with a larger bound: of the dtypes at work, or by the error of an eager run. NaN allows everything."""
         allowed = [(self.bound, self.basis), (floor, _OF_DTYPE)]
         if eager is not None:
             allowed.append((min(math.inf, _FACTOR * eager.error), f"{_FACTOR} x its eager run's error"))
@@ -123,10 +119,8 @@ def _compare(instance: Instance, device: Device) -> list[RelativeError]:
     floor = _floor(dtypes, workload)
     expected, dtype = _expected(workload, pair.reference, pair.arguments, is_16_bit=floor > BOUNDS["fp32"])
     if got.keys() != expected.keys():
-        sides = [[name for name in one if name not in other] for one, other in ((got, expected), (expected, got))]
-        alone, missing = (
-            ", ".join(side) or f"none but {len(got.keys() & expected.keys())} that both have" for side in sides
-        )
+        sides = got.keys() - expected, expected.keys() - got
+        alone, missing = (", ".join(sorted(names)) or "nothing else" for names in sides)
         raise WorkloadError(f"{workload.id}: the reference returns other tensors", got=alone, expected=missing)
     if not expected:
         raise NotComparedError("its result holds no floating-point tensor")
@@ -142,7 +136,7 @@ def _compare(instance: Instance, device: Device) -> list[RelativeError]:
         return compared(got, workload.tolerance, "tolerance")
     errors = compared(got, floor, _OF_DTYPE)
     if draws_numbers and not all(error.within_bound for error in errors):
-        _require_repeatable(instance, got, pair.results(instance.function), floor)
+        pair.require_repeatable(got, floor)
     for run in range(_EAGER_RUNS):
         if all(error.within_bound for error in errors):
             break
@@ -160,23 +154,8 @@ def _compare(instance: Instance, device: Device) -> list[RelativeError]:
     return errors
 
 
-def _require_repeatable(
-    instance: Instance, got: Mapping[str, torch.Tensor], again: Mapping[str, torch.Tensor], floor: float
-) -> None:
-    changed = [each for each in again if _relative_error(again[each], got[each]) > floor]
-    if changed:
-        raise NotComparedError(
-            "its result is random",
-            got=f"{instance.workload.id}: two calls with the same input differ in {', '.join(changed[:_SHOWN_TENSORS])}",
-            expected="a module in eval() mode, or dropout with p=0",
-        )
-
-
 class _Pair:
-    """A workload and its reference: they run on the same input, from the same state.
-
-    `arguments`, `state`: the input, and the module's parameters and buffers, as they are before each run.
-    """
+    """A workload and its reference: they run on the same input, from the same state."""
 
     def __init__(self, instance: Instance, device: Device) -> None:
         workload = instance.workload
@@ -187,11 +166,11 @@ class _Pair:
                 "a function without floating-point inputs has nothing to be compared with",
                 expected="a reference, or the tensors among its inputs",
             )
-        self.arguments = tree_map(_copied, instance.arguments)
+        self.arguments = tree_map(_copied, instance.arguments)  # as they are before each run
         first_call(instance)
         with _reporting_reference(workload, "building"):
             self.reference = _reference(instance, device)
-        self.state = {name: tensor.detach().clone() for name, tensor in _state(instance.module).items()}
+        self.state = {name: tensor.detach().clone() for name, tensor in _state(instance.module).items()}  # likewise
 
     def results(self, function: Callable[..., Any], *, rounding: float = 0) -> dict[str, torch.Tensor]:
         """Run a function with the workload's own parameters and input. `rounding`: see `eager_results`."""
@@ -208,6 +187,17 @@ class _Pair:
         with reporting(instance.workload, "running"):
             return _results(instance.workload, instance.module, function, instance.arguments)
 
+    def require_repeatable(self, got: Mapping[str, torch.Tensor], floor: float) -> None:
+        again = self.results(self._instance.function)
+        changed = [each for each in again if _relative_error(again[each], got[each]) > floor]
+        if changed:
+            names = ", ".join(changed[:_SHOWN_TENSORS])
+            raise NotComparedError(
+                "its result is random",
+                got=f"{self._instance.workload.id}: two calls with the same input differ in {names}",
+                expected="a module in eval() mode, or dropout with p=0",
+            )
+
     def eager_results(self, *, rounding: float) -> tuple[dict[str, torch.Tensor], set[torch.dtype]]:
         """Run the reference with the workload's own parameters and input, and return the dtypes that ops computed in too.
 
@@ -215,14 +205,12 @@ class _Pair:
         `rounding`: changes each number of the parameters and of the input by up to this fraction.
         """
         workload, module = self._instance.workload, self._instance.module
+        function = module if workload.reference is None else self._reference_in_own_dtype
         results: dict[str, torch.Tensor] = {}
         with suppress(KernelgaugeError), torch.compiler.set_stance("force_eager"), _Dtypes(self._device) as seen:
-            if workload.reference is None:
-                results = self.results(module, rounding=rounding)
-            else:
-                results = self.results(self._reference_in_own_dtype, rounding=rounding)
-                if workload.dtype is None:  # autocast may be in the module alone
-                    self.results(module)
+            results = self.results(function, rounding=rounding)
+            if workload.reference is not None and workload.dtype is None:  # autocast may be in the module alone
+                self.results(module)
         return results, seen.dtypes
 
     def _reference_in_own_dtype(self, *args: Any, **kwargs: Any) -> Any:
@@ -245,9 +233,6 @@ def _copied(value: Any, dtype: torch.dtype | None = None) -> Any:
 
 def _state(module: Any) -> dict[str, torch.Tensor]:
     return dict([*module.named_parameters(), *module.named_buffers()]) if isinstance(module, nn.Module) else {}
-
-
-# -- what rounding explains -------------------------------------------------------------------------------------------
 
 
 class _Dtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -350,9 +335,6 @@ def _results(workload: Workload, module: Any, function: Callable[..., Any], argu
             if leaf.grad is not None:
                 results[f"{_GRADIENT}{name}"] = leaf.grad.detach()
     return results
-
-
-# -- errors -----------------------------------------------------------------------------------------------------------
 
 
 def _zero_gradients(expected: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, float]:

@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from operator import attrgetter, itemgetter
 from statistics import median
 from typing import Any, NamedTuple, final
@@ -48,28 +49,21 @@ def _ask(pynvml: Any, query: str, *arguments: Any, if_none_found: Any = None) ->
         return None
 
 
-# -- which GPUs there are ---------------------------------------------------------------------------------------------
-
-
 def visible_gpus() -> tuple[str, ...]:
     """Return what to set CUDA_VISIBLE_DEVICES to for each GPU that this process may use; empty without NVML and the variable.
 
-    The caller's own names where the variable is set, up to the first that CUDA refuses; else the UUIDs of all, of the
-    slices where a GPU is cut into some (MIG).
+    The names in the variable if it is set, up to the first that CUDA refuses. Else the UUIDs of all GPUs, or of the slices of
+    a GPU that is cut (MIG).
     """
     named = os.environ.get(VISIBLE)
     if named is None:
         return tuple(_uuids())
-    found: list[str] = []
-    for name in map(str.strip, named.split(",")):
-        if not name or name.startswith("-") or name in found:
-            break  # so does CUDA: what stands behind an invalid name is not visible
-        found.append(name)
-    return tuple(found)
+    # What stands behind an invalid name is not visible.
+    return tuple(takewhile(lambda name: name and not name.startswith("-"), map(str.strip, named.split(","))))
 
 
 def digest(uuid: str) -> str:
-    """Which GPU of its kind, for files that are shared: its UUID, with or without ``GPU-`` before it, not in clear."""
+    """Return which GPU of its kind it is, for files that are shared: its UUID, with or without ``GPU-``, not in clear."""
     bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
     return hashlib.sha256(bare.encode()).hexdigest()[:8]
 
@@ -92,11 +86,9 @@ def _uuids() -> Iterator[str]:
             continue  # it has fallen off the bus
         places = range(_ask(pynvml, "nvmlDeviceGetMaxMigDeviceCount", gpu) or 0)
         slices = [_ask(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", gpu, place) for place in places]
-        handles = [each for each in slices if each is not None] or [gpu]  # a place may be free
-        yield from filter(None, (_ask(pynvml, "nvmlDeviceGetUUID", each) for each in handles))
-
-
-# -- the state of a GPU -----------------------------------------------------------------------------------------------
+        for handle in [each for each in slices if each is not None] or [gpu]:  # a place may be free
+            if uuid := _ask(pynvml, "nvmlDeviceGetUUID", handle):
+                yield uuid
 
 
 class EventReason(NamedTuple):
@@ -146,10 +138,7 @@ class Reading(msgspec.Struct, frozen=True):
 
 @final
 class Monitor:
-    """One GPU, found by UUID, because NVML's index is not CUDA's (nsight-python#35).
-
-    Where there is no NVML, the monitor is there all the same, and knows nothing.
-    """
+    """One GPU, found by UUID, because NVML's index is not CUDA's (nsight-python#35). Without NVML it knows nothing."""
 
     def __init__(self, uuid: str | None) -> None:
         self._pynvml: Any
@@ -160,8 +149,7 @@ class Monitor:
         if not self.available:
             self._pynvml, self.why_not = None, self.why_not or f"NVML does not know the GPU {uuid}"
         self.driver: str | None = _ask(self._pynvml, "nvmlSystemGetDriverVersion")
-        milliwatts = self._ask("nvmlDeviceGetEnforcedPowerLimit")
-        self.power_limit_watts: float | None = milliwatts and milliwatts / 1000
+        self.power_limit_watts = self._watts("nvmlDeviceGetEnforcedPowerLimit")
         is_cut, _after_reset = self._ask("nvmlDeviceGetMigMode") or (0, 0)  # a GPU without MIG answers by an error
         self.mig = bool(part or is_cut) if self.available else None  # whether it is cut into slices
         self._seen_until_us = 0  # the newest sample of utilisation: NVML's clock
@@ -180,20 +168,24 @@ class Monitor:
         used the GPU is taken to use it still. This process must have begun to use the GPU: in a container, where NVML may
         not know it by its number, it else takes another for itself.
         """
-        milliwatts = self._ask("nvmlDeviceGetPowerUsage")
+        power_watts = self._watts("nvmlDeviceGetPowerUsage")
         others, pid, used = self._others() if processes else (None, 0, None)
         counters = self._ask("nvmlDeviceGetFieldValues", list(_COUNTERS.values())) if processes else None
         counted = zip(_COUNTERS, counters or (), strict=False)
         return Reading(
             sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", _SM_CLOCK),
             event_reasons=self._ask("nvmlDeviceGetCurrentClocksEventReasons"),
-            power_watts=milliwatts and milliwatts / 1000,
+            power_watts=power_watts,
             temperature_c=self._ask("nvmlDeviceGetTemperature", _GPU_SENSOR),
             other_processes=others,
             other_pid=pid,
             other_utilization_percent=used,
             throttled_ns={cause: int(each.value.ullVal) for cause, each in counted if each.nvmlReturn == 0} or None,
         )
+
+    def _watts(self, query: str) -> float | None:
+        milliwatts: int | None = self._ask(query)
+        return None if milliwatts is None else milliwatts / 1000
 
     def _ask(self, query: str, *arguments: Any, **how: Any) -> Any:
         return _ask(self._pynvml, query, self._handle, *arguments, **how)
@@ -218,7 +210,7 @@ class Monitor:
         return None if listed is None else len(others), pid, last if is_news else None
 
     def _utilization(self) -> dict[int, int] | None:
-        """Percent of the SMs, by process, since it was last asked for. It also has processes that the list lacks."""
+        """Return the percent of the SMs by process since the last call, also of processes that the list lacks."""
         samples = self._ask("nvmlDeviceGetProcessUtilization", self._seen_until_us, if_none_found=())
         if samples is None:
             return None
@@ -235,10 +227,7 @@ class Monitor:
 
 
 def conditions_of(windows: Sequence[Sequence[Reading]]) -> Conditions | None:
-    """Sum up measurements, each with its readings in order of time. Return None if they know nothing.
-
-    What happened between two measurements is not theirs.
-    """
+    """Sum up measurements, each with its readings in order of time, and nothing between them. None: nothing is known."""
     readings = [reading for window in windows for reading in window]
     if all(reading == Reading() for reading in readings):
         return None
@@ -266,10 +255,9 @@ def highest_clock_mhz(readings: Iterable[Reading]) -> int | None:
 def disturbances(
     window: Sequence[Reading], *, usual_clock_mhz: float | None = None, tolerated_drift: float = 0.0
 ) -> tuple[str, ...]:
-    """Why a measurement with these readings, from before it to after it, cannot be trusted: fragments of a sentence.
+    """Return why a measurement with these readings, from before it to after it, cannot be trusted: fragments of a sentence.
 
-    Empty: all was well, or nothing is known. `usual_clock_mhz`: None if not known yet. `tolerated_drift`: the share by which
-    a clock may lie below it.
+    Empty if all was well, or nothing is known. `tolerated_drift`: the share by which a clock may lie below the usual one.
     """
     before, later = window[0], window[1:]
     seen = {name for reading in window for name in reading.reasons}
@@ -297,7 +285,7 @@ def _busy_clocks_mhz(readings: Iterable[Reading]) -> list[int]:
 
 
 def _throttled_ms(window: Sequence[Reading]) -> dict[str, float] | None:
-    """By cause: those that the first and the last reading have counted. A counter that fell has begun again: it says nothing."""
+    """Return the time by cause that both ends have counted. A counter that fell has begun again: it says nothing."""
     first, last = window[0].throttled_ns, window[-1].throttled_ns
     if first is None or last is None:
         return None

@@ -46,60 +46,58 @@ _Calls = Sequence[tuple[str, "int | None"]]  # what each is, and the id of its o
 
 @dataclass(frozen=True)
 class Origins:
-    """The origin of each launch, copy and synchronising call of one call, in order; None: not known.
-
-    Attributes:
-        ops: of each dispatcher op, by its name, without repetitions.
-        grown_bytes: allocated from one call to the next, and not freed. None: not known.
-        growth: where that was allocated, the most first.
-        compiled: where compiled code was called.
-        problem: why nothing is known, where that is no matter of the call.
-    """
+    """The origin of each launch, copy and synchronising call of one call, in order; None: not known."""
 
     kernels: tuple[Origin | None, ...] = ()
     copies: tuple[Origin | None, ...] = ()
     synchronizations: tuple[Origin | None, ...] = ()
-    ops: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
-    grown_bytes: int | None = None
-    growth: tuple[Origin, ...] = ()
-    compiled: tuple[Origin, ...] = ()
-    problem: str = ""
+    ops: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)  # of each dispatcher op, by its name, once each
+    grown_bytes: int | None = None  # allocated from one call to the next, and not freed
+    growth: tuple[Origin, ...] = ()  # where that was allocated, the most first
+    compiled: tuple[Origin, ...] = ()  # where compiled code was called
+    problem: str = ""  # why nothing is known, where that is no matter of the call
 
 
 def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession, device: Device) -> Origins:
     """Profile two more calls and return where the launches of the second come from: nothing if they differ from `structure`."""
     if sys.version_info >= (3, 13) and tuple(map(int, torch.__version__.split(".")[:2])) < _STACKS_ON_PYTHON_3_13:
         return Origins()
-    there = structure.windows[-1]
     # The mode that tells the line of an operator (``a * b``, which is no call in Python) would have Dynamo compile again, also
     # code that it has given up to run eagerly.
     is_compiled = instance.workload.compile is not None or structure.runs_compiled_code or modules.are_compiled
     for mode in (nullcontext(),) if is_compiled else (_Forwarding(), nullcontext()):
         session, window = _profile(instance, structure, device, mode)
         ids = _matched(structure, executions(window, on_cpu=device.gpu is None))
-        if ids is not None:
-            try:
-                places = _Places(session, modules)
-                grown = places.outstanding(on_gpu=device.gpu is not None)
-                ops: dict[str, dict[Origin, None]] = {}
-                for op in dispatcher_ops(window):
-                    if (origin := places.origin(places.ops.get(op.external_id))) is not None:
-                        ops.setdefault(op.name, {})[origin] = None
-                called = [places.ops.get(each) for each in ids]
-                is_counted = not structure.replays_graphs  # the memory of a graph is its own
-                return Origins(
-                    kernels=tuple(map(places.origin, called)),
-                    copies=places.of_calls(window.copying_ops, there.copying_ops),
-                    synchronizations=places.of_calls(window.synchronizing_ops, there.synchronizing_ops, places.waits),
-                    ops={name: tuple(found)[:_MOST_LINES] for name, found in ops.items()},
-                    grown_bytes=sum(size for size, _ in grown) if is_counted else None,
-                    growth=tuple(dict.fromkeys(origin for _, place in grown if (origin := places.origin(place)))),
-                    compiled=tuple(dict.fromkeys(filter(None, map(places.caller, called))))[:_MOST_LINES],
-                )
-            except (AttributeError, ImportError, TypeError) as error:  # private names: another version may lack them
-                problem = f"torch {torch.__version__} does not tell which lines of code launch kernels"
-                return Origins(problem=f"{problem} ({type(error).__name__}: {error})")
+        if ids is None:
+            continue
+        try:
+            return _found(_Places(session, modules), ids, window, structure, device)
+        except (AttributeError, ImportError, TypeError) as error:  # private names: another version may lack them
+            problem = f"torch {torch.__version__} does not tell which lines of code launch kernels"
+            return Origins(problem=f"{problem} ({type(error).__name__}: {error})")
     return Origins()
+
+
+def _found(
+    places: _Places, ids: Sequence[int | None], window: Window, structure: ProfilerSession, device: Device
+) -> Origins:
+    there = structure.windows[-1]
+    grown = places.outstanding(on_gpu=device.gpu is not None)
+    ops: dict[str, dict[Origin, None]] = {}
+    for op in dispatcher_ops(window):
+        if (origin := places.origin(places.ops.get(op.external_id))) is not None:
+            ops.setdefault(op.name, {})[origin] = None
+    called = [places.ops.get(each) for each in ids]
+    return Origins(
+        kernels=tuple(map(places.origin, called)),
+        copies=places.of_calls(window.copying_ops, there.copying_ops),
+        synchronizations=places.of_calls(window.synchronizing_ops, there.synchronizing_ops, places.waits),
+        ops={name: tuple(origins)[:_MOST_LINES] for name, origins in ops.items()},
+        # The memory of a graph is its own.
+        grown_bytes=None if structure.replays_graphs else sum(size for size, _ in grown),
+        growth=tuple(dict.fromkeys(origin for _, place in grown if (origin := places.origin(place)))),
+        compiled=tuple(dict.fromkeys(filter(None, map(places.caller, called))))[:_MOST_LINES],
+    )
 
 
 class _Forwarding(TorchFunctionMode):
@@ -144,23 +142,16 @@ def _matched(structure: ProfilerSession, here: Sequence[Execution]) -> list[int 
     return [next(ids) if is_in else None for is_in in is_here]
 
 
-# -- the tree of events: where each op was called ------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an op was called.
-
-    Attributes:
-        frames: those around it, without torch's own: the line of each call, and the first of each function that it enters.
-        node: what autograd ran: the op of this thread with this number asked for it. Each thread counts for itself.
-        function: the innermost function of the user's, by its file and first line.
-    """
+    """Where an op was called."""
 
     module: str = ""
+    # Those around it, without torch's own: the line of each call, and the first of each function that it enters.
     frames: Stack = ()
+    # What autograd ran: the op of this thread with this number asked for it. Each thread counts for itself.
     node: tuple[int, int] | None = None
-    function: tuple[str, int] | None = None
+    function: tuple[str, int] | None = None  # the innermost one of the user's, by its file and first line
 
 
 class _Places:
@@ -298,8 +289,6 @@ class _Places:
         """Return path and owner of a file by the name that the profiler gives it, which lacks the folder of `sys.path`."""
         if name not in self._files:
             there = {each + name for each in self._prefixes if os.path.isfile(each + name)}
-            if not there and (name.startswith("<") or name in linecache.cache):  # IPython puts its cells there
-                there = {name}
             found = there & self._loaded or there
             file = found.pop() if len(found) == 1 else ""  # several may have that name
             self._files[name] = file, owner_of(file) if file else "other"
@@ -307,7 +296,7 @@ class _Places:
 
 
 def _line_of(stack: Stack) -> SourceLine | None:
-    """Return the innermost line of the user's, with that of a library below it; else of a library, of a module of torch, or of ours."""
+    """Return the innermost line of the user's, with a library's below it; else a library's, one of a module of torch, or ours."""
     for owner in ("user", "library", "module of torch", "kernelgauge"):
         places = [place for place, frame in enumerate(stack) if owner_of(frame[0]) == owner]
         if places:
@@ -322,18 +311,12 @@ def _innermost(stack: Stack, *owners: Owner) -> Frame | None:
     return next((frame for frame in reversed(stack) if owner_of(frame[0]) in owners), None)
 
 
-# -- modules ---------------------------------------------------------------------------------------------------------------
-
-
 class Modules:
-    """The modules of a workload: paths by the object's address, and by the lines of a ``forward``. Holds none of them.
-
-    `since`: graphs that were compiled before this workload (`CompileCounts.traced`). `are_compiled`: whether its calls have
-    compiled anything.
-    """
+    """The modules of a workload: paths by the object's address, and by the lines of a ``forward``. Holds none of them."""
 
     def __init__(self, module: Any, since: int = 0, *, are_compiled: bool = False) -> None:
-        self.since, self.are_compiled = since, are_compiled
+        self.since = since  # graphs that were compiled before this workload (`CompileCounts.traced`)
+        self.are_compiled = are_compiled  # whether its calls have compiled anything
         parts = _parts(module)
         whole = parts.get("")
         self.root = type(getattr(whole, "_orig_mod", whole)).__name__ if whole is not None else ""
@@ -377,7 +360,7 @@ class Modules:
 
 
 def _parts(owner: Any) -> dict[str, nn.Module]:
-    """Return the modules of a workload by name: itself, or those of its object; of a lambda those among the variables around it."""
+    """Return the modules of a workload by name: itself, those of its object, or those among the variables around a lambda."""
     if isinstance(owner, nn.Module):
         return {"": owner}
     if isinstance(owner, functools.partial):

@@ -13,7 +13,6 @@ from pathlib import Path
 from torch.profiler import profile, record_function, schedule
 
 from ..errors import MeasurementError
-from ..results.files import unwritable
 from ..trace import REGION, KernelIdentity, Trace, Window, parse
 from ..trace.kernel import configuration_text
 from ..trace.summary import Execution, executions
@@ -22,7 +21,7 @@ from .instance import Instance
 from .nvml import Reading
 from .settings import Settings
 
-_WAIT = 1
+_WAIT = 1  # calls before the profiler starts
 # A session whose records do not pair is measured again. A profiler that loses records three times running does not
 # recover in this process, and the answer is INVALID.
 _ATTEMPTS = 3
@@ -33,7 +32,7 @@ _HELD_SHARE = 0.9  # the middle half of the iterations does not see the rest
 
 @dataclass(frozen=True)
 class ProfilerSession:
-    """What one session saw: a window for each iteration, all of them alike."""
+    """The records of one session: a window for each iteration, all of them alike."""
 
     trace: Trace
     windows: tuple[Window, ...]
@@ -88,21 +87,19 @@ def profile_session(
     faster: the host's speed would show in the device time. NVML is read a few times while the device is held.
     `is_structure`: record shapes, and keep the profiler's table.
 
-    Raises `MeasurementError` if, three times running, launches and device records do not pair or the iterations
-    differ from one another.
+    Raises `MeasurementError` if three sessions running have records that do not pair, or iterations that differ.
     """
     calls = _WAIT + warmup + iterations
     looks = range(_LOOK_EVERY - 1, calls, _LOOK_EVERY) or range(calls - 1, calls)
     readings: list[Reading] = []
-    exports: list[tuple[bytes, str]] = []
-    problems: list[str] = []
+    trace_json, table, problems = b"", "", list[str]()
 
     def export(profiler: profile) -> None:
-        trace_json, table = exported(profiler), ""
+        nonlocal trace_json, table
+        trace_json = exported(profiler)
         if is_structure:
             averages = profiler.key_averages()
             table = averages.table(sort_by=device.table_sort_key, row_limit=-1, max_name_column_width=100)
-        exports.append((trace_json, table))
 
     for _ in range(_ATTEMPTS):
         profiler = profile(
@@ -127,7 +124,6 @@ def profile_session(
                     readings.append(device.monitor.read())
                 device.synchronize()
                 profiler.step()
-        trace_json, table = exports.pop()
         trace = parse(trace_json)
         windows = tuple(trace.regions(REGION))
         ran = tuple(tuple(executions(window, on_cpu=device.gpu is None)) for window in windows)
@@ -149,16 +145,11 @@ def exported(profiler: profile) -> bytes:
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        try:
-            return path.read_bytes()
-        except OSError as error:  # the profiler itself only logs that it could not write
-            raise unwritable(
-                path, error, elsewhere=f"df -h {path.parent.parent}; ulimit -f   (TMPDIR=DIR: elsewhere)"
-            ) from error
+        return path.read_bytes()
 
 
 def _problems(session: ProfilerSession, iterations: int) -> list[str]:
-    """Why a session cannot be believed; empty if it can."""
+    """Return why a session cannot be believed; empty if it can."""
     problems, windows = list(session.trace.pairing_problems()), session.windows
     if len(windows) != iterations:
         problems.append(f"lost: {len(windows)} of {iterations} iterations are in the trace")
@@ -173,9 +164,9 @@ def _problems(session: ProfilerSession, iterations: int) -> list[str]:
         "occupancy queries": [window.occupancy_queries for window in windows],
         "launch calls": [[launch.call.name for launch in window.launches] for window in windows],
     }
-    for what, values in exact.items():
-        if len(seen := sorted(set(map(str, values)))) > 1:
-            problems.append(f"the iterations differ in {what}: {', '.join(seen)}")
+    for counted, values in exact.items():
+        if len(different := sorted(set(map(str, values)))) > 1:
+            problems.append(f"the iterations differ in {counted}: {', '.join(different)}")
     return problems
 
 
@@ -222,9 +213,6 @@ class Pace:
             self.hold_us = min(_HOLD_MOST_US, 2 * self.hold_us)
 
 
-# -- which kernels ran: a compiler may have chosen others ----------------------------------------------------------------
-
-
 def without(one: Sequence[KernelIdentity], other: Sequence[KernelIdentity]) -> list[KernelIdentity]:
     """Return what `one` has more often than `other`; all of it if nothing but their order differs."""
     more = Counter(each.without_source for each in one) - Counter(each.without_source for each in other)
@@ -232,5 +220,5 @@ def without(one: Sequence[KernelIdentity], other: Sequence[KernelIdentity]) -> l
 
 
 def listed(identities: Iterable[KernelIdentity]) -> str:
-    """Names and launch configurations, as messages show them."""
+    """Return names and launch configurations, as messages show them."""
     return ", ".join(f"{each.shown} {configuration_text(each)}".rstrip() for each in identities) or "nothing else"

@@ -40,13 +40,9 @@ def measure_groups(
     timed: bool = True,
     deterministic: bool = False,
 ) -> Iterator[MeasuredGroup]:
-    """Profile and time workloads, interleaved, as many at once as can share compiled code.
+    """Profile workloads and, if `timed`, time them, interleaved, as many at once as can share compiled code.
 
-    A group's compiled code is gone when the next one is asked for.
-
-    Args:
-        timed: whether to time them; else only their structure is measured.
-        deterministic: let Inductor choose launch configurations without timing them.
+    A group's compiled code is gone when the next one is asked for. `deterministic`: as in `torch_set_up`.
     """
     settings = settings.limited(device.most_replicates, device.most_busy_seconds)
     waiting: Sequence[Workload] = workloads
@@ -68,15 +64,16 @@ class MeasuredGroup:
     on with the compiled code: code that was compiled again differed by 0.3 %.
 
     `results`: by workload id, each with its run or with why there is none: a `WorkloadUnavailable` if it cannot run here,
-    a `WorkloadError` if it fails, a `MeasurementError` if what was seen cannot be trusted.
-    `roots`: what each workload compiles (`_compiled_root`), where an earlier group has built it: some are large.
+    a `WorkloadError` if it fails, a `MeasurementError` if its records cannot be trusted.
     """
 
     device: Device
     fingerprint: Fingerprint
     settings: Settings
     progress: Progress
-    roots: dict[str, object] = field(default_factory=dict)
+    roots: dict[
+        str, object
+    ]  # what a workload compiles (`_compiled_root`), if an earlier group built it: some are large
     results: dict[str, Result] = field(default_factory=dict)
     subjects: list[Subject] = field(default_factory=list)
     _controls: list[Subject] = field(default_factory=list)
@@ -89,10 +86,9 @@ class MeasuredGroup:
         deferred = self._prepare(workloads, failed)
         if self.subjects and timed:
             try:
-                for workload in self.device.controls:  # each instance is gone before the next one is built
-                    self._controls.append(
-                        Subject(workload, build(workload, self.device), self.device, self.settings, is_control=True)
-                    )
+                for each in self.device.controls:  # each instance is gone before the next one is built
+                    control = Subject(each, build(each, self.device), self.device, self.settings, is_control=True)
+                    self._controls.append(control)
             except KernelgaugeError as error:
                 ending = told(error, self.device)
                 for subject in self.subjects:
@@ -161,11 +157,10 @@ class MeasuredGroup:
                 for subject in active:
                     subject.error = ending
                 break
-            now = time.perf_counter()
-            if now - told_at >= _TOLD_EVERY_S:
-                pass_ = self._passes - first + 1
-                self.progress(f"timing, pass {pass_}: {len(active)} of {len(subjects)} workloads")
+            if (now := time.perf_counter()) - told_at >= _TOLD_EVERY_S:
                 told_at = now
+                number = self._passes - first + 1
+                self.progress(f"timing, pass {number}: {len(active)} of {len(subjects)} workloads")
             for subject in (*self._controls, *active):
                 readings = subject.measure_once(self._passes, self._usual_mhz)
                 self._usual_mhz = max(filter(None, (self._usual_mhz, highest_clock_mhz(readings))), default=None)

@@ -41,21 +41,19 @@ class Settings:
 
     @classmethod
     def of(cls, replicates: int | None) -> Settings:
-        """So many replicates of every timer that count, whatever they cost; None: the usual."""
+        """Return settings for so many replicates of every timer, whatever they cost; None: the usual."""
         if replicates is None:
             return cls()
         return cls(replicates, replicates, latency_replicates=replicates, budget_seconds=math.inf)
 
     def limited(self, most_replicates: int | None, most_busy_seconds: float) -> Settings:
-        """Within what a device allows of the device and the dispatch time; None: as many as there are."""
+        """Return these within the limits that a device sets; None: no limit."""
         busy = replace(self, busy_seconds=min(self.busy_seconds, most_busy_seconds))
         return busy if most_replicates is None else busy._with_fewer(most_replicates)
 
     def for_call(self, call_us: float) -> Settings:
-        """Fewer replicates of a call that takes seconds: the usual ones would take a quarter of an hour."""
-        if call_us < _SLOW_CALL_US:
-            return self
-        return self._with_fewer(_SLOW_REPLICATES, latency=_SLOW_REPLICATES)
+        """Return these with few replicates of a call that takes seconds: the usual ones would take a quarter of an hour."""
+        return self if call_us < _SLOW_CALL_US else self._with_fewer(_SLOW_REPLICATES, latency=_SLOW_REPLICATES)
 
     def _with_fewer(self, most: int, *, latency: int | None = None) -> Settings:
         if math.isinf(self.budget_seconds):

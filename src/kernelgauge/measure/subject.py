@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import fmean, median
 
 from ..errors import (
@@ -72,61 +71,38 @@ def told(error: KernelgaugeError, device: Device) -> KernelgaugeError:
 
 @dataclass
 class Measured:
-    """A run and its artifacts. Whoever writes `trace_json` and `table` empties them: all those of a suite take gigabytes.
-
-    `latency_replicates`, `latency_iterations`: of what is timed later, and calls in each. `one_instance`: whether all
-    replicates are made on one (`Subject.only_instance`). `not_confirmed`: why a time that looks slower could not be measured again.
-    """
+    """A run and its artifacts. Whoever writes `trace_json` and `table` empties them: all those of a suite take gigabytes."""
 
     run: Run
-    latency_replicates: int
-    latency_iterations: int
+    latency_replicates: int  # of what is timed later
+    latency_iterations: int  # calls in each of them
     trace_json: bytes
     table: str
-    one_instance: bool = False
-    not_confirmed: KernelgaugeError | None = None
+    one_instance: bool = False  # whether all replicates are made on one (`Subject.only_instance`)
+    not_confirmed: KernelgaugeError | None = None  # why a time that looks slower could not be measured again
     problem: str = ""  # `Origins.problem`
 
 
 @dataclass(frozen=True)
 class Replicate:
-    """What one replicate gave.
+    """The times of one replicate, and what the machine went through."""
 
-    Attributes:
-        kernel_us: interquartile mean over the calls of each kernel, in launch order.
-        readings: of the GPU's state, before, during and after.
-        disturbed_by: reasons not to count it; empty if there are none.
-        seconds: what it took.
-        dispatch_us: lower decile of the host dispatch time; None where that has no meaning.
-        host_us: the host reference beside it, likewise.
-        busy_share: the time with a kernel running, over the sum of their durations: below 1 where streams overlap.
-    """
-
-    kernel_us: tuple[float, ...]
-    readings: tuple[Reading, ...]
-    disturbed_by: tuple[str, ...]
-    seconds: float
-    dispatch_us: float | None
-    host_us: float | None
-    busy_share: float = 1.0
+    kernel_us: tuple[float, ...]  # interquartile mean over the calls of each kernel, in launch order
+    readings: tuple[Reading, ...]  # of the GPU's state, before, during and after
+    disturbed_by: tuple[str, ...]  # reasons not to count it
+    seconds: float  # that it took
+    dispatch_us: float | None  # lower decile of the host dispatch time; None where that has no meaning
+    host_us: float | None  # the host reference beside it, likewise
+    busy_share: float = 1.0  # time with a kernel running over the sum of their durations: below 1 where streams overlap
 
     @property
     def device_us(self) -> float:
-        """The time with a kernel running. On one stream that is the sum: what kernels gain or lose adds up to its change."""
+        """The time with a kernel running. On one stream it is the sum, so that changes of kernels add up to its change."""
         return sum(self.kernel_us) * self.busy_share
 
 
 class Subject:
-    """One workload while it is measured, on code that is compiled once.
-
-    Attributes:
-        structure: the session that its kernels and counts are of.
-        replicates: those that count.
-        spoilt: those measured on a disturbed machine.
-        wanted: how many are to count, by a confirmation; None: as many as pin it down.
-        only_instance: what all replicates are made on; None: each on one of its own.
-        error: why it is measured no more.
-    """
+    """One workload while it is measured, on code that is compiled once."""
 
     def __init__(
         self, workload: Workload, instance: Instance, device: Device, settings: Settings, *, is_control: bool = False
@@ -134,10 +110,10 @@ class Subject:
         """Compile, call and profile it. `is_control`: a workload of our own, which the machine is measured by."""
         self.workload, self.device, self.is_control = workload, device, is_control
         self.settings = replace(settings, iterations=_CONTROL_ITERATIONS) if is_control else settings
-        self.replicates: list[Replicate] = []
-        self.spoilt: list[Replicate] = []
-        self.wanted: int | None = None
-        self.error: KernelgaugeError | None = None
+        self.replicates: list[Replicate] = []  # those that count
+        self.spoilt: list[Replicate] = []  # those measured on a disturbed machine
+        self.wanted: int | None = None  # how many are to count, by a confirmation; None: as many as pin it down
+        self.error: KernelgaugeError | None = None  # why it is measured no more
         with reporting(workload, "measuring"), instance.grad_mode():
             before = compile_counts()
             first_call(instance)
@@ -161,8 +137,8 @@ class Subject:
                 self.compile_events = (_NOTHING_COMPILED,)
             self.pace = Pace.of(call_us, self.structure)
             self.origins = origins_of(instance, self.modules, self.structure, device)
-            # Inductor records a CUDA graph for the addresses of each instance, and keeps them all: a call looks for its own
-            # among them, so that its dispatch would take longer with each (docs/measuring.md).
+            # For all replicates. Inductor records a CUDA graph for the addresses of each instance, and keeps them all: a call
+            # looks for its own among them, so that its dispatch would take longer with each (docs/measuring.md).
             self.only_instance = instance if self.structure.replays_graphs else None
 
     @property
@@ -184,8 +160,6 @@ class Subject:
             return own
         return replace(own, replicates=self.wanted, most_replicates=self.wanted, budget_seconds=math.inf)
 
-    # -- timing ---------------------------------------------------------------------------------------------------
-
     def measure_once(self, index: int, usual_clock_mhz: int | None) -> Sequence[Reading]:
         """Measure one replicate more. Return its readings; none if it failed, or was disturbed and does not count."""
         before = compile_counts()
@@ -203,20 +177,15 @@ class Subject:
             return measured.readings
         self.spoilt.append(measured)
         if len(self.spoilt) > max(self.settings.replicates, self.wanted or 0):  # repeated as often as are kept at least
-            self._end(
-                DisturbedError(
-                    self.workload.id,
-                    (reason for each in self.spoilt for reason in each.disturbed_by),
-                    expected="a GPU of its own at its usual clock: each such replicate was repeated, "
-                    f"{len(self.spoilt)} times in all",
-                )
-            )
+            reasons = (reason for each in self.spoilt for reason in each.disturbed_by)
+            expected = f"a GPU of its own at its usual clock: replicates were repeated, {len(self.spoilt)} times in all"
+            self._end(DisturbedError(self.workload.id, reasons, expected=expected))
         return ()
 
     def replicate(self, index: int, usual_clock_mhz: int | None = None) -> Replicate:
         """Measure one replicate, on fresh allocations (`index` tells their addresses) or on the only instance.
 
-        A control's dispatch time is not measured, nor who else computes on the GPU: each such reading takes 2 to 3 ms.
+        Of a control neither the dispatch time is measured nor who else computes on the GPU: that takes 2 to 3 ms each.
 
         Raises `WorkloadError` if it fails, `TimesError` if it runs other kernels than `structure`, `MeasurementError` if the
         profiler cannot be trusted.
@@ -267,8 +236,6 @@ class Subject:
         self.error = error
         self.only_instance = None
 
-    # -- what came of it ------------------------------------------------------------------------------------------
-
     @property
     def drift(self) -> float:
         """How far it moved from its first replicates to its last, as a fraction."""
@@ -284,7 +251,7 @@ class Subject:
         """Return what was observed, or why there is nothing."""
         if self.error is not None and not isinstance(self.error, (DeviceLost, TimesError)):
             return self.error
-        incomplete = self._incomplete()
+        incomplete, own = self._incomplete(), self._own_settings
         try:
             samples = {} if incomplete else self._samples()
         except ValueError as error:  # of a `Sample`: a clock or a profiler that gives zero
@@ -324,9 +291,7 @@ class Subject:
             occupancy_queries=window.occupancy_queries,
             metadata_ops_that_launched=tuple(metadata_ops_that_launched(window)),
             steps=len(session.trace.steps()),
-            transfers_us=fmean(
-                sum(record.time_us for record in (*each.copies, *each.memsets)) for each in session.windows
-            ),
+            transfers_us=fmean(sum(one.time_us for one in (*each.copies, *each.memsets)) for each in session.windows),
             synchronizing_ops=tuple(text for text, _ in window.synchronizing_ops),
             copying_ops=tuple(text for text, _ in window.copying_ops),
             origins=self.origins.kernels,
@@ -337,7 +302,6 @@ class Subject:
             compiled_origins=self.origins.compiled,
             compile_events=self.compile_events,
         )
-        own = self._own_settings
         return Measured(
             run,
             latency_replicates=own.latency_replicates,
@@ -364,12 +328,12 @@ class Subject:
         return tuple(each.host_us for each in self.replicates if each.host_us is not None and each.dispatch_us is None)
 
     def _samples(self) -> dict[Timer, Sample]:
-        iterations_for = partial(self.settings.iterations_for, self.pace.call_us)
-        samples = {Timer.DEVICE: Sample(self.device_us, iterations_for(Timer.DEVICE), self._controls_us)}
-        host = [(each.dispatch_us, each.host_us) for each in self.replicates if each.dispatch_us is not None]
-        if host:
-            dispatches_us, hosts_us = zip(*host, strict=True)
-            samples[Timer.HOST] = Sample(dispatches_us, iterations_for(Timer.HOST), hosts_us)
+        device, host = (self.settings.iterations_for(self.pace.call_us, timer) for timer in (Timer.DEVICE, Timer.HOST))
+        samples = {Timer.DEVICE: Sample(self.device_us, device, self._controls_us)}
+        timed = [(each.dispatch_us, each.host_us) for each in self.replicates if each.dispatch_us is not None]
+        if timed:
+            dispatches_us, hosts_us = zip(*timed, strict=True)
+            samples[Timer.HOST] = Sample(dispatches_us, host, hosts_us)
         return samples
 
     def _kernels(self) -> tuple[KernelRecord, ...]:
