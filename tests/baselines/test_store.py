@@ -23,52 +23,38 @@ NAMES = ("a-x-bf16-1", "b-x-bf16-1", "c-x-bf16-1")
 FULL = OSError(28, "No space left on device")
 
 
-def files(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("*") if path.is_file())
-
-
-def create(workload: str, **changes: object) -> PlannedChange:
-    return PlannedChange(Action.CREATE, workload, baseline(workload=workload, **changes))  # type: ignore[arg-type]
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> BaselineStore:
     return BaselineStore(tmp_path / "baselines")
 
 
-def written(store: BaselineStore, content: bytes, workload: str = WORKLOAD) -> Path:
-    path = store.path(DEVICE, workload)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return path
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def create(workload: str = WORKLOAD, **changes: Any) -> PlannedChange:
+    return PlannedChange(Action.CREATE, workload, baseline(workload=workload, **changes))
 
 
 @pytest.mark.parametrize(
     ("device", "folder"),
     [
-        ("NVIDIA H200", "nvidia-h200"),
         ("NVIDIA A100-SXM4-80GB", "nvidia-a100-sxm4-80gb"),
-        ("Intel(R) Xeon(R) CPU @ 2.20GHz", "intel-r-xeon-r-cpu-2-20ghz"),
-        ("  AMD EPYC 9654 ", "amd-epyc-9654"),
+        ("  Intel(R) Xeon(R) CPU @ 2.20GHz", "intel-r-xeon-r-cpu-2-20ghz"),
         ("../../etc/passwd", "etc-passwd"),
         *((device, "unknown") for device in ("..", "", "\u4e2d\u6587")),
         ("a/b\x00c\nd", "a-b-c-d"),
-        pytest.param("k" * 10_000, "k" * 200, id="longer than a file system takes"),
+        pytest.param("k" * 10_000, "k" * 200, id="long"),
     ],
 )
 def test_path_is_in_the_folder_of_its_device(store: BaselineStore, device: str, folder: str) -> None:
     assert store.path(device, "v1.5_a") == store.root / folder / "v1.5_a.json"
 
 
-@pytest.mark.parametrize(
-    "workload", ["../x", "a/b", "/etc/passwd", "..", ".hidden", "", "a\\b", "a\x00b", "a\nb", "\u202ex", "x" * 300]
-)
+@pytest.mark.parametrize("workload", ["../x", "a/b", "/etc/x", "..", ".x", "", "a\\b", "a\x00b", "\u202ex", "x" * 300])
 def test_id_that_is_no_file_name_is_refused(store: BaselineStore, workload: str) -> None:
-    for attempt in (
-        lambda: store.path(DEVICE, workload),
-        lambda: store.load(DEVICE, workload),
-        lambda: store.apply({DEVICE: [PlannedChange(Action.CREATE, workload, baseline())]}),
-    ):
+    plan = {DEVICE: [PlannedChange(Action.CREATE, workload, baseline())]}
+    for attempt in (lambda: store.load(DEVICE, workload), lambda: store.apply(plan)):
         with pytest.raises(StorageError, match="becomes a file name"):
             attempt()
     assert files(store.root) == []
@@ -76,115 +62,95 @@ def test_id_that_is_no_file_name_is_refused(store: BaselineStore, workload: str)
 
 def test_load_returns_what_was_applied(store: BaselineStore) -> None:
     assert (store.load(DEVICE, WORKLOAD), store.stored(DEVICE)) == (None, {})
-    store.apply({DEVICE: [create(WORKLOAD), create("a-x-bf16-1")]})
+    store.apply({DEVICE: [create(), create(NAMES[0])]})
     assert store.load(DEVICE, WORKLOAD) == baseline()
-    assert set(store.stored(DEVICE)) == {WORKLOAD, "a-x-bf16-1"}
+    assert set(store.stored(DEVICE)) == {WORKLOAD, NAMES[0]}
     path = store.path(DEVICE, WORKLOAD)
     assert (path.read_bytes(), path.stat().st_mode & 0o777) == (encode_baseline(baseline()), 0o644)
     assert store.load("NVIDIA A100", WORKLOAD) is None
 
 
 def test_load_returns_ops_waits_and_inputs(store: BaselineStore) -> None:
-    kernel = KernelRecord(
-        KernelIdentity("gemm", "gemm"), 1.5, op="aten::mm", inputs=("bf16[8,4]", "bf16[4,2]"), stream=1
-    )
+    kernel = KernelRecord(KernelIdentity("gemm", "gemm"), 1.5, op="aten::mm", inputs=("bf16[8,4]",), stream=1)
     names = ("aten::linear", "aten::mm", "aten::mm", "autograd::engine::evaluate_function: MmBackward0", "a_region")
     wait, copy = "aten::item: cudaStreamSynchronize", "aten::clone: Memcpy DtoD (Device -> Device), 64 bytes"
-    event = CompileEvent("graph break", "a branch that depends on data", "model.py", 7, "if x.sum() > 0:", "Net")
     changes: dict[str, Any] = {
         "kernels": (kernel,),
         "counts": counts(launches=1, kernels=1, grown_bytes=512, compiled_ops=3),
+        "ops": tuple(OpRecord(name) for name in names),
+        "compile_events": (CompileEvent("graph break", "data", "model.py", 7, "if x.sum() > 0:", "Net"),),
+        "synchronizing_ops": (wait, wait),
+        "copying_ops": (copy,),
     }
-    changes |= {"ops": tuple(OpRecord(name) for name in names), "compile_events": (event,)}
-    changes |= {"synchronizing_ops": (wait, wait), "copying_ops": (copy,)}
-    store.apply({DEVICE: [create(WORKLOAD, **changes)]})
+    store.apply({DEVICE: [create(**changes)]})
     loaded = store.load(DEVICE, WORKLOAD)
     assert loaded == baseline(**changes)
-    assert (loaded.entries[0].kernels, loaded.compile_events) == ((kernel,), (event,))
+    assert (loaded.entries[0].kernels, loaded.compile_events) == ((kernel,), changes["compile_events"])
     assert (loaded.counts.grown_bytes, loaded.counts.compiled_ops) == (512, 3)
     assert loaded.ops == {"aten::linear": 1, "aten::mm": 2}  # of the dispatcher alone
     assert loaded.host_calls == {wait: 2, copy: 1}
 
 
 def test_file_without_newer_fields_knows_none_of_them(store: BaselineStore) -> None:
-    stored = json.loads(encode_baseline(baseline()))
-    for field in ("grown_bytes", "compiled_ops"):
-        del stored["counts"][field]
-    written(store, json.dumps(stored).encode())
-    loaded = store.load(DEVICE, WORKLOAD)
-    assert loaded == baseline()
-    assert (loaded.counts.grown_bytes, loaded.ops, loaded.host_calls, loaded.compile_events) == (None, {}, {}, ())
+    store.apply({DEVICE: [create()]})
+    path = store.path(DEVICE, WORKLOAD)
+    stored = json.loads(path.read_bytes())
+    del stored["counts"]["grown_bytes"], stored["counts"]["compiled_ops"]
+    path.write_text(json.dumps(stored))
+    assert store.load(DEVICE, WORKLOAD) == baseline()
 
 
-def a_folder(path: Path) -> None:
+def make_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (lambda path: path.write_bytes(b'{"schema_version": 99}'), "a newer version"),
         (lambda path: path.write_bytes(encode_baseline(baseline(workload="another"))), "belongs to another workload"),
-        (a_folder, "cannot be read"),
+        (make_folder, "cannot be read"),
     ],
+    ids=["newer", "another", "folder"],
 )
-def test_file_that_cannot_be_used_is_not_missing(store: BaselineStore, spoil: Any, said: str) -> None:
-    store.apply({DEVICE: [create("a-x-bf16-1")]})
-    path = written(store, b"")
+def test_file_that_cannot_be_used_is_not_missing(store: BaselineStore, spoil: Any, message: str) -> None:
+    store.apply({DEVICE: [create(), create(NAMES[0])]})
+    path = store.path(DEVICE, WORKLOAD)
     spoil(path)
-    with pytest.raises(BaselineError) as caught:
+    with pytest.raises(BaselineError, match=message) as caught:
         store.load(DEVICE, WORKLOAD)
     assert str(caught.value.where).startswith(str(path))
-    assert said in str(caught.value)
     found = store.stored(DEVICE)
     assert str(found[WORKLOAD]) == str(caught.value)
-    assert isinstance(found[WORKLOAD], NewerBaselineError) is ("newer" in said)
-    assert set(found) == {WORKLOAD, "a-x-bf16-1"}
+    assert isinstance(found[WORKLOAD], NewerBaselineError) is ("newer" in message)
+    assert set(found) == {WORKLOAD, NAMES[0]}
 
 
 def test_stored_ignores_files_of_others(store: BaselineStore) -> None:
-    store.apply({DEVICE: [create("a-x-bf16-1")]})
-    folder = store.path(DEVICE, "a-x-bf16-1").parent
+    store.apply({DEVICE: [create()]})
+    folder = store.path(DEVICE, WORKLOAD).parent
     for name in ("copy of x (1).json", "\u202ex.json", "README.md", ".a-x-bf16-1.json.abc123.tmp", ".hidden.json"):
         (folder / name).write_bytes(b"x")
     (folder / ".#a-x-bf16-1.json").symlink_to("someone@host.1234:567")  # an editor's lock
-    assert set(store.stored(DEVICE)) == {"a-x-bf16-1"}
-
-
-@pytest.mark.parametrize("what", ["a file", "a loop"])
-def test_folder_that_cannot_be_listed_is_not_empty(store: BaselineStore, what: str) -> None:
-    folder = store.path(DEVICE, WORKLOAD).parent
-    store.root.mkdir()
-    if what == "a file":
-        folder.write_bytes(b"")
-    else:
-        folder.symlink_to(folder)
-    with pytest.raises(BaselineError, match="cannot be listed") as caught:
-        store.stored(DEVICE)
-    assert caught.value.where == str(folder)
+    assert set(store.stored(DEVICE)) == {WORKLOAD}
 
 
 def test_apply_keeps_a_file_as_it_is(store: BaselineStore) -> None:
-    store.apply({DEVICE: [create(NAMES[0])]})
-    kept = store.path(DEVICE, NAMES[0])
+    store.apply({DEVICE: [create()]})
+    kept = store.path(DEVICE, WORKLOAD)
     kept.write_bytes(kept.read_bytes().replace(b"\n", b"\r\n"))  # as a checkout may have it
     before = kept.read_bytes(), kept.stat().st_mtime_ns
-    store.apply({DEVICE: [PlannedChange(Action.KEEP, NAMES[0], None)]})
+    store.apply({DEVICE: [PlannedChange(Action.KEEP, WORKLOAD, None)]})
     assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before
-    assert files(store.root) == [f"{NAMES[0]}.json"]
+    assert files(store.root) == [f"{WORKLOAD}.json"]
 
 
-@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SystemExit(1), FULL])
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), FULL], ids=["ctrl-c", "full"])
 @pytest.mark.parametrize(("moment", "call"), [("fsync", 1), ("fsync", 3), ("chmod", 1), ("replace", 1)])
-@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("exists", [True, False], ids=["update", "create"])
 def test_apply_interrupted_replaces_no_file(
-    store: BaselineStore,
-    monkeypatch: pytest.MonkeyPatch,
-    interruption: BaseException,
-    moment: str,
-    call: int,
-    exists: bool,
+    store: BaselineStore, monkeypatch: Any, interruption: BaseException, moment: str, call: int, exists: bool
 ) -> None:
     store.apply({DEVICE: [create(name) for name in NAMES] if exists else []})
     before = {path: path.read_bytes() for path in store.root.glob("*/*")}
@@ -197,8 +163,8 @@ def test_apply_interrupted_replaces_no_file(
         real(*arguments)
 
     monkeypatch.setattr(os, moment, interrupted)
-    plan = [PlannedChange(Action.UPDATE, name, baseline(workload=name, device=(300.0, 301.0))) for name in NAMES]
-    with pytest.raises((StorageError, KeyboardInterrupt, SystemExit)) as caught:
+    plan = [create(name, device=(300.0, 301.0)) for name in NAMES]
+    with pytest.raises((StorageError, KeyboardInterrupt)) as caught:
         store.apply({DEVICE: plan[:2], "another": plan[2:]})
     monkeypatch.undo()
     assert {path: path.read_bytes() for path in store.root.glob("*/*")} == before
@@ -210,20 +176,23 @@ def test_apply_interrupted_replaces_no_file(
         assert caught.value is interruption  # Ctrl-C stays Ctrl-C
 
 
-@pytest.mark.parametrize("what", ["a file for the folder", "a folder for the file"])
-def test_apply_where_nothing_can_be_written_says_where(store: BaselineStore, what: str) -> None:
+@pytest.mark.parametrize("in_the_way", ["root", "folder", "file"])
+def test_store_in_the_place_of_something_else_is_refused(store: BaselineStore, in_the_way: str) -> None:
     path = store.path(DEVICE, WORKLOAD)
-    store.root.mkdir()
-    if what == "a file for the folder":
-        path.parent.write_text("not a folder")
-    else:
+    if in_the_way == "file":
         path.mkdir(parents=True)
-    before = files(store.root)
-    with pytest.raises(StorageError, match="cannot write") as caught:
-        store.apply({DEVICE: [create(WORKLOAD)]})
-    assert str(path.parent) in str(caught.value.where)
+    else:
+        place = store.root if in_the_way == "root" else path.parent
+        place.parent.mkdir(exist_ok=True)
+        place.write_text("not a folder")
+        with pytest.raises(BaselineError, match="cannot be listed") as listing:  # it is not empty
+            store.stored(DEVICE)
+        assert listing.value.where == str(path.parent)
+    with pytest.raises(StorageError, match="cannot write") as caught, store.locked():
+        store.apply({DEVICE: [create()]})
+    assert caught.value.where == str(store.root if in_the_way == "root" else path)
     assert caught.value.expected == "a folder that can be written"
-    assert files(store.root) == before
+    assert not [name for name in files(store.root) if name.endswith(".tmp")]
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), BrokenPipeError(32, "Broken pipe"), TimeoutError("it hangs")])
@@ -232,27 +201,17 @@ def test_locked_gives_the_lock_back_after_an_error(store: BaselineStore, error: 
         raise error
     assert caught.value is error  # not blamed on the folder
     with store.locked():
-        store.apply({DEVICE: [create(WORKLOAD)]})
-
-
-def test_locked_in_the_place_of_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "baselines").write_text("not a folder")
-    with pytest.raises(StorageError, match="cannot write") as caught, BaselineStore(tmp_path / "baselines").locked():
-        pass
-    assert caught.value.where == str(tmp_path / "baselines")
+        store.apply({DEVICE: [create()]})
 
 
 def test_lock_of_another_update_is_named(store: BaselineStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(baselines, "_LOCK_TIMEOUT_SECONDS", 0.2)
-    with (
-        store.locked(),
-        pytest.raises(StorageError, match="another update of these baselines is running") as caught,
-        store.locked(),
-    ):
+    lock, reason = store.root / ".update.lock", "another update of these baselines is running"
+    with store.locked(), pytest.raises(StorageError, match=reason) as caught, store.locked():
         pytest.fail("the lock was taken twice")
-    assert caught.value.where == str(store.root / ".update.lock")
+    assert caught.value.where == str(lock)
     # Not to delete the file: another update would take a new one, beside the one that is still held.
-    assert caught.value.next_command == f"fuser -v {store.root / '.update.lock'}   (which process holds it?)"
+    assert caught.value.next_command == f"fuser -v {lock}   (which process holds it?)"
 
 
 # -- those of this repository -----------------------------------------------------------------------------------------
