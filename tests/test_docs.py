@@ -30,8 +30,6 @@ MASKS = (
 
 def load_tool(name: str) -> ModuleType:
     spec = spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -67,23 +65,14 @@ def differences(shown: str, printed: str) -> list[str]:
 
 
 def run(command: str, folder: Path) -> str:
-    programs = {name: f"{sys.executable} -m {name}" for name in ("pytest", "kernelgauge")}
     name, _, arguments = command.partition(" ")
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("CI", "PYTEST_", "GITHUB_"))
-    }
-    done = subprocess.run(
-        f"{programs.get(name, name)} {arguments}",
-        shell=True,
-        cwd=folder,
-        env=environment | {"OMP_NUM_THREADS": "1", "COLUMNS": "80"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    return done.stdout
+    if name in ("pytest", "kernelgauge"):
+        command = f"{sys.executable} -m {name} {arguments}"
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI", "PYTEST_", "GITHUB_"))}
+    environment = kept | {"OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+    return subprocess.run(
+        command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
+    ).stdout
 
 
 def replace_lines(diff: str, folder: Path) -> None:
@@ -117,7 +106,12 @@ def test_differences_finds_changed_lines() -> None:
     assert differences("...\nfour", printed) == ["four"]
 
 
-# -- the reference -----------------------------------------------------------------------------------------------------
+# -- the reference and the README -------------------------------------------------------------------------------------
+
+
+def help_of(module: str) -> str:
+    command = [sys.executable, "-m", module, "--help"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.fixture(scope="module")
@@ -125,21 +119,11 @@ def reference() -> str:
     return "\n".join(part() for part in load_tool("reference").PARTS.values())
 
 
-def test_reference_has_every_pytest_option(reference: str, pytestconfig: pytest.Config) -> None:
-    options = {f"--{name.replace('_', '-')}" for name in vars(pytestconfig.option) if name.startswith("perf_")}
-    assert options == set(re.findall(r"^\| `(--perf-[a-z]+)", reference, re.MULTILINE))
-
-
-def test_reference_has_every_pytest_setting(reference: str) -> None:
-    described = subprocess.run(
-        [sys.executable, "-m", "pytest", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    assert set(re.findall(r"^  (kernelgauge_\w+) \(", described, re.MULTILINE)) == set(
-        re.findall(r"^\| `(kernelgauge_\w+)`", reference, re.MULTILINE)
-    )
-
-
-def test_reference_has_every_mark(reference: str, pytestconfig: pytest.Config) -> None:
+def test_reference_has_every_option_setting_and_mark(reference: str, pytestconfig: pytest.Config) -> None:
+    described = help_of("pytest")
+    for pattern in (r"(--perf-[a-z]+)", r"(kernelgauge_\w+)"):
+        names = set(re.findall(rf"^\| `{pattern}", reference, re.MULTILINE))
+        assert names == set(re.findall(rf"^  {pattern}[ =]", described, re.MULTILINE))
     marks = [line.partition(":")[0] for line in pytestconfig.getini("markers")]
     ours = {mark for mark in marks if mark.partition("(")[0] in ("workloads", "structure", "timing", "numerics", "gpu")}
     assert len(ours) == 5
@@ -148,15 +132,12 @@ def test_reference_has_every_mark(reference: str, pytestconfig: pytest.Config) -
 
 def test_reference_has_every_command(reference: str) -> None:
     parsers = list(load_tool("reference").command_parsers())
-    described = subprocess.run(
-        [sys.executable, "-m", "kernelgauge", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-    commands = set(re.findall(r"^    ([a-z]+)(?: |$)", described, re.MULTILINE))
+    commands = set(re.findall(r"^    ([a-z]+)(?: |$)", help_of("kernelgauge"), re.MULTILINE))
     assert {parser.prog.split()[1] for parser in parsers} == commands
     for parser in parsers:
-        assert f"### {parser.prog}\n" in reference
         options = {name for action in parser._actions for name in action.option_strings} - {"-h", "--help"}
         chapter = reference.partition(f"### {parser.prog}\n")[2].partition("\n### ")[0]
+        assert chapter
         assert not {name for name in options if name not in chapter}, parser.prog
 
 
@@ -172,16 +153,10 @@ def test_pictures_are_of_the_baselines() -> None:
     subprocess.run([sys.executable, "tools/pictures.py", "--check"], cwd=ROOT, check=True)
 
 
-README_FILE = Path(__file__).parents[1] / "README.md"
-README = README_FILE.read_text(encoding="utf-8")
-
-
-def test_readme_fits_a_screen_of_90_columns() -> None:
-    lines = README.splitlines()
+def test_readme_fits_a_screen_and_shows_the_tutorial() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = readme.splitlines()
     assert len(lines) <= 150
     assert not [line for line in lines if len(line) > 90]
-
-
-def test_readme_shows_the_failure_of_the_tutorial() -> None:
-    tutorial = README_FILE.parent / "docs" / "tutorial.md"
-    assert re.findall(r"```text\n(.*?)```", README, re.DOTALL)[0] in tutorial.read_text(encoding="utf-8")
+    (failure, *_) = re.findall(r"```text\n(.*?)```", readme, re.DOTALL)
+    assert failure in (DOCS / "tutorial.md").read_text(encoding="utf-8")
