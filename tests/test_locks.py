@@ -35,14 +35,9 @@ def other(tmp_path: Path) -> GpuLock:
 
 
 def test_gpu_lock_waits_aloud_until_the_other_ends(tmp_path: Path, other: GpuLock) -> None:
-    said: list[str] = []
-
-    def waiting(what: str) -> None:
-        said.append(what)
-        other.release()
-
-    GpuLock(tmp_path).hold("a", waiting)
-    assert said == ["another run times on GPU a: waiting for it (0 s so far)"]
+    messages: list[str] = []
+    GpuLock(tmp_path).hold("a", lambda message: (messages.append(message), other.release()))
+    assert messages == ["another run times on GPU a: waiting for it (0 s so far)"]
 
 
 def test_lock_of_killed_process_is_free(tmp_path: Path) -> None:
@@ -57,14 +52,12 @@ def test_lock_of_killed_process_is_free(tmp_path: Path) -> None:
 
 
 def test_gpu_lock_waits_in_vain_once(tmp_path: Path, other: GpuLock) -> None:
-    said: list[str] = []
     lock = GpuLock(tmp_path, patience_s=0.1)
     with pytest.raises(StorageError, match=r"timed out after 0\.1 s: another run times on GPU a") as caught:
         lock.hold("a")
     assert caught.value.where == str(tmp_path / "kernelgauge-gpu-a.lock")
     with pytest.raises(StorageError, match="another run times on GPU a"):
-        lock.hold("a", said.append)  # the next test must not wait another hour
-    assert said == []
+        lock.hold("a", pytest.fail)  # the next test must not wait another hour
     other.release()
     lock.hold("a")
 
@@ -95,13 +88,11 @@ def test_gpu_lock_without_folder_is_an_error(tmp_path: Path) -> None:
 
 
 def test_folder_lock_lets_one_run_write(tmp_path: Path) -> None:
-    reports = tmp_path / "reports"
-    first, second, said = folder_lock(reports), folder_lock(reports, patience_s=0.0), list[str]()
+    first, second = (folder_lock(tmp_path / "reports", patience_s=0.0) for _ in range(2))
     first.hold()
-    first.hold(said.append)  # its own is no reason to wait
+    first.hold(pytest.fail)  # its own is no reason to wait
     with pytest.raises(StorageError, match="kernelgauge_reports=DIR writes elsewhere"):
-        second.hold(said.append)
+        second.hold(pytest.fail)
     first.release()
-    second.hold(said.append)
+    second.hold(pytest.fail)
     second.release()
-    assert said == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.parse import parse_qs, urlsplit
 
 import fsspec
@@ -14,17 +15,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 from kernelgauge.cli import main
 from tests.builders import chrome, kernel
 
-TRACE = chrome(kernel(1, 0.0))
-UI = "https://ui.perfetto.dev"
+MLP, TABLE = "traces/mlp-eager.json.gz", "traces/mlp-eager.txt"
 
 
 def url_in(link: str) -> str:
     """Return the URL that the Perfetto UI fetches when it is opened with this link: it decodes the parameter once."""
-    assert link.startswith(f"{UI}/#!/?url=")
+    assert link.startswith("https://ui.perfetto.dev/#!/?url=")
     return parse_qs(urlsplit(link).fragment.partition("?")[2])["url"][0]
-
-
-MLP, TABLE = "traces/mlp-eager.json.gz", "traces/mlp-eager.txt"
 
 
 @pytest.fixture
@@ -46,9 +43,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
-    }
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("destination", ["{}/to", "file://{}/to/"])
@@ -73,7 +68,7 @@ def test_publish_prints_a_link_for_each_trace(reports, memory, capsys):
 
 
 def test_publish_one_trace_prints_its_link(tmp_path, memory, capsys):
-    (tmp_path / "mlp.json").write_bytes(TRACE)
+    (tmp_path / "mlp.json").write_bytes(chrome(kernel(1, 0.0)))
     assert main(["publish", str(tmp_path / "mlp.json"), "memory://perf", "--public-url", "https://host"]) == 0
     first, link = capsys.readouterr().out.splitlines()
     assert (first, url_in(link)) == ("1 file -> memory://perf", "https://host/mlp.json")
@@ -93,16 +88,17 @@ def test_publish_leaves_out_links_and_hidden_files(reports, tmp_path, memory):
 
 
 class ObjectStore(AsyncFileSystem):
-    """Store files asynchronously, as s3fs does, in the file system of fsspec that is in memory."""
+    """Store files in memory asynchronously, as s3fs does. s3fs would make a missing bucket."""
 
     async def _pipe_file(self, path, value, **_):
         fsspec.filesystem("memory").pipe_file(path, value)
 
+    def makedirs(self, *_, **__):
+        pytest.fail("a folder in an object store")
+
 
 def test_publish_makes_no_folders_in_an_object_store(reports, memory, monkeypatch):
-    store = ObjectStore()
-    monkeypatch.setattr(store, "makedirs", lambda *_, **__: pytest.fail("s3fs would make a missing bucket"))
-    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda url: (store, "/perf"))
+    monkeypatch.setattr(fsspec.core, "url_to_fs", lambda url: (ObjectStore(), "/perf"))
     assert main(["publish", str(reports), "s3://perf"]) == 0
     assert sorted(memory) == ["/perf/results.json", f"/perf/{MLP}", f"/perf/{TABLE}"]
 
@@ -128,10 +124,7 @@ def test_publish_in_vain_is_an_error(reports, memory, monkeypatch, capsys, argum
 
 @pytest.mark.parametrize("error", [PermissionError(13, "Access Denied"), RuntimeError("no credentials")])
 def test_publish_names_the_error_of_a_store(reports, memory, monkeypatch, capsys, error):
-    def refuse(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(MemoryFileSystem, "pipe_file", refuse)
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", Mock(side_effect=error))
     assert main(["publish", str(reports), "memory://perf"]) == 2
     err = capsys.readouterr().err
     assert all(text in err for text in (f"{type(error).__name__}: {error}", "memory://perf"))
