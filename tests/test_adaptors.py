@@ -119,22 +119,18 @@ def load_opbench_by_name(name):
 }
 
 
-def write(folder: Path, **files: str) -> Path:
-    for name, text in files.items():
-        (folder / f"{name}.py").write_text(text)
-    return folder
-
-
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Install an imitation of tritonbench."""
-    for name, text in BENCH.items():
-        path = tmp_path / "tritonbench" / name
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with two scripts of benchmarks and an imitation of tritonbench."""
+    files = {"report.py": REPORT, "benchmark_scale.py": LIGER, "sizes.py": SIZES}
+    for name, text in (files | {f"tritonbench/{name}": text for name, text in BENCH.items()}).items():
+        path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tritonbench"]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("tritonbench", "sizes")]:
         monkeypatch.delitem(sys.modules, name)
+    return tmp_path
 
 
 def called(workload: Workload) -> Any:
@@ -144,20 +140,14 @@ def called(workload: Workload) -> Any:
         return module(*workload.inputs())
 
 
-def test_report_gives_a_workload_for_each_point(tmp_path: Path) -> None:
-    workloads = perf_report(write(tmp_path, report=REPORT) / "report.py")
-    assert [each.id for each in workloads[:4]] == [
-        "softmax-forward-torch-64x64",
-        "softmax-forward-by-hand-64x64",
-        "softmax-forward-torch-32x16",
-        "softmax-forward-by-hand-32x16",
+def test_report_gives_what_do_bench_would_time(folder: Path) -> None:
+    workloads = {each.id: each for each in perf_report(folder / "report.py")}
+    assert list(workloads) == [
+        f"softmax-{mode}-{line}-{shape}"
+        for mode in ("forward", "backward")
+        for shape in ("64x64", "32x16")
+        for line in ("torch", "by-hand")
     ]
-    assert {each.module for each in workloads[4:]} == {"softmax-backward"}
-    assert len({each.id for each in workloads}) == 8
-
-
-def test_report_gives_what_do_bench_would_time(tmp_path: Path) -> None:
-    workloads = {each.id: each for each in perf_report(write(tmp_path, report=REPORT) / "report.py")}
     before = triton_testing.do_bench
     torch.manual_seed(0)
     one, other = (called(workloads["softmax-forward-torch-32x16"]) for _ in range(2))
@@ -179,43 +169,35 @@ def test_report_that_times_nothing_is_an_error() -> None:
 
 
 def test_missing_script_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match="no such benchmark"):
-        perf_report(tmp_path / "none.py")
+    missing = tmp_path / "none.py"
+    for find in (perf_report, lambda path: liger(path, 64, provider="liger", config={})):
+        with pytest.raises(WorkloadError, match="no such benchmark"):
+            find(missing)
 
 
 @pytest.mark.parametrize(
-    ("x", "id_", "rows"), [(64, "scale-liger-train-64", 64), ("llama", "scale-llama-liger-train", 8)]
+    ("x", "name", "rows"), [(64, "scale-liger-train-64", 64), ("llama", "scale-llama-liger-train", 8)]
 )
-def test_liger_script_gives_layer_and_input(tmp_path: Path, x: Any, id_: str, rows: int) -> None:
-    script = write(tmp_path, benchmark_scale=LIGER, sizes=SIZES) / "benchmark_scale.py"
-    workload = liger(script, x, provider="liger", config={"hidden_size": 16, "rows": 8}, pass_="train")
-    sys.modules.pop("sizes")
-    assert workload.id == id_
-    layer = workload.build()
-    assert isinstance(layer, torch.nn.Linear)
+def test_liger_script_gives_layer_and_input(folder: Path, x: Any, name: str, rows: int) -> None:
+    config = {"hidden_size": 16, "rows": 8}
+    workload = liger(folder / "benchmark_scale.py", x, provider="liger", config=config, pass_="train")
+    assert workload.id == name
+    assert isinstance(workload.build(), torch.nn.Linear)
     (value,) = workload.inputs()
     assert (value.shape, value.requires_grad) == ((rows, 16), True)
 
 
-@pytest.mark.usefixtures("bench")
+@pytest.mark.usefixtures("folder")
 def test_tritonbench_gives_enabled_implementations() -> None:
     workloads = tritonbench("double", inputs=(0, 2))
-    assert [each.id for each in workloads] == [
-        "double-aten-0",
-        "double-by_add-0",
-        "double-aten-2",
-        "double-by_add-2",
-    ]
+    assert [each.id for each in workloads] == ["double-aten-0", "double-by_add-0", "double-aten-2", "double-by_add-2"]
     assert [len(called(each)) for each in workloads] == [8, 8, 32, 32]
     assert called(tritonbench("double", "--bwd")[0]) is None
 
 
-@pytest.mark.usefixtures("bench")
-def test_workloads_of_adaptors_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, report=REPORT, benchmark_scale=LIGER, sizes=SIZES)
-    monkeypatch.delitem(sys.modules, "sizes", raising=False)
-    scale = liger(tmp_path / "benchmark_scale.py", 64, provider="liger", config={"hidden_size": 16}, pass_="train")
-    others = [*perf_report(tmp_path / "report.py")[3::4], tritonbench("double")[0]]
+def test_workloads_of_adaptors_are_measured(folder: Path) -> None:
+    scale = liger(folder / "benchmark_scale.py", 64, provider="liger", config={"hidden_size": 16}, pass_="train")
+    others = [*perf_report(folder / "report.py")[3::4], tritonbench("double")[0]]
     cpu = Device()
     results = results_of(cpu, scale, *others)
     assert [type(each) for each in results.values()] == [Measured] * 4
