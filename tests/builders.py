@@ -16,7 +16,7 @@ from kernelgauge.errors import TraceError
 from kernelgauge.judge.baseline import Baseline, Recorded, combined, from_run
 from kernelgauge.judge.evidence import DeclaredCompared, Detail, Failed, Next, RelativeChange, Step
 from kernelgauge.judge.verdict import DECLARED, Status, Verdict
-from kernelgauge.report import words
+from kernelgauge.report import findings
 from kernelgauge.results import SCHEMA_VERSION, Results, TestResult, WorkloadResult
 from kernelgauge.run import ControlTime, Counts, Fingerprint, Run, Sample, Timer
 from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse, reader
@@ -375,7 +375,7 @@ def complete_results(*workloads: WorkloadResult, tests: Sequence[TestResult] | N
 
 def reasons(verdict: Verdict, label: str) -> list[str]:
     """What a verdict says under this label."""
-    return [line.text for line in words.reasons(verdict) if line.label == label]
+    return [line.text for line in findings.reasons(verdict) if line.label == label]
 
 
 def read_in_blocks(content: bytes, block: int | None = None) -> Trace | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kernelgauge.report import words
+from kernelgauge.report import findings
 from kernelgauge.results import Results, decode_results
 
 MODEL = """\
@@ -263,7 +263,7 @@ def failure(results: Results, workload: str) -> Failure:
         each for each in results.workloads if (each.module, each.variant, each.pass_) == (fault, variant, pass_)
     )
     verdicts = [verdict for verdict in result.verdicts if verdict.status.fails]
-    named = [(reason.label, reason.text) for verdict in verdicts for reason in words.reasons(verdict)]
+    named = [(reason.label, reason.text) for verdict in verdicts for reason in findings.reasons(verdict)]
     first = dict(reversed(named))
     return Failure(first.get("cause", "").partition("\n")[0], first.get("code", "").partition("\n")[0])
 

@@ -28,7 +28,7 @@ assert judge_structure(run(counts=two), baseline(counts=counts())).status is Sta
 """
 CAUSE = """
 from kernelgauge.judge.structure import judge_structure
-from kernelgauge.report.words import brief, with_words
+from kernelgauge.report.findings import brief, with_words
 from kernelgauge.results import decode_results, encode_results
 from tests.builders import baseline, counts, run
 from tests.builders import results, workload

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.judge.plausibility import run_doubts
 from kernelgauge.judge.review import DifferentRunsError, Group, review_run, with_runs
-from kernelgauge.judge.time_verdict import judge_time
+from kernelgauge.judge.time_verdict import judge_time, run_doubts
 from kernelgauge.judge.verdict import Status
-from kernelgauge.report.words import doubt_text, headline
+from kernelgauge.report.baselines import doubt_text
+from kernelgauge.report.words import headline
 from kernelgauge.run import Sample, Timer
 from tests.builders import baseline, calibrated, counts, fingerprint, reasons, run
 

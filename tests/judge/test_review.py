@@ -25,7 +25,7 @@ from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.verdict import Status
-from kernelgauge.report.words import doubt_text, review_lines
+from kernelgauge.report.baselines import doubt_text, review_lines
 from kernelgauge.run import Run, Timer
 from kernelgauge.trace import KernelRecord
 from tests.builders import (
@@ -119,7 +119,7 @@ def test_slow_host_is_compared_with_its_own_past(control_us: float, gpu: str, is
     """A GPU of another, slower host in the baseline says nothing of this one."""
     stored = calibrated([run(device=STEADY), run(device=STEADY, gpu=ELSEWHERE, host_control_us=100.0)])
     found = reviewed(stored, of={"host_control_us": control_us, "gpu": gpu})
-    said = "this host was 4 times as slow as in the baseline (reference 14.0 -> 60.0 us)"
+    said = "this host was 329 % slower (reference 14.0 -> 60.0 us)"
     assert list(map(doubt_text, found.doubts)) == ([said] if is_slow else [])
 
 

@@ -15,8 +15,9 @@ from kernelgauge.judge.baseline import Baseline
 from kernelgauge.judge.time_verdict import judge_time, not_measured
 from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.verdict import RelativeChange, Status, Verdict
-from kernelgauge.report import words
-from kernelgauge.report.words import headline, in_full
+from kernelgauge.report import findings
+from kernelgauge.report.findings import in_full
+from kernelgauge.report.words import headline
 from kernelgauge.run import CompileEvent, Run, Sample, Timer
 from tests.builders import CONTROL_US, ELSEWHERE, HERE, calibrated, counts, fingerprint, mlp_kernels, pair, reasons, run
 
@@ -276,7 +277,7 @@ def test_time_of_other_kernels_says_what_to_look_for() -> None:
     )
     verdict = not_measured(DEVICE, observed)
     assert headline(verdict) == f"GPU time was not measured: {OTHER_KERNELS}"
-    assert [(each.label, each.text.partition(",")[0]) for each in words.reasons(verdict)] == [
+    assert [(each.label, each.text.partition(",")[0]) for each in findings.reasons(verdict)] == [
         ("cause", "recompile: size mismatch at index 0"),
         ("code", "mlp  model.py:7  x = self.up(x)"),
         ("kernels", "cos"),

@@ -9,7 +9,7 @@ import pytest
 
 from kernelgauge.judge.baseline import Baseline
 from kernelgauge.report.baselines import calibration_table
-from kernelgauge.report.page import render
+from kernelgauge.report.text import render
 from tests.builders import calibrated, drawn, fingerprint, run
 
 QUIET = (200.0, 200.1, 199.9, 200.0) * 2

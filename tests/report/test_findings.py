@@ -6,7 +6,7 @@ import pytest
 
 from kernelgauge.judge.evidence import Next, Place, Step
 from kernelgauge.judge.verdict import Status
-from kernelgauge.report.findings import baseline_commits, findings, next_step, verdicts
+from kernelgauge.report.findings import baseline_commits, findings, next_step, notable_verdicts
 from kernelgauge.run import SourceLine
 from tests.builders import one_test, results, verdict, workload
 
@@ -60,7 +60,7 @@ def test_findings_of_another_subject_are_apart() -> None:
 @pytest.mark.parametrize(("subject", "status"), [("GPU time", "UNDECIDED"), (None, "FAILED")])
 def test_findings_of_a_failed_test_are_its_verdict_or_its_words(subject: str | None, status: str) -> None:
     noisy = workload(verdict(Status.UNDECIDED))
-    assert (findings([results(noisy)]), len(verdicts(results(noisy), failing=False))) == ([], 1)
+    assert (findings([results(noisy)]), len(notable_verdicts(results(noisy)))) == ([], 1)
     test = one_test(
         "test_c09", "failed", subject=subject, claim="Five kernels.", said="def f():\nE       assert 6 == 5"
     )

@@ -14,7 +14,7 @@ import pytest
 from kernelgauge.judge.evidence import Failed, Place, StructureCompared
 from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.report.html import html
-from kernelgauge.report.markdown import summary_markdown
+from kernelgauge.report.summary import summary_markdown
 from kernelgauge.results import Results, TestResult
 from kernelgauge.run import SourceLine
 from kernelgauge.trace.kernel import KernelIdentity, KernelRecord

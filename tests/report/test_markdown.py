@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from kernelgauge.errors import printable
 from kernelgauge.judge.evidence import Cause, OtherKernels, Place
 from kernelgauge.judge.verdict import Status
-from kernelgauge.report.markdown import summary_markdown
+from kernelgauge.report.summary import summary_markdown
 from kernelgauge.results import Results, WorkloadResult
 from kernelgauge.run import SourceLine
 from tests.builders import FUSED, HOSTILE, WORKLOAD, hostile, one_test, results, verdict, workload

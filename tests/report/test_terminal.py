@@ -24,9 +24,8 @@ from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.report.baselines import plan_table
 from kernelgauge.report.html import html
-from kernelgauge.report.markdown import summary_markdown
-from kernelgauge.report.page import render
-from kernelgauge.report.terminal import summary
+from kernelgauge.report.summary import summary, summary_markdown
+from kernelgauge.report.text import render
 from kernelgauge.results import Results, WorkloadResult
 from kernelgauge.run import Conditions, Fingerprint, Timer
 from tests.builders import H200, baseline, counts, fingerprint, results, run, verdict, workload

@@ -11,16 +11,16 @@ from msgspec import inspect
 
 from kernelgauge.judge import evidence as e
 from kernelgauge.judge.verdict import STRUCTURE, Status, Verdict
-from kernelgauge.report import words
+from kernelgauge.report.baselines import doubt_text, review_lines
+from kernelgauge.report.findings import brief, in_full, in_one_line, with_words
 from kernelgauge.report.html import html
-from kernelgauge.report.markdown import summary_markdown
-from kernelgauge.report.terminal import summary
+from kernelgauge.report.summary import summary, summary_markdown
 from kernelgauge.results import decode_results, encode_results
 from tests.builders import HOSTILE, results, workload
 
 CONCLUSIONS = e.Conclusion.__subclasses__()
 REASONS = [each for each in (*e.Reason.__subclasses__(), *e.Doubt.__subclasses__()) if each is not e.Doubt]
-OF_REVIEWS = [e.MeasuredTime, e.FileNote, e.RunDoubt, e.ImpossibleTime, e.DisturbedHost]
+OF_REVIEWS = [e.MeasuredTime, e.FileNote, e.RunDoubt, e.ImpossibleTime]
 SUBJECTS = (STRUCTURE, "GPU time", "end to end", "numerics", "<b>")
 
 
@@ -70,11 +70,11 @@ def test_evidence_of_a_file_has_words_in_every_form(kind: type, seed: int) -> No
         rng.choice(list(Status)), "a", rng.choice(SUBJECTS), conclusion, reasons, *times, rng.choice(("", "HEAD~1"))
     )
     told = results(workload(found, name="a"))
-    assert decode_results(encode_results(words.with_words(told)), where="").workloads[0].verdicts[0].reasons == reasons
+    assert decode_results(encode_results(with_words(told)), where="").workloads[0].verdicts[0].reasons == reasons
     shown = [
-        words.in_full(found),
-        words.brief(found, width=60),
-        words.said(found),
+        in_full(found),
+        brief(found, width=60),
+        in_one_line(found),
         summary(told, width=80, color=False, failures=True),
     ]
     assert all(character.isprintable() or character == "\n" for text in shown for character in text)
@@ -86,12 +86,12 @@ def test_evidence_of_a_file_has_words_in_every_form(kind: type, seed: int) -> No
 def test_evidence_of_a_review_has_words(kind: type) -> None:
     for seed in range(9):
         one = made(random.Random(seed), kind)
-        assert [line.text for line in words.review_lines([one])] == [words.doubt_text(one)]
+        assert [line.text for line in review_lines([one])] == [doubt_text(one)]
 
 
 @pytest.mark.parametrize(("count", "text"), [("1", "1 launch"), ("2", "2 launches")])
 def test_launches_of_a_new_workload_are_counted(count: str, text: str) -> None:
-    assert words.review_lines([e.FileNote("launches", after=count)]) == [("counts", text)]
+    assert review_lines([e.FileNote("launches", after=count)]) == [("counts", text)]
 
 
 def test_no_class_of_evidence_is_left_out() -> None:

@@ -70,7 +70,7 @@ def _load(options: argparse.Namespace) -> tuple[list[Results], BaselineStore, li
     Equal results count once. Raises `ResultsError` for a file that cannot be read, and if nothing was measured.
     """
     from ..baselines import BaselineStore
-    from ..report.wording import short_commit
+    from ..report.text import short_commit
     from ..results import find_results, read_results
 
     here = Path.cwd()
@@ -109,7 +109,7 @@ def _review(options: argparse.Namespace) -> Exit:
     from ..baselines.acceptance import review
     from ..judge.review import Group
     from ..report.baselines import lines_table, review_page
-    from ..report.page import fenced, render
+    from ..report.text import fenced, render
 
     several, store, lines = _load(options)
     reviews = review(several, store)
@@ -125,7 +125,7 @@ def _review(options: argparse.Namespace) -> Exit:
 def _accept(options: argparse.Namespace) -> Exit:
     from ..baselines.acceptance import Mode, review, select
     from ..report.baselines import lines_table, plan_table
-    from ..report.page import render
+    from ..report.text import render
 
     _require_force_under_ci(options, "accept")
     matches = _matcher(options.expression)
@@ -181,7 +181,7 @@ def _calibrate(options: argparse.Namespace) -> Exit:
     from ..baselines.acceptance import Mode, plan_update
     from ..processes import draw
     from ..report.baselines import calibration_table
-    from ..report.page import render
+    from ..report.text import render
 
     _require_force_under_ci(options, "calibrate")
     measured = draw(options.pytest_arguments, processes=options.processes, progress=note)
@@ -206,7 +206,7 @@ def _require_force_under_ci(options: argparse.Namespace, command: str) -> None:
 
 def _store(plans: Plans, refused: Sequence[Reviewed], store: BaselineStore, *, dry_run: bool) -> Exit:
     from ..baselines.acceptance import written_text
-    from ..report.words import doubt_text
+    from ..report.baselines import doubt_text
 
     for each in refused:
         say(printable(f"refused: {each.workload}: {'; '.join(map(doubt_text, each.doubts))}"))

@@ -27,7 +27,8 @@ from ..judge.timing import ProcessTime, at_shared_speed, on_same_host
 from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks
 from ..judge.verdict import STRUCTURE, Status, Verdict
 from ..processes import revisions
-from ..report.words import brief, headline, in_full
+from ..report.findings import brief, in_full
+from ..report.words import headline
 from ..results import Results, WorkloadResult
 from ..run import Run, Timer, observe
 from . import Exit, note, say

@@ -20,10 +20,10 @@ from ..judge.evidence import Detail, NothingToCompare, Reason
 from ..judge.two_sets import LOOKS, judge_sets, looks
 from ..judge.verdict import MEASUREMENT, Status, Verdict
 from ..processes import revisions
+from ..report.findings import brief, with_words
 from ..report.html import html
-from ..report.markdown import summary_markdown
-from ..report.terminal import summary
-from ..report.words import brief, headline, with_words
+from ..report.summary import summary, summary_markdown
+from ..report.words import headline
 from ..results import NAME, Results, encode_results
 from ..results.files import write_files
 from ..run import Run, Timer

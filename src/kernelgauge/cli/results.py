@@ -37,8 +37,7 @@ def add_commands(commands: Commands) -> None:
 
 def _report(options: argparse.Namespace) -> Exit:
     from ..report.html import html
-    from ..report.markdown import summary_markdown
-    from ..report.terminal import summary
+    from ..report.summary import summary, summary_markdown
     from ..results.files import write_atomically
 
     files = find_results(options.results)

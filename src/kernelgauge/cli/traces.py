@@ -18,7 +18,7 @@ from ..trace.reader import BLOCK_BYTES
 from . import Commands, Exit, say, terminal
 
 if TYPE_CHECKING:
-    from ..report.page import Section
+    from ..report.text import Section
     from ..trace.summary import Summary
 
 _TOP = 20
@@ -127,9 +127,9 @@ def _top(options: argparse.Namespace) -> int:
 
 
 def _formed(page: list[Section], options: argparse.Namespace) -> str:
-    from ..report.page import markdown, text
+    from ..report.text import as_markdown, as_text
 
-    return markdown(page) if options.markdown else text(page, **terminal())
+    return as_markdown(page) if options.markdown else as_text(page, **terminal())
 
 
 def _summary(path: str, options: argparse.Namespace) -> Summary:

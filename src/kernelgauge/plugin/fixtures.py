@@ -11,7 +11,8 @@ import pytest
 
 from ..errors import KernelgaugeError, WorkloadUnavailable
 from ..judge.verdict import MEASUREMENT, Status, Verdict
-from ..report.words import headline, in_full
+from ..report.findings import in_full
+from ..report.words import headline
 from ..run import Run
 from ..workload import Workload
 from .session import Session

@@ -15,11 +15,10 @@ from ..baselines.acceptance import Mode, plan_update, written_text
 from ..errors import BaselineError, KernelgaugeError, printable
 from ..judge.verdict import Status
 from ..processes.imports import LOADED, loaded_modules
-from ..report.baselines import plan_table
-from ..report.markdown import summary_markdown
-from ..report.page import render
-from ..report.terminal import summary, unknown_machines
-from ..report.words import doubt_text, with_words
+from ..report.baselines import doubt_text, plan_table
+from ..report.findings import with_words
+from ..report.summary import summary, summary_markdown, unknown_machines
+from ..report.text import render
 from ..results import Results, encode_results
 from ..results.files import write_atomically
 from . import SESSION_KEY, WORKER_ERROR

@@ -22,7 +22,7 @@ from ..judge.time_verdict import not_measured
 from ..judge.verdict import DECLARED, MEASUREMENT, Status, Verdict, settled
 from ..measure.nvml import digest_of, visible_gpus
 from ..measure.settings import Settings
-from ..report.words import CAUSES_WITH_CODE, brief
+from ..report.findings import CAUSES_WITH_CODE, brief
 from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, revision
 from ..results.files import GpuLock, folder_lock
 from ..run import Fingerprint, Run, Sample, Timer

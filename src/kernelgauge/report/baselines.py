@@ -13,12 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import printable
+from ..judge import evidence as e
 from ..judge.baseline import Baseline, gemm_kernel
-from ..judge.review import Action, Group, PlannedChange, Reviewed
+from ..judge.review import Action, Fact, Group, NotAdded, PlannedChange, Reviewed
 from ..judge.timing import ProcessTime, decide, on_same_host, prior_for, variance_between_processes
+from ..judge.verdict import Status, Verdict
 from ..run import Timer
-from .page import Column, table
-from .words import counted, doubt_text, review_lines
+from .findings import reasons
+from .text import Column, counted, table
+from .words import Line, headline, reason_line
 
 _ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.KEEP: "dim"}
 _GROUPS = {  # heading and style
@@ -30,6 +33,39 @@ _GROUPS = {  # heading and style
     Group.VANISHED: ("vanished", "red"),
     Group.NOT_MEASURED: ("not measured", "dim"),
 }
+
+
+def review_lines(facts: Sequence[Fact]) -> list[Line]:
+    """Return what differs from a baseline: verdicts without what to do next, and notes about the file.
+
+    The causes stand once, if possible at a time: there they have costs.
+    """
+    verdicts = [each for each in facts if isinstance(each, Verdict)]
+    structure = verdicts[:1]
+    with_causes = [each for each in (*verdicts[1:], *structure) if any(isinstance(it, e.Cause) for it in each.reasons)]
+    lines, same = [Line("moved", str(each)) for each in facts if isinstance(each, e.Move)], []
+    for verdict in verdicts:
+        if verdict.status is Status.PASS and verdict.change is not None:
+            same.append(f"{verdict.subject} {verdict.after_us:.1f} us {100 * verdict.change.estimate:+.1f} %")
+        elif verdict not in structure:
+            lines.append(Line("time", headline(verdict)))
+        left_out = ("kernels", "next", *(("cause", "code", "also") if verdict not in with_causes[:1] else ()))
+        left_out += ("why",) if verdict.status is Status.NOT_JUDGED else ()  # the headline has it
+        found = sorted(reasons(verdict), key=lambda line: line.label != "counts")  # the counts first
+        lines += [line for line in found if line.label not in left_out]
+    lines += [Line("time", ", ".join(same))] if same else []
+    return [*lines, *(reason_line(each) for each in facts if isinstance(each, e.Evidence))]
+
+
+def doubt_text(doubt: Fact | NotAdded) -> str:
+    """Return what speaks against storing a run, in one line."""
+    if isinstance(doubt, NotAdded):
+        facts = (headline(each) if isinstance(each, Verdict) else doubt_text(each) for each in doubt.facts)
+        return f"it cannot be added: {', '.join(facts)}"
+    if isinstance(doubt, Verdict):
+        about = f"{doubt.subject}: {doubt.status.value}  " if doubt.status.fails else ""
+        return f"{about}{headline(doubt)}"
+    return str(doubt) if isinstance(doubt, e.Move) else reason_line(doubt).text
 
 
 def plan_table(plan: Sequence[PlannedChange]) -> Table:

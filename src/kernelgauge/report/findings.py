@@ -1,20 +1,114 @@
-"""What is wrong in some runs, each cause once over all workloads: what the page, the Markdown and annotations begin with."""
+"""Verdicts as lines; and what is wrong in some runs, each cause once over all workloads."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
+import msgspec
+
+from ..errors import printable
 from ..judge.evidence import Cause, Next, Step
 from ..judge.verdict import WORST_FIRST, Status, Verdict
 from ..results import Results, TestResult
-from .wording import change_text, short_commit
-from .words import CAUSES_WITH_CODE, cause_text, code_lines, headline, reasons
+from .text import short_commit
+from .words import BASELINE, Line, cause_text, code_lines, dearest_code, headline, reason_line
 
-_NOT_FAILING = (Status.UNDECIDED, Status.INCOMPARABLE, Status.IMPROVED)  # and worth a look
+CAUSES_WITH_CODE = 2  # of a verdict; each other one has one line
+_MOST_LINES = 12  # of a failure in the terminal
+_TO_DO = ("baseline", "accept", "next")  # labels of the last lines of a failure
+_OF_BASELINES = (Step.REPLACE, Step.CALIBRATE)  # two revisions have none
+_NOTABLE = (Status.UNDECIDED, Status.INCOMPARABLE, Status.IMPROVED)  # these fail nothing
 _ORDER = {status.value: place for place, status in enumerate(WORST_FIRST)}
+# ``transformers/models/llama/modeling_llama.py:12`` -> ``transformers/…/modeling_llama.py:12``
+_FOLDERS = re.compile(r"((?:^|(?<=\s))[\w.-]+/)[\w./-]+(/[\w.-]+:\d+)")
+
+
+# -- one verdict ------------------------------------------------------------------------------------------------------
+
+
+def reasons(verdict: Verdict) -> list[Line]:
+    """Return the reasons of a verdict: two causes with their code, the others in a line each."""
+    lines: list[Line] = []
+    causes = 0
+    for each in verdict.reasons:
+        if isinstance(each, Cause):
+            causes += 1
+            text, details = cause_text(each)
+            if causes > CAUSES_WITH_CODE:
+                lines.append(Line("also", f"{text}  {dearest_code(each)}".rstrip()))
+                continue
+            lines.append(Line("cause", "\n".join([text, *details])))
+            lines += [Line("code", "\n".join(code))] if (code := code_lines(each)) else []
+        elif not (verdict.against and isinstance(each, Next) and each.step in _OF_BASELINES):
+            lines.append(reason_line(each, verdict.against or BASELINE))
+    return lines
+
+
+def in_full(verdict: Verdict) -> str:
+    """Return a verdict with all of its reasons."""
+    return "\n".join([_title(verdict), *_rows(reasons(verdict))])
+
+
+def brief(verdict: Verdict, *, see: str = "", width: int | None = None) -> str:
+    """Return a verdict in at most twelve lines, without the kernels one by one.
+
+    Args:
+        see: the test that has named its causes already.
+        width: of a terminal, in columns: longer lines are cut. None: lines stay whole.
+    """
+    every = reasons(verdict)
+    left_out = ("kernels", "counts", "trace", *_TO_DO, *(("cause", "code", "also") if see else ()))
+    lines = [Line("cause", f"see {see}")] if see else []
+    lines += [line for line in every if line.label not in left_out]
+    counts = ", ".join(line.text for line in every if line.label == "counts")
+    lines += [Line("counts", counts)] if counts else []
+    rows, last = [_title(verdict), *_rows(lines)], _rows(line for line in every if line.label in _TO_DO)
+    most = _MOST_LINES - len(last)
+    if len(rows) > most:
+        rows = [*rows[: most - 1], f"  {'more':<8} in the report, or with pytest -v"]
+    return "\n".join(row if width is None else _fitting(row, width) for row in [*rows, *last])
+
+
+def in_one_line(verdict: Verdict) -> str:
+    """Return the headline of a verdict and its first cause."""
+    cause = next((line.text for line in reasons(verdict) if line.label in ("cause", "why")), "")
+    return printable(" ".join((f"{headline(verdict)}; {cause}" if cause else headline(verdict)).split()))
+
+
+def with_words(results: Results) -> Results:
+    """Return the results with the words of each verdict, for readers of the file."""
+
+    def worded(verdict: Verdict) -> Verdict:
+        return replace(verdict, said=tuple(in_full(verdict).split("\n")))
+
+    workloads = (
+        msgspec.structs.replace(each, verdicts=tuple(map(worded, each.verdicts))) for each in results.workloads
+    )
+    return msgspec.structs.replace(results, workloads=tuple(workloads))
+
+
+def _title(verdict: Verdict) -> str:
+    return printable(f"{verdict.workload}: {verdict.status.value}  {headline(verdict)}")
+
+
+def _rows(lines: Iterable[Line]) -> list[str]:
+    """Return rows of a terminal, with each label before the first row of its line."""
+    texts = (f"  {label:<8} " + text.replace("\n", "\n" + 11 * " ") for label, text in lines)
+    return [printable(row) for text in texts for row in text.split("\n")]
+
+
+def _fitting(row: str, width: int) -> str:
+    """Return a row that fits: the folders of a path go first, then the end."""
+    if len(row) > width:
+        row = _FOLDERS.sub(r"\1…\2", row, count=1)
+    return row if len(row) <= width else f"{row[: width - 1].rstrip(' ,._')}…"
+
+
+# -- all that is wrong ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -53,6 +147,19 @@ class Finding:
         """Return ``+8.1 %``; nothing where no time became slower."""
         return change_text(self.slower)
 
+    @property
+    def rank(self) -> tuple[float, int]:
+        """Return by what findings are ordered: the largest change first, then the worst status."""
+        change = self.slower.change if self.slower is not None else None
+        return -change.estimate if change is not None else 0.0, _ORDER.get(self.status, 1)
+
+
+def change_text(verdict: Verdict | None) -> str:
+    """Return ``+8.1 %``, or nothing where nothing was compared or judged."""
+    if verdict is None or verdict.change is None or verdict.status is Status.NOT_JUDGED:
+        return ""
+    return f"{100 * verdict.change.estimate:+.1f} %"
+
 
 def findings(results: Sequence[Results]) -> list[list[Finding]]:
     """Return the workloads of each cause of a failure, the largest change first, then the worst status.
@@ -71,22 +178,22 @@ def findings(results: Sequence[Results]) -> list[list[Finding]]:
         else:
             known[0].update(marks)
             known[1].append(finding)
-    return sorted((sorted(found, key=_rank) for _, found in clusters), key=lambda found: _rank(found[0]))
-
-
-def _rank(finding: Finding) -> tuple[float, int]:
-    change = finding.slower.change if finding.slower is not None else None
-    return -change.estimate if change is not None else 0.0, _ORDER.get(finding.status, 1)
+    found = [sorted(cluster, key=lambda finding: finding.rank) for _, cluster in clusters]
+    return sorted(found, key=lambda cluster: cluster[0].rank)
 
 
 def _findings(results: Results) -> Iterator[Finding]:
-    for name, group in groupby(verdicts(results, failing=True), key=lambda verdict: verdict.workload):
+    for name, group in groupby(failing_verdicts(results), key=lambda verdict: verdict.workload):
         failing = list(group)
         by_baseline = [verdict for verdict in failing if verdict.is_by_baseline]
-        causes = _causes(by_baseline)
+        # Several verdicts have the same cause at other costs.
+        causes: dict[Cause, Cause] = {}
+        for verdict in by_baseline:
+            for cause in [each for each in verdict.reasons if isinstance(each, Cause)][:CAUSES_WITH_CODE]:
+                causes.setdefault(cause.identity, cause)
         explained = by_baseline if causes else []
         about = ", ".join(verdict.subject for verdict in explained)
-        for cause in causes:
+        for cause in causes.values():
             sentence, details = cause_text(cause)
             text, code = "\n".join([sentence, *details]), "\n".join(code_lines(cause))
             yield Finding(name, about, text, code, tuple(explained), cause)
@@ -95,32 +202,26 @@ def _findings(results: Results) -> Iterator[Finding]:
             yield Finding(name, verdict.subject, "\n".join([headline(verdict), *why]), verdicts=(verdict,))
     for test in results.failed_tests:
         if test.subject is None:
-            yield Finding(test.workload or "", test.name, _said(test))
+            yield Finding(test.workload or "", test.name, _last_words(test))
 
 
-def _causes(found: Iterable[Verdict]) -> list[Cause]:
-    """Return each cause that its verdict names in full, once though several verdicts have it at other costs."""
-    causes: dict[Cause, Cause] = {}
-    for verdict in found:
-        for cause in [each for each in verdict.reasons if isinstance(each, Cause)][:CAUSES_WITH_CODE]:
-            causes.setdefault(cause.identity, cause)
-    return list(causes.values())
-
-
-def _said(test: TestResult) -> str:
-    """Return what a failed test said, the last words first, and what it claims."""
+def _last_words(test: TestResult) -> str:
+    """Return the errors of a failed test, or else all that it printed, and its claim."""
     lines = [line for line in test.said.splitlines() if line.strip()]
-    errors = [line[1:].strip() for line in lines if line.startswith("E ")]  # pytest marks the last words so
+    errors = [line[1:].strip() for line in lines if line.startswith("E ")]  # pytest marks them so
     return "\n".join([*(errors or lines or ["failed"]), *([f"claim: {test.claim}"] if test.claim else [])])
 
 
-def verdicts(results: Results, *, failing: bool) -> list[Verdict]:
-    """Return the verdicts that fail, or those that fail nothing and are worth a look."""
-    failed = {(test.workload, test.subject) for test in results.failed_tests}  # strictness may have made them fail
-    if failing:
-        return [each for each in results.verdicts if each.status.fails or (each.workload, each.subject) in failed]
-    worth_a_look = [each for each in results.verdicts if each.status in _NOT_FAILING]
-    return [each for each in worth_a_look if (each.workload, each.subject) not in failed]
+def failing_verdicts(results: Results) -> list[Verdict]:
+    """Return the verdicts that fail, also those that strictness made fail."""
+    failed = {(test.workload, test.subject) for test in results.failed_tests}
+    return [each for each in results.verdicts if each.status.fails or (each.workload, each.subject) in failed]
+
+
+def notable_verdicts(results: Results) -> list[Verdict]:
+    """Return the verdicts that fail nothing and are worth a look."""
+    failing = failing_verdicts(results)
+    return [each for each in results.verdicts if each.status in _NOTABLE and each not in failing]
 
 
 def baseline_commits(results: Sequence[Results]) -> str:
@@ -132,7 +233,7 @@ def baseline_commits(results: Sequence[Results]) -> str:
 
 def next_step(results: Sequence[Results]) -> tuple[str, str]:
     """Return what to do about the failures, as a few words and a command; empty if there is nothing to do."""
-    failing = [verdict for one in results for verdict in verdicts(one, failing=True)]
+    failing = [verdict for one in results for verdict in failing_verdicts(one)]
     steps = [each for verdict in failing for each in verdict.reasons if isinstance(each, Next)]
     accepting = list(dict.fromkeys(each for each in steps if each.step is Step.ACCEPT))
     if len(accepting) == 1:

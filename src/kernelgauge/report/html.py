@@ -28,9 +28,10 @@ from ..results.files import slug
 from ..run import Origin, Timer
 from ..trace.difference import align
 from ..trace.kernel import KernelRecord, configuration_change, configuration_text
-from .findings import baseline_commits, findings, next_step, verdicts
-from .wording import Row, conditions_text, counts_text, describe, notes, overall, percent, short_commit, us
-from .words import counted, headline, reasons
+from .findings import baseline_commits, findings, next_step, notable_verdicts, reasons
+from .summary import Row, conditions_text, counts_text, describe, notes, overall
+from .text import counted, percent, short_commit, us
+from .words import headline
 
 _PACKAGE = "kernelgauge.report"
 _LONGEST_NAME, _LONGEST_TEXT = 200, 4000  # characters
@@ -58,12 +59,11 @@ def html(results: Sequence[Results]) -> str:
     environments = [compare(baseline.fingerprint, run.fingerprint) for baseline, run in pairs if baseline and run]
     return render_page(
         "page.html",
-        styles=["report.css"],
         script="report.js",
         status=overall(shown),
         sentence=", ".join(counts_text(shown)),
         findings=findings(shown),
-        not_failing=[verdict for one in shown for verdict in verdicts(one, failing=False)],
+        not_failing=[verdict for one in shown for verdict in notable_verdicts(one)],
         next_step=next_step(shown),
         commits=", ".join(dict.fromkeys(short_commit(one.commit) for one in shown)),
         baseline_commits=baseline_commits(shown),
@@ -77,12 +77,12 @@ def html(results: Sequence[Results]) -> str:
     )
 
 
-def render_page(template: str, *, styles: Sequence[str], script: str = "", **content: object) -> str:
+def render_page(template: str, *, script: str = "", **content: object) -> str:
     """Return a page whose policy allows its own style sheet and script, and nothing else.
 
-    `styles` and `script` are files beside the template.
+    `script` is a file beside the template.
     """
-    style, code = "".join(map(_asset, styles)), _asset(script) if script else ""
+    style, code = _asset("report.css"), _asset(script) if script else ""
     sources = f"style-src {_source(style)}; script-src {_source(code)}"
     policy = f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
     page = _environment().get_template(template)
@@ -98,11 +98,19 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(clip=_clip, lines=_lines, value=_value, shell=shlex.join, us=us, percent=percent)
-    # A status or a kind of kernel as part of a class: one word, whatever it was.
-    made.filters.update(css=lambda text: re.sub(r"[^a-z0-9-]", "-", text.lower())[:40])
     made.filters.update(
-        headline=headline, reasons=reasons, conditions=conditions_text, configuration=configuration_text
+        clip=_clip,
+        lines=_lines,
+        value=_value,
+        shell=shlex.join,
+        us=us,
+        percent=percent,
+        headline=headline,
+        reasons=reasons,
+        conditions=conditions_text,
+        configuration=configuration_text,
+        # A status or a kind of kernel as part of a class: one word, whatever it was.
+        css=lambda text: re.sub(r"[^a-z0-9-]", "-", text.lower())[:40],
     )
     # The newline stands between lines that are untrusted themselves.
     made.globals.update(counted=counted, describe=describe, newline=Markup("\n"))

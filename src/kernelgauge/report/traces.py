@@ -16,24 +16,15 @@ from ..trace.kernel import KernelIdentity, configuration_text
 from ..trace.model import WHOLE
 from ..trace.names import decode
 from ..trace.summary import KernelGroup, LaneKernel, StepTime, Summary
-from .page import Column, Grid, Section
-from .wording import (
-    bytes_text,
-    cut,
-    kinds_text,
-    percent,
-    relative_change,
-    shapes_text,
-    time_change,
-    time_text,
-    times,
-)
-from .words import cause_text, counted, dearest_code
+from .text import Column, Grid, Section, counted, cut, first, percent, time_change, time_text, times
+from .words import cause_text, dearest_code
 
 _SCHEMA = 4  # of the JSON: counts up when a key changes its meaning or goes; new keys come without that
 _MOST_NAMES = 8  # of one change or group, and problems
 _MOST_OPS = 20  # of the host
 _MOST_CAUSES, _MOST_DETAILS = 5, 4  # of a change between two traces; lines below each
+_LONGEST_SHAPES = 100  # characters
+_NOUNS = {"gemm": "GEMM", "other": "unknown kernel", "splitk_reduce": "split-K reduction"}
 _OVERLAPPING = 0.99  # of the sum of the times of kernels: those of one stream touch at most
 _FEW = 12  # kernels: who sees them in order sees their groups
 _OF_A_LAUNCH = ("kind", "device_time_us", "durations_us", "op", "module", "input_shapes", "input_types")
@@ -51,16 +42,16 @@ def show_page(summary: Summary, *, name: str, top: int, by: str | None = None) -
     sections = [Section(lines=(f"{name}  {_lane_text(summary)}", *_statements(summary)))]
     if groups:
         sections.append(_table(groups, top, summary.device_time_us))
-    transfers = tuple(
+    transfers = [
         f"{each.name}: {each.count:g} times, {time_text(each.time_us)}"
-        + (f", {bytes_text(each.bytes)}" if each.bytes else "")
+        + (f", {_bytes_text(each.bytes)}" if each.bytes else "")
         for each in summary.transfers("gpu_memset") + summary.transfers("gpu_memcpy")
-    )
+    ]
     if transfers:
-        sections.append(Section(f"beside the kernels{per}", transfers))
+        sections.append(Section(f"beside the kernels{per}", tuple(transfers)))
     if summary.problems:
         title = f"{len(summary.problems)} problems of launches and records, anywhere in the trace"
-        sections.append(Section(title, tuple(map(cut, _first(summary.problems)))))
+        sections.append(Section(title, tuple(map(cut, first(summary.problems, _MOST_NAMES)))))
     host = summary.host
     lines = [f"{time_text(host.duration_us)}, {counted(sum(host.dispatcher_ops.values()), 'dispatcher op')}"]
     if host.metadata_ops_that_launched:
@@ -72,19 +63,8 @@ def show_page(summary: Summary, *, name: str, top: int, by: str | None = None) -
     return [*sections, Section(f"host{per}", tuple(lines))]
 
 
-def _first(texts: Sequence[str], most: int = _MOST_NAMES) -> list[str]:
-    """Return at most so many texts; the last one counts those that are left out."""
-    left = len(texts) - most
-    return list(texts) if left <= 0 else [*texts[: most - 1], f"and {left + 1} more"]
-
-
-def _first_of_each(names: Iterable[str], most: int = _MOST_NAMES) -> list[str]:
-    """Return each name once, with how often it is there: ``aten::t x3``. Of many names the first."""
-    return _first([f"{name} x{count}" if count > 1 else name for name, count in Counter(names).items()], most)
-
-
 def _ops_text(ops: Iterable[str]) -> str:
-    return ", ".join(_first_of_each(ops, _MOST_OPS))
+    return ", ".join(first(times(Counter(ops).items()), _MOST_OPS))
 
 
 def _lane_text(summary: Summary) -> str:
@@ -155,15 +135,9 @@ def _parts(*times: StepTime, gpu: str = "GPU") -> Iterator[str]:
 
 def _table(groups: Sequence[KernelGroup], top: int, total_us: float) -> Section:
     columns = tuple(Column(title, number=True) for title in ("times", "time", "share"))
-    rows = tuple(
-        (
-            f"{group.launches}",
-            time_text(group.device_time_us),
-            percent(group.device_time_us / total_us) if total_us else "-",
-        )
-        for group in groups[:top]
-    )
-    below = tuple("\n".join(filter(str.strip, _group_lines(group))) for group in groups[:top])
+    shown = [(group, percent(group.device_time_us / total_us) if total_us else "-") for group in groups[:top]]
+    rows = tuple((f"{group.launches}", time_text(group.device_time_us), share) for group, share in shown)
+    below = tuple("\n".join(filter(str.strip, _group_lines(group))) for group, _ in shown)
     left = time_text(sum(group.device_time_us for group in groups[top:]))
     lines = (f"{top} of {len(groups)} rows. The others take {left}: --top 0 shows them.",) if len(groups) > top else ()
     return Section(lines=lines, grid=Grid(columns, rows, below))
@@ -171,25 +145,24 @@ def _table(groups: Sequence[KernelGroup], top: int, total_us: float) -> Section:
 
 def _group_lines(group: KernelGroup) -> Iterator[str]:
     """Return what a row is of, and what its launches have in common."""
-    identities, first = group.identities, group.identities[0]
-    is_of_name = group.title == first.name
-    yield _name(first) if is_of_name else cut(group.title)
-    by = ", ".join(_first([name for name in group.launched_by if name != group.title]))
+    identity = group.identities[0]
+    is_of_name = group.title == identity.name
+    yield _name(identity) if is_of_name else cut(group.title)
+    by = ", ".join(first([name for name in group.launched_by if name != group.title], _MOST_NAMES))
     shapes = counted(len(group.input_shapes), "shape") if group.input_shapes else ""
     if len(group.input_shapes) == 1:
-        shapes = shapes_text(group.input_shapes[0])
-    said = (group.kind if is_of_name else "", f"by {by}" if by else "", shapes)
-    yield "  " + " ".join(filter(None, said))
+        shapes = _shapes_text(group.input_shapes[0])
+    yield "  " + " ".join(filter(None, (group.kind if is_of_name else "", f"by {by}" if by else "", shapes)))
     if not is_of_name:
-        yield from (f"  {name}" for name in _first(list(dict.fromkeys(map(_name, identities)))))
-    elif len(identities) > 1:
-        yield f"  {len(identities)} launch configurations"
+        yield from (f"  {name}" for name in first(list(dict.fromkeys(map(_name, group.identities))), _MOST_NAMES))
+    elif len(group.identities) > 1:
+        yield f"  {len(group.identities)} launch configurations"
     else:
-        name = first.decoded
+        name = identity.decoded
         fields = [(field, getattr(name, field)) for field in ("tile", "stages", "layout")]
         parts = [name.dtype or "", *(f"{field} {value}" for field, value in fields if value)]
         parts += ["split-K"] * name.split_k + ["bias epilogue"] * name.bias_epilogue
-        yield "  " + " ".join(filter(None, (*parts, configuration_text(first))))
+        yield "  " + " ".join(filter(None, (*parts, configuration_text(identity))))
 
 
 def _name(identity: KernelIdentity) -> str:
@@ -197,7 +170,23 @@ def _name(identity: KernelIdentity) -> str:
     return identity.shown if set("<( ") & set(identity.name) or not identity.name else cut(identity.name, _LONGEST_NAME)
 
 
-# -- two traces, in one sentence --------------------------------------------------------------------------------------
+def _shapes_text(shapes: Sequence[Any]) -> str:
+    """Return ``[8192,768] [768,3072]``: tensors only, as an op was given them."""
+    return cut(" ".join(_shape_text(shape) for shape in shapes if shape), _LONGEST_SHAPES)
+
+
+def _shape_text(shape: Any) -> str:
+    return f"[{','.join(map(_shape_text, shape))}]" if isinstance(shape, tuple) else str(shape)
+
+
+def _bytes_text(count: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+# -- two traces -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -224,20 +213,27 @@ class TraceComparison:
         """Return whether other kernels ran, or the same ones were launched otherwise."""
         return any(difference.what.is_change for difference in self.differences)
 
+    @property
+    def modules(self) -> list[tuple[str, float | None, float | None]]:
+        """Return the time of each module before and after, the largest change first; empty if no trace recorded them."""
+        if not any(kernel.module for side in self.sides for kernel in side.kernels):
+            return []
+        old, new = ({each.title: each.device_time_us for each in side.groups("module")} for side in self.sides)
+        names = sorted(dict.fromkeys([*old, *new]), key=lambda name: -abs(new.get(name, 0.0) - old.get(name, 0.0)))
+        return [(name, old.get(name), new.get(name)) for name in names]
+
 
 def conclusion(comparison: TraceComparison) -> tuple[str, ...]:
     """Return what the change did to the time of a step; and why, the largest effect first."""
     before, after = comparison.sides
     nouns = ["computing ops" if side.on_cpu else "kernels" for side in comparison.sides]
     walls, busy = ([getattr(side, field) for side in comparison.sides] for field in ("wall_us", "busy_us"))
-    span = ""
-    kernels = f"{nouns[0]} {time_change(*busy)}{relative_change(*busy)}"
+    span, kernels = ",", f"{nouns[0]} {_change(*busy)}"
     if before.on_cpu != after.on_cpu:  # a GPU's own span would leave out what the host does before and after
         walls = [side.elapsed_us for side in comparison.sides]
-        span = ", each from its begin on the host until host and GPU are done"
+        span = ", each from its begin on the host until host and GPU are done;"
         kernels = f"{nouns[0]} {time_text(busy[0])} -> {nouns[1]} {time_text(busy[1])}"
-    step = f"{after.noun.capitalize()} {time_change(*walls)}{relative_change(*walls)}{span}"
-    return f"{step}{';' if span else ','} {kernels}.", *_findings(comparison)
+    return f"{after.noun.capitalize()} {_change(*walls)}{span} {kernels}.", *_findings(comparison)
 
 
 def _findings(comparison: TraceComparison) -> Iterator[str]:
@@ -246,7 +242,7 @@ def _findings(comparison: TraceComparison) -> Iterator[str]:
     for cause in causes[:_MOST_CAUSES]:
         text, details = cause_text(cause, "" if cause.delta_us is None else _signed(cause.delta_us))
         yield f"{text}  {dearest_code(cause)}".rstrip()
-        yield from (f"  {line}" for line in _first(details, _MOST_DETAILS))
+        yield from (f"  {line}" for line in first(details, _MOST_DETAILS))
     if left := causes[_MOST_CAUSES:]:
         yield f"and {counted(len(left), 'smaller cause')}"
     moved = [side.transfers("gpu_memset", "gpu_memcpy") for side in comparison.sides]
@@ -261,39 +257,31 @@ def _findings(comparison: TraceComparison) -> Iterator[str]:
         yield "Neither trace has kernels."
     elif copies == more and all(each.what is What.SAME for each in comparison.differences):
         yield f"Nothing on the {'CPU' if before.on_cpu and after.on_cpu else 'GPU'} changed."
-        old, new = (
-            len(side.trace.records) - sum(len(each.records) for each in side.all_windows) for side in comparison.sides
-        )
+        inside = (sum(len(each.records) for each in side.all_windows) for side in comparison.sides)
+        old, new = (len(side.trace.records) - count for side, count in zip(comparison.sides, inside, strict=True))
         if after.noun == "step" and old != new:
             yield f"Outside the steps: {old} -> {new} kernels and copies. --whole compares them too."
     if not comparison.gpu_changed:
-        host = comparison.host
-        others = [("new", host.new), ("missing", host.gone)]
-        texts = [f"{counted(sum(ops.values()), f'{word} op')}: {cut(times(ops))}" for word, ops in others if ops]
+        sides = [("new", comparison.host.new), ("missing", comparison.host.gone)]
+        texts = [f"{counted(sum(ops.values()), f'{word} op')}: {_ops_text(ops)}" for word, ops in sides if ops]
         yield from texts or ["The host ran the same ops."]
-
-
-# -- two traces, as a page --------------------------------------------------------------------------------------------
 
 
 def compare_page(comparison: TraceComparison, *, names: tuple[str, str], top: int) -> list[Section]:
     """Return the page of two traces with these names, with at most `top` rows in a table."""
     lanes = [_lane_text(side) for side in comparison.sides]
+    if lanes[0] == lanes[1]:
+        head = f"{' -> '.join(names)}  {lanes[0]}"
+    else:
+        head = " -> ".join(f"{name}  {lane}" for name, lane in zip(names, lanes, strict=True))
     counts = dict.fromkeys(f"{len(side.kernels)}" for side in comparison.sides)
-    is_one = len(set(lanes)) == 1
-    heads = [name if is_one else f"{name}  {lane}" for name, lane in zip(names, lanes, strict=True)]
-    head = f"{' -> '.join(heads)}{f'  {lanes[0]}' if is_one else ''}"
-    notes = (
-        f"Kernels of each {comparison.after.noun}: {' -> '.join(counts)}.",
-        *_time_changes(comparison),
-        *_caveats(comparison),
-    )
+    notes = [f"Kernels of each {comparison.after.noun}: {' -> '.join(counts)}."]
     sections = [
         Section(lines=(head, *conclusion(comparison))),
-        Section(lines=notes),
+        Section(lines=(*notes, *_time_changes(comparison), *_caveats(comparison))),
         Section(grid=_change_table(comparison, top=top)),
     ]
-    if rows := _modules(comparison):
+    if rows := comparison.modules:
         total = comparison.before.device_time_us
         cells = tuple((cut(name), *_change_cells(before, after, total)) for name, before, after in rows[:top])
         left = (f"{top} of {len(rows)} modules, the largest changes first.",) if len(rows) > top else ()
@@ -327,8 +315,8 @@ def _caveats(comparison: TraceComparison) -> Iterator[str]:
         pairs = zip(before.kernels, after.kernels, strict=True)
         changed = [(old, new) for old, new in pairs if old.input_shapes != new.input_shapes]
         for old, new in changed[:1]:
-            first = f"{old.op}: {shapes_text(old.input_shapes)} and {shapes_text(new.input_shapes)}"
-            yield f"The same ops had inputs of other shapes ({first}), so the two did not do the same work."
+            shapes = f"{old.op}: {_shapes_text(old.input_shapes)} and {_shapes_text(new.input_shapes)}"
+            yield f"The same ops had inputs of other shapes ({shapes}), so the two did not do the same work."
     for label, side in zip(("Before", "After"), comparison.sides, strict=True):
         wrong_ids = side.trace.naming_problems()
         yield from (f"{label}: {problem}." for problem in map(cut, wrong_ids))
@@ -354,8 +342,9 @@ def _change_table(comparison: TraceComparison, *, top: int) -> Grid:
     same = [each for each in comparison.differences if each.what is What.SAME]
     groups = [(each.what.value, [each], "\n".join(_change_lines(each))) for each in ordered[:top]]
     for what, rest in ((f"{len(ordered) - top} more rows", ordered[top:]), (What.SAME.value, same)):
-        kinds = (kernel.kind for each in rest for kernel in each.after or each.before)
-        groups += [(what, rest, kinds_text(kinds))] if rest else []
+        kinds = Counter(kernel.kind for each in rest for kernel in each.after or each.before).most_common()
+        texts = [counted(count, _NOUNS.get(kind, f"{kind} kernel")) for kind, count in kinds]
+        groups += [(what, rest, ", ".join(texts))] if rest else []
     rows = []
     for what, group, _ in groups:
         before = sum(each.before_us for each in group) if any(each.before for each in group) else None
@@ -365,9 +354,8 @@ def _change_table(comparison: TraceComparison, *, top: int) -> Grid:
 
 
 def _change_lines(difference: Difference) -> list[str]:
-    old, new = (
-        _first_of_each(_name(kernel.identity) for kernel in side) for side in (difference.before, difference.after)
-    )
+    counts = [Counter(_name(kernel.identity) for kernel in side) for side in (difference.before, difference.after)]
+    old, new = (first(times(each.items()), _MOST_NAMES) for each in counts)
     lines = old if old == new else [*old, *(f"-> {name}" for name in new)]
     below = difference.details
     if difference.what in (What.SLOWER, What.FASTER):
@@ -381,26 +369,23 @@ def _change_lines(difference: Difference) -> list[str]:
     return [*lines, *([f"   {below}"] if below else [])]
 
 
-def _modules(comparison: TraceComparison) -> list[tuple[str, float | None, float | None]]:
-    """Return the time of each module before and after, the largest change first; nothing if no trace recorded them."""
-    if not any(kernel.module for side in comparison.sides for kernel in side.kernels):
-        return []
-    old, new = ({each.title: each.device_time_us for each in side.groups("module")} for side in comparison.sides)
-    names = sorted(dict.fromkeys([*old, *new]), key=lambda name: -abs(new.get(name, 0.0) - old.get(name, 0.0)))
-    return [(name, old.get(name), new.get(name)) for name in names]
-
-
 def _signed(value_us: float) -> str:
     return f"{'-' if value_us < 0 else '+'}{time_text(abs(value_us))}"
 
 
+def _change(before_us: float, after_us: float) -> str:
+    """Return ``175.0 -> 140.0 ms (-20.0 %)``; no percents where nothing changed, or there was nothing before."""
+    is_known = before_us > 0 and before_us != after_us
+    return time_change(before_us, after_us) + (f" ({100 * (after_us / before_us - 1):+.1f} %)" if is_known else "")
+
+
 def _host_changes(host: HostDifference) -> Iterator[str]:
     before, after = host.dispatcher_ops
-    launching = f", launching {time_change(*host.launching_us)}{relative_change(*host.launching_us)} under the profiler"
+    launching = f", launching {_change(*host.launching_us)} under the profiler"
     yield f"dispatcher ops {before} -> {after}" + (launching if any(host.launching_us) else "")
     for label, names in (("gone", host.gone), ("new ", host.new)):
         if names:
-            yield f"{label}  {_ops_text(Counter(names).elements())}"
+            yield f"{label}  {_ops_text(names)}"
     if host.synchronizations[0] != host.synchronizations[1]:
         yield f"waits for the GPU {host.synchronizations[0]} -> {host.synchronizations[1]}"
 
@@ -492,7 +477,7 @@ def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict
             }
             for each in comparison.differences
         ],
-        "modules": [dict(zip(("module", "before_us", "after_us"), row, strict=True)) for row in _modules(comparison)],
+        "modules": [dict(zip(("module", "before_us", "after_us"), row, strict=True)) for row in comparison.modules],
         "host": comparison.host,
     }
 

@@ -1,30 +1,23 @@
-"""What verdicts, their evidence and reviews read like: the only module that words what `judge` found.
+"""Evidence -> words: the only module that words what `judge` found.
 
-A new kind of evidence is a class in `judge/evidence.py`, and here one entry in a table.
+A new kind of evidence is a class in `judge/evidence.py`, and here one entry in a table: a sentence with fields of the
+evidence (`it`), or a function where that is not enough. `name` is what the run is compared with.
 """
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import msgspec
 
-from ..errors import printable
 from ..judge import evidence as e
-from ..judge.review import Fact, NotAdded
 from ..judge.verdict import Status, Verdict
-from ..results import Results
 from ..trace.difference import What
+from .text import counted, first, interval_text, sensitivity_text, times
 
-_BASELINE = "the baseline"
+BASELINE = "the baseline"
 _WIDTH = 69  # of a reason: with its label, 80 columns
-_MOST_LINES = 12  # of a failure in the terminal
-_LAST = ("baseline", "accept", "next")  # what to do about it
-CAUSES_WITH_CODE = 2  # of a verdict; each other one has one line
 _MOST_NAMES = 8  # of the kernels of one cause
 
 
@@ -34,105 +27,10 @@ class Line(NamedTuple):
     label: str
     text: str
 
-    @property
-    def rows(self) -> list[str]:
-        """The rows of a terminal: the label stands before the first."""
-        text = self.text.replace("\n", "\n" + 11 * " ")
-        return [printable(row) for row in f"  {self.label:<8} {text}".split("\n")]
-
-
-# -- verdicts -----------------------------------------------------------------------------------------------------------
-
 
 def headline(verdict: Verdict) -> str:
     """Return what a verdict says, in one line."""
-    return _HEADLINES[type(verdict.conclusion)](verdict.conclusion, verdict, verdict.against or _BASELINE)
-
-
-def reasons(verdict: Verdict) -> list[Line]:
-    """Return the reasons of a verdict: two causes with their code, the others in a line each."""
-    lines: list[Line] = []
-    causes = 0
-    for each in verdict.reasons:
-        if isinstance(each, e.Cause):
-            causes += 1
-            text, details = cause_text(each)
-            if causes > CAUSES_WITH_CODE:
-                lines.append(Line("also", f"{text}  {dearest_code(each)}".rstrip()))
-                continue
-            lines.append(Line("cause", "\n".join([text, *details])))
-            lines += [Line("code", "\n".join(code))] if (code := code_lines(each)) else []
-        elif not (verdict.against and isinstance(each, e.Next) and each.step in _OF_BASELINES):
-            lines.append(_line(each, verdict.against or _BASELINE))
-    return lines
-
-
-def in_full(verdict: Verdict) -> str:
-    """Return a verdict with all of its reasons."""
-    return "\n".join([_first(verdict), *(row for line in reasons(verdict) for row in line.rows)])
-
-
-def brief(verdict: Verdict, *, see: str = "", width: int | None = None) -> str:
-    """Return a verdict in at most twelve lines, without the kernels one by one.
-
-    Args:
-        see: the test that has named its causes already.
-        width: of a terminal, in columns: longer lines are cut. None: lines stay whole.
-    """
-    every = reasons(verdict)
-    left_out = ("kernels", "counts", "trace", *_LAST, *(("cause", "code", "also") if see else ()))
-    lines = [line for line in every if line.label not in left_out]
-    lines[:0] = [Line("cause", f"see {see}")] if see else []
-    counts = ", ".join(line.text for line in every if line.label == "counts")
-    lines += [Line("counts", counts)] if counts else []
-    rows = [_first(verdict), *(row for line in lines for row in line.rows)]
-    last = [row for line in every if line.label in _LAST for row in line.rows]
-    most = _MOST_LINES - len(last)
-    if len(rows) > most:
-        rows = [*rows[: most - 1], f"  {'more':<8} in the report, or with pytest -v"]
-    return "\n".join(row if width is None else _cut_row(row, width) for row in [*rows, *last])
-
-
-def only(verdict: Verdict, kind: type[e.Reason]) -> Verdict:
-    """Return a verdict with the reasons of one kind."""
-    return replace(verdict, reasons=tuple(each for each in verdict.reasons if isinstance(each, kind)))
-
-
-def said(verdict: Verdict) -> str:
-    """Return the headline of a verdict and its first cause, in one line."""
-    cause = next((line.text for line in reasons(verdict) if line.label in ("cause", "why")), "")
-    return printable(" ".join((f"{headline(verdict)}; {cause}" if cause else headline(verdict)).split()))
-
-
-def with_words(results: Results) -> Results:
-    """Return the results with the words of each verdict, for readers of the file."""
-
-    def told(verdict: Verdict) -> Verdict:
-        return replace(verdict, said=tuple(in_full(verdict).split("\n")))
-
-    workloads = (msgspec.structs.replace(each, verdicts=tuple(map(told, each.verdicts))) for each in results.workloads)
-    return msgspec.structs.replace(results, workloads=tuple(workloads))
-
-
-def _first(verdict: Verdict) -> str:
-    return printable(f"{verdict.workload}: {verdict.status.value}  {headline(verdict)}")
-
-
-def _cut_row(row: str, width: int) -> str:
-    """Return a row that fits: the folders of a path and the middle of a module's path go first, then the end."""
-    for pattern in (_FOLDERS, _MODULE):
-        if len(row) > width:
-            row = pattern.sub(r"\1…\2", row, count=1)
-    return row if len(row) <= width else f"{row[: width - 1].rstrip(' ,._')}…"
-
-
-# ``transformers/models/llama/modeling_llama.py:12`` -> ``transformers/…/modeling_llama.py:12``
-_FOLDERS = re.compile(r"((?:^|(?<=\s))[\w.-]+/)[\w./-]+(/[\w.-]+:\d+)")
-# ``model.model.layers.*.self_attn  file.py:12`` -> ``model.…self_attn  file.py:12``
-_MODULE = re.compile(r"(\s[\w*]+\.)\S{6,}(\.[\w*{},]+(?: \([a-z ]+\))?  \S+:\d+)")
-
-
-# -- headlines ----------------------------------------------------------------------------------------------------------
+    return _HEADLINES[type(verdict.conclusion)](verdict.conclusion, verdict, verdict.against or BASELINE)
 
 
 def _structure(it: e.StructureCompared, verdict: Verdict, name: str) -> str:
@@ -146,21 +44,22 @@ def _structure(it: e.StructureCompared, verdict: Verdict, name: str) -> str:
 def _time(it: e.TimeCompared, verdict: Verdict, name: str) -> str:
     if (change := verdict.change) is None or None in (verdict.before_us, verdict.after_us):  # no run leaves that
         return verdict.subject
-    times, doubt = f"{verdict.subject} {verdict.before_us:.1f} -> {verdict.after_us:.1f} us", it.doubt
-    if verdict.status is Status.NOT_JUDGED and doubt is not None:
-        return f"{times}, not judged: {_text(doubt, name)}"
-    if verdict.status is Status.REGRESSED and doubt is not None:
-        return f"{times}  {100 * change.estimate:+.0f} %, far more than hosts differ: {_text(doubt, name)}"
-    line = f"{times}  {interval_text(change)}{' at equal host speed' if it.at_host_speed else ''}"
-    if verdict.status is Status.UNDECIDED and doubt is not None:
-        return f"{line}: inconclusive: {_text(doubt, name)}"
+    line = f"{verdict.subject} {verdict.before_us:.1f} -> {verdict.after_us:.1f} us"
+    why = "" if it.doubt is None else reason_line(it.doubt, name).text
+    if verdict.status is Status.NOT_JUDGED and why:
+        return f"{line}, not judged: {why}"
+    if verdict.status is Status.REGRESSED and why:
+        return f"{line}  {100 * change.estimate:+.0f} %, far more than hosts differ: {why}"
+    line += f"  {interval_text(change)}{' at equal host speed' if it.at_host_speed else ''}"
+    if verdict.status is Status.UNDECIDED and why:
+        return f"{line}: inconclusive: {why}"
     if verdict.status is Status.PASS and not it.is_other_choice:
         return f"{line}; {sensitivity_text(change)} or more would have failed"
     return line
 
 
 def _doubted_time(it: e.TimeDoubted, verdict: Verdict, name: str) -> str:
-    why = _text(it.doubt, name) if isinstance(it.doubt, e.Unclear) else f"that of {name} cannot be"
+    why = reason_line(it.doubt, name).text if isinstance(it.doubt, e.Unclear) else f"that of {name} cannot be"
     return f"{verdict.subject} {verdict.after_us or 0.0:.1f} us, not judged: {why}"
 
 
@@ -197,7 +96,7 @@ _HEADLINES: dict[type, Callable[[Any, Verdict, str], str]] = {
     e.TimeDoubted: _doubted_time,
     e.RatioCompared: _ratio,
     e.NumericsCompared: _numerics,
-    e.NotCompared: lambda it, verdict, _: f"{verdict.subject} not compared: {moves_text(it.moves)}",
+    e.NotCompared: lambda it, verdict, _: f"{verdict.subject} not compared: {_moves(it.moves)}",
     e.NotMeasured: _not_measured,
     e.NoBaseline: lambda it, verdict, name: (
         f"{name} has no {verdict.subject}" if it.is_partial else f"no baseline for {verdict.subject} on this machine"
@@ -207,16 +106,14 @@ _HEADLINES: dict[type, Callable[[Any, Verdict, str], str]] = {
 }
 
 
-# -- reasons ------------------------------------------------------------------------------------------------------------
+# -- reasons, and facts of a review -----------------------------------------------------------------------------------
 
 
-def _line(reason: Any, name: str = _BASELINE) -> Line:
-    label, say = _REASONS[type(reason)]
-    return Line(label if isinstance(label, str) else label(reason), say(reason, name))
-
-
-def _text(reason: Any, name: str = _BASELINE) -> str:
-    return _line(reason, name).text
+def reason_line(evidence: e.Evidence, name: str = BASELINE) -> Line:
+    """Return the words of a reason or of a fact of a review, with its label."""
+    label, words = _REASONS[type(evidence)]
+    text = words.format(it=evidence, name=name) if isinstance(words, str) else words(evidence, name)
+    return Line(label if isinstance(label, str) else label(evidence), text)
 
 
 def _count(it: e.CountMoved, _: str) -> str:
@@ -263,11 +160,14 @@ def _dispatcher_ops(it: e.DispatcherOps, _: str) -> str:
 
 
 def _part(it: e.PartOfLatency, _: str) -> str:
-    times = f"{it.before_us:.1f} -> {it.after_us:.1f} us ({it.after_us - it.before_us:+.1f})"
-    if it.part != "without":
-        return f"CPU time {times}: its test names the ops" if it.part == "cpu" else f"kernels {times}"
     bound = "launch-bound" if it.is_launch_bound else "host-bound or launch-bound"
-    return f"without kernels {times}: {f'{it.transfers_us:.1f} us of it in copies and memsets' if it.transfers_us else bound}"
+    transfers = f"{it.transfers_us:.1f} us of it in copies and memsets"
+    label, note = {
+        "cpu": ("CPU time", ": its test names the ops"),
+        "kernels": ("kernels", ""),
+        "without": ("without kernels", f": {transfers if it.transfers_us else bound}"),
+    }[it.part]
+    return f"{label} {it.before_us:.1f} -> {it.after_us:.1f} us ({it.after_us - it.before_us:+.1f}){note}"
 
 
 def _machine(it: e.Machine, name: str) -> str:
@@ -277,18 +177,21 @@ def _machine(it: e.Machine, name: str) -> str:
     return f"{'the GPU itself changed its speed' if it.is_own else 'unchanged'} (reference {shown})"
 
 
+def _moves(moves: Sequence[e.Move]) -> str:
+    return ", ".join(map(str, moves)) or "identical"
+
+
 def _file(it: e.BaselineFile, _: str) -> str:
-    environment = f"environment: {moves_text(it.moves)}"
+    environment = f"environment: {_moves(it.moves)}"
     return f"{it.path}{'   ' if len(f'{it.path}   {environment}') <= _WIDTH else chr(10)}{environment}"
 
 
 def _next(it: e.Next, _: str) -> str:
     measure = f"{it.measure}   (measures its times too)\n" if it.measure else ""
     allow = "if that is right: " if it.step is e.Step.TOLERATE else ""
-    return f"{measure}{allow}{it.command}" if it.command else _STEPS[it.step]
+    return f"{measure}{allow}{it.command or _STEPS.get(it.step, '')}"
 
 
-_OF_BASELINES = (e.Step.REPLACE, e.Step.CALIBRATE)  # two revisions have none
 _STEPS = {
     e.Step.REPLACE: "kernelgauge accept   (replaces it, as pytest --perf-update does)",
     e.Step.REPLICATES: "measure at least two replicates: pytest -o kernelgauge_replicates=2",
@@ -315,23 +218,23 @@ _FILE_NOTES = {
     "accepted already": "accepted already",
     "unchanged": "unchanged within noise: it stays as it is",
     "undeclared": "the suite no longer declares it: git rm its baseline, if that is meant",
-    "suite": "suite {before} -> {after}",
-    "fewer processes": "processes that it knows {before} -> {after} (kernelgauge calibrate records more)",
-    "processes": "{after} process{plural}",
-    "launches": "{after} launch{plural}",
+    "suite": "suite {it.before} -> {it.after}",
+    "fewer processes": "processes that it knows {it.before} -> {it.after} (kernelgauge calibrate records more)",
+    "processes": "{it.after} process{es}",
+    "launches": "{it.after} launch{es}",
 }
 _RUN_DOUBTS = {
     "cut short": "the run was cut short",
-    "test failed": "{text} failed",
+    "test failed": "{it.text} failed",
     "not checked": "what it declares was not checked (was the test deselected?)",
-    "incomplete": "it was not measured in full ({text})",
-    "not measured": "{text} was not measured (was its test deselected?)",
+    "incomplete": "it was not measured in full ({it.text})",
+    "not measured": "{it.text} was not measured (was its test deselected?)",
     "unmeasured": "it was not measured",
-    "older": "older than the baseline: measured {text}, and that was recorded {other}",
+    "older": "older than the baseline: measured {it.text}, and that was recorded {it.other}",
     "other source": "generated source of its kernels",
-    "error": "{text}",
+    "error": "{it.text}",
 }
-_REASONS: dict[type, tuple[str | Callable[[Any], str], Callable[[Any, str], str]]] = {
+_REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str], str]]] = {
     e.CountMoved: ("counts", _count),
     e.KernelMoved: ("kernels", _kernel),
     e.Mismatch: ("why", _mismatch),
@@ -340,59 +243,42 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], Callable[[Any, str], str]
     e.OtherHostSpeed: ("why", _host_speed),
     e.NoHostReference: (
         "why",
-        lambda it, name: f"the host reference is missing in {'the run' if it.side == 'run' else name}",
+        lambda it, name: f"the host reference is missing in {name if it.side == 'baseline' else 'the run'}",
     ),
     e.Noise: ("why", lambda it, _: f"{_NOISES[it.of]} hides +{100 * it.sensitivity:g} %"),
-    e.PartExceedsCall: (
-        "why",
-        lambda it, _: f"{it.part_us:.1f} us cannot be a part of a call of {it.call_us:.1f} us",
-    ),
+    e.PartExceedsCall: ("why", "{it.part_us:.1f} us cannot be a part of a call of {it.call_us:.1f} us"),
     e.SlowReference: (
         "why",
-        lambda it, _: (
-            f"the host reference beside it took {it.us:.1f} us, on a host where it takes {it.fastest_us:.1f} us"
-        ),
+        "the host reference beside it took {it.us:.1f} us, on a host where it takes {it.fastest_us:.1f} us",
     ),
     e.Choice: ("tuning", _choice),
     e.DispatcherOps: ("why", _dispatcher_ops),
     e.PartOfLatency: ("why", _part),
     e.Machine: ("machine", _machine),
-    e.Neighbours: (
-        "host",
-        lambda it, _: f"other workers of this run that measured on this host as well: {it.workers}",
-    ),
-    e.NotImproved: ("why", lambda it, _: f"not called IMPROVED: {it.subject} is {it.status}"),
-    e.ProcessesDiffer: ("why", lambda it, _: f"in {it.other} of {it.processes} processes of {it.side}"),
-    e.Detail: (lambda it: str(it.label), lambda it, _: str(it.text)),
+    e.Neighbours: ("host", "other workers of this run that measured on this host as well: {it.workers}"),
+    e.NotImproved: ("why", "not called IMPROVED: {it.subject} is {it.status}"),
+    e.ProcessesDiffer: ("why", "in {it.other} of {it.processes} processes of {it.side}"),
+    e.Detail: (lambda it: str(it.label), "{it.text}"),
     e.BaselineFile: ("baseline", _file),
     e.Next: (lambda it: {e.Step.ACCEPT: "accept", e.Step.RECORD: "record"}.get(it.step, "next"), _next),
     # Of a review.
-    e.MeasuredTime: ("time", lambda it, _: f"{it.label} {it.us:.1f} us"),
+    e.MeasuredTime: ("time", "{it.label} {it.us:.1f} us"),
     e.FileNote: (
         lambda it: "counts" if it.what == "launches" else "file",
-        lambda it, _: _FILE_NOTES[it.what].format(
-            before=it.before, after=it.after, plural="" if it.after == "1" else "es"
-        ),
+        lambda it, _: _FILE_NOTES[it.what].format(it=it, es="" if it.after == "1" else "es"),
     ),
-    e.RunDoubt: ("refused", lambda it, _: _RUN_DOUBTS[it.what].format(text=it.text, other=it.other)),
-    e.ImpossibleTime: ("refused", lambda it, name: f"{it.label} cannot be: {_text(it.why, name)}"),
-    e.DisturbedHost: (
-        "refused",
-        lambda it, name: (
-            f"this host was {it.after_us / it.before_us:.0f} times as slow as in {name} "
-            f"(reference {it.before_us:.1f} -> {it.after_us:.1f} us)"
-        ),
-    ),
+    e.RunDoubt: ("refused", lambda it, _: _RUN_DOUBTS[it.what].format(it=it)),
+    e.ImpossibleTime: ("refused", lambda it, name: f"{it.label} cannot be: {reason_line(it.why, name).text}"),
 }
 
 
-# -- causes -------------------------------------------------------------------------------------------------------------
+# -- causes -----------------------------------------------------------------------------------------------------------
 
 
 def cause_text(cause: e.Cause, cost: str | None = None) -> tuple[str, list[str]]:
     """Return a cause with its cost in one line, and the lines below it. `cost`: in other words than ``+1.5 us``."""
     text, details = _CHANGES[type(cause.change)](cause.change) if cause.change is not None else ("", [])
-    host = [_times(*each) for each in cause.waits]
+    host = times(cause.waits)
     copies = sum(count for _, count in cause.copies)
     names = [name for name, _ in cause.copies]
     host += [f"{copies} copies: {', '.join(names[:_MOST_NAMES])}"] if copies > 1 else names
@@ -443,8 +329,8 @@ def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:
     if it.layers > 1 or it.places > 1:
         text += f", in {counted(it.layers, 'layer') if it.layers > 1 else counted(it.places, 'place')}"
     is_moved = it.what == What.MOVED.value
-    parts = [text, _dtypes_text(*it.dtypes), " and ".join(_sizes(it.sizes))]
-    parts += [f"by {' and '.join(it.ops)}"] if it.ops and not is_moved else []
+    by = f"by {' and '.join(it.ops)}" if it.ops and not is_moved else ""
+    parts = [text, _dtypes(*it.dtypes), " and ".join(_sizes(it.sizes)), by]
     was = [f"was {_names(it.before)}"] if old and new and not is_moved else []
     return f"{', '.join(filter(None, parts))}: {_names(it.after or it.before)}", was
 
@@ -459,22 +345,24 @@ def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
 
 
 def _speed(it: e.OtherSpeed) -> tuple[str, list[str]]:
-    word, times = "slower" if it.after_us > it.before_us else "faster", f"{it.before_us:.1f} -> {it.after_us:.1f} us"
-    return f"the same kernel, {word}: {_names(it.kernels)}  {times}", []
+    word = "slower" if it.after_us > it.before_us else "faster"
+    return f"the same kernel, {word}: {_names(it.kernels)}  {it.before_us:.1f} -> {it.after_us:.1f} us", []
 
 
 def _identity(it: e.OtherIdentity) -> tuple[str, list[str]]:
-    source = f"source {' -> '.join(it.source)}" if it.source else ""
-    configuration = "" if it.is_dynamic else it.configuration
-    text = "another launch configuration" if it.configuration else "the same name, other source"
-    text = "Inductor's autotuner chose another launch configuration" if it.is_autotuned else text
-    text = "Inductor compiled for dynamic shapes" if it.is_dynamic else text
-    return text, [f"{it.kernel}: {', '.join(filter(None, (configuration, source)))}"]
+    if it.is_dynamic:
+        text = "Inductor compiled for dynamic shapes"
+    elif it.is_autotuned:
+        text = "Inductor's autotuner chose another launch configuration"
+    else:
+        text = "another launch configuration" if it.configuration else "the same name, other source"
+    parts = ["" if it.is_dynamic else it.configuration, f"source {' -> '.join(it.source)}" if it.source else ""]
+    return text, [f"{it.kernel}: {', '.join(filter(None, parts))}"]
 
 
 def _ops(it: e.OtherOps) -> tuple[str, list[str]]:
     sides = [(word, ops) for word, ops in (("new", it.new), ("missing", it.gone)) if ops]
-    texts = [f"{counted(sum(n for _, n in ops), f'{word} op')}: {_all(ops)}" for word, ops in sides]
+    texts = [f"{counted(sum(n for _, n in ops), f'{word} op')}: {', '.join(times(ops))}" for word, ops in sides]
     return ", ".join(texts[:1]), texts[1:]
 
 
@@ -491,7 +379,7 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
 }
 
 
-def _dtypes_text(old: Sequence[str], new: Sequence[str]) -> str:
+def _dtypes(old: Sequence[str], new: Sequence[str]) -> str:
     """Return ``bf16 -> fp32``, or ``now also fp32``; empty if nothing changed or one side is not known."""
     more, less = (" and ".join(sorted({*one} - {*other})) for one, other in ((new, old), (old, new)))
     if not old or not new or not more:
@@ -505,81 +393,4 @@ def _sizes(sizes: Iterable[tuple[str, str]]) -> list[str]:
 
 def _names(kernels: e.Counted) -> str:
     """Return ``pow, mul x2``, of many names the first ones."""
-    left = len(kernels) - _MOST_NAMES
-    return _all(kernels) if left <= 0 else f"{_all(kernels[:_MOST_NAMES])}, and {left} more"
-
-
-def _all(counts: e.Counted) -> str:
-    return ", ".join(_times(*each) for each in counts)
-
-
-def _times(text: str, count: int) -> str:
-    return f"{text} x{count}" if count > 1 else text
-
-
-# -- reviews ------------------------------------------------------------------------------------------------------------
-
-
-def review_lines(facts: Sequence[Fact]) -> list[Line]:
-    """Return what differs from a baseline: verdicts without what to do next, and notes about the file.
-
-    The causes stand once, if possible at a time: there they have costs.
-    """
-    verdicts = [each for each in facts if isinstance(each, Verdict)]
-    structure = verdicts[:1]
-    with_causes = [each for each in (*verdicts[1:], *structure) if any(isinstance(it, e.Cause) for it in each.reasons)]
-    lines, same = [Line("moved", str(each)) for each in facts if isinstance(each, e.Move)], []
-    for verdict in verdicts:
-        if verdict.status is Status.PASS and verdict.change is not None:
-            same.append(f"{verdict.subject} {verdict.after_us:.1f} us {100 * verdict.change.estimate:+.1f} %")
-        elif verdict not in structure:
-            lines.append(Line("time", headline(verdict)))
-        left_out = ("kernels", "next", *(("cause", "code", "also") if verdict not in with_causes[:1] else ()))
-        left_out += ("why",) if verdict.status is Status.NOT_JUDGED else ()  # the headline has it
-        found = sorted(reasons(verdict), key=lambda line: line.label != "counts")  # the counts first
-        lines += [line for line in found if line.label not in left_out]
-    lines += [Line("time", ", ".join(same))] if same else []
-    return [*lines, *(_line(each) for each in facts if isinstance(each, e.Evidence))]
-
-
-def doubt_text(doubt: Fact | NotAdded) -> str:
-    """Return what speaks against storing a run, in one line."""
-    if isinstance(doubt, NotAdded):
-        facts = (headline(each) if isinstance(each, Verdict) else doubt_text(each) for each in doubt.facts)
-        return f"it cannot be added: {', '.join(facts)}"
-    if isinstance(doubt, Verdict):
-        about = f"{doubt.subject}: {doubt.status.value}  " if doubt.status.fails else ""
-        return f"{about}{headline(doubt)}"
-    return str(doubt) if isinstance(doubt, e.Move) else _text(doubt)
-
-
-# -- numbers ------------------------------------------------------------------------------------------------------------
-
-
-def counted(count: int, noun: str) -> str:
-    """Return ``1 kernel``, ``2 kernels``, ``2 launches``."""
-    plural = "es" if noun.endswith("ch") else "s"
-    return f"{count} {noun}" + ("" if count == 1 else plural)
-
-
-def moves_text(moves: Sequence[e.Move]) -> str:
-    """Return ``driver 580.1 -> 580.2``, or that nothing moved."""
-    return ", ".join(map(str, moves)) or "identical"
-
-
-def interval_text(change: e.RelativeChange) -> str:
-    """Return ``+8.10 % (+7.90 … +8.40)``."""
-    estimate = f"{100 * change.estimate:+.2f} %"
-    if change.low is None or change.high is None:
-        return f"{estimate} (no interval)"
-    return f"{estimate} ({100 * change.low:+.2f} … {100 * change.high:+.2f})"
-
-
-def sensitivity_text(change: e.RelativeChange) -> str:
-    """Return the sensitivity in percent with two digits, rounded up: no smaller slowdown is promised."""
-    if change.sensitivity is None:
-        return "-"
-    percent = 100 * change.sensitivity
-    unit = 10.0 ** (math.floor(math.log10(percent)) - 1)
-    rounded = math.ceil(percent / unit) * unit
-    return f"+{rounded:.0f} %" if rounded >= 100 else f"+{rounded:.3g} %"
+    return ", ".join(first(times(kernels), _MOST_NAMES))

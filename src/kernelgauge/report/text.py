@@ -1,7 +1,8 @@
-"""A page of lines and tables, in two forms: text for a terminal, and Markdown for a pull request."""
+"""Numbers, units, plurals and names as text; and lines and tables as text for a terminal, or as Markdown for a pull request."""
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -13,9 +14,93 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import printable
+from ..judge.evidence import RelativeChange
 
+_LONGEST_LINE = 300  # characters of a name or a reason; results.json has all of it
 _LONGEST_ROW = 1000  # columns
 _LONG_WORD = re.compile(r"(\S{38})\S{4,}(\S{19})")  # on a terminal a name of more than 60 characters loses its middle
+_SHOWN_DIGITS = 10  # of a commit
+
+
+# -- numbers and names ------------------------------------------------------------------------------------------------
+
+
+def us(value: float) -> str:
+    """Return two decimals for a short time: a profiler tells 2.98 from 3.01 us, and so must its reader."""
+    if abs(value) < 10:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if abs(value) < 100_000 else f"{value:.0f}"
+
+
+def time_text(value_us: float) -> str:
+    """Return ``205.1 us``, ``98.59 ms`` or ``12.92 s``: four digits."""
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if abs(value_us) >= size:
+            value = value_us / size
+            return f"{value:.2f} {unit}" if abs(value) < 100 else f"{value:.1f} {unit}"
+    return f"{value_us:.1f} us"
+
+
+def time_change(before_us: float, after_us: float) -> str:
+    """Return ``175.0 -> 140.0 ms``; a unit that both have stands once, and so do two times that read the same."""
+    old, new = time_text(before_us), time_text(after_us)
+    return new if old == new else f"{old.removesuffix(new[new.index(' ') :])} -> {new}"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
+
+
+def interval_text(change: RelativeChange) -> str:
+    """Return ``+8.10 % (+7.90 … +8.40)``."""
+    estimate = f"{100 * change.estimate:+.2f} %"
+    if change.low is None or change.high is None:
+        return f"{estimate} (no interval)"
+    return f"{estimate} ({100 * change.low:+.2f} … {100 * change.high:+.2f})"
+
+
+def sensitivity_text(change: RelativeChange) -> str:
+    """Return the sensitivity in percent with two digits, rounded up: no smaller slowdown is promised."""
+    if change.sensitivity is None:
+        return "-"
+    percent = 100 * change.sensitivity
+    unit = 10.0 ** (math.floor(math.log10(percent)) - 1)
+    rounded = math.ceil(percent / unit) * unit
+    return f"+{rounded:.0f} %" if rounded >= 100 else f"+{rounded:.3g} %"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return ``1 kernel``, ``2 kernels``, ``2 launches``, ``2 processes``."""
+    plural = "es" if noun.endswith(("ch", "s")) else "s"
+    return f"{count} {noun}" + ("" if count == 1 else plural)
+
+
+def first(texts: Sequence[str], most: int) -> list[str]:
+    """Return the first texts, and how many more there are."""
+    left = len(texts) - most
+    return [*texts[:most], *([f"and {left} more"] if left > 0 else [])]
+
+
+def times(names: Iterable[tuple[str, int]]) -> list[str]:
+    """Return ``aten::t x3`` and ``aten::view`` of names and how often each occurs."""
+    return [f"{name} x{count}" if count > 1 else name for name, count in names]
+
+
+def cut(text: str, longest: int = _LONGEST_LINE) -> str:
+    """Return `text` in one line, and not too long."""
+    line = printable(text)
+    return line if len(line) <= longest else f"{line[: longest - 3]}..."
+
+
+def short_commit(commit: str | None) -> str:
+    """Return a commit as reports show it, with the mark of local changes."""
+    if not commit:
+        return "not known"
+    sha, changed, _ = commit.partition("+")
+    return sha[:_SHOWN_DIGITS] + changed
+
+
+# -- lines and tables -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -45,7 +130,7 @@ class Section:
     grid: Grid | None = None
 
 
-def text(sections: Sequence[Section], *, width: int, color: bool) -> str:
+def as_text(sections: Sequence[Section], *, width: int, color: bool) -> str:
     parts: list[str] = []
     for section in sections:
         above = [section.title, *section.lines] if section.title else section.lines
@@ -60,6 +145,21 @@ def text(sections: Sequence[Section], *, width: int, color: bool) -> str:
                 lines += [row, *(_wrapped(f"    {printable(line)}", width) for line in below.split("\n"))]
         parts.append("".join(f"{line}\n" for line in lines))
     return "\n".join(parts)
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]], *, gap: int = 1) -> Table:
+    """Return a table for a terminal. A `Text` is printed in its style; any other cell is untrusted."""
+    has_titles = any(column.title for column in columns)
+    made = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold", show_header=has_titles)
+    for column in columns:
+        if column.number:
+            made.add_column(column.title, justify="right", no_wrap=True)
+        else:
+            made.add_column(column.title, overflow="fold", no_wrap=column.is_whole)
+    for row in rows:
+        texts = [cell if isinstance(cell, Text) else Text("\n".join(map(printable, cell.split("\n")))) for cell in row]
+        made.add_row(*texts)
+    return made
 
 
 def render(*contents: RenderableType, width: int, color: bool) -> str:
@@ -79,7 +179,7 @@ def _wrapped(line: str, width: int) -> str:
     return wrap.fill(words)
 
 
-def markdown(sections: Sequence[Section]) -> str:
+def as_markdown(sections: Sequence[Section]) -> str:
     parts: list[str] = []
     for section in sections:
         if section.title:
@@ -89,21 +189,6 @@ def markdown(sections: Sequence[Section]) -> str:
         if section.grid:
             parts.append(_markdown_table(section.grid))
     return "\n\n".join(parts) + "\n"
-
-
-def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]], *, gap: int = 1) -> Table:
-    """Return a table for a terminal. A `Text` is printed in its style; any other cell is untrusted."""
-    has_titles = any(column.title for column in columns)
-    made = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold", show_header=has_titles)
-    for column in columns:
-        if column.number:
-            made.add_column(column.title, justify="right", no_wrap=True)
-        else:
-            made.add_column(column.title, overflow="fold", no_wrap=column.is_whole)
-    for row in rows:
-        texts = [cell if isinstance(cell, Text) else Text("\n".join(map(printable, cell.split("\n")))) for cell in row]
-        made.add_row(*texts)
-    return made
 
 
 def fenced(text: str) -> str:

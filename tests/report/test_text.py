@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from markdown_it import MarkdownIt
 
-from kernelgauge.report.page import Column, Grid, Section, markdown, text
+from kernelgauge.report.text import Column, Grid, Section, as_markdown, as_text
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from kernelgauge.report.page import Column, Grid, Section, markdown, text
     ],
 )
 def test_markdown_name_is_no_markup(name: str, shown: str) -> None:
-    assert markdown([Section(lines=(name,))]) == f"{shown}\n"
+    assert as_markdown([Section(lines=(name,))]) == f"{shown}\n"
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def test_markdown_name_is_no_markup(name: str, shown: str) -> None:
     ],
 )
 def test_markdown_name_is_no_mention_and_no_issue(name: str, shown: str) -> None:
-    html = MarkdownIt("commonmark").render(markdown([Section(lines=(name,))]))
+    html = MarkdownIt("commonmark").render(as_markdown([Section(lines=(name,))]))
     assert html == f"<p>{shown.replace('<', '&lt;').replace('>', '&gt;')}</p>\n"
 
 
 def test_text_long_lines_and_names_fit_the_width() -> None:
     table = Grid((Column("n"), Column("us", number=True)), (("k" * 10_000, "1.0"),))
-    shown = text([Section(lines=("word " * 30,)), Section(grid=table)], width=80, color=False)
+    shown = as_text([Section(lines=("word " * 30,)), Section(grid=table)], width=80, color=False)
     assert max(map(len, shown.splitlines())) <= 80
     assert (shown.count("word"), shown.count("k")) == (30, 10_000)
