@@ -21,7 +21,7 @@ from kernelgauge import Timer, Workload
 from kernelgauge.measure import device, instance, latency, profile, runner, subject
 from kernelgauge.measure import nvml as nvml_client
 from kernelgauge.measure.compiler import reset_compiler
-from kernelgauge.measure.device import Device, HostSpeed
+from kernelgauge.measure.device import CudaDevice, Device, HostSpeed
 from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.origins import Origins
 from kernelgauge.measure.runner import Result, measure_groups
@@ -246,6 +246,13 @@ def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> FakeGpu:
     monkeypatch.setattr(profile, "profile", lambda **how: FakeProfiler(fake, **how))
     monkeypatch.setattr(subject, "origins_of", lambda *_, **__: Origins())  # the fake's calls have no stack
     return fake
+
+
+def cuda_device() -> CudaDevice:
+    """Return a CUDA device that needs no GPU."""
+    device = object.__new__(CudaDevice)
+    device.torch_device = torch.device("cuda", 0)
+    return device
 
 
 @pytest.fixture

@@ -73,29 +73,14 @@ def places(run: Run) -> list[tuple[str, str, str]]:
     found = []
     for kernel, origin in zip(run.kernels, run.origins, strict=True):
         assert origin is not None, kernel
-        codes = []
-        for line in origin.lines:
-            if line.file.startswith("tests"):
-                source = SOURCE[line.line - 1].strip()
-                assert source == line.code or source.startswith(line.code.replace("in ", "def ", 1))
-            codes.append(line.code)
-        found.append((kernel.identity.name, origin.module, " | ".join(codes)))
+        for line in (each for each in origin.lines if each.file.startswith("tests")):
+            source = SOURCE[line.line - 1].strip()
+            assert source == line.code or source.startswith(line.code.replace("in ", "def ", 1))
+        found.append((kernel.identity.name, origin.module, " | ".join(line.code for line in origin.lines)))
     return found
 
 
 LINES = ("g = F.silu(self.gate(x))", "h = g * self.up(x)", "return self.down(h)", "x = x + layer(x)")
-
-
-def test_torch_that_tells_no_lines_is_a_problem(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    def changed(*_: object) -> None:
-        raise TypeError("it takes other arguments")
-
-    monkeypatch.setattr("kernelgauge.measure.origins._Places", changed)
-    found = measured(cpu, tiny())
-    assert found.run.origins == ()
-    assert found.problem.endswith(
-        "does not tell which lines of code launch kernels (TypeError: it takes other arguments)"
-    )
 
 
 def test_eager_kernel_has_its_line_and_module(cpu: Device) -> None:
@@ -110,7 +95,11 @@ def test_eager_kernel_has_its_line_and_module(cpu: Device) -> None:
             ("aten::mm", f"{layer}.down", LINES[2]),
             ("aten::add", "Net", LINES[3]),
         ]
-    assert places(ran(cpu, Net)) == expected
+    run = ran(cpu, Net)
+    assert places(run) == expected
+    assert set(run.op_origins) == {name for name in run.op_names() if "::" in name}
+    silus = [(each.module, each.lines[0].code) for each in run.op_origins["aten::silu"]]
+    assert silus == [("layers.0", LINES[0]), ("layers.1", LINES[0])]
 
 
 class Keeps(nn.Module):
@@ -143,15 +132,6 @@ def test_growth_of_memory_has_the_lines_that_asked_for_it(
     run = ran(cpu, build, pass_=pass_)
     codes = [each.lines[0].code.removeprefix("self.kept.append(")[:-1] for each in run.growth_origins]
     assert (run.counts.grown_bytes, codes) == grown
-
-
-def test_ops_have_their_lines(cpu: Device) -> None:
-    run = ran(cpu, Net)
-    assert set(run.op_origins) == {name for name in run.op_names() if "::" in name}
-    assert [(each.module, each.lines[0].code) for each in run.op_origins["aten::silu"]] == [
-        ("layers.0", LINES[0]),
-        ("layers.1", LINES[0]),
-    ]
 
 
 LIBRARY = """
@@ -297,38 +277,6 @@ def test_line_of_a_cached_graph_is_of_the_function_that_ran(
     assert ran(cpu, Both).origins == (None, None)  # one file of generated code: whose it is, it does not say
 
 
-@pytest.mark.usefixtures("no_cache")
-def test_graphs_after_a_break_have_lines(cpu: Device) -> None:
-    class Broken(Gated):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.gate(x)
-            torch._dynamo.graph_break()
-            return y.cos()
-
-    found = places(ran(cpu, Broken, compile={}, graph_breaks=1))
-    assert [code for name, _, code in found if "cos" in name] == ["return y.cos()"]
-
-
-def test_module_of_torch_alone_has_its_line(cpu: Device) -> None:
-    (origin,) = ran(cpu, lambda: nn.Linear(8, 4, bias=False)).origins
-    assert origin is not None
-    assert (origin.module, origin.lines[0].file) == ("Linear", "torch/nn/modules/linear.py")
-    assert origin.lines[0].code.startswith("return F.linear(")
-
-
-def test_op_without_a_gradient_takes_no_line_of_the_next(cpu: Device) -> None:
-    """It has the sequence number of the next node of autograd."""
-
-    class Masked(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            positive = x.detach() > 0
-            return x * positive
-
-    run = ran(cpu, Masked, pass_="train")
-    codes = [origin.lines[0].code for origin in run.origins if origin is not None and origin.is_backward]
-    assert codes == ["return x * positive"]
-
-
 class Squared(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -346,12 +294,6 @@ class Inner(nn.Module):
         return Squared.apply(x)
 
 
-def test_backward_of_a_function_has_its_line_and_the_calling_module(cpu: Device) -> None:
-    run = ran(cpu, lambda: nn.Sequential(Inner()), pass_="train")
-    (origin,) = (each for each in run.origins if each is not None and "torch.mul(gradients" in each.lines[0].code)
-    assert (origin.module, origin.is_backward) == ("0", True)
-
-
 class Checkpointed(Gated):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return checkpoint(self.halves, x, use_reentrant=False)
@@ -361,15 +303,56 @@ class Checkpointed(Gated):
         return self.down(h)
 
 
-def test_what_checkpointing_runs_again_has_its_module(cpu: Device) -> None:
-    """It runs for the backward pass of whatever comes after it: of `down` here."""
-    run = ran(cpu, lambda: nn.Sequential(Checkpointed()), pass_="train")
-    again = [
-        origin
-        for name, origin in zip(run.kernel_names(), run.origins, strict=True)
-        if name == "aten::sigmoid" and origin is not None
+class Broken(Gated):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.gate(x)
+        torch._dynamo.graph_break()
+        return y.cos()
+
+
+class Masked(nn.Module):
+    """Calls an op without a gradient: it has the sequence number of the next node of autograd."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        positive = x.detach() > 0
+        return x * positive
+
+
+class Penalised(nn.Module):
+    """Takes a gradient whose own gradient is taken."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return gradient
+
+
+HALVES = "h = self.gate(x) * torch.sigmoid(self.up(x))"
+
+
+@pytest.mark.usefixtures("no_cache")
+@pytest.mark.parametrize(
+    ("build", "fields", "op", "expected"),
+    [
+        (Broken, {"compile": {}, "graph_breaks": 1}, "cos", [("Broken", "return y.cos()", False)]),
+        (Masked, {}, "aten::mul", [("Masked", "return x * positive", each) for each in (False, True)]),
+        (Penalised, {}, "aten::neg", [("Penalised", "y = x.sin()", True)]),
+        (lambda: nn.Sequential(Inner()), {}, "aten::mul", [("0", "return torch.mul(gradients[0], x)", True)]),
+        # It runs again for the backward pass of whatever comes after it: of `down` here.
+        (lambda: nn.Sequential(Checkpointed()), {}, "aten::sigmoid", [("0", HALVES, False), ("0", HALVES, True)]),
+    ],
+    ids=["after a break", "no gradient", "gradient of a gradient", "autograd function", "checkpointed"],
+)
+def test_kernel_leads_to_what_asked_for_it(
+    cpu: Device, build: Callable[[], nn.Module], fields: Any, op: str, expected: list[tuple[str, str, bool]]
+) -> None:
+    run = ran(cpu, build, **({"pass_": "train"} if "compile" not in fields else {}), **fields)
+    found = [
+        (module, code, origin is not None and origin.is_backward)
+        for (name, module, code), origin in zip(places(run), run.origins, strict=True)
+        if (op in name if "compile" in fields else op == name)
     ]
-    assert [(origin.module, origin.is_backward) for origin in again] == [("0", False), ("0", True)]
+    assert found == expected
 
 
 def test_number_of_a_node_belongs_to_its_thread() -> None:
@@ -536,23 +519,6 @@ def test_recompile_names_first_what_keeps_failing(cpu: Device) -> None:
     newest, *_, oldest = ran(cpu, Counting, compile={}).compile_events
     assert newest.reason.startswith("self.calls == ")
     assert oldest.reason == "not hasattr(self, 'calls') no longer holds"
-
-
-class Penalised(nn.Module):
-    """Takes a gradient whose own gradient is taken."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = x.sin()
-        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-        return gradient
-
-
-def test_gradient_of_a_gradient_has_the_line_of_the_forward_op(cpu: Device) -> None:
-    run = ran(cpu, Penalised, pass_="train")
-    names = {origin and origin.lines[0].code: origin for origin in run.origins}
-    assert None not in names
-    negations = [code for name, _, code in places(run) if name == "aten::neg"]
-    assert negations == ["y = x.sin()"]
 
 
 @pytest.mark.parametrize(

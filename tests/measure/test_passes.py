@@ -20,7 +20,7 @@ from kernelgauge.measure.runner import Result
 from kernelgauge.measure.settings import Settings
 from kernelgauge.measure.subject import Measured
 from kernelgauge.run import ControlTime, Timer
-from tests.measure.conftest import WILD, Alive, FakeGpu, measured, raising, results_of, times, tiny
+from tests.measure.conftest import WILD, Alive, FakeGpu, cuda_device, measured, raising, results_of, times, tiny
 
 SETTINGS = Settings(replicates=3, most_replicates=6, warm_up_seconds=0)
 SIX = Settings(replicates=6, most_replicates=6, iterations=40, warm_up_seconds=0)
@@ -372,7 +372,5 @@ def test_out_of_memory_keeps_what_was_measured(gpu: FakeGpu, monkeypatch: pytest
 def test_cuda_device_is_lost_once_it_fails_to_synchronize(
     monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
-    device = object.__new__(CudaDevice)  # needs no GPU
-    device.torch_device = torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "synchronize", raising(error) if error else lambda _: None)
-    assert device.lost() is bool(error)
+    assert cuda_device().lost() is bool(error)

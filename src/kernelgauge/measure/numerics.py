@@ -32,9 +32,8 @@ from .instance import (
     total_of,
 )
 
-# ||out - ref|| / ||ref|| that a module of one op may have. The unit roundoffs are 2^-8, 2^-11 and 2^-24 for bf16, fp16 and
-# fp32. Intermediates are rounded a few times on the way, and sums run over thousands of terms in fp32.
-# A dropped term, a wrong bias or tf32 (3e-4) lies far beyond.
+# ||out - ref|| / ||ref|| that a module of one op may have. The unit roundoffs are 2^-8, 2^-11 and 2^-24. Intermediates are
+# rounded a few times on the way. A dropped term, a wrong bias or tf32 (3e-4) lies far beyond.
 BOUNDS: dict[Dtype, float] = {"bf16": 1e-2, "fp16": 1.5e-3, "fp32": 1e-5}
 # Times the error of the eager run: correct variants err up to 2.4 times as much (docs/measuring.md).
 _FACTOR = 4
@@ -113,9 +112,10 @@ def _compare(instance: Instance, device: Device) -> list[RelativeError]:
     generators = _generators(device)
     got = pair.results(instance.function)
     draws_numbers = not all(map(torch.equal, generators, _generators(device)))
-    dtypes = {each.dtype for each in (*pair.state.values(), *inputs_of(pair.arguments).values(), *got.values())}
     if workload.dtype is not None:
         dtypes = {TORCH_DTYPES[workload.dtype]}
+    else:
+        dtypes = {each.dtype for each in (*pair.state.values(), *inputs_of(pair.arguments).values(), *got.values())}
     floor = _floor(dtypes, workload)
     expected, dtype = _expected(workload, pair.reference, pair.arguments, is_16_bit=floor > BOUNDS["fp32"])
     if got.keys() != expected.keys():

@@ -44,7 +44,6 @@ from .settings import Settings
 
 _NOTHING_COMPILED = CompileEvent("graph break", "torch.compile is switched off: all of it runs eagerly")
 _STRUCTURE_ITERATIONS = 3  # the article's schedule (docs/claims.md, C24): wait=1, warmup=1, active=3
-_CONTROL_ITERATIONS = 12  # enough for 0.1 %: a control has one kernel, and its replicates are as many as the passes
 _SHOWN_ORIGINS = 3  # of memory that is left behind
 _SHOWN_KERNELS = 2  # of those that differ, in an error
 
@@ -108,8 +107,7 @@ class Subject:
         self, workload: Workload, instance: Instance, device: Device, settings: Settings, *, is_control: bool = False
     ) -> None:
         """Compile, call and profile it. `is_control`: a workload of our own, which the machine is measured by."""
-        self.workload, self.device, self.is_control = workload, device, is_control
-        self.settings = replace(settings, iterations=_CONTROL_ITERATIONS) if is_control else settings
+        self.workload, self.device, self.settings, self.is_control = workload, device, settings, is_control
         self.replicates: list[Replicate] = []  # those that count
         self.spoilt: list[Replicate] = []  # those measured on a disturbed machine
         self.wanted: int | None = None  # how many are to count, by a confirmation; None: as many as pin it down
@@ -208,7 +206,6 @@ class Subject:
                 dispatch_us, host_us = (summarize(each, Timer.HOST.statistic) for each in calls)
         durations = [[execution.duration_us for execution in executions] for executions in session.executions]
         total_us = sum(map(sum, durations)) or 1.0  # zero, as of a broken clock, is refused later
-        overlap = sum(map(busy_us, session.executions)) / total_us
         seconds = time.perf_counter() - started
         readings = (before, *session.readings, after)
         usual = max(filter(None, (usual_clock_mhz, highest_clock_mhz(session.readings))), default=None)
@@ -219,17 +216,14 @@ class Subject:
             seconds=seconds,
             dispatch_us=dispatch_us,
             host_us=host_us,
-            busy_share=overlap,
+            busy_share=sum(map(busy_us, session.executions)) / total_us,
         )
 
     def _require_same_kernels(self, got: Sequence[KernelIdentity]) -> None:
         expected = self.structure.kernels
         if _choices(got) != _choices(expected):
-            raise TimesError(
-                f"{self.workload.id}: {OTHER_KERNELS}",
-                got=listed(without(got, expected)[:_SHOWN_KERNELS]),
-                expected=listed(without(expected, got)[:_SHOWN_KERNELS]),
-            )
+            more, fewer = (listed(each[:_SHOWN_KERNELS]) for each in (without(got, expected), without(expected, got)))
+            raise TimesError(f"{self.workload.id}: {OTHER_KERNELS}", got=more, expected=fewer)
 
     def _end(self, error: KernelgaugeError) -> None:
         """Measure it no more. The memory of its instance is for the others."""
