@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 
 from kernelgauge.errors import WorkloadError, WorkloadUnavailable
@@ -38,8 +37,7 @@ FORWARD_ONLY = "from torch import nn\n\nclass LigerGEGLUMLP(nn.Module):\n    def
 @pytest.fixture
 def load_layer(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], Any]:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "perf"))
-    load: Callable[[int, int], nn.Module] = importlib.import_module("hub_layer").load_liger_geglu_mlp
-    return load
+    return importlib.import_module("hub_layer").load_liger_geglu_mlp
 
 
 @pytest.fixture
@@ -47,12 +45,12 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """huggingface_hub with an empty cache, at an address where nothing listens; kernels are forgotten afterwards."""
     pytest.importorskip("kernels")
     hub: Any = importlib.import_module("huggingface_hub")
-    monkeypatch.delenv("LOCAL_KERNELS", raising=False)
-    monkeypatch.delenv("KERNELS_CACHE", raising=False)
+    for name in ("LOCAL_KERNELS", "KERNELS_CACHE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    for name, value in {"OFFLINE": False, "CACHE": str(tmp_path / "cache")}.items():
-        monkeypatch.setattr(hub.constants, f"HF_HUB_{name}", value)
-    monkeypatch.setattr(hub.constants, "ENDPOINT", "http://127.0.0.1:1")
+    constants = {"HF_HUB_OFFLINE": False, "HF_HUB_CACHE": str(tmp_path / "cache"), "ENDPOINT": "http://127.0.0.1:1"}
+    for name, value in constants.items():
+        monkeypatch.setattr(hub.constants, name, value)
     modules_before = set(sys.modules)
     hub.close_session()
     yield hub
@@ -72,26 +70,9 @@ def write_kernel(folder: Path, source: str, variant: str = "torch-universal") ->
     (build / "layers.py").write_text(source)
 
 
-@pytest.fixture
-def use_kernel(hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Write a kernel of this source and use it instead of the hub's."""
-
-    def use(source: str, variant: str = "torch-universal") -> None:
-        write_kernel(tmp_path / "kernel", source, variant)
-        monkeypatch.setenv("LOCAL_KERNELS", f"some-org/other={tmp_path}:{REPOSITORY}={tmp_path / 'kernel'}")
-
-    return use
-
-
-def test_kernel_folder_gives_the_geglu_mlp(load_layer: Any, use_kernel: Any) -> None:
-    use_kernel(GEGLU)
-    layer, x = load_layer(8, 24), torch.randn(2, 5, 8)
-    gate = functional.gelu(functional.linear(x, layer.gate_proj.weight), approximate="tanh")
-    expected = functional.linear(gate * functional.linear(x, layer.up_proj.weight), layer.down_proj.weight)
-    torch.testing.assert_close(layer(x), expected)
-
-
-def test_offline_layer_is_that_of_branch_v1(load_layer: Any, hub: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_offline_layer_is_the_geglu_mlp_of_branch_v1(
+    load_layer: Any, hub: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(WorkloadUnavailable, match="not available in the local cache"):
         load_layer(8, 24)
@@ -99,7 +80,9 @@ def test_offline_layer_is_that_of_branch_v1(load_layer: Any, hub: Any, tmp_path:
     write_kernel(repository / "snapshots" / COMMIT, GEGLU)
     (repository / "refs").mkdir()
     (repository / "refs" / "v1").write_text(COMMIT)
-    assert load_layer(8, 24)(torch.zeros(3, 8)).shape == (3, 8)
+    layer, x = load_layer(8, 24), torch.randn(2, 5, 8)
+    gate, up, down = (getattr(layer, f"{name}_proj").weight.T for name in ("gate", "up", "down"))
+    torch.testing.assert_close(layer(x), (functional.gelu(x @ gate, approximate="tanh") * (x @ up)) @ down)
 
 
 def test_layer_without_the_package_is_unavailable(load_layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,28 +91,31 @@ def test_layer_without_the_package_is_unavailable(load_layer: Any, monkeypatch: 
         load_layer(8, 24)
 
 
-def test_layer_without_a_network_is_unavailable(load_layer: Any, hub: Any) -> None:
+@pytest.mark.usefixtures("hub")
+def test_layer_without_a_network_is_unavailable(load_layer: Any) -> None:
     with pytest.raises(WorkloadUnavailable) as caught:
         load_layer(8, 24)
-    for said in ("ConnectError", f"hf download {REPOSITORY} --type kernel --revision v1", "HF_HUB_OFFLINE=1"):
-        assert said in str(caught.value)
+    for text in ("ConnectError", f"hf download {REPOSITORY} --type kernel --revision v1", "HF_HUB_OFFLINE=1"):
+        assert text in str(caught.value)
     assert f"LOCAL_KERNELS={REPOSITORY}=/path/to/folder" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("source", "variant", "error", "said"),
+    ("source", "variant", "error", "message"),
     [
         (GEGLU, "torch-neuron", WorkloadUnavailable, "no kernel build for this machine"),
         ("LigerRMSNorm = object\n", "torch-universal", WorkloadError, r"no `layers\.LigerGEGLUMLP`"),
         (FORWARD_ONLY, "torch-universal", WorkloadError, r"has no constructor[\s\S]*version 1"),
-        ("raise ValueError('a bug')\n", "torch-universal", ValueError, "a bug"),
         ("raise ConnectionError('a bug')\n", "torch-universal", ConnectionError, "a bug"),
     ],
+    ids=["build", "layer", "constructor", "bug"],
 )
-def test_wrong_kernel_says_what_is_wrong(
-    load_layer: Any, use_kernel: Any, source: str, variant: str, error: type[Exception], said: str
+@pytest.mark.usefixtures("hub")
+def test_wrong_kernel_in_a_folder_is_an_error(
+    load_layer: Any, tmp_path: Path, monkeypatch: Any, source: str, variant: str, error: type[Exception], message: str
 ) -> None:
-    use_kernel(source, variant)
-    with pytest.raises(error, match=said) as caught:
+    write_kernel(tmp_path / "kernel", source, variant)
+    monkeypatch.setenv("LOCAL_KERNELS", f"some-org/other={tmp_path}:{REPOSITORY}={tmp_path / 'kernel'}")
+    with pytest.raises(error, match=message) as caught:
         load_layer(8, 24)
     assert caught.type is error

@@ -39,10 +39,8 @@ def test_layer_without_liger_or_triton_is_unavailable(
 def test_blocked_import_works_again_after(modules: ModuleType) -> None:
     sys.modules.pop("colorsys", None)
     with modules.without_import("colorsys"), pytest.raises(ImportError):
-        import colorsys
-    import colorsys
-
-    assert colorsys.rgb_to_hsv(0, 0, 0) == (0, 0, 0)
+        importlib.import_module("colorsys")
+    assert importlib.import_module("colorsys")
 
 
 def test_matmul_add_is_a_product_and_a_sum(modules: ModuleType) -> None:
