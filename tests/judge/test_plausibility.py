@@ -9,7 +9,7 @@ import pytest
 from kernelgauge.judge.review import DifferentRunsError, Group, review_run, with_runs
 from kernelgauge.judge.time_verdict import judge_time, run_doubts
 from kernelgauge.judge.verdict import Status
-from kernelgauge.report.baselines import doubt_text
+from kernelgauge.report.stored import doubt_text
 from kernelgauge.report.words import headline
 from kernelgauge.run import Sample, Timer
 from tests.builders import baseline, calibrated, counts, fingerprint, reasons, run

@@ -10,7 +10,6 @@ from typing import Any
 from ..errors import BaselineError, NewerBaselineError
 from ..judge.baseline import Baseline, Recorded
 from ..judge.evidence import Detail, FileNote, RunDoubt
-from ..judge.plausibility import run_doubts
 from ..judge.review import (
     Action,
     DifferentRunsError,
@@ -22,6 +21,7 @@ from ..judge.review import (
     review_run,
     with_runs,
 )
+from ..judge.time_verdict import run_doubts
 from ..judge.verdict import DECLARED, Status, Verdict
 from ..results import Results, WorkloadResult
 from ..run import Run, Timer

@@ -17,8 +17,7 @@ from msgspec.structs import fields, replace
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import CompileEvent, ControlTime, Counts, Fingerprint, Observation, Origin, Run, Timer, observe
-from ..trace.kernel import KernelRecord, was_autotuned, with_current_kind
-from ..trace.summary import is_dispatched
+from ..trace.kernel import KernelRecord, is_dispatched, was_autotuned, with_current_kind
 from .evidence import Move
 from .timing import ProcessTime
 
@@ -28,9 +27,6 @@ SCHEMA_VERSION: Final = 5
 _DECIMALS = 3
 _SPREAD_DECIMALS = 6
 _WIDTH = 120  # of a line of the file
-
-
-# -- the machine ------------------------------------------------------------------------------------------------------
 
 # Another device, or the same one cut or capped differently: its times answer another question (INCOMPARABLE).
 _FOREIGN_FIELDS = ("device", "arch", "sm_count", "power_limit_watts", "mig")
@@ -43,40 +39,37 @@ SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python"
 
 @dataclass(frozen=True)
 class Comparison:
-    """How the machine of a run differs from that of its baseline.
+    """How the machine of a run differs from that of its baseline."""
 
-    Attributes:
-        foreign: what makes the baseline one of another kind of machine: nothing is compared.
-        moved: what makes it an older one: all is compared, and every verdict names this.
-    """
+    foreign: tuple[Move, ...]  # the baseline is of another kind of machine: nothing is compared
+    moved: tuple[Move, ...]  # the baseline is an older one: all is compared, and every verdict names this
 
-    foreign: tuple[Move, ...]
-    moved: tuple[Move, ...]
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        return self.foreign + self.moved
 
     @property
     def identical(self) -> bool:
         """The same kind of machine with the same software."""
-        return not self.foreign and not self.moved
+        return not self.moves
 
     def __str__(self) -> str:
-        return ", ".join(map(str, (*self.foreign, *self.moved))) or "identical"
+        return ", ".join(map(str, self.moves)) or "identical"
 
 
 def compare(before: Fingerprint, after: Fingerprint, *, without: Sequence[str] = ()) -> Comparison:
     """Compare the fingerprint of a baseline with that of a run, without some fields."""
 
     def changes(fields: Sequence[str]) -> tuple[Move, ...]:
-        pairs = [(field, getattr(before, field), getattr(after, field)) for field in fields]
-        return tuple(
-            Move(field, None if old is None else str(old), None if new is None else str(new))
-            for field, old, new in pairs
-            if old != new and field not in without and not (old is None and field in _ADDED_FIELDS)
-        )
+        found = []
+        for field in fields:
+            old, new = getattr(before, field), getattr(after, field)
+            if old != new and field not in without and not (old is None and field in _ADDED_FIELDS):
+                found.append(Move(field, None if old is None else str(old), None if new is None else str(new)))
+        return tuple(found)
 
     return Comparison(changes(_FOREIGN_FIELDS), changes(SOFTWARE_FIELDS))
 
-
-# -- what is counted --------------------------------------------------------------------------------------------------
 
 # The peak of unchanged training steps and ResNets moved by 0.3 to 1.1 % between processes on an H100: cuDNN's workspaces.
 _PEAK_TOLERANCE = 0.02
@@ -102,9 +95,6 @@ def count_changes(before: Counts, after: Counts, *, is_other_torch: bool = False
     return found
 
 
-# -- the kernels ------------------------------------------------------------------------------------------------------
-
-
 class Likeness(IntEnum):
     """How much two launch sequences are alike. More is more."""
 
@@ -128,22 +118,13 @@ def likeness(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> Like
     return Likeness.OTHER_CHOICE if all(was_autotuned(*pair) for pair in others) else Likeness.SAME_NAMES
 
 
-# -- the baseline -----------------------------------------------------------------------------------------------------
-
-
 class Process(msgspec.Struct, frozen=True):
-    """The measurements of one process. A baseline learns its noise from several.
+    """The measurements of one process. A baseline learns its noise from several."""
 
-    Attributes:
-        gpu: a digest of the GPU's UUID. None: a CPU.
-        controls: the reference kernels beside them, by name.
-        host: a digest of the host's name, or another label of it. None: not known.
-    """
-
-    gpu: str | None
+    gpu: str | None  # a digest of the GPU's UUID. None: a CPU
     timers: dict[Timer, Observation]
-    controls: dict[str, ControlTime]
-    host: str | None = None
+    controls: dict[str, ControlTime]  # the reference kernels beside them, by name
+    host: str | None = None  # a digest of the host's name, or another label of it. None: not known
 
     @property
     def place(self) -> str | None:
@@ -181,31 +162,15 @@ def _is_by_host(timer: Timer, counts: Counts, device_us: float, call_us: float) 
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """How the last acceptance of a baseline came about.
+    """How the last acceptance of a baseline came about."""
 
-    Attributes:
-        at: when the accepted run began: UTC, ISO 8601.
-        commit: of the working tree that was measured, with ``+`` behind it if that had changes; None: not known.
-        kernelgauge: its version.
-    """
-
-    at: str
-    commit: str | None
-    kernelgauge: str
+    at: str  # when the accepted run began: UTC, ISO 8601
+    commit: str | None  # of the measured working tree, with ``+`` behind it if that had changes; None: not known
+    kernelgauge: str  # its version
 
 
 class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One file of `baselines/<gpu>/`. Field order is the order in the file.
-
-    Unknown fields are ignored here and in `recorded` only.
-    Older files have none of the last four fields.
-
-    Attributes:
-        origins: of each kernel; shown and never judged.
-        ops: how often each dispatcher op ran.
-        host_calls: what waited for the device or copied, and how often: ``aten::item: cudaStreamSynchronize``.
-        compile_events: graph breaks and recompiles, from the first call on.
-    """
+    """One file of `baselines/<gpu>/`. Field order is the order in the file; older files lack the last four fields."""
 
     schema_version: Literal[5]
     suite: str  # folder of the suite that declares the workload: what may be trimmed with it
@@ -214,10 +179,10 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     counts: Counts
     entries: Annotated[tuple[Entry, ...], msgspec.Meta(min_length=1)]
     recorded: Recorded | None = None
-    origins: tuple[Origin | None, ...] = ()
-    ops: dict[str, int] = {}
-    host_calls: dict[str, int] = {}
-    compile_events: tuple[CompileEvent, ...] = ()
+    origins: tuple[Origin | None, ...] = ()  # of each kernel; shown and never judged
+    ops: dict[str, int] = {}  # how often each dispatcher op ran
+    host_calls: dict[str, int] = {}  # that wait for the device or copy: ``aten::item: cudaStreamSynchronize``
+    compile_events: tuple[CompileEvent, ...] = ()  # graph breaks and recompiles, from the first call on
 
     def entry_like(self, kernels: Sequence[KernelRecord]) -> tuple[Entry, Likeness]:
         """Return the entry to compare these kernels with: that of their own configuration, else the one chosen most often."""
@@ -229,30 +194,32 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
 
         `gemm`: name of the run's reference GEMM. The time of another one is not comparable.
         """
-        entries = self.entries if timer is Timer.HOST else (entry,)
+        is_cpu = self.fingerprint.arch == "cpu"
         times_us = [process.timers[timer].mean_us for process in entry.processes if timer in process.timers]
         is_by_host = bool(times_us) and _is_by_host(timer, self.counts, entry.device_time_us, fmean(times_us))
-        is_by_host |= timer is Timer.END_TO_END and self.fingerprint.arch == "cpu"  # the host does all of it
+        is_by_host |= timer is Timer.END_TO_END and is_cpu  # the host does all of it
         return [
             ProcessTime(
                 process.timers[timer],
                 place=process.place,
                 host=process.host,
-                is_host_clock=timer is not Timer.DEVICE or self.fingerprint.arch == "cpu",
+                is_host_clock=timer is not Timer.DEVICE or is_cpu,
                 is_by_host=is_by_host,
                 references_us=references_us(process.controls, gemm),
             )
-            for each in entries
+            for each in (self.entries if timer is Timer.HOST else (entry,))
             for process in each.processes
             if timer in process.timers
         ]
 
+    @property
+    def processes(self) -> list[Process]:
+        return [process for entry in self.entries for process in entry.processes]
+
 
 def references_us(controls: Mapping[str, ControlTime], gemm: str | None) -> dict[str, float]:
     """Return the times of the reference kernels, in microseconds, without a GEMM of another name than `gemm`."""
-    return {
-        name: control.device_time_us for name, control in controls.items() if name != "gemm" or control.kernel == gemm
-    }
+    return {name: each.device_time_us for name, each in controls.items() if name != "gemm" or each.kernel == gemm}
 
 
 def gemm_kernel(controls: Mapping[str, ControlTime]) -> str | None:
@@ -362,8 +329,8 @@ def encode_baseline(baseline: Baseline) -> bytes:
 def fold_baseline(stored: Any) -> Any:
     """Return a baseline as its file has it: launches that are alike are one row, and so are origins."""
     for entry in stored["entries"]:
-        kernels, processes = entry.pop("kernels"), entry.pop("processes")
-        entry |= {**fold(kernels, name="kernels"), "processes": processes}
+        folded, processes = fold(entry.pop("kernels")), entry.pop("processes")
+        entry |= {"kernels": folded["rows"], "sequence": folded["sequence"], "processes": processes}
     if "origins" in stored:
         stored["origins"] = fold(stored["origins"])
     return stored
@@ -382,11 +349,11 @@ def unfold_baseline(stored: Any) -> Any:
     return stored
 
 
-def fold(values: Sequence[Any], *, name: str = "rows") -> dict[str, Any]:
+def fold(values: Sequence[Any]) -> dict[str, Any]:
     """Return the different values, in order of the first of each, and the place of each value among them."""
     texts = [json.dumps(value) for value in values]
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
-    return {name: [json.loads(text) for text in places], "sequence": [places[text] for text in texts]}
+    return {"rows": [json.loads(text) for text in places], "sequence": [places[text] for text in texts]}
 
 
 def unfold(folded: Any, where: str) -> list[Any]:
@@ -424,15 +391,15 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
     try:
         version = msgspec.json.decode(content, type=_Header).schema_version
         if version != SCHEMA_VERSION:
-            kind, age, command = BaselineError, "an older", "pytest --perf-update   (records it again)"
-            if version > SCHEMA_VERSION:
-                kind, age, command = NewerBaselineError, "a newer", "pip install --upgrade kernelgauge"
-            raise kind(
-                f"the baseline was written by {age} version of kernelgauge",
+            is_newer = version > SCHEMA_VERSION
+            raise (NewerBaselineError if is_newer else BaselineError)(
+                f"the baseline was written by {'a newer' if is_newer else 'an older'} version of kernelgauge",
                 where=f"{where}, field schema_version",
                 got=str(version),
                 expected=str(SCHEMA_VERSION),
-                next_command=command,
+                next_command="pip install --upgrade kernelgauge"
+                if is_newer
+                else "pytest --perf-update   (records it again)",
             )
         baseline = msgspec.convert(unfold_baseline(msgspec.json.decode(content)), type=Baseline)
         _refuse_contradictions(baseline, workload)
@@ -445,13 +412,11 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             next_command=f"git checkout {'--theirs ' if conflict else ''}-- {where}   "
             "(or delete it and record again with --perf-update)",
         ) from error
-    entries = (
-        replace(
-            entry, kernels=tuple(replace(each, identity=with_current_kind(each.identity)) for each in entry.kernels)
-        )
-        for entry in baseline.entries
-    )
-    return replace(baseline, entries=tuple(entries))
+    return replace(baseline, entries=tuple(map(_with_current_kinds, baseline.entries)))
+
+
+def _with_current_kinds(entry: Entry) -> Entry:
+    return replace(entry, kernels=tuple(replace(it, identity=with_current_kind(it.identity)) for it in entry.kernels))
 
 
 def _refuse_contradictions(baseline: Baseline, workload: str) -> None:

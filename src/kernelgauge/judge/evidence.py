@@ -60,23 +60,19 @@ class RelativeChange(msgspec.Struct, frozen=True):
     sensitivity: float | None = None
 
 
-# -- structure ----------------------------------------------------------------------------------------------------------
+# -- structure --------------------------------------------------------------------------------------------------------
 
 
 class StructureCompared(Conclusion, frozen=True):
-    """What differs: "kernels", their "configurations", or none of both; `placed`: "shapes", "dtypes", "streams"."""
-
-    kernels: str = ""
-    placed: tuple[str, ...] = ()
+    kernels: str = ""  # what differs: "kernels", their "configurations", or none of both
+    placed: tuple[str, ...] = ()  # "shapes", "dtypes", "streams"
 
 
 class CountMoved(Reason, frozen=True):
-    """A count of `Counts`. `is_judged`: not where another version of torch may count otherwise."""
-
-    field: str
+    field: str  # of `Counts`
     before: int | None
     after: int | None
-    is_judged: bool = True
+    is_judged: bool = True  # not where another version of torch may count otherwise
 
 
 class KernelMoved(Reason, frozen=True):
@@ -91,56 +87,37 @@ class DeclaredCompared(Conclusion, frozen=True):
     """A workload beside what it declares."""
 
 
-class Mismatch(Reason, frozen=True):
-    """A list of launches, or a count, that is not as declared.
-
-    Attributes:
-        source: where the expectation was seen.
-        launches: the name or kind of each launch, and the expected one; None if it is as declared, "" if none was expected.
-    """
-
+class Mismatch(Reason, frozen=True):  # a list of launches, or a count, that is not as declared
     what: str
     got: int
     expected: int
-    source: str = ""
+    source: str = ""  # where the expectation was seen
+    # The name or kind of each launch, and the expected one; None if it is as declared, "" if none was expected.
     launches: tuple[tuple[str, str | None], ...] = ()
 
 
-# -- what changed, and where --------------------------------------------------------------------------------------------
+# -- what changed, and where ------------------------------------------------------------------------------------------
 
 
-class OtherKernels(Change, frozen=True):
-    """Launches that took the place of others.
-
-    Attributes:
-        what: a value of `What`; "replaced" where several differ.
-        before, after: names of kernels.
-        author: who made the new ones: "inductor", "liger", ...
-        kind: of all that were there; empty if they are of several kinds.
-        layers, places: in how many they are.
-        dtypes: of each side; sizes: of the tensors that differ; ops: the new ones, which launched these kernels.
-    """
-
-    what: str
+class OtherKernels(Change, frozen=True):  # launches that took the place of others
+    what: str  # a value of `What`; "replaced" where several differ
     before: Counted
     after: Counted
-    author: str = ""
-    kind: str = ""
-    layers: int = 0
+    author: str = ""  # of the new ones: "inductor", "liger", ...
+    kind: str = ""  # of all that were there; empty if they are of several kinds
+    layers: int = 0  # in how many they are
     places: int = 1
-    dtypes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-    sizes: tuple[tuple[str, str], ...] = ()
-    ops: tuple[str, ...] = ()
+    dtypes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # of each side
+    sizes: tuple[tuple[str, str], ...] = ()  # of the tensors that differ
+    ops: tuple[str, ...] = ()  # the new ones, which launched these kernels
 
 
-class OtherPlacement(Change, frozen=True):
-    """The same kernels on other tensors, or on another stream. `other_tensors`: more or fewer ones, alike in dtype and size."""
-
+class OtherPlacement(Change, frozen=True):  # the same kernels on other tensors, or on another stream
     kernels: Counted
     dtypes: tuple[tuple[str, str], ...] = ()
     sizes: tuple[tuple[str, str], ...] = ()
     stream: tuple[int, int] | None = None
-    other_tensors: bool = False
+    other_tensors: bool = False  # more or fewer ones, alike in dtype and size
 
 
 class OtherSpeed(Change, frozen=True):  # the same kernels in another time
@@ -149,19 +126,17 @@ class OtherSpeed(Change, frozen=True):  # the same kernels in another time
     after_us: float
 
 
-class OtherIdentity(Change, frozen=True):
-    """The same kernel, launched or compiled otherwise. `source`: beginnings of the digests of its source."""
-
+class OtherIdentity(Change, frozen=True):  # the same kernel, launched or compiled otherwise
     kernel: str
     configuration: str = ""
-    source: tuple[str, str] | None = None
+    source: tuple[str, str] | None = None  # beginnings of the digests of its source
     is_autotuned: bool = False
     is_dynamic: bool = False
 
 
-class CompilerEvent(Change, frozen=True):  # A graph break or a recompile. `reason`: as Dynamo has it
+class CompilerEvent(Change, frozen=True):  # a graph break or a recompile
     event: str
-    reason: str
+    reason: str  # as Dynamo has it
     times: int = 1
 
 
@@ -196,12 +171,6 @@ class Place(msgspec.Struct, frozen=True):
         return self.line.inner or self.line
 
 
-if TYPE_CHECKING:
-    AnyChange = Change
-else:
-    AnyChange = reduce(or_, Change.__subclasses__())
-
-
 class Cause(Reason, frozen=True):
     """What changed in one place.
 
@@ -233,16 +202,14 @@ class Cause(Reason, frozen=True):
         return Cause(self.change, self.waits, self.copies, self.had_kernels)
 
 
-class Rest(Reason, frozen=True):
-    """The kernels that did not change, and how their time did. `is_unchanged`: within the spread of one kernel."""
-
+class Rest(Reason, frozen=True):  # the kernels that did not change, and how their time did
     kernels: int
     share: float
     delta_us: float
-    is_unchanged: bool
+    is_unchanged: bool  # within the spread of one kernel
 
 
-# -- times --------------------------------------------------------------------------------------------------------------
+# -- times ------------------------------------------------------------------------------------------------------------
 
 
 class Unclear(Doubt, frozen=True):  # why a time cannot be judged
@@ -258,48 +225,32 @@ class NoHostReference(Doubt, frozen=True):  # nobody measured how fast the host 
     side: Literal["run", "baseline"]
 
 
-class Noise(Doubt, frozen=True):
-    """The noise that hides a slowdown of the requested size: of "replicates", of "processes", or of the "gpu" itself."""
-
+class Noise(Doubt, frozen=True):  # what hides a slowdown of the requested size
     of: Literal["replicates", "processes", "gpu"]
     sensitivity: float
 
 
-class PartExceedsCall(Doubt, frozen=True):  # A time that is longer than the call that it is a part of
+class PartExceedsCall(Doubt, frozen=True):  # a time that is longer than the call that it is a part of
     part_us: float
     call_us: float
 
 
-class SlowReference(Doubt, frozen=True):
-    """A reference beside a time that took many times as long as elsewhere on that host."""
-
+class SlowReference(Doubt, frozen=True):  # the reference beside a time took far longer than elsewhere on that host
     us: float
     fastest_us: float
 
 
-if TYPE_CHECKING:
-    AnyDoubt = Doubt
-else:
-    AnyDoubt = reduce(or_, Doubt.__subclasses__())
-
-
-class TimeCompared(Conclusion, frozen=True):
-    """A time beside that of the baseline. `is_other_choice`: the autotuner's choice is in no baseline."""
-
+class TimeCompared(Conclusion, frozen=True):  # a time beside that of the baseline
     at_host_speed: bool = False
-    is_other_choice: bool = False
+    is_other_choice: bool = False  # the autotuner's choice is in no baseline
     doubt: AnyDoubt | None = None
 
 
-class TimeDoubted(Conclusion, frozen=True):
-    """A time that is not compared: the autotuner's choice is new, or the stored time is impossible."""
-
+class TimeDoubted(Conclusion, frozen=True):  # the autotuner's choice is new, or the stored time is impossible
     doubt: AnyDoubt
 
 
-class RatioCompared(Conclusion, frozen=True):
-    """A time beside that of another variant, of which it should take the fraction `by` less."""
-
+class RatioCompared(Conclusion, frozen=True):  # a time beside another variant's, of which it should take `by` less
     label: str
     other: str
     by: float
@@ -308,32 +259,23 @@ class RatioCompared(Conclusion, frozen=True):
     change: RelativeChange
 
 
-class Choice(Reason, frozen=True):
-    """The autotuner's choice, which no baseline has, against the fastest one that is known."""
-
+class Choice(Reason, frozen=True):  # the autotuner's, which no baseline has, against the fastest one that is known
     cost_us: float
     kernels: tuple[KernelMoved, ...]
 
 
-class DispatcherOps(Reason, frozen=True):
-    """How many ops the dispatcher had. Equal numbers: the host took another time for them."""
-
+class DispatcherOps(Reason, frozen=True):  # how many ops it had. Equal numbers: the host took another time for them
     before: int
     after: int
     is_slower: bool = False
 
 
 class PartOfLatency(Reason, frozen=True):
-    """A part of a latency: the "cpu" time of its ops, its "kernels", or the time "without" them.
-
-    `transfers_us`: of the time without kernels, where it is a good part. `is_launch_bound`: it is longer than the kernels.
-    """
-
-    part: Literal["cpu", "kernels", "without"]
+    part: Literal["cpu", "kernels", "without"]  # the time of its ops, of its kernels, or without them
     before_us: float
     after_us: float
-    transfers_us: float = 0.0
-    is_launch_bound: bool = False
+    transfers_us: float = 0.0  # of the time without kernels, where it is a good part
+    is_launch_bound: bool = False  # it is longer than the kernels
 
 
 class Machine(Reason, frozen=True):
@@ -358,47 +300,41 @@ class ProcessesDiffer(Reason, frozen=True):  # in how many processes of a side s
     side: str
 
 
-# -- what there is to compare, and what to do -----------------------------------------------------------------------------
+# -- what there is to compare, and what to do -------------------------------------------------------------------------
 
 
-class NumericsCompared(Conclusion, frozen=True):
-    """A result beside its reference. `worst`: of the tensors that are within their bounds; `unjudged`: how many are not judged."""
-
+class NumericsCompared(Conclusion, frozen=True):  # a result beside its reference
     reference: str
-    worst: str = ""
-    unjudged: int = 0
+    worst: str = ""  # of the tensors that are within their bounds
+    unjudged: int = 0  # tensors
 
 
 class NotCompared(Conclusion, frozen=True):  # the baseline is of another kind of machine
     moves: tuple[Move, ...]
 
 
-class NotMeasured(Conclusion, frozen=True):  # A time is missing. `side`: of which variant or revision
+class NotMeasured(Conclusion, frozen=True):  # a time is missing
     label: str
     why: str = ""
-    side: str = ""
+    side: str = ""  # the variant or revision
 
 
-class NoBaseline(Conclusion, frozen=True):  # no baseline. `is_partial`: the baseline lacks this time
-    is_partial: bool = False
+class NoBaseline(Conclusion, frozen=True):
+    is_partial: bool = False  # there is a baseline, which lacks this time
 
 
-class NothingToCompare(Conclusion, frozen=True):  # A side of two has no run, or its processes differ. `why`: in what
+class NothingToCompare(Conclusion, frozen=True):  # a side of two has no run, or its processes differ
     side: str
     how: Literal["missing", "failed", "failed in some", "differ"]
-    why: str = ""
+    why: str = ""  # in what they differ
 
 
-class Failed(Conclusion, frozen=True):
-    """An error, in its own words. `so`: what follows: "not judged", "GPU time not compared", "GPU time not confirmed"."""
-
+class Failed(Conclusion, frozen=True):  # an error, in its own words
     what: str
-    so: str = ""
+    so: str = ""  # what follows: "not judged", "GPU time not compared", "GPU time not confirmed"
 
 
-class Detail(Reason, frozen=True):
-    """A line of an error, the error of a tensor, a path, or a number to repeat something with."""
-
+class Detail(Reason, frozen=True):  # a line of an error, the error of a tensor, a path, or a seed
     label: str
     text: str
 
@@ -424,31 +360,27 @@ class Step(str, Enum):
     TOLERATE = "tolerate"  # a larger error
 
 
-class Next(Reason, frozen=True):  # what to do about it. `command`: for that; `measure`: a command to run before it
+class Next(Reason, frozen=True):
     step: Step
-    command: str = ""
-    measure: str = ""
+    command: str = ""  # for that
+    measure: str = ""  # a command to run before it
 
 
-# -- a review -----------------------------------------------------------------------------------------------------------
+# -- a review ---------------------------------------------------------------------------------------------------------
 
 
-class MeasuredTime(Evidence, frozen=True):  # A time that nothing is stored of
+class MeasuredTime(Evidence, frozen=True):  # nothing is stored of it
     label: str
     us: float
 
 
-class FileNote(Evidence, frozen=True):
-    """What becomes of a file of the baselines. `before`, `after`: the suites, or how many processes or launches it has."""
-
+class FileNote(Evidence, frozen=True):  # what becomes of a file of the baselines
     what: Literal["accepted already", "unchanged", "undeclared", "suite", "fewer processes", "processes", "launches"]
-    before: str = ""
+    before: str = ""  # the suites, or how many processes or launches it has
     after: str = ""
 
 
-class RunDoubt(Evidence, frozen=True):
-    """What speaks against storing a run. `text`, `other`: of which test or time, why, or when."""
-
+class RunDoubt(Evidence, frozen=True):  # what speaks against storing a run
     what: Literal[
         "cut short",
         "test failed",
@@ -460,23 +392,23 @@ class RunDoubt(Evidence, frozen=True):
         "other source",
         "error",
     ]
-    text: str = ""
+    text: str = ""  # of which test or time, why, or when
     other: str = ""
 
 
-class ImpossibleTime(Evidence, frozen=True):  # A time that cannot be
+class ImpossibleTime(Evidence, frozen=True):
     label: str
     why: Doubt
 
 
-class DisturbedHost(Evidence, frozen=True):  # the host was many times as slow as beside the baseline
-    before_us: float
-    after_us: float
-
-
+# msgspec reads a class by its name, and needs all of those that can stand at a place.
 if TYPE_CHECKING:
     AnyConclusion = Conclusion
     AnyReason = Reason
+    AnyDoubt = Doubt
+    AnyChange = Change
 else:
     AnyConclusion = reduce(or_, Conclusion.__subclasses__())
-    AnyReason = reduce(or_, [each for each in (*Reason.__subclasses__(), *Doubt.__subclasses__()) if each is not Doubt])
+    AnyDoubt = reduce(or_, Doubt.__subclasses__())
+    AnyReason = reduce(or_, (each for each in Reason.__subclasses__() if each is not Doubt), AnyDoubt)
+    AnyChange = reduce(or_, Change.__subclasses__())

@@ -24,9 +24,8 @@ from .baseline import (
     likeness,
     merge_entries,
 )
-from .plausibility import stored_doubt
 from .structure import judge_structure, placement_changes
-from .time_verdict import judge_time
+from .time_verdict import judge_time, stored_doubt
 from .timing import Limits
 from .verdict import Status, Verdict
 
@@ -61,9 +60,9 @@ Fact = e.Move | Verdict | e.Evidence  # what differs, or what speaks against sto
 class DifferentRunsError(ValueError):
     """Runs that differ from a baseline by more than noise. `facts`: in what."""
 
-    def __init__(self, *facts: Fact) -> None:
-        super().__init__(*facts)
-        self.facts = facts
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        return self.args
 
 
 @dataclass(frozen=True)
@@ -85,23 +84,15 @@ class PlannedChange:
 
 @dataclass(frozen=True)
 class Reviewed:
-    """One workload, beside its stored baseline.
-
-    Attributes:
-        suite: the folder of the suite that declares it.
-        change: the effect of accepting it on its file; None: it cannot be accepted.
-        environment: what moved in the machine and its software.
-        evidence: what else differs, and why: the verdict on structure before those on times.
-        doubts: what speaks against accepting it. `--force` overrules it where there is a change.
-    """
+    """One workload, beside its stored baseline."""
 
     workload: str
     group: Group
-    suite: str
-    change: PlannedChange | None = None
-    environment: tuple[e.Move, ...] = ()
-    evidence: tuple[Fact, ...] = ()
-    doubts: tuple[Fact | NotAdded, ...] = ()
+    suite: str  # the folder of the suite that declares it
+    change: PlannedChange | None = None  # the effect of accepting it on its file; None: it cannot be accepted
+    environment: tuple[e.Move, ...] = ()  # what moved in the machine and its software
+    evidence: tuple[Fact, ...] = ()  # what else differs, and why: the verdict on structure before those on times
+    doubts: tuple[Fact | NotAdded, ...] = ()  # what speaks against it; `--force` overrules it where there is a change
 
 
 def review_run(
@@ -119,10 +110,7 @@ def review_run(
 
     Args:
         old: None: nothing is stored; an error: the file cannot be used.
-        suite: the folder of the suite that declares the workload.
-        recorded: how the run came about.
         comparisons: times that the suite has: false alarms are controlled over all of them together.
-        limits: gates and sensitivity that the suite asks for; None: the defaults.
         doubts: what speaks against storing the run, whatever is stored.
         is_fresh: whether the run has just ended: then it replaces what is unreadable, undecided or newer.
     """
@@ -132,7 +120,8 @@ def review_run(
         return replace(found, doubts=(*doubts, e.RunDoubt("error", old.one_line)))
     if not isinstance(old, Baseline):
         action = Action.CREATE if old is None else Action.UPDATE
-        summary = tuple(_summary(run))
+        times_us = (e.MeasuredTime(run.label(timer), run.time_us(timer)) for timer in Timer if timer in run.samples)
+        summary = (e.FileNote("launches", after=str(run.counts.launches)), *times_us)
         unreadable = () if old is None or is_fresh else (e.RunDoubt("error", old.one_line),)
         change = PlannedChange(action, run.workload, new, summary)
         return replace(found, change=change, evidence=summary, doubts=(*doubts, *unreadable))
@@ -150,22 +139,16 @@ def review_run(
             doubts.append(e.RunDoubt("older", new.recorded.at, old.recorded.at))
         if group is not Group.KERNELS:  # a time of other kernels need not agree with the stored one
             doubts += [each for each in times if each.status is Status.UNDECIDED]
-    if planned is None and new.entries[0].processes[0] in _processes(old):  # to be judged against itself is nothing
+    if planned is None and new.entries[0].processes[0] in old.processes:  # to be judged against itself is nothing
         group, evidence, doubts = Group.SAME_SPEED, (e.FileNote("accepted already"),), []
-    environment = (*comparison.foreign, *comparison.moved)
     action = Action.KEEP if planned is None else Action.UPDATE
-    change = PlannedChange(action, run.workload, planned, (*environment, *evidence))
-    return Reviewed(run.workload, group, suite, change, environment, evidence, tuple(doubts))
+    change = PlannedChange(action, run.workload, planned, (*comparison.moves, *evidence))
+    return Reviewed(run.workload, group, suite, change, comparison.moves, evidence, tuple(doubts))
 
 
 def _time_verdicts(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> list[Verdict]:
     timers = (timer for timer in Timer if timer in run.samples)
     return [judge_time(timer, run, old, comparisons=comparisons, limits=limits) for timer in timers]
-
-
-def _summary(run: Run) -> Iterator[e.Evidence]:
-    yield e.FileNote("launches", after=str(run.counts.launches))
-    yield from (e.MeasuredTime(run.label(timer), run.time_us(timer)) for timer in Timer if timer in run.samples)
 
 
 def _planned(
@@ -210,22 +193,18 @@ def _file_notes(old: Baseline, planned: Baseline | None) -> Iterator[e.FileNote]
         return
     if old.suite != planned.suite:
         yield e.FileNote("suite", old.suite, planned.suite)
-    known, left = len(_processes(old)), len(_processes(planned))
+    known, left = len(old.processes), len(planned.processes)
     if left < known:  # to measure them takes minutes
         yield e.FileNote("fewer processes", str(known), str(left))
 
 
-def _processes(baseline: Baseline) -> list[Process]:
-    return [process for entry in baseline.entries for process in entry.processes]
-
-
-def _host_doubts(old: Baseline, new: Baseline) -> Iterator[e.DisturbedHost]:
+def _host_doubts(old: Baseline, new: Baseline) -> Iterator[e.OtherHostSpeed]:
     """Yield how slow the host was, where it was much slower: what is recorded on such a host hides regressions."""
     (process,) = new.entries[0].processes
-    known = [_control_us(each) for each in _processes(old) if each.place == process.place]
+    known = [_control_us(each) for each in old.processes if each.place == process.place]
     usual_us, now_us = max(known, default=0.0), _control_us(process)
     if usual_us and now_us > _DISTURBED_HOST_FACTOR * usual_us:
-        yield e.DisturbedHost(usual_us, now_us)
+        yield e.OtherHostSpeed(usual_us, now_us)
 
 
 def _control_us(process: Process) -> float:
@@ -241,18 +220,17 @@ def with_runs(
     comparisons: int,
     limits: Limits | None = None,
 ) -> Baseline:
-    """Return the baseline with the processes of the runs that it does not have, such as those of another GPU.
+    """Return the baseline with those processes of the runs that it lacks. The arguments are those of `review_run`.
 
     Raises `DifferentRunsError` where adding it would make noise of a change, and `ValueError` if the runs differ among
-    themselves. The arguments are those of `review_run`.
+    themselves.
     """
     if isinstance(old, BaselineError):
         raise DifferentRunsError(e.RunDoubt("error", f"the stored file cannot be used: {old.one_line}"))
     alone = [from_run(run, suite=suite, recorded=recorded) for run in runs]
     if old is None:
         return combined(alone)
-    known = _processes(old)
-    added = [(run, new) for run, new in zip(runs, alone, strict=True) if new.entries[0].processes[0] not in known]
+    added = [pair for pair in zip(runs, alone, strict=True) if pair[1].processes[0] not in old.processes]
     if not added:
         return old
     for run, _ in added:
@@ -266,7 +244,7 @@ def with_runs(
 def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> Iterator[Fact]:
     """Yield what of a run is no noise. The times of another launch configuration may differ, the host's work may not."""
     comparison = compare(old.fingerprint, run.fingerprint)
-    yield from (*comparison.foreign, *comparison.moved)
+    yield from comparison.moves
     if why := stored_doubt(old, run):
         yield e.ImpossibleTime("a stored time", why)
     if comparison.foreign:
@@ -278,12 +256,12 @@ def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | Non
     if nearest is Likeness.SAME_CONFIGURATION:
         yield e.RunDoubt("other source")
     for verdict in _time_verdicts(old, run, comparisons, limits):
-        machine = [each for each in verdict.reasons if isinstance(each, e.Machine)]
+        moved = [each for each in verdict.reasons if isinstance(each, e.Machine)]  # the reference kernels
         more_would_help = any(isinstance(each, e.Next) for each in verdict.reasons)
         if verdict.status in (Status.REGRESSED, Status.IMPROVED):
             if verdict.subject == run.label(Timer.HOST) or nearest is Likeness.IDENTICAL:
                 yield verdict
-        elif machine:  # the reference kernels moved
-            yield from machine
+        elif moved:
+            yield from moved
         elif verdict.status is Status.UNDECIDED and not more_would_help:
             yield verdict

@@ -18,14 +18,10 @@ from .cause import find_causes
 from .evidence import CountMoved, KernelMoved, Mismatch, NotCompared, StructureCompared
 from .verdict import STRUCTURE, Status, Verdict
 
-# -- what a workload declares -----------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True)
 class Expectation:
     """What one workload shows where `arch`, `cuda` and `torch` hold. Fields left None expect nothing.
-
-    An expectation is never loosened to hold everywhere: declare another one for another architecture.
 
     Attributes:
         source: where it was seen, for the failure message.
@@ -83,9 +79,6 @@ def _matches(name: str | None, pattern: str | None) -> bool:
     return name is not None and pattern is not None and (name == pattern or fnmatchcase(name, pattern))
 
 
-# -- the baseline -----------------------------------------------------------------------------------------------------
-
-
 def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ()) -> Verdict:
     """Compare kernels (names, order, number of launches, shapes, streams) and every count exactly.
 
@@ -100,24 +93,22 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     """
     comparison = compare(baseline.fingerprint, run.fingerprint)
     if comparison.foreign:
-        return Verdict(
-            Status.INCOMPARABLE, run.workload, STRUCTURE, NotCompared((*comparison.foreign, *comparison.moved))
-        )
+        return Verdict(Status.INCOMPARABLE, run.workload, STRUCTURE, NotCompared(comparison.moves))
     entry, _ = baseline.entry_like(run.kernels)
     kernels = kernel_changes(entry.kernels, run.kernels, of_inductor=False)
     is_other_torch = any(move.name == "torch" for move in comparison.moved)
     losses = count_changes(baseline.counts, run.counts, is_other_torch=is_other_torch)
-    shown = count_changes(baseline.counts, run.counts)
-    placed = placement_changes(entry.kernels, run.kernels)
     counts = [
         CountMoved(each, getattr(baseline.counts, each), getattr(run.counts, each), is_judged=each in losses)
-        for each in shown
+        for each in count_changes(baseline.counts, run.counts)
     ]
+    placed = placement_changes(entry.kernels, run.kernels)
     if not (kernels or placed or losses):
         return Verdict(Status.PASS, run.workload, STRUCTURE, StructureCompared(), tuple(counts))
-    are_times_good = bool(times) and all(each.status in (Status.PASS, Status.IMPROVED) for each in times)
+    statuses = {each.status for each in times}
+    are_times_good = bool(times) and statuses <= {Status.PASS, Status.IMPROVED}
     status = Status.CHANGED
-    if any(losses.values()) or any(each.status is Status.REGRESSED for each in times):
+    if any(losses.values()) or Status.REGRESSED in statuses:
         status = Status.REGRESSED
     elif are_times_good and not (kernels or placed) and False in losses.values():
         status = Status.IMPROVED

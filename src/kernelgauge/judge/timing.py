@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, geometric_mean
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,10 +14,8 @@ from ..run import MEASURED_GPUS, UNKNOWN_FACTOR, Fingerprint, Observation, Timer
 from .evidence import Doubt, NoHostReference, Noise, OtherHostSpeed, RelativeChange, Unclear
 from .verdict import Status
 
-# -- what is assumed of a time before a baseline has shown it ---------------------------------------------------------
-
-# `python benchmarks/unchanged.py --spread` prints the spreads and degrees of freedom; docs/design/times.md has the sources.
-
+# What is assumed of a time before a baseline has shown it: `python benchmarks/unchanged.py --spread` prints the spreads and
+# degrees of freedom; docs/design/times.md has the sources.
 FALSE_ALARMS_PER_RUN = 0.01  # at most one run in a hundred may call unchanged code slower, however large its suite
 _POWER = 0.95  # the sensitivity of a verdict is the slowdown that would fail in this share of runs
 # Clocks of one host agree within this factor: beyond, its times are another machine's (benchmarks/data/host_states).
@@ -33,24 +31,16 @@ _LARGEST_LOGARITHM = 69.0  # of the ratio of two times that can be measured; exp
 
 @dataclass(frozen=True)
 class Prior:
-    """What is expected of one timer on one kind of machine. Spreads are standard deviations of logarithms (0.01 is 1 %).
+    """What is expected of one timer on one kind of machine. Spreads are standard deviations of logarithms (0.01 is 1 %)."""
 
-    Attributes:
-        gate: a smaller change is no finding, as a fraction.
-        sensitivity: the default for the largest slowdown that a PASS may miss, as a fraction.
-        process: spread between processes on one GPU.
-        dof: degrees of freedom that these spreads count as, against those of the baseline.
-        resolution_us: a part of each kernel's spread that does not shrink with its time. Between processes the parts are
-            independent; between GPUs all kernels share one.
-        gpu: spread between GPUs of one model, beyond what the reference GEMM explains.
-    """
-
-    gate: float
-    sensitivity: float
-    process: float
-    dof: float
+    gate: float  # a smaller change is no finding, as a fraction
+    sensitivity: float  # the default for the largest slowdown that a PASS may miss, as a fraction
+    process: float  # spread between processes on one GPU
+    dof: float  # degrees of freedom that these spreads count as, against those of the baseline
+    # A part of each kernel's spread that does not shrink with its time. Between processes the parts are independent;
+    # between GPUs all kernels share one.
     resolution_us: float = 0.0
-    gpu: float = 0.0
+    gpu: float = 0.0  # spread between GPUs of one model, beyond what the reference GEMM explains
 
 
 # GPU times of 96 processes of seven workloads on 37 H200s. The profiler's clock has steps of 0.032 us.
@@ -62,15 +52,10 @@ _LATENCY = replace(_DISPATCH, gate=0.25, process=0.05)
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a suite asks of verdicts on times, as fractions by timer. A timer that is missing has the default.
+    """What a suite asks of verdicts on times, as fractions by timer. A timer that is missing has the default."""
 
-    Attributes:
-        gate: a smaller change is no finding.
-        sensitivity: the largest slowdown that a PASS may miss.
-    """
-
-    gate: dict[Timer, float] = {}
-    sensitivity: dict[Timer, float] = {}
+    gate: dict[Timer, float] = {}  # a smaller change is no finding
+    sensitivity: dict[Timer, float] = {}  # the largest slowdown that a PASS may miss
 
 
 def prior_for(timer: Timer, fingerprint: Fingerprint, limits: Limits | None = None) -> Prior:
@@ -82,34 +67,20 @@ def prior_for(timer: Timer, fingerprint: Fingerprint, limits: Limits | None = No
     else:
         prior = _H200 if fingerprint.device in MEASURED_GPUS else _UNKNOWN_GPU
     asked = limits or Limits()
-    return replace(
-        prior,
-        gate=asked.gate.get(timer, prior.gate),
-        sensitivity=asked.sensitivity.get(timer, prior.sensitivity),
-    )
-
-
-# -- the rule -----------------------------------------------------------------------------------------------------------
+    gate, sensitivity = asked.gate.get(timer, prior.gate), asked.sensitivity.get(timer, prior.sensitivity)
+    return replace(prior, gate=gate, sensitivity=sensitivity)
 
 
 @dataclass(frozen=True)
 class ProcessTime:
-    """A time of one process, and what it is compared by.
-
-    Attributes:
-        place: the GPU, or on a CPU the host, that it was measured on. None: not known.
-        host: the host; GPUs of one host are alike.
-        is_host_clock: whether it is comparable on a known host only.
-        is_by_host: whether the host alone fills it, so that it is compared by its ratio to the host reference.
-        references_us: times of the reference kernels beside it, by name.
-    """
+    """A time of one process, and what it is compared by."""
 
     observation: Observation
-    place: str | None = None
-    host: str | None = None
-    is_host_clock: bool = False
-    is_by_host: bool = False
-    references_us: Mapping[str, float] = field(default_factory=dict)
+    place: str | None = None  # the GPU, or on a CPU the host, that it was measured on. None: not known
+    host: str | None = None  # GPUs of one host are alike
+    is_host_clock: bool = False  # comparable on a known host only
+    is_by_host: bool = False  # the host alone fills it: it is compared by its ratio to the host reference
+    references_us: Mapping[str, float] = field(default_factory=dict)  # of the reference kernels beside it, by name
 
     @property
     def logarithm(self) -> float:
@@ -126,26 +97,16 @@ class ProcessTime:
 
 @dataclass(frozen=True)
 class Decision:
-    """The result of one comparison.
-
-    Attributes:
-        change: as measured, with its interval at the level of the suite and the sensitivity.
-        after: the time that was judged.
-        before_us: the time that the change is relative to, in microseconds.
-        moves: how far each reference kernel moved on the same GPU (a logarithm). None: the baseline does not know this GPU.
-        machine: how much of that is no change of the code (a logarithm).
-        scattered: whether most of the noise is that of the replicates of one process: the machine was disturbed.
-        doubt: why it is NOT_JUDGED or UNDECIDED, or how the host differs where it is REGRESSED all the same.
-    """
+    """The result of one comparison."""
 
     status: Status
-    change: RelativeChange
-    after: ProcessTime
-    before_us: float
-    moves: Mapping[str, float] | None = None
-    machine: float = 0.0
-    scattered: bool = False
-    doubt: Doubt | None = None
+    change: RelativeChange  # as measured, with its interval at the level of the suite and the sensitivity
+    after: ProcessTime  # that was judged
+    before_us: float  # what the change is relative to
+    moves: Mapping[str, float] | None = None  # of each reference kernel. None: the baseline does not know this GPU
+    machine: float = 0.0  # how much of that is no change of the code. Both are logarithms
+    scattered: bool = False  # most of the noise is that of replicates of one process: the machine was disturbed
+    doubt: Doubt | None = None  # why it is not judged or undecided; of REGRESSED, how the host differs all the same
 
 
 class Variance(NamedTuple):
@@ -191,8 +152,8 @@ def decide(
     run = max(process.value / len(afters), after.own_variance)
     if same:
         expected = fmean(each.logarithm for each in same)
-        is_known = [after.is_host_clock and math.isfinite(each.own_variance) for each in same]
-        owns = [each.own_variance if known else 0.0 for each, known in zip(same, is_known, strict=True)]
+        own_variances = [each.own_variance for each in same]
+        owns = [own if after.is_host_clock and math.isfinite(own) else 0.0 for own in own_variances]
         stored, own = fmean(max(process.value, each) for each in owns), fmean(owns)
         variances = [Variance(stored / len(same) + run, process.dof)]
     else:
@@ -200,10 +161,7 @@ def decide(
         expected, unknown = _expected_of_unknown_gpu(before, after, prior, kernels)
         variances = [Variance(run, process.dof), unknown]
     moves = _reference_moves(same, after) if same else None
-    machine = 0.0
-    if moves and not after.is_host_clock:  # the larger move of the reference kernels: all of it from twice the gate on
-        largest = max(moves.values(), key=abs)
-        machine = math.copysign(max(0.0, min(abs(largest), 2 * (abs(largest) - prior.gate))), largest)
+    machine = _machine_part(moves, prior.gate) if moves and not after.is_host_clock else 0.0
     delta = after.logarithm - expected
     before_us = after.observation.mean_us / math.exp(delta)
     if after.is_by_host:  # compared at equal host speed, and shown as measured
@@ -215,19 +173,21 @@ def decide(
     change = _relative_change(delta, delta - slower - margin, delta - faster + margin, comparisons, missed)
     own = after.own_variance + own / max(1, len(same))
     scattered = 2 * own > math.fsum(each.value for each in variances)
-    status, doubt = Status.PASS, None
+    status = Status.PASS
+    doubt: Doubt | None = None
     if delta - slower > needed:
         status = Status.REGRESSED
     elif delta - faster < -needed:
         status = Status.IMPROVED
     elif missed is None or missed > prior.sensitivity:
         status = Status.UNDECIDED
-        of: Literal["gpu", "replicates", "processes"] = "replicates" if scattered else "processes"
-        of = "gpu" if abs(machine) > needed else of
-        doubt = Noise(of, prior.sensitivity) if math.isfinite(margin) else Unclear("one replicate")
-        # By other jobs, of which the GPU's times know nothing.
-        if scattered and after.is_host_clock and math.isfinite(margin):
+        if not math.isfinite(margin):
+            doubt = Unclear("one replicate")
+        elif scattered and after.is_host_clock:  # by other jobs, of which the GPU's times know nothing
             status, doubt = Status.NOT_JUDGED, Unclear("scattered replicates")
+        else:
+            is_gpu = abs(machine) > needed
+            doubt = Noise("gpu" if is_gpu else "replicates" if scattered else "processes", prior.sensitivity)
     return Decision(status, change, after, before_us, moves, machine, scattered, doubt)
 
 
@@ -248,12 +208,13 @@ def decide_ratio(
     delta, limit = this.logarithm - other.logarithm, math.log1p(-by)
     margin = _margin(variances, 1 - FALSE_ALARMS_PER_RUN / comparisons)
     change = _relative_change(delta, delta - margin, delta + margin, comparisons)
-    status: Status = Status.UNDECIDED
-    doubt: Doubt | None = Unclear("both possible") if math.isfinite(margin) else Unclear("one replicate")
+    status, doubt = Status.UNDECIDED, None
     if delta + margin <= limit:
-        status, doubt = Status.PASS, None
+        status = Status.PASS
     elif delta - margin > limit:
-        status, doubt = Status.REGRESSED, None
+        status = Status.REGRESSED
+    else:
+        doubt = Unclear("both possible" if math.isfinite(margin) else "one replicate")
     return Decision(status, change, this, other.observation.mean_us, doubt=doubt)
 
 
@@ -301,18 +262,14 @@ def _mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
     return replace(processes[0], observation=whole, references_us=references)
 
 
-# -- a host's clock: comparable where the host is as fast as it was ------------------------------------------------------
-
-
 def on_same_host(processes: Sequence[ProcessTime], after: ProcessTime) -> list[ProcessTime]:
     """Return the processes whose host reference was that of `after`. Where neither has one, nothing tells them apart."""
     now = after.observation.control_us
-    then = [each.observation.control_us for each in processes]
-    return [
-        each
-        for each, us in zip(processes, then, strict=True)
-        if us is now or (us and now and abs(math.log(now / us)) <= math.log(_SAME_HOST_FACTOR))
-    ]
+
+    def is_same(us: float | None) -> bool:
+        return us is now or bool(us and now and abs(math.log(now / us)) <= math.log(_SAME_HOST_FACTOR))
+
+    return [each for each in processes if is_same(each.observation.control_us)]
 
 
 def at_shared_speed(before: Sequence[ProcessTime], afters: Sequence[ProcessTime]) -> ProcessTime:
@@ -334,14 +291,12 @@ def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> Doubt:
 def _is_far_slower(before: Sequence[ProcessTime], after: ProcessTime) -> bool:
     """Return whether a time is more than `_FAR_SLOWER` times that of each process, beyond what the host itself became slower."""
     now = after.observation
-    hosts = [each.observation.control_us for each in before]
-    if now.control_us is None or None in hosts:
-        return False
-    pairs = [(each.observation.mean_us, host_us) for each, host_us in zip(before, hosts, strict=True) if host_us]
-    return all(now.mean_us > _FAR_SLOWER * time_us * max(1.0, now.control_us / host_us) for time_us, host_us in pairs)
-
-
-# -- what unchanged code would take ---------------------------------------------------------------------------------------
+    for then in (each.observation for each in before):
+        if now.control_us is None or then.control_us is None:
+            return False
+        if now.mean_us <= _FAR_SLOWER * then.mean_us * max(1.0, now.control_us / then.control_us):
+            return False
+    return True
 
 
 def variance_between_processes(
@@ -366,6 +321,12 @@ def _by_place(processes: Sequence[ProcessTime]) -> list[list[ProcessTime]]:
     for each in processes:
         groups.setdefault(each.place, []).append(each)
     return list(groups.values())
+
+
+def _machine_part(moves: Mapping[str, float], gate: float) -> float:
+    """Return the larger move of the reference kernels: none of it up to the gate, and all of it from twice the gate on."""
+    largest = max(moves.values(), key=abs)
+    return math.copysign(max(0.0, min(abs(largest), 2 * (abs(largest) - gate))), largest)
 
 
 def _reference_moves(before: Sequence[ProcessTime], after: ProcessTime) -> dict[str, float]:
