@@ -49,8 +49,6 @@ if torch.cuda.is_available():
 
 @torch.library.custom_op("planted::squash", mutates_args=())
 def squash(x: torch.Tensor) -> torch.Tensor:
-    if not x.is_cuda:
-        return torch.tanh(x)
     y = torch.empty_like(x)
     squash_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, x.numel(), SIZE=1024)
     return y
@@ -181,31 +179,23 @@ from model import FAULTY, Block
 
 ON_GPU = torch.cuda.is_available()
 DIM, HEADS, HIDDEN, BATCH, TOKENS = (1024, 16, 2816, 8, 512) if ON_GPU else (32, 2, 64, 2, 8)
-VARIANTS = {
-    "eager": None,
-    "fp32": None,
-    "compiled": {},
-    "graphs": {"mode": "reduce-overhead"},
-    "autotuned": {"mode": "max-autotune"},
-}
+
+
+def workload(fault, variant, pass_):
+    return Workload(
+        fault,
+        variant,
+        build=lambda: Block(DIM, HEADS, HIDDEN, fault),
+        inputs=lambda: (torch.randn(BATCH, TOKENS, DIM),),
+        dtype="bf16" if ON_GPU else "fp32",
+        compile=None if variant == "eager" else {"dynamic": True} if fault == "dynamic" and FAULTY else {},
+        pass_=pass_,
+    )
 
 
 def pytest_kernelgauge_workloads():
-    def workload(fault, variant, pass_):
-        return Workload(
-            module=fault,
-            variant=variant,
-            build=lambda: Block(DIM, HEADS, HIDDEN, fault),
-            inputs=lambda: (torch.randn(BATCH, TOKENS, DIM),),
-            dtype="bf16" if ON_GPU and variant != "fp32" else "fp32",
-            compile={"dynamic": True} if fault == "dynamic" and FAULTY else VARIANTS[variant],
-            pass_=pass_,
-        )
-
     return [workload(*each.split("-")) for each in os.environ["CAUSES"].split()]
 """
-
-TESTS = "from kernelgauge.standard import *\n"
 
 
 class Failure(NamedTuple):
@@ -216,14 +206,14 @@ class Failure(NamedTuple):
 
 
 def run_suite(folder: Path, workloads: Sequence[str], *arguments: str) -> tuple[str, Results]:
-    """Record ``FAULT-VARIANT-PASS`` without the faults, then run them with theirs; return what the second run said, and its results.
+    """Record each ``FAULT-VARIANT-PASS`` without its fault, then run it with the fault.
 
-    Without its fault each is the same code: one of a variant and pass is recorded, for all. Latency, which compiles again, is of
-    that recording alone, and numerics of neither.
+    Return the output and the results of the second run, which has these arguments.
 
-    `arguments`: of the second run.
+    Without faults all are the same code: one of each variant and pass is recorded, for all of them.
     """
-    files = {"model.py": MODEL, "conftest.py": CONFTEST, "test_all.py": TESTS, "pytest.ini": "[pytest]\n"}
+    tests = "from kernelgauge.standard import *\n"
+    files = {"model.py": MODEL, "conftest.py": CONFTEST, "test_all.py": tests, "pytest.ini": "[pytest]\n"}
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -234,26 +224,18 @@ def run_suite(folder: Path, workloads: Sequence[str], *arguments: str) -> tuple[
         ran = subprocess.run([*command, *more], cwd=folder, env=own, capture_output=True, text=True, check=False)
         return ran.stdout + ran.stderr
 
-    kinds = {each.partition("-")[2]: each.partition("-")[0] for each in workloads}
-    chosen = (f"{fault}-{kind}" for kind, fault in kinds.items())
-    recorded = run(chosen, "-k", "not float64", "--perf-update=force")
+    first = {kind: fault for fault, _, kind in (each.partition("-") for each in workloads)}
+    recorded = run((f"{fault}-{kind}" for kind, fault in first.items()), "-k", "not float64", "--perf-update=force")
     assert "failed" not in recorded.splitlines()[-1], recorded
-    for each in workloads:
-        fault, _, kind = each.partition("-")
-        for file in (folder / "baselines").glob(f"*/{kinds[kind]}-{_start(kind)}*.json"):
-            text = file.read_text(encoding="utf-8")
-            file.with_name(file.name.replace(kinds[kind], fault, 1)).write_text(
-                text.replace(f"{kinds[kind]}-", f"{fault}-"), encoding="utf-8"
-            )
-    said = run(workloads, "-k", "not latency and not float64", *arguments, FAULTY="1")
+    for fault, _, kind in (each.partition("-") for each in workloads):
+        # A dtype follows, so that "eager" is not "eager-train".
+        pattern = f"*/{first[kind]}-{kind.removesuffix('-forward')}-[bf]*.json"
+        for file in (folder / "baselines").glob(pattern):
+            text = file.read_text(encoding="utf-8").replace(f"{first[kind]}-", f"{fault}-")
+            file.with_name(file.name.replace(first[kind], fault, 1)).write_text(text, encoding="utf-8")
+    printed = run(workloads, "-k", "not latency and not float64", *arguments, FAULTY="1")
     file = folder / "reports" / "latest" / "results.json"
-    return said, decode_results(file.read_bytes(), where=str(file))
-
-
-def _start(kind: str) -> str:
-    """Return a pattern for the start of an id after its module: a dtype, so that ``eager`` is not ``eager-train``."""
-    variant, pass_ = kind.split("-")
-    return f"{variant}-train-" if pass_ == "train" else f"{variant}-[bf]"
+    return printed, decode_results(file.read_bytes(), where=str(file))
 
 
 def failure(results: Results, workload: str) -> Failure:
