@@ -271,17 +271,15 @@ def test_visible_gpus_are_slices_where_one_is_cut_and_not_lost(nvml: FakeNvml) -
     assert digest_of("MIG-b") == digest("MIG-b")
 
 
-def test_digest_is_the_same_for_all_names_of_a_gpu(nvml: FakeNvml) -> None:
+NAMES = {"1": 1, GPUS[1]: 1, "GPU-0f61": 1, "3": None, "GPU-0f": None, "GPU-nobody": None}  # two begin with GPU-0f
+
+
+@pytest.mark.parametrize(("name", "gpu"), NAMES.items())
+def test_digest_of_a_name_is_that_of_its_gpu(nvml: FakeNvml, name: str, gpu: int | None) -> None:
     nvml.gpus = GPUS
     bare = GPUS[1].removeprefix("GPU-")
-    assert {digest_of("1"), digest_of(GPUS[1]), digest_of("GPU-0f61"), digest(bare)} == {digest(GPUS[1])}
     assert digest(f"MIG-{bare}") == digest(bare) != digest(GPUS[0])
-
-
-@pytest.mark.parametrize("name", ["3", "GPU-0f", "GPU-nobody"], ids=["no such number", "two begin so", "none"])
-def test_digest_of_ambiguous_name_is_unknown(nvml: FakeNvml, name: str) -> None:
-    nvml.gpus = GPUS
-    assert digest_of(name) is None
+    assert digest_of(name) == (None if gpu is None else digest(bare))
 
 
 # -- what readings say of a measurement -------------------------------------------------------------------------------
@@ -358,10 +356,10 @@ def test_disturbances_name_what_spoils(before: Any, during: Any, after: Any, exp
     assert disturbances(window, usual_clock_mhz=1980, tolerated_drift=0.03) == expected
 
 
-def test_disturbances_allow_a_clock_of_unknown_gpu_more() -> None:
+@pytest.mark.parametrize(("drift", "expected"), [(0.03, (SLOW.replace("1500", "1780"),)), (0.12, ())])
+def test_disturbances_allow_a_clock_of_unknown_gpu_more(drift: float, expected: tuple[str, ...]) -> None:
     window = [well(), well(sm_clock_mhz=1780), well()]
-    found = [disturbances(window, usual_clock_mhz=1980, tolerated_drift=drift) for drift in (0.03, 0.12)]
-    assert found == [(SLOW.replace("1500", "1780"),), ()]
+    assert disturbances(window, usual_clock_mhz=1980, tolerated_drift=drift) == expected
 
 
 def test_conditions_hold_extremes_of_one_measurement() -> None:

@@ -355,43 +355,45 @@ def test_kernel_leads_to_what_asked_for_it(
     assert found == expected
 
 
+def event(kind: str, extra: dict[str, Any], *children: Any, id_: int = 0, name: str = "", thread: int = 1) -> Any:
+    """Return an event of the profiler's tree."""
+    typed = (SimpleNamespace(name=kind), SimpleNamespace(**extra))
+    return SimpleNamespace(typed=typed, correlation_id=id_, name=name, start_tid=thread, children=children)
+
+
+def called(line: int, *children: Any, name: str = "") -> Any:
+    """Return the call of a function in C from a line of this file."""
+    return event("PyCCall", {"caller": SimpleNamespace(file_name=__file__, line_number=line)}, *children, name=name)
+
+
+def places_of(*tree: Any, forward_threads: dict[int, int] | None = None) -> _Places:
+    threads = [
+        SimpleNamespace(correlation_id=lambda i=i: i, fwd_thread_id=lambda t=t: t)
+        for i, t in (forward_threads or {}).items()
+    ]
+    return _Places(SimpleNamespace(experimental_event_tree=lambda: tree, events=lambda: threads), Modules(None))
+
+
 def test_number_of_a_node_belongs_to_its_thread() -> None:
     """Checkpointing runs forward ops in the thread of the backward pass, which counts from zero."""
 
-    def event(kind: str, id_: int, extra: dict[str, Any], *children: Any, name: str = "", thread: int = 1) -> Any:
-        typed = (SimpleNamespace(name=kind), SimpleNamespace(**extra))
-        return SimpleNamespace(typed=typed, correlation_id=id_, name=name, start_tid=thread, children=children)
-
     def op(id_: int, *children: Any, thread: int, name: str = "aten::mul", sequence: int = 5) -> Any:
         extra = {"sequence_number": sequence, "scope": SimpleNamespace(name="FUNCTION")}
-        return event("TorchOp", id_, extra, *children, name=name, thread=thread)
+        return event("TorchOp", extra, *children, id_=id_, name=name, thread=thread)
 
-    def called(line: int, *children: Any) -> Any:
-        caller = SimpleNamespace(file_name=__file__, line_number=line)
-        return event("PyCCall", 0, {"caller": caller}, *children)
-
-    def node(id_: int, of: int) -> Any:
+    def node(id_: int) -> Any:
         return op(id_, op(id_ + 1, thread=2, sequence=-1), thread=2, name="autograd::engine::evaluate_function: M")
 
-    tree = [called(1, op(10, thread=1)), called(3, op(20, thread=2)), node(30, 1), node(40, 2)]
-    threads = [
-        SimpleNamespace(correlation_id=lambda i=i: i, fwd_thread_id=lambda t=t: t) for i, t in ((30, 1), (40, 2))
-    ]
-    session = SimpleNamespace(experimental_event_tree=lambda: tree, events=lambda: threads)
-    places = _Places(session, Modules(None))
+    tree = called(1, op(10, thread=1)), called(3, op(20, thread=2)), node(30), node(40)
+    places = places_of(*tree, forward_threads={30: 1, 40: 2})
     assert [origin.lines[0].line for id_ in (31, 41) if (origin := places.origin(places.ops[id_]))] == [1, 3]
 
 
-def test_calls_that_wait_have_lines_if_there_are_as_many() -> None:
-    caller = SimpleNamespace(file_name=__file__, line_number=1)
-    typed = (SimpleNamespace(name="PyCCall"), SimpleNamespace(caller=caller))
-    wait = SimpleNamespace(typed=typed, name="<built-in function _cuda_synchronize>", children=())
-    session = SimpleNamespace(experimental_event_tree=lambda: [wait], events=tuple)
-    places = _Places(session, Modules(None))
-    for number, is_known in ((1, True), (2, False)):  # which of the two it is, nobody knows
-        calls = [("cudaDeviceSynchronize", None)] * number
-        origins = places.of_calls(calls, calls, places.waits)
-        assert [origin is not None for origin in origins] == [is_known] * number
+@pytest.mark.parametrize(("number", "is_known"), [(1, True), (2, False)])  # which of the two it is, nobody knows
+def test_calls_that_wait_have_lines_if_there_are_as_many(number: int, is_known: bool) -> None:
+    places = places_of(called(1, name="<built-in function _cuda_synchronize>"))
+    calls = [("cudaDeviceSynchronize", None)] * number
+    assert [origin is not None for origin in places.of_calls(calls, calls, places.waits)] == [is_known] * number
 
 
 def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: Device) -> None:
@@ -603,9 +605,5 @@ def test_handle_of_a_generated_call(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(_generated, str(path), [(1, {"triton_poi_fused_gelu_0:1": stacks})])
     handle = "# [Provenance debug handles] triton_poi_fused_gelu_0:1"
     path.write_text(f"{handle}\n{between}triton_poi_fused_gelu_0.run(buf0)\n{between}other.run(buf1)\n")
-    lines = path.read_text().splitlines()
-    found = [
-        stacks_at(str(path), 1 + lines.index(f"{call})"))
-        for call in ("triton_poi_fused_gelu_0.run(buf0", "other.run(buf1")
-    ]
-    assert found == [stacks, None]
+    calls = [number for number, line in enumerate(path.read_text().splitlines(), 1) if ".run(" in line]
+    assert [stacks_at(str(path), number) for number in calls] == [stacks, None]

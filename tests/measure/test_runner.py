@@ -27,8 +27,8 @@ from kernelgauge.measure.runner import measure_groups
 from kernelgauge.measure.subject import Replicate, Subject
 from kernelgauge.run import CompileEvent, Sample, Timer
 from kernelgauge.trace import KernelIdentity, parse
+from kernelgauge.trace.kernel import Execution, executions
 from kernelgauge.trace.model import busy_us, number_streams
-from kernelgauge.trace.summary import Execution, executions
 from tests.builders import FUSED, recorded_events, trace_of
 from tests.measure.conftest import QUICK, FakeGpu, cuda_device, measured, raising, results_of, tiny
 

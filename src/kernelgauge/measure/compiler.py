@@ -224,15 +224,12 @@ def _keep_replaced(original: Any, match: Any, graph: Any, *args: Any, **kwargs: 
 
 
 def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Keep the stacks of each kernel of a graph that was compiled, or found in Inductor's cache.
-
-    The cache finds a graph by what it computes. Its stacks may be those of an older file, of another folder, or of another
-    function with the same ops. Unless this process has traced all of them, each is looked up by its functions and its code,
-    and must be found exactly once.
-    """
+    """Keep the stacks of each kernel of a graph that was compiled, or found in Inductor's cache."""
     traced = _traced.get(_compile_id(), set())
     made_of = json.loads(getattr(self, "inductor_provenance_stack_traces_str", None) or "{}")
     kernels = {handle: [stack for text in texts for stack in _stacks(text)] for handle, texts in made_of.items()}
+    # The cache finds a graph by what it computes: its stacks may be those of an older file, of another folder, or of another
+    # function with the same ops.
     if not traced.issuperset(chain.from_iterable(kernels.values())):
         for stacks in kernels.values():
             stacks[:] = [now for stack in stacks if (now := _as_traced(stack, traced)) is not None]
@@ -244,7 +241,7 @@ def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _as_traced(stack: Stack, traced: Iterable[Stack]) -> Stack | None:
-    """Return the stack of the same functions and code that was traced; None if there are several."""
+    """Return the one stack of the same functions and code that was traced; None if there is none, or several."""
     alike = [each for each in traced if [frame[2:] for frame in each] == [frame[2:] for frame in stack]]
     return alike[0] if len(alike) == 1 else None
 
@@ -289,8 +286,7 @@ def _is_in_torch(file: str) -> bool:
 def torch_set_up(*, deterministic: bool = False) -> Iterator[None]:
     """Set torch up for measuring, and restore its settings and random numbers. Compiled code is lost (`reset_compiler`).
 
-    `deterministic`: let Inductor choose launch configurations without timing them. Raises `KernelgaugeError` if this torch
-    has no switch for that (it is older than 2.10).
+    `deterministic`: let Inductor choose launch configurations without timing them. Raises `KernelgaugeError` before torch 2.10.
     """
     import torch._inductor.config as inductor
 

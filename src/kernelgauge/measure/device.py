@@ -310,11 +310,9 @@ class CudaDevice(Device):
 
 
 def _kept_lines_release() -> Callable[[], object]:
-    """Return the call of CUDA's driver after which no line of the L2 has priority over others. It takes 5 us of the host.
-
-    Kernels of Inductor ask the L2 to keep lines (`evict_last`). Such lines survive three times the cache of other data, and
-    made the next workload on the same addresses faster by 3 to 12 % (docs/design/measuring.md).
-    """
+    """Return the call of CUDA's driver after which no line of the L2 has priority over others. It takes 5 us of the host."""
+    # Kernels of Inductor ask the L2 to keep lines (`evict_last`). Such lines survive three times the cache of other data, and
+    # made the next workload on the same addresses faster by 3 to 12 % (docs/design/measuring.md).
     try:
         return ctypes.CDLL("libcuda.so.1").cuCtxResetPersistingL2Cache
     except (OSError, AttributeError):  # ROCm, or a driver before CUDA 11
@@ -322,11 +320,9 @@ def _kept_lines_release() -> Callable[[], object]:
 
 
 def _let_cupti_detach() -> None:
-    """Make the CUDA calls without which a process whose last ones were profiled hangs for ever when it ends.
-
-    A session leaves detaching CUPTI to a thread that waits for the end of the next call of CUDA's runtime. If none comes, a
-    destructor waits for that thread (libkineto, `CuptiActivityApi::teardownContext`).
-    """
+    """Make the CUDA calls without which a process whose last ones were profiled hangs for ever when it ends."""
+    # A session leaves detaching CUPTI to a thread that waits for the end of the next call of CUDA's runtime. If none comes, a
+    # destructor waits for that thread (libkineto, `CuptiActivityApi::teardownContext`).
     for _ in range(_DETACHING_CALLS):
         with suppress(RuntimeError):  # of a GPU that no longer answers: the call has ended all the same
             torch.cuda.synchronize()
@@ -334,11 +330,9 @@ def _let_cupti_detach() -> None:
 
 
 def _launches(device: torch.device) -> Callable[[], None]:
-    """Return the host reference on CUDA: a few launches of a kernel that does nothing much.
-
-    They follow the dispatch of real workloads, which spreads by 0.9 to 1.5 % at equal reference between processes on one H200;
-    with ten `tensor.view` for a reference 9 to 10 % were left.
-    """
+    """Return the host reference on CUDA: a few launches of a kernel that does nothing much."""
+    # They follow the dispatch of real workloads, which spreads by 0.9 to 1.5 % at equal reference between processes on one
+    # H200; with ten `tensor.view` for a reference 9 to 10 % were left.
     tensor = torch.zeros(64, device=device)
 
     def dispatch() -> None:

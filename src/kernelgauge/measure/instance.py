@@ -57,8 +57,7 @@ def grad_mode(workload: Workload) -> AbstractContextManager[None]:
 def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int = _SEED) -> Instance:
     """Build a workload on fresh allocations, as in a process that did nothing else before (`Device.forget_peak`).
 
-    Raises `WorkloadUnavailable` if it cannot run here, `WorkloadError` if building fails, or changes a setting of the whole
-    process: the other workloads would run otherwise.
+    Raises `WorkloadUnavailable` if it cannot run here, `WorkloadError` if building fails or changes torch for all workloads.
     """
     device.check(workload)
     target, dtype = device.torch_device, None if workload.dtype is None else TORCH_DTYPES[workload.dtype]

@@ -59,7 +59,8 @@ def visible_gpus() -> tuple[str, ...]:
     if named is None:
         return tuple(_uuids())
     # What stands behind an invalid name is not visible.
-    return tuple(takewhile(lambda name: name and not name.startswith("-"), map(str.strip, named.split(","))))
+    names = takewhile(lambda name: name and not name.startswith("-"), map(str.strip, named.split(",")))
+    return tuple(dict.fromkeys(names))
 
 
 def digest(uuid: str) -> str:
@@ -86,9 +87,8 @@ def _uuids() -> Iterator[str]:
             continue  # it has fallen off the bus
         places = range(_ask(pynvml, "nvmlDeviceGetMaxMigDeviceCount", gpu) or 0)
         slices = [_ask(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", gpu, place) for place in places]
-        for handle in [each for each in slices if each is not None] or [gpu]:  # a place may be free
-            if uuid := _ask(pynvml, "nvmlDeviceGetUUID", handle):
-                yield uuid
+        handles = [each for each in slices if each is not None] or [gpu]  # a place may be free
+        yield from filter(None, (_ask(pynvml, "nvmlDeviceGetUUID", each) for each in handles))
 
 
 class EventReason(NamedTuple):

@@ -31,7 +31,7 @@ from torch.profiler import profile, record_function
 from ..errors import shown_path
 from ..run import CompileEvent, Origin, SourceLine, common_path
 from ..trace import REGION, Window, dispatcher_ops, parse
-from ..trace.summary import Execution, executions
+from ..trace.kernel import Execution, executions
 from .compiler import Frame, Owner, Stack, owner_of, source_line, stacks_at
 from .device import Device
 from .instance import Instance

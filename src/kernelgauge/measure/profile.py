@@ -14,8 +14,7 @@ from torch.profiler import profile, record_function, schedule
 
 from ..errors import MeasurementError
 from ..trace import REGION, KernelIdentity, Trace, Window, parse
-from ..trace.kernel import configuration_text
-from ..trace.summary import Execution, executions
+from ..trace.kernel import Execution, configuration_text, executions
 from .device import Device
 from .instance import Instance
 from .nvml import Reading

@@ -1,8 +1,4 @@
-"""Measures workloads together: from what is asked to what was observed.
-
-Passes go round all workloads: a drift of the machine then meets each of them alike, and shows between passes instead of
-between workloads.
-"""
+"""Measures workloads together, in passes: a drift of the machine shows between passes, and not between workloads."""
 
 from __future__ import annotations
 
@@ -60,8 +56,7 @@ def measure_groups(
 class MeasuredGroup:
     """Workloads whose compiled code is there together, so that they can be measured further.
 
-    Passes go round the workloads and the reference kernels, the controls, until each workload is pinned down. A confirmation goes
-    on with the compiled code: code that was compiled again differed by 0.3 %.
+    A confirmation goes on with the compiled code: code that was compiled again differed by 0.3 %.
 
     `results`: by workload id, each with its run or with why there is none: a `WorkloadUnavailable` if it cannot run here,
     a `WorkloadError` if it fails, a `MeasurementError` if its records cannot be trusted.
@@ -148,7 +143,7 @@ class MeasuredGroup:
         return deferred
 
     def _go_round(self, subjects: Sequence[Subject]) -> None:
-        """Measure these and the controls, each in its turn, until each of these is pinned down or out of budget."""
+        """Measure these and the controls, the reference kernels, in turn until each is pinned down or out of budget."""
         first, told_at = self._passes, -math.inf
         while active := [subject for subject in subjects if not subject.is_done]:
             broken = next((control.error for control in self._controls if control.error is not None), None)
@@ -190,8 +185,8 @@ class MeasuredGroup:
 
 
 def _compiled_root(module: Any) -> object:
-    """Return what Dynamo keeps the compiled code under. Two workloads of one root would see each other's: another shape of the
-    same code compiles for dynamic shapes, with other kernels."""
+    """Return what Dynamo keeps the compiled code under. Two workloads of one root would see each other's."""
+    # Another shape of the same code compiles for dynamic shapes, with other kernels.
     if isinstance(module, nn.Module):
         # A module of torch itself is compiled through a wrapper that all of them share (torch/_dynamo/eval_frame.py).
         if type(module).__module__.startswith("torch.nn."):
