@@ -14,7 +14,7 @@ from kernelgauge.judge.baseline import Baseline, encode_baseline
 from kernelgauge.judge.review import Group, PlannedChange, Reviewed
 from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.verdict import Status, Verdict
-from kernelgauge.report.baselines import doubt_text
+from kernelgauge.report.stored import doubt_text
 from kernelgauge.report.findings import in_full
 from kernelgauge.results import Results, TestResult, WorkloadResult
 from kernelgauge.run import Timer

@@ -200,9 +200,9 @@ def test_show_by_module_is_cut(command: Command, tmp_path: Path) -> None:
     kernels = [(f"aten::op{at}", f"kernel_{at}", 5.0) for at in range(30)]
     path = written(tmp_path / "module.json", *launches(*kernels, module="Net_0"))
     out = command("show", path, "--by", "module")[1]
-    assert "aten::op7, and 22 more" in out
+    assert "aten::op7, and 22 more" in " ".join(out.split())
     assert "\n      and 22 more\n" in out
-    assert len(out.splitlines()) < 30
+    assert len(out.splitlines()) < 32
 
 
 def test_diff_of_cpu_traces_has_no_lines_of_spaces(command: Command, tmp_path: Path) -> None:

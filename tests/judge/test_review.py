@@ -25,7 +25,7 @@ from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.verdict import Status
-from kernelgauge.report.baselines import doubt_text, review_lines
+from kernelgauge.report.stored import doubt_text, review_lines
 from kernelgauge.run import Run, Timer
 from kernelgauge.trace import KernelRecord
 from tests.builders import (

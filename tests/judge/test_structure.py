@@ -12,7 +12,7 @@ from kernelgauge.judge.evidence import BaselineFile, Detail, Failed
 from kernelgauge.judge.structure import Expectation, judge_structure, mismatches
 from kernelgauge.judge.verdict import Status, Verdict, worst
 from kernelgauge.report import words
-from kernelgauge.report.baselines import doubt_text
+from kernelgauge.report.stored import doubt_text
 from kernelgauge.report.findings import in_full
 from kernelgauge.run import CompileEvent, Origin, SourceLine
 from kernelgauge.trace import KernelRecord

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kernelgauge.judge.baseline import Baseline
-from kernelgauge.report.baselines import calibration_table
+from kernelgauge.report.stored import calibration_table
 from kernelgauge.report.text import render
 from tests.builders import calibrated, drawn, fingerprint, run
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.report.html import html
-from kernelgauge.report.trend import trend_html
+from kernelgauge.report.stored import history_html
 from kernelgauge.results import encode_results
 from kernelgauge.results.history import read_nights
 from tests.history.conftest import year
@@ -131,7 +131,7 @@ def trend(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, one in enumerate(year(nights=10)):
         (folder / f"{number}.json").write_bytes(encode_results(one))
     path = folder / "trend.html"
-    path.write_text(trend_html(*read_nights(str(folder))))
+    path.write_text(history_html(*read_nights(str(folder))))
     return path
 
 

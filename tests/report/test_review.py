@@ -9,7 +9,7 @@ import pytest
 from kernelgauge.judge.baseline import Baseline, Recorded, from_run
 from kernelgauge.judge.evidence import Detail, FileNote, RunDoubt
 from kernelgauge.judge.review import Group, Reviewed, review_run
-from kernelgauge.report.baselines import review_page
+from kernelgauge.report.stored import review_page
 from kernelgauge.report.text import fenced, render
 from tests.builders import H200, counts, fingerprint, mlp_kernels, run
 

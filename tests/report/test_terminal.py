@@ -22,8 +22,8 @@ from kernelgauge.judge.evidence import (
 from kernelgauge.judge.review import Action, PlannedChange
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.verdict import Status, Verdict
-from kernelgauge.report.baselines import plan_table
 from kernelgauge.report.html import html
+from kernelgauge.report.stored import plan_table
 from kernelgauge.report.summary import summary, summary_markdown
 from kernelgauge.report.text import render
 from kernelgauge.results import Results, WorkloadResult

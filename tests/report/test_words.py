@@ -11,9 +11,9 @@ from msgspec import inspect
 
 from kernelgauge.judge import evidence as e
 from kernelgauge.judge.verdict import STRUCTURE, Status, Verdict
-from kernelgauge.report.baselines import doubt_text, review_lines
 from kernelgauge.report.findings import brief, in_full, in_one_line, with_words
 from kernelgauge.report.html import html
+from kernelgauge.report.stored import doubt_text, review_lines
 from kernelgauge.report.summary import summary, summary_markdown
 from kernelgauge.results import decode_results, encode_results
 from tests.builders import HOSTILE, results, workload

@@ -108,7 +108,7 @@ def _recorded_baselines(several: Sequence[Results]) -> PurePosixPath:
 def _review(options: argparse.Namespace) -> Exit:
     from ..baselines.acceptance import review
     from ..judge.review import Group
-    from ..report.baselines import lines_table, review_page
+    from ..report.stored import lines_table, review_page
     from ..report.text import fenced, render
 
     several, store, lines = _load(options)
@@ -124,7 +124,7 @@ def _review(options: argparse.Namespace) -> Exit:
 
 def _accept(options: argparse.Namespace) -> Exit:
     from ..baselines.acceptance import Mode, review, select
-    from ..report.baselines import lines_table, plan_table
+    from ..report.stored import lines_table, plan_table
     from ..report.text import render
 
     _require_force_under_ci(options, "accept")
@@ -180,7 +180,7 @@ def _calibrate(options: argparse.Namespace) -> Exit:
     from ..baselines import BaselineStore
     from ..baselines.acceptance import Mode, plan_update
     from ..processes import draw
-    from ..report.baselines import calibration_table
+    from ..report.stored import calibration_table
     from ..report.text import render
 
     _require_force_under_ci(options, "calibrate")
@@ -206,7 +206,7 @@ def _require_force_under_ci(options: argparse.Namespace, command: str) -> None:
 
 def _store(plans: Plans, refused: Sequence[Reviewed], store: BaselineStore, *, dry_run: bool) -> Exit:
     from ..baselines.acceptance import written_text
-    from ..report.baselines import doubt_text
+    from ..report.stored import doubt_text
 
     for each in refused:
         say(printable(f"refused: {each.workload}: {'; '.join(map(doubt_text, each.doubts))}"))

@@ -60,16 +60,16 @@ def _report(options: argparse.Namespace) -> Exit:
 
 
 def _history(options: argparse.Namespace) -> Exit:
-    from ..report.trend import trend_html, trend_text
+    from ..report.stored import history_html, history_text
     from ..results.files import write_atomically
     from ..results.history import read_nights
 
     nights, not_shown = read_nights(options.history, timer=_TIMERS[options.timer], patterns=options.workloads)
     if options.html:
-        write_atomically(Path(options.html), trend_html(nights, not_shown).encode())
+        write_atomically(Path(options.html), history_html(nights, not_shown).encode())
         note(f"written: {options.html}")
     if not nights:
         say("no workload to show")
-    if text := trend_text(nights, not_shown, with_details=bool(options.workloads), **terminal()):
+    if text := history_text(nights, not_shown, with_details=bool(options.workloads), **terminal()):
         say(text)
     return Exit.YES if nights else Exit.NO

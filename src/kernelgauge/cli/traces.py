@@ -86,7 +86,8 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(options: argparse.Namespace) -> Exit:
-    from ..report.traces import json_text, show_data, show_page
+    from ..report.trace_json import json_text, show_data
+    from ..report.traces import show_page
 
     summary = _summary(options.trace, options)
     if options.by == "module" and not any(kernel.module for kernel in summary.kernels):
@@ -105,7 +106,8 @@ def _show(options: argparse.Namespace) -> Exit:
 
 
 def _diff(options: argparse.Namespace) -> Exit:
-    from ..report.traces import TraceComparison, compare_data, compare_page, json_text
+    from ..report.trace_json import compare_data, json_text
+    from ..report.traces import TraceComparison, compare_page
 
     sides = [_summary(path, options) for path in (options.before, options.after)]
     comparison = TraceComparison(*sides)

@@ -15,8 +15,8 @@ from ..baselines.acceptance import Mode, plan_update, written_text
 from ..errors import BaselineError, KernelgaugeError, printable
 from ..judge.verdict import Status
 from ..processes.imports import LOADED, loaded_modules
-from ..report.baselines import doubt_text, plan_table
 from ..report.findings import with_words
+from ..report.stored import doubt_text, plan_table
 from ..report.summary import summary, summary_markdown, unknown_machines
 from ..report.text import render
 from ..results import Results, encode_results

@@ -1,4 +1,1 @@
-"""Results -> text. Nothing here writes a file or a terminal.
-
-Import from the modules: what a table needs of rich, JSON does not wait for.
-"""
+"""Results -> text. Nothing here writes a file or a terminal. Import from the modules: JSON must not wait for rich."""

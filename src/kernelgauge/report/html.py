@@ -37,8 +37,6 @@ _PACKAGE = "kernelgauge.report"
 _LONGEST_NAME, _LONGEST_TEXT = 200, 4000  # characters
 _TRACE = re.compile(r"(?:\w[\w.-]*/)?traces/\w[\w.-]*\.json\.gz", re.ASCII)  # beside the page, or in a machine's folder
 
-# -- the page ---------------------------------------------------------------------------------------------------------
-
 
 def html(results: Sequence[Results]) -> str:
     """Return the page of one run, or of several: runs or kinds of GPU, the newest last.
@@ -51,10 +49,6 @@ def html(results: Sequence[Results]) -> str:
         newest.setdefault(one.fingerprint.device if one.fingerprint else "", one)
     shown = list(newest.values())
     workloads = _workloads(shown)
-    other_tests: list[TestResult] = []  # no section of a workload shows them: none may be lost
-    for one in shown:
-        listed = {workload.id for workload in one.workloads}
-        other_tests += [test for test in one.tests if test.workload not in listed]
     pairs = [(each.result.baseline, each.result.run) for each in workloads]
     environments = [compare(baseline.fingerprint, run.fingerprint) for baseline, run in pairs if baseline and run]
     return render_page(
@@ -71,7 +65,8 @@ def html(results: Sequence[Results]) -> str:
         workloads=workloads,
         anchors={each.result.id: each.anchor for each in reversed(workloads)},  # of twins on two GPUs that of the worse
         timers=dict.fromkeys((timer, time.label) for each in workloads for timer, time in each.times.items()),
-        other_tests=other_tests,
+        # No section of a workload shows these: none may be lost.
+        other_tests=[test for one in shown for test in one.tests if test.workload not in {x.id for x in one.workloads}],
         notes=[line for one in shown for line in (*notes(one), *conditions_text(one.runs, one.not_watched))],
         changes=dict.fromkeys(str(each) for each in environments if not each.identical),
     )
@@ -98,19 +93,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters.update(clip=_clip, lines=_lines, value=_value, css=_css, us=us, percent=percent, shell=shlex.join)
     made.filters.update(
-        clip=_clip,
-        lines=_lines,
-        value=_value,
-        shell=shlex.join,
-        us=us,
-        percent=percent,
-        headline=headline,
-        reasons=reasons,
-        conditions=conditions_text,
-        configuration=configuration_text,
-        # A status or a kind of kernel as part of a class: one word, whatever it was.
-        css=lambda text: re.sub(r"[^a-z0-9-]", "-", text.lower())[:40],
+        headline=headline, reasons=reasons, conditions=conditions_text, configuration=configuration_text
     )
     # The newline stands between lines that are untrusted themselves.
     made.globals.update(counted=counted, describe=describe, newline=Markup("\n"))
@@ -124,9 +109,6 @@ def _asset(name: str) -> str:
 def _source(content: str) -> str:
     """Return how a policy names a style sheet or a script within the page."""
     return f"'sha256-{b64encode(sha256(content.encode()).digest()).decode()}'"
-
-
-# -- texts and numbers ------------------------------------------------------------------------------------------------
 
 
 def _written(value: object) -> object:
@@ -144,6 +126,11 @@ def _lines(text: str) -> list[str]:
     return _clip(text.strip("\n"), _LONGEST_TEXT).splitlines()
 
 
+def _css(text: str) -> str:
+    """Return a status or a kind of kernel as part of a class: one word, whatever it was."""
+    return re.sub(r"[^a-z0-9-]", "-", text.lower())[:40]
+
+
 def _value(value: object) -> str:
     """Return a field of a fingerprint or a count as text."""
     if value is None:
@@ -151,9 +138,6 @@ def _value(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:,}" if isinstance(value, int) else _clip(str(value))
-
-
-# -- the workloads ----------------------------------------------------------------------------------------------------
 
 
 class _Launch(NamedTuple):

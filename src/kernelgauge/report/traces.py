@@ -1,25 +1,21 @@
-"""One trace (`kernelgauge show`), or what changed between two (`kernelgauge diff`): as a page, and as JSON."""
+"""One trace (`kernelgauge show`), or what changed between two (`kernelgauge diff`), as a page."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-
-import msgspec
 
 from ..judge.cause import find_trace_causes
 from ..trace.difference import Difference, HostDifference, What, differences, host_difference
 from ..trace.kernel import KernelIdentity, configuration_text
 from ..trace.model import WHOLE
-from ..trace.names import decode
-from ..trace.summary import KernelGroup, LaneKernel, StepTime, Summary
+from ..trace.summary import KernelGroup, StepTime, Summary
 from .text import Column, Grid, Section, counted, cut, first, percent, time_change, time_text, times
 from .words import cause_text, dearest_code
 
-_SCHEMA = 4  # of the JSON: counts up when a key changes its meaning or goes; new keys come without that
 _MOST_NAMES = 8  # of one change or group, and problems
 _MOST_OPS = 20  # of the host
 _MOST_CAUSES, _MOST_DETAILS = 5, 4  # of a change between two traces; lines below each
@@ -27,9 +23,7 @@ _LONGEST_SHAPES = 100  # characters
 _NOUNS = {"gemm": "GEMM", "other": "unknown kernel", "splitk_reduce": "split-K reduction"}
 _OVERLAPPING = 0.99  # of the sum of the times of kernels: those of one stream touch at most
 _FEW = 12  # kernels: who sees them in order sees their groups
-_OF_A_LAUNCH = ("kind", "device_time_us", "durations_us", "op", "module", "input_shapes", "input_types")
 _LONGEST_NAME = 500  # characters
-_DIGITS = 6  # of microseconds: sums of binary fractions have up to 16
 
 
 # -- one trace --------------------------------------------------------------------------------------------------------
@@ -318,10 +312,8 @@ def _caveats(comparison: TraceComparison) -> Iterator[str]:
             shapes = f"{old.op}: {_shapes_text(old.input_shapes)} and {_shapes_text(new.input_shapes)}"
             yield f"The same ops had inputs of other shapes ({shapes}), so the two did not do the same work."
     for label, side in zip(("Before", "After"), comparison.sides, strict=True):
-        wrong_ids = side.trace.naming_problems()
-        yield from (f"{label}: {problem}." for problem in map(cut, wrong_ids))
-        if len(side.problems) > len(wrong_ids) or side.not_read:
-            count = counted(len(side.problems) - len(wrong_ids), "problem")
+        if side.problems or side.not_read:
+            count = counted(len(side.problems), "problem")
             yield f"{label}: {count} of launches and records. `kernelgauge show` says what is missing."
 
 
@@ -362,8 +354,6 @@ def _change_lines(difference: Difference) -> list[str]:
         kernel = difference.before[0]
         op = f"by {kernel.op}" if kernel.op and kernel.op != kernel.identity.name else ""
         below = f"{op} in {cut(kernel.module)}".strip() if kernel.module else op
-        is_second = difference.after[0].stream > 0 and kernel.stream == 0
-        below = ", ".join(filter(None, [below, "on a second stream" if is_second else ""]))
     elif difference.what in (What.FUSED, What.REPLACED, What.APPEARED, What.SPLIT):
         below = configuration_text(difference.after[0].identity)
     return [*lines, *([f"   {below}"] if below else [])]
@@ -388,117 +378,3 @@ def _host_changes(host: HostDifference) -> Iterator[str]:
             yield f"{label}  {_ops_text(names)}"
     if host.synchronizations[0] != host.synchronizations[1]:
         yield f"waits for the GPU {host.synchronizations[0]} -> {host.synchronizations[1]}"
-
-
-# -- JSON -------------------------------------------------------------------------------------------------------------
-
-
-def json_text(data: Mapping[str, Any]) -> str:
-    """Return JSON with a line for each key, and for each item of a list of objects."""
-    lines = []
-    for key, value in data.items():
-        is_list = isinstance(value, list) and value and isinstance(value[0], dict)
-        items = [msgspec.json.encode(item).decode() for item in (value if is_list else [value])]
-        lines.append(f'"{key}": ' + ("[\n  {}\n]" if is_list else "{}").format(",\n  ".join(items)))
-    return "{\n" + ",\n".join(lines) + "\n}"
-
-
-def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str, Any]:
-    """Return a trace as data. `kernels`: sums over all of it; `step`: means over the steps that launched the same."""
-    return {
-        "schema": _SCHEMA,
-        **_side_data(summary, name),
-        "steps_alike": 0 if summary.noun == "trace" else len(summary.windows),
-        "not_read": summary.not_read,
-        "kernels": [
-            {"name": name, "kind": decode(name).kind.value, "launches": len(us), "device_time_us": sum(us)}
-            | {"grid": grid, "block": block}
-            for (name, grid, block), us in summary.totals.items()
-        ],
-        "step": {
-            **_step_data(summary),
-            "bound": summary.bound,
-            "kernels": [
-                _identity(kernel.identity) | {field: getattr(kernel, field) for field in _OF_A_LAUNCH}
-                for kernel in summary.kernels
-            ],
-            "groups": [
-                (_identity(group.identities[0]) if len(group.identities) == 1 else {})
-                | {key: value for key, value in vars(group).items() if key != "identities"}
-                for group in summary.groups(by or "config")
-            ],
-            "memsets": summary.transfers("gpu_memset"),
-            "copies": summary.transfers("gpu_memcpy"),
-            "host": summary.host,
-        },
-    }
-
-
-def _side_data(summary: Summary, name: str) -> dict[str, Any]:
-    return {
-        "trace": name,
-        "devices": summary.devices,
-        "on_cpu": summary.on_cpu,
-        "steps": 0 if summary.noun == "trace" else len(summary.all_windows),
-        "problems": summary.problems,
-    }
-
-
-def _step_data(summary: Summary) -> dict[str, Any]:
-    """Return the time of a step, and its parts on each device."""
-    parts = [asdict(time) | {"busy_us": time.busy_us, "idle_us": time.idle_us} for time in summary.times]
-    return {"device_time_us": summary.device_time_us, "wall_us": summary.wall_us, "times": parts}
-
-
-def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict[str, Any]:
-    """Return two traces as data. `differences` sum to the difference of the two device times, and refer to `kernels`."""
-    kernels = dict.fromkeys(k.identity.name for each in comparison.differences for k in (*each.before, *each.after))
-    places = {name: place for place, name in enumerate(kernels)}
-    sides = zip(("before", "after"), names, comparison.sides, strict=True)
-    return {
-        "schema": _SCHEMA,
-        "conclusion": "\n".join(conclusion(comparison)),
-        "changed": comparison.gpu_changed,
-        **{label: _side_data(side, name) | _step_data(side) for label, name, side in sides},
-        "kernels": [{key: value for key, value in _decoded(name).items() if value} for name in kernels],
-        "differences": [
-            {
-                "what": each.what.value,
-                "before": _kernels_data(each.before, places),
-                "after": _kernels_data(each.after, places),
-                "delta_us": round(each.delta_us, _DIGITS),
-                "details": each.details,
-            }
-            # Times are judged by op and module.
-            | {
-                key: value
-                for key in ("op", "module")
-                if not each.what.is_change and (value := getattr(each.before[0], key))
-            }
-            for each in comparison.differences
-        ],
-        "modules": [dict(zip(("module", "before_us", "after_us"), row, strict=True)) for row in comparison.modules],
-        "host": comparison.host,
-    }
-
-
-def _kernels_data(kernels: Sequence[LaneKernel], places: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Return launches of one kernel together: its place in `kernels`, and what is known of its launch configuration."""
-    found: dict[KernelIdentity, list[float]] = {}
-    for kernel in kernels:
-        found.setdefault(kernel.identity, []).append(kernel.device_time_us)
-    return [
-        {"kernel": places[each.name], "launches": len(us), "device_time_us": round(sum(us), _DIGITS)}
-        | {key: value for key, value in msgspec.to_builtins(each).items() if key not in ("name", "kind")}
-        for each, us in found.items()
-    ]
-
-
-def _identity(identity: KernelIdentity) -> dict[str, Any]:
-    """Return every key, also of what is not known: a reader need not guess."""
-    return _decoded(identity.name) | msgspec.structs.asdict(identity)
-
-
-def _decoded(name: str) -> dict[str, Any]:
-    fields = asdict(decode(name))
-    return {"name": fields.pop("raw"), **fields}

@@ -1,0 +1,259 @@
+"""Texts about what is stored: the plan of an update, a review, what a calibration found, and the history of runs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise, takewhile
+from operator import attrgetter, itemgetter
+from statistics import median
+
+from markupsafe import Markup
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import printable
+from ..judge import evidence as e
+from ..judge.baseline import Baseline, gemm_kernel
+from ..judge.review import Action, Fact, Group, NotAdded, PlannedChange, Reviewed
+from ..judge.timing import ProcessTime, decide, on_same_host, prior_for, variance_between_processes
+from ..judge.verdict import Status, Verdict, worst
+from ..results.history import Night
+from ..run import Timer
+from .findings import in_one_line, reasons
+from .text import Column, Grid, Section, as_text, counted, cut, first, short_commit, table, us
+from .words import Line, headline, reason_line
+
+_ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.KEEP: "dim"}
+_GROUPS = {  # heading and style
+    Group.SAME_SPEED: ("same kernels, same speed", "green"),
+    Group.SPEED: ("same kernels, slower or faster", "yellow"),
+    Group.CONFIGURATION: ("same kernels, other launch configuration", "yellow"),
+    Group.KERNELS: ("other kernels, or other counts", "yellow"),
+    Group.NEW: ("new", "cyan"),
+    Group.VANISHED: ("vanished", "red"),
+    Group.NOT_MEASURED: ("not measured", "dim"),
+}
+_LEAST_SPAN = 0.02  # of the time: in a chart, noise of a tenth of a percent is flat
+_MOST_LINES = 12  # of the changes of a workload, and of files that are not shown
+_HISTORY_COLUMNS = (
+    *(Column(title, number=True) for title in ("first us", "last us", "change")),
+    *(Column(title, is_whole=True) for title in ("verdict", "since")),
+    Column("workload"),  # the last: no line begins with a part of a name, which GitHub could take for a command
+)
+
+
+# -- baselines --------------------------------------------------------------------------------------------------------
+
+
+def plan_table(plan: Sequence[PlannedChange]) -> Table:
+    """Return what an update would write, file by file."""
+    rows = (
+        (
+            Text(change.action.value, style=_ACTION_STYLES[change.action]),
+            change.workload,
+            "\n".join(line.text for line in review_lines(change.details)),
+        )
+        for change in plan
+    )
+    return table([Column(is_whole=True), Column(), Column()], rows, gap=2)
+
+
+def review_page(device: str, reviewed: Sequence[Reviewed]) -> Iterator[RenderableType]:
+    """Yield the review of a device's workloads, group by group."""
+    yield Text(f"\n{printable(device)}: {counted(len(reviewed), 'workload')}", style="bold")
+    moved = Counter(move for each in reviewed for move in each.environment)
+    yield lines_table(("moved", f"{move}   ({counted(count, 'workload')})") for move, count in moved.items())
+    for group, (title, style) in _GROUPS.items():
+        found = [each for each in reviewed if each.group is group]
+        if not found:
+            continue
+        yield Text(f"\n{title}: {len(found)}", style=f"bold {style}")
+        for each in found:
+            yield Text(f"  {printable(each.workload)}")
+            doubts = [("refused", doubt_text(doubt)) for doubt in each.doubts]
+            yield lines_table([*review_lines(each.evidence), *doubts], indent=4)
+
+
+def lines_table(lines: Iterable[tuple[str, str]], *, indent: int = 0) -> Table:
+    """Return a label and a text on each line."""
+    rows = (
+        (Text(f"{'':{indent}}{label:<8}", style="red" if label == "refused" else "dim"), text) for label, text in lines
+    )
+    return table([Column(is_whole=True), Column()], rows)
+
+
+def review_lines(facts: Sequence[Fact]) -> list[Line]:
+    """Return what differs from a baseline: verdicts without what to do next, and notes about the file.
+
+    The causes stand once, if possible at a time: there they have costs.
+    """
+    verdicts = [each for each in facts if isinstance(each, Verdict)]
+    structure = verdicts[:1]
+    with_causes = [each for each in (*verdicts[1:], *structure) if any(isinstance(it, e.Cause) for it in each.reasons)]
+    lines, same = [Line("moved", str(each)) for each in facts if isinstance(each, e.Move)], []
+    for verdict in verdicts:
+        if verdict.status is Status.PASS and verdict.change is not None:
+            same.append(f"{verdict.subject} {verdict.after_us:.1f} us {100 * verdict.change.estimate:+.1f} %")
+        elif verdict not in structure:
+            lines.append(Line("time", headline(verdict)))
+        left_out = ("kernels", "next", *(("cause", "code", "also") if verdict not in with_causes[:1] else ()))
+        left_out += ("why",) if verdict.status is Status.NOT_JUDGED else ()  # the headline has it
+        found = sorted(reasons(verdict), key=lambda line: line.label != "counts")  # the counts first
+        lines += [line for line in found if line.label not in left_out]
+    lines += [Line("time", ", ".join(same))] if same else []
+    return [*lines, *(reason_line(each) for each in facts if isinstance(each, e.Evidence))]
+
+
+def doubt_text(doubt: Fact | NotAdded) -> str:
+    """Return what speaks against storing a run, in one line."""
+    if isinstance(doubt, NotAdded):
+        facts = (headline(each) if isinstance(each, Verdict) else doubt_text(each) for each in doubt.facts)
+        return f"it cannot be added: {', '.join(facts)}"
+    if isinstance(doubt, Verdict):
+        about = f"{doubt.subject}: {doubt.status.value}  " if doubt.status.fails else ""
+        return f"{about}{headline(doubt)}"
+    return str(doubt) if isinstance(doubt, e.Move) else reason_line(doubt).text
+
+
+def calibration_table(baselines: Mapping[str, Baseline], *, comparisons: int) -> Table:
+    """Return one line for each timer of each workload.
+
+    "caught from": the slowdown that is caught 95 times in 100; "elsewhere": on another GPU, or on another host of a CPU.
+    """
+    rows = [
+        (workload, timer.label_on(baseline.fingerprint), *_numbers(baseline, timer, comparisons))
+        for workload, baseline in baselines.items()
+        for timer in Timer
+        if baseline.times(timer, baseline.entries[0])
+    ]
+    titles = ("us", "spread\n%", "caught\nfrom %", "else-\nwhere %")
+    columns = [Column("workload"), Column("timer", is_whole=True), *(Column(title, number=True) for title in titles)]
+    return table(columns, rows)
+
+
+def _numbers(baseline: Baseline, timer: Timer, comparisons: int) -> tuple[str, ...]:
+    """Return the columns of one timer; each process stands for the one that measures next, and the median is shown."""
+    entry, kernels = baseline.entries[0], baseline.counts.launches
+    times = baseline.times(timer, entry, gemm=gemm_kernel(entry.processes[-1].controls))
+    prior = prior_for(timer, baseline.fingerprint)
+
+    def sensitivity(after: ProcessTime) -> float | None:
+        return decide(times, [after], prior, comparisons=comparisons, kernels=kernels).change.sensitivity
+
+    def spread(after: ProcessTime) -> float:
+        alike = on_same_host(times, after) if after.is_host_clock else times
+        return math.sqrt(variance_between_processes(alike, prior, kernels).value)
+
+    def shown(values: Iterable[float | None]) -> str:
+        known = [value for value in values if value is not None]
+        return f"{100 * median(known):.2f}" if known else "-"
+
+    return (
+        f"{median(each.observation.mean_us for each in times):.1f}",
+        shown(map(spread, times)),
+        shown(map(sensitivity, times)),
+        shown(sensitivity(replace(each, place="another")) for each in times),
+    )
+
+
+# -- history ----------------------------------------------------------------------------------------------------------
+
+
+class _Trend:
+    """A workload on one kind of machine. Times are medians over its GPUs."""
+
+    def __init__(self, nights: Iterable[Night]) -> None:
+        self.series = {place: list(each) for place, each in groupby(nights, key=attrgetter("place"))}
+        self.nights = [night for each in self.series.values() for night in each]
+        self.machine, self.workload, *_ = self.nights[0]
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Return a line of the table. `since`: the first day that had the last verdict, the worst, without a break."""
+        series = self.series.values()
+        before, after = (us(median(nights[place].us for nights in series)) for place in (0, -1))
+        change = f"{100 * median(nights[-1].us / nights[0].us - 1 for nights in series):+.1f} %"
+        status = worst([nights[-1].status for nights in series if nights[-1].status is not None])
+        with_it = [list(takewhile(lambda night: night.status is status, reversed(nights))) for nights in series]
+        since = min(nights[-1].at for nights in with_it if nights)
+        return before, after, change, _status(status), str(since.date()), self.workload
+
+    @property
+    def places(self) -> list[str]:
+        """Return a line for each GPU."""
+        rows = [(place, len(nights), nights[0].at.date(), nights[-1]) for place, nights in self.series.items()]
+        return [
+            f"{place}: {counted(count, 'run')}, {begin} to {last.at.date()}, last {us(last.us)} us"
+            for place, count, begin, last in rows
+        ]
+
+    @property
+    def changes(self) -> list[str]:
+        """Return what changed from one night of a GPU to the next, the latest first."""
+        pairs = (pair for nights in self.series.values() for pair in pairwise(nights))
+        found = [(after.at, after.place, line) for before, after in pairs for line in _changes(before, after)]
+        found.sort(key=itemgetter(0, 1))  # of one night the verdict last, which is what the rest led to
+        return [cut(f"{at.date()}  {place}  {line}") for at, place, line in reversed(found)]
+
+    @property
+    def chart(self) -> tuple[str, list[Markup]]:
+        """Return the box that an SVG shows, in seconds and microseconds, and the points of a line for each GPU."""
+        begin, end = (pick(night.at for night in self.nights) for pick in (min, max))
+        low, high = (pick(night.us for night in self.nights) for pick in (min, max))
+        box = f"0 0 {max((end - begin).total_seconds(), 1):.0f} {max(high - low, _LEAST_SPAN * high):.6g}"
+        lines = [
+            " ".join(f"{(night.at - begin).total_seconds():.0f},{high - night.us:.6g}" for night in each)
+            for each in self.series.values()
+        ]
+        return box, [Markup(line) for line in lines]
+
+
+def _changes(before: Night, after: Night) -> Iterator[str]:
+    old, new = before.environment, after.environment
+    yield from (f"{name} {old[name]} -> {new[name]}" for name in old if old[name] != new[name])
+    if before.kernels != after.kernels:
+        yield "other kernels"
+    if before.status is not after.status:
+        commits = f"commit {short_commit(before.commit)} -> {short_commit(after.commit)}"
+        why = in_one_line(after.verdict) if after.verdict is not None and after.status is not Status.PASS else ""
+        yield f"{_status(before.status)} -> {_status(after.status)}, {commits}" + (f": {why}" if why else "")
+
+
+def _status(status: Status | None) -> str:
+    return "no verdict" if status is None else status.value
+
+
+def _by_machine(nights: Iterable[Night]) -> list[tuple[str, list[_Trend]]]:
+    trends = [_Trend(each) for _, each in groupby(nights, key=attrgetter("machine", "workload"))]
+    return [(machine, list(group)) for machine, group in groupby(trends, key=attrgetter("machine"))]
+
+
+def history_text(
+    nights: Iterable[Night], not_shown: Sequence[str], *, with_details: bool, width: int, color: bool
+) -> str:
+    """Return a table for each kind of machine, with a line for each workload.
+
+    `with_details`: below it, the GPUs of each workload, and what changed: the environment, the kernels, the verdict.
+    """
+    sections: list[Section] = []
+    for machine, trends in _by_machine(nights):
+        sections.append(Section(machine, grid=Grid(_HISTORY_COLUMNS, tuple(trend.cells for trend in trends))))
+        for trend in trends if with_details else ():
+            changes = first(trend.changes, _MOST_LINES)
+            lines = (*(f"  {line}" for line in trend.places), *(f"    {line}" for line in changes))
+            sections.append(Section(f"workload {trend.workload}", lines))
+    if not_shown:
+        sections.append(Section(lines=tuple(first([f"not shown: {each}" for each in not_shown], _MOST_LINES))))
+    return as_text(sections, width=width, color=color)
+
+
+def history_html(nights: Iterable[Night], not_shown: Sequence[str]) -> str:
+    """Return one page with the same tables, and a chart in each row. `report/html.py` says how it is escaped."""
+    from .html import render_page  # jinja2: only for a page
+
+    titles = [column.title for column in _HISTORY_COLUMNS]
+    return render_page("history.html", machines=_by_machine(nights), titles=titles, not_shown=not_shown)
