@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,64 +75,55 @@ class SingleBenchmarkRunInput:
     kernel_operation_mode: str = ""
     extra_benchmark_config: object = None
 """
-BENCH = {
-    "utils/parser.py": """
-import argparse
 
-def get_parser():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--op")
-    parser.add_argument("--bwd", action="store_true")
-    return parser
-""",
-    "utils/triton_op.py": """
-from types import SimpleNamespace
-
-REGISTERED_BENCHMARKS = {"double": {
-    "aten": SimpleNamespace(enabled=True), "never": SimpleNamespace(enabled=False), "by_add": SimpleNamespace(enabled=True),
-}}
-""",
-    "operators/__init__.py": """
-import torch
 
 class Operator:
-    def __init__(self, arguments, extra):
+    """An operator of tritonbench, which doubles tensors of three sizes."""
+
+    def __init__(self, arguments: argparse.Namespace, _: list[str]) -> None:
         self.backward, self.sizes = arguments.bwd, iter((8, 16, 32))
 
-    def get_example_inputs(self):
+    def get_example_inputs(self) -> tuple[torch.Tensor]:
         return (torch.randn(next(self.sizes), requires_grad=True),)
 
-    def aten(self, x):
+    def aten(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
         return lambda: x * 2
 
-    def by_add(self, x):
+    def by_add(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
         return lambda: x + x
 
-    def _get_bm_func(self, name):
+    def _get_bm_func(self, name: str) -> Callable[[], Any]:
         function = getattr(self, name)(*self.example_inputs)
         if not self.backward:
             return function
         y = function()
         return lambda: y.backward(torch.ones_like(y), retain_graph=True)
 
-def load_opbench_by_name(name):
-    assert name == "double"
-    return Operator
-""",
+
+def get_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--op")
+    parser.add_argument("--bwd", action="store_true")
+    return parser
+
+
+ENABLED = {"aten": True, "never": False, "by_add": True}
+BENCHMARKS = {"double": {name: SimpleNamespace(enabled=is_enabled) for name, is_enabled in ENABLED.items()}}
+TRITONBENCH = {
+    "operators": {"load_opbench_by_name": {"double": Operator}.__getitem__},
+    "utils.parser": {"get_parser": get_parser},
+    "utils.triton_op": {"REGISTERED_BENCHMARKS": BENCHMARKS},
 }
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with two scripts of benchmarks and an imitation of tritonbench."""
-    files = {"report.py": REPORT, "benchmark_scale.py": LIGER, "sizes.py": SIZES}
-    for name, text in (files | {f"tritonbench/{name}": text for name, text in BENCH.items()}).items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("tritonbench", "sizes")]:
-        monkeypatch.delitem(sys.modules, name)
+    """Return a folder with two scripts of benchmarks, and let the imitation of tritonbench be imported."""
+    for name, text in {"report.py": REPORT, "benchmark_scale.py": LIGER, "sizes.py": SIZES}.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.delitem(sys.modules, "sizes", raising=False)
+    for name, content in TRITONBENCH.items():
+        monkeypatch.setitem(sys.modules, f"tritonbench.{name}", SimpleNamespace(**content))
     return tmp_path
 
 
