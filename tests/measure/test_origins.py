@@ -277,6 +277,27 @@ def test_line_of_a_cached_graph_is_of_the_function_that_ran(
     assert ran(cpu, Both).origins == (None, None)  # one file of generated code: whose it is, it does not say
 
 
+@pytest.mark.usefixtures("no_cache")
+@pytest.mark.parametrize(
+    ("file", "shown", "code", "compile_"),
+    [
+        ("<string>", "<string>", "", None),
+        ("<ipython-input-1-a>", "<ipython-input-1-a>", LINE.strip(), None),
+        ("/tmp/ipykernel_1/2.py", "2.py", LINE.strip(), None),
+        ("/tmp/ipykernel_1/2.py", "2.py", LINE.strip(), {}),
+    ],
+)
+def test_module_of_a_notebook_has_its_line(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch, file: str, shown: str, code: str, compile_: Any
+) -> None:
+    if code:  # IPython keeps the source of a cell there
+        monkeypatch.setitem(linecache.cache, file, (len(SCALED), None, SCALED.splitlines(keepends=True), file))
+    namespace = {"__name__": "__main__"}
+    exec(compile(SCALED, file, "exec"), namespace)
+    origins = ran(cpu, namespace["Scaled"], compile=compile_).origins
+    assert set(origins) == {Origin("Scaled", (SourceLine(shown, 6, code),))}
+
+
 class Squared(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
