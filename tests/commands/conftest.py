@@ -1,4 +1,4 @@
-"""Repositories, and processes that measure what a test says."""
+"""Repositories, and processes of pytest that measure what a text file says."""
 
 from __future__ import annotations
 
@@ -15,15 +15,34 @@ import pytest
 
 from kernelgauge import processes
 from kernelgauge.errors import MeasurementError
+from kernelgauge.judge.baseline import Baseline, decode_baseline
 from kernelgauge.results import Results
-from tests.builders import CONTROL_US, H200, counts, fingerprint, mlp_kernels
-from tests.plugin.told_processes import measured, results_of
+from kernelgauge.run import Run
+from tests.builders import (
+    CONTROL_US,
+    H200,
+    complete_results,
+    counts,
+    fingerprint,
+    mlp_kernels,
+    one_test,
+    passing,
+    run,
+)
 
 Command = Callable[..., tuple[int, str, str]]
+FIRST, SECOND = "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8"
 
 
 def git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def commit_all(subject: str) -> str:
+    """Commit the current folder. Return the hash."""
+    git("add", ".")
+    git("commit", "-qm", subject)
+    return git("rev-parse", "HEAD").strip()
 
 
 @pytest.fixture
@@ -32,15 +51,36 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
+    make_repository(monkeypatch)
+    return folder
+
+
+def make_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the current folder a repository with an author."""
     for name in ("GIT_AUTHOR", "GIT_COMMITTER"):
         monkeypatch.setenv(f"{name}_NAME", "Ann")
         monkeypatch.setenv(f"{name}_EMAIL", "ann@example.org")
     git("init", "-q")
-    return folder
+
+
+def measured(workload: str = FIRST, *, center: float = 205.0, place: int = 0, **fields: Any) -> Run:
+    """Return the run of one process, a little apart from those of other places."""
+    device = [center * (1 + 0.0001 * (place + offset)) for offset in (-1, 0, 1, 2)]
+    defaults: dict[str, Any] = {"workload": workload, "device": device, "host": None, "end_to_end": None, "gpu": "a"}
+    return run(**(defaults | fields))
+
+
+def results_of(runs: Sequence[Run], baselines: Path) -> Results:
+    """Return the results of one process."""
+    workloads = (passing(name=each.workload, run=each, trace=f"traces/{each.workload}.json.gz") for each in runs)
+    tests = [one_test("test_device_time", workload=each.workload) for each in runs]
+    machine = {"fingerprint": runs[0].fingerprint, "gpu": runs[0].gpu} if runs else {"fingerprint": None, "gpu": None}
+    timers = tuple(runs[0].samples) if runs else ()
+    return complete_results(*workloads, tests=tests, timers=timers, baselines=str(baselines), **machine)
 
 
 class Measured(NamedTuple):
-    """A process that ran: model and suite of its folder, and what it was called with."""
+    """A process that ran: model and suite of its folder, and its arguments."""
 
     model: str
     suite: str
@@ -51,7 +91,7 @@ class Measured(NamedTuple):
 
 
 class Process:
-    """Stands in for a process of pytest, which measures the model in its folder or in its packages.
+    """Stands in for a process of pytest: it measures `runs`, or the model in its folder or in its packages.
 
     A model is a text of words. "205" is its time in microseconds, "down=73" the time of one kernel, "host=50" the dispatch
     time. "fewer", "breaks", "recompiles", "tf32" and "broken" change its kernels, counts and settings, or make it fail.
@@ -61,6 +101,8 @@ class Process:
     def __init__(self, baselines: Path) -> None:
         self.baselines = baselines
         self.seen: list[Measured] = []
+        self.runs: list[tuple[Run, ...]] = []  # of one process after the other, again and again
+        self.change: Callable[[Results], Results] = lambda results: results
         self.rng = random.Random(20261123)
         self.noise = 0.0005
         self.speeds = (1.0,)  # of the host, by process: how many times as long the host reference takes
@@ -70,7 +112,8 @@ class Process:
 
     def __call__(
         self,
-        arguments: list[str],
+        arguments: Sequence[str],
+        progress: Any = None,
         *,
         folder: Path | None = None,
         packages: Sequence[Path] = (),
@@ -81,14 +124,19 @@ class Process:
         if self.after is not None and len(self.seen) >= self.after:
             raise KeyboardInterrupt
         modules = [path.read_text() for each in packages for path in each.iterdir() if path.is_file()]
-        model = " ".join(modules) if modules else (folder / "model.txt").read_text()
-        suite = (folder / "perf" / "suite.txt").read_text()
+        texts = (folder / name for name in ("model.txt", "perf/suite.txt"))
+        model, suite = (path.read_text() if path.exists() else "" for path in texts)
+        model = " ".join(modules) or model
         self.seen.append(Measured(model, suite, folder, list(arguments), modules, python))
         if "broken" in model or self.is_machine_lost:
             raise MeasurementError("a process that measures failed", got="ImportError: no module named gone")
+        runs = self.runs[(len(self.seen) - 1) % len(self.runs)] if self.runs else (self.run_of(model, arguments[-1]),)
+        return self.change(results_of(runs, self.baselines))
+
+    def run_of(self, model: str, last_argument: str) -> Run:
         number = next((float(word) for word in model.split() if re.fullmatch(r"[\d.]+", word)), 205.0)
         changes: dict[str, Any] = {"counts": counts(graph_breaks=int("breaks" in model))}
-        if arguments[-1] == "structure":
+        if last_argument == "structure":
             changes |= {"device": None, "incomplete": "no test of a time was selected"}
         elif "recompiles" in model:  # on fresh allocations, in the replicates of a time
             changes |= {"device": None, "incomplete": "other kernels"}
@@ -96,21 +144,26 @@ class Process:
         precision = "high" if "tf32" in model else "highest"
         changes |= {"gpu": self.gpu, "machine": fingerprint(driver=self.driver, fp32_matmul=precision)}
         times = {name: float(time) for name, time in re.findall(r"(\w+)=([\d.]+)", model)}
-        if (host := times.pop("host", None)) and not arguments[-1].endswith("and device_time"):
+        if (host := times.pop("host", None)) and not last_argument.endswith("and device_time"):
             speed = self.speeds[(len(self.seen) - 1) % len(self.speeds)]
-            changes["host"] = [
-                host * speed**1.2 * (1 + self.rng.gauss(0, self.noise))
-            ] * 4  # no ratio is quite the same
-            changes["host_control_us"] = CONTROL_US * speed
+            host *= speed**1.2 * (1 + self.rng.gauss(0, self.noise))  # no ratio is quite the same
+            changes |= {"host": [host] * 4, "host_control_us": CONTROL_US * speed}
         changes["kernels"] = mlp_kernels(**times)[: 3 if "fewer" in model else 4]
-        return results_of((measured(center=number * (1 + self.rng.gauss(0, self.noise)), **changes),), self.baselines)
+        return measured(center=number * (1 + self.rng.gauss(0, self.noise)), **changes)
+
+    def stored(self) -> dict[str, Baseline]:
+        """Return the baselines on disk by workload."""
+        return {
+            path.stem: decode_baseline(path.read_bytes(), where=str(path), workload=path.stem)
+            for path in self.baselines.glob("*/*.json")
+        }
 
 
 @pytest.fixture
 def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
-    told = Process(tmp_path / "baselines")
-    monkeypatch.setattr(processes, "run_process", told)
-    return told
+    process = Process(tmp_path / "baselines")
+    monkeypatch.setattr(processes, "run_process", process)
+    return process
 
 
 def shell(script: str, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""An inner project whose measurements the test tells."""
+"""An inner project that measures fakes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import rich.table  # noqa: F401
 
 import kernelgauge.plugin.hooks
 import kernelgauge.report.html as pages
-import kernelgauge.report.terminal
+import kernelgauge.report.summary
 import kernelgauge.standard  # noqa: F401
 from tests.plugin.inner_project import Project
 
@@ -23,8 +23,8 @@ ENVIRONMENT = functools.cache(pages._environment)  # compiles the templates of t
 
 
 @pytest.fixture(autouse=True)
-def as_at_a_desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An inner run is not under CI unless its test says so, is no worker of the outer one, and waits for nobody's GPU."""
+def outside_of_ci(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Take an inner run out of CI and of the outer run's workers, with GPU locks of its own."""
     monkeypatch.setenv("KERNELGAUGE_LOCKS", str(tmp_path))
     for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(name, raising=False)
@@ -36,9 +36,3 @@ def as_at_a_desk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("COLUMNS", "200")  # the summary's table is as wide as the terminal
     return Project(pytester)
-
-
-@pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two that workers may have, by their names."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5f")

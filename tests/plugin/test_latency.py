@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch._dynamo  # noqa: F401  (an inner run forgets what it imported, and torch and triton load only once)
 
 from kernelgauge.errors import OtherKernelsError
 from kernelgauge.measure.latency import Rounds
-from tests.plugin.inner_project import ID, VERDICT, Project, table_verdict
+from tests.plugin.inner_project import ID, VERDICT, Project
 
 
 @pytest.fixture
@@ -41,44 +42,41 @@ def test_latency(workload, run, kernelgauge_test):
 """
 
 
+def stored_entry(project: Project) -> Any:
+    (entry,) = json.loads((project.baselines / f"{ID}.json").read_text())["entries"]
+    return entry
+
+
 def set_stored(project: Project, mean_us: float) -> None:
     """Put another latency into the baseline."""
-    (entry,) = json.loads((project.baselines / f"{ID}.json").read_text())["entries"]
+    entry = stored_entry(project)
     entry["processes"][0]["timers"]["end_to_end"] |= {"mean_us": mean_us, "spread": 0.01}
     project.edit_baseline(ID, entries=[entry])
 
 
 def test_latency_of_pytest_benchmark_is_judged(timed: Project) -> None:
     timed.record("-k", "not float64")
-    (entry,) = json.loads((timed.baselines / f"{ID}.json").read_text())["entries"]
-    end_to_end = entry["processes"][0]["timers"]["end_to_end"]
-    assert end_to_end["iterations"] == 3
+    end_to_end = stored_entry(timed)["processes"][0]["timers"]["end_to_end"]
+    assert (end_to_end["iterations"], end_to_end["control_us"]) == (3, 20.0)
     assert 1 < end_to_end["replicates"] <= 4  # those on a fast host
     assert end_to_end["mean_us"] >= 1000  # slept, in microseconds
-    assert end_to_end["control_us"] == 20.0
     set_stored(timed, 1.0)  # far enough for the busiest machine
     result = timed.run("-k", "end_to_end", "--benchmark-json=benchmark.json", "--benchmark-cprofile=cumtime")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert timed.verdicts("mlp") == {"latency": "REGRESSED"}
-    assert table_verdict(result, ID) == "REGRESSED end to end"
+    assert timed.verdicts() == {"latency": "REGRESSED"}
     result.stdout.fnmatch_lines(["*latency looks slower: measuring again"])
     (benchmark,) = json.loads((timed.root / "benchmark.json").read_text())["benchmarks"]
     assert benchmark["stats"]["rounds"] == 12
-    set_stored(timed, 1e9)
-    assert timed.run("-k", "end_to_end").ret == pytest.ExitCode.OK
-    assert timed.verdicts("mlp") == {"latency": "IMPROVED"}
-    set_stored(timed, 1.0)  # still slower when it is judged again
-    timed.write("test_perf.py", SLOW_FIRST)
+    timed.write("test_perf.py", SLOW_FIRST)  # still slower when it is judged again
     timed.run().assert_outcomes(passed=1)
 
 
 def test_disabled_benchmark_skips_or_fails_if_strict(timed: Project) -> None:
     for options, outcome in (((), "skipped"), (("--perf-strict",), "failure")):
-        result = timed.run("-k", "end_to_end", "--benchmark-disable", *options)
+        timed.run("-k", "end_to_end", "--benchmark-disable", *options)
         case = timed.case("test_end_to_end_latency")
         assert (case.outcome, case.properties.get(VERDICT)) == (outcome, None)
         assert case.properties["kernelgauge_not_run"] == "pytest-benchmark is disabled, so nothing was timed"
-        assert table_verdict(result, ID) == "NO VERDICT"
 
 
 @pytest.mark.parametrize(("hot", "verdict"), [(1, "IMPROVED"), (2, "INVALID")])
@@ -91,48 +89,39 @@ def test_disturbed_latency_is_timed_again_once(
     left = [("throttled by heat",)] * hot
     monkeypatch.setattr(Rounds, "disturbed_by", lambda _: left.pop() if left else ())
     result = timed.run("-k", "end_to_end")
-    assert (timed.verdicts("mlp"), left) == ({"latency": verdict}, [])
+    assert (timed.verdicts(), left) == ({"latency": verdict}, [])
     result.stdout.fnmatch_lines(["*the machine was disturbed: timing the latency again"])
     if verdict == "INVALID":
         result.stdout.fnmatch_lines(["*the machine cannot be trusted now*", "*throttled by heat*"])
 
 
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """From here on, whether each latency is of the kernels that were profiled, one after the other; the rest are."""
-    told: list[bool] = []
+def test_latency_of_other_kernels_is_not_judged(timed: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_once_with_other_kernels(*arguments: str) -> pytest.RunResult:
+        differing = [True]
 
-    def look(_: Rounds) -> None:
-        if told and not told.pop(0):
-            raise OtherKernelsError(
-                f"{ID}: other kernels than were profiled", got="a narrow one", expected="a wide one"
-            )
+        def look(_: Rounds) -> None:
+            if differing and differing.pop():
+                what = f"{ID}: other kernels than were profiled"
+                raise OtherKernelsError(what, got="a narrow one", expected="a wide one")
 
-    monkeypatch.setattr(Rounds, "require_profiled_kernels", look)
-    return told
+        with monkeypatch.context() as patch:
+            patch.setattr(Rounds, "require_profiled_kernels", look)
+            return timed.run(*arguments)
 
-
-def test_latency_of_other_kernels_is_not_judged(timed: Project, looks: list[bool]) -> None:
-    looks += [False]
-    result = timed.run("-k", "not float64", "--perf-update")
+    monkeypatch.setattr(Rounds, "require_profiled_kernels", lambda _: None)
+    result = run_once_with_other_kernels("-k", "not float64", "--perf-update")
     result.stdout.fnmatch_lines(["*it was not measured in full (*other kernels than were profiled)*"])
     assert not timed.baselines.exists()
     timed.record("-k", "not float64")
-    looks += [False]
-    result = timed.run("-k", "not float64")
+    result = run_once_with_other_kernels("-k", "not float64")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines([f"*{ID}: UNDECIDED  end to end not compared: other kernels than were profiled*"])
-    assert table_verdict(result, ID) == "UNDECIDED end to end"
-    looks += [False]
-    strict = timed.run("-k", "end_to_end", "--perf-strict")
+    strict = run_once_with_other_kernels("-k", "end_to_end", "--perf-strict")
     assert strict.ret == pytest.ExitCode.TESTS_FAILED
     strict.stdout.fnmatch_lines(["*other kernels than were profiled*", "*a narrow one*", "*a wide one*"])
-    looks += [False]
     timed.write("test_perf.py", SLOW_FIRST)
-    result = timed.run()
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["*UNDECIDED  end to end not confirmed: other kernels than were profiled*"])
-    assert timed.verdicts("mlp") == {"test_latency": "UNDECIDED"}
+    run_once_with_other_kernels().assert_outcomes(skipped=1)
+    assert timed.verdicts() == {"test_latency": "UNDECIDED"}
 
 
 def test_worker_times_latency_without_pytest_benchmark(timed: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,5 +131,4 @@ def test_worker_times_latency_without_pytest_benchmark(timed: Project, monkeypat
     result = timed.pytester.runpytest_inprocess("perf", "-n", "1", "-k", "not float64", "--perf-update")
     assert result.ret == pytest.ExitCode.OK
     result.assert_outcomes(passed=5)  # no warning of a fixture that was not used
-    (entry,) = json.loads((timed.baselines / f"{ID}.json").read_text())["entries"]
-    assert entry["processes"][0]["timers"]["end_to_end"]["mean_us"] >= 1000
+    assert stored_entry(timed)["processes"][0]["timers"]["end_to_end"]["mean_us"] >= 1000

@@ -1,19 +1,20 @@
-"""What a run leaves: results, reports, a history, what it tells GitHub Actions, and what it writes to a terminal."""
+"""What a run leaves: results, reports, the summary of a step in GitHub Actions, and what it writes to a terminal."""
 
 from __future__ import annotations
 
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kernelgauge.judge.verdict import Status
-from kernelgauge.report import words
-from kernelgauge.report.markdown import summary_markdown
+from kernelgauge.report.summary import summary_markdown
 from kernelgauge.report.words import headline
-from tests.plugin.inner_project import ID, Project, told
+from kernelgauge.results import read_results
+from kernelgauge.run import Timer
+from tests import builders
+from tests.plugin.inner_project import ID, LINEAR, Project, fake, text_of
 
 MIB = 1 << 20
 
@@ -29,42 +30,36 @@ def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_run_leaves_results_and_reports(project: Project, step: Path) -> None:
     step.write_text("# mine\n")
     project.record()
-    project.run()
-    project.tell(told(gelu_us=5.5), told("kinds", kinds=("gemm",)), told("failed", error="measurement"))
+    project.set(fake(gelu_us=5.5), fake("kinds", kinds=("gemm",)), fake("failed", error="measurement"))
     project.run()
     results = project.results()
     workload = results.workloads[0]
     assert (workload.id, workload.suite, workload.module, workload.shape) == (ID, "perf", "mlp", (4, 8))
-    assert (workload.status, results.exit_status, results.gpu) == (Status.REGRESSED, 1, "told")
-    assert results.fingerprint.device == "Told GPU"
-    assert workload.run is not None
-    assert workload.baseline is not None
+    assert (workload.status, results.exit_status, results.gpu) == (Status.REGRESSED, 1, "one")
+    assert results.fingerprint.device == "Test GPU"
+    assert None not in (workload.run, workload.baseline)
     assert workload.trace == f"traces/{ID}.json.gz"
     assert (project.latest / workload.trace).is_file()
     assert [test.outcome for test in results.tests].count("failed") == 7
-    assert results.arguments[0] == "perf"
+    assert (results.arguments[0], results.baselines) == ("perf", "baselines")
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", results.started_at)
     (declared,) = [each for each in results.workloads[1].verdicts if each.subject == "declared structure"]
-    kinds = "kinds-eager-bf16-4x8"
-    assert ("trace", f"traces/{kinds}.json.gz") in [(reason.label, reason.text) for reason in words.reasons(declared)]
+    assert builders.reasons(declared, "trace") == ["traces/kinds-eager-bf16-4x8.json.gz"]
     kept = json.loads((project.latest / "results.json").read_text())
     del kept["arguments"]  # as they were typed: this project's tests name a file by its whole path
     assert not any(str(path) in json.dumps(kept) for path in (project.root, Path.home()))
     report = (project.latest / "report.md").read_text()
     assert report == summary_markdown([results])
-    assert "  cause    the same kernel, slower: a_gelu  4.0 -> 5.5 us" in report
     assert step.read_text().startswith("# mine\n\n**NO_BASELINE**")
     assert step.read_text().endswith("\n\n" + report)
-    properties = project.of("test_device_time", ID).properties
+    properties = project.case("test_device_time").properties
     times = [float(properties[f"kernelgauge_{name}"]) for name in ("us", "baseline_us", "change_percent")]
     assert times == [pytest.approx(11.5, abs=0.1), pytest.approx(10.0, abs=0.1), pytest.approx(15.0, abs=1.0)]
 
 
-def test_results_record_the_folder_of_their_baselines(project: Project, tmp_path: Path) -> None:
+def test_results_record_baselines_outside_of_the_project(project: Project, tmp_path: Path) -> None:
     project.run("-o", f"kernelgauge_baselines={tmp_path / 'outside'}")
     assert project.results().baselines == str(tmp_path / "outside")
-    project.run("-o", "kernelgauge_baselines=known/there")
-    assert project.results().baselines == "known/there"
 
 
 OWN_TESTS = """
@@ -77,9 +72,6 @@ attempts = []
 @pytest.fixture
 def database():
     raise NameError("name 'connection' is not defined")
-
-def test_claim(workload, run):
-    assert run.counts.copies == 7
 
 def test_setup(workload, run, database): ...
 
@@ -119,9 +111,7 @@ def test_own_tests_are_recorded_without_a_verdict(project: Project) -> None:
     project.add_to_conftest(RETRYING)
     project.pytester.runpytest_inprocess("perf")
     results = project.results()
-    ended = [(test.name.partition("[")[0], test.outcome, test.subject) for test in results.tests]
-    assert ended == [
-        ("test_claim", "failed", None),
+    assert [(test.name.partition("[")[0], test.outcome, test.subject) for test in results.tests] == [
         ("test_setup", "failed", None),
         ("test_passes_by_surprise", "failed", None),
         ("test_flaky", "passed", None),  # a retry replaces what failed
@@ -141,7 +131,7 @@ def test_trace_is_on_the_disk_only(workload, run, trace_file, kernelgauge_test):
 
 def test_run_frees_its_traces_and_says_what_it_lacks(project: Project) -> None:
     problem = "torch 99 does not tell which lines of code launch kernels (TypeError: changed)"
-    project.tell(told(problem=problem), told("linear", problem=problem))
+    project.set(fake(problem=problem), fake("linear", problem=problem))
     project.write("test_freed.py", FREED)
     result = project.run("-k", "on_the_disk")
     result.assert_outcomes(passed=2, deselected=10)
@@ -159,33 +149,31 @@ def test_logs(workload):
 """
 
 
-@pytest.mark.parametrize(
-    "call", ["getLogger('mine').warning('the ' + 'last')", "log(25, 'the ' + 'last')", "error('the ' + 'last')"]
-)
+@pytest.mark.parametrize("call", ["getLogger('mine').warning('the ' + 'last')", "log(25, 'the ' + 'last')"])
 def test_log_of_the_user_stays_behind_that_of_torch(project: Project, call: str) -> None:
     project.write("test_logs.py", LOGS.format(call=call))
-    said = project.run("-k", "test_logs", "--log-level=1").stdout.str()
-    assert "the last" in said
-    assert "recompile" not in said.partition("Captured log")[2]
-    assert "because of a guard" not in said.partition("Captured log")[2]
+    text = project.run("-k", "test_logs", "--log-level=1").stdout.str()
+    assert "the last" in text
+    assert not any(each in text.partition("Captured log")[2] for each in ("recompile", "because of a guard"))
 
 
 def test_earlier_run_is_removed_before_measuring(project: Project) -> None:
     """Its results, reports and traces, and nothing of anybody else."""
     project.run()
     (project.latest / "mine").mkdir()
-    (project.latest / "mine" / "results.json").write_bytes((project.latest / "results.json").read_bytes())
+    (project.latest / "mine" / "results.json").touch()
+    (project.latest / ".results.json.1.tmp").touch()  # of a run that was killed
     names = ("report.md", "report.html", "results.json")
     project.write(
         "test_perf.py",
         "from pathlib import Path\nfrom kernelgauge.standard import test_device_time\n"
         f"def test_they_are_gone(workload):\n    assert not any(Path('reports/latest', name).exists() for name in {names})\n",
     )
-    project.tell(told("linear"))
+    project.set(fake("linear"))
     project.run().assert_outcomes(passed=1, skipped=1)
     assert (project.latest / "mine" / "results.json").exists()
-    linear = "linear-eager-bf16-4x8"
-    assert {path.name for path in (project.latest / "traces").iterdir()} == {f"{linear}.json.gz", f"{linear}.txt"}
+    assert not list(project.latest.glob(".*.tmp"))
+    assert {path.name for path in (project.latest / "traces").iterdir()} == {f"{LINEAR}.json.gz", f"{LINEAR}.txt"}
 
 
 def test_run_cut_short_before_measuring_has_no_results(project: Project) -> None:
@@ -202,17 +190,61 @@ def test_run_cut_short_before_measuring_has_no_results(project: Project) -> None
 def test_step_summary_gets_no_more_than_github_takes(project: Project, step: Path, room: int) -> None:
     before = b"x" * (MIB - room)
     step.write_bytes(before)
-    result = project.run()
-    assert result.ret == pytest.ExitCode.OK
+    assert project.run().ret == pytest.ExitCode.OK
     added = step.read_bytes().removeprefix(before)
     assert len(added) <= room
     assert added.startswith(b"\n**NO_BASELINE**") == (room > 0)
 
 
-@pytest.mark.parametrize("kind", ["folder", "device"])
-def test_unwritable_step_summary_is_a_warning(project: Project, step: Path, monkeypatch: Any, kind: str) -> None:
-    paths = {"device": Path("/dev/full"), "folder": project.root}
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(paths[kind]))
+def test_unwritable_step_summary_is_a_warning(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/dev/full")
     result = project.run()
     assert result.ret == pytest.ExitCode.OK
     assert "warning: GITHUB_STEP_SUMMARY was not written: " in result.stdout.str()
+
+
+# -- a process of `kernelgauge calibrate` -----------------------------------------------------------------------------
+
+MORE = """
+from kernelgauge.standard import test_result_matches_float64
+from kernelgauge.standard import test_device_time as test_renamed
+
+def test_a_claim(workload, run):
+    raise AssertionError
+
+def test_of_something_else():
+    raise AssertionError
+"""
+
+
+def test_calibrating_process_leaves_runs_of_timed_tests(
+    project: Project, step: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.set(fake(), fake("linear"))
+    project.record()
+    project.write("test_more.py", MORE)
+    before = project.stored()
+    step.unlink()
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    project.set(fake(gelu_us=9.0, host_us=300.0), fake("linear"))
+    result = project.run("--perf-calibrate=c", "--perf-strict")
+    result.assert_outcomes(passed=12, deselected=5)
+    assert "::error" not in text_of(result)
+    assert not step.exists()
+    assert (project.stored(), project.confirmed()) == (before, [])
+    written = read_results(project.root / "c" / "latest" / "results.json")
+    assert [each.module for each in written.workloads] == ["mlp", "linear"]
+    assert Path(written.baselines) == project.root / "baselines"
+    assert all(each.run is not None and set(each.run.samples) == set(Timer) for each in written.workloads)
+    assert "test_renamed" in {test.name for test in written.tests}
+    project.set(fake(counts={"graph_breaks": 1}))
+    assert project.run("--perf-calibrate=d").ret == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize("workers", [("-n", "2"), ("--dist", "load", "--tx", "2*popen")], ids=["-n", "--tx"])
+def test_calibrating_process_with_workers_is_refused(project: Project, workers: tuple[str, ...]) -> None:
+    pytest.importorskip("xdist")
+    assert "each process of a calibration measures alone: run it without" in project.refuse(
+        "--perf-calibrate=c", *workers
+    )
+    assert not (project.root / "c").exists()

@@ -15,22 +15,26 @@ import pytest
 
 from kernelgauge.results import files
 from kernelgauge.results.files import LOCKS, GpuLock
-from tests.plugin.inner_project import IDS, Project, told, two_modules
+from tests.plugin.inner_project import IDS, Project, fake, text_of, two_modules
 
 pytest.importorskip("xdist")
-pytestmark = [pytest.mark.timeout(240), pytest.mark.usefixtures("gpus")]
+pytestmark = pytest.mark.timeout(240)
 
-# What each worker saw: its GPU, before torch.
-TELL_ON_THEM = """
+
+@pytest.fixture(autouse=True)
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5f")
+
+
+# Each worker notes its GPU, before torch.
+NOTE_THE_GPU = """
 import os, sys
 from pathlib import Path
 assert "torch" not in sys.modules
 worker = os.environ.get("PYTEST_XDIST_WORKER", "controller")
 (Path(__file__).parent / f"seen-{worker}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "not set"))
 """
-
-
-# Of the told suite: what a fixture in `inputs` does that takes its process with it.
+# As a fixture in `inputs` may that takes its process with it.
 DIE_WHERE_LINEAR_IS_MEASURED = """
 import os
 
@@ -41,8 +45,6 @@ def measure_groups(workloads, *arguments, **named):
         os._exit(9)
     return measure_all(workloads, *arguments, **named)
 """
-
-
 HANG_IN_ONE_TEST = """
 import time
 
@@ -57,9 +59,7 @@ def pytest_runtest_call(item):
         (FOLDER / "hangs").touch()
         time.sleep(600)
 """
-
-
-CUT_A_PART = """
+SPOIL_A_PART = """
 from pathlib import Path
 
 import pytest
@@ -68,7 +68,7 @@ import pytest
 def pytest_sessionfinish(session):
     if not hasattr(session.config, "workerinput"):
         part = Path(session.config.rootpath, "reports", "latest", "workers", "gw0", "results.json")
-        part.write_bytes(part.read_bytes()[:100])
+        part.write_bytes(part.read_bytes(){spoil})
 """
 
 
@@ -77,58 +77,46 @@ def run(project: Project, *arguments: str) -> pytest.RunResult:
     return project.pytester.runpytest_inprocess("perf", *arguments)
 
 
-def unit_tests(project: Project) -> None:
-    """Write tests of something else beside the suite."""
-    (project.root / "unit").mkdir()
-    body = "import pytest\n\n@pytest.mark.parametrize('n', range(6))\ndef test_unit(n):\n    pass\n"
-    (project.root / "unit" / "test_unit.py").write_text(body)
-
-
 def without_date(project: Project) -> dict[str, dict[str, object]]:
-    """Return the baselines, without what says when they were recorded."""
+    """Return the baselines without the time of their record."""
     return {name: json.loads(text) | {"recorded": None} for name, text in project.stored().items()}
 
 
-def said(result: pytest.RunResult) -> str:
-    return "\n".join(result.outlines + result.errlines)
-
-
 def test_results_are_those_of_one_process(project: Project) -> None:
-    project.tell(*two_modules())
+    project.set(*two_modules())
     project.record()
-    project.tell(*two_modules(gelu_us=5.5))
+    project.set(*two_modules(gelu_us=5.5))
     project.run()
     alone = project.results()
     (project.root / "perf" / "measured.txt").unlink()
-    project.add_to_conftest(TELL_ON_THEM, first=True)
+    project.add_to_conftest(NOTE_THE_GPU, first=True)
     arguments = ("perf", "-n", "auto", "--junitxml=junit.xml")
     result = project.pytester.runpytest_subprocess(*arguments)  # it has not imported torch
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(passed=19, failed=1)
     seen = {path.name: path.read_text() for path in (project.root / "perf").glob("seen-*")}
     assert seen == {"seen-controller": "3,GPU-5f", "seen-gw0": "3", "seen-gw1": "GPU-5f"}
-    assert sorted(project.measured_together()) == [IDS[2:], IDS[:2]]
+    assert sorted(project.measured()) == [IDS[2:], IDS[:2]]
     together = project.results()
-    assert [each.id for each in together.workloads] == [each.id for each in alone.workloads] == IDS
     for one, other in zip(alone.workloads, together.workloads, strict=True):
-        assert one.verdicts == other.verdicts
-        assert one.trace == other.trace
+        assert (one.id, one.verdicts, one.trace) == (other.id, other.verdicts, other.trace)
     assert {test.node for test in together.tests} == {test.node for test in alone.tests}
     assert together.exit_status == alone.exit_status == pytest.ExitCode.TESTS_FAILED
     assert together.arguments[-4:-1] == ("perf", "-n", "auto")
     assert {each.run.neighbours for each in together.workloads if each.run} == {1}
     verdicts = sorted(case.properties["kernelgauge_verdict"] for case in project.cases())
     assert verdicts == ["PASS"] * 19 + ["REGRESSED"]
-    left = sorted(path.name for path in project.latest.iterdir())
-    assert left == ["report.html", "report.md", "results.json", "traces"]
+    assert {path.name for path in project.latest.iterdir()} == {"report.html", "report.md", "results.json", "traces"}
     assert len(list((project.latest / "traces").iterdir())) == 2 * len(IDS)
     assert sum("= kernelgauge =" in line for line in result.outlines) == 1
 
 
 def test_suite_gets_one_worker_for_each_gpu(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    project.tell(*two_modules())
-    unit_tests(project)
+    project.set(*two_modules())
+    (project.root / "unit").mkdir()  # tests of something else
+    body = "import pytest\n\n@pytest.mark.parametrize('n', range(6))\ndef test_unit(n):\n    pass\n"
+    (project.root / "unit" / "test_unit.py").write_text(body)
     result = project.pytester.runpytest_inprocess("unit", "perf", "-n", "3", "-v")
     result.assert_outcomes(passed=10, skipped=16)
     result.stdout.fnmatch_lines(["1 worker *"])  # two processes on one GPU would disturb each other
@@ -145,7 +133,7 @@ def test_worker_without_a_share_fails_nothing(project: Project) -> None:
 
 
 def declare_twice(project: Project) -> None:
-    project.tell(told(), told())
+    project.set(fake(), fake())
 
 
 def block_traces(project: Project) -> None:
@@ -154,38 +142,34 @@ def block_traces(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "text"),
+    ("spoil", "suite", "text"),
     [
-        (declare_twice, "two workloads have the same id"),
-        (block_traces, "cannot remove what another run has left\n  where    "),
+        (declare_twice, "perf", "two workloads have the same id"),
+        (block_traces, "perf", "cannot remove what another run has left\n  where    "),
+        (lambda _: None, ".", "pytest perf -n 2"),  # workers find the suite, and their controller does not
     ],
+    ids=["twice", "blocked", "below"],
 )
-def test_spoilt_suite_measures_nothing(project: Project, spoil: Callable[[Project], None], text: str) -> None:
+def test_wrong_suite_measures_nothing(
+    project: Project, spoil: Callable[[Project], None], suite: str, text: str
+) -> None:
     spoil(project)
-    result = run(project, "-n", "2", "--perf-update")
+    result = project.pytester.runpytest_inprocess(suite, "-n", "2", "--perf-update")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert said(result).count(text) == 1
-    assert "INTERNALERROR" not in said(result)
-    assert project.measured() == []
-    assert project.stored() == {}
-
-
-def test_suite_below_the_named_folder_is_refused(project: Project) -> None:
-    result = project.pytester.runpytest_inprocess(".", "-n", "1")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "pytest perf -n 2" in said(result)
-    assert project.measured() == []
+    assert text in text_of(result)
+    assert "INTERNALERROR" not in text_of(result)
+    assert (project.measured(), project.stored()) == ([], {})
 
 
 def test_empty_suite_fails_where_it_is_relied_on(project: Project) -> None:
-    project.tell()
+    project.set()
     result = project.run("-n", "2", "--perf-strict")
     assert result.ret not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-    assert "the suite perf declares no workload at all" in "\n".join(result.outlines + result.errlines)
+    assert "the suite perf declares no workload at all" in text_of(result)
 
 
 def test_worker_that_dies_loses_its_share_alone(project: Project) -> None:
-    project.tell(*two_modules())
+    project.set(*two_modules())
     project.record()
     alone = without_date(project)
     for name in IDS:
@@ -204,16 +188,14 @@ def test_worker_that_dies_loses_its_share_alone(project: Project) -> None:
 
 
 def test_interrupted_run_reports_what_was_measured(project: Project) -> None:
-    project.tell(*two_modules())
+    project.set(*two_modules())
     project.add_to_conftest(HANG_IN_ONE_TEST)
-    command = [sys.executable, "-m", "pytest", "perf", "-n", "1"]
     process = subprocess.Popen(
-        command,
+        [sys.executable, "-m", "pytest", "perf", "-n", "1"],
         cwd=project.root,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=dict(os.environ),
         # A shell without job control starts its background jobs with SIGINT ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
@@ -228,36 +210,33 @@ def test_interrupted_run_reports_what_was_measured(project: Project) -> None:
 
 
 def test_lost_part_fails_the_run(project: Project) -> None:
-    project.tell(*two_modules())
-    project.add_to_conftest(CUT_A_PART)
-    result = run(project, "-n", "2")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    project.set(*two_modules())
+    project.add_to_conftest(SPOIL_A_PART.replace("{spoil}", "[:100]"))
+    assert run(project, "-n", "2").ret == pytest.ExitCode.TESTS_FAILED
     assert "gw0: the results cannot be read" in "".join(project.results().warnings)
     assert project.results().exit_status == 1
 
 
 def test_gpus_of_two_models_are_no_one_run(project: Project) -> None:
-    project.tell(*two_modules())
-    project.add_to_conftest(
-        CUT_A_PART.replace("part.read_bytes()[:100]", "part.read_bytes().replace(b'Told GPU', b'Another GPU')")
-    )
+    project.set(*two_modules())
+    project.add_to_conftest(SPOIL_A_PART.replace("{spoil}", ".replace(b'Test GPU', b'Another GPU')"))
     result = run(project, "-n", "2", "--perf-update")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert "several models of GPU" in said(result)
-    assert "nothing to store" not in said(result)
+    assert "several models of GPU" in text_of(result)
+    assert "nothing to store" not in text_of(result)
     assert project.stored() == {}
     assert not (project.latest / "results.json").exists()
 
 
-def test_two_runs_on_one_gpu_wait_for_each_other(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_waits_in_vain_for_a_locked_gpu(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = GpuLock(Path(os.environ[LOCKS]))
-    lock.hold("told")
+    lock.hold("one")
     monkeypatch.setitem(GpuLock.__init__.__kwdefaults__, "patience_s", 0.3)
     monkeypatch.setattr(files, "_SAY_EVERY_S", 0.1)
     result = project.run("-q")
-    assert "waiting for it" in result.stdout.str()
+    assert "waiting for it" in text_of(result)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert project.measured() == []
-    assert "another run times on GPU told" in result.stdout.str()
+    assert "another run times on GPU one" in text_of(result)
     lock.release()
     assert project.run().ret == project.results().exit_status == pytest.ExitCode.OK

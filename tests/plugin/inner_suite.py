@@ -1,0 +1,143 @@
+"""The `perf/conftest.py` of an inner project. It measures what `fakes.json` says: without torch, a clock or a GPU."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import pytest
+
+from kernelgauge import Expectation, Run, Timer, Workload
+from kernelgauge.errors import KernelgaugeError, MeasurementError, WorkloadUnavailable
+from kernelgauge.measure.nvml import Reading
+from kernelgauge.plugin.fixtures import SESSION
+from kernelgauge.run import Fingerprint, Sample
+
+FOLDER = Path(__file__).parent
+CONTENT = json.loads((FOLDER / "fakes.json").read_text())
+ERRORS = {"measurement": MeasurementError, "unavailable": WorkloadUnavailable}
+
+
+class FakeDevice:
+    """A steady host: its reference takes 10 us, and 20 with the wait for its end."""
+
+    warm_up_calls = 3
+    gpu = CONTENT["gpu"]
+    timers = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
+    host = SimpleNamespace(wait_until_fast=lambda: 10.0, round_trip_us=lambda: 20.0)
+    monitor = SimpleNamespace(available=True, why_not="", read=lambda **_: Reading())
+
+    @property
+    def torch_device(self):
+        import torch
+
+        return torch.device("cpu")
+
+    def check(self, workload):
+        if FAKES[workload.id]["error"] == "unavailable":
+            raise fake_error("unavailable")
+
+    def fingerprint(self):
+        return msgspec.convert(CONTENT["fingerprint"], Fingerprint)
+
+    def synchronize(self):
+        pass
+
+    flush_cache = forget_peak = synchronize
+
+
+def choose_device(choice):
+    if not CONTENT["has_device"]:
+        raise KernelgaugeError("no such device", got=choice, next_command="nvidia-smi")
+    return FakeDevice()
+
+
+def fake_error(kind):
+    return ERRORS[kind]("the fake error", got="a fake", next_command="take another")
+
+
+def note(name, workloads):
+    """Tell the test what was measured or confirmed together."""
+    with (FOLDER / name).open("a") as file:
+        file.write(" ".join(workload.id for workload in workloads) + "\n")
+
+
+class Group:
+    """All workloads together."""
+
+    def __init__(self, workloads, fingerprint, progress, timed):
+        self.workloads, self.progress = workloads, progress
+        self.results = {each.id: measure(FAKES[each.id], fingerprint, timed) for each in workloads}
+
+    def confirm(self, slower):
+        for workload in self.workloads:
+            if workload.id in slower:
+                note("confirmed.txt", [workload])
+                self.progress(f"{workload.id}: measuring again")
+                confirm(FAKES[workload.id], self.results[workload.id])
+
+
+def measure(fake, fingerprint, timed):
+    if fake["error"]:
+        return fake_error(fake["error"])
+    run = msgspec.convert(fake["run"], Run)
+    times = {} if timed else {"samples": {}, "incomplete": "no test of a time was selected"}
+    run = msgspec.structs.replace(run, fingerprint=fingerprint, gpu=CONTENT["gpu"], **times)
+    latency = {"latency_replicates": 4, "latency_iterations": 3, "one_instance": False}
+    rest = {"not_confirmed": None, "problem": fake["problem"], "trace_json": b"{}", "table": "a table\n"}
+    return SimpleNamespace(run=run, **latency, **rest)
+
+
+def confirm(fake, measured):
+    """Add the samples of a confirmation twice: it takes twice as long."""
+    if fake["confirm_error"]:
+        measured.not_confirmed = fake_error(fake["confirm_error"])
+        return
+    again = msgspec.convert(fake["again"], dict[Timer, Sample])
+    samples = {timer: measured.run.samples[timer].joined(each).joined(each) for timer, each in again.items()}
+    measured.run = msgspec.structs.replace(measured.run, samples=samples)
+
+
+def measure_groups(workloads, device, fingerprint, settings, progress, *, timed, deterministic):
+    note("measured.txt", workloads)
+    progress("compiling")
+    yield Group(workloads, fingerprint, progress, timed)
+
+
+def build():
+    import time
+
+    return lambda x: time.sleep(0.001)
+
+
+def inputs():
+    import torch
+
+    return (torch.zeros(2),)
+
+
+def declare(fake):
+    expectation = Expectation("seen somewhere", kinds=tuple(fake["kinds"]))
+    fields = fake["declared"] | {"shape": tuple(fake["declared"]["shape"])}
+    return Workload(build=build, inputs=inputs, expectations=(expectation,), **fields)
+
+
+WORKLOADS = [declare(fake) for fake in CONTENT["fakes"]]
+FAKES = {workload.id: fake for workload, fake in zip(WORKLOADS, CONTENT["fakes"], strict=True)}
+
+
+def pytest_kernelgauge_workloads():
+    return WORKLOADS
+
+
+@pytest.hookimpl(trylast=True)  # after the plugin's own
+def pytest_configure(config):
+    if SESSION in config.stash:  # else this suite is found while collecting, and the plugin's hooks after it
+        pytest_collection_modifyitems(config)
+
+
+def pytest_collection_modifyitems(config):
+    session = config.stash[SESSION]
+    session.measure_groups, session.choose_device = measure_groups, choose_device
+    session.settings = replace(session.settings, latency_replicates=4)
