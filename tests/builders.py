@@ -319,37 +319,25 @@ def results(*workloads: WorkloadResult, **changes: Any) -> Results:
 
 def hostile(text: str, *statuses: Status) -> Results:
     """Results that have a text wherever results have one."""
-    verdicts = tuple(
+    verdicts = [
         verdict(status, f"{text}{place}", text, workload=text, reasons=[(text, text), ("why", f"{text}  new: 1 us")])
         for place, status in enumerate(statuses)
-    )
+    ]
     timed = verdict(statuses[0], headline=text, workload=text, reasons=[("why", text)])
-    strange = msgspec.structs.replace(H200, device=text, driver=text, torch=text, cuda=text, triton=text)
-    told = workload(
-        *verdicts,
-        timed,
-        name=text,
-        suite=text,
-        module=text,
-        variant=text,
-        dtype=text,
-        pass_=text,
-        run=run(workload=text, machine=strange, gpu=text),
+    machine = fingerprint(**dict.fromkeys(("device", "driver", "torch", "cuda", "triton"), text))
+    named = dict.fromkeys(("name", "suite", "module", "variant", "dtype", "pass_"), text)
+    tests = (
+        TestResult(f"{text}::{text}[{text}]", of, outcome, 0.1, claim=text, said=text)
+        for of in (text, None)
+        for outcome in ("passed", "failed", "skipped")
     )
     return results(
-        told,
+        workload(*verdicts, timed, run=run(workload=text, machine=machine, gpu=text), **named),
         workload(name=f"{text}2", run=None, unavailable=text),
-        fingerprint=strange,
-        gpu=text,
-        kernelgauge=text,
-        started_at=text,
+        **dict.fromkeys(("gpu", "kernelgauge", "started_at", "not_watched"), text),
+        fingerprint=machine,
         arguments=("perf", text),
-        not_watched=text,
-        tests=tuple(
-            TestResult(f"{text}::{text}[{text}]", of, outcome, 0.1, claim=text, said=text)
-            for of in (text, None)
-            for outcome in ("passed", "failed", "skipped")
-        ),
+        tests=tuple(tests),
         warnings=(text,),
         exit_status=1,
     )
