@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from markdown_it import MarkdownIt
 
-from kernelgauge.report.text import Column, Grid, Section, as_markdown, as_text
+from kernelgauge.report.text import Column, Section, as_markdown, as_text
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_markdown_name_is_no_mention_and_no_issue(name: str, shown: str) -> None
 
 
 def test_text_long_lines_and_names_fit_the_width() -> None:
-    table = Grid((Column("n"), Column("us", number=True)), (("k" * 10_000, "1.0"),))
-    shown = as_text([Section(lines=("word " * 30,)), Section(grid=table)], width=80, color=False)
+    table = Section(columns=(Column("n"), Column("us", number=True)), rows=[("k" * 10_000, "1.0")])
+    shown = as_text([Section(lines=("word " * 30,)), table], width=80, color=False)
     assert max(map(len, shown.splitlines())) <= 80
     assert (shown.count("word"), shown.count("k")) == (30, 10_000)

@@ -15,6 +15,7 @@ from kernelgauge.report.findings import brief, in_full, in_one_line, with_words
 from kernelgauge.report.html import html
 from kernelgauge.report.stored import doubt_text, review_lines
 from kernelgauge.report.summary import summary, summary_markdown
+from kernelgauge.report.words import reason_line
 from kernelgauge.results import decode_results, encode_results
 from tests.builders import HOSTILE, results, workload
 
@@ -87,6 +88,10 @@ def test_evidence_of_a_review_has_words(kind: type) -> None:
     for seed in range(9):
         one = made(random.Random(seed), kind)
         assert [line.text for line in review_lines([one])] == [doubt_text(one)]
+
+
+def test_each_next_step_has_words_without_a_command() -> None:
+    assert all(reason_line(e.Next(step)).text is not None for step in e.Step)
 
 
 @pytest.mark.parametrize(("count", "text"), [("1", "1 launch"), ("2", "2 launches")])

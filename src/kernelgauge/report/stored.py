@@ -24,7 +24,7 @@ from ..judge.verdict import Status, Verdict, worst
 from ..results.history import Night
 from ..run import Timer
 from .findings import in_one_line, reasons
-from .text import Column, Grid, Section, as_text, counted, cut, first, short_commit, table, us
+from .text import Column, Section, as_text, counted, cut, first, short_commit, table, us
 from .words import Line, headline, reason_line
 
 _ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.KEEP: "dim"}
@@ -241,13 +241,13 @@ def history_text(
     """
     sections: list[Section] = []
     for machine, trends in _by_machine(nights):
-        sections.append(Section(machine, grid=Grid(_HISTORY_COLUMNS, tuple(trend.cells for trend in trends))))
+        sections.append(Section(machine, columns=_HISTORY_COLUMNS, rows=[trend.cells for trend in trends]))
         for trend in trends if with_details else ():
             changes = first(trend.changes, _MOST_LINES)
-            lines = (*(f"  {line}" for line in trend.places), *(f"    {line}" for line in changes))
+            lines = [*(f"  {line}" for line in trend.places), *(f"    {line}" for line in changes)]
             sections.append(Section(f"workload {trend.workload}", lines))
     if not_shown:
-        sections.append(Section(lines=tuple(first([f"not shown: {each}" for each in not_shown], _MOST_LINES))))
+        sections.append(Section(lines=first([f"not shown: {each}" for each in not_shown], _MOST_LINES)))
     return as_text(sections, width=width, color=color)
 
 

@@ -30,7 +30,7 @@ from .findings import (
     notable_verdicts,
     reasons,
 )
-from .text import Column, Grid, Section, as_markdown, counted, cut, fenced, render, short_commit, table, us
+from .text import Column, Section, as_markdown, counted, cut, fenced, render, short_commit, table, us
 from .words import headline
 
 _STYLES: dict[Status | None, str] = {
@@ -340,7 +340,7 @@ def _blocks(results: Results) -> Iterator[str]:
     failing += [(cut(each.workload or each.about), each.status, *"----", _causes([each])) for each in tests]
     numbers = [Column(title, number=True) for title in ("launches", _time_column(results), "baseline", "change")]
     columns = (Column("workload"), Column("verdict"), *numbers, Column("cause"))
-    tables = [as_markdown([Section(grid=Grid(columns, tuple(each)))]) for each in (failing, quiet) if each]
+    tables = [as_markdown([Section(columns=columns, rows=each)]) for each in (failing, quiet) if each]
     yield from tables[:1]
     words, command = next_step([results])
     if command:

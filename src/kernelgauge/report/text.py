@@ -113,35 +113,31 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """A table; a cell may have several lines. `below`: for each row, then of one line, the names that stand under it, whole."""
-
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-    below: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Section:
-    """A title, lines, and a table; each may be missing. Texts may come from a trace: they are untrusted."""
+    """A title, lines, and a table; each may be missing. Texts may come from a trace: they are untrusted.
+
+    A cell may have several lines. `below`: for each row, then of one line, the names that stand under it, whole.
+    """
 
     title: str = ""
-    lines: tuple[str, ...] = ()
-    grid: Grid | None = None
+    lines: Sequence[str] = ()
+    columns: Sequence[Column] = ()
+    rows: Sequence[Sequence[str]] = ()
+    below: Sequence[str] = ()
 
 
 def as_text(sections: Sequence[Section], *, width: int, color: bool) -> str:
     parts: list[str] = []
     for section in sections:
-        above = [section.title, *section.lines] if section.title else section.lines
+        above = [*filter(None, [section.title]), *section.lines]
         lines = [_wrapped(_LONG_WORD.sub(r"\1...\2", printable(line)), width) for line in above]
-        if (grid := section.grid) is not None:
+        if section.columns:
             # A row above other lines is one line, on whatever terminal: else they would stand under another row.
-            room = max(width, _LONGEST_ROW) if grid.below else width
-            rows = render(table(grid.columns, grid.rows, gap=2), width=room, color=color).splitlines()
-            head = len(rows) - len(grid.below)
+            room = max(width, _LONGEST_ROW) if section.below else width
+            rows = render(table(section.columns, section.rows, gap=2), width=room, color=color).splitlines()
+            head = len(rows) - len(section.below)
             lines += rows[:head]
-            for row, below in zip(rows[head:], grid.below, strict=True):
+            for row, below in zip(rows[head:], section.below, strict=True):
                 lines += [row, *(_wrapped(f"    {printable(line)}", width) for line in below.split("\n"))]
         parts.append("".join(f"{line}\n" for line in lines))
     return "\n".join(parts)
@@ -186,8 +182,8 @@ def as_markdown(sections: Sequence[Section]) -> str:
             parts.append(f"**{_escaped(section.title)}**")
         if section.lines:
             parts.append("  \n".join(_escaped(line) for line in section.lines))
-        if section.grid:
-            parts.append(_markdown_table(section.grid))
+        if section.columns:
+            parts.append(_markdown_table(section))
     return "\n\n".join(parts) + "\n"
 
 
@@ -197,11 +193,11 @@ def fenced(text: str) -> str:
     return f"{fence}text\n{text}{fence}\n"
 
 
-def _markdown_table(grid: Grid) -> str:
-    columns, rows = grid.columns, grid.rows
-    if grid.below:
+def _markdown_table(section: Section) -> str:
+    columns, rows = section.columns, section.rows
+    if section.below:
         columns = (*columns, Column("kernel"))
-        rows = tuple((*row, names) for row, names in zip(rows, grid.below, strict=True))
+        rows = [(*row, names) for row, names in zip(rows, section.below, strict=True)]
     head = [_escaped(column.title.replace("\n", " ")) for column in columns]
     rule = ["---:" if column.number else "---" for column in columns]
     body = [["<br>".join(_escaped(line.strip()) for line in cell.split("\n")) for cell in row] for row in rows]

@@ -13,7 +13,7 @@ from ..trace.difference import Difference, HostDifference, What, differences, ho
 from ..trace.kernel import KernelIdentity, configuration_text
 from ..trace.model import WHOLE
 from ..trace.summary import KernelGroup, StepTime, Summary
-from .text import Column, Grid, Section, counted, cut, first, percent, time_change, time_text, times
+from .text import Column, Section, counted, cut, first, percent, time_change, time_text, times
 from .words import cause_text, dearest_code
 
 _MOST_NAMES = 8  # of one change or group, and problems
@@ -128,13 +128,13 @@ def _parts(*times: StepTime, gpu: str = "GPU") -> Iterator[str]:
 
 
 def _table(groups: Sequence[KernelGroup], top: int, total_us: float) -> Section:
-    columns = tuple(Column(title, number=True) for title in ("times", "time", "share"))
+    columns = [Column(title, number=True) for title in ("times", "time", "share")]
     shown = [(group, percent(group.device_time_us / total_us) if total_us else "-") for group in groups[:top]]
-    rows = tuple((f"{group.launches}", time_text(group.device_time_us), share) for group, share in shown)
-    below = tuple("\n".join(filter(str.strip, _group_lines(group))) for group, _ in shown)
+    rows = [(f"{group.launches}", time_text(group.device_time_us), share) for group, share in shown]
+    below = ["\n".join(filter(str.strip, _group_lines(group))) for group, _ in shown]
     left = time_text(sum(group.device_time_us for group in groups[top:]))
     lines = (f"{top} of {len(groups)} rows. The others take {left}: --top 0 shows them.",) if len(groups) > top else ()
-    return Section(lines=lines, grid=Grid(columns, rows, below))
+    return Section(lines=lines, columns=columns, rows=rows, below=below)
 
 
 def _group_lines(group: KernelGroup) -> Iterator[str]:
@@ -273,14 +273,14 @@ def compare_page(comparison: TraceComparison, *, names: tuple[str, str], top: in
     sections = [
         Section(lines=(head, *conclusion(comparison))),
         Section(lines=(*notes, *_time_changes(comparison), *_caveats(comparison))),
-        Section(grid=_change_table(comparison, top=top)),
+        _change_table(comparison, top=top),
     ]
     if rows := comparison.modules:
         total = comparison.before.device_time_us
-        cells = tuple((cut(name), *_change_cells(before, after, total)) for name, before, after in rows[:top])
-        left = (f"{top} of {len(rows)} modules, the largest changes first.",) if len(rows) > top else ()
-        sections.append(Section("by module", left, Grid((Column("module"), *_CHANGES), cells)))
-    return [*sections, Section("host", tuple(_host_changes(comparison.host)))]
+        cells = [(cut(name), *_change_cells(before, after, total)) for name, before, after in rows[:top]]
+        left = [f"{top} of {len(rows)} modules, the largest changes first."] if len(rows) > top else []
+        sections.append(Section("by module", left, (Column("module"), *_CHANGES), cells))
+    return [*sections, Section("host", list(_host_changes(comparison.host)))]
 
 
 def _time_changes(comparison: TraceComparison) -> Iterator[str]:
@@ -327,7 +327,7 @@ def _change_cells(before_us: float | None, after_us: float | None, total_us: flo
     return (*sides, _signed(change), f"{100 * change / total_us:+.1f} %" if total_us else "-")
 
 
-def _change_table(comparison: TraceComparison, *, top: int) -> Grid:
+def _change_table(comparison: TraceComparison, *, top: int) -> Section:
     """Return what changed, the largest changes first, and the rest in a row."""
     ordered = [each for each in comparison.differences if each.what is not What.SAME]
     ordered.sort(key=lambda each: -abs(each.delta_us))
@@ -342,7 +342,7 @@ def _change_table(comparison: TraceComparison, *, top: int) -> Grid:
         before = sum(each.before_us for each in group) if any(each.before for each in group) else None
         after = sum(each.after_us for each in group) if any(each.after for each in group) else None
         rows.append((what, *_change_cells(before, after, comparison.before.device_time_us)))
-    return Grid((Column("what"), *_CHANGES), tuple(rows), tuple(below for *_, below in groups))
+    return Section(columns=(Column("what"), *_CHANGES), rows=rows, below=[below for *_, below in groups])
 
 
 def _change_lines(difference: Difference) -> list[str]:
