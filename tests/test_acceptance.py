@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernelgauge.baselines import BaselineStore
-from kernelgauge.baselines.acceptance import Mode, plan_update, review, select
+from kernelgauge.baselines.acceptance import Mode, Plans, plan_update, review, select
 from kernelgauge.judge.baseline import Baseline, encode_baseline
 from kernelgauge.judge.review import Group, PlannedChange, Reviewed
 from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.verdict import Status, Verdict
-from kernelgauge.report.stored import doubt_text
 from kernelgauge.report.findings import in_full
+from kernelgauge.report.stored import doubt_text
 from kernelgauge.results import Results, TestResult, WorkloadResult
 from kernelgauge.run import Timer
 from tests.builders import (
@@ -82,21 +82,21 @@ def write(store: BaselineStore, content: bytes, name: str = WORKLOAD) -> Path:
     return path
 
 
-def update(
-    store: BaselineStore, *workloads: WorkloadResult, mode: Mode = Mode.UPDATE, **changes: Any
-) -> tuple[list[PlannedChange], list[Reviewed]]:
-    """Return what was written and what was refused."""
-    plans, refused = plan_update([complete_results(*workloads, **changes)], store, mode)
+Selection = tuple[list[PlannedChange], list[Reviewed]]  # what was written, and what was refused
+
+
+def apply(store: BaselineStore, selected: tuple[Plans, list[Reviewed]]) -> Selection:
+    plans, refused = selected
     store.apply(plans)
     return [change for plan in plans.values() for change in plan], refused
 
 
-def accept(
-    store: BaselineStore, *parts: Results, mode: Mode = Mode.ACCEPT, force: bool = False
-) -> tuple[list[PlannedChange], list[Reviewed]]:
-    plans, refused = select(review(parts, store, mode), lambda _: True, force=force)
-    store.apply(plans)
-    return [change for plan in plans.values() for change in plan], refused
+def update(store: BaselineStore, *workloads: WorkloadResult, mode: Mode = Mode.UPDATE, **changes: Any) -> Selection:
+    return apply(store, plan_update([complete_results(*workloads, **changes)], store, mode))
+
+
+def accept(store: BaselineStore, *parts: Results, mode: Mode = Mode.ACCEPT, force: bool = False) -> Selection:
+    return apply(store, select(review(parts, store, mode), lambda _: True, force=force))
 
 
 def cases_of(subject: str, status: Status, doubts: list[str]) -> Iterator[Any]:
@@ -145,16 +145,32 @@ def test_review_doubts_what_was_not_measured_well(
     assert doubts_of(reviewed(store, complete_results(workload, **({"tests": ()} | changes)))[WORKLOAD]) == doubts
 
 
-@pytest.mark.parametrize("mode", [Mode.UPDATE, Mode.CALIBRATE])
-def test_update_keeps_newer_file_and_replaces_unreadable(store: BaselineStore, mode: Mode) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda store: update(store, passing()),
+        lambda store: update(store, passing(), mode=Mode.CALIBRATE),
+        lambda store: accept(store, complete_results(passing()), force=True),
+    ],
+    ids=["update", "calibrate", "accept"],
+)
+def test_newer_file_is_kept_and_unreadable_replaced(store: BaselineStore, change: Callable[..., Selection]) -> None:
     path = write(store, NEWER)
-    changes, (refused,) = update(store, passing(), mode=mode)
+    changes, (refused,) = change(store)
     assert (changes, path.read_bytes()) == ([], NEWER)
     assert "newer version" in doubts_of(refused)[0]
     for unreadable in (CONFLICT, encode_baseline(baseline()).replace(b'"schema_version": 5', b'"schema_version": 4')):
         write(store, unreadable)
-        update(store, passing(), mode=mode)
+        change(store)
         assert stored(store).recorded is not None
+
+
+def test_accept_keeps_conflict_and_says_how_to_end_it(store: BaselineStore) -> None:
+    path = write(store, CONFLICT)
+    (doubt,) = doubts_of(accept(store, complete_results(passing()))[1][0])
+    assert "unresolved merge conflict" in doubt
+    assert f"; git checkout --theirs -- {path}" in doubt
+    assert path.read_bytes() == CONFLICT
 
 
 @pytest.mark.parametrize(
@@ -205,12 +221,11 @@ def test_accept_stores_the_newest_run_of_each_device(store: BaselineStore) -> No
     ("before", "saved", "doubt"),
     [
         (BEFORE, [(SLOWER, AFTER)], ""),
-        (AFTER, [(SLOWER, AFTER)], ""),
         (AFTER, [(SLOWER, BEFORE)], f"older than the baseline: measured {BEFORE}, and that was recorded {AFTER}"),
         (BEFORE, [(passing(), BEFORE), (SLOWER, AFTER)], ""),  # the newest counts
         (BEFORE, [(passing_run(device=NOISY), AFTER)], "GPU time 205.1 -> 210.1 us  "),
     ],
-    ids=["newer", "same", "older", "two", "noisy"],
+    ids=["newer", "older", "two", "noisy"],
 )
 def test_accept_replaces_by_a_doubtful_run_by_force(store: BaselineStore, before: str, saved: Any, doubt: str) -> None:
     accept(store, complete_results(passing(), started_at=before))
@@ -228,16 +243,3 @@ def test_add_asks_for_the_sensitivity(store: BaselineStore, sensitivity: Any, ad
     noisy = passing(run=run(device=NOISY), limits=Limits(sensitivity=sensitivity))
     changes, _ = accept(store, complete_results(noisy, started_at=AFTER), mode=Mode.ADD)
     assert len(changes) == added
-
-
-def test_accept_replaces_conflict_by_force_only(store: BaselineStore) -> None:
-    path = write(store, CONFLICT)
-    (doubt,) = doubts_of(accept(store, complete_results(passing()))[1][0])
-    assert "unresolved merge conflict" in doubt
-    assert f"; git checkout --theirs -- {path}" in doubt
-    assert path.read_bytes() == CONFLICT
-    accept(store, complete_results(passing()), force=True)
-    assert stored(store).workload == WORKLOAD
-    write(store, NEWER)
-    accept(store, complete_results(passing()), force=True)
-    assert path.read_bytes() == NEWER
