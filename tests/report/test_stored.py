@@ -1,7 +1,8 @@
-"""A review as text and as Markdown: every group with its evidence, within the width, and no name steers anything."""
+"""Texts about what is stored: a review with its groups and their evidence, and what a calibration found."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,9 +10,9 @@ import pytest
 from kernelgauge.judge.baseline import Baseline, Recorded, from_run
 from kernelgauge.judge.evidence import Detail, FileNote, RunDoubt
 from kernelgauge.judge.review import Group, Reviewed, review_run
-from kernelgauge.report.stored import review_page
+from kernelgauge.report.stored import calibration_table, review_page
 from kernelgauge.report.text import fenced, render
-from tests.builders import H200, counts, fingerprint, mlp_kernels, run
+from tests.builders import H200, calibrated, counts, drawn, fingerprint, mlp_kernels, run
 
 UPGRADED = fingerprint(driver="590.1", torch="2.12.0")
 
@@ -110,3 +111,37 @@ def test_markdown_fence_is_longer_than_any_backticks(name: str, fence: str) -> N
     page = fenced(text(name=name))
     assert page.startswith(f"{fence}text\n{name}: 0 workloads\n")
     assert page.endswith(f"\n{fence}\n")
+
+
+QUIET = (200.0, 200.1, 199.9, 200.0) * 2
+
+
+def columns(stored: Baseline, timer: str = "GPU time", *, comparisons: int = 21) -> list[float]:
+    """Time, noise, smallest change here and on another GPU; infinity for a dash."""
+    text = render(calibration_table({"mlp": stored}, comparisons=comparisons), width=100, color=False)
+    (numbers,) = re.findall(rf"^mlp +{timer} +([\d. -]+)$", text, re.MULTILINE)
+    return [float("inf") if word == "-" else float(word) for word in numbers.split()]
+
+
+def test_gpu_time_on_another_gpu_needs_a_larger_change() -> None:
+    time_us, noise, here, there = columns(drawn({1024: 10}))
+    assert time_us > 40
+    assert 0 < noise < here < there < 100
+    for timer in ("host dispatch", "end to end"):  # there is no number for a host clock elsewhere
+        assert columns(drawn({1024: 10}), timer)[3] == float("inf")
+    assert columns(drawn({1024: 10}), comparisons=1000)[3] > there > columns(drawn({1024: 10}), comparisons=1)[3]
+
+
+def test_calibration_of_a_cpu_names_no_gpu() -> None:
+    stored = calibrated([run(machine=fingerprint(arch="cpu")) for _ in range(2)], suite="perf")
+    text = render(calibration_table({"mlp": stored}, comparisons=2), width=100, color=False)
+    assert "mlp      CPU time" in text
+    assert "GPU" not in text
+
+
+def test_sensitivity_ignores_a_process_on_a_slow_host() -> None:
+    """An H200's latency of 255 us was 432 us once, when its host was twice as slow."""
+    usual = [run(device=QUIET, end_to_end=[us, us + 1] * 4, host_control_us=30.0) for us in (255.0, 256.0) * 4]
+    slow = run(device=QUIET, end_to_end=[432.0, 436.0] * 4, host_control_us=57.0)
+    alone, among = (columns(calibrated(runs, suite="perf"), "end to end")[2] for runs in (usual, [*usual, slow]))
+    assert among == pytest.approx(alone, rel=0.05)
