@@ -10,7 +10,8 @@ import pytest
 
 from kernelgauge.trace import KernelIdentity, align, decode
 from kernelgauge.trace.difference import Difference, What, differences, host_difference
-from kernelgauge.trace.summary import HostLane, LaneKernel
+from kernelgauge.trace.kernel import LaneKernel
+from kernelgauge.trace.summary import HostLane
 from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, SOURCE, launched
 
 LAYER = "qkv rope attention out add norm up gelu down add norm copy".split()

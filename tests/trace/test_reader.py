@@ -91,14 +91,14 @@ NO_TRACES = [
     *(b'{"schema_version": 1}', b'{"traceEvents": null}', b'{"traceEvents": {"ph": "X"}}', HEAD + b"1, 2]}"),
     *(HEAD + b'],"deviceProperties":["H200"]}', b'{"traceEvents"\x0b:[' + ROW + b"]}"),
     *(HEAD + ROW + end for end in (b"}", b"]", b"}}", b"]}{}", b"]]}", b'],"traceEvents":[]}')),
-    *(HEAD + ROW + between + ROW + b"]}" for between in (b",,", b" ", b"\x0b,", b'],"traceEvents":[')),
-    *(b"[" + ROW + end for end in (b"", b",", b"}", b"]}", b"]]", b",,]")),
+    *(HEAD + ROW + between + ROW + b"]}" for between in (b",,", b" ", b"\x0b,")),
+    *(b"[" + ROW + end for end in (b"", b"}", b"]")),
+    HEAD + ROW + b",]}",
     *(HEAD + b"," + ROW + b"]}", b'{"a":{"traceEvents":[' + ROW + b"]}}"),
     *(HEAD + b"," + OBJECTS + b"," + ROW + b"]}", HEAD + OBJECTS + b" " + ROW + b"]}"),
     HEAD + OBJECTS + b"x" + OBJECTS + b"," + ROW + b"]}",
 ]
 ODD_TRACES = [
-    *(HEAD + ROW + b",]}", HEAD + ROW + b" , \n]}", b"[" + ROW + b"]", b" [ " + ROW + b" ,\n]\n"),
     b'{"a":{},"traceEvents" :\n[' + ROW + b"]}",
     b'{"traceEvents":null,"traceEvents":[' + ROW + b"]}",
     HEAD + ROW + b'],"a":{"traceEvents":[{}]},"b":[[],"]"]}',
@@ -143,7 +143,6 @@ def test_parse_odd_layout_is_read_in_all_blocks(content: bytes) -> None:
         (with_args(op("aten::mm", 0, 1), Input__Dims="all"), "Input Dims"),
         (with_args(op("aten::mm", 0, 1), Input__type="all"), "Input type"),
         (with_args(op("aten::mm", 0, 1), Input__Dims=[{"a": 1}]), "Input Dims"),
-        (with_args(op("aten::mm", 0, 1), Input__Dims=[[2**63]]), "Input Dims"),
         (with_args(op("aten::mm", 0, 1), Input__Dims=[["two"]]), "Input Dims"),
     ],
 )
@@ -156,68 +155,21 @@ def test_parse_odd_field_leaves_out_that_row(row: Event, named: str) -> None:
     assert trace.pairing_problems()[0].startswith(f"malformed: rows that were not read: 1 of {row['cat']}; the first: ")
 
 
-def test_parse_integers_beyond_64_bits_are_not_read() -> None:
-    """Python compares keys of one hash with each other: 100,000 of them would take minutes."""
-    modulus = 2**61 - 1  # of the hash of an int
-    trace = trace_of(*(kernel(modulus * number, 1) for number in range(100_000)))
-    assert len(trace.records) + trace.malformed["kernel"] == 100_000
-    assert len(trace.records) < 10
-
-
-def listed(name: str, start: float, **fields: object) -> Event:
-    """Return a row as `prof.events().export_chrome_trace` writes it."""
-    row: Event = {"name": name, "ph": "X", "ts": start, "dur": 5, "tid": 1, "pid": "CPU functions", "args": {}}
-    return row | fields
-
-
-def test_parse_list_of_a_cpu_has_its_ops_and_steps() -> None:
-    trace = parse(json.dumps([listed("ProfilerStep#3", 0), listed('aten::"mm"', 1)]).replace('\\"', '"').encode())
-    assert [row.name for row in (*trace.annotations, *trace.ops)] == ["ProfilerStep#3", 'aten::"mm"']
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        pytest.param(listed("cudaLaunchKernel", 2), id="a call of the runtime"),
-        pytest.param(listed("Memcpy HtoD (Pageable -> Device)", 2), id="a copy"),
-        pytest.param(listed("aten::mm", 1, ph="s", cat="cpu_to_xpu"), id="a flow to a device"),
-        pytest.param(listed("gemm", 2, pid="CUDA functions"), id="a kernel of torch 1.8"),
-    ],
-)
-def test_parse_list_of_a_gpu_is_refused(row: Event) -> None:
-    said = refusal(json.dumps([listed("aten::mm", 1), row]).encode())
-    assert said.endswith("as `prof.events().export_chrome_trace` writes them: they do not say what the GPU ran")
-
-
-@pytest.mark.parametrize(
-    "content", [chrome(op("aten::mm", 1, 2), op("aten::t", 1, 2)), json.dumps([ROW.decode()]).encode()]
-)
-def test_parse_trace_that_was_cut_off_says_so(content: bytes) -> None:
-    assert "the JSON has no end: the file was cut off" in refusal(content[:-3])
-
-
-NPU = [
-    {"ph": "M", "name": "process_labels", "pid": 800, "args": {"labels": "NPU"}},
-    {"ph": "X", "name": "aclnnMatMul", "pid": 800, "tid": 3, "ts": "12.5", "dur": 7.0, "args": {"Stream Id": 3}},
-]
+def test_parse_trace_that_was_cut_off_says_so() -> None:
+    assert "the JSON has no end: the file was cut off" in refusal(chrome(op("aten::mm", 1, 2), step(1, 1, 2))[:-3])
 
 
 @pytest.mark.parametrize(
     ("rows", "not_read"),
     [
-        pytest.param(NPU, {"NPU": 1}, id="Ascend"),
-        pytest.param(NPU[::-1], {"NPU": 1}, id="Ascend, its process last"),
+        pytest.param([{"ph": "X", "name": "aclnnMatMul", "ts": "1.5", "dur": 7}], {"no category": 1}, id="Ascend"),
         pytest.param([kernel(1, 5) | {"cat": "hpu_op"}], {"hpu_op": 1}, id="Gaudi"),
         pytest.param([call(1, 2, category="privateuse1_runtime"), kernel(1, 5)], {"privateuse1_runtime": 1}, id="PrivateUse1"),
         pytest.param([call(1, 2, category="musa_driver")], {"musa_driver": 1}, id="a runtime of tomorrow"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("is_array", [False, True])
-def test_rows_of_other_accelerators_make_no_trace_of_a_cpu(
-    rows: list[Event], not_read: dict[str, int], *, is_array: bool
-) -> None:
-    every = [op("aten::mm", 1, 2), *rows]
-    summary = summarize_trace(parse(json.dumps(every).encode() if is_array else chrome(*every)))
+def test_rows_of_other_accelerators_make_no_trace_of_a_cpu(rows: list[Event], not_read: dict[str, int]) -> None:
+    summary = summarize_trace(trace_of(op("aten::mm", 1, 2), *rows))
     assert (summary.not_read, summary.on_cpu) == (not_read, False)
 
 

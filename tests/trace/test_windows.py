@@ -165,7 +165,7 @@ def test_launch_has_the_op_of_its_id_or_the_innermost_around(ops: list[Event], e
     assert isinstance(window.launches[0], Launch)
 
 
-def colliding(**of_call: int) -> list[Event]:
+def colliding() -> list[Event]:
     """Return rows whose records and calls have their correlation for an id: those of ops that ran long before."""
     rows = [op(name, 10 * at, 9, external_id=at + 1) for at, name in enumerate(("aten::t", "aten::mm", "aten::view"))]
     for at in range(3):
@@ -174,16 +174,15 @@ def colliding(**of_call: int) -> list[Event]:
             op("aten::linear", start, 20, external_id=10 + at),
             op("aten::addmm", start + 2, 9, external_id=20 + at),
         ]
-        rows += [call(at + 1, start + 4, external_id=at + 1, **of_call), kernel(at + 1, start + 30, external_id=at + 1)]
+        rows += [call(at + 1, start + 4, external_id=at + 1), kernel(at + 1, start + 30, external_id=at + 1)]
     return rows
 
 
 WRONG = "wrong ids: the External id of {} launches is not that of the op around the call, which counts; the first: {}"
 
 
-@pytest.mark.parametrize("thread", [{}, {"thread": 0}], ids=["on a thread", "on none"])
-def test_launch_with_the_id_of_another_op_has_the_op_around(thread: dict[str, int]) -> None:
-    trace = trace_of(*colliding(**thread))
+def test_launch_with_the_id_of_another_op_has_the_op_around() -> None:
+    trace = trace_of(*colliding())
     assert launching(trace.whole()) == ["aten::addmm"] * 3
     assert trace.naming_problems() == (WRONG.format("3 of 3", "gemm in aten::addmm, not aten::t"),)
     assert trace.pairing_problems() == ()

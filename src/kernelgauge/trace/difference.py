@@ -11,19 +11,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import compress, zip_longest
+from itertools import zip_longest
 from statistics import fmean, stdev
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 from rapidfuzz.distance import LCSseq
 
-from .kernel import KernelIdentity, configuration_change, configuration_text, was_autotuned
+from .kernel import KernelIdentity, LaneKernel, configuration_change, configuration_text, was_autotuned
 from .model import grouped
 from .names import Kind
-from .summary import HostLane, LaneKernel
-
-# --- two launch sequences side by side: which launch of one is which of the other ------------------------------------
+from .summary import HostLane
 
 
 class _Timed(Protocol):
@@ -37,9 +35,6 @@ class _Timed(Protocol):
 
 
 Kernel = TypeVar("Kernel", bound=_Timed)
-
-
-# --- what happened to the launches, and on the host ------------------------------------------------------------------
 
 
 class What(str, Enum):
@@ -185,13 +180,16 @@ def differences(before: Sequence[LaneKernel], after: Sequence[LaneKernel]) -> tu
             found.append(each)
     joined = list(_joined((*_folded(found), *moved)))
     # A collective waits for the slowest rank, so its times spread: say what moved most, also where steps overlap.
-    talks = [each.what is What.SAME and each.before[0].kind == Kind.COMMUNICATION.value for each in joined]
-    others = [abs(each.delta_us) for each, is_talk in zip(joined, talks, strict=True) if not is_talk]
-    if abs(sum(compress((each.delta_us for each in joined), talks))) > max(others, default=0.0):
-        for place, each in enumerate(joined):
+    waiting = [each for each in joined if each.what is What.SAME and each.before[0].kind == Kind.COMMUNICATION.value]
+    others = [abs(each.delta_us) for each in joined if each not in waiting]
+    if abs(sum(each.delta_us for each in waiting)) > max(others, default=0.0):
+        joined = [
             # By more than a kernel moves between two processes.
-            if talks[place] and abs(each.delta_us) > max(_SEEN_US * len(each.before), _SEEN * each.before_us):
-                joined[place] = replace(each, what=What.SLOWER if each.delta_us > 0 else What.FASTER)
+            replace(each, what=What.SLOWER if each.delta_us > 0 else What.FASTER)
+            if each in waiting and abs(each.delta_us) > max(_SEEN_US * len(each.before), _SEEN * each.before_us)
+            else each
+            for each in joined
+        ]
     return tuple(joined)
 
 
@@ -322,9 +320,8 @@ def _folded(found: Sequence[Difference]) -> list[Difference]:
 
 
 def _gained_an_addend(difference: Difference) -> bool:
-    sides = (difference.before, difference.after)
-    if any([kernel.kind for kernel in side] != [Kind.GEMM.value] for side in sides):
+    kernels = (*difference.before, *difference.after)
+    if [kernel.kind for kernel in kernels] != [Kind.GEMM.value] * 2:
         return False
-    old, new = difference.before[0], difference.after[0]
-    epilogues = (old.identity.decoded.bias_epilogue, new.identity.decoded.bias_epilogue)
-    return epilogues == (False, True) or (old.op, new.op) == ("aten::mm", "aten::addmm")
+    epilogues = [kernel.identity.decoded.bias_epilogue for kernel in kernels]
+    return epilogues == [False, True] or [kernel.op for kernel in kernels] == ["aten::mm", "aten::addmm"]

@@ -1,17 +1,23 @@
-"""What a launch is, beside when it happened: the name, launch configuration and source of its kernel."""
+"""What ran in a window, launch by launch: the identity of each kernel, what it does, and the op that launched it.
+
+Without a GPU, the ops that compute take the place of kernels. `ops.json` says what ATen's ops do by their names.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from pkgutil import get_data
+from statistics import fmean
 from typing import Any
 
 import msgspec
 
-from .model import DeviceRecord, Op
+from .model import MODULE_PREFIX, DeviceRecord, Op, Window, nested, number_streams
 from .names import KernelName, Kind, decode, kind_of_words
-from .ops import DTYPES, NO_TENSOR, kind_of_op
 
 # Inductor numbers its compiled graphs for the life of the process: `graph_0_`, `graph_1_`. No part of the identity.
 _NUMBER = re.compile(r"_\d+$")  # of a kernel in its graph
@@ -42,21 +48,21 @@ class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def shown(self) -> str:
         """Return the name as messages show it: printable and short. Data keep it whole."""
-        return decode(self.name).short
+        return self.decoded.short
 
     @property
     def is_inductors(self) -> bool:
         """Tell whether Inductor generated it for Triton: each compile chooses the launch configuration anew."""
-        return decode(self.name).backend == "inductor-triton"
+        return self.decoded.backend == "inductor-triton"
 
     @property
     def unnumbered(self) -> str:
-        """Return the name without Inductor's number, which counts the kernels of a graph: one more kernel moves those after it."""
-        return _NUMBER.sub("", self.name) if decode(self.name).backend.startswith("inductor") else self.name
+        """Return the name without Inductor's number of the kernel in its graph: one more kernel moves those after it."""
+        return _NUMBER.sub("", self.name) if self.decoded.backend.startswith("inductor") else self.name
 
     @property
     def without_source(self) -> KernelIdentity:
-        """Return name and launch configuration: the same kernel of another version of Inductor has another source and number."""
+        """Return name and launch configuration: another version of Inductor gives a kernel another source and number."""
         return msgspec.structs.replace(self, name=self.unnumbered, source_hash=None)
 
 
@@ -93,27 +99,13 @@ def _identity(name: str, *fields: Any) -> KernelIdentity:
 def identity_of_op(op: Op) -> KernelIdentity:
     """Return the identity of an op that computes: without a GPU, it is the kernel."""
     name = _GRAPH_NUMBER.sub("", op.name)
-    return KernelIdentity(name, _kind_of(name))
-
-
-def input_texts(shapes: Iterable[Any], types: Iterable[str]) -> tuple[str, ...]:
-    """Return dtype and shape of each tensor that an op was given, as `KernelRecord.inputs` has them."""
-    pairs = zip(shapes, types, strict=False)
-    # A Python number is recorded as a double without dimensions.
-    numbers = (*NO_TENSOR, "TensorList")
-    tensors = [(shape, kind) for shape, kind in pairs if kind not in numbers and (shape or kind != "double")]
-    return tuple(f"{DTYPES.get(kind, kind)}[{','.join(map(str, shape))}]" for shape, kind in tensors)
+    return KernelIdentity(name, _kind_of(name).value)
 
 
 def with_current_kind(identity: KernelIdentity) -> KernelIdentity:
     """Return an identity that an earlier version stored, with the kind of a name that no rule knew then."""
-    kind = _kind_of(identity.name) if identity.kind == Kind.OTHER.value else identity.kind
+    kind = _kind_of(identity.name).value if identity.kind == Kind.OTHER.value else identity.kind
     return msgspec.structs.replace(identity, kind=kind)
-
-
-def _kind_of(name: str) -> str:
-    """Return the kind of an op of ATen, or of a kernel."""
-    return (kind_of_op(name.removeprefix("aten::")) if name.startswith("aten::") else decode(name).kind).value
 
 
 @lru_cache(maxsize=4096)
@@ -122,8 +114,181 @@ def kind_of_launch(identity: KernelIdentity, op: str | None) -> str:
     if identity.kind != Kind.OTHER.value:
         return identity.kind
     texts = (op or "", decode(identity.name).short)
-    kinds = [kind for text in texts for kind in (_kind_of(text), kind_of_words(text.rpartition("::")[2]).value)]
-    return next((kind for kind in kinds if kind != Kind.OTHER.value), identity.kind)
+    kinds = [kind for text in texts for kind in (_kind_of(text), kind_of_words(text.rpartition("::")[2]))]
+    return next((kind for kind in kinds if kind is not Kind.OTHER), Kind.OTHER).value
+
+
+# --- what ATen's ops do ----------------------------------------------------------------------------------------------
+
+
+class _Tables(msgspec.Struct):
+    """Names of ops, with spaces between them (aten/src/ATen/native/native_functions.yaml)."""
+
+    dtypes: dict[str, str]  # C++ types as the compiler of torch spells them, and their short names
+    kinds: dict[Kind, str]  # a name stands for its in-place variant too
+    # These return a view or rewrite sizes and strides (aten/src/ATen/native/TensorShape.cpp, each is declared as a view or
+    # alias). A reshape of a tensor that is not contiguous copies: it is composite too.
+    metadata: str
+    allocation: str  # these only obtain memory
+    composite: str  # these only choose which other op does the work (CompositeImplicitAutograd)
+
+
+_TABLES = msgspec.json.decode(get_data(__package__, "ops.json") or b"", type=_Tables)
+_KINDS = {name: kind for kind, names in _TABLES.kinds.items() for name in names.split()}
+METADATA_OPS, _ALLOCATION_OPS, _COMPOSITE_OPS = (
+    frozenset(f"aten::{name}" for name in names.split())
+    for names in (_TABLES.metadata, _TABLES.allocation, _TABLES.composite)
+)
+
+
+def _kind_of(name: str) -> Kind:
+    """Return what an op of ATen (``aten::add_``: by the tables, else by the words of its name) or a kernel does."""
+    if not name.startswith("aten::"):
+        return decode(name).kind
+    op = name.removeprefix("aten::")
+    if kind := _KINDS.get(op) or _KINDS.get(op.removesuffix("_")):
+        return kind
+    return Kind.REDUCTION if op.endswith("softmax") else kind_of_words(op)
+
+
+def input_texts(shapes: Iterable[Any], types: Iterable[str]) -> tuple[str, ...]:
+    """Return dtype and shape of each tensor that an op was given, as `KernelRecord.inputs` has them."""
+    # The profiler writes "" for an optional tensor that is None, and a Python number as a double without dimensions.
+    no_tensors = ("", "Scalar", "ScalarList", "TensorList")
+    pairs = zip(shapes, types, strict=False)
+    tensors = [(shape, kind) for shape, kind in pairs if kind not in no_tensors and (shape or kind != "double")]
+    return tuple(f"{_TABLES.dtypes.get(kind, kind)}[{','.join(map(str, shape))}]" for shape, kind in tensors)
+
+
+# --- the host's ops of a window, and its kernels ---------------------------------------------------------------------
+
+# Rows that torch.compile adds to the host lane (torch/_dynamo, torch/_functorch; seen with torch 2.11 and 2.13).
+COMPILE_PREFIXES = (
+    "TorchDynamo Cache Lookup", "Torch-Compiled Region", "Pregraph bytecode", "AOTDispatcher Runtime Wrapper",
+    "## Call CompiledFxGraph", "CompiledFunction", "CompiledAutograd",
+)  # fmt: skip
+_AUTOGRAD_PREFIXES = ("autograd::engine", "torch::autograd")  # they wrap the ops of the backward pass
+# "MmBackward0" and "LigerGELUMulFunction" wrap the ops they call; a generated C++ kernel does not. The last one is of
+# flex_attention: torch/_inductor/codegen/cpp_flex_attention_template.py
+_GENERATED = re.compile(r".*(?:cpp|triton)_|graph_\d+_kernel$")
+
+
+def is_dispatched(name: str) -> bool:
+    """Tell whether a row of the host lane is an op of the dispatcher: `namespace::name`."""
+    return "::" in name and not name.startswith(_AUTOGRAD_PREFIXES)
+
+
+def dispatcher_ops(window: Window) -> list[Op]:
+    """Return the ops that went through the dispatcher, in order, nested ones too."""
+    return [op for op in window.ops if is_dispatched(op.name)]
+
+
+def computing_ops(window: Window) -> list[Op]:
+    """Return the outermost ops that compute, in order: what takes the place of kernels on a machine without a GPU."""
+    found: list[Op] = []
+    hiding: set[int] = set()  # ids of ops in which nothing counts: they are counted already, or compute nothing
+    for op, around in nested(window.ops):
+        is_hidden = bool(around) and id(around[-1]) in hiding
+        only_wraps = op.name in _COMPOSITE_OPS or op.name.startswith((*COMPILE_PREFIXES, *_AUTOGRAD_PREFIXES))
+        if is_hidden or (not only_wraps and ("::" in op.name or _GENERATED.match(op.name))):
+            hiding.add(id(op))
+            if not (is_hidden or op.name in METADATA_OPS or op.name in _ALLOCATION_OPS):
+                found.append(op)
+    return found
+
+
+def metadata_ops_that_launched(window: Window) -> list[str]:
+    """Return the names of metadata ops that launched something: a `reshape` that had to copy, for example."""
+    starts = sorted(launch.call.start_us for launch in window.launches)
+    return [
+        op.name
+        for op in window.ops
+        if op.name in METADATA_OPS and bisect_left(starts, op.start_us) < bisect_right(starts, op.end_us)
+    ]
+
+
+@dataclass(frozen=True)
+class Execution:
+    """One kernel of a window: what ran, when, and for how many microseconds. `op`: what launched it; on a CPU, what it is."""
+
+    identity: KernelIdentity
+    duration_us: float
+    start_us: float
+    op: Op | None
+    stream: int = 0
+
+
+def executions(window: Window, *, on_cpu: bool) -> list[Execution]:
+    """Return the kernels of a window, in launch order; those whose launch is not in the trace come last."""
+    if on_cpu:
+        return [Execution(identity_of_op(op), op.duration_us, op.start_us, op) for op in computing_ops(window)]
+    ran: list[tuple[DeviceRecord, Op | None]] = [(launch.record, launch.op) for launch in window.launches]
+    ran += [(record, None) for record in window.orphans if record.category == "kernel"]
+    return [Execution(identity_of(row, op), row.duration_us, row.start_us, op, row.stream) for row, op in ran]
+
+
+@dataclass(frozen=True)
+class LaneKernel:
+    """One launch of the sequence. `durations_us`: one for each step."""
+
+    identity: KernelIdentity
+    durations_us: tuple[float, ...]
+    op: str | None
+    input_shapes: tuple[Any, ...] = ()
+    input_types: tuple[str, ...] = ()
+    module: str | None = None  # the nn.Modules around the op, the outermost first
+    frame: str = ""  # the Python function around the op, as the trace has it: the deepest that is not torch's
+    stream: int = 0  # as `KernelRecord.stream`
+
+    @property
+    def kind(self) -> str:
+        return kind_of_launch(self.identity, self.op)
+
+    @property
+    def device_time_us(self) -> float:
+        return fmean(self.durations_us)
+
+
+def launch_sequence(ran: Sequence[Sequence[Execution]], frames: Sequence[Op]) -> tuple[LaneKernel, ...]:
+    """Return the launches of steps that launched the same kernels. `frames`: see `Trace.modules`."""
+    places = places_of(frames, [each.op for each in ran[-1] if each.op])
+    streams = number_streams(each.stream for each in ran[-1])
+    found = []
+    for launches in zip(*ran, strict=True):
+        identities, ops = [each.identity for each in launches], [each.op for each in launches]
+        identity, last = identities[-1], ops[-1]
+        # What the steps have in common: where its grids vary, none is known.
+        vary = [name for name in identity.__struct_fields__ if len({getattr(one, name) for one in identities}) > 1]
+        # A persistent kernel has one grid for every shape.
+        has_shapes = last and len({(op.input_shapes, op.input_types) if op else None for op in ops}) == 1
+        module, frame = places.get(id(last), ("", ""))
+        found.append(
+            LaneKernel(
+                msgspec.structs.replace(identity, **dict.fromkeys(vary)) if vary else identity,
+                tuple(max(0.0, each.duration_us) for each in launches),
+                last.name if last else None,
+                last.input_shapes if has_shapes else (),
+                last.input_types if has_shapes else (),
+                module=module or None,
+                frame=frame,
+                stream=streams[launches[-1].stream],
+            )
+        )
+    return tuple(found)
+
+
+def places_of(frames: Sequence[Op], ops: Iterable[Op]) -> dict[int, tuple[str, str]]:
+    """Return by id of an op the modules that were open on its thread, and the deepest Python function."""
+    found: dict[int, tuple[str, str]] = {}
+    rows = sorted((*frames, *ops), key=lambda row: (row.start_us, -row.duration_us)) if frames else ()
+    are_frames = set(map(id, frames))
+    for row, around in nested(rows):
+        if id(row) not in are_frames:
+            names = [each.name for each in around if id(each) in are_frames]
+            modules = [name.removeprefix(MODULE_PREFIX) for name in names if name.startswith(MODULE_PREFIX)]
+            functions = [name for name in names if not name.startswith(MODULE_PREFIX)]
+            found[id(row)] = ".".join(modules), functions[-1] if functions else ""
+    return found
 
 
 # --- launch configurations: what differs between two, and whether the autotuner chose it -----------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -45,11 +45,6 @@ _SYNCHRONIZATION = re.compile(
 
 
 _START = attrgetter("start_us")
-
-
-@lru_cache(maxsize=1024)  # there are few names, and every call is asked
-def _asks(name: str) -> bool:
-    return bool(_LAUNCH.match(name) or _TRANSFER.match(name))
 
 
 # Structs, and not tracked by the garbage collector: a trace of 500 MB has a million of them, and no cycle.
@@ -96,11 +91,16 @@ class ApiCall(_Row, frozen=True, gc=False):
     @property
     def asks(self) -> bool:
         """Tell whether the device gets work: a launch, a memset or a copy."""
-        return _asks(self.name)
+        return _gives_work(self.name)
 
     @property
     def is_synchronization(self) -> bool:
         return bool(_SYNCHRONIZATION.fullmatch(self.name))
+
+
+@lru_cache(maxsize=1024)  # there are few names, and many calls
+def _gives_work(name: str) -> bool:
+    return bool(_LAUNCH.match(name) or _TRANSFER.match(name))
 
 
 class DeviceRecord(_Row, frozen=True, gc=False):
@@ -125,10 +125,7 @@ _DEFAULT_STREAMS = (7, 0)  # CUPTI's number of CUDA's default stream, which torc
 
 
 def number_streams(streams: Iterable[int]) -> dict[int, int]:
-    """Return a number for each stream: 0 for the default one, if it is among them, and the others in order of first launch.
-
-    A stream's own number differs between processes.
-    """
+    """Return a number for each stream, as its own differs between processes: 0 for the default one, then by first launch."""
     found = dict.fromkeys(streams)
     return {stream: place for place, stream in enumerate(sorted(found, key=lambda each: each not in _DEFAULT_STREAMS))}
 
@@ -145,8 +142,22 @@ def grouped(rows: Iterable[_Grouped], key: Callable[[_Grouped], _Key]) -> dict[_
     return found
 
 
+_Nested = TypeVar("_Nested", "Op", "Op | ApiCall")
+
+
+def nested(rows: Iterable[_Nested]) -> Iterator[tuple[_Nested, list[_Nested]]]:
+    """Yield each row with those that are open around it on its thread, the outermost first. `rows`: parents first."""
+    stacks = defaultdict[int | str, list[_Nested]](list)
+    for row in rows:
+        stack = stacks[row.thread]
+        while stack and stack[-1].end_us <= row.start_us:
+            stack.pop()
+        yield row, stack
+        stack.append(row)
+
+
 def busy_us(kernels: Sequence[Any]) -> float:
-    """Return how long at least one of these ran: records, or executions of a device. Those of one stream count in full: their records may touch."""
+    """Return how long at least one of these records or executions ran. Those of one stream may touch: they count in full."""
     if len({each.stream for each in kernels}) <= 1:
         return float(sum(max(0.0, each.duration_us) for each in kernels))
     total = until = 0.0
@@ -261,41 +272,23 @@ class Trace:
     @cached_property
     def _open_ops(self) -> dict[int, tuple[Op, Op | None]]:
         """Return by `id` of a call the innermost op around it on its thread, and the outermost of the dispatcher's."""
-        ops = grouped(self.ops, attrgetter("thread"))
-        calls: dict[int | str, list[ApiCall]] = {}
-        for call in self.calls:
-            thread, named = call.thread, self._named_ops.get(call.external_id)
-            if thread not in ops and _encloses(named, call):  # CUPTI does not know the number of each thread
-                thread = named.thread
-            elif thread == 0 and len(ops) == 1:  # the row has none
-                thread = next(iter(ops))
-            calls.setdefault(thread, []).append(call)
-        return {id(call): around for thread in ops for call, around in _with_ops(ops[thread], calls.get(thread, ()))}
-
-    @cached_property
-    def _misnamed(self) -> tuple[int, list[tuple[DeviceRecord, Op | None, Op]]]:
-        """Return how many records have the id of an op around their call; and the others, with the op of the id, and that around."""
-        agreeing, others = 0, []
-        for record in self.records:
-            call, named = self.launch_of(record), self._named_ops.get(record.external_id)
-            if call is None or not record.external_id:
-                continue
-            if _encloses(named, call):
-                agreeing += 1
-            elif (around := self._open_ops.get(id(call))) and around[0].external_id:
-                others.append((record, named, around[0]))
-        return agreeing, others
+        found: dict[int, tuple[Op, Op | None]] = {}
+        rows: list[Op | ApiCall] = [*self.ops, *self.calls]
+        for row, around in nested(sorted(rows, key=_START)):
+            if isinstance(row, ApiCall):
+                ops = [op for op in around if isinstance(op, Op)]
+                if ops:
+                    found[id(row)] = ops[-1], next((op for op in ops if "::" in op.name), None)
+        return found
 
     def _op_of(self, call: ApiCall, external_id: int | None) -> Op | None:
         """Return the op that made a call: that of the id if it is around the call, else the innermost one that is.
 
         In some files the ids of records and calls are correlations, and name the ops of others, or none.
         """
-        agreeing, others = self._misnamed
-        named = self._named_ops.get(external_id)
-        if _encloses(named, call) and agreeing >= len(others):
+        named, around = self._named_ops.get(external_id), self._open_ops.get(id(call))
+        if _encloses(named, call):
             return named
-        around = self._open_ops.get(id(call))
         return around[0] if around else None
 
     def described(self, call: ApiCall, text: str) -> tuple[str, int | None]:
@@ -305,13 +298,20 @@ class Trace:
 
     def naming_problems(self) -> tuple[str, ...]:
         """Return in one line that launches have the ids of other ops; empty if they do not."""
-        agreeing, others = self._misnamed
-        if not others:
+        agreeing, texts = 0, []
+        for record in self.records:
+            call, named = self.launch_of(record), self._named_ops.get(record.external_id)
+            if call is None or not record.external_id:
+                continue
+            if _encloses(named, call):
+                agreeing += 1
+            elif (around := self._open_ops.get(id(call))) and around[0].external_id:
+                texts.append(f"{record.name} in {around[0].name}, not {named.name if named else 'an op of the trace'}")
+        if not texts:
             return ()
-        record, named, around = others[0]
-        counts = f"{len(others)} of {agreeing + len(others)} launches"
-        first = f"the first: {record.name} in {around.name}, not {named.name if named else 'an op of the trace'}"
-        return (f"wrong ids: the External id of {counts} is not that of the op around the call, which counts; {first}",)
+        counts = f"{len(texts)} of {agreeing + len(texts)} launches"
+        rule = f"the External id of {counts} is not that of the op around the call, which counts"
+        return (f"wrong ids: {rule}; the first: {texts[0]}",)
 
     def pairing_problems(self) -> tuple[str, ...]:
         """Return every way in which launches and device records fail to pair; empty if the session can be trusted.
@@ -324,13 +324,11 @@ class Trace:
         asking = [call for call in self.calls if call.asks]
         asked: Counter[int | None] = Counter(call.correlation for call in asking if call.correlation is not None)
         for call in asking:
-            got = self._records_by_correlation.get(call.correlation, ())
-            if not got:
+            records, calls = self._records_by_correlation.get(call.correlation, ()), asked[call.correlation]
+            if not records:
                 problems.append(f"lost: {call.name} (correlation {call.correlation}) has no device record")
-            elif asked[call.correlation] == 1 and (len(got) == 1 or call.is_graph_launch):
-                continue
-            elif call is self.launch_of(got[0]):
-                counts = f"{len(got)} records, and belongs to {asked[call.correlation]} launching calls"
+            elif call is self.launch_of(records[0]) and (calls > 1 or (len(records) > 1 and not call.is_graph_launch)):
+                counts = f"{len(records)} records, and belongs to {calls} launching calls"
                 problems.append(f"duplicated: {call.name} (correlation {call.correlation}) has {counts}")
         for record in self.records:
             if record.correlation not in asked:
@@ -344,26 +342,32 @@ class Trace:
         return self._asking_by_correlation.get(record.correlation)
 
     def steps(self) -> list[Window]:
-        """Return one window for each `ProfilerStep#N` annotation, in order."""
-        return [self._window(mark) for mark in self.annotations if mark.name.startswith(STEP_PREFIX)]
+        """Return one window for each profiler step, in order."""
+        return [self._starting_in(mark) for mark in self.annotations if mark.name.startswith(STEP_PREFIX)]
 
     def regions(self, name: str) -> list[Window]:
         """Return one window for each `record_function(name)` annotation, in order."""
-        return [self._window(mark) for mark in self.annotations if mark.name == name]
+        return [self._starting_in(mark) for mark in self.annotations if mark.name == name]
 
     def whole(self) -> Window:
         """Return one window of everything, records without a launch too."""
         lanes = (self.ops, self.annotations, self.calls, self.records)
         start = min((lane[0].start_us for lane in lanes if lane), default=0.0)
         end = max((row.end_us for lane in lanes for row in lane), default=start)
-        return self._window(_Row(WHOLE, start, end - start), is_whole=True)
+        orphans = tuple(record for record in self.records if self.launch_of(record) is None)
+        return self._window(_Row(WHOLE, start, end - start), self.ops, self.calls, orphans)
 
-    def _window(self, mark: _Row, *, is_whole: bool = False) -> Window:
-        """Return what starts in a mark."""
+    def _starting_in(self, mark: _Row) -> Window:
+        """Return what starts in a mark. Half open: what starts where one ends and the next begins belongs to the next."""
         ops, calls = (
-            (self.ops, self.calls) if is_whole else (_starting_in(mark, self.ops), _starting_in(mark, self.calls))
+            slice(*(bisect_left(rows, at, key=_START) for at in (mark.start_us, mark.end_us)))
+            for rows in (self.ops, self.calls)
         )
-        orphans = tuple(record for record in self.records if is_whole and self.launch_of(record) is None)
+        return self._window(mark, self.ops[ops], self.calls[calls])
+
+    def _window(
+        self, mark: _Row, ops: tuple[Op, ...], calls: tuple[ApiCall, ...], orphans: tuple[DeviceRecord, ...] = ()
+    ) -> Window:
         asking, records = self._asking_by_correlation, self._records_by_correlation
         executed = tuple(
             Launch(record, call, self._op_of(call, record.external_id))
@@ -378,29 +382,3 @@ class Trace:
 def _encloses(op: Op | None, row: _Row) -> TypeGuard[Op]:
     """Tell whether an op was open when a row began, on whatever thread: by its id it may have worked for another."""
     return op is not None and op.start_us <= row.start_us <= op.end_us
-
-
-def _with_ops(ops: Iterable[Op], calls: Iterable[ApiCall]) -> Iterator[tuple[ApiCall, tuple[Op, Op | None]]]:
-    """Yield each call of a thread that ops are around: with the innermost, and the outermost of the dispatcher's."""
-    stack: list[tuple[Op, Op | None]] = []  # the ops that are open, each with the outermost one around it
-    waiting = deque(ops)
-    for call in calls:
-        while waiting and waiting[0].start_us <= call.start_us:
-            op = waiting.popleft()
-            while stack and stack[-1][0].end_us <= op.start_us:
-                stack.pop()
-            outer = stack[-1][1] if stack else None
-            stack.append((op, outer if _encloses(outer, op) else op if "::" in op.name else None))
-        while stack and stack[-1][0].end_us < call.start_us:
-            stack.pop()
-        if stack:
-            yield call, stack[-1]
-
-
-_Started = TypeVar("_Started", Op, ApiCall)
-
-
-def _starting_in(mark: _Row, rows: tuple[_Started, ...]) -> tuple[_Started, ...]:
-    """Return what starts in a window. Half open: what starts where one ends and the next begins belongs to the next."""
-    first, last = (bisect_left(rows, at, key=_START) for at in (mark.start_us, mark.end_us))
-    return rows[first:last]

@@ -3,11 +3,7 @@
 A rule about names is one row of `names.json`: the library, the kind, the part of the name that a pattern is matched with,
 the pattern, and the function below that reads the details. The first row that matches wins. The rules follow the sources
 that the file names, recordings of an H200, and public profiles (docs/design/public-traces.md). Names come from traces and
-are untrusted: `decode` accepts any string, in time linear in its length, and only `raw` keeps unprintable characters. A
-name without a rule is `Kind.OTHER`.
-
-C++ names reach a trace demangled, but for some of ROCm. All that is needed of them is the qualified name and the template
-arguments, which `_parse_name` finds by counting brackets; of a mangled name, what can be read without a demangler.
+are untrusted: `decode` accepts any string, in time linear in its length, and only `raw` keeps unprintable characters.
 """
 
 from __future__ import annotations
@@ -91,9 +87,8 @@ class _Table(msgspec.Struct):
 
 
 _TABLE = msgspec.json.decode(get_data(__package__, "names.json") or b"", type=_Table)
-
-
 _RULES = [(rule, re.compile(rule.pattern, re.ASCII)) for group in _TABLE.rules for rule in group.rows]
+_WORDS_OF_KINDS = [(kind, re.compile(rf"(?:^|[_ ])(?:{words})(?:_|$)")) for kind, words in _TABLE.words]
 
 
 @lru_cache(maxsize=4096)
@@ -111,19 +106,10 @@ def decode(raw: str) -> KernelName:
     return KernelName(raw, Kind.OTHER, "other", _clip(_base_name(name)))
 
 
-_WORDS_OF_KINDS = [(kind, re.compile(rf"(?:^|[_ ])(?:{words})(?:_|$)")) for kind, words in _TABLE.words]
-
-
 def kind_of_words(text: str) -> Kind:
-    """Return the kind that words of a Triton kernel or of an op say.
-
-    The first that matches: `index_add` is no addition, `all_reduce` and `scatter_reduce` no reduction.
-    """
+    """Return the kind that words of a Triton kernel or of an op say; the first wins: `index_add` is no addition."""
     text = _snake_case(text)
     return next((kind for kind, words in _WORDS_OF_KINDS if words.search(text)), Kind.OTHER)
-
-
-# --- the parts of a name ---------------------------------------------------------------------------------------------
 
 
 class _Parsed(NamedTuple):
@@ -136,11 +122,9 @@ class _Parsed(NamedTuple):
     args: str  # the template arguments
 
 
-_SHORT_LENGTH = 200
 _ANONYMOUS = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\{anonymous\})::")
 _CAST = re.compile(r"\((?:unsigned )?(?:int|bool|long|char)\)(?=[\w-])")  # Nsight writes `(int)4` for Kineto's `4`
 _WORD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _LENGTH = re.compile(r"[0-9]{1,4}")
 
 
@@ -194,7 +178,7 @@ def _split_mangled(text: str) -> tuple[str, str]:
 def _clip(text: str) -> str:
     """Keep both ends of a long name: the end has Inductor's number, a GEMM's layout, a library's version."""
     text = text or "(no name)"
-    return text if len(text) <= _SHORT_LENGTH else f"{text[:98]}...{text[-99:]}"
+    return text if len(text) <= 200 else f"{text[:98]}...{text[-99:]}"
 
 
 def _base_name(name: _Parsed) -> str:
@@ -206,12 +190,10 @@ def _base_name(name: _Parsed) -> str:
 
 def _snake_case(text: str) -> str:
     """Spell `ReduceScatter` as ops are written: `reduce_scatter`."""
-    return _CAMEL.sub("_", text).lower()
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", text).lower()
 
 
-# --- the details of a name -------------------------------------------------------------------------------------------
-# Each function returns fields of `KernelName`, and replaces those that its rule gives. The default of `short` is the
-# whole name.
+# --- the details of a name: each function returns fields of `KernelName`, which replace those of its rule ------------
 
 _Match = re.Match[str]
 _Fields = dict[str, Any]
@@ -228,7 +210,6 @@ def _splitk_reduce(name: _Parsed, _: _Match) -> _Fields:
     return {"short": _base_name(name), "split_k": True}  # no dtype: the first of its types is the accumulator's
 
 
-_SPECIALISATION = re.compile(r"_(?:\d+[cde]+)+$", re.ASCII)  # `_0d1d2de`: appended to names by Triton 2.x
 _TRAILING_ID = re.compile(r"(?:^|_)\d{1,9}$", re.ASCII)
 # Inductor joins the names of the ops that it merges with "_", which they contain too: `_unsafe_view_gelu_mul`
 # (torch/_inductor/utils.py: get_fused_kernel_name). Words tell as much as names.
@@ -240,7 +221,7 @@ _REDUCING = re.compile(
 
 def _inductor(_: _Parsed, match: _Match) -> _Fields:
     groups = match.groupdict()
-    merged, category = _SPECIALISATION.sub("", groups["rest"]), groups.get("category")
+    merged, category = groups["rest"], groups.get("category")
     kind = _TABLE.inductor.get(category or "poi", Kind.OTHER)
     if category == "tem":
         kind = kind_of_words(merged)
@@ -289,19 +270,17 @@ def _token_type(tokens: list[str]) -> str | None:
     known = _TABLE.token_types
     found = ((at, match) for at, token in enumerate(tokens) if (match := _ARITHMETIC.fullmatch(token)))
     at, arithmetic = next(found, (-1, None))
-    types = [known[token] for token in (*tokens[at + 1 :], *tokens[: at + 1]) if token in known]
-    types += [known[arithmetic["types"]]] if arithmetic and arithmetic["types"] else []
+    said = [arithmetic["types"]] if arithmetic else []
+    types = [known[token] for token in (*tokens[at + 1 :], *tokens[: at + 1], *said) if token in known]
     if types:
         return "tf32" if "tf32" in types else types[0]
-    is_known = arithmetic is not None and (not arithmetic["size"] or arithmetic["letter"] == "h")
-    return _TABLE.blas_letters.get(arithmetic["letter"]) if arithmetic and is_known else None
-
-
-_NVJET_TYPES = re.compile(r"(?P<inputs>qq|[a-z])(?:s[a-z]|[a-z]s[a-z])")
+    if arithmetic is None or (arithmetic["size"] and arithmetic["letter"] != "h"):
+        return None
+    return _TABLE.blas_letters.get(arithmetic["letter"])
 
 
 def _nvjet(name: _Parsed, match: _Match) -> _Fields:
-    types = _NVJET_TYPES.fullmatch(match["types"])
+    types = re.fullmatch(r"(?P<inputs>qq|[a-z])(?:s[a-z]|[a-z]s[a-z])", match["types"])
     return _tokens(name, match) | {"dtype": _TABLE.nvjet_letters.get(types["inputs"]) if types else None}
 
 
@@ -366,12 +345,9 @@ def _functor_op(args: str) -> str | None:
     return None
 
 
-_PASS = re.compile(r"_(forward|backward|fwd|bwd)(?=_|$)")
-
-
 def _triton(name: _Parsed, _: _Match) -> _Fields:
     """Read the words of a hand-written kernel. Its op is what stands before the pass; a backward says so."""
-    passed = _PASS.search(name.text)
+    passed = re.search(r"_(forward|backward|fwd|bwd)(?=_|$)", name.text)
     op = (name.text[: passed.start()] if passed else re.sub(r"_kernel.*", "", name.text)).strip("_")
     if op and passed and passed[1].startswith("b"):
         op += "_backward"

@@ -12,36 +12,29 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import groupby
 from operator import attrgetter
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from ..errors import TraceError
-from .model import DEVICE_CATEGORIES, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
+from .model import DEVICE_CATEGORIES, ApiCall, DeviceRecord, Op, Trace
 
 # Large enough that what is done once for each block costs nothing, small enough not to show in the memory used.
 BLOCK_BYTES = 1 << 18
-# The longest event, and the most that stands before the events or behind them: what has no end in so many bytes is not
-# read on to find out.
+# The longest event, and the most that stands before the events: what has no end in so many bytes is not read on.
 LONGEST_BYTES = 16 << 20
 
 _HOST_LANES = ("cpu_op", "user_annotation", "python_function")
 _API_CATEGORIES = {f"{api}_{side}" for api in ("cuda", "hip", "xpu") for side in ("runtime", "driver")}
 _CATEGORIES = frozenset({*_HOST_LANES, *_API_CATEGORIES, *DEVICE_CATEGORIES})
-# The same before torch 1.11. A profiler step was an `Operator`, too.
-_OLD_CATEGORIES = {
-    "Operator": "cpu_op", "Runtime": "cuda_runtime", "Kernel": "kernel", "Memset": "gpu_memset", "Memcpy": "gpu_memcpy",
-}  # fmt: skip
-# Kineto's other accelerators, and what is called like it elsewhere: nobody here has seen enough of them.
-_NOT_READ = re.compile(r"(?:mtia|hpu|privateuse1|npu)_|.*(?<!glow)_(?:runtime|driver)$|.*kernel", re.IGNORECASE)
-# The process of all rows that `torch.profiler.profile(...).events().export_chrome_trace` writes, which have no category.
-# If a GPU ran, its kernels and the calls of its runtime are among them.
-_LISTED = "CPU functions"
-_LISTED_GPU = re.compile(r"(?:cuda|cu|hip|ur)[A-Z]\w+|Mem(?:cpy|set)\b|cpu_to_|\w+ functions$")
+# Rows that may be work of a device: Kineto's other accelerators, what is called like them elsewhere, and rows without a
+# category, as Ascend's profiler writes them.
+_NOT_READ = re.compile(
+    r"(?:mtia|hpu|privateuse1|npu)_|.*(?<!glow)_(?:runtime|driver)$|.*kernel|no category$", re.IGNORECASE
+)
 
 
 def parse(content: bytes, *, where: str = "<bytes>") -> Trace:
@@ -59,53 +52,50 @@ def parse_blocks(blocks: Iterable[bytes], *, where: str) -> Trace:
             "not a trace that kernelgauge can read",
             where=where,
             got=str(error),
-            expected="a JSON object with a list `traceEvents`, as export_chrome_trace writes it, or a list of such events",
+            expected="a JSON object with a list `traceEvents`, as export_chrome_trace writes it",
             next_command="torch.profiler.profile(...).export_chrome_trace(PATH)   (in the program to explain)",
         ) from error
 
 
 # --- from blocks to events -------------------------------------------------------------------------------------------
 
-_MOST_GUESSES = 50
+_MOST_GUESSES = 8  # where a piece ends
 _MOST_MENDED = 1 << 20  # bytes: mending takes ten times the memory of a text
 _SPACE = b" \t\r\n"  # JSON's white space: `\s` has two characters more
 _EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:[ \t\r\n]*\[')
 _END = re.compile(rb"\}[ \t\r\n]*,")
-# What Kineto writes and JSON does not allow: numbers that are none, line ends in strings, backslashes of Windows paths.
+# What Kineto writes and JSON does not allow: numbers that are none.
 _STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]+|\\.)*"?|-?\b(?:NaN|Infinity|nan|inf)\b', re.DOTALL)
-# What ends a name, also one with a quote that Kineto or torch did not escape: the next key of an event, or its end.
+# What ends a name, also one with quotes that Kineto did not escape (pytorch/kineto#1459): the next key of an event, or
+# its end.
 _NAME = re.compile(
     rb'("name"\s*:\s*")((?:[^"\\]+|\\.|"(?!\s*(?:,\s*"(?:ph|cat|pid|tid|ts|dur|id|bp|s|args)"\s*:|\}\s*(?:,\s*\{|\}|\]\s*[,}]|\]?\s*$))))*)',
     re.DOTALL,
 )
 _QUOTE = re.compile(rb'\\.|"', re.DOTALL)
-_NOT_IN_A_STRING = re.compile(rb'[\0-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|(?P<wrong>))')
-# Python's integers have no bound, but their hashes have: keys of a dict that are chosen to collide would stop it.
-_Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-_Shape = tuple[_Int, ...]  # of a tensor; of a list of tensors there is a tuple of them
+_Shape = tuple[int, ...]  # of a tensor; of a list of tensors there is a tuple of them
 
 
 class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "older_id": "external id",
            "input_dims": "Input Dims", "input_types": "Input type"}):  # fmt: skip
     """Of an event: those that a trace is read for."""
 
-    external_id: _Int | None = None
-    older_id: _Int | None = None  # before torch 2.0
-    input_dims: tuple[tuple[_Int | _Shape, ...], ...] | None = None
+    external_id: int | None = None
+    older_id: int | None = None  # before torch 2.0
+    input_dims: tuple[tuple[int | _Shape, ...], ...] | None = None
     input_types: tuple[str, ...] | None = None
-    correlation: _Int | None = None
+    correlation: int | None = None
     # On rows of the host texts: ROCm writes the stream as an address and bytes as a text, torch 2.6 the grid as Triton's
     # source has it.
-    device: _Int | str | None = None
-    stream: _Int | str | None = None
-    grid: tuple[_Int, _Int, _Int] | str | None = None
-    block: tuple[_Int, _Int, _Int] | str | None = None
-    bytes: _Int | str | None = None
+    device: int | str | None = None
+    stream: int | str | None = None
+    grid: tuple[int, int, int] | str | None = None
+    block: tuple[int, int, int] | str | None = None
+    bytes: int | str | None = None
     kernel_kwargs: str | None = None
-    num_warps: _Int | None = None
-    num_stages: _Int | None = None
+    num_warps: int | None = None
+    num_stages: int | None = None
     kernel_hash: str | None = None
-    labels: Any = None  # of a process
 
 
 class Event(msgspec.Struct, gc=False):
@@ -116,19 +106,11 @@ class Event(msgspec.Struct, gc=False):
     name: str = ""
     ts: float = 0.0
     dur: float = 0.0
-    tid: _Int | str = 0
-    pid: Any = 0
+    tid: int | str = 0
     args: Args | None = None
 
 
 _ODD = "?"  # phase of a row with a field of another type; its name is the error
-
-
-class _Loose(msgspec.Struct):
-    """Of an event, what says whether it is read."""
-
-    ph: Any = None
-    cat: Any = None
 
 
 class _File(msgspec.Struct, rename="camel"):
@@ -145,15 +127,14 @@ _decode_file = msgspec.json.Decoder(_File).decode
 
 def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
     """Add the events to `rows`. Return the properties of the devices."""
-    file, buffer, closing = _head(blocks)
+    head, buffer = _head(blocks)
     wanted = 0
     for block in blocks:
         buffer += block
         if len(buffer) < wanted:
             continue
-        piece = _before_last(buffer, 2)
-        if piece is None and len(buffer) <= _MOST_MENDED:
-            piece = _before_last(_mended(buffer), _MOST_GUESSES) or _before_last(_mended(_requoted(buffer)), 2)
+        repairs = _REPAIRS if len(buffer) <= _MOST_MENDED else _REPAIRS[:1]
+        piece = next(filter(None, (_before_last(repair(buffer)) for repair in repairs)), None)
         if piece is not None:
             events, buffer = piece
             rows.add(events)
@@ -162,118 +143,94 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
             raise msgspec.DecodeError(f"behind traceEvents[{rows.events}] no event ends in {LONGEST_BYTES} bytes")
         else:  # to look at each byte a few times, however long an event is
             wanted = min(4 * len(buffer), LONGEST_BYTES + 1)
-    devices = _finish(buffer, closing, rows)
-    if closing and not rows.events:
-        raise msgspec.ValidationError("an empty list")
-    return devices or file.device_properties
-
-
-def _finish(buffer: bytes, closing: bytes, rows: _Rows) -> list[dict[str, Any]]:
-    """Add the last events. Return the properties of the devices, if they stand behind them."""
-    for is_requoted in (False, True):
-        text = _mended(_requoted(buffer) if is_requoted else buffer)
-        if piece := _before_last(text, 2):  # one comma behind the last event is no loss
-            rows.add(piece[0])
-            text = buffer = piece[1]
+    try:
+        events, devices = _last(_mended(buffer))
+    except msgspec.DecodeError:
         try:
-            events, devices = _last(_in_utf8(b"[" + text + closing))
-            break
+            events, devices = _last(_requoted(buffer))
         except msgspec.DecodeError as error:
-            if is_requoted:
-                no_end = "the JSON has no end: the file was cut off, or a text in it is not closed"
-                why = no_end if "truncated" in str(error) else str(error)
-                raise msgspec.DecodeError(f"traceEvents[{rows.events}] or later: {why}") from error
+            no_end = "the JSON has no end: the file was cut off, or a text in it is not closed"
+            got = no_end if "truncated" in str(error) else str(error)
+            raise msgspec.DecodeError(f"traceEvents[{rows.events}] or later: {got}") from error
+    if rows.events and not events:
+        raise msgspec.DecodeError(f"traceEvents[{rows.events}]: no event behind a comma")
     rows.add(events)
-    return devices
+    return devices or head.device_properties
 
 
-def _in_utf8(text: bytes) -> bytes:
-    """Replace what is not UTF-8: it is no reason to refuse the rest."""
-    return text.decode(errors="replace").encode()
-
-
-def _head(blocks: Iterator[bytes]) -> tuple[_File, bytes, bytes]:
-    """Read up to the bracket that opens the events. Return what stands before it, the bytes that follow, and what ends them.
-
-    Events without an object around them end like those of one that has nothing else.
-    """
+def _head(blocks: Iterator[bytes]) -> tuple[_File, bytes]:
+    """Read up to the bracket that opens the events. Return what stands before it, and the bytes that follow."""
     head = b""
     for block in blocks:
         head = (head + block).lstrip(_SPACE)
-        if head[:1] == b"[":
-            return _File(), head[1:], b"}"
         if match := _EVENTS.search(head):
-            return _decode_file(_in_utf8(_mended(head[: match.end()] + b"]}"))), head[match.end() :], b""
+            return _decode_file(_mended(head[: match.end()] + b"]}")), head[match.end() :]
         if len(head) > LONGEST_BYTES:
             raise msgspec.DecodeError(f"no list `traceEvents` in the first {LONGEST_BYTES} bytes")
         if head and head[:1] != b"{":
             break
-    _decode_file(_in_utf8(head))  # says what is wrong with the JSON, if anything is
+    _decode_file(_mended(head))  # says what is wrong with the JSON, if anything is
     raise msgspec.ValidationError("Object missing required field `traceEvents`, a list")
 
 
-def _before_last(buffer: bytes, guesses: int) -> tuple[list[Event], bytes] | None:
+def _before_last(buffer: bytes) -> tuple[list[Event], bytes] | None:
     """Return the events before the last one, and the bytes from there on. None if no guess is right."""
-    at = len(buffer)
+    at, guesses = len(buffer), _MOST_GUESSES
     while guesses and (at := buffer.rfind(b"}", 0, at)) >= 0:
         if end := _END.match(buffer, at):
             guesses -= 1
-            with suppress(msgspec.DecodeError, RecursionError):
+            with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 return _events(b"".join((b"[", memoryview(buffer)[: at + 1], b"]"))), buffer[end.end() :]
     return None
 
 
 def _last(content: bytes) -> tuple[list[Event], list[dict[str, Any]]]:
-    """Return the events of a list, and of what stands behind them the properties of the devices."""
-    events = bytes(_decode_file(b'{"traceEvents":' + content).trace_events)
-    behind = _decode_file(b'{"":0' + content[len(events) :])
-    if not content.startswith(events) or bytes(behind.trace_events):
+    """Return the last events, and the properties of the devices if they stand behind them."""
+    content = b'{"traceEvents":[' + content
+    file = _decode_file(content)
+    events = bytes(file.trace_events)
+    if not content.startswith(b'{"traceEvents":' + events):
         raise msgspec.ValidationError("a second list `traceEvents`")
-    return _events(events), behind.device_properties
+    return _events(events), file.device_properties
 
 
 def _events(content: bytes) -> list[Event]:
     """Decode a list of events. Raises `msgspec.DecodeError` if it is no JSON, or an event is no object."""
     try:
         return _decode_piece(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # one by one: a row that nobody reads may be odd
-        return [_event(_in_utf8(bytes(row))) for row in msgspec.json.decode(content, type=list[msgspec.Raw])]
+    except msgspec.DecodeError:  # one by one: a row that nobody reads may be odd
+        return [_event(bytes(row)) for row in msgspec.json.decode(content, type=list[msgspec.Raw])]
 
 
 def _event(row: bytes) -> Event:
     try:
         return _decode_event(row)
     except msgspec.DecodeError as error:
-        kind = msgspec.json.decode(row, type=_Loose)
-        return Event(_ODD, str(kind.cat) if kind.ph == "X" else "", str(error))
+        fields = msgspec.json.decode(row, type=dict[str, Any])
+        return Event(_ODD, str(fields.get("cat")) if fields.get("ph") == "X" else "", str(error))
 
 
 def _mended(text: bytes) -> bytes:
-    """Make JSON of what Kineto writes; JSON stays as it is. A number that is none becomes what no field that is read may hold."""
-
-    def mend(match: re.Match[bytes]) -> bytes:
-        return _NOT_IN_A_STRING.sub(mend_character, match[0]) if match[0][:1] == b'"' else b"[{}]"
-
-    def mend_character(match: re.Match[bytes]) -> bytes:
-        return b" " if match[0] < b" " else match[0] if match["wrong"] is None else b"\\\\"
-
-    return _STRING_OR_NUMBER.sub(mend, text)
+    """Make JSON in UTF-8 of what Kineto writes: a number that is none becomes what no field that is read may hold."""
+    text = text.decode(errors="replace").encode()
+    return _STRING_OR_NUMBER.sub(lambda match: match[0] if match[0][:1] == b'"' else b"[{}]", text)
 
 
 def _requoted(text: bytes) -> bytes:
-    """Escape the quotes within names: with them a text is no JSON. A name that does not end here stays as it is."""
+    """Escape the quotes within names too: with them a text is no JSON. A name that does not end here stays as it is."""
 
-    def escape(match: re.Match[bytes]) -> bytes:
-        return match[0] if match[0][:1] == b"\\" else b'\\"'
+    def requote(name: re.Match[bytes]) -> bytes:
+        escaped = _QUOTE.sub(lambda match: b'\\"' if match[0] == b'"' else match[0], name[2])
+        return name[0] if name.end() == len(text) else name[1] + escaped
 
-    return _NAME.sub(lambda name: name[0] if name.end() == len(text) else name[1] + _QUOTE.sub(escape, name[2]), text)
+    return _mended(_NAME.sub(requote, text))
 
+
+_REPAIRS: tuple[Callable[[bytes], bytes], ...] = (bytes, _mended, _requoted)
 
 # --- from events to rows ---------------------------------------------------------------------------------------------
 
 _NO_ARGS = Args()
-_START = attrgetter("start_us")
-_LENGTH = attrgetter("duration_us")
 _PLACE = attrgetter("device", "stream", "grid", "block", "bytes")
 _Timed = TypeVar("_Timed", Op, ApiCall, DeviceRecord)
 
@@ -295,8 +252,6 @@ class _Rows:
         self._malformed: Counter[str] = Counter()
         self._first_malformed = ""
         self._others: Counter[str] = Counter()  # rows of other categories
-        self._bare: Counter[Any] = Counter()  # rows without a category, by process
-        self._labels: dict[Any, str] = {}  # of processes
         self._kept: dict[Any, Any] = {}  # names, threads, shapes and types
 
     def add(self, events: list[Event]) -> None:
@@ -304,15 +259,12 @@ class _Rows:
         keep, lanes = self._kept.setdefault, self._ops
         first, self.events = self.events, self.events + len(events)
         for index, event in enumerate(events, start=first):
-            category = event.cat or self._category(event)
-            if category in _OLD_CATEGORIES:
-                is_step = event.name.startswith(STEP_PREFIX)
-                category = "user_annotation" if is_step else _OLD_CATEGORIES[category]
+            category = event.cat
             if event.ph != "X" or category not in _CATEGORIES:
                 if event.ph == _ODD and category in _CATEGORIES:
                     self._add_malformed(category, f"traceEvents[{index}]: {event.name}")
-                else:
-                    self._others[category] += 1
+                elif category or event.ph == "X":
+                    self._others[category or "no category"] += 1
                 continue
             name = keep(event.name, event.name)
             args = event.args or _NO_ARGS
@@ -340,29 +292,13 @@ class _Rows:
                 ran = (name, event.ts, event.dur, category, device or 0, stream, args.correlation)
                 self._records.append(DeviceRecord(*ran, external_id, *sizes))
 
-    def _category(self, event: Event) -> str:
-        """Return the category of a row that has none; keep what its process is."""
-        if event.ph == "X":
-            self._bare[str(event.pid)] += 1
-            return "Operator" if event.pid == _LISTED else ""
-        if event.ph == "M" and event.args is not None and event.args.labels:
-            self._labels[str(event.pid)] = str(event.args.labels)
-        return ""
-
     def _add_malformed(self, category: str, error: str) -> None:
         self._malformed[category] += 1
         self._first_malformed = self._first_malformed or error
 
     def trace(self, devices: list[dict[str, Any]]) -> Trace:
-        """Return the trace of all rows that were added."""
-        not_read = {name: number for name, number in self._others.items() if _NOT_READ.match(name)}
-        for process, number in self._bare.items():
-            if self._labels.get(process, "CPU") != "CPU":  # Ascend
-                not_read[self._labels[process]] = not_read.get(self._labels[process], 0) + number
-        marks = {op.name for op in self._ops["cpu_op"]} if _LISTED in self._bare else set[str]()
-        if any(map(_LISTED_GPU.match, marks | self._others.keys() | self._bare.keys() - {_LISTED})):
-            rows = "rows without categories, as `prof.events().export_chrome_trace` writes them"
-            raise msgspec.ValidationError(f"{rows}: they do not say what the GPU ran")
+        """Return the trace of all rows that were added. Raises `msgspec.ValidationError` if it is of another program."""
+        not_read = {category: count for category, count in self._others.items() if _NOT_READ.match(category)}
         if self._others and not any((*self._ops.values(), self._calls, self._records, self._malformed, not_read)):
             found = ", ".join(repr(category) for category, _ in self._others.most_common(3))
             raise msgspec.ValidationError(f"no row of an op, a launch or a kernel, but rows of category {found}")
@@ -374,8 +310,4 @@ class _Rows:
 
 def _by_start(rows: list[_Timed]) -> tuple[_Timed, ...]:
     """Sort by start, the longest first at equal starts, so that a parent precedes its child."""
-    rows.sort(key=_START)
-    together = (list(each) for _, each in groupby(rows, _START))
-    return tuple(
-        row for each in together for row in (sorted(each, key=_LENGTH, reverse=True) if len(each) > 1 else each)
-    )
+    return tuple(sorted(rows, key=lambda row: (row.start_us, -row.duration_us)))
