@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +43,8 @@ def recorded_events(name: str) -> list[Event]:
 
 
 def event(category: str, name: str, start: float, duration: float, thread: int | str, **args: object) -> Event:
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": 1,
-        "tid": thread,
-        "ts": start,
-        "dur": duration,
-        "args": {key.replace("_", " "): value for key, value in args.items() if value is not None},
-    }
+    row = {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": duration}
+    return row | {"args": {key.replace("_", " "): value for key, value in args.items() if value is not None}}
 
 
 def op(name: str, start: float, duration: float, *, thread: int = MAIN_THREAD, external_id: int | None = None) -> Event:
@@ -133,20 +127,10 @@ H200 = Fingerprint(
 
 def fused(us: float, *, xblock: int = 1024, source: str | None = SOURCE, kwargs: str | None = None) -> KernelRecord:
     """The fused kernel of the compiled MLP as the H200 ran it, with one or the other choice of the autotuner."""
-    blocks = 25165824 // xblock
-    return KernelRecord(
-        KernelIdentity(
-            FUSED,
-            "pointwise",
-            grid=(blocks, 1, 1),
-            block=(128 if xblock == 1024 else 256, 1, 1),
-            kernel_kwargs=kwargs or f"XBLOCK={xblock}",
-            num_warps=4 if xblock == 1024 else 8,
-            num_stages=1,
-            source_hash=source,
-        ),
-        us,
-    )
+    num_warps = 4 if xblock == 1024 else 8
+    chosen: dict[str, Any] = {"kernel_kwargs": kwargs or f"XBLOCK={xblock}", "num_warps": num_warps, "num_stages": 1}
+    grid, block = (25165824 // xblock, 1, 1), (32 * num_warps, 1, 1)
+    return KernelRecord(KernelIdentity(FUSED, "pointwise", grid=grid, block=block, source_hash=source, **chosen), us)
 
 
 def launched(name: str, us: float, *, kind: str = "gemm", grid: tuple[int, int, int] | None = None) -> KernelRecord:
@@ -158,18 +142,9 @@ def mlp_kernels(gate: float = 56.0, up: float = 58.0, down: float = 53.0, **of_f
 
 
 def counts(**changes: Any) -> Counts:
-    fields: dict[str, Any] = {
-        "launches": 4,
-        "kernels": 3,
-        "memsets": 2,
-        "copies": 0,
-        "synchronizations": 0,
-        "dispatcher_ops": 3,
-        "graph_breaks": 0,
-        "recompiles": 0,
-        "peak_allocated_bytes": 1 << 20,
-    }
-    return Counts(**(fields | changes))
+    fields: dict[str, Any] = {"launches": 4, "kernels": 3, "memsets": 2, "dispatcher_ops": 3}
+    fields |= dict.fromkeys(("copies", "synchronizations", "graph_breaks", "recompiles"), 0)
+    return Counts(**(fields | {"peak_allocated_bytes": 1 << 20} | changes))
 
 
 def fingerprint(**changes: Any) -> Fingerprint:
@@ -202,21 +177,13 @@ def run(
     gpu: str | None = HERE,
     **changes: Any,
 ) -> Run:
-    times = {Timer.DEVICE: (device, None), Timer.END_TO_END: (end_to_end, host_control_us)}
-    times[Timer.HOST] = (host, host_control_us)
-    observed: dict[str, Any] = {
-        "workload": workload,
-        "fingerprint": machine,
-        "kernels": mlp_kernels() if kernels is None else kernels,
-        "counts": counts(),
-        "samples": {
-            timer: sample(values, control_us=control)
-            for timer, (values, control) in times.items()
-            if values is not None
-        },
-        "gpu": gpu,
-        "controls": pair(),
+    samples = {
+        timer: sample(values, control_us=None if timer is Timer.DEVICE else host_control_us)
+        for timer, values in {Timer.DEVICE: device, Timer.END_TO_END: end_to_end, Timer.HOST: host}.items()
+        if values is not None
     }
+    observed: dict[str, Any] = {"workload": workload, "fingerprint": machine, "gpu": gpu, "controls": pair()}
+    observed |= {"kernels": mlp_kernels() if kernels is None else kernels, "counts": counts(), "samples": samples}
     return Run(**(observed | changes))
 
 
@@ -269,32 +236,16 @@ def verdict(
     reasons: Sequence[tuple[str, str]] = (),
     change: RelativeChange | None = CHANGE,
 ) -> Verdict:
-    timed = subject in {timer.label for timer in Timer}
-    return Verdict(
-        status,
-        workload,
-        subject,
-        Failed(headline),
-        tuple(Next(Step.ACCEPT, text) if label == "accept" else Detail(label, text) for label, text in reasons),
-        before_us=205.1 if timed else None,
-        after_us=221.8 if timed else None,
-        change=change if timed else None,
-    )
+    said = tuple(Next(Step.ACCEPT, text) if label == "accept" else Detail(label, text) for label, text in reasons)
+    times: dict[str, Any] = {"before_us": 205.1, "after_us": 221.8, "change": change}
+    is_timed = subject in {timer.label for timer in Timer}
+    return Verdict(status, workload, subject, Failed(headline), said, **(times if is_timed else {}))
 
 
 def workload(*verdicts: Verdict, name: str = WORKLOAD, **changes: Any) -> WorkloadResult:
-    fields: dict[str, Any] = {
-        "id": name,
-        "suite": "perf",
-        "module": "mlp",
-        "variant": "compiled",
-        "dtype": "bf16",
-        "pass_": "forward",
-        "shape": (64, 128, 768, 3072),
-        "run": run(workload=name),
-        "verdicts": verdicts,
-    }
-    return WorkloadResult(**(fields | changes))
+    fields: dict[str, Any] = {"suite": "perf", "module": "mlp", "variant": "compiled", "dtype": "bf16"}
+    fields |= {"pass_": "forward", "shape": (64, 128, 768, 3072), "run": run(workload=name)}
+    return WorkloadResult(**({"id": name, "verdicts": verdicts} | fields | changes))
 
 
 def one_test(name: str, outcome: Any = "passed", *, workload: str | None = WORKLOAD, **changes: Any) -> TestResult:
@@ -303,18 +254,9 @@ def one_test(name: str, outcome: Any = "passed", *, workload: str | None = WORKL
 
 
 def results(*workloads: WorkloadResult, **changes: Any) -> Results:
-    fields: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "kernelgauge": "0.1.0",
-        "started_at": "2026-11-20T19:10:12+00:00",
-        "seconds": 33.4,
-        "arguments": ("perf", "-k", "mlp or linear"),
-        "fingerprint": H200,
-        "gpu": HERE,
-        "not_watched": "",
-        "workloads": workloads,
-    }
-    return Results(**(fields | changes))
+    arguments = ("perf", "-k", "mlp or linear")
+    made = Results(SCHEMA_VERSION, "0.1.0", "2026-11-20T19:10:12+00:00", 33.4, arguments, H200, HERE, "", workloads)
+    return msgspec.structs.replace(made, **changes)
 
 
 def hostile(text: str, *statuses: Status) -> Results:
@@ -353,12 +295,8 @@ def complete_results(*workloads: WorkloadResult, tests: Sequence[TestResult] | N
     """Results of all that is declared; of each workload there is a test that passed, unless `tests` are given."""
     if tests is None:
         tests = [one_test("test_kernels_and_graphs_are_as_declared", workload=each.id) for each in workloads]
-    fields: dict[str, Any] = {
-        "timers": tuple(Timer),
-        "declared": {"perf": tuple(each.id for each in workloads)},
-        "commit": "4e3642b",
-    }
-    return results(*workloads, tests=tuple(tests), **(fields | changes))
+    whole = {"timers": tuple(Timer), "declared": {"perf": tuple(each.id for each in workloads)}, "commit": "4e3642b"}
+    return results(*workloads, tests=tuple(tests), **(whole | changes))
 
 
 def reasons(verdict: Verdict, label: str) -> list[str]:
@@ -378,3 +316,45 @@ def read_in_blocks(content: bytes, block: int | None = None) -> Trace | None:
     summarize_trace(trace)
     summarize_trace(trace, [trace.whole(), *trace.regions(trace.annotations[0].name if trace.annotations else "")])
     return trace
+
+
+# -- histories --------------------------------------------------------------------------------------------------------
+
+
+def timed(
+    us: float = 205.0,
+    *,
+    name: str = WORKLOAD,
+    gpu: str | None = HERE,
+    status: Status = Status.PASS,
+    headline: str = "",
+    **changes: Any,
+) -> WorkloadResult:
+    measured = run(workload=name, device=(us, us), gpu=gpu, **changes)
+    return workload(verdict(status, workload=name, headline=headline), name=name, run=measured)
+
+
+def night(number: int, *workloads: WorkloadResult, **changes: Any) -> Results:
+    """Results of one of the nights from 2026-01-05 on, on the machine of the first workload."""
+    when = datetime(2026, 1, 5, 2, 30, tzinfo=timezone.utc) + timedelta(days=number)
+    first = workloads[0].run
+    assert first is not None
+    fields = {"host": "node", "gpu": first.gpu, "fingerprint": first.fingerprint, "started_at": when.isoformat()}
+    return results(*workloads, **(fields | changes))
+
+
+def year(nights: int = 40) -> list[Results]:
+    """Two GPUs, and a driver upgrade at half time that makes "slow" 5 % slower."""
+    measured = []
+    for number in range(nights):
+        is_late = number >= nights // 2
+        slow, status = (210.0, Status.REGRESSED) if is_late else (200.0, Status.PASS)
+        for gpu in (HERE, ELSEWHERE):
+            wobble = 1 + random.Random(f"{gpu} {number}").gauss(0, 0.001)
+            machine: dict[str, Any] = {"gpu": gpu, "machine": fingerprint(driver="585.1" if is_late else "580.1")}
+            both = [
+                timed(slow * wobble, name="slow", status=status, headline="slower", **machine),
+                timed(100.0 * wobble, name="same", **machine),
+            ]
+            measured.append(night(number, *both, commit=f"{number:040x}"))
+    return measured

@@ -18,7 +18,7 @@ from kernelgauge.report.html import html
 from kernelgauge.report.stored import history_html
 from kernelgauge.results import encode_results
 from kernelgauge.results.history import read_nights
-from tests.history.conftest import year
+from tests.builders import year
 
 from .pages import HOSTILE, everything, regressed, results, several, workload
 

@@ -1,0 +1,241 @@
+"""`kernelgauge history`: the table, the details and the page, and files that are left out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import fsspec
+import msgspec
+import pytest
+
+from kernelgauge.judge.verdict import Status
+from kernelgauge.results import Results, encode_results
+from tests.builders import (
+    ELSEWHERE,
+    H200,
+    HERE,
+    HOSTILE,
+    fingerprint,
+    hostile,
+    mlp_kernels,
+    night,
+    results,
+    run,
+    timed,
+    verdict,
+    workload,
+    year,
+)
+from tests.commands.conftest import Command
+from tests.report.pages import Parsed
+
+
+class History:
+    """`kernelgauge history` on one location. A call returns the exit code, standard output and standard error."""
+
+    def __init__(self, root: Path, show: Command) -> None:
+        self.root = root
+        self.location = str(root)
+        self._show = show
+
+    def add(self, *several: Results) -> None:
+        """Write each as `cp` or `kernelgauge publish` does."""
+        for each in several:
+            with fsspec.open(f"{self.location}/{uuid4().hex}/results.json", "wb", auto_mkdir=True) as file:
+                file.write(encode_results(each))
+
+    def forge(self, time: dict[str, Any] | None = None, **changes: Any) -> None:
+        """Change the one file."""
+        (file,) = self.root.rglob("results.json")
+        content = json.loads(file.read_bytes())
+        content["workloads"][0]["run"]["samples"]["device_time"].update(time or {})
+        file.write_text(json.dumps(content | changes))
+
+    def show(self, *arguments: str | Path) -> tuple[int, str, str]:
+        return self._show(self.location, *arguments)
+
+
+@pytest.fixture
+def history(tmp_path: Path, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch) -> History:
+    monkeypatch.setenv("COLUMNS", "80")
+    return History(tmp_path / "history", partial(kernelgauge, "history"))
+
+
+@pytest.fixture
+def bucket(history: History) -> Iterator[History]:
+    """In memory."""
+    history.location = "memory://bucket/history"
+    yield history
+    fsspec.filesystem("memory").store.clear()
+
+
+def names(out: str) -> list[str]:
+    """Return the name of each workload in a table."""
+    return re.findall(r"(?m)^ *[0-9.]+ +[0-9.]+ +[+-][0-9.]+ %  .*  (\S+)$", out)
+
+
+def not_shown(out: str) -> list[str]:
+    return re.findall(r"(?m)^not shown: (.*)", out.replace("\n    ", " "))
+
+
+@pytest.mark.parametrize("place", ["history", "bucket"])
+def test_table_has_a_line_for_each_workload(request: pytest.FixtureRequest, place: str) -> None:
+    history = request.getfixturevalue(place)
+    history.add(*year())
+    code, out, err = history.show()
+    machine, heading, same, slow = out.splitlines()
+    assert (code, err) == (0, "")
+    assert machine == "NVIDIA H200, sm_90, 132 SMs, 700 W, GPU time"
+    assert heading.split() == ["first", "us", "last", "us", "change", "verdict", "since", "workload"]
+    assert same.split() == ["100.0", "100.1", "+0.1", "%", "PASS", "2026-01-05", "same"]
+    assert slow.split() == ["200.0", "210.2", "+5.1", "%", "REGRESSED", "2026-01-25", "slow"]
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_pattern_shows_details(history: History) -> None:
+    history.add(*year())
+    code, out, _ = history.show("slow")
+    lines = out.splitlines()
+    assert (code, [line.split()[-1] for line in lines[1:3]], lines[4]) == (0, ["workload", "slow"], "workload slow")
+    assert lines[5].startswith(f"  GPU {HERE}: 40 runs, 2026-01-05 to 2026-02-13, last 2")
+    assert f"    2026-01-25  GPU {HERE}  driver 580.1 -> 585.1" in lines
+    change = r"    2026-01-25  GPU {}  PASS -> REGRESSED, commit 0+ -> 0+: slower"
+    text = re.sub(r"\n {8}", " ", out)
+    assert all(re.search(change.format(gpu), text) for gpu in (HERE, ELSEWHERE))
+    assert max(map(len, lines)) <= 80
+
+
+def test_details_name_other_kernels_and_each_verdict(history: History) -> None:
+    for number, status in enumerate([Status.PASS, Status.REGRESSED, Status.PASS, Status.PASS]):
+        kernels = mlp_kernels() if number < 3 else mlp_kernels()[:-1]
+        history.add(night(number, timed(name="a", status=status, kernels=kernels)))
+    out = history.show("a")[1]
+    assert "PASS     2026-01-07" in out
+    assert [line.split("  ")[-1] for line in out.splitlines() if "commit" in line] == [
+        "REGRESSED -> PASS, commit not known -> not known",
+        "PASS -> REGRESSED, commit not known -> not known",
+    ]
+    assert f"    2026-01-08  GPU {HERE}  other kernels" in out
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        ((), ["mlp-eager", "mlp-liger", "norm"]),
+        (("lp",), ["mlp-eager", "mlp-liger"]),
+        (("liger", "no?m"), ["mlp-liger", "norm"]),
+        (("lp-*z",), []),
+    ],
+)
+def test_pattern_is_a_part_of_an_id(history: History, patterns: tuple[str, ...], expected: list[str]) -> None:
+    history.add(night(0, timed(name="mlp-eager"), timed(name="mlp-liger"), timed(name="norm")))
+    assert names(history.show(*patterns)[1]) == expected
+
+
+def test_kinds_of_machine_are_apart(history: History) -> None:
+    cpu = fingerprint(device="AMD EPYC", arch="cpu", sm_count=None, power_limit_watts=None, mig=None, driver=None)
+    for number, machine in enumerate((H200, fingerprint(power_limit_watts=500.0), fingerprint(mig=True))):
+        history.add(night(number, timed(machine=machine)))
+    history.add(*(night(0, timed(gpu=None, machine=cpu), host=host) for host in ("one", "other")))
+    out = history.show("mlp")[1]
+    assert re.findall(r"(?m)^(?:NVIDIA|AMD).*", out) == [
+        "AMD EPYC, cpu, CPU time",
+        "NVIDIA H200, sm_90, 132 SMs, 500 W, GPU time",
+        "NVIDIA H200, sm_90, 132 SMs, 700 W, GPU time",
+        "NVIDIA H200, sm_90, 132 SMs, 700 W, MIG, GPU time",
+    ]
+    assert re.findall(r"  host \w+: 1 run", out) == ["  host one: 1 run", "  host other: 1 run"]
+
+
+def test_page_is_self_contained(history: History, tmp_path: Path) -> None:
+    history.add(*year())
+    for number, us in enumerate((2e-3, 9e11, 1.0)):
+        history.add(night(number, timed(us, name="slow-of-any-size")))
+    page = tmp_path / "x.html"
+    code, _, err = history.show("slow", "--html", page)
+    text = page.read_text()
+    assert (code, err) == (0, f"written: {page}\n")
+    lines = [len(line.attributes["points"].split()) for line in Parsed(text).all("polyline")]
+    assert lines == [40, 40, 3]  # two GPUs, and the other workload
+    assert not {"script", "link", "img", "iframe"} & {each.tag for each in Parsed(text).elements}
+    assert "http" not in text.replace("http-equiv", "")
+    assert "default-src 'none'" in text.replace("&#39;", "'")
+    assert f"GPU {HERE}  driver 580.1 -&gt; 585.1" in text
+    assert "nan" not in text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_names_are_escaped(history: History, tmp_path: Path, text: str) -> None:
+    for day, name in (("20", text), ("21", f"{text}x")):
+        changes = {"started_at": f"2026-11-{day}T19:10:12+00:00", "commit": text}
+        history.add(msgspec.structs.replace(hostile(name, Status.REGRESSED), **changes))
+    code, out, _ = history.show("*", "--html", tmp_path / "x.html")
+    assert (code, not_shown(out)) == (0, [])
+    assert all(line.isprintable() and not line.startswith("::") for line in out.split("\n"))
+    assert not {"script", "img"} & {each.tag for each in Parsed((tmp_path / "x.html").read_text()).elements}
+
+
+SPOILED = workload(verdict(Status.INVALID, headline="throttled"), run=run(device=(999.0,)))
+NOTHING = results(workload(verdict(Status.INVALID), run=None), fingerprint=None, gpu=None)
+
+
+@pytest.mark.parametrize(
+    ("others", "count"),
+    [
+        ([night(0, timed(), timed(name="b"))], "1 run,"),  # the same time of the same run
+        ([night(0, timed(), host="other")], "2 runs,"),  # of two containers on one GPU
+        ([night(1, SPOILED), NOTHING], "1 run,"),
+    ],
+    ids=["equal", "containers", "invalid"],
+)
+def test_each_valid_time_counts_once(history: History, others: list[Results], count: str) -> None:
+    history.add(night(0, timed()), *others)
+    out = history.show("mlp")[1]
+    assert (count in out, not_shown(out)) == (True, [])
+
+
+def test_foreign_files_are_named_then_counted(history: History) -> None:
+    history.add(night(0, timed()))
+    history.forge(schema_version=9)
+    for name in (".hidden", "notes.txt", *(f"{number:02}\x1b.json" for number in range(14))):
+        (history.root / name).write_text("{}")
+    code, out, _ = history.show()
+    assert (code, out.splitlines()[0]) == (1, "no workload to show")
+    assert not_shown(out)[0] == "00\\x1b.json: Object missing required field `schema_version`"
+    assert out.splitlines()[-1] == "and 3 more"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"time": {"replicates_us": [0.0009]}}, "results.json: "),
+        ({"workloads": [7]}, "- at `$."),
+        ({"fingerprint": {"mig": "x"}}, "- at `$."),
+        ({"started_at": "yesterday"}, ": invalid timestamp"),
+        ({"schema_version": 9}, "results.json: "),
+    ],
+)
+def test_forged_file_is_named(history: History, changes: dict[str, Any], why: str) -> None:
+    history.add(night(0, timed()))
+    history.forge(**changes)
+    code, out, _ = history.show()
+    assert (code, [why in each for each in not_shown(out)]) == (1, [True])
+
+
+def test_missing_history_is_an_error(history: History) -> None:
+    code, out, err = history.show()
+    assert (code, out, "there is no results.json of a run" in err) == (2, "", True)
+
+
+def test_object_that_stands_for_a_folder_is_not_a_file(bucket: History) -> None:
+    bucket.add(night(0, timed(name="a")))
+    store = fsspec.filesystem("memory").store
+    store["/bucket/history/2027/"] = next(iter(store.values()))
+    out = bucket.show()[1]
+    assert (names(out), not_shown(out)) == (["a"], [])
