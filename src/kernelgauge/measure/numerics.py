@@ -261,9 +261,6 @@ def _floor(dtypes: set[torch.dtype], workload: Workload) -> float:
     return max([BOUNDS["fp32"], *coarse])
 
 
-# -- the reference ----------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def _reporting_reference(workload: Workload, doing: str) -> Iterator[None]:
     """Report what the reference raises. That a module does not run in another dtype is no fault of it."""

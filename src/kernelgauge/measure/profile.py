@@ -169,8 +169,6 @@ def _problems(session: ProfilerSession, iterations: int) -> list[str]:
     return problems
 
 
-# -- sessions whose calls are held ----------------------------------------------------------------------------------------
-
 # Dispatch under the profiler varies with the host's speed; a hold that is too short is found out and doubled.
 _HOLD_FACTOR = 1.5
 _HOLD_LEAST_US = 50.0
