@@ -28,29 +28,27 @@ class Timer(str, Enum):
     HOST = "host_dispatch"  # host clock until the call returns, on an idle device
 
     @property
-    def label(self) -> str:
-        """What the time is called on a GPU."""
-        return self.labels[0]
-
-    @property
     def labels(self) -> tuple[str, str]:
-        """What the time is called on a GPU, and on a CPU: there, the time of the ops stands for that of the kernels."""
+        """Return its name on a GPU, and on a CPU: there, the time of the ops stands for that of the kernels."""
         other = self.value.replace("_", " ")
         return ("GPU time", "CPU time") if self is Timer.DEVICE else (other, other)
+
+    @property
+    def label(self) -> str:
+        """Return its name on a GPU."""
+        return self.labels[0]
 
     def label_on(self, fingerprint: Fingerprint) -> str:
         return self.labels[fingerprint.arch == "cpu"]
 
     @property
     def statistic(self) -> Statistic:
-        """What stands for the iterations of one replicate.
+        """Return what stands for the iterations of one replicate.
 
         Durations of kernels come in steps of 32 ns, 1 % of the shortest: a median stays on a step, the mean of the middle
-        half does not, and is as robust.
-
-        What disturbs a host clock (the scheduler, interrupts, other processes) only ever adds, so its lower decile
-        is far steadier than its median: on an H200 the host dispatch time of the compiled MLP spreads by 3.3 %
-        between replicates instead of 10.4 %. See Chen and Revels, "Robust benchmarking in noisy environments", 2016.
+        half does not, and is as robust. A disturbed host clock only ever runs on, so its lower decile is far steadier than
+        its median: on an H200 the host dispatch time of the compiled MLP spreads by 3.3 % between replicates instead of
+        10.4 %. See Chen and Revels, "Robust benchmarking in noisy environments", 2016.
         """
         return "interquartile mean" if self is Timer.DEVICE else "lower decile"
 
@@ -74,37 +72,30 @@ class Counts(msgspec.Struct, frozen=True):
 class Sample(msgspec.Struct, frozen=True):
     """Durations of one timer, in microseconds: one value (`Timer.statistic`) for each replicate.
 
-    A replicate is a set of fresh allocations. Each value `is_duration`, and there is at least one.
-    `controls_us`, for timers that read the host's clock: how fast the host was during each replicate.
+    A replicate is a set of fresh allocations. There is at least one.
     """
 
     replicates_us: tuple[float, ...]
     iterations: int  # in each replicate
-    controls_us: tuple[float, ...] = ()
+    controls_us: tuple[float, ...] = ()  # of timers that read the host's clock: how fast the host was during each
 
     def __post_init__(self) -> None:
         if not self.replicates_us:
             raise ValueError("a sample has at least one replicate")
         for values in (self.replicates_us, self.controls_us):
-            if not all(map(is_duration, values)):
-                raise ValueError(
-                    f"durations are positive and finite, {_SHORTEST_US:g} to {_LONGEST_US:g} us, got {values}"
-                )
+            if not all(_SHORTEST_US <= us <= _LONGEST_US for us in values):  # NaN is none
+                limits = f"{_SHORTEST_US:g} to {_LONGEST_US:g} us"
+                raise ValueError(f"durations are positive and finite, {limits}, got {values}")
         if self.controls_us and len(self.controls_us) != len(self.replicates_us):
             raise ValueError(f"{len(self.controls_us)} controls for {len(self.replicates_us)} replicates")
 
     def joined(self, other: Sample) -> Sample:
-        """Both sets of replicates: a confirmation adds to what was measured, it never replaces it."""
+        """Return both sets of replicates: a confirmation adds to what was measured, it never replaces it."""
         return Sample(self.replicates_us + other.replicates_us, self.iterations, self.controls_us + other.controls_us)
 
 
-def is_duration(us: float) -> bool:
-    """Whether a call, or a control, can take so many microseconds: 0.001 to 10^12. NaN is none."""
-    return _SHORTEST_US <= us <= _LONGEST_US
-
-
 def summarize(durations: Sequence[float], statistic: Statistic) -> float:
-    """One value for the iterations of one replicate."""
+    """Return one value for the iterations of one replicate."""
     ordered = sorted(durations)
     if statistic == "interquartile mean":
         quarter = len(ordered) // 4
@@ -119,22 +110,15 @@ _AS_FAST = 1.08
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """Replicates of one timer in one process.
+    """Replicates of one timer in one process."""
 
-    Attributes:
-        mean_us: geometric mean over the replicates, in microseconds.
-        spread: standard deviation of the replicates' natural logarithms (0.01 is 1 %), at equal speed of the host where the
-            host alone fills the time. None: only one replicate.
-        replicates: how many there are.
-        iterations: calls in each.
-        control_us: geometric mean of the host reference beside them; None for the GPU time of a GPU.
-    """
-
-    mean_us: Duration
+    mean_us: Duration  # geometric mean over the replicates
+    # Standard deviation of the replicates' natural logarithms (0.01 is 1 %), at equal speed of the host where the host alone
+    # fills the time. None: only one replicate.
     spread: float | None
-    replicates: int
-    iterations: int
-    control_us: Duration | None = None
+    replicates: int  # how many there are
+    iterations: int  # calls in each
+    control_us: Duration | None = None  # geometric mean of the host reference; None for the GPU time of a GPU
 
 
 def observe(sample: Sample, *, is_by_host: bool = False) -> Observation:
@@ -146,10 +130,10 @@ def observe(sample: Sample, *, is_by_host: bool = False) -> Observation:
     logs = [math.log(sample.replicates_us[index]) for index in kept]
     controls = [math.log(sample.controls_us[index]) for index in kept] if sample.controls_us else []
     values = [log - control for log, control in zip(logs, controls, strict=True)] if is_by_host and controls else logs
-    mean, count = fmean(values), len(values)
+    count = len(values)
     return Observation(
         mean_us=math.exp(fmean(logs)),
-        spread=math.dist(values, [mean] * count) / math.sqrt(count - 1) if count > 1 else None,
+        spread=math.dist(values, [fmean(values)] * count) / math.sqrt(count - 1) if count > 1 else None,
         replicates=count,
         iterations=sample.iterations,
         control_us=math.exp(fmean(controls)) if controls else None,
@@ -164,8 +148,7 @@ def on_the_fastest_host(count: int, controls_us: Sequence[float]) -> list[int]:
 
 
 MEASURED_GPUS = ("NVIDIA H200",)  # their noise was measured; docs/design/times.md
-# No data: four times as noisy, and soon overruled by what the baseline shows.
-UNKNOWN_FACTOR = 4.0
+UNKNOWN_FACTOR = 4.0  # of other GPUs: so many times as noisy, and soon overruled by what the baseline shows
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
@@ -209,36 +192,27 @@ class CompileEvent(msgspec.Struct, frozen=True):
 
 
 class SourceLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of code.
+    """A line of code."""
 
-    Attributes:
-        file: relative to the working directory, or to the packages.
-        inner: the deepest line of a library that this line called, and that asked for the launch. None: this line did.
-    """
-
-    file: str
+    file: str  # relative to the working directory, or to the packages
     line: int
     code: str = ""
-    inner: SourceLine | None = None
+    inner: SourceLine | None = None  # of a library that it called, which asked for the launch. None: this line did
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" + (f"  {self.code}" if self.code else "")
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a launch comes from. It is no part of what the launch is: a line that moved is no change.
+    """Where a launch comes from. It is no part of what the launch is: a line that moved is no change."""
 
-    Attributes:
-        module: path in the model (``layers.0.mlp``; ``layers.*.mlp`` where compiled layers share the code), or the model's class.
-        lines: of the code that asked for it; those of each op that a compiler fused.
-        is_backward: whether autograd launched it for these lines.
-        is_dynamic: whether Inductor generated it for dynamic shapes. Files have it only if so.
-    """
+    module: str  # path in the model (``layers.*.mlp`` where compiled layers share the code), or the model's class
+    lines: tuple[SourceLine, ...]  # that asked for it; those of each op that a compiler fused
+    is_backward: bool = False  # autograd launched it for these lines
+    is_dynamic: bool | msgspec.UnsetType = msgspec.UNSET  # Inductor generated it for dynamic shapes
 
-    module: str
-    lines: tuple[SourceLine, ...]
-    is_backward: bool = False
-    is_dynamic: bool | msgspec.UnsetType = msgspec.UNSET
+
+_MOST_NAMES = 3  # of modules in braces
 
 
 def common_path(paths: Sequence[str]) -> str:
@@ -253,9 +227,6 @@ def common_path(paths: Sequence[str]) -> str:
         is_any = len(each) > _MOST_NAMES or each[0].isdecimal()
         common.append(each[0] if len(each) == 1 else "*" if is_any else f"{{{','.join(each)}}}")
     return ".".join(common)
-
-
-_MOST_NAMES = 3  # of modules in braces
 
 
 class ControlTime(msgspec.Struct, frozen=True):

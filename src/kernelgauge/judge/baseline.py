@@ -144,7 +144,7 @@ class Entry(msgspec.Struct, frozen=True):
         return sum(kernel.device_time_us for kernel in self.kernels)
 
     def kernels_in(self, device_us: float | None) -> Sequence[KernelRecord]:
-        """Its kernels where a call takes so long on the device, in microseconds; None: as they are stored.
+        """Return its kernels where a call takes so long on the device, in microseconds; None: as they are stored.
 
         They are means over all processes, and one GPU is faster or slower than that in all of them.
         """

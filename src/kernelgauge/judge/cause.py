@@ -13,9 +13,9 @@ import msgspec
 
 from ..run import CompileEvent, Origin, Run, SourceLine, common_path
 from ..trace.difference import Difference, LaunchDifference, What, join_launches, launch_differences
-from ..trace.kernel import KernelRecord, input_texts
+from ..trace.kernel import KernelRecord, LaneKernel, input_texts, is_dispatched
 from ..trace.model import FRAME
-from ..trace.summary import LaneKernel, Summary, is_dispatched
+from ..trace.summary import Summary
 from . import evidence as e
 from .baseline import Baseline, count_changes
 
@@ -50,16 +50,16 @@ def find_causes(
     launches = launch_differences(_launches(usual, baseline.origins), _launches(run.kernels, run.origins))
     changes, alike = _kernel_changes(launches, is_timed=is_timed)
     host_calls = Counter(baseline.host_calls)
+    counts = count_changes(baseline.counts, run.counts)
     for name, calls, origins in (
         ("synchronizations", run.synchronizing_ops, run.synchronization_origins),
         ("copies", run.copying_ops, run.copy_origins),
     ):
-        if baseline.host_calls or getattr(run.counts, name) > getattr(baseline.counts, name):
+        if baseline.host_calls or counts.get(name):
             found = zip(calls, origins or [None] * len(calls), strict=True)
             _add_host_calls(changes, found, host_calls, are_waits=name == "synchronizations")
     causes = compile_causes(each for each in run.compile_events if each not in baseline.compile_events)
     causes += [each.cause(known, is_timed=is_timed) for each in changes]
-    counts = count_changes(baseline.counts, run.counts)
     if counts.get("grown_bytes"):
         grown = (run.counts.grown_bytes or 0) - (baseline.counts.grown_bytes or 0)
         causes.append(_with_code(e.Cause(e.MemoryGrowth(grown)), run.growth_origins, known))
@@ -69,17 +69,20 @@ def find_causes(
     if baseline.ops and "dispatcher_ops" in counts and not (is_timed and changes):
         marks = {mark for change in changes for mark in change.marks}
         causes += _op_causes(run, baseline, known, marks, is_all=not causes)
-    return [*order_causes(causes), *(_rest(alike) if is_timed and alike else ())]
+    ordered: list[e.Cause | e.Rest] = [*order_causes(causes)]
+    if is_timed and alike:
+        rest = join_launches(alike)
+        share = rest.after_us / rest.before_us - 1 if rest.before_us else 0.0
+        ordered.append(e.Rest(len(rest.after), share, rest.delta_us, is_unchanged=abs(share) < _UNCHANGED))
+    return ordered
 
 
 def find_trace_causes(before: Summary, after: Summary, found: Iterable[Difference]) -> list[e.Cause]:
     """Return what changed between two traces, the largest effect first. A wait costs what host or device wait longer."""
-    launches = [
-        LaunchDifference(
-            each.what, tuple(map(_launch_of, each.before)), tuple(map(_launch_of, each.after)), each.details
-        )
-        for each in found
-    ]
+    launches = []
+    for each in found:
+        old_launches, new_launches = (tuple(map(_launch_of, side)) for side in (each.before, each.after))
+        launches.append(LaunchDifference(each.what, old_launches, new_launches, each.details))
     changes, _ = _kernel_changes(launches, is_timed=True, are_judged=True)
     old, new = (side.windows[-1] for side in (before, after))
     usual = Counter(text for text, _ in (*old.synchronizing_ops, *old.copying_ops))
@@ -112,27 +115,20 @@ def _origin_of(module: str, frame: str) -> Origin | None:
     return Origin(module, (SourceLine(match["file"], int(match["line"]), match["function"]),)) if match else None
 
 
-# -- what the compiler did ---------------------------------------------------------------------------------------------------
-
-
 def compile_causes(events: Iterable[CompileEvent]) -> list[e.Cause]:
     """Return the graph breaks and recompiles as causes, each reason once."""
     found: dict[tuple[str, str], list[Origin]] = {}
     for each in events:
-        origin = Origin(each.module, (SourceLine(each.file, each.line, each.code),)) if each.file else None
-        found.setdefault((each.kind, each.reason), []).extend([origin] if origin else [])
+        origins = found.setdefault((each.kind, each.reason), [])
+        if each.file:
+            origins.append(Origin(each.module, (SourceLine(each.file, each.line, each.code),)))
     return [
         _with_code(e.Cause(e.CompilerEvent(*event, max(1, len(origins))), explains=True), origins)
         for event, origins in found.items()
     ]
 
 
-# -- kernels -----------------------------------------------------------------------------------------------------------------
-
-
 class _Launch(KernelRecord, frozen=True):
-    """A kernel of a sequence, and where it comes from."""
-
     origin: Origin | None = None
 
     @property
@@ -145,30 +141,22 @@ _Difference = LaunchDifference[_Launch]
 
 @dataclass
 class _Change:
-    """What changed in one place: launches, and what the host does there.
+    """What changed in one place: launches, and what the host does there."""
 
-    Attributes:
-        parts: differences of launches, one for each place in the sequence.
-        change: what happened to the launches.
-        explains: as `Cause.explains`; `follows`: whether it follows from another change, and its cost is noise.
-        waits, copies: synchronising calls and copies that are new here, as `Baseline.host_calls` has them.
-        origins: of the launches, or of the calls.
-    """
-
-    parts: list[_Difference] = field(default_factory=list)
-    change: e.Change | None = None
-    waits: Counter[str] = field(default_factory=Counter)
-    copies: Counter[str] = field(default_factory=Counter)
-    origins: list[Origin | None] = field(default_factory=list)
-    explains: bool = False
-    follows: bool = False
+    parts: list[_Difference] = field(default_factory=list)  # one for each place in the sequence
+    change: e.Change | None = None  # what happened to the launches
+    waits: Counter[str] = field(default_factory=Counter)  # new synchronising calls, as in `Baseline.host_calls`
+    copies: Counter[str] = field(default_factory=Counter)  # new ones, likewise
+    origins: list[Origin | None] = field(default_factory=list)  # of the launches, or of the calls
+    explains: bool = False  # as `Cause.explains`
+    follows: bool = False  # it follows from another change, and its cost is noise
 
     @property
     def marks(self) -> set[object]:
         """What tells the place: its lines of code; where none is known, the kernels that were there."""
         lines: set[object] = {line for origin in filter(None, self.origins) for line in origin.lines}
         if not lines and (self.waits or self.copies):
-            return set(map(_op_of_call, (*self.waits, *self.copies)))
+            return {call.partition(": ")[0] for call in (*self.waits, *self.copies)}
         return lines or {frozenset(launch.identity.unnumbered for part in self.parts for launch in part.before)}
 
     def cause(self, known: AbstractSet[str], *, is_timed: bool) -> e.Cause:
@@ -183,8 +171,9 @@ class _Change:
             explains=self.explains,
         )
         costs_us: Counter[SourceLine] = Counter()
-        for launch in (launch for part in self.parts for launch in part.after or part.before):
-            costs_us.update(dict.fromkeys(launch.lines, launch.device_time_us))
+        for part in self.parts:
+            for launch in part.after or part.before:
+                costs_us.update(dict.fromkeys(launch.lines, launch.device_time_us))
         return _with_code(cause, self.origins, known, costs_us)
 
 
@@ -263,9 +252,9 @@ def _described(change: _Change) -> _Change:
     """Say what took the place of what, and where."""
     whole = join_launches(change.parts)
     before, after = whole.before, whole.after
-    dtypes = [{dtype for each in side for dtype in _dtypes(each)} for side in (before, after)]
-    ops = [each.op for each in after]
-    sizes = map(_sizes, before, after) if before and [each.op for each in before] == ops else ()
+    dtypes = [tuple(sorted({dtype for each in side for dtype in _dtypes(each)})) for side in (before, after)]
+    are_same_ops = bool(before) and [each.op for each in before] == [each.op for each in after]
+    sizes = itertools.chain.from_iterable(map(_sizes, before, after)) if are_same_ops else ()
     kinds = {each.identity.kind for each in before}
     whats = {each.what for each in change.parts}
     # A generated kernel is its own op: that says nothing more.
@@ -278,8 +267,8 @@ def _described(change: _Change) -> _Change:
         kind=kinds.pop() if len(kinds) == 1 else "",
         layers=len({tuple(_LAYER.findall(origin.module)[:1]) for origin in filter(None, change.origins)} - {()}),
         places=len(change.parts),
-        dtypes=(tuple(sorted(dtypes[0])), tuple(sorted(dtypes[1]))),
-        sizes=tuple(dict.fromkeys(itertools.chain.from_iterable(sizes))),
+        dtypes=(dtypes[0], dtypes[1]),
+        sizes=tuple(dict.fromkeys(sizes)),
         ops=tuple([op for op in new_ops if op][:_MOST_OPS]),
     )
     return replace(change, change=other)
@@ -323,9 +312,8 @@ def _other_identity(pair: _Difference, *, is_timed: bool) -> e.OtherIdentity | N
     """Return what differs between launches of one kernel besides their times."""
     (old, *_), (new, *_) = pair.before, pair.after
     configuration = pair.details if is_timed or not new.identity.is_inductors else ""
-    source = None
-    if is_timed and pair.what is What.SOURCE:
-        source = (str(old.identity.source_hash)[:8], str(new.identity.source_hash)[:8])
+    hashes = str(old.identity.source_hash)[:8], str(new.identity.source_hash)[:8]
+    source = hashes if is_timed and pair.what is What.SOURCE else None
     if not configuration and source is None:
         return None
     return e.OtherIdentity(
@@ -337,15 +325,6 @@ def _other_identity(pair: _Difference, *, is_timed: bool) -> e.OtherIdentity | N
     )
 
 
-def _rest(same: Sequence[_Difference]) -> Iterator[e.Rest]:
-    whole = join_launches(same)
-    share = whole.after_us / whole.before_us - 1 if whole.before_us else 0.0
-    yield e.Rest(len(whole.after), share, whole.delta_us, is_unchanged=abs(share) < _UNCHANGED)
-
-
-# -- the host ----------------------------------------------------------------------------------------------------------------
-
-
 def _add_host_calls(
     changes: list[_Change], calls: Iterable[tuple[str, Origin | None]], usual: Counter[str], *, are_waits: bool
 ) -> None:
@@ -354,15 +333,11 @@ def _add_host_calls(
         if usual[call] > 0:
             usual[call] -= 1
             continue
-        marks: set[object] = set(origin.lines) if origin is not None else {_op_of_call(call)}
+        marks: set[object] = set(origin.lines) if origin is not None else {call.partition(": ")[0]}
         place = next((each for each in changes if marks & each.marks), None)
         if place is None:
             changes.append(place := _Change(origins=[origin]))
         (place.waits if are_waits else place.copies)[call] += 1
-
-
-def _op_of_call(call: str) -> str:
-    return call.partition(": ")[0]
 
 
 def _op_causes(
@@ -374,17 +349,12 @@ def _op_causes(
     for name in list(new):
         if any(line in marks for origin in run.op_origins.get(name, ()) for line in origin.lines):
             del new[name]
-    if not is_all and new.total() < _NAMED_SHARE * then.total():
-        return []
-    if not (new or gone):
+    if not (new or gone) or (not is_all and new.total() < _NAMED_SHARE * then.total()):
         return []
     origins = [origin for name in new for origin in run.op_origins.get(name, ())]
     weight_us = _DISPATCH_US * new.total() if run.fingerprint.arch == "cpu" else 0.0  # a GPU's time is not the host's
     ops = e.OtherOps(tuple(new.items()), tuple(gone.items()))
     return [_with_code(e.Cause(ops, weight_us=weight_us), origins, known)]
-
-
-# -- lines of code -------------------------------------------------------------------------------------------------------------
 
 
 def _with_code(
@@ -403,16 +373,15 @@ def _with_code(
             found.setdefault(line, []).append(origin)
     lines = [line for line in found if (line.inner or line).code not in known] or list(found)
     dearest = sorted(lines, key=lambda line: -(costs_us or {}).get(line, 0.0))[:_MOST_LINES]
-    places = [
-        e.Place(
-            line,
-            common_path([origin.module for origin in found[line]]),
-            tuple(sorted({"backward" if origin.is_backward else "forward" for origin in found[line]}, reverse=True)),
-        )
-        for line in lines
-        if line in dearest
-    ]
-    nearest = [each.line for each in places].index(dearest[0]) if dearest else 0
+    shown = [line for line in lines if line in dearest]
+    places = []
+    for line in shown:
+        passes = {"backward" if origin.is_backward else "forward" for origin in found[line]}
+        module = common_path([origin.module for origin in found[line]])
+        places.append(e.Place(line, module, tuple(sorted(passes, reverse=True))))
     return msgspec.structs.replace(
-        cause, places=tuple(places), more_places=max(0, len(lines) - _MOST_LINES), dearest=nearest
+        cause,
+        places=tuple(places),
+        more_places=len(lines) - len(shown),
+        dearest=shown.index(dearest[0]) if shown else 0,
     )

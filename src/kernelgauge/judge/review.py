@@ -30,7 +30,7 @@ from .timing import Limits
 from .verdict import Status, Verdict
 
 # A host that is slower than this was disturbed. Hosts of H200s changed their speed by factors of 1.6
-# (benchmarks/data/earlier_detection) and 1.9 (tests/report/test_calibration.py).
+# (benchmarks/data/earlier_detection) and 1.9 (tests/report/test_stored.py).
 _DISTURBED_HOST_FACTOR = 3.0
 
 

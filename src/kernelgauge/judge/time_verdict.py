@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import geometric_mean
 
 from ..errors import OTHER_KERNELS
@@ -57,8 +57,8 @@ def judge_time(
     if not before:
         return Verdict(Status.NO_BASELINE, run.workload, label, e.NoBaseline(is_partial=True))
     if why := stored_doubt(baseline, run, timer, entry):
-        reasons = (why, e.Next(e.Step.REPLACE))
-        return Verdict(Status.NOT_JUDGED, run.workload, label, e.TimeDoubted(why), reasons, after_us=run.time_us(timer))
+        found = Verdict(Status.NOT_JUDGED, run.workload, label, e.TimeDoubted(why), after_us=run.time_us(timer))
+        return found.because(why, e.Next(e.Step.REPLACE))
     afters = [
         replace(
             before[0],
@@ -80,10 +80,11 @@ def judge_time(
         return Verdict(Status.NOT_JUDGED, run.workload, label, e.TimeDoubted(unknown), (unknown,), after_us=after_us)
     if is_other_choice and decision.status is Status.IMPROVED:  # it is compared with the slowest of the known ones
         decision = replace(decision, status=Status.PASS)
-    said = _ComparedTime(timer, run, baseline, entry, decision, is_other_choice)
-    times = (decision.before_us, after_us, decision.change)
+    reasons = tuple(_reasons(timer, run, baseline, entry, decision, is_other_choice=is_other_choice))
     conclusion = e.TimeCompared(decision.after.is_by_host, is_other_choice, decision.doubt)
-    return Verdict(decision.status, run.workload, label, conclusion, tuple(said.reasons()), *times)
+    return Verdict(
+        decision.status, run.workload, label, conclusion, reasons, decision.before_us, after_us, decision.change
+    )
 
 
 def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: int = 1) -> Verdict:
@@ -117,79 +118,57 @@ def not_measured(timer: Timer, run: Run, side: str = "") -> Verdict:
     return Verdict(Status.INVALID, run.workload, run.label(timer), conclusion, tuple(reasons))
 
 
-# -- why --------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _ComparedTime:
-    """One timer of a run beside the baseline's entry of its launch configuration, or the nearest one."""
-
-    timer: Timer
-    run: Run
-    baseline: Baseline
-    entry: Entry
-    decision: Decision
-    is_other_choice: bool  # the autotuner's choice, which no entry has
-
-    def reasons(self) -> list[e.Reason]:
-        decision, workers = self.decision, self.run.neighbours
-        reasons: list[e.Reason] = self._choice() if self.is_other_choice and self.timer is Timer.DEVICE else []
-        if decision.status is Status.NOT_JUDGED and decision.doubt is not None:
-            reasons.insert(0, decision.doubt)
-        if decision.status in (Status.REGRESSED, Status.IMPROVED):
-            reasons += self._causes()
-        reasons += self._machine() if self.timer is Timer.DEVICE else []
-        if self.timer is not Timer.DEVICE and workers and decision.status is not Status.PASS:
-            reasons.append(e.Neighbours(workers))
-        if decision.status is Status.UNDECIDED and decision.change.low is None:
-            reasons.append(e.Next(e.Step.REPLICATES))
-        elif decision.status is Status.UNDECIDED and not decision.scattered and not decision.machine:
-            reasons.append(e.Next(e.Step.CALIBRATE))
-        return reasons
-
-    def _choice(self) -> list[e.Reason]:
-        """Name the autotuner's choice and its cost, against the fastest choice that the baseline knows."""
-        fastest = min(self.baseline.entries, key=lambda each: each.device_time_us)
-        now = sum(kernel.device_time_us for kernel in self.run.kernels)
-        return [e.Choice(now - fastest.device_time_us, tuple(kernel_changes(fastest.kernels, self.run.kernels)))]
-
-    def _causes(self) -> list[e.Reason]:
-        """Name what changed: of the GPU time its kernels; of the host's times what else the host does, and where the time went."""
-        timer, run, baseline, decision = self.timer, self.run, self.baseline, self.decision
-        is_timed = timer is Timer.DEVICE
-        # What the GPU's own change of speed did to every kernel is no reason: `_machine` names it.
-        usual = self.entry.kernels_in(decision.before_us * math.exp(decision.machine) if is_timed else None)
-        reasons: list[e.Reason] = [*find_causes(run, baseline, usual, is_timed=is_timed)]
-        if is_timed:
-            return reasons
-        ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
-        if ops[0] != ops[1] or (timer is Timer.HOST and not reasons):
-            reasons.append(e.DispatcherOps(*ops, is_slower=decision.status is Status.REGRESSED))
-        return [*reasons, *(self._parts_of_latency() if timer is Timer.END_TO_END else [])]
-
-    def _parts_of_latency(self) -> list[e.Reason]:
-        """Split a latency into the time that the GPU is busy and the time that it idles; on a CPU, say the time of its ops."""
-        run, decision = self.run, self.decision
-        usual = [each.observation.mean_us for each in self.baseline.times(Timer.DEVICE, self.entry)]
-        if Timer.DEVICE not in run.samples or not usual:
-            return []
-        old, new = geometric_mean(usual), run.time_us(Timer.DEVICE)
-        if run.fingerprint.arch == "cpu":
-            return [e.PartOfLatency("cpu", old, new)]
-        old_idle, new_idle = decision.before_us - old, run.time_us(Timer.END_TO_END) - new
-        transfers_us = run.transfers_us if run.transfers_us >= _SHOWN_TRANSFERS * new_idle else 0.0
-        without = e.PartOfLatency("without", old_idle, new_idle, transfers_us, is_launch_bound=new_idle > new)
-        return [e.PartOfLatency("kernels", old, new), without]
-
-    def _machine(self) -> list[e.Reason]:
-        """Say whether the reference kernels, which no change of the code can touch, moved as well."""
-        decision = self.decision
-        if decision.status not in (Status.REGRESSED, Status.IMPROVED) and not decision.machine:
-            return []
+def _reasons(
+    timer: Timer, run: Run, baseline: Baseline, entry: Entry, decision: Decision, *, is_other_choice: bool
+) -> Iterator[e.Reason]:
+    """Yield why a time is judged so. `entry`: of the run's launch configuration, or the nearest one."""
+    has_moved = decision.status in (Status.REGRESSED, Status.IMPROVED)
+    if decision.status is Status.NOT_JUDGED and decision.doubt is not None:
+        yield decision.doubt
+    if is_other_choice and timer is Timer.DEVICE:
+        fastest = min(baseline.entries, key=lambda each: each.device_time_us)
+        cost_us = sum(kernel.device_time_us for kernel in run.kernels) - fastest.device_time_us
+        yield e.Choice(cost_us, tuple(kernel_changes(fastest.kernels, run.kernels)))
+    if has_moved:
+        yield from _causes(timer, run, baseline, entry, decision)
+    if timer is Timer.DEVICE and (has_moved or decision.machine):
         if decision.moves is None:
-            return [e.Machine(None)]
-        moves = tuple((name, math.expm1(move)) for name, move in decision.moves.items())
-        return [e.Machine(moves, is_own=bool(decision.machine))] if moves else []
+            yield e.Machine(None)
+        elif decision.moves:
+            moves = tuple((name, math.expm1(move)) for name, move in decision.moves.items())
+            yield e.Machine(moves, is_own=bool(decision.machine))
+    if timer is not Timer.DEVICE and run.neighbours and decision.status is not Status.PASS:
+        yield e.Neighbours(run.neighbours)
+    if decision.status is Status.UNDECIDED and decision.change.low is None:
+        yield e.Next(e.Step.REPLICATES)
+    elif decision.status is Status.UNDECIDED and not decision.scattered and not decision.machine:
+        yield e.Next(e.Step.CALIBRATE)
+
+
+def _causes(timer: Timer, run: Run, baseline: Baseline, entry: Entry, decision: Decision) -> Iterator[e.Reason]:
+    """Yield what changed: of the GPU time its kernels; of the host's times what else it does, and where the time went."""
+    if timer is Timer.DEVICE:
+        # What the GPU's own change of speed did to every kernel is no reason: `Machine` names it.
+        usual = entry.kernels_in(decision.before_us * math.exp(decision.machine))
+        yield from find_causes(run, baseline, usual, is_timed=True)
+        return
+    causes = find_causes(run, baseline, entry.kernels, is_timed=False)
+    yield from causes
+    ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
+    if ops[0] != ops[1] or (timer is Timer.HOST and not causes):
+        yield e.DispatcherOps(*ops, is_slower=decision.status is Status.REGRESSED)
+    gpu_us = [each.observation.mean_us for each in baseline.times(Timer.DEVICE, entry)]
+    if timer is not Timer.END_TO_END or Timer.DEVICE not in run.samples or not gpu_us:
+        return
+    # A latency is the time that the GPU is busy, and the time that it idles.
+    old, new = geometric_mean(gpu_us), run.time_us(Timer.DEVICE)
+    if run.fingerprint.arch == "cpu":
+        yield e.PartOfLatency("cpu", old, new)
+        return
+    old_idle, new_idle = decision.before_us - old, run.time_us(Timer.END_TO_END) - new
+    transfers_us = run.transfers_us if run.transfers_us >= _SHOWN_TRANSFERS * new_idle else 0.0
+    yield e.PartOfLatency("kernels", old, new)
+    yield e.PartOfLatency("without", old_idle, new_idle, transfers_us, is_launch_bound=new_idle > new)
 
 
 # -- times that no undisturbed machine shows: a regression would pass beside them, so nothing stores or compares them ------

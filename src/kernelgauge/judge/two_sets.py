@@ -33,18 +33,12 @@ _OF_ONE_LOOK = 1.42
 
 @dataclass(frozen=True)
 class JudgedSet:
-    """The verdicts on a set of processes.
-
-    Attributes:
-        undecided: labels of the times that need more processes; none where structure differs.
-        run: one of them, with the samples of all that ran in its launch configuration. None: there is none.
-        baseline: of the other set. None: it cannot be one.
-    """
+    """The verdicts on a set of processes."""
 
     verdicts: tuple[Verdict, ...]
-    undecided: tuple[str, ...] = ()
-    run: Run | None = None
-    baseline: Baseline | None = None
+    undecided: tuple[str, ...] = ()  # labels of the times that need more processes; none where structure differs
+    run: Run | None = None  # one of them, with the samples of all that ran in its launch configuration
+    baseline: Baseline | None = None  # of the other set. None: it cannot be one
 
 
 def looks(processes: int) -> set[int]:
@@ -116,10 +110,9 @@ def _worst_structure(runs: Sequence[Run], baseline: Baseline, times: Sequence[Ve
 def _is_decided(verdict: Verdict, gate: float, run: Run) -> bool:
     """Return whether more processes are not needed: the time changed, or a change of the wanted size is excluded.
 
-    A time that was not judged needs more: the host may have been at another speed on each side.
-
-    It is excluded if the measured change, plus its error in 95 of 100 comparisons, stays below that size. The error is the
-    part of the sensitivity that lies beyond the change that fails.
+    A time that was not judged needs more: the host may have been at another speed on each side. A change is excluded if the
+    measured change, plus its error in 95 of 100 comparisons, stays below that size. The error is the part of the sensitivity
+    that lies beyond the change that fails.
     """
     change = verdict.change
     if verdict.status in (Status.REGRESSED, Status.IMPROVED) or change is None or verdict.subject not in _WANTED:

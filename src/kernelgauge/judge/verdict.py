@@ -73,12 +73,11 @@ def settled(verdicts: Iterable[Verdict]) -> list[Verdict]:
     verdicts = list(verdicts)
     times = [each for each in verdicts if each.subject in TIME_LABELS]
     doubtful = next((each for each in times if each.status not in (Status.PASS, Status.IMPROVED)), None)
-    if doubtful is None:
-        return verdicts
-    why = NotImproved(doubtful.subject, doubtful.status.value)
-    return [
-        replace(each, status=Status.PASS).because(why) if each.status is Status.IMPROVED else each for each in verdicts
-    ]
+    for place, each in enumerate(verdicts):
+        if doubtful is not None and each.status is Status.IMPROVED:
+            why = NotImproved(doubtful.subject, doubtful.status.value)
+            verdicts[place] = replace(each, status=Status.PASS).because(why)
+    return verdicts
 
 
 def worst(statuses: list[Status]) -> Status | None:
