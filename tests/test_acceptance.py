@@ -173,45 +173,36 @@ def test_accept_keeps_conflict_and_says_how_to_end_it(store: BaselineStore) -> N
     assert path.read_bytes() == CONFLICT
 
 
+OLD = encode_baseline(baseline(workload="old"))
+
+
 @pytest.mark.parametrize(
-    ("before", "suite", "declared", "vanished"),
+    ("before", "changes", "vanished"),
     [
-        (b"", "perf", {"perf": ("another",)}, True),
-        (CONFLICT, "perf", {"perf": ()}, False),
-        (b"", "perf/nightly", {"perf": ("another",)}, False),
-        (b"", "perf", {"perf": ("old",)}, False),  # declared and not selected
-        (b"", "perf", {}, False),
-        (b"", "perf", {"perf": (), "perf/nightly": ("old",)}, False),  # moved to another suite
+        (OLD, {"declared": {"perf": ("another",)}}, True),
+        (OLD, {"declared": {"perf": ("another",)}, "exit_status": 1}, True),
+        (OLD, {"declared": {"perf": ("another",)}, "exit_status": 2}, False),  # collection may not have come to its end
+        (CONFLICT, {"declared": {"perf": ()}}, False),
+        (OLD.replace(b'"perf"', b'"perf/nightly"'), {"declared": {"perf": ("another",)}}, False),
+        (OLD, {"declared": {"perf": ("old",)}}, False),  # declared and not selected
+        (OLD, {"declared": {}}, False),
+        (OLD, {"declared": {"perf": (), "perf/nightly": ("old",)}}, False),  # moved to another suite
     ],
 )
 def test_vanished_is_only_what_its_suite_declares_no_more(
-    store: BaselineStore, before: bytes, suite: str, declared: Any, vanished: bool
+    store: BaselineStore, before: bytes, changes: dict[str, Any], vanished: bool
 ) -> None:
-    path = write(store, before or encode_baseline(baseline(suite=suite, workload="old")), "old")
-    found = reviewed(store, complete_results(passing(), declared=declared))
+    path = write(store, before, "old")
+    found = reviewed(store, complete_results(passing(), **changes))
     assert ("old" in found and found["old"].group is Group.VANISHED) is vanished
-    update(store, passing(), declared=declared)
-    assert (path.exists(), stored(store).workload) == (True, WORKLOAD)
-
-
-def test_run_cut_short_makes_nothing_vanish(store: BaselineStore) -> None:
-    """Collection may not have come to the end of it."""
-    accept(store, complete_results(passing(name="a"), passing()))
-    for exit_status, names in ((2, {WORKLOAD}), (1, {WORKLOAD, "a"})):
-        assert set(reviewed(store, complete_results(passing(), exit_status=exit_status))) == names
+    update(store, passing(), **changes)
+    assert path.read_bytes() == before
 
 
 def test_accept_stores_the_newest_run_of_each_device(store: BaselineStore) -> None:
-    broken = workload(ERROR, run=None)
-    parts = [
-        complete_results(each, started_at=at) for each, at in ((passing(), BEFORE), (passing(), AFTER), (broken, AFTER))
-    ]
-    accept(
-        store,
-        *parts,
-        complete_results(passing(name="a")),
-        complete_results(passing_run(machine=B200), fingerprint=B200),
-    )
+    runs = ((passing(), BEFORE), (passing(), AFTER), (workload(ERROR, run=None), AFTER), (passing(name="a"), AFTER))
+    parts = [complete_results(each, started_at=at) for each, at in runs]
+    accept(store, *parts, complete_results(passing_run(machine=B200), fingerprint=B200))
     assert stored(store).recorded.at == AFTER
     assert set(content(store)) == {f"nvidia-b200/{WORKLOAD}.json", f"nvidia-h200/{WORKLOAD}.json", "nvidia-h200/a.json"}
     assert review([results(fingerprint=None)], store) == {}

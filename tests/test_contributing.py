@@ -30,8 +30,7 @@ CAUSE = """
 from kernelgauge.judge.structure import judge_structure
 from kernelgauge.report.findings import brief, with_words
 from kernelgauge.results import decode_results, encode_results
-from tests.builders import baseline, counts, run
-from tests.builders import results, workload
+from tests.builders import baseline, counts, results, run, workload
 
 verdict = judge_structure(run(counts=counts(peak_allocated_bytes=1 << 22)), baseline())
 said = "cause    the peak of memory rose from 1048576 to 4194304 bytes"

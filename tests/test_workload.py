@@ -72,15 +72,7 @@ def test_workload_with_invalid_field_raises(field: str, value: Any, what: str, e
 def test_workload_faster_by_impossible_fraction_raises(by: float) -> None:
     with pytest.raises(WorkloadError, match="invalid faster_than"):
         workload(faster_than="compiled", by=by)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"faster_than": "compiled", "by": 0.05}, {"gate": {"host_dispatch": 0.02}}, {"sensitivity": {"device_time": 9}}],
-)
-def test_workload_with_valid_field_keeps_it(fields: dict[str, Any]) -> None:
-    made = workload(**fields)
-    assert {name: getattr(made, name) for name in fields} == fields
+    assert workload(faster_than="compiled", by=0.05).by == 0.05
 
 
 def test_callable_gives_names_shape_and_fresh_arguments() -> None:
