@@ -9,8 +9,8 @@ import re
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,10 +35,6 @@ from tests.builders import (
 )
 
 TRACES = sorted(path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))
-
-
-def with_args(row: Event, **args: object) -> Event:
-    return row | {"args": {key.replace("__", " "): value for key, value in args.items()}}
 
 
 def refusal(content: bytes) -> str:
@@ -122,30 +118,20 @@ def test_parse_odd_layout_is_read_in_all_blocks(content: bytes) -> None:
         assert read_in_blocks(content, block) == MM, block
 
 
-@pytest.mark.parametrize(
-    ("row", "named"),
-    [
-        (kernel(1, 0) | {"ts": "early"}, "ts"),
-        (kernel(1, 0) | {"dur": None}, "dur"),
-        (kernel(1, 0) | {"name": 5}, "name"),
-        (kernel(1, 0) | {"tid": [1]}, "tid"),
-        (with_args(kernel(1, 0), correlation="one"), "correlation"),
-        (with_args(kernel(1, 0), correlation=1.5), "correlation"),
-        (with_args(kernel(1, 0), grid=[1, 2]), "grid"),
-        (with_args(kernel(1, 0), block=[1, 2, "x"]), "block"),
-        (with_args(kernel(1, 0), External__id={}), "External id"),
-        (with_args(kernel(1, 0), num_warps="four"), "num_warps"),
-        (with_args(kernel(1, 0), kernel_hash=4), "kernel_hash"),
-        *(
-            (with_args(kernel(1, 0), **{field: "0x0"}), field)
-            for field in ("device", "stream", "grid", "block", "bytes")
-        ),
-        (with_args(op("aten::mm", 0, 1), Input__Dims="all"), "Input Dims"),
-        (with_args(op("aten::mm", 0, 1), Input__type="all"), "Input type"),
-        (with_args(op("aten::mm", 0, 1), Input__Dims=[{"a": 1}]), "Input Dims"),
-        (with_args(op("aten::mm", 0, 1), Input__Dims=[["two"]]), "Input Dims"),
-    ],
-)
+ODD_FIELDS = [
+    *((kernel(1, 0) | {field: value}, field) for field, value in {"ts": "early", "dur": None, "name": 5, "tid": [1]}.items()),
+    *((kernel(1, 0) | {"args": {field: value}}, field) for field, value in (
+        ("correlation", "one"), ("correlation", 1.5), ("grid", [1, 2]), ("block", [1, 2, "x"]), ("External id", {}),
+        ("num_warps", "four"), ("kernel_hash", 4),
+        *((field, "0x0") for field in ("device", "stream", "grid", "block", "bytes")),
+    )),
+    *((op("aten::mm", 0, 1) | {"args": {field: value}}, field) for field, value in (
+        ("Input Dims", "all"), ("Input type", "all"), ("Input Dims", [{"a": 1}]), ("Input Dims", [["two"]]),
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("row", "named"), ODD_FIELDS)
 def test_parse_odd_field_leaves_out_that_row(row: Event, named: str) -> None:
     trace = trace_of(step(1, 0, 9), row, op("aten::add", 1, 2))
     assert trace.malformed == {row["cat"]: 1}
@@ -224,46 +210,37 @@ def test_parse_error_names_event(monkeypatch: pytest.MonkeyPatch, start: bytes, 
     assert int(found[1]) <= 2
 
 
-MANY = 30_000
 MEBIBYTE = 1 << 20
-REST = b",".join([ROW, json.dumps(kernel(1, 5)).encode()]) + b"]}"
 OBJECT = b'{"a":{}},'
+LONG = {
+    "a text before the events": b'{"a":"' + b"x" * (12 * MEBIBYTE) + b'","traceEvents":[',
+    "events of many objects": HEAD + (b'{"args":[' + OBJECT * 1000 + b"0]},") * 1000,
+    "one event of many objects": HEAD + b'{"args":[' + OBJECT * MEBIBYTE + b"0]},",
+    "one text of many escapes": HEAD + b'{"args":"' + b'\\"},' * MEBIBYTE + b'"},',
+    "empty events": HEAD + b"{}," * MEBIBYTE,
+}
 
 
 @pytest.mark.timeout(60)  # seconds each; what is not linear takes minutes
-@pytest.mark.parametrize(
-    "start",
-    [
-        pytest.param(b'{"a":"' + b"x" * (12 * MEBIBYTE) + b'","traceEvents":[', id="a text before the events"),
-        pytest.param(HEAD + (b'{"args":[' + OBJECT * 1000 + b"0]},") * 1000, id="events of many objects"),
-        pytest.param(HEAD + b'{"args":[' + OBJECT * MEBIBYTE + b"0]},", id="one event of many objects"),
-        pytest.param(HEAD + b'{"args":"' + b'\\"},' * MEBIBYTE + b'"},', id="one text of many escapes"),
-        pytest.param(HEAD + b"{}," * MEBIBYTE, id="empty events"),
-    ],
-)
+@pytest.mark.parametrize("start", LONG.values(), ids=LONG)
 def test_parse_long_content_takes_linear_time(start: bytes) -> None:
-    assert parse(start + REST) == trace_of(op("aten::mm", 1, 2), kernel(1, 5))
+    assert parse(start + ROW + b"]}") == MM
+
+
+MANY = 30_000
+ROWS = {
+    "metadata ops and launches": lambda at: [op("aten::t", at, 1), call(at, at), kernel(at, at)],
+    "one correlation": lambda at: [call(1, at), kernel(1, at, name="n" * 100)],
+    "ops within ops": lambda at: [op("aten::mm", at, MANY - at)],
+    "ops that start together": lambda at: [op("aten::mm", 1, 1)],
+    "steps": lambda at: [step(at, at, 0.5)],
+}
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize(
-    "rows",
-    [
-        pytest.param(
-            [row for at in range(MANY) for row in (op("aten::t", at, 1), call(at, at), kernel(at, at))],
-            id="metadata ops and launches",
-        ),
-        pytest.param(
-            [row for at in range(MANY) for row in (call(1, at), kernel(1, at, name="n" * 100))],
-            id="one correlation",
-        ),
-        pytest.param([op("aten::mm", at, MANY - 2 * at) for at in range(MANY // 2)], id="ops within ops"),
-        pytest.param([op("aten::mm", 1, 1) for _ in range(MANY)], id="ops that start together"),
-        pytest.param([step(at, at, 0.5) for at in range(MANY)], id="steps"),
-    ],
-)
-def test_summarize_many_rows_takes_linear_time(rows: list[dict[str, Any]]) -> None:
-    trace = read_in_blocks(chrome(step(0, 0, MANY + 1), *rows))
+@pytest.mark.parametrize("rows_at", ROWS.values(), ids=ROWS)
+def test_summarize_many_rows_takes_linear_time(rows_at: Callable[[int], list[Event]]) -> None:
+    trace = read_in_blocks(chrome(step(0, 0, MANY + 1), *(row for at in range(MANY) for row in rows_at(at))))
     assert trace is not None
     assert trace.steps()[0].name == "ProfilerStep#0"
 
@@ -271,11 +248,12 @@ def test_summarize_many_rows_takes_linear_time(rows: list[dict[str, Any]]) -> No
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param(chrome(op("x" * 5000, 1, 2), op("y", 1, 2)), id="an event"),
-        pytest.param(chrome(op("y", 1, 2))[:-2] + b" " * 5000 + b"]}", id="spaces"),
-        pytest.param(chrome(op("y", 1, 2), more="x" * 5000), id="behind the events"),
-        pytest.param(b'{"more":"' + b"x" * 5000 + b'",' + chrome(op("y", 1, 2))[1:], id="before them"),
+        chrome(op("x" * 5000, 1, 2), op("y", 1, 2)),
+        chrome(op("y", 1, 2))[:-2] + b" " * 5000 + b"]}",
+        chrome(op("y", 1, 2), more="x" * 5000),
+        b'{"more":"' + b"x" * 5000 + b'",' + chrome(op("y", 1, 2))[1:],
     ],
+    ids=["an event", "spaces", "behind the events", "before them"],
 )
 def test_parse_longest_event_is_limited(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.setattr(reader, "BLOCK_BYTES", 100)
@@ -311,11 +289,7 @@ def refused_file(path: Path) -> TraceError:
     return caught.value
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [b"x", b"\x1f\x8b", bytes(3 * MEBIBYTE) + b"x", CONTENT],
-    ids=lambda garbage: f"{len(garbage)} bytes",
-)
+@pytest.mark.parametrize("garbage", [b"x", b"\x1f\x8b", bytes(3 * MEBIBYTE) + b"x", CONTENT], ids=len)
 def test_read_garbage_behind_gzip_is_refused(path: Path, garbage: bytes) -> None:
     assert "gzip" in str(refused_file(written(path, WHOLE + garbage)).got)
 
@@ -352,15 +326,13 @@ except TraceError as error:
 @pytest.mark.parametrize(
     ("start", "unit"),
     [
-        pytest.param(b'{"traceEvents":[{"name":"', b"},{", id="one name that looks like events"),
-        pytest.param(b'{"traceEvents":[', b'{"args":', id="one event, nested"),
-        pytest.param(b'{"traceEvents":[{"args":[', b'{"a":{}},', id="one event of many objects"),
-        pytest.param(b"", b" ", id="spaces"),
-        pytest.param(b'{"traceEvents":[', b" ", id="spaces for events"),
-        pytest.param(b'{"traceEvents":[{}]', b" ", id="spaces behind the events"),
-        pytest.param(b'{"a":"', b"x", id="a text before the events"),
-        pytest.param(b"[", b"1,", id="numbers"),
+        (b'{"traceEvents":[{"name":"', b"},{"),
+        (b'{"traceEvents":[', b'{"args":'),
+        (b'{"traceEvents":[{"args":[', b'{"a":{}},'),
+        (b'{"traceEvents":[{}]', b" "),
+        (b'{"a":"', b"x"),
     ],
+    ids=["one name like events", "nested", "many objects", "spaces behind the events", "a text before the events"],
 )
 def test_read_gzip_bomb_is_refused_in_little_memory(path: Path, start: bytes, unit: bytes) -> None:
     block = gzip.compress(unit * (MEBIBYTE // len(unit)))

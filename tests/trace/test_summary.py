@@ -6,7 +6,8 @@ from functools import cache
 
 import pytest
 
-from kernelgauge.trace import METADATA_OPS, Op, identity_of_op
+from kernelgauge.trace.kernel import METADATA_OPS, identity_of_op
+from kernelgauge.trace.model import Op
 from kernelgauge.trace.summary import Summary, summarize_trace
 from tests.builders import (
     BACKWARD_THREAD,

@@ -133,10 +133,6 @@ class HostDifference:
     launching_us: tuple[float, float]
     synchronizations: tuple[int, int]
 
-    @property
-    def is_change(self) -> bool:
-        return bool(self.gone or self.new) or self.synchronizations[0] != self.synchronizations[1]
-
 
 # A template is one of several for the same job: where one goes and another comes, it was exchanged.
 _TEMPLATES = tuple(kind.value for kind in (Kind.GEMM, Kind.CONVOLUTION, Kind.ATTENTION, Kind.COMMUNICATION))
@@ -180,17 +176,19 @@ def differences(before: Sequence[LaneKernel], after: Sequence[LaneKernel]) -> tu
             found.append(each)
     joined = list(_joined((*_folded(found), *moved)))
     # A collective waits for the slowest rank, so its times spread: say what moved most, also where steps overlap.
-    waiting = [each for each in joined if each.what is What.SAME and each.before[0].kind == Kind.COMMUNICATION.value]
-    others = [abs(each.delta_us) for each in joined if each not in waiting]
-    if abs(sum(each.delta_us for each in waiting)) > max(others, default=0.0):
-        joined = [
-            # By more than a kernel moves between two processes.
-            replace(each, what=What.SLOWER if each.delta_us > 0 else What.FASTER)
-            if each in waiting and abs(each.delta_us) > max(_SEEN_US * len(each.before), _SEEN * each.before_us)
-            else each
-            for each in joined
-        ]
-    return tuple(joined)
+    waiting = {
+        id(each) for each in joined if each.what is What.SAME and each.before[0].kind == Kind.COMMUNICATION.value
+    }
+    others = [abs(each.delta_us) for each in joined if id(each) not in waiting]
+    if abs(sum(each.delta_us for each in joined if id(each) in waiting)) <= max(others, default=0.0):
+        return tuple(joined)
+    return tuple(_by_direction(each) if id(each) in waiting else each for each in joined)
+
+
+def _by_direction(each: Difference) -> Difference:
+    """Call launches slower or faster, if they changed by more than a kernel's time moves between two processes."""
+    is_seen = abs(each.delta_us) > max(_SEEN_US * len(each.before), _SEEN * each.before_us)
+    return replace(each, what=What.SLOWER if each.delta_us > 0 else What.FASTER) if is_seen else each
 
 
 def _joined(found: Iterable[Difference]) -> Iterator[Difference]:

@@ -118,9 +118,6 @@ def kind_of_launch(identity: KernelIdentity, op: str | None) -> str:
     return next((kind for kind in kinds if kind is not Kind.OTHER), Kind.OTHER).value
 
 
-# --- what ATen's ops do ----------------------------------------------------------------------------------------------
-
-
 class _Tables(msgspec.Struct):
     """Names of ops, with spaces between them (aten/src/ATen/native/native_functions.yaml)."""
 
@@ -159,8 +156,6 @@ def input_texts(shapes: Iterable[Any], types: Iterable[str]) -> tuple[str, ...]:
     tensors = [(shape, kind) for shape, kind in pairs if kind not in no_tensors and (shape or kind != "double")]
     return tuple(f"{_TABLES.dtypes.get(kind, kind)}[{','.join(map(str, shape))}]" for shape, kind in tensors)
 
-
-# --- the host's ops of a window, and its kernels ---------------------------------------------------------------------
 
 # Rows that torch.compile adds to the host lane (torch/_dynamo, torch/_functorch; seen with torch 2.11 and 2.13).
 COMPILE_PREFIXES = (
@@ -209,7 +204,7 @@ def metadata_ops_that_launched(window: Window) -> list[str]:
 
 @dataclass(frozen=True)
 class Execution:
-    """One kernel of a window: what ran, when, and for how many microseconds. `op`: what launched it; on a CPU, what it is."""
+    """One kernel of a window: what ran, and when. `op`: what launched it; on a CPU, what it is."""
 
     identity: KernelIdentity
     duration_us: float
@@ -290,8 +285,6 @@ def places_of(frames: Sequence[Op], ops: Iterable[Op]) -> dict[int, tuple[str, s
             found[id(row)] = ".".join(modules), functions[-1] if functions else ""
     return found
 
-
-# --- launch configurations: what differs between two, and whether the autotuner chose it -----------------------------
 
 _CHOSEN = ("kernel_kwargs", "num_warps", "num_stages")  # what Inductor's autotuner chooses
 

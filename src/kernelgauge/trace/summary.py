@@ -181,16 +181,11 @@ class Summary:
     def transfers(self, *categories: str) -> list[Transfers]:
         """Return memsets ("gpu_memset") or copies ("gpu_memcpy"), by their name."""
         moved = (record for window in self.windows for record in window.records if record.category in categories)
-        steps = len(self.windows)
-        return [
-            Transfers(
-                name,
-                len(records) / steps,
-                sum(record.time_us for record in records) / steps,
-                sum(record.bytes or 0 for record in records) / steps,
-            )
-            for name, records in grouped(moved, attrgetter("name")).items()
-        ]
+        found = []
+        for name, records in grouped(moved, attrgetter("name")).items():
+            totals = (len(records), sum(each.time_us for each in records), sum(each.bytes or 0 for each in records))
+            found.append(Transfers(name, *(total / len(self.windows) for total in totals)))
+        return found
 
     @cached_property
     def host(self) -> HostLane:
@@ -402,9 +397,8 @@ def _input_waits(lane: Summary) -> list[_Span]:
             launched = asking[-1].end_us
     apart: list[_Span] = []
     for start, end in sorted(waits):
-        overlaps = apart and start <= apart[-1][1]
-        before, until = apart.pop() if overlaps else (start, end)
-        apart.append((before, max(end, until)))
+        since, until = apart.pop() if apart and start <= apart[-1][1] else (start, end)
+        apart.append((since, max(end, until)))
     return apart
 
 
