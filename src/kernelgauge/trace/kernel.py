@@ -254,21 +254,14 @@ def launch_sequence(ran: Sequence[Sequence[Execution]], frames: Sequence[Op]) ->
         identity, last = identities[-1], ops[-1]
         # What the steps have in common: where its grids vary, none is known.
         vary = [name for name in identity.__struct_fields__ if len({getattr(one, name) for one in identities}) > 1]
+        identity = msgspec.structs.replace(identity, **dict.fromkeys(vary)) if vary else identity
         # A persistent kernel has one grid for every shape.
-        has_shapes = last and len({(op.input_shapes, op.input_types) if op else None for op in ops}) == 1
+        inputs = {(op.input_shapes, op.input_types) if op else ((), ()) for op in ops}
+        shapes, types = inputs.pop() if len(inputs) == 1 else ((), ())
+        durations_us = tuple(max(0.0, each.duration_us) for each in launches)
         module, frame = places.get(id(last), ("", ""))
-        found.append(
-            LaneKernel(
-                msgspec.structs.replace(identity, **dict.fromkeys(vary)) if vary else identity,
-                tuple(max(0.0, each.duration_us) for each in launches),
-                last.name if last else None,
-                last.input_shapes if has_shapes else (),
-                last.input_types if has_shapes else (),
-                module=module or None,
-                frame=frame,
-                stream=streams[launches[-1].stream],
-            )
-        )
+        place = (module or None, frame, streams[launches[-1].stream])
+        found.append(LaneKernel(identity, durations_us, last.name if last else None, shapes, types, *place))
     return tuple(found)
 
 

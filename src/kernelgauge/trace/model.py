@@ -226,13 +226,10 @@ class Window:
     @cached_property
     def copying_ops(self) -> list[tuple[str, int | None]]:
         """Return the outermost op around each copy, with its direction and bytes; and the id of the innermost op."""
-        found = []
-        for launch in self.executed:
-            record = launch.record
-            if record.category == "gpu_memcpy":
-                size = "" if record.bytes is None else f", {record.bytes} bytes"
-                found.append(self.trace.described(launch.call, f"{record.name}{size}"))
-        return found
+        copies = [launch for launch in self.executed if launch.record.category == "gpu_memcpy"]
+        sizes = ["" if each.record.bytes is None else f", {each.record.bytes} bytes" for each in copies]
+        pairs = zip(copies, sizes, strict=True)
+        return [self.trace.described(each.call, f"{each.record.name}{size}") for each, size in pairs]
 
     @property
     def occupancy_queries(self) -> int:
@@ -276,7 +273,7 @@ class Trace:
         rows: list[Op | ApiCall] = [*self.ops, *self.calls]
         for row, around in nested(sorted(rows, key=_START)):
             if isinstance(row, ApiCall):
-                ops = [op for op in around if isinstance(op, Op)]
+                ops = [op for op in around if isinstance(op, Op) and _encloses(op, row)]
                 if ops:
                     found[id(row)] = ops[-1], next((op for op in ops if "::" in op.name), None)
         return found

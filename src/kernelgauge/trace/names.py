@@ -203,11 +203,9 @@ def _cpp(name: _Parsed, match: _Match) -> _Fields:
     """Read a C++ name; a group `op` of the pattern is the op, the first element type of the arguments the type."""
     types = (_TABLE.cpp_types[word] for word in _WORD.findall(name.args) if word in _TABLE.cpp_types)
     op = match.groupdict().get("op")
-    return {"short": _base_name(name), "dtype": next(types, None), **({"ops": (_snake_case(op),)} if op else {})}
-
-
-def _splitk_reduce(name: _Parsed, _: _Match) -> _Fields:
-    return {"short": _base_name(name), "split_k": True}  # no dtype: the first of its types is the accumulator's
+    fields = {"short": _base_name(name), "dtype": next(types, None), **({"ops": (_snake_case(op),)} if op else {})}
+    # Of split-K, the first type is the accumulator's.
+    return fields | {"dtype": None, "split_k": True} if name.base == "splitKreduce_kernel" else fields
 
 
 _TRAILING_ID = re.compile(r"(?:^|_)\d{1,9}$", re.ASCII)
@@ -354,5 +352,5 @@ def _triton(name: _Parsed, _: _Match) -> _Fields:
     return {"kind": kind_of_words(name.text), "ops": (op,) if op else ()}
 
 
-_READERS = _cpp, _splitk_reduce, _inductor, _tokens, _nvjet, _tensile, _cutlass3, _nccl, _functor, _triton
+_READERS = _cpp, _inductor, _tokens, _nvjet, _tensile, _cutlass3, _nccl, _functor, _triton
 _DETAILS = {reader.__name__.removeprefix("_"): reader for reader in _READERS}
