@@ -90,8 +90,6 @@ def test_stored_kernel_gets_the_kind_that_a_rule_knows_now() -> None:
     assert [kernel.identity.kind for kernel in read.entries[0].kernels] == ["gemm"]
 
 
-# -- refusals -----------------------------------------------------------------------------------------------------------------
-
 WHERE = f"baselines/nvidia-h200/{WORKLOAD}.json"
 
 
@@ -107,9 +105,7 @@ def refusal(content: bytes) -> BaselineError:
         decode_baseline(content, where=WHERE, workload=WORKLOAD)
     error = caught.value
     assert WHERE in str(error.where)
-    assert error.got
-    assert error.expected
-    assert error.next_command
+    assert all((error.got, error.expected, error.next_command))
     return error
 
 
@@ -128,35 +124,34 @@ def device(stored: dict[str, Any]) -> Any:
     return process(stored)["timers"]["device_time"]
 
 
-def first_kernel(stored: dict[str, Any]) -> Any:
-    return stored["entries"][0]["kernels"][0]
-
-
 WHOLE = encode_baseline(baseline())
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("content", "got"),
     [
-        pytest.param(WHOLE[: len(WHOLE) // 2], id="truncated"),
-        pytest.param(WHOLE + WHOLE, id="twice"),
-        pytest.param(b"\xff\xfe\x00{", id="no UTF-8"),
-        pytest.param(b"[]", id="a list"),
-        pytest.param(b'{"schema_version": 5}', id="only a version"),
-        pytest.param(b'{"schema_version": "5"}', id="version as text"),
-        pytest.param(b'{"schema_version": 5, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", id="nested too deeply"),
+        (WHOLE[: len(WHOLE) // 2], "truncated"),
+        (WHOLE + WHOLE, "trailing"),
+        (b"\xff\xfe\x00{", ""),
+        (b"[]", "array"),
+        (b'{"schema_version": 5}', "entries"),
+        (b'{"schema_version": "5"}', "schema_version"),
+        (b'{"schema_version": 5, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", ""),
+        (b"  \n\t", "an empty file"),
+        (re.sub(rb'("mean_us"): [\d.]+', rb"\1: NaN", WHOLE, count=1), ""),
+        (re.sub(rb'("spread"): [\d.]+', rb"\1: 1e999", WHOLE, count=1), ""),
     ],
+    ids=lambda content: repr(content)[:30],
 )
-def test_decode_of_something_else_is_refused(content: bytes) -> None:
+def test_decode_of_something_else_is_refused(content: bytes, got: str) -> None:
     error = refusal(content)
     assert (error.what, error.where) == ("the baseline cannot be read", WHERE)
+    assert got in str(error.got)
     assert error.expected == f"a kernelgauge baseline, schema_version {SCHEMA_VERSION}"
     assert f"git checkout -- {WHERE}" in str(error.next_command)
 
 
-def test_decode_of_empty_file_or_conflict_says_so() -> None:
-    for content in (b"", b"  \n\t"):
-        assert refusal(content).got == "an empty file"
+def test_decode_of_conflict_says_so() -> None:
     conflict = refusal(b"<<<<<<< HEAD\n" + WHOLE)
     assert conflict.what == "the baseline holds an unresolved merge conflict"
     assert f"git checkout --theirs -- {WHERE}" in str(conflict.next_command)  # git refuses an unmerged path without it
@@ -168,15 +163,11 @@ def test_decode_of_empty_file_or_conflict_says_so() -> None:
     + [(older, "an older", "pytest --perf-update") for older in (-1, 1, 4)],
 )
 def test_decode_of_other_schema_is_refused(version: int, written_by: str, next_command: str) -> None:
-    for content in (
-        changed(lambda stored: stored.update(schema_version=version)),
-        json.dumps({"schema_version": version, "kernels": [1]}).encode(),
-    ):
-        error = refusal(content)
-        assert isinstance(error, NewerBaselineError) is (version > SCHEMA_VERSION)
-        assert error.what == f"the baseline was written by {written_by} version of kernelgauge"
-        assert (error.where, error.got) == (f"{WHERE}, field schema_version", str(version))
-        assert next_command in str(error.next_command)
+    error = refusal(json.dumps({"schema_version": version, "kernels": [1]}).encode())
+    assert isinstance(error, NewerBaselineError) is (version > SCHEMA_VERSION)
+    assert error.what == f"the baseline was written by {written_by} version of kernelgauge"
+    assert (error.where, error.got) == (f"{WHERE}, field schema_version", str(version))
+    assert next_command in str(error.next_command)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +179,7 @@ def test_decode_of_other_schema_is_refused(version: int, written_by: str, next_c
         (lambda s: s["counts"].update(launches="4"), "$.counts.launches"),
         (lambda s: s["fingerprint"].update(torch=None), "$.fingerprint.torch"),
         (lambda s: s.update(entries={}), "$.entries"),
-        (lambda s: first_kernel(s)["identity"].update(grid=[1, 2]), "kernels[0].identity.grid"),
+        (lambda s: s["entries"][0]["kernels"][0]["identity"].update(grid=[1, 2]), "kernels[0].identity.grid"),
         (lambda s: device(s).update(mean_us=None), "mean_us"),
         (lambda s: process(s).pop("gpu"), "gpu"),
         (lambda s: process(s)["timers"].update(device_tiem=1), "device_tiem"),
@@ -209,11 +200,3 @@ def test_decode_of_wrong_field_is_refused_and_named(change: Callable[[dict[str, 
     error = refusal(changed(change))
     assert error.what == "the baseline cannot be read"
     assert named in str(error.got)
-
-
-@pytest.mark.parametrize("number", [b"NaN", b"-Infinity", b"1e999"])
-@pytest.mark.parametrize("field", [b'"mean_us"', b'"spread"'])
-def test_decode_of_number_that_is_not_finite_is_refused(field: bytes, number: bytes) -> None:
-    content, replaced = re.subn(field + rb": [\d.]+", field + b": " + number, WHOLE, count=1)
-    assert replaced == 1
-    assert refusal(content).what == "the baseline cannot be read"

@@ -38,10 +38,6 @@ TWELVE = [launched(f"kernel_{index}", 10.0) for index in range(12)]
 GATE, UP, MIDDLE, LAST = mlp_kernels()
 
 
-def origin(line: int, code: str = "", module: str = "mlp", *, is_backward: bool = False) -> Origin:
-    return Origin(module, (SourceLine("model.py", line, code),), is_backward)
-
-
 def judged(before: Sequence[KernelRecord], after: Sequence[KernelRecord], stored: Any = (), **changes: Any) -> Verdict:
     """The verdict on the time of a slower run of these kernels; `stored`: the origins of those before."""
     known = run(kernels=tuple(before), device=(200.0,) * 4, origins=tuple(stored))
@@ -89,45 +85,68 @@ def test_regression_names_its_causes_and_sums_up_the_rest(
     assert rest is None or (len(named), "".join(reasons(verdict, "rest"))) == (len(causes), rest)
 
 
-# -- the code ---------------------------------------------------------------------------------------------------------------
-
 NORM = launched("vectorized_layer_norm_kernel", 5.0)
 PARTS = [launched(name, 4.0) for name in ("pow", "mean", "rsqrt", "mul")]
+NEW = [launched(f"new_{number}", 10.0 + number) for number in range(4)]
+CHEAP, DEAR = launched("cheap", 1.0), launched("dear", 30.0)
+FUSION = "triton_poi_fused_mul_0"
 
 
-def test_one_change_in_two_layers_is_one_cause() -> None:
-    origins = [
-        *(origin(26, "y * rsqrt(y)", "layers.0.norm") for _ in PARTS),
-        origin(40, "h = g * u"),
-        *(origin(26, "y * rsqrt(y)", "layers.1.norm") for _ in PARTS),
-    ]
-    verdict = judged((NORM, GATE, NORM), (*PARTS, GATE, *PARTS), origins=tuple(origins))
-    text = "8 kernels instead of 2, in 2 layers: pow x2, mean x2, rsqrt x2, mul x2 (+22.0 us)"
-    assert reasons(verdict, "cause") == [f"{text}\nwas vectorized_layer_norm_kernel x2"]
-    assert reasons(verdict, "code") == ["layers.*.norm  model.py:26  y * rsqrt(y)"]
+def lines(*numbers: int, module: str = "mlp") -> Origin:
+    return Origin(module, tuple(SourceLine("m.py", number, f"x{number}") for number in numbers))
 
 
-def test_code_of_forward_and_backward_is_one_line() -> None:
-    origins = (origin(7, "h * s"), origin(1), origin(7, "h * s", is_backward=True))
-    verdict = judged((GATE,), (PARTS[0], GATE, PARTS[1]), origins=origins)
-    assert reasons(verdict, "cause") == ["2 new kernels, in 2 places: pow, mean (+8.0 us)"]
-    assert reasons(verdict, "code") == ["mlp (forward and backward)  model.py:7  h * s"]
+# Lines move, and that is no change: the code tells.
+STORED = Origin("mlp", (SourceLine("m.py", 8, "silu(g) * u"), SourceLine("m.py", 6, "g = gate(x)")))
+MOVED = Origin("mlp", (SourceLine("m.py", 9, "silu(g) * u"), SourceLine("m.py", 7, "g = gate(x)"), *lines(8).lines))
+LIBRARY = SourceLine("modeling_llama.py", 123, "attn_weights = softmax(scores)")
 
 
-@pytest.mark.parametrize("name", ["triton_poi_fused_clone_mul_0", "triton_poi_fused_mul_0"])
-def test_of_a_fusion_the_lines_that_are_new_are_shown(name: str) -> None:
-    old = Origin("mlp", (SourceLine("model.py", 8, "silu(g) * u"), SourceLine("model.py", 6, "g = gate(x)")))
-    # Lines move, and that is no change: the code tells.
-    moved = (SourceLine("model.py", each.line + 1, each.code) for each in old.lines)
-    new = Origin("mlp", (*moved, SourceLine("model.py", 7, "u.contiguous()")))
-    before, after = launched("triton_poi_fused_mul_0", 9.0), launched(name, 12.0)
-    verdict = judged([before], [after], [old], origins=(new,))
-    assert reasons(verdict, "code") == ["mlp  model.py:7  u.contiguous()"]
+@pytest.mark.parametrize(
+    ("before", "after", "stored", "origins", "cause", "code"),
+    [
+        # one change in two layers
+        ([NORM, GATE, NORM], [*PARTS, GATE, *PARTS], (),
+         (*[lines(26, module="layers.0.norm")] * 4, lines(40), *[lines(26, module="layers.1.norm")] * 4),
+         "8 kernels instead of 2, in 2 layers: pow x2, mean x2, rsqrt x2, mul x2 (+22.0 us)\nwas vectorized_layer_norm_kernel x2",
+         "layers.*.norm  m.py:26  x26"),
+        # forward and backward of one line
+        ([GATE], [PARTS[0], GATE, PARTS[1]], (), (lines(7), lines(1), Origin("mlp", lines(7).lines, is_backward=True)),
+         "2 new kernels, in 2 places: pow, mean (+8.0 us)", "mlp (forward and backward)  m.py:7  x7"),
+        # of a fusion, the lines that are new
+        ([launched(FUSION, 9.0)], [launched(FUSION, 12.0)], [STORED], (MOVED,),
+         f"the same kernel, slower: {FUSION}  9.0 -> 12.0 us (+3.0 us)", "mlp  m.py:8  x8"),
+        # a kernel that is gone: the baseline knows the code
+        ([GATE, MIDDLE], [GATE], [lines(3), lines(4)], (), f"1 kernel less: {FUSED} (-38.1 us)", "mlp  m.py:4  x4"),
+        # more lines than fit
+        ([GATE], [NORM, GATE], (), (lines(0, 1, 2, 3, 4), None), "1 new kernel: vectorized_layer_norm_kernel (+5.0 us)",
+         "mlp  m.py:0  x0\nmlp  m.py:1  x1\nand 3 more lines"),
+        # of several lines, the most expensive ones
+        ([GATE], [CHEAP, DEAR, GATE], (), (lines(1, 9), lines(2, 9), None), "2 new kernels: cheap, dear (+31.0 us)",
+         "mlp  m.py:9  x9\nmlp  m.py:2  x2\nand 1 more line"),
+        # a line of the library stands below that of the user
+        ([GATE], [NORM, GATE], (), (Origin("attn", (SourceLine("m.py", 7, "llama(ids)", LIBRARY),)), None),
+         "1 new kernel: vectorized_layer_norm_kernel (+5.0 us)",
+         f"m.py:7  llama(ids)\nattn  {LIBRARY}"),
+    ],
+)  # fmt: skip
+def test_cause_has_its_lines_of_code(before: Any, after: Any, stored: Any, origins: Any, cause: str, code: str) -> None:
+    verdict = judged(before, after, stored, origins=origins)
+    assert (reasons(verdict, "cause"), reasons(verdict, "code")) == ([cause], [code])
+
+
+def test_two_causes_have_their_code_and_the_others_one_line() -> None:
+    after = (*(kernel for each in NEW for kernel in (GATE, each)), GATE)
+    origins = (*(one for number in range(4) for one in (None, lines(number))), None)
+    verdict = judged((GATE,) * 5, after, origins=origins)
+    # The largest effect comes first, whatever the order in the sequence.
+    assert reasons(verdict, "cause") == ["1 new kernel: new_3 (+13.0 us)", "1 new kernel: new_2 (+12.0 us)"]
+    assert reasons(verdict, "code") == ["mlp  m.py:3  x3", "mlp  m.py:2  x2"]
+    assert reasons(verdict, "also") == [f"1 new kernel: new_{n} (+1{n}.0 us)  mlp  m.py:{n}  x{n}" for n in (1, 0)]
 
 
 def test_dynamic_shapes_are_the_cause_of_another_configuration() -> None:
-    old = origin(8, "gelu(g) * u")
-    new = Origin(old.module, old.lines, is_dynamic=True)
+    old, new = lines(8), Origin("mlp", lines(8).lines, is_dynamic=True)
     after = fused(55.4, xblock=512, source=OTHER_SOURCE)
     causes = [reasons(judged([fused(38.1)], [after], [each], origins=(new,)), "cause")[0] for each in (old, new)]
     assert causes[0] == f"Inductor compiled for dynamic shapes (+17.3 us)\n{FUSED}: source {SOURCES}"
@@ -145,66 +164,28 @@ def test_cast_has_the_dtypes_of_both_sides() -> None:
     assert cause.startswith("2 kernels instead of 1, now also fp32")
 
 
-def test_code_of_a_kernel_that_is_gone_is_that_of_the_baseline() -> None:
-    verdict = judged((GATE, MIDDLE), (GATE,), [origin(3), origin(4, "gelu(g)")])
-    assert reasons(verdict, "code") == ["mlp  model.py:4  gelu(g)"]
-
-
-def test_more_lines_than_fit_are_counted() -> None:
-    lines = tuple(SourceLine("model.py", number, f"x{number}") for number in range(5))
-    (code,) = reasons(judged((GATE,), (NORM, GATE), origins=(Origin("mlp", lines), None)), "code")
-    assert code.split("\n") == ["mlp  model.py:0  x0", "mlp  model.py:1  x1", "and 3 more lines"]
-
-
-def test_two_causes_have_their_code_and_the_others_one_line() -> None:
-    kernels = [launched(f"new_{number}", 10.0 + number) for number in range(4)]
-    after = (*(kernel for each in kernels for kernel in (GATE, each)), GATE)
-    origins = (*(one for number in range(4) for one in (None, origin(number, f"f{number}(x)"))), None)
-    verdict = judged((GATE,) * 5, after, origins=origins)
-    # The largest effect comes first, whatever the order in the sequence.
-    assert reasons(verdict, "cause") == ["1 new kernel: new_3 (+13.0 us)", "1 new kernel: new_2 (+12.0 us)"]
-    assert reasons(verdict, "code") == ["mlp  model.py:3  f3(x)", "mlp  model.py:2  f2(x)"]
-    assert reasons(verdict, "also") == [
-        "1 new kernel: new_1 (+11.0 us)  mlp  model.py:1  f1(x)",
-        "1 new kernel: new_0 (+10.0 us)  mlp  model.py:0  f0(x)",
-    ]
-
-
-def test_line_of_the_library_stands_below_the_line_of_the_user() -> None:
-    inner = SourceLine("modeling_llama.py", 123, "attn_weights = softmax(scores)")
-    line = SourceLine("model.py", 7, "return self.llama(ids)", inner)
-    verdict = judged((GATE,), (NORM, GATE), origins=(Origin("layers.0.attn", (line,)), None))
-    assert reasons(verdict, "code") == [
-        "model.py:7  return self.llama(ids)\nlayers.0.attn  modeling_llama.py:123  attn_weights = softmax(scores)"
-    ]
-
-
-def test_of_several_lines_the_most_expensive_are_shown() -> None:
-    cheap, dear = launched("cheap", 1.0), launched("dear", 30.0)
-    first = Origin("a", (SourceLine("m.py", 1, "x.copy()"), SourceLine("m.py", 9, "shared")))
-    origins = (first, Origin("a", (SourceLine("m.py", 2, "x @ x"), SourceLine("m.py", 9, "shared"))), None)
-    verdict = judged((GATE,), (cheap, dear, GATE), origins=origins)
-    assert reasons(verdict, "code")[0].split("\n") == ["a  m.py:9  shared", "a  m.py:2  x @ x", "and 1 more line"]
-
-
 def placed(name: str, us: float, *inputs: str, stream: int = 0) -> KernelRecord:
     return KernelRecord(launched(name, us).identity, us, inputs=inputs, stream=stream)
 
 
+ROWS = ("bf16[1,64]",)
+
+
 @pytest.mark.parametrize(
-    ("before", "after", "cause"),
+    ("before", "after", "stream", "cause"),
     [
-        (("bf16[8,64]",), ("fp32[8,64]",), "bf16 -> fp32 in 3 kernels"),
-        (("bf16[1,64]",), ("bf16[65,64]",), "size 1 -> 65 in 3 kernels"),
-        (("bf16[1,64]",), ("fp32[65,64]",), "bf16 -> fp32, size 1 -> 65 in 3 kernels"),
+        (("bf16[8,64]",), ("fp32[8,64]",), 0, "bf16 -> fp32 in 3 kernels"),
+        (ROWS, ("bf16[65,64]",), 0, "size 1 -> 65 in 3 kernels"),
+        (ROWS, ("fp32[65,64]",), 0, "bf16 -> fp32, size 1 -> 65 in 3 kernels"),
+        (ROWS, ROWS, 1, "on a second stream in 3 kernels"),
     ],
 )
-def test_dtypes_and_shapes_of_the_same_kernels_are_the_first_cause(
-    before: tuple[str, ...], after: tuple[str, ...], cause: str
+def test_other_placement_of_the_same_kernels_is_the_first_cause(
+    before: Any, after: Any, stream: int, cause: str
 ) -> None:
-    old, new = ([placed(name, us, *inputs) for name in "abc"] for inputs, us in ((before, 1.0), (after, 2.0)))
-    verdict = judged(old, [*new, launched("more", 90.0)])
-    assert reasons(verdict, "cause")[0].startswith(cause)
+    old = [placed(name, 1.0, *before) for name in "abc"]
+    new = [placed(name, 2.0, *after, stream=stream) for name in "abc"]
+    assert reasons(judged(old, [*new, launched("more", 90.0)]), "cause")[0].startswith(cause)
 
 
 def test_kernel_that_gets_other_tensors_comes_behind_what_is_new() -> None:
@@ -226,11 +207,6 @@ def test_op_of_a_generated_kernel_is_not_said_again() -> None:
     ]
     cause = reasons(judged([], after), "cause")
     assert cause == ["2 new kernels, by my::squash: triton_poi_fused_mul_0, squash_kernel (+10.0 us)"]
-
-
-def test_kernel_on_a_second_stream_is_said() -> None:
-    verdict = judged([placed("a", 5.0), placed("b", 5.0)], [placed("a", 5.0), placed("b", 7.0, stream=1)])
-    assert reasons(verdict, "cause") == ["on a second stream in 1 kernel (+2.0 us)\nb"]
 
 
 def test_kernels_that_follow_a_slower_gpu_are_no_reason() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from kernelgauge.judge.time_verdict import judge_ratio
 from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.report.words import headline
-from tests.builders import fingerprint, reasons, run
+from tests.builders import H200, fingerprint, reasons, run
 
 OTHER = "mlp-eager-bf16-64x128x768x3072"
 STEADY = (-0.0005, 0.0, 0.0, 0.0005)
@@ -28,19 +29,27 @@ def ratio(us: float, by: float = 0.05, *, noise: Sequence[float] = STEADY, **cha
     return judge_ratio(this, other, "eager", by=by, comparisons=12)
 
 
+NEW_GPU = fingerprint(device="Another GPU")
+
+
 @pytest.mark.parametrize(
-    ("us", "by", "status"),
+    ("us", "by", "machine", "status"),
     [
-        (188.0, 0.05, Status.PASS),
-        (190.0, 0.05, Status.UNDECIDED),  # 5 % less, as measured: the interval holds more and less
-        (192.0, 0.05, Status.REGRESSED),
-        (198.0, 0.0, Status.PASS),
-        (200.0, 0.0, Status.UNDECIDED),
-        (202.0, 0.0, Status.REGRESSED),
+        (188.0, 0.05, H200, Status.PASS),
+        (190.0, 0.05, H200, Status.UNDECIDED),  # 5 % less, as measured: the interval holds more and less
+        (192.0, 0.05, H200, Status.REGRESSED),
+        (198.0, 0.0, H200, Status.PASS),
+        (200.0, 0.0, H200, Status.UNDECIDED),
+        (202.0, 0.0, H200, Status.REGRESSED),
+        (185.0, 0.05, NEW_GPU, Status.PASS),
+        (189.0, 0.05, NEW_GPU, Status.UNDECIDED),  # four times as wide where no data is
+        (160.0, 0.05, CPU, Status.UNDECIDED),
+        (100.0, 0.05, CPU, Status.PASS),
+        (400.0, 0.05, CPU, Status.REGRESSED),
     ],
 )
-def test_ratio_is_judged_by_its_interval(us: float, by: float, status: Status) -> None:
-    verdict = ratio(us, by)
+def test_ratio_is_judged_by_its_interval(us: float, by: float, machine: Any, status: Status) -> None:
+    verdict = ratio(us, by, machine=machine)
     assert (verdict.status, verdict.subject, verdict.workload) == (status, "ratio", "mlp")
     assert not verdict.is_by_baseline  # so that no update overrules it
 
@@ -52,22 +61,6 @@ def test_headline_says_what_was_asked_and_measured() -> None:
     undecided = ratio(190.0)
     assert headline(undecided).startswith(said.format("not known to be ", "190.0", "-5.00 % (-5."))
     assert reasons(undecided, "why") == ["the interval holds the fraction that is asked for"]
-
-
-@pytest.mark.parametrize(
-    ("us", "machine", "status"),
-    [
-        (185.0, None, Status.PASS),
-        (185.0, fingerprint(device="Another GPU"), Status.PASS),
-        (189.0, fingerprint(device="Another GPU"), Status.UNDECIDED),  # four times as wide where no data is
-        (160.0, CPU, Status.UNDECIDED),
-        (100.0, CPU, Status.PASS),
-        (400.0, CPU, Status.REGRESSED),
-    ],
-)
-def test_interval_is_as_wide_as_the_machine_needs(us: float, machine: object, status: Status) -> None:
-    changes = {} if machine is None else {"machine": machine}
-    assert ratio(us, **changes).status is status
 
 
 @pytest.mark.parametrize("noise", [(-0.08, 0.08, -0.05, 0.05), (0.0,)], ids=["scatter", "one replicate"])
