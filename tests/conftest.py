@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelgauge.baselines import BaselineStore
 from kernelgauge.cli import main
 
 pytest_plugins = ["pytester"]
@@ -15,6 +16,11 @@ pytest_plugins = ["pytester"]
 # Several test processes share the cores: threads and compile workers of each would wait for those of the others.
 for name in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
     os.environ.setdefault(name, "1")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BaselineStore:
+    return BaselineStore(tmp_path / "baselines")
 
 
 @pytest.fixture

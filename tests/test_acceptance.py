@@ -40,11 +40,6 @@ SLOWER = passing(verdict(Status.REGRESSED), run=run(device=(225.0, 225.1, 225.2,
 NOISY = (150.0, 250.0, 200.0, 260.0)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> BaselineStore:
-    return BaselineStore(tmp_path / "baselines")
-
-
 def passing_run(**changes: Any) -> WorkloadResult:
     return passing(run=run(**changes))
 

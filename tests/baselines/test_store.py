@@ -23,11 +23,6 @@ NAMES = ("a-x-bf16-1", "b-x-bf16-1", "c-x-bf16-1")
 FULL = OSError(28, "No space left on device")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> BaselineStore:
-    return BaselineStore(tmp_path / "baselines")
-
-
 def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
