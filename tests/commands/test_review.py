@@ -21,7 +21,6 @@ from tests.builders import (
     fingerprint,
     hostile,
     mlp_kernels,
-    pair,
     passing,
     run,
     verdict,
@@ -184,19 +183,6 @@ def test_accept_of_wrong_arguments_writes_nothing(
     assert stored() == set()
 
 
-def test_accept_names_a_wrong_baseline_and_stores_the_rest(command: Command) -> None:
-    recorded(command)
-    path = Path("baselines/nvidia-h200", f"{EAGER}.json")
-    path.write_bytes(b'{"schema_version": 3}')
-    left(upgraded())
-    for arguments in ("review", "accept"):
-        code, out, err = command(arguments)
-        assert (code, err) == (1, "")
-        assert "an older version of kernelgauge; pytest --perf-update" in " ".join(out.split())
-    assert NEW in stored()
-    assert path.read_bytes() == b'{"schema_version": 3}'
-
-
 def test_accept_under_ci_needs_force(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     left(complete_results(of(EAGER)))
     monkeypatch.setenv("CI", "true")
@@ -288,24 +274,14 @@ def test_accept_add_joins_processes_once(command: Command) -> None:
     assert (code, "0 written to baselines" in out, content() == before) == (0, True, True)
 
 
-THROTTLED = {"device": tuple(1.1 * us for us in (204.9, 205.0, 205.2, 205.3)), "controls": pair(copy=33.0, gemm=165.0)}
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"gpu": ELSEWHERE, "device": SLOWER}, "GPU time 205.1 -> 225.1 us  +9.78 % ("),
-        ({"gpu": HERE, **THROTTLED}, "the GPU itself changed its speed"),
-    ],
-)
-def test_accept_add_of_a_slower_run_is_refused(command: Command, changes: Any, said: str) -> None:
+def test_accept_add_of_a_slower_run_is_refused(command: Command) -> None:
     recorded(command)
     before = content()
-    left(complete_results(of(EAGER, **changes), of(COMPILED, gpu=ELSEWHERE), gpu=ELSEWHERE))
+    left(complete_results(of(EAGER, gpu=ELSEWHERE, device=SLOWER), of(COMPILED, gpu=ELSEWHERE), gpu=ELSEWHERE))
     code, out, _ = command("accept", "--add")
     assert code == 1
     assert f"refused: {EAGER}: it cannot be added: " in out
-    assert said in out
+    assert "GPU time 205.1 -> 225.1 us  +9.78 % (" in out
     assert content()[EAGER] == before[EAGER]
     assert known_gpus(COMPILED) == [HERE, ELSEWHERE]
 

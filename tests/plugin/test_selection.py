@@ -304,16 +304,13 @@ def pytest_kernelgauge_workloads():
 SUITE_TESTS = """
 import pytest
 
-def test_any(workload):
-    assert not workload.variant == "triton"
+def test_any(workload): ...
 
 @pytest.mark.gpu
-def test_on_a_gpu(workload):
-    pass
+def test_on_a_gpu(workload): ...
 
 @pytest.mark.gpu  # of another project
-def test_of_nothing():
-    pass
+def test_of_nothing(): ...
 """
 
 

@@ -201,16 +201,6 @@ def test_proposed_command_accepts_that_workload_only(project: Project, suite: st
     assert [(folder / f"{other}.json").read_bytes() for other in others] == before
 
 
-def test_proposed_command_works_where_pytest_began(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    (project.root / "pytest.ini").write_text("[pytest]\n")
-    project.record()
-    project.set(fake(gelu_us=5.5))
-    monkeypatch.chdir(project.root / "perf")
-    failed = project.pytester.runpytest_inprocess()
-    assert failed.ret == pytest.ExitCode.TESTS_FAILED
-    assert project.run_command(accept_command(failed)).ret == pytest.ExitCode.OK
-
-
 def test_failure_without_times_proposes_to_measure_first(project: Project) -> None:
     project.record()
     project.set(fake(counts={"synchronizations": 1}))

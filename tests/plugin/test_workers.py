@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,28 +132,16 @@ def test_worker_without_a_share_fails_nothing(project: Project) -> None:
     assert len(project.stored()) == 1
 
 
-def declare_twice(project: Project) -> None:
-    project.set(fake(), fake())
-
-
-def block_traces(project: Project) -> None:
-    project.latest.mkdir(parents=True)
-    (project.latest / "traces").symlink_to(project.latest)
-
-
 @pytest.mark.parametrize(
-    ("spoil", "suite", "text"),
+    ("fakes", "suite", "text"),
     [
-        (declare_twice, "perf", "two workloads have the same id"),
-        (block_traces, "perf", "cannot remove what another run has left\n  where    "),
-        (lambda _: None, ".", "pytest perf -n 2"),  # workers find the suite, and their controller does not
+        ([fake(), fake()], "perf", "two workloads have the same id"),
+        ([fake()], ".", "pytest perf -n 2"),  # workers find the suite, and their controller does not
     ],
-    ids=["twice", "blocked", "below"],
+    ids=["twice", "below"],
 )
-def test_wrong_suite_measures_nothing(
-    project: Project, spoil: Callable[[Project], None], suite: str, text: str
-) -> None:
-    spoil(project)
+def test_wrong_suite_measures_nothing(project: Project, fakes: list[dict[str, Any]], suite: str, text: str) -> None:
+    project.set(*fakes)
     result = project.pytester.runpytest_inprocess(suite, "-n", "2", "--perf-update")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert text in text_of(result)
