@@ -85,15 +85,3 @@ def test_add_joins_another_hosts_gpus(command: Command, process: Process) -> Non
     assert process.stored() == before
     add(process, command, "d")
     assert gpus(process, FIRST) == ["d", "d"]
-
-
-def test_add_refuses_an_unreadable_file_and_keeps_it(command: Command, process: Process) -> None:
-    add(process, command, "a")
-    (path,) = process.baselines.glob(f"*/{FIRST}.json")
-    path.write_bytes(b"<<<<<<< HEAD\n")
-    code, out = add(process, command, "b", "--add")
-    assert code == 1
-    assert f"refused: {FIRST}: it cannot be added: the stored file cannot be used: the baseline holds an unres" in out
-    assert path.read_bytes() == b"<<<<<<< HEAD\n"
-    path.unlink()
-    assert gpus(process, SECOND) == ["a", "a", "b", "b"]

@@ -231,11 +231,3 @@ def test_forged_file_is_named(history: History, changes: dict[str, Any], why: st
 def test_missing_history_is_an_error(history: History) -> None:
     code, out, err = history.show()
     assert (code, out, "there is no results.json of a run" in err) == (2, "", True)
-
-
-def test_object_that_stands_for_a_folder_is_not_a_file(bucket: History) -> None:
-    bucket.add(night(0, timed(name="a")))
-    store = fsspec.filesystem("memory").store
-    store["/bucket/history/2027/"] = next(iter(store.values()))
-    out = bucket.show()[1]
-    assert (names(out), not_shown(out)) == (["a"], [])

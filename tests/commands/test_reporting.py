@@ -10,7 +10,7 @@ import pytest
 
 from kernelgauge.judge.verdict import Status
 from kernelgauge.results import Results, encode_results
-from tests.builders import HOSTILE, hostile, one_test, results, run, verdict, workload
+from tests.builders import HOSTILE, RECORDED, hostile, one_test, results, run, verdict, workload
 from tests.commands.conftest import Command, imported_modules
 
 
@@ -99,6 +99,11 @@ def test_hostile_text_does_not_steer_the_terminal(command: Command, text: str) -
         assert all(line.isprintable() for line in out.replace("\r\n", "\n").split("\n"))
 
 
-def test_report_imports_no_heavy_packages(command: Command) -> None:
-    loaded = imported_modules("report", save("a", slow()), "--markdown", "x.md", "--html", "x.html", "--print")
-    assert not loaded & {"torch", "pytest", "scipy", "numpy"}
+@pytest.mark.parametrize(
+    "command_line", ["report a --markdown x.md --html x.html --print", "review a", "accept a", "show"]
+)
+def test_command_imports_no_heavy_packages(command: Command, command_line: str) -> None:
+    save("a", slow())
+    name, *arguments = command_line.split()
+    loaded = imported_modules(name, *arguments, *([RECORDED / "mlp-eager.json.gz"] if name == "show" else []))
+    assert not loaded & {"torch", "pytest", "_pytest", "scipy"}

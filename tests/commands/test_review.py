@@ -25,7 +25,7 @@ from tests.builders import (
     run,
     verdict,
 )
-from tests.commands.conftest import Command, commit_all, imported_modules
+from tests.commands.conftest import Command, commit_all
 
 SLOWER = (225.0, 225.1, 225.2, 225.3)
 EAGER, COMPILED, LINEAR, GONE = "mlp-eager-bf16-4x8", "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8", "old-x-bf16-1"
@@ -228,14 +228,6 @@ def test_commands_in_a_subfolder_find_the_project(
     assert "stored   ../../baselines\n" in out
 
 
-def test_commands_use_the_baselines_of_the_run(command: Command) -> None:
-    left(complete_results(of(EAGER), baselines="perf/known"))
-    assert command("accept")[0] == 0
-    assert Path("perf/known/nvidia-h200", f"{EAGER}.json").exists()
-    assert command("review")[0] == 0
-    assert not Path("baselines").exists()
-
-
 @pytest.mark.parametrize("places", [("/somewhere/else",), ("a/../../b",), ("a\0b",), ("a", "b")])
 def test_other_baselines_must_be_named(command: Command, tmp_path: Path, places: tuple[str, ...]) -> None:
     folders = [left(complete_results(of(EAGER), baselines=place), f"run {at}") for at, place in enumerate(places)]
@@ -297,13 +289,6 @@ def test_review_of_hostile_names_steers_no_terminal(command: Command, text: str)
         assert code in ((2,) if arguments[0] == "accept" else (0, 1)), err
         assert all(line.isprintable() for line in out.split("\n"))
     assert {path.name for path in Path().glob("**/*.json")} <= {"results.json"}
-
-
-@pytest.mark.parametrize("arguments", [("review",), ("accept", "--dry-run")])
-def test_review_imports_neither_torch_nor_pytest(command: Command, arguments: tuple[str, ...]) -> None:
-    left(complete_results(of(EAGER)))
-    assert command("accept")[0] == 0
-    assert not {"torch", "pytest", "_pytest"} & imported_modules(*arguments)
 
 
 def test_revision_of_changed_tree_has_a_plus(repository: Path) -> None:
