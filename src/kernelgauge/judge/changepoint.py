@@ -2,8 +2,9 @@
 
 The model: each process measures the logarithm of a time, with Gaussian noise of one standard deviation. States before the
 change share one unknown level, states from the change on another. Both levels and the logarithm of the standard deviation
-have flat priors. They integrate in closed form, to Student's t: Gelman et al., "Bayesian Data Analysis", 2013, chapter 3. Each state is as likely as another to be the first of the new level. Measuring where a state is as likely
-old as new is probabilistic bisection: Waeber, Frazier and Henderson, "Bisection search with noisy responses", 2013.
+have flat priors. They integrate in closed form, to Student's t: Gelman et al., "Bayesian Data Analysis", 2013, chapter 3.
+Each state is as likely as another to be the first of the new level. Measuring where a state is as likely old as new is
+probabilistic bisection: Waeber, Frazier and Henderson, "Bisection search with noisy responses", 2013.
 """
 
 from __future__ import annotations

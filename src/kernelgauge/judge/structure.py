@@ -52,20 +52,19 @@ class Expectation:
 
 
 def mismatches(expectation: Expectation, run: Run) -> list[Mismatch]:
-    """Every way in which `run` is not as expected; empty if it is."""
+    """Return every way in which `run` is not as expected; empty if it is."""
     found: list[Mismatch] = []
-    names = run.kernel_names()
-    for what, got, shown, patterns in (
-        ("kernel kinds", run.kinds(), run.kinds(), expectation.kinds),
-        ("kernel names", names, [decode(name).short for name in names], expectation.names),
-        ("launch calls", run.launch_apis, run.launch_apis, expectation.launch_apis),
+    for what, got, patterns in (
+        ("kernel kinds", run.kinds(), expectation.kinds),
+        ("kernel names", run.kernel_names(), expectation.names),
+        ("launch calls", run.launch_apis, expectation.launch_apis),
     ):
         pairs = list(zip_longest(got, patterns or ()))
         if patterns is not None and not all(_matches(*pair) for pair in pairs):
-            launches = [
-                (name or "", None if _matches(*pair) else pair[1] or "") for pair, name in zip_longest(pairs, shown)
-            ]
-            found.append(Mismatch(what, len(got), len(patterns), expectation.source, tuple(launches)))
+            shown = [decode(name).short for name in got] if what == "kernel names" else got
+            wanted = [None if _matches(*pair) else pair[1] or "" for pair in pairs]
+            launches = tuple(zip_longest(shown, wanted, fillvalue=""))
+            found.append(Mismatch(what, len(got), len(patterns), expectation.source, launches))
     for what, count, expected in (
         ("memsets", run.counts.memsets, expectation.memsets),
         ("occupancy queries", run.occupancy_queries, expectation.occupancy_queries),
