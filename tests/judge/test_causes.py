@@ -156,12 +156,9 @@ def test_dynamic_shapes_are_the_cause_of_another_configuration() -> None:
 def test_cast_has_the_dtypes_of_both_sides() -> None:
     norm = launched("void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float, true>(int)", 5.0)
     pointwise = "void at::native::vectorized_elementwise_kernel<4, at::native::{}, std::array<char*, 2ul> >(int)"
-    parts = [
-        launched(pointwise.format(function), 4.0)
-        for function in ("rsqrt_kernel_cuda(int)::{lambda(float)#1}", "CUDAFunctor_add<c10::BFloat16>")
-    ]
-    cause = reasons(judged([GATE, norm], [GATE, *parts]), "cause")[0].replace("\n", " ")
-    assert cause.startswith("2 kernels instead of 1, now also fp32")
+    functions = ("rsqrt_kernel_cuda(int)::{lambda(float)#1}", "CUDAFunctor_add<c10::BFloat16>")
+    parts = [launched(pointwise.format(function), 4.0) for function in functions]
+    assert reasons(judged([norm], parts), "cause")[0].startswith("2 kernels instead of 1, now also fp32")
 
 
 def placed(name: str, us: float, *inputs: str, stream: int = 0) -> KernelRecord:
@@ -190,21 +187,17 @@ def test_other_placement_of_the_same_kernels_is_the_first_cause(
 
 def test_kernel_that_gets_other_tensors_comes_behind_what_is_new() -> None:
     """A number in place of a tensor is what `.item()` leaves."""
-    old = run(
-        kernels=(placed("max", 5.0, "fp32[64]"), placed("div", 5.0, "fp32[64]", "fp32[1]")), counts=counts(launches=2)
-    )
-    kernels = (placed("max", 5.0, "fp32[64]"), launched("item", 0.1), placed("div", 9.0, "fp32[64]"))
+    first = placed("max", 5.0, "fp32[64]")
+    old = run(kernels=(first, placed("div", 5.0, "fp32[64]", "fp32[1]")), counts=counts(launches=2))
+    kernels = (first, launched("item", 0.1), placed("div", 9.0, "fp32[64]"))
     verdict = judge_structure(run(kernels=kernels, counts=counts(launches=3)), calibrated([old]))
     assert reasons(verdict, "cause") == ["1 new kernel: item", "other tensors in 1 kernel\ndiv"]
 
 
 def test_op_of_a_generated_kernel_is_not_said_again() -> None:
     """Inductor's kernels are launched by an op of their own name."""
-    own, library = launched("triton_poi_fused_mul_0", 5.0), launched("squash_kernel", 5.0)
-    after = [
-        msgspec.structs.replace(own, op="triton_poi_fused_mul_0"),
-        msgspec.structs.replace(library, op="my::squash"),
-    ]
+    own, library = (launched(name, 5.0) for name in ("triton_poi_fused_mul_0", "squash_kernel"))
+    after = [msgspec.structs.replace(own, op=own.identity.name), msgspec.structs.replace(library, op="my::squash")]
     cause = reasons(judged([], after), "cause")
     assert cause == ["2 new kernels, by my::squash: triton_poi_fused_mul_0, squash_kernel (+10.0 us)"]
 
