@@ -45,10 +45,7 @@ def test_decode_recorded_names_are_all_known(path: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *("operator new", "<<<unparseable>>>", "a b c", "x" * 500, "", " ", "\n", "\x00", "::", "<>", "()", "void "),
-        *("(int)", "void <", "triton_", "_"),
-    ],
+    [*"operator new|<<<unparseable>>>|a b c|| |\n|\0|::|<>|()|void |(int)|void <|triton_|_".split("|"), "x" * 500],
 )
 def test_decode_name_without_meaning_is_printable(name: str) -> None:
     decoded = decode(name)
@@ -65,19 +62,6 @@ def test_decode_control_characters_are_not_printed(around: str, evil: str) -> No
     decoded = decode(around.format(evil))
     assert decoded.raw == around.format(evil)
     assert all(text.isprintable() for text in (decoded.short, *decoded.ops, decoded.backend))
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("triton_poi_fused_add_" + "9" * 20, "inductor-triton pointwise ops=add," + "9" * 20),
-        ("triton_poi_fused_add_\u0661", "other other"),
-        ("Cijk_Alik_Bljk_BBS_MT1x1x1_GSU9999_", "tensile gemm dtype=bf16 tile=1x1 layout=tn"),
-        ("ampere_sgemm_\u0661x\u0661_tn", "other other"),
-    ],
-)
-def test_decode_odd_number_is_no_number(name: str, expected: str) -> None:
-    assert fields_text(decode(name)).startswith(expected)
 
 
 REPEATED = (

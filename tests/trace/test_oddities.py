@@ -18,6 +18,9 @@ ROWS = [
     *(call(3, 60), kernel(3, 70, name="gemm"), call(4, 80), kernel(4, 90, name="gelu", duration=4)),
     *(call(5, 95, name="cudaMemcpyAsync"), kernel(5, 97, name="Memcpy HtoD", duration=1, category="gpu_memcpy")),
 ]
+OLD = {
+    "cpu_op": "Operator", "user_annotation": "Operator", "cuda_runtime": "Runtime", "kernel": "Kernel", "gpu_memcpy": "Memcpy",
+}  # fmt: skip
 QUOTED = """f("demo", "IMPL", {"a": "b", "c": d["e"]}, 'x == "y"')"""
 PROCESS = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": 'a "b"'}}
 
@@ -36,13 +39,15 @@ def written(rows: list[Event], *replaced: tuple[str, str]) -> bytes:
     return text.encode()
 
 
-FRAME = event("python_function", "f", 1, 2, 404)
+PATH, LINE = "C:\\Users\\new", "two\nlines"
+FRAME = event("python_function", LINE, 1, 2, 404)
 NUMBER = event("python_function", "f", 1, 2, 404, value=777)
 ALL = (4, 18.0, 1)  # kernels, their microseconds, copies
 ODDITIES: dict[str, tuple[bytes, tuple[int, float, int], dict[str, int]]] = {
     "none": (written(ROWS), ALL, {}),
     "a copy call with text bytes": (written(changed(11, args={"bytes": "1", "kind": "2"})), ALL, {}),
     "a call with text correlation": (written(changed(3, args={"correlation": "1"})), ALL, {}),
+    "names of torch 1.8": (written([row | {"cat": OLD[row["cat"]]} for row in ROWS]), ALL, {}),
     "a kernel with text numbers": (written(changed(4, dur="5", ts="12.0")), ALL, {}),
     "a kernel with a text place": (written(changed(4, args={"stream": "7"})), (3, 13.0, 1), {"kernel": 1}),
     "a call without correlation": (written([*ROWS, call(None, 99)]), ALL, {}),
@@ -54,6 +59,11 @@ ODDITIES: dict[str, tuple[bytes, tuple[int, float, int], dict[str, int]]] = {
     "inf on a kernel": (written(changed(4, args={"GB/s": 777}), ("777", "inf")), ALL, {}),
     "NaN as a duration": (written(changed(4, dur=777), ("777", "NaN")), (3, 13.0, 1), {"kernel": 1}),
     "NaN in a shape": (written(changed(2, args={"Input Dims": [[777]]}), ("777", "NaN")), ALL, {"cpu_op": 1}),
+    "a line end in a name": (written([FRAME, *ROWS], ("two\\nlines", LINE)), ALL, {}),
+    "backslashes of Windows": (
+        written([{**FRAME, "name": PATH}, *ROWS], (json.dumps(PATH)[1:-1], "C:\\Users\\1new")),
+        *(ALL, {}),
+    ),
     "NaN before the rows": (b'{"a": NaN, ' + written(ROWS)[1:], ALL, {}),
     "inf behind the rows": (written(ROWS)[:-1] + b', "a": -inf}', ALL, {}),
     "a device without an id": (b'{"deviceProperties": [{"id": [1], "name": "x"}], ' + written(ROWS)[1:], ALL, {}),

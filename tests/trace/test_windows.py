@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -189,21 +188,6 @@ def test_launch_with_one_wrong_id_does_not_void_the_others() -> None:
     trace = trace_of(op("aten::t", 1, 2, external_id=1), *rows)
     assert launching(trace.whole()) == ["aten::mul", "aten::add"]
     assert trace.naming_problems() == (WRONG.format("1 of 2", "gemm in aten::add, not aten::t"),)
-
-
-@pytest.mark.timeout(20)
-def test_ops_of_many_copies_take_linear_time() -> None:
-    ops = [op(f"aten::op{at}", 10 * at, 9, external_id=at + 1) for at in range(20_000)]
-    copies = [
-        row
-        for at in range(2_000)
-        for row in (call(at, 10 * at + 1, name="cudaMemcpyAsync"), kernel(at, 10 * at + 2, category="gpu_memcpy"))
-    ]
-    window = trace_of(*ops, *copies).whole()
-    start = time.process_time()
-    assert [text for text, _ in window.copying_ops] == [f"aten::op{at}: gemm" for at in range(2_000)]
-    assert window.copying_ops is window.copying_ops
-    assert time.process_time() - start < 1
 
 
 def test_records_of_a_repeated_id_are_of_the_first_call() -> None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..errors import TraceError
-from .model import DEVICE_CATEGORIES, ApiCall, DeviceRecord, Op, Trace
+from .model import DEVICE_CATEGORIES, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
 
 # Large enough that what is done once for each block costs nothing, small enough not to show in the memory used.
 BLOCK_BYTES = 1 << 18
@@ -30,6 +30,10 @@ LONGEST_BYTES = 16 << 20
 _HOST_LANES = ("cpu_op", "user_annotation", "python_function")
 _API_CATEGORIES = {f"{api}_{side}" for api in ("cuda", "hip", "xpu") for side in ("runtime", "driver")}
 _CATEGORIES = frozenset({*_HOST_LANES, *_API_CATEGORIES, *DEVICE_CATEGORIES})
+# The same before torch 1.11. A profiler step was an `Operator`, too.
+_OLD_CATEGORIES = {
+    "Operator": "cpu_op", "Runtime": "cuda_runtime", "Kernel": "kernel", "Memset": "gpu_memset", "Memcpy": "gpu_memcpy",
+}  # fmt: skip
 # Rows that may be work of a device: Kineto's other accelerators, what is called like them elsewhere, and rows without a
 # category, as Ascend's profiler writes them.
 _NOT_READ = re.compile(
@@ -64,8 +68,10 @@ _MOST_MENDED = 1 << 20  # bytes: mending takes ten times the memory of a text
 _SPACE = b" \t\r\n"  # JSON's white space: `\s` has two characters more
 _EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:[ \t\r\n]*\[')
 _END = re.compile(rb"\}[ \t\r\n]*,")
-# What Kineto writes and JSON does not allow: numbers that are none.
+# What Kineto writes and JSON does not allow: numbers that are none, line ends in strings, backslashes of Windows paths.
 _STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]+|\\.)*"?|-?\b(?:NaN|Infinity|nan|inf)\b', re.DOTALL)
+_CONTROL = re.compile(rb"[\0-\x1f]")
+_BACKSLASH = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 # What ends a name, also one with quotes that Kineto did not escape (pytorch/kineto#1459): the next key of an event, or
 # its end.
 _NAME = re.compile(
@@ -211,9 +217,14 @@ def _event(row: bytes) -> Event:
 
 
 def _mended(text: bytes) -> bytes:
-    """Make JSON in UTF-8 of what Kineto writes: a number that is none becomes what no field that is read may hold."""
-    text = text.decode(errors="replace").encode()
-    return _STRING_OR_NUMBER.sub(lambda match: match[0] if match[0][:1] == b'"' else b"[{}]", text)
+    """Make JSON in UTF-8 of what Kineto writes. A number that is none becomes what no field that is read may hold."""
+
+    def mend(match: re.Match[bytes]) -> bytes:
+        if match[0][:1] != b'"':
+            return b"[{}]"
+        return _BACKSLASH.sub(lambda escape: escape[0] if escape[1] else rb"\\", _CONTROL.sub(b" ", match[0]))
+
+    return _STRING_OR_NUMBER.sub(mend, text.decode(errors="replace").encode())
 
 
 def _requoted(text: bytes) -> bytes:
@@ -260,11 +271,11 @@ class _Rows:
         first, self.events = self.events, self.events + len(events)
         for index, event in enumerate(events, start=first):
             category = event.cat
+            if category in _OLD_CATEGORIES:
+                is_step = event.name.startswith(STEP_PREFIX)
+                category = "user_annotation" if is_step else _OLD_CATEGORIES[category]
             if event.ph != "X" or category not in _CATEGORIES:
-                if event.ph == _ODD and category in _CATEGORIES:
-                    self._add_malformed(category, f"traceEvents[{index}]: {event.name}")
-                elif category or event.ph == "X":
-                    self._others[category or "no category"] += 1
+                self._add_other(category, event, index)
                 continue
             name = keep(event.name, event.name)
             args = event.args or _NO_ARGS
@@ -291,6 +302,12 @@ class _Rows:
                     stream = event.tid if isinstance(event.tid, int) else 0
                 ran = (name, event.ts, event.dur, category, device or 0, stream, args.correlation)
                 self._records.append(DeviceRecord(*ran, external_id, *sizes))
+
+    def _add_other(self, category: str, event: Event, index: int) -> None:
+        if event.ph == _ODD and category in _CATEGORIES:
+            self._add_malformed(category, f"traceEvents[{index}]: {event.name}")
+        elif category or event.ph == "X":
+            self._others[category or "no category"] += 1
 
     def _add_malformed(self, category: str, error: str) -> None:
         self._malformed[category] += 1
