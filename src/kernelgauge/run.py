@@ -45,10 +45,10 @@ class Timer(str, Enum):
     def statistic(self) -> Statistic:
         """Return what stands for the iterations of one replicate.
 
-        Durations of kernels come in steps of 32 ns, 1 % of the shortest: a median stays on a step, the mean of the middle
-        half does not, and is as robust. A disturbed host clock only ever runs on, so its lower decile is far steadier than
-        its median: on an H200 the host dispatch time of the compiled MLP spreads by 3.3 % between replicates instead of
-        10.4 %. See Chen and Revels, "Robust benchmarking in noisy environments", 2016.
+        Durations of kernels come in steps of 32 ns, 1 % of the shortest: a median stays on a step, the mean of the
+        middle half does not, and is as robust. What disturbs a host clock only ever adds time, so its lower decile is
+        far steadier than its median: on an H200 the host dispatch time of the compiled MLP spreads by 3.3 % between
+        replicates instead of 10.4 %. See Chen and Revels, "Robust benchmarking in noisy environments", 2016.
         """
         return "interquartile mean" if self is Timer.DEVICE else "lower decile"
 
@@ -103,9 +103,9 @@ def summarize(durations: Sequence[float], statistic: Statistic) -> float:
     return ordered[0] if len(ordered) == 1 else quantiles(ordered, n=10, method="inclusive")[0]
 
 
-# Replicates on a slow host are left out, by the host reference alone and never by the time itself. On a host that changes
-# its speed by a factor of 1.6, those within this factor of the fastest spread by 1.4 to 1.6 % between processes, and all of
-# them by 3.3 to 4.2 % (benchmarks/data/earlier_detection).
+# Replicates on a slow host are left out, by the host reference alone and never by the time itself. On a host that
+# changes its speed by a factor of 1.6, those within this factor of the fastest spread by 1.4 to 1.6 % between
+# processes, and all of them by 3.3 to 4.2 % (benchmarks/data/earlier_detection).
 _AS_FAST = 1.08
 
 
@@ -113,8 +113,8 @@ class Observation(msgspec.Struct, frozen=True):
     """Replicates of one timer in one process."""
 
     mean_us: Duration  # geometric mean over the replicates
-    # Standard deviation of the replicates' natural logarithms (0.01 is 1 %), at equal speed of the host where the host alone
-    # fills the time. None: only one replicate.
+    # Standard deviation of the replicates' natural logarithms (0.01 is 1 %), at equal speed of the host where the host
+    # alone fills the time. None: only one replicate.
     spread: float | None
     replicates: int  # how many there are
     iterations: int  # calls in each
@@ -216,7 +216,7 @@ _MOST_NAMES = 3  # of modules in braces
 
 
 def common_path(paths: Sequence[str]) -> str:
-    """Return one path for several modules: ``layers.*.{norm1,norm2}``; of those that have no shape in common the first ones."""
+    """Return one path for several modules: ``layers.*.{norm1,norm2}``; without a common shape, the first ones."""
     names = list(dict.fromkeys(paths))
     parts = [path.split(".") for path in names]
     if len({len(each) for each in parts}) > 1 or (len(names) > 1 and any("{" in path for path in names)):

@@ -1,4 +1,4 @@
-"""A baseline: what one workload showed on one kind of machine, as bytes and back; and which machines can be compared."""
+"""A baseline: what one workload showed on one kind of machine, as bytes and back; and how machines compare."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _WIDTH = 120  # of a line of the file
 
 # Another device, or the same one cut or capped differently: its times answer another question (INCOMPARABLE).
 _FOREIGN_FIELDS = ("device", "arch", "sm_count", "power_limit_watts", "mig")
-# Software: times stay comparable, and the change is named in every verdict. `memory_bytes` is in neither: it moves with the
-# driver by a few MiB on one and the same device.
+# Software: times stay comparable, and the change is named in every verdict. `memory_bytes` is in neither: it moves with
+# the driver by a few MiB on one and the same device.
 _ADDED_FIELDS = ("cudnn", "fp32_matmul", "cudnn_tf32", "deterministic")  # unknown in an older baseline: then no change
 SET_BY_CODE = ("fp32_matmul", "cudnn_tf32")  # those of them that a commit may change
 SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python", *_ADDED_FIELDS)
@@ -71,7 +71,7 @@ def compare(before: Fingerprint, after: Fingerprint, *, without: Sequence[str] =
     return Comparison(changes(_FOREIGN_FIELDS), changes(SOFTWARE_FIELDS))
 
 
-# The peak of unchanged training steps and ResNets moved by 0.3 to 1.1 % between processes on an H100: cuDNN's workspaces.
+# The peak of unchanged training steps and ResNets moved by 0.3 to 1.1 % between processes on an H100: workspaces.
 _PEAK_TOLERANCE = 0.02
 # Counts that belong to torch as much as to the code: another version of torch may count otherwise for the same work.
 _COUNTS_OF_TORCH = ("dispatcher_ops", "peak_allocated_bytes", "grown_bytes", "compiled_ops")
@@ -81,9 +81,9 @@ _NEWER_COUNTS = [each.name for each in fields(Counts) if not each.required]  # t
 def count_changes(before: Counts, after: Counts, *, is_other_torch: bool = False) -> dict[str, bool | None]:
     """Return the counts that changed, and whether each is a loss. None: fewer or more distinct kernels are neither.
 
-    Memory changed where it moved by more than recorded runs of unchanged code do. What could be counted on one side only
-    counts as a loss, except for counts that older baselines lack. `is_other_torch`: leave out counts that
-    belong to torch.
+    Memory changed where it moved by more than recorded runs of unchanged code do. What could be counted on one side
+    only counts as a loss, except for counts that older baselines lack. `is_other_torch`: leave out counts that belong
+    to torch.
     """
     found: dict[str, bool | None] = {}
     for field in after.__struct_fields__:
@@ -185,12 +185,12 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     compile_events: tuple[CompileEvent, ...] = ()  # graph breaks and recompiles, from the first call on
 
     def entry_like(self, kernels: Sequence[KernelRecord]) -> tuple[Entry, Likeness]:
-        """Return the entry to compare these kernels with: that of their own configuration, else the one chosen most often."""
+        """Return the entry to compare kernels with: of their own configuration, else the one chosen most often."""
         best = max(self.entries, key=lambda entry: (likeness(entry.kernels, kernels), entry.draws))
         return best, likeness(best.kernels, kernels)
 
     def times(self, timer: Timer, entry: Entry, *, gemm: str | None = None) -> list[ProcessTime]:
-        """Return what each process measured of a timer. Every configuration counts for the host's work, which is the same.
+        """Return the times of each process. Every configuration counts for the host's work, which is the same.
 
         `gemm`: name of the run's reference GEMM. The time of another one is not comparable.
         """
@@ -253,7 +253,7 @@ def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Basel
 
 
 def _averaged(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) -> tuple[KernelRecord, ...]:
-    """Give launches that are alike, of the same lines of code, the mean of their times: a model has a layer many times."""
+    """Give equal launches of the same lines of code the mean of their times: a model has a layer many times."""
     places = origins if len(origins) == len(kernels) else [None] * len(kernels)
     keys = [(replace(each, device_time_us=0.0), place) for each, place in zip(kernels, places, strict=True)]
     times: dict[object, list[float]] = defaultdict(list)
@@ -314,7 +314,7 @@ def by_configuration(items: Iterable[_Launched]) -> list[list[_Launched]]:
     return groups
 
 
-# -- the file -----------------------------------------------------------------------------------------------------------
+# -- the file ----------------------------------------------------------------------------------------------------------
 
 
 class _Header(msgspec.Struct):
@@ -337,7 +337,7 @@ def fold_baseline(stored: Any) -> Any:
 
 
 def unfold_baseline(stored: Any) -> Any:
-    """Return what a file has, with each launch and its origin in full. Raises `ValueError` if a sequence fits no rows."""
+    """Return the content of a file with each launch in full. Raises `ValueError` if a sequence fits no rows."""
     try:
         for index, entry in enumerate(stored["entries"]):
             where = f"entries[{index}]"
@@ -384,8 +384,8 @@ def _layout(value: Any, indent: str = "", name: str = "") -> str:
 def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
     """Parse and validate a baseline file.
 
-    Raises `BaselineError` if it is anything but a baseline of `workload` in this schema: a file that is there and cannot
-    be read is never treated as one that is missing.
+    Raises `BaselineError` if it is anything but a baseline of `workload` in this schema: a file that is there and
+    cannot be read is never treated as one that is missing.
     """
     conflict = b"<<<<<<<" in content
     try:

@@ -19,7 +19,7 @@ from ..trace.summary import Summary
 from . import evidence as e
 from .baseline import Baseline, count_changes
 
-# A kernel that is only slower is a cause if it carries this share of the total change; if none does, the first ones are.
+# A kernel that is only slower is a cause if it carries this share of the change; if none does, the first ones are.
 _NAMED_SHARE = 0.10
 _NAMED_AT_LEAST = 3
 # Below this, kernels of the same identity are called unchanged: the spread of one kernel's median between processes.
@@ -78,7 +78,7 @@ def find_causes(
 
 
 def find_trace_causes(before: Summary, after: Summary, found: Iterable[Difference]) -> list[e.Cause]:
-    """Return what changed between two traces, the largest effect first. A wait costs what host or device wait longer."""
+    """Return the changes between two traces, the largest effect first. A wait costs what host or device wait longer."""
     launches = []
     for each in found:
         old_launches, new_launches = (tuple(map(_launch_of, side)) for side in (each.before, each.after))
@@ -191,7 +191,7 @@ def _kernel_changes(
 ) -> tuple[list[_Change], list[_Difference]]:
     """Return what changed between two launch sequences, and the launches that did not change.
 
-    Other launches at the same lines of code are one change, and so are launches of one kernel that changed in the same way.
+    Other launches at the same lines of code are one change. So are launches of one kernel that changed in the same way.
     `are_judged`: the differences are those of traces, which say what belongs together, and what is slower or faster.
     """
     others: list[tuple[set[object], _Change]] = []
@@ -221,7 +221,7 @@ def _kernel_changes(
         if isinstance(key, e.OtherPlacement):
             change.change = msgspec.structs.replace(key, kernels=_names(whole.after))
             change.follows = key == e.OtherPlacement((), other_tensors=True) and not is_timed
-            # Other shapes nearly everywhere: the input is another, and all else follows. Kernels that overlap slow each other.
+            # Other shapes nearly everywhere: the input is another, and all else follows. Streams slow each other.
             change.explains = key.stream is not None or 2 * len(group) >= sum(len(each.after) for each in found)
         elif other := _other_identity(whole, is_timed=is_timed):
             change.change = other
@@ -328,7 +328,7 @@ def _other_identity(pair: _Difference, *, is_timed: bool) -> e.OtherIdentity | N
 def _add_host_calls(
     changes: list[_Change], calls: Iterable[tuple[str, Origin | None]], usual: Counter[str], *, are_waits: bool
 ) -> None:
-    """Add the synchronising calls or copies beyond the `usual` ones to the changes of their line, or as changes of their own."""
+    """Add the calls beyond the `usual` ones to the changes of their line, or as changes of their own."""
     for call, origin in calls:
         if usual[call] > 0:
             usual[call] -= 1
@@ -343,7 +343,7 @@ def _add_host_calls(
 def _op_causes(
     run: Run, baseline: Baseline, known: AbstractSet[str], marks: AbstractSet[object], *, is_all: bool
 ) -> list[e.Cause]:
-    """Return the ops of the dispatcher that are new, or gone where `is_all`: but for ops at the places of other changes."""
+    """Return the ops that are new, or gone where `is_all`, except for those at the places of other changes."""
     now, then = Counter(each.name for each in run.ops if is_dispatched(each.name)), Counter(baseline.ops)
     new, gone = now - then, then - now if is_all else Counter[str]()
     for name in list(new):
@@ -365,7 +365,7 @@ def _with_code(
 ) -> e.Cause:
     """Return a cause with the lines of code that its launches come from: the user's, then the library's.
 
-    Lines that the baseline lacks are preferred, then those whose launches take the longest. They stand in order of launch.
+    Lines that the baseline lacks come before others, then those whose launches take the longest; in order of launch.
     """
     found: dict[SourceLine, list[Origin]] = {}
     for origin in filter(None, origins):

@@ -1,10 +1,11 @@
 """Where along a line of states a time changed: a posterior over one change point, and the state to measure next.
 
-The model: each process measures the logarithm of a time, with Gaussian noise of one standard deviation. States before the
-change share one unknown level, states from the change on another. Both levels and the logarithm of the standard deviation
-have flat priors. They integrate in closed form, to Student's t: Gelman et al., "Bayesian Data Analysis", 2013, chapter 3.
-Each state is as likely as another to be the first of the new level. Measuring where a state is as likely old as new is
-probabilistic bisection: Waeber, Frazier and Henderson, "Bisection search with noisy responses", 2013.
+The model: each process measures the logarithm of a time, with Gaussian noise of one standard deviation. States before
+the change share one unknown level, states from the change on another. Both levels and the logarithm of the standard
+deviation have flat priors. They integrate in closed form, to Student's t: Gelman et al., "Bayesian Data Analysis",
+2013, chapter 3. Each state is as likely as another to be the first of the new level. Measuring where a state is as
+likely old as new is probabilistic bisection: Waeber, Frazier and Henderson, "Bisection search with noisy responses",
+2013.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def suspects(values: Values) -> list[Suspect]:
 def next_state(values: Values) -> int | None:
     """Return the state to measure next; None if the change is found, or nothing between the ends can be measured.
 
-    That is where the probability of the new level is nearest to 1/2, of several the least measured; and every fourth time
-    the end that has fewer processes. Once a change is sure, the states on both sides of it get as many as an end.
+    That is where the probability of the new level is nearest to 1/2, of several the least measured; and every fourth
+    time the end that has fewer processes. Once a change is sure, the states on both sides of it get as many as an end.
     """
     counts = [len(state or ()) for state in values]
     between = [place for place, state in enumerate(values[1:-1], 1) if state is not None]

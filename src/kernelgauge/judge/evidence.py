@@ -160,7 +160,7 @@ class OtherDtype(Change, frozen=True):  # the dtype that most kernels of a trace
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A line of code, the module that runs it, and in which passes. `line.inner`: the library's line that owns the kernel."""
+    """A line of code, the module that runs it, and in which passes. `line.inner`: the line of the library."""
 
     line: SourceLine
     module: str = ""
@@ -279,7 +279,7 @@ class PartOfLatency(Reason, frozen=True):
 
 
 class Machine(Reason, frozen=True):
-    """How the reference kernels moved, which no change of the code can touch. None: the baseline does not know this GPU."""
+    """How the reference kernels moved, which the code cannot touch. None: the baseline does not know this GPU."""
 
     moves: tuple[tuple[str, float], ...] | None
     is_own: bool = False

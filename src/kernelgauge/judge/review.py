@@ -242,7 +242,7 @@ def with_runs(
 
 
 def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> Iterator[Fact]:
-    """Yield what of a run is no noise. The times of another launch configuration may differ, the host's work may not."""
+    """Yield what is no noise. The times of another launch configuration may differ, the host's work may not."""
     comparison = compare(old.fingerprint, run.fingerprint)
     yield from comparison.moves
     if why := stored_doubt(old, run):

@@ -32,7 +32,7 @@ class Expectation:
         memsets: memsets per call.
         launch_apis: the host call behind each launch, in order: exact, or an `fnmatch` pattern.
         occupancy_queries: occupancy queries per call.
-        torch: torch versions that the names hold for (Inductor names its kernels), such as ``>=2.7,<2.9``; None for any.
+        torch: versions that the names hold for (Inductor names its kernels), such as ``>=2.7,<2.9``; None for any.
     """
 
     source: str
@@ -82,10 +82,10 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     """Compare kernels (names, order, number of launches, shapes, streams) and every count exactly.
 
     The launch configuration counts too, except for Inductor's kernels: its autotuner chooses theirs anew for each
-    compile, and the device time's verdict names it. More of anything counted is REGRESSED, and so is other structure where a
-    time is. Other structure without such a loss is CHANGED. Lower counts of the same kernels are IMPROVED, where every
-    time was judged and none is worse. Where torch is another version than in the baseline, dispatcher ops and memory are
-    shown and not judged.
+    compile, and the device time's verdict names it. More of anything counted is REGRESSED, and so is other structure
+    where a time is. Other structure without such a loss is CHANGED. Lower counts of the same kernels are IMPROVED,
+    where every time was judged and none is worse. Where torch is another version than in the baseline, dispatcher ops
+    and memory are shown and not judged.
 
     Args:
         times: verdicts on the times of the run; none: it was not timed.

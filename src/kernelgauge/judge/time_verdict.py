@@ -16,8 +16,9 @@ from .structure import kernel_changes
 from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, prior_for
 from .verdict import RATIO, Status, Verdict
 
-# What is known of other machines, beside two sets of processes that show their own spread. Simulated (tests/judge/test_two_sets.py):
-# with noise of ten times what is expected, three processes of each side raise no more false alarms than they may.
+# What is known of other machines, beside two sets of processes that show their own spread. Simulated
+# (tests/judge/test_two_sets.py): with noise of ten times what is expected, three processes of each side raise no more
+# false alarms than they may.
 _DOF_BESIDE_TWO_SETS = 2.0
 _SHOWN_TRANSFERS = 0.1  # of the time without kernels: less is not what a call waits for
 # Of 533 recorded runs on GPUs and CPUs, busy hosts included (benchmarks/data), none had a GPU time, a CPU time or a
@@ -146,7 +147,7 @@ def _reasons(
 
 
 def _causes(timer: Timer, run: Run, baseline: Baseline, entry: Entry, decision: Decision) -> Iterator[e.Reason]:
-    """Yield what changed: of the GPU time its kernels; of the host's times what else it does, and where the time went."""
+    """Yield what changed: of the GPU time its kernels; of the host's times its work, and where the time went."""
     if timer is Timer.DEVICE:
         # What the GPU's own change of speed did to every kernel is no reason: `Machine` names it.
         usual = entry.kernels_in(decision.before_us * math.exp(decision.machine))
@@ -171,7 +172,7 @@ def _causes(timer: Timer, run: Run, baseline: Baseline, entry: Entry, decision: 
     yield e.PartOfLatency("without", old_idle, new_idle, transfers_us, is_launch_bound=new_idle > new)
 
 
-# -- times that no undisturbed machine shows: a regression would pass beside them, so nothing stores or compares them ------
+# -- times that no undisturbed machine shows: a regression would pass beside them, so they are not compared --
 
 
 def _impossible_times(process: Process, launches: int, later: Process | None = None) -> dict[Timer, e.Doubt]:

@@ -14,8 +14,8 @@ from ..run import MEASURED_GPUS, UNKNOWN_FACTOR, Fingerprint, Observation, Timer
 from .evidence import Doubt, NoHostReference, Noise, OtherHostSpeed, RelativeChange, Unclear
 from .verdict import Status
 
-# What is assumed of a time before a baseline has shown it: `python benchmarks/unchanged.py --spread` prints the spreads and
-# degrees of freedom; docs/design/times.md has the sources.
+# What is assumed of a time before a baseline has shown it: `python benchmarks/unchanged.py --spread` prints the spreads
+# and degrees of freedom; docs/design/times.md has the sources.
 FALSE_ALARMS_PER_RUN = 0.01  # at most one run in a hundred may call unchanged code slower, however large its suite
 _POWER = 0.95  # the sensitivity of a verdict is the slowdown that would fail in this share of runs
 # Clocks of one host agree within this factor: beyond, its times are another machine's (benchmarks/data/host_states).
@@ -23,15 +23,15 @@ _SAME_HOST_FACTOR = 1.28
 # How a GPU time follows the reference GEMM between GPUs of one model: mean and standard deviation of the slope of their
 # logarithms (MLPs 0.43 to 0.45 on eight H200s, short kernels 0.0 to 0.5).
 _GEMM_SLOPE, _GEMM_SLOPE_SPREAD = 0.4, 0.25
-# Unchanged code took at most 1.86 times as long end to end, and 1.29 times to dispatch, beyond what the host's own speed
-# explains: in 115,860 pairs of recorded processes of 20 hosts (benchmarks/unchanged.py --spread).
+# Unchanged code took at most 1.86 times as long end to end, and 1.29 times to dispatch, beyond what the host's own
+# speed explains: in 115,860 pairs of recorded processes of 20 hosts (benchmarks/unchanged.py --spread).
 _FAR_SLOWER = 2.0
 _LARGEST_LOGARITHM = 69.0  # of the ratio of two times that can be measured; exponentials of larger ones overflow
 
 
 @dataclass(frozen=True)
 class Prior:
-    """What is expected of one timer on one kind of machine. Spreads are standard deviations of logarithms (0.01 is 1 %)."""
+    """What is expected of one timer on one machine. Spreads are standard deviations of logarithms (0.01 is 1 %)."""
 
     gate: float  # a smaller change is no finding, as a fraction
     sensitivity: float  # the default for the largest slowdown that a PASS may miss, as a fraction
@@ -196,8 +196,8 @@ def decide_ratio(
 ) -> Decision:
     """Compare two variants of one run. PASS: the interval shows that `this` takes at least the fraction `by` less.
 
-    REGRESSED: the interval shows that it does not. UNDECIDED: the interval holds both. What one process spreads between its
-    runs is not seen in one run: the prior knows it, of each variant apart.
+    REGRESSED: the interval shows that it does not. UNDECIDED: the interval holds both. What one process spreads between
+    its runs is not seen in one run: the prior knows it, of each variant apart.
 
     Args:
         kernels: launches in a call, of `other` and of `this`.
@@ -221,7 +221,7 @@ def decide_ratio(
 def _relative_change(
     delta: float, low: float, high: float, comparisons: int, sensitivity: float | None = None
 ) -> RelativeChange:
-    """Return logarithms as fractions, with the confidence of an interval that has each side at the level of the suite."""
+    """Return logarithms as fractions. Each side of the interval is at the level of the suite."""
     confidence = 1 - 2 * FALSE_ALARMS_PER_RUN / comparisons
     return RelativeChange(math.expm1(delta), _percent(low), _percent(high), confidence, sensitivity)
 
@@ -263,7 +263,7 @@ def _mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
 
 
 def on_same_host(processes: Sequence[ProcessTime], after: ProcessTime) -> list[ProcessTime]:
-    """Return the processes whose host reference was that of `after`. Where neither has one, nothing tells them apart."""
+    """Return the processes at the host speed of `after`. Without host references nothing tells them apart."""
     now = after.observation.control_us
 
     def is_same(us: float | None) -> bool:
@@ -273,7 +273,7 @@ def on_same_host(processes: Sequence[ProcessTime], after: ProcessTime) -> list[P
 
 
 def at_shared_speed(before: Sequence[ProcessTime], afters: Sequence[ProcessTime]) -> ProcessTime:
-    """Return the process of `afters` at the host speed that is most frequent on both sides: a host has several speeds."""
+    """Return the process of `afters` at the host speed that is most frequent on both sides: a host has several."""
     return max(afters, key=lambda each: min(len(on_same_host(side, each)) for side in (before, afters)))
 
 
@@ -289,7 +289,7 @@ def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> Doubt:
 
 
 def _is_far_slower(before: Sequence[ProcessTime], after: ProcessTime) -> bool:
-    """Return whether a time is more than `_FAR_SLOWER` times that of each process, beyond what the host itself became slower."""
+    """Return whether a time is above `_FAR_SLOWER` times that of each process, beyond what the host became slower."""
     now = after.observation
     for then in (each.observation for each in before):
         if now.control_us is None or then.control_us is None:
@@ -324,7 +324,7 @@ def _by_place(processes: Sequence[ProcessTime]) -> list[list[ProcessTime]]:
 
 
 def _machine_part(moves: Mapping[str, float], gate: float) -> float:
-    """Return the larger move of the reference kernels: none of it up to the gate, and all of it from twice the gate on."""
+    """Return the larger move of the reference kernels: none of it up to the gate, all of it from twice the gate on."""
     largest = max(moves.values(), key=abs)
     return math.copysign(max(0.0, min(abs(largest), 2 * (abs(largest) - gate))), largest)
 
@@ -341,10 +341,10 @@ def _reference_moves(before: Sequence[ProcessTime], after: ProcessTime) -> dict[
 def _expected_of_unknown_gpu(
     before: Sequence[ProcessTime], after: ProcessTime, prior: Prior, kernels: int
 ) -> tuple[float, Variance]:
-    """Predict the logarithm on a GPU that the baseline does not know, from the GPUs that it knows and the reference GEMM.
+    """Predict the logarithm on an unknown GPU, from the GPUs that the baseline knows and the reference GEMM.
 
-    A regression of the GPUs' times on the GEMM, with a prior on the slope (ridge regression: Hoerl and Kennard, 1970). Each
-    host has one vote: its GPUs are alike, so hosts and not GPUs are the degrees of freedom.
+    A regression of the GPUs' times on the GEMM, with a prior on the slope (ridge regression: Hoerl and Kennard, 1970).
+    Each host has one vote: its GPUs are alike, so hosts and not GPUs are the degrees of freedom.
     """
     has_gemm = all("gemm" in each.references_us for each in (*before, after))
 

@@ -20,10 +20,10 @@ from .verdict import MEASUREMENT, Status, Verdict, settled, worst
 
 FEWEST = 3  # processes of each side: from then on their own spread says more than what is known of other machines
 LOOKS = 3  # the rule is applied at most so often; each look has its share of the false alarms (Bonferroni)
-# Smaller changes are no finding, as fractions. Processes of the same minutes agree better than those of different nights.
+# Smaller changes are no finding, as fractions. Processes of the same minutes agree better than those of several nights.
 _GATES = {Timer.DEVICE: 0.002, Timer.HOST: 0.02, Timer.END_TO_END: 0.1}
-# A time is decided once a change of this size is excluded, or one of so many microseconds: the profiler's clock has steps
-# of 0.032 us. A latency, which is the other two, asks for no further processes.
+# A time is decided once a change of this size is excluded, or one of so many microseconds: the profiler's clock has
+# steps of 0.032 us. A latency, which is the other two, asks for no further processes.
 _WANTED = {**dict.fromkeys(Timer.DEVICE.labels, 0.005), Timer.HOST.label: 0.05}
 _WANTED_US = 0.1
 _WANTED_ON_CPU = 0.25  # the gate of its times between nights
@@ -110,9 +110,9 @@ def _worst_structure(runs: Sequence[Run], baseline: Baseline, times: Sequence[Ve
 def _is_decided(verdict: Verdict, gate: float, run: Run) -> bool:
     """Return whether more processes are not needed: the time changed, or a change of the wanted size is excluded.
 
-    A time that was not judged needs more: the host may have been at another speed on each side. A change is excluded if the
-    measured change, plus its error in 95 of 100 comparisons, stays below that size. The error is the part of the sensitivity
-    that lies beyond the change that fails.
+    A time that was not judged needs more: the host may have been at another speed on each side. A change is excluded if
+    the measured change, plus its error in 95 of 100 comparisons, stays below that size. The error is the part of the
+    sensitivity that lies beyond the change that fails.
     """
     change = verdict.change
     if verdict.status in (Status.REGRESSED, Status.IMPROVED) or change is None or verdict.subject not in _WANTED:

@@ -46,7 +46,7 @@ WORST_FIRST = tuple(Status)
 
 @dataclass(frozen=True)
 class Verdict:
-    """The conclusion about one subject ("structure", "GPU time", ...) of one workload. `kernelgauge.report.words` says it."""
+    """The conclusion about one subject ("structure", "GPU time", ...) of one workload. `report.words` says it."""
 
     status: Status
     workload: str
@@ -61,7 +61,7 @@ class Verdict:
 
     @property
     def is_by_baseline(self) -> bool:
-        """Whether a baseline is what the run differs from: accepting the run overrules it. The rest is declared in code."""
+        """Whether the run is compared with a baseline: accepting it overrules this. The rest is declared in code."""
         return self.subject in {STRUCTURE, *TIME_LABELS}
 
     def because(self, *reasons: Reason) -> Verdict:
