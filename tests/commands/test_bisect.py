@@ -207,12 +207,14 @@ def test_good_end_on_a_side_branch_shows_its_merge(bisect: Command) -> None:
         (["--good", "nowhere", "--bad", "HEAD"], "git knows no revision nowhere"),
         (["--good", "HEAD", "--bad", "HEAD~1"], "no commits to bisect"),
         (["--good", "HEAD~1", "--bad", "HEAD", "--suite", "absent"], "--bad HEAD has no such suite"),
+        (["--packages", "utf-16.txt", "utf-16.txt"], "not a list of pip freeze"),  # as PowerShell writes it
     ],
 )
 def test_search_of_wrong_ends_is_an_error(
     repository: Path, process: Process, kernelgauge: Command, arguments: list[str], said: str
 ) -> None:
     assert repository
+    Path("utf-16.txt").write_text("aaa==1\n", encoding="utf-16")
     history(["205"] * 3)
     code, _, err = kernelgauge("bisect", "-k", "x", *arguments)
     assert (code, process.seen, len(git("worktree", "list").splitlines())) == (2, [], 1)

@@ -122,10 +122,12 @@ def test_own_tests_are_recorded_without_a_verdict(project: Project) -> None:
     assert results.exit_status == 1
 
 
-def test_problem_of_measuring_is_a_warning(project: Project) -> None:
+def test_run_leaves_traces_and_names_problems(project: Project) -> None:
     problem = "torch 99 does not tell which lines of code launch kernels (TypeError: changed)"
     project.set(fake(problem=problem), fake("linear", problem=problem))
-    result = project.run()
+    project.write("test_own.py", "def test_trace(workload, run, trace_file):\n    assert trace_file.exists()\n")
+    result = project.run("-k", "test_trace")
+    result.assert_outcomes(passed=2, deselected=10)
     assert project.results().warnings == (problem,)
     assert f"warning: {problem}" in result.outlines
 

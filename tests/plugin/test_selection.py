@@ -99,7 +99,7 @@ def test_mark_chooses_workloads_by_field(project: Project, mark: str, chosen: li
 
 
 @pytest.mark.parametrize(
-    "arguments", ["--fixtures", "--fixtures-per-test", "--setup-plan", "--collect-only", "-k nothing", "-k mlp~and"]
+    "arguments", ["--fixtures", "--fixtures-per-test", "--setup-only", "--collect-only", "-k nothing", "-k mlp~and"]
 )
 def test_reports_stay_where_nothing_is_measured(
     project: Project, monkeypatch: pytest.MonkeyPatch, arguments: str

@@ -162,10 +162,16 @@ def test_update_cut_short_writes_nothing(project: Project) -> None:
     result.stdout.fnmatch_lines(["*cut short: no baseline was written*"])
 
 
+def test_leftovers_that_stay_are_a_usage_error(project: Project) -> None:
+    project.latest.mkdir(parents=True)
+    (project.latest / "traces").symlink_to(project.latest)
+    assert re.search("(?s)cannot remove what another run has left.*where .*traces", project.refuse())
+
+
 @pytest.mark.parametrize(("folder", "arguments"), [("reports", ()), ("baselines", ("--perf-update",))])
 def test_unwritable_folder_is_a_usage_error(project: Project, folder: str, arguments: tuple[str, ...]) -> None:
     (project.root / folder).write_text("a file where the folder should be")
-    assert re.search(rf"cannot write[^$]*where .*{folder}", project.refuse(*arguments))
+    assert re.search(rf"(?s)cannot write.*where .*{folder}", project.refuse(*arguments))
 
 
 ELSEWHERE = ("-o", "kernelgauge_baselines=elsewhere/stored", "-o", "kernelgauge_reports=elsewhere/reports")
