@@ -145,17 +145,52 @@ def test_parse_trace_that_was_cut_off_says_so() -> None:
     assert "the JSON has no end: the file was cut off" in refusal(chrome(op("aten::mm", 1, 2), step(1, 1, 2))[:-3])
 
 
+def listed(name: str, start: float, **fields: object) -> Event:
+    """Return a row as `prof.events().export_chrome_trace` writes it."""
+    row: Event = {"name": name, "ph": "X", "ts": start, "dur": 5, "tid": 1, "pid": "CPU functions", "args": {}}
+    return row | fields
+
+
+def test_parse_list_of_a_cpu_has_its_ops_and_steps() -> None:
+    trace = parse(json.dumps([listed("ProfilerStep#3", 0), listed('aten::"mm"', 1)]).replace('\\"', '"').encode())
+    assert [row.name for row in (*trace.annotations, *trace.ops)] == ["ProfilerStep#3", 'aten::"mm"']
+    assert "an empty list" in refusal(b"[]")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(listed("cudaLaunchKernel", 2), id="a call of the runtime"),
+        pytest.param(listed("aten::mm", 1, ph="s", cat="cpu_to_xpu"), id="a flow to a device"),
+        pytest.param(listed("gemm", 2, pid="CUDA functions"), id="a kernel of torch 1.8"),
+    ],
+)
+def test_parse_list_of_a_gpu_is_refused(row: Event) -> None:
+    assert refusal(json.dumps([listed("aten::mm", 1), row]).encode()).endswith("they do not say what the GPU ran")
+
+
+NPU = [
+    {"ph": "M", "name": "process_labels", "pid": 800, "args": {"labels": "NPU"}},
+    {"ph": "X", "name": "aclnnMatMul", "pid": 800, "tid": 3, "ts": "12.5", "dur": 7.0, "args": {"Stream Id": 3}},
+]
+
+
 @pytest.mark.parametrize(
     ("rows", "not_read"),
     [
-        pytest.param([{"ph": "X", "name": "aclnnMatMul", "ts": "1.5", "dur": 7}], {"no category": 1}, id="Ascend"),
+        pytest.param(NPU, {"NPU": 1}, id="Ascend"),
+        pytest.param(NPU[::-1], {"NPU": 1}, id="Ascend, its process last"),
         pytest.param([kernel(1, 5) | {"cat": "hpu_op"}], {"hpu_op": 1}, id="Gaudi"),
         pytest.param([call(1, 2, category="privateuse1_runtime"), kernel(1, 5)], {"privateuse1_runtime": 1}, id="PrivateUse1"),
         pytest.param([call(1, 2, category="musa_driver")], {"musa_driver": 1}, id="a runtime of tomorrow"),
     ],
 )  # fmt: skip
-def test_rows_of_other_accelerators_make_no_trace_of_a_cpu(rows: list[Event], not_read: dict[str, int]) -> None:
-    summary = summarize_trace(trace_of(op("aten::mm", 1, 2), *rows))
+@pytest.mark.parametrize("is_array", [False, True])
+def test_rows_of_other_accelerators_make_no_trace_of_a_cpu(
+    rows: list[Event], not_read: dict[str, int], *, is_array: bool
+) -> None:
+    every = [op("aten::mm", 1, 2), *rows]
+    summary = summarize_trace(parse(json.dumps(every).encode() if is_array else chrome(*every)))
     assert (summary.not_read, summary.on_cpu) == (not_read, False)
 
 

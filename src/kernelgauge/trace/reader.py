@@ -34,11 +34,12 @@ _CATEGORIES = frozenset({*_HOST_LANES, *_API_CATEGORIES, *DEVICE_CATEGORIES})
 _OLD_CATEGORIES = {
     "Operator": "cpu_op", "Runtime": "cuda_runtime", "Kernel": "kernel", "Memset": "gpu_memset", "Memcpy": "gpu_memcpy",
 }  # fmt: skip
-# Rows that may be work of a device: Kineto's other accelerators, what is called like them elsewhere, and rows without a
-# category, as Ascend's profiler writes them.
-_NOT_READ = re.compile(
-    r"(?:mtia|hpu|privateuse1|npu)_|.*(?<!glow)_(?:runtime|driver)$|.*kernel|no category$", re.IGNORECASE
-)
+# Rows that may be work of a device: Kineto's other accelerators, and what is called like them elsewhere.
+_NOT_READ = re.compile(r"(?:mtia|hpu|privateuse1|npu)_|.*(?<!glow)_(?:runtime|driver)$|.*kernel", re.IGNORECASE)
+# The process of all rows that `torch.profiler.profile(...).events().export_chrome_trace` writes, which have no category.
+# If a GPU ran, its kernels and the calls of its runtime are among them.
+_LISTED = "CPU functions"
+_LISTED_GPU = re.compile(r"(?:cuda|cu|hip|ur)[A-Z]\w+|Mem(?:cpy|set)\b|cpu_to_|\w+ functions$")
 
 
 def parse(content: bytes, *, where: str = "<bytes>") -> Trace:
@@ -56,7 +57,7 @@ def parse_blocks(blocks: Iterable[bytes], *, where: str) -> Trace:
             "not a trace that kernelgauge can read",
             where=where,
             got=str(error),
-            expected="a JSON object with a list `traceEvents`, as export_chrome_trace writes it",
+            expected="a JSON object with a list `traceEvents`, as export_chrome_trace writes it, or a list of such events",
             next_command="torch.profiler.profile(...).export_chrome_trace(PATH)   (in the program to explain)",
         ) from error
 
@@ -102,6 +103,7 @@ class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "olde
     num_warps: int | None = None
     num_stages: int | None = None
     kernel_hash: str | None = None
+    labels: Any = None  # of a process
 
 
 class Event(msgspec.Struct, gc=False):
@@ -113,6 +115,7 @@ class Event(msgspec.Struct, gc=False):
     ts: float = 0.0
     dur: float = 0.0
     tid: int | str = 0
+    pid: Any = 0
     args: Args | None = None
 
 
@@ -133,7 +136,7 @@ _decode_file = msgspec.json.Decoder(_File).decode
 
 def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
     """Add the events to `rows`. Return the properties of the devices."""
-    head, buffer = _head(blocks)
+    head, buffer, closing = _head(blocks)
     wanted = 0
     for block in blocks:
         buffer += block
@@ -150,10 +153,10 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
         else:  # to look at each byte a few times, however long an event is
             wanted = min(4 * len(buffer), LONGEST_BYTES + 1)
     try:
-        events, devices = _last(_mended(buffer))
+        events, devices = _last(_mended(buffer) + closing)
     except msgspec.DecodeError:
         try:
-            events, devices = _last(_requoted(buffer))
+            events, devices = _last(_requoted(buffer) + closing)
         except msgspec.DecodeError as error:
             no_end = "the JSON has no end: the file was cut off, or a text in it is not closed"
             got = no_end if "truncated" in str(error) else str(error)
@@ -161,16 +164,23 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
     if rows.events and not events:
         raise msgspec.DecodeError(f"traceEvents[{rows.events}]: no event behind a comma")
     rows.add(events)
+    if closing and not rows.events:
+        raise msgspec.ValidationError("an empty list")
     return devices or head.device_properties
 
 
-def _head(blocks: Iterator[bytes]) -> tuple[_File, bytes]:
-    """Read up to the bracket that opens the events. Return what stands before it, and the bytes that follow."""
+def _head(blocks: Iterator[bytes]) -> tuple[_File, bytes, bytes]:
+    """Read up to the bracket that opens the events. Return what stands before it, the bytes that follow, and what ends them.
+
+    Events without an object around them end like those of one that has nothing else.
+    """
     head = b""
     for block in blocks:
         head = (head + block).lstrip(_SPACE)
+        if head[:1] == b"[":
+            return _File(), head[1:], b"}"
         if match := _EVENTS.search(head):
-            return _decode_file(_mended(head[: match.end()] + b"]}")), head[match.end() :]
+            return _decode_file(_mended(head[: match.end()] + b"]}")), head[match.end() :], b""
         if len(head) > LONGEST_BYTES:
             raise msgspec.DecodeError(f"no list `traceEvents` in the first {LONGEST_BYTES} bytes")
         if head and head[:1] != b"{":
@@ -263,6 +273,8 @@ class _Rows:
         self._malformed: Counter[str] = Counter()
         self._first_malformed = ""
         self._others: Counter[str] = Counter()  # rows of other categories
+        self._bare: Counter[str] = Counter()  # rows without a category, by process
+        self._labels: dict[str, str] = {}  # of processes
         self._kept: dict[Any, Any] = {}  # names, threads, shapes and types
 
     def add(self, events: list[Event]) -> None:
@@ -270,7 +282,7 @@ class _Rows:
         keep, lanes = self._kept.setdefault, self._ops
         first, self.events = self.events, self.events + len(events)
         for index, event in enumerate(events, start=first):
-            category = event.cat
+            category = event.cat or self._category(event)
             if category in _OLD_CATEGORIES:
                 is_step = event.name.startswith(STEP_PREFIX)
                 category = "user_annotation" if is_step else _OLD_CATEGORIES[category]
@@ -303,11 +315,20 @@ class _Rows:
                 ran = (name, event.ts, event.dur, category, device or 0, stream, args.correlation)
                 self._records.append(DeviceRecord(*ran, external_id, *sizes))
 
+    def _category(self, event: Event) -> str:
+        """Return the category of a row that has none; keep what its process is."""
+        if event.ph == "X":
+            self._bare[str(event.pid)] += 1
+            return "Operator" if event.pid == _LISTED else ""
+        if event.ph == "M" and event.args is not None and event.args.labels:
+            self._labels[str(event.pid)] = str(event.args.labels)
+        return ""
+
     def _add_other(self, category: str, event: Event, index: int) -> None:
         if event.ph == _ODD and category in _CATEGORIES:
             self._add_malformed(category, f"traceEvents[{index}]: {event.name}")
-        elif category or event.ph == "X":
-            self._others[category or "no category"] += 1
+        else:
+            self._others[category] += 1
 
     def _add_malformed(self, category: str, error: str) -> None:
         self._malformed[category] += 1
@@ -316,6 +337,13 @@ class _Rows:
     def trace(self, devices: list[dict[str, Any]]) -> Trace:
         """Return the trace of all rows that were added. Raises `msgspec.ValidationError` if it is of another program."""
         not_read = {category: count for category, count in self._others.items() if _NOT_READ.match(category)}
+        for process, count in self._bare.items():
+            if (label := self._labels.get(process, "CPU")) != "CPU":  # Ascend
+                not_read[label] = not_read.get(label, 0) + count
+        marks = {op.name for op in self._ops["cpu_op"]} if _LISTED in self._bare else set[str]()
+        if any(map(_LISTED_GPU.match, marks | self._others.keys() | self._bare.keys() - {_LISTED})):
+            rows = "rows without categories, as `prof.events().export_chrome_trace` writes them"
+            raise msgspec.ValidationError(f"{rows}: they do not say what the GPU ran")
         if self._others and not any((*self._ops.values(), self._calls, self._records, self._malformed, not_read)):
             found = ", ".join(repr(category) for category, _ in self._others.most_common(3))
             raise msgspec.ValidationError(f"no row of an op, a launch or a kernel, but rows of category {found}")
