@@ -88,7 +88,7 @@ NO_TRACES = [
     *(HEAD + b'],"deviceProperties":["H200"]}', b'{"traceEvents"\x0b:[' + ROW + b"]}"),
     *(HEAD + ROW + end for end in (b"}", b"]", b"}}", b"]}{}", b"]]}", b'],"traceEvents":[]}')),
     *(HEAD + ROW + between + ROW + b"]}" for between in (b",,", b" ", b"\x0b,")),
-    *(b"[" + ROW + end for end in (b"", b"}", b"]")),
+    *(b"[" + ROW + end for end in (b"", b"}")),
     HEAD + ROW + b",]}",
     *(HEAD + b"," + ROW + b"]}", b'{"a":{"traceEvents":[' + ROW + b"]}}"),
     *(HEAD + b"," + OBJECTS + b"," + ROW + b"]}", HEAD + OBJECTS + b" " + ROW + b"]}"),
@@ -97,6 +97,7 @@ NO_TRACES = [
 ODD_TRACES = [
     b'{"a":{},"traceEvents" :\n[' + ROW + b"]}",
     b'{"traceEvents":null,"traceEvents":[' + ROW + b"]}",
+    b"[" + ROW + b"]",
     HEAD + ROW + b'],"a":{"traceEvents":[{}]},"b":[[],"]"]}',
     HEAD + OBJECTS + b"," + ROW + b"]}",
     HEAD + b'{"name":"' + b"},{" * 30 + b'\\\\"},' + ROW + b"]}",
