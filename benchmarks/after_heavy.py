@@ -22,10 +22,10 @@ from statistics import fmean, stdev
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("src", "perf")]
 
 from kernelgauge import Workload
+from kernelgauge.measure import Settings
 from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.nvml import conditions_of
-from kernelgauge.measure.settings import Settings
 from kernelgauge.measure.subject import Replicate, Subject
 from workloads import WORKLOADS
 

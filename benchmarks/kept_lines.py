@@ -18,10 +18,10 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in 
 import torch
 
 from gallery import WORKLOADS as GALLERY
+from kernelgauge.measure import Settings
 from kernelgauge.measure.compiler import torch_set_up
 from kernelgauge.measure.device import CudaDevice
 from kernelgauge.measure.instance import build
-from kernelgauge.measure.settings import Settings
 from kernelgauge.measure.subject import Subject
 from workloads import WORKLOADS
 

@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from runs_file import RunsFile, write_runs
 
-from kernelgauge.judge.verdict import Status
+from kernelgauge.judge import Status
 from kernelgauge.processes import compile_caches
 from kernelgauge.results import Results, decode_results
 from kernelgauge.run import Timer

@@ -39,12 +39,12 @@ from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
 
 from kernelgauge.baselines import BaselineStore
+from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.baseline import Baseline, gemm_kernel
 from kernelgauge.judge.evidence import Choice
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.timing import prior_for
 from kernelgauge.judge.two_sets import LOOKS, JudgedSet, judge_sets
-from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.run import Run, Sample, Timer, observe
 
 Pair = tuple[Suite, tuple[Suite, ...]]  # the run, and the processes of its baseline

@@ -15,9 +15,9 @@ import pytest
 
 from kernelgauge.cli.traces import read_trace
 from kernelgauge.errors import TraceError
+from kernelgauge.judge import DECLARED, Status, Verdict
 from kernelgauge.judge.baseline import Baseline, Recorded, combined, from_run
 from kernelgauge.judge.evidence import DeclaredCompared, Detail, Failed, Next, RelativeChange, Step
-from kernelgauge.judge.verdict import DECLARED, Status, Verdict
 from kernelgauge.report import findings
 from kernelgauge.results import SCHEMA_VERSION, Results, TestResult, WorkloadResult
 from kernelgauge.run import ControlTime, Counts, Fingerprint, Run, Sample, Timer

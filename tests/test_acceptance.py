@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.baselines import BaselineStore
-from kernelgauge.baselines.acceptance import Mode, Plans, plan_update, review, select
+from kernelgauge.baselines import BaselineStore, Mode, Plans, plan_update, review, select
+from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.baseline import Baseline, encode_baseline
 from kernelgauge.judge.review import Group, PlannedChange, Reviewed
 from kernelgauge.judge.timing import Limits
-from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.report.findings import in_full
 from kernelgauge.report.stored import doubt_text
 from kernelgauge.results import Results, TestResult, WorkloadResult

@@ -16,7 +16,7 @@ EXAMPLES = re.findall(r"^```diff\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_t
 COUNT = """
 from kernelgauge.judge.baseline import decode_baseline, encode_baseline
 from kernelgauge.judge.structure import judge_structure
-from kernelgauge.judge.verdict import Status
+from kernelgauge.judge import Status
 from tests.builders import baseline, counts, reasons, run
 
 one, two = counts(streams=1), counts(streams=2)

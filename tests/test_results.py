@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelgauge.errors import ResultsError
-from kernelgauge.judge.verdict import Status
+from kernelgauge.judge import Status
 from kernelgauge.results import SCHEMA_VERSION, Results, decode_results, encode_results, read_results
 from tests.builders import HOSTILE, baseline, hostile, one_test, results, verdict, workload
 

@@ -49,6 +49,7 @@ from detection.data import (
 )
 from detection.injected import LEAST_TURNS, Injection, SpinTime, slowed
 from kernelgauge import Timer, Workload
+from kernelgauge.measure import Settings
 from kernelgauge.measure.device import Device, choose_device
 from kernelgauge.measure.instance import (
     Instance,
@@ -61,7 +62,6 @@ from kernelgauge.measure.instance import (
 )
 from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.profile import Pace, profile_session
-from kernelgauge.measure.settings import Settings
 
 Call = Callable[[], object]
 CallBuilder = Callable[[int], Instance]

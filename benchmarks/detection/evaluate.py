@@ -19,8 +19,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from scipy.stats import mannwhitneyu
 
+from kernelgauge.judge import Status
 from kernelgauge.judge.timing import ProcessTime, decide, prior_for
-from kernelgauge.judge.verdict import Status
 from kernelgauge.run import Fingerprint, Sample, Timer, observe, summarize
 
 from .data import NONE, OURS, TIMERS, Level, Measured, Process, Values, by_gpu, dispatch_in_controls, replicate_times_us

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .judge.verdict import NUMERICS, RATIO
+from .judge import NUMERICS, RATIO
 from .plugin.fixtures import WorkloadTest
 from .run import Timer
 

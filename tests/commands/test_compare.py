@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from kernelgauge.judge import MEASUREMENT, Status, Verdict
 from kernelgauge.judge.evidence import Detail, Failed
-from kernelgauge.judge.verdict import MEASUREMENT, Status, Verdict
 from kernelgauge.results import Results, read_results
 from tests.builders import one_test
 from tests.commands.conftest import FIRST, SECOND, Command, Process, commit_all, git, measured

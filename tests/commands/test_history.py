@@ -14,7 +14,7 @@ import fsspec
 import msgspec
 import pytest
 
-from kernelgauge.judge.verdict import Status
+from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
 from tests.builders import (
     ELSEWHERE,

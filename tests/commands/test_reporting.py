@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge.judge.verdict import Status
+from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
 from tests.builders import HOSTILE, RECORDED, hostile, one_test, results, run, verdict, workload
 from tests.commands.conftest import Command, imported_modules

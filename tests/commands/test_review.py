@@ -9,7 +9,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 from kernelgauge.baselines import BaselineStore
-from kernelgauge.judge.verdict import Status
+from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results, revision
 from tests.builders import (
     DEVICE,

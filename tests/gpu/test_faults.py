@@ -18,13 +18,13 @@ from torch import nn
 
 from kernelgauge import Workload
 from kernelgauge.errors import OtherKernelsError
+from kernelgauge.measure import Settings
 from kernelgauge.measure.compiler import torch_set_up
 from kernelgauge.measure.device import CudaDevice
 from kernelgauge.measure.instance import Instance, build
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.profile import profile_session
 from kernelgauge.measure.runner import measure_groups
-from kernelgauge.measure.settings import Settings
 from kernelgauge.measure.subject import Measured, Subject
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from kernelgauge.judge import Verdict
 from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.time_verdict import judge_time
-from kernelgauge.judge.verdict import Verdict
 from kernelgauge.run import Origin, SourceLine, Timer
 from kernelgauge.trace import KernelRecord
 from tests.builders import (

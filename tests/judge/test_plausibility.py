@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from kernelgauge.judge import Status
 from kernelgauge.judge.review import DifferentRunsError, Group, review_run, with_runs
 from kernelgauge.judge.time_verdict import judge_time, run_doubts
-from kernelgauge.judge.verdict import Status
 from kernelgauge.report.stored import doubt_text
 from kernelgauge.report.words import headline
 from kernelgauge.run import Sample, Timer

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.time_verdict import judge_ratio
-from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.report.words import headline
 from tests.builders import H200, fingerprint, reasons, run
 

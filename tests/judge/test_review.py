@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from kernelgauge.errors import BaselineError, NewerBaselineError
+from kernelgauge.judge import Status
 from kernelgauge.judge.baseline import Baseline, Recorded, from_run
 from kernelgauge.judge.evidence import FileNote, RunDoubt
 from kernelgauge.judge.review import (
@@ -24,7 +25,6 @@ from kernelgauge.judge.review import (
 from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.timing import Limits
-from kernelgauge.judge.verdict import Status
 from kernelgauge.report.stored import doubt_text, review_lines
 from kernelgauge.run import Run, Timer
 from kernelgauge.trace import KernelRecord

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from kernelgauge.judge import Status, Verdict, worst
 from kernelgauge.judge.baseline import compare
 from kernelgauge.judge.structure import Expectation, judge_structure, mismatches
-from kernelgauge.judge.verdict import Status, Verdict, worst
 from kernelgauge.report import words
 from kernelgauge.report.stored import doubt_text
 from kernelgauge.run import CompileEvent, Origin, SourceLine

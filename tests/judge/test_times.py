@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from kernelgauge.errors import OTHER_KERNELS
+from kernelgauge.judge import RelativeChange, Status, Verdict
 from kernelgauge.judge.baseline import Baseline
 from kernelgauge.judge.time_verdict import judge_time, not_measured
 from kernelgauge.judge.timing import Limits
-from kernelgauge.judge.verdict import RelativeChange, Status, Verdict
 from kernelgauge.report import findings
 from kernelgauge.report.findings import in_full
 from kernelgauge.report.words import headline

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
+from kernelgauge.judge import Status
 from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.two_sets import JudgedSet, judge_sets, looks
-from kernelgauge.judge.verdict import Status
 from kernelgauge.run import Run, Timer
 from tests.builders import CONTROL_US, counts, launched, mlp_kernels, reasons, run
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge.judge.verdict import Status
+from kernelgauge.judge import Status
 from kernelgauge.report.summary import summary_markdown
 from kernelgauge.report.words import headline
 from kernelgauge.results import read_results
@@ -65,7 +65,7 @@ def test_results_record_baselines_outside_of_the_project(project: Project, tmp_p
 OWN_TESTS = """
 import pytest
 from kernelgauge.judge.evidence import Failed
-from kernelgauge.judge.verdict import Status, Verdict
+from kernelgauge.judge import Status, Verdict
 
 attempts = []
 

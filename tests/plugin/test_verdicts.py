@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.evidence import Cause, Failed, OtherKernels
-from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.plugin.options import Options
 from kernelgauge.plugin.session import Session
 from kernelgauge.run import Timer

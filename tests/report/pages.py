@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.evidence import (
     Cause,
     Detail,
@@ -20,7 +21,6 @@ from kernelgauge.judge.evidence import (
     RelativeChange,
     Step,
 )
-from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.results import Results, TestResult, WorkloadResult, decode_results, encode_results
 from kernelgauge.run import Origin, Run, SourceLine
 from tests import builders

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kernelgauge.judge import Status
 from kernelgauge.judge.evidence import Next, Place, Step
-from kernelgauge.judge.verdict import Status
 from kernelgauge.report.findings import baseline_commits, findings, next_step, notable_verdicts
 from kernelgauge.run import SourceLine
 from tests.builders import one_test, results, verdict, workload

@@ -11,8 +11,8 @@ from functools import cache
 
 import pytest
 
+from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.evidence import Failed, Place, StructureCompared
-from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.report.html import html
 from kernelgauge.report.summary import summary_markdown
 from kernelgauge.results import Results, TestResult

@@ -9,8 +9,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from kernelgauge.errors import printable
+from kernelgauge.judge import Status
 from kernelgauge.judge.evidence import Cause, OtherKernels, Place
-from kernelgauge.judge.verdict import Status
 from kernelgauge.report.summary import summary_markdown
 from kernelgauge.results import Results, WorkloadResult
 from kernelgauge.run import SourceLine

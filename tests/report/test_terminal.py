@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.evidence import (
     Choice,
     Detail,
@@ -21,7 +22,6 @@ from kernelgauge.judge.evidence import (
 )
 from kernelgauge.judge.review import Action, PlannedChange
 from kernelgauge.judge.time_verdict import judge_time
-from kernelgauge.judge.verdict import Status, Verdict
 from kernelgauge.report.html import html
 from kernelgauge.report.stored import plan_table
 from kernelgauge.report.summary import summary, summary_markdown

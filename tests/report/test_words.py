@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec import inspect
 
+from kernelgauge.judge import STRUCTURE, Status, Verdict
 from kernelgauge.judge import evidence as e
-from kernelgauge.judge.verdict import STRUCTURE, Status, Verdict
 from kernelgauge.report.findings import brief, in_full, in_one_line, with_words
 from kernelgauge.report.html import html
 from kernelgauge.report.stored import doubt_text, review_lines

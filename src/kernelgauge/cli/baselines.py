@@ -16,8 +16,7 @@ from ..errors import KernelgaugeError, ResultsError, printable
 from . import Commands, Exit, add_command, note, say, terminal
 
 if TYPE_CHECKING:
-    from ..baselines import BaselineStore
-    from ..baselines.acceptance import Plans
+    from ..baselines import BaselineStore, Plans
     from ..judge.review import Reviewed
     from ..results import Results
 
@@ -106,7 +105,7 @@ def _recorded_baselines(several: Sequence[Results]) -> PurePosixPath:
 
 
 def _review(options: argparse.Namespace) -> Exit:
-    from ..baselines.acceptance import review
+    from ..baselines import review
     from ..judge.review import Group
     from ..report.stored import lines_table, review_page
     from ..report.text import fenced, render
@@ -123,7 +122,7 @@ def _review(options: argparse.Namespace) -> Exit:
 
 
 def _accept(options: argparse.Namespace) -> Exit:
-    from ..baselines.acceptance import Mode, review, select
+    from ..baselines import Mode, review, select
     from ..report.stored import lines_table, plan_table
     from ..report.text import render
 
@@ -177,8 +176,7 @@ def _matcher(expression: str) -> Callable[[str], bool]:
 
 
 def _calibrate(options: argparse.Namespace) -> Exit:
-    from ..baselines import BaselineStore
-    from ..baselines.acceptance import Mode, plan_update
+    from ..baselines import BaselineStore, Mode, plan_update
     from ..processes import draw
     from ..report.stored import calibration_table
     from ..report.text import render
@@ -205,7 +203,7 @@ def _require_force_under_ci(options: argparse.Namespace, command: str) -> None:
 
 
 def _store(plans: Plans, refused: Sequence[Reviewed], store: BaselineStore, *, dry_run: bool) -> Exit:
-    from ..baselines.acceptance import written_text
+    from ..baselines import written_text
     from ..report.stored import doubt_text
 
     for each in refused:

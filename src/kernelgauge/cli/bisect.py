@@ -20,12 +20,12 @@ from packaging.utils import canonicalize_name
 
 from .. import processes
 from ..errors import KernelgaugeError, MeasurementError, printable
+from ..judge import STRUCTURE, Status, Verdict
 from ..judge.baseline import SET_BY_CODE, compare, from_run
 from ..judge.changepoint import SURE, next_state, suspects
 from ..judge.structure import judge_structure
 from ..judge.timing import ProcessTime, at_shared_speed, on_same_host
 from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks
-from ..judge.verdict import STRUCTURE, Status, Verdict
 from ..processes import revisions
 from ..report.findings import brief, in_full
 from ..report.words import headline

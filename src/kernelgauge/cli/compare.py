@@ -16,9 +16,9 @@ import msgspec
 
 from .. import processes
 from ..errors import NO_TIMES, MeasurementError
+from ..judge import MEASUREMENT, Status, Verdict
 from ..judge.evidence import Detail, NothingToCompare, Reason
 from ..judge.two_sets import LOOKS, judge_sets, looks
-from ..judge.verdict import MEASUREMENT, Status, Verdict
 from ..processes import revisions
 from ..report.findings import brief, with_words
 from ..report.html import html

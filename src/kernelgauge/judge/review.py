@@ -10,6 +10,7 @@ import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import Run, Timer
+from . import Status, Verdict
 from . import evidence as e
 from .baseline import (
     Baseline,
@@ -27,7 +28,6 @@ from .baseline import (
 from .structure import judge_structure, placement_changes
 from .time_verdict import judge_time, stored_doubt
 from .timing import Limits
-from .verdict import Status, Verdict
 
 # A host that is slower than this was disturbed. Hosts of H200s changed their speed by factors of 1.6
 # (benchmarks/data/earlier_detection) and 1.9 (tests/report/test_stored.py).

@@ -13,10 +13,10 @@ from ..run import Fingerprint, Run
 from ..trace.difference import align
 from ..trace.kernel import KernelRecord, configuration_change
 from ..trace.names import decode
+from . import STRUCTURE, Status, Verdict
 from .baseline import Baseline, compare, count_changes
 from .cause import find_causes
 from .evidence import CountMoved, KernelMoved, Mismatch, NotCompared, StructureCompared
-from .verdict import STRUCTURE, Status, Verdict
 
 
 @dataclass(frozen=True)

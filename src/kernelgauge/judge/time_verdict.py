@@ -9,12 +9,12 @@ from statistics import geometric_mean
 
 from ..errors import OTHER_KERNELS
 from ..run import Run, Timer, observe
+from . import RATIO, Status, Verdict
 from . import evidence as e
 from .baseline import Baseline, Entry, Likeness, Process, compare, from_run, gemm_kernel, references_us
 from .cause import compile_causes, find_causes
 from .structure import kernel_changes
 from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, prior_for
-from .verdict import RATIO, Status, Verdict
 
 # What is known of other machines, beside two sets of processes that show their own spread. Simulated
 # (tests/judge/test_two_sets.py): with noise of ten times what is expected, three processes of each side raise no more

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import msgspec
 
 from ..run import MEASURED_GPUS, UNKNOWN_FACTOR, Fingerprint, Observation, Timer
+from . import Status
 from .evidence import Doubt, NoHostReference, Noise, OtherHostSpeed, RelativeChange, Unclear
-from .verdict import Status
 
 # What is assumed of a time before a baseline has shown it: `python benchmarks/unchanged.py --spread` prints the spreads
 # and degrees of freedom; docs/design/times.md has the sources.

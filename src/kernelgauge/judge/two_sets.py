@@ -11,12 +11,12 @@ import msgspec
 
 from ..errors import NO_TIMES
 from ..run import Run, Sample, Timer
+from . import MEASUREMENT, Status, Verdict, settled, worst
 from .baseline import Baseline, by_configuration, combined, from_run
 from .evidence import NothingToCompare, ProcessesDiffer
 from .structure import judge_structure
 from .time_verdict import judge_time, not_measured
 from .timing import Limits
-from .verdict import MEASUREMENT, Status, Verdict, settled, worst
 
 FEWEST = 3  # processes of each side: from then on their own spread says more than what is known of other machines
 LOOKS = 3  # the rule is applied at most so often; each look has its share of the false alarms (Bonferroni)

@@ -1,1 +1,98 @@
-"""Builds, profiles and times workloads. Here is the GPU, and here is the clock."""
+"""Builds, profiles and times workloads. Here is the GPU, and here is the clock.
+
+This module says how long to measure. It imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+
+from ..run import Timer
+
+# No GPU workload takes a second; a GEMM in bf16 on a processor that has none takes several.
+_SLOW_CALL_US = 1e6
+_SLOW_REPLICATES = 2  # the fewest that show a spread
+_FEWEST_CALLS = 3  # so that there is a middle
+_WARM_UP_SHARE = 2  # half as many calls again come before those that count
+# However heavy they are: the lower decile of three calls lies far above that of thirty, and their middle half is all of them.
+_FEWEST_HEAVY_CALLS = 8
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How long to measure.
+
+    Many short replicates: an H200 changes its speed by 0.1 to 0.2 % about every tenth of a second and keeps it in between, so
+    that more calls in one replicate tell little that is new, and another replicate does (docs/design/measuring.md).
+    """
+
+    replicates: int = 12  # fresh allocations for each timer, at least
+    most_replicates: int = 32
+    precision: float = 0.0003  # the standard error of the device time, as a share of it, below which no more are made
+    precision_us: float = 0.006  # the same in microseconds: the larger one counts
+    budget_seconds: float = 1.5  # for the replicates of one workload; none are added beyond it
+    iterations: int = 12  # calls in each replicate, at most
+    warm_up_seconds: float = 0.005  # before each replicate, so that the clock is up
+    seconds: float = 1.0  # for the calls of one replicate of one timer: fewer are made if they are slow
+    busy_seconds: float = math.inf  # for those that keep a device busy, in a row; eight are made all the same
+    host_iterations: int = 30  # calls in each replicate of the host dispatch time, at most
+    latency_replicates: int = 8
+    latency_iterations: int = 20
+
+    @classmethod
+    def of(cls, replicates: int | None) -> Settings:
+        """Return settings for so many replicates of every timer, whatever they cost; None: the usual."""
+        if replicates is None:
+            return cls()
+        return cls(replicates, replicates, latency_replicates=replicates, budget_seconds=math.inf)
+
+    def limited(self, most_replicates: int | None, most_busy_seconds: float) -> Settings:
+        """Return these within the limits that a device sets; None: no limit."""
+        busy = replace(self, busy_seconds=min(self.busy_seconds, most_busy_seconds))
+        return busy if most_replicates is None else busy._with_fewer(most_replicates)
+
+    def for_call(self, call_us: float) -> Settings:
+        """Return these with few replicates of a call that takes seconds: the usual ones would take a quarter of an hour."""
+        return self if call_us < _SLOW_CALL_US else self._with_fewer(_SLOW_REPLICATES, latency=_SLOW_REPLICATES)
+
+    def _with_fewer(self, most: int, *, latency: int | None = None) -> Settings:
+        if math.isinf(self.budget_seconds):
+            return self  # the number was asked for
+        return replace(
+            self,
+            replicates=min(self.replicates, most),
+            most_replicates=min(self.most_replicates, most),
+            latency_replicates=min(self.latency_replicates, latency or self.latency_replicates),
+        )
+
+    def iterations_for(self, call_us: float, timer: Timer = Timer.DEVICE) -> int:
+        """Return the calls in a replicate of a timer, where one takes so long."""
+        call_s = max(call_us, 1.0) / 1e6
+        heavy = max(_FEWEST_HEAVY_CALLS, self.busy_seconds / call_s)
+        most = {
+            Timer.DEVICE: min(self.iterations, heavy),
+            Timer.HOST: min(self.host_iterations, heavy),
+            Timer.END_TO_END: self.latency_iterations,
+        }
+        return max(_FEWEST_CALLS, int(min(most[timer], self.seconds / call_s)))
+
+    def warm_up_calls_for(self, call_us: float) -> int:
+        """Return the calls in a session before those of the device time: the clock fell while it was started."""
+        return 1 if call_us >= _SLOW_CALL_US else 1 + self.iterations_for(call_us) // _WARM_UP_SHARE
+
+    def is_enough(self, times_us: Sequence[float], seconds: float) -> bool:
+        """Whether these replicates, which took so many seconds, pin the mean down or have used up the budget.
+
+        It stops on the width of the interval, never on where it lies, so it favours no verdict: Chow and Robbins, "On the
+        asymptotic theory of fixed-width sequential confidence intervals", 1965.
+        """
+        count = len(times_us)
+        if count < self.replicates:
+            return False
+        if count >= self.most_replicates or seconds * (count + 1) / count > self.budget_seconds:
+            return True
+        error = stdev(times_us) / math.sqrt(count)
+        return error <= max(self.precision * fmean(times_us), self.precision_us)

@@ -15,10 +15,10 @@ from torch.profiler import profile, record_function, schedule
 from ..errors import MeasurementError
 from ..trace import REGION, KernelIdentity, Trace, Window, parse
 from ..trace.kernel import Execution, configuration_text, executions
+from . import Settings
 from .device import Device
 from .instance import Instance
 from .nvml import Reading
-from .settings import Settings
 
 _WAIT = 1  # calls before the profiler starts
 # A session whose records do not pair is measured again. A profiler that loses records three times running does not

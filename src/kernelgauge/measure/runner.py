@@ -13,11 +13,11 @@ from torch import nn
 from ..errors import KernelgaugeError, TimesError
 from ..run import Fingerprint
 from ..workload import Workload
+from . import Settings
 from .compiler import compile_counts, reset_compiler, torch_set_up
 from .device import Device
 from .instance import Instance, build
 from .nvml import highest_clock_mhz
-from .settings import Settings
 from .subject import DeviceLost, Measured, Subject, told
 
 Result = Measured | KernelgaugeError

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import pytest
 
 from ..errors import KernelgaugeError, WorkloadUnavailable
-from ..judge.verdict import MEASUREMENT, Status, Verdict
+from ..judge import MEASUREMENT, Status, Verdict
 from ..report.findings import in_full
 from ..report.words import headline
 from ..run import Run

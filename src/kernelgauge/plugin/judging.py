@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from ..baselines import BaselineStore
 from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, SuitesError
+from ..judge import DECLARED, NUMERICS, STRUCTURE, Status, Verdict
 from ..judge import evidence as e
 from ..judge.baseline import Baseline, compare
 from ..judge.cause import compile_causes
 from ..judge.structure import judge_structure, mismatches
 from ..judge.time_verdict import judge_ratio, judge_time
 from ..judge.timing import Limits
-from ..judge.verdict import DECLARED, NUMERICS, STRUCTURE, Status, Verdict
 from ..results import Artifacts
 from ..run import Fingerprint, Run, Timer
 from ..workload import Workload

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from ..baselines.acceptance import Mode, plan_update, written_text
+from ..baselines import Mode, plan_update, written_text
 from ..errors import BaselineError, KernelgaugeError, printable
-from ..judge.verdict import Status
-from ..processes.imports import LOADED, loaded_modules
+from ..judge import Status
+from ..processes.revisions import LOADED, loaded_modules
 from ..report.findings import with_words
 from ..report.stored import doubt_text, plan_table
 from ..report.summary import summary, summary_markdown, unknown_machines

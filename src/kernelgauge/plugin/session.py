@@ -17,11 +17,11 @@ import msgspec
 
 from .. import __version__
 from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, WorkloadUnavailable
+from ..judge import DECLARED, MEASUREMENT, Status, Verdict, settled
 from ..judge import evidence as e
 from ..judge.time_verdict import not_measured
-from ..judge.verdict import DECLARED, MEASUREMENT, Status, Verdict, settled
+from ..measure import Settings
 from ..measure.nvml import digest_of, visible_gpus
-from ..measure.settings import Settings
 from ..report.findings import CAUSES_WITH_CODE, brief
 from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, revision
 from ..results.files import GpuLock, folder_lock

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..errors import MeasurementError
 from ..results import NAME, Results, read_results
 from ..results.files import WAITING
-from .imports import LOADED, Imports
+from .revisions import LOADED, Imports
 
 _SHOWN_LINES = 15  # of the output of a process that failed
 _NO_TESTS = 5  # pytest.ExitCode.NO_TESTS_COLLECTED

@@ -1,13 +1,16 @@
-"""Revisions in git worktrees, and packages in folders."""
+"""Revisions in git worktrees, packages in folders, and the code that a process in one of them imports."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -92,3 +95,118 @@ def _output(*command: str, failure: str, raises: type[KernelgaugeError] = Kernel
         lines = done.stderr.strip().splitlines()[-_SHOWN_LINES:]
         raise raises(failure, got="\n".join(map(printable, lines)))
     return done.stdout.strip()
+
+
+# -- imports ------------------------------------------------------------------------------------------------------------
+
+LOADED = "modules.json"  # what a process that measures leaves beside its results: the file of each module by its name
+_SHOWN_MODULES = 3
+# Folders with the code of others: from the list of vendored paths of github-linguist (lib/linguist/vendor.yml).
+_VENDORED = re.compile(r"(?:^|/)(?:third[-_]?party|3rd[-_]?party|_?vendor(?:ed)?|extern(?:al)?s?|deps)/", re.IGNORECASE)
+
+# Folders of .pth files stand in `sys.path`. Setuptools' import hooks have a mapping of packages (setuptools 64 and later).
+_ASK = """
+import json, sys
+from importlib.metadata import distributions
+from os.path import dirname, join
+from urllib.parse import unquote, urlparse
+hooks = (sys.modules.get(getattr(each, "__module__", "")) for each in sys.meta_path)
+mappings = [each for hook in hooks if isinstance(each := getattr(hook, "MAPPING", None), dict)]
+folders = [*sys.path, *(dirname(path) for each in mappings for path in each.values())]
+copies = {}  # files that were installed from a folder, which is not on the path, by the folder
+for each in distributions():
+    origin = json.loads(each.read_text("direct_url.json") or "{}")
+    if "dir_info" in origin:
+        folder = unquote(urlparse(origin["url"]).path)
+        folders += [join(folder, "src"), folder]
+        if not origin["dir_info"].get("editable"):
+            copies[folder] = [str(each.locate_file(file)) for file in each.files or ()]
+print(json.dumps({"prefixes": [sys.prefix, sys.base_prefix], "folders": folders, "copies": copies}))
+"""
+
+
+def loaded_modules() -> bytes:
+    """Return the content of `LOADED`, of this process."""
+    files = {name: str(getattr(each, "__file__", None)) for name, each in [*sys.modules.items()]}
+    return json.dumps({name: os.path.abspath(file) for name, file in files.items() if os.path.isfile(file)}).encode()
+
+
+class Imports:
+    """The imports of a process in a checkout of the current folder's repository, or in the working tree itself.
+
+    Attributes:
+        folders: those of the checkout that correspond to what is installed for editing from the working tree, or from
+            another clone of it. On PYTHONPATH, they come before that.
+    """
+
+    def __init__(self, folder: Path, python: str) -> None:
+        asked = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, errors="replace", check=False)
+        if asked.returncode:
+            raise MeasurementError("the interpreter fails", where=python, got=asked.stderr.strip()[-1000:])
+        installed = json.loads(asked.stdout.splitlines()[-1])
+        here, self._tree = _top(Path.cwd()), _top(folder)
+        # An environment may lie in the working tree, and that below the prefix of the system, as /usr/local.
+        prefixes = (Path(each).resolve() for each in installed["prefixes"])
+        self._prefixes = [each for each in prefixes if not here.is_relative_to(each)]
+        paths = [Path(each).resolve() for each in installed["folders"] if each]
+        own = [path for path in paths if path.is_dir() and not self._is_apart(path)]
+        commit = _git_output(folder, "rev-parse", "HEAD")
+        clones = [top for top in set(map(_top, own)) - {here} if _git_output(top, "cat-file", "-t", commit) == "commit"]
+        self._others = [here, *clones]
+        found = [self._tree / path.relative_to(top) for path in own for top in self._others if path.is_relative_to(top)]
+        self.folders = [path for path in dict.fromkeys(found) if path.is_dir()]
+        copies = [(Path(origin).resolve(), files) for origin, files in installed["copies"].items()]
+        own_copies = (files for origin, files in copies if any(map(origin.is_relative_to, self._others)))
+        self._copies = {Path(file).resolve() for files in own_copies for file in files}
+
+    def _is_apart(self, path: Path) -> bool:
+        """Whether a path belongs to an environment."""
+        return "site-packages" in path.parts or any(map(path.is_relative_to, self._prefixes))
+
+    def require_own(self, loaded: bytes) -> None:
+        """Raise `KernelgaugeError` if the process has loaded modules of the project that are not those of its checkout."""
+        files = {name: Path(file).resolve() for name, file in json.loads(loaded).items()}
+        installed = self._installed_packages(files)
+        if foreign := [
+            f"{name}: {file}"
+            for name, file in files.items()
+            if self._is_foreign(file) or name.partition(".")[0] in installed
+        ]:
+            package = foreign[0].partition(":")[0].partition(".")[0]
+            raise KernelgaugeError(
+                f"{package} is not imported from the revision that is measured: each one would have the same code",
+                got="\n".join([*foreign[:_SHOWN_MODULES], *(["..."] if len(foreign) > _SHOWN_MODULES else [])]),
+                expected=f"a file in {self._tree}",
+                next_command=f"pip uninstall {package}, then PYTHONPATH=FOLDER kernelgauge ...   "
+                "(the folder in this repository that its package lies in)",
+            )
+
+    def _installed_packages(self, files: Mapping[str, Path]) -> set[str]:
+        """Return the packages that are installed, as from a wheel, and of which the checkout has the code in a folder of its own."""
+        tracked, found = set(_git_output(self._tree, "ls-files", "*.py").splitlines()), set[str]()
+        for own in tracked:
+            folder, name = os.path.split(os.path.dirname(own))
+            init = files.get(name)
+            if not own.endswith("/__init__.py") or init is None or not self._is_apart(init) or _VENDORED.search(own):
+                continue
+            modules = [file for module, file in files.items() if f"{module}.".startswith(f"{name}.")]
+            paths = [os.path.join(folder, os.path.relpath(file, init.parents[1])) for file in modules]
+            if 2 * sum(path in tracked for path in paths) > len(paths):
+                found.add(name)
+        return found
+
+    def _is_foreign(self, file: Path) -> bool:
+        if file.suffix == ".so":  # nothing is built in a checkout (docs/bisect.md)
+            return False
+        is_in_another = any(map(file.is_relative_to, self._others)) and not file.is_relative_to(self._tree)
+        return file in self._copies or (is_in_another and not self._is_apart(file))
+
+
+def _git_output(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+def _top(folder: Path) -> Path:
+    """Return the root of the working tree that a folder is in; the folder itself if it is in none."""
+    return Path(_git_output(folder, "rev-parse", "--show-toplevel") or folder).resolve()

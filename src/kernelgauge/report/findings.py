@@ -11,8 +11,8 @@ from itertools import groupby
 import msgspec
 
 from ..errors import printable
+from ..judge import WORST_FIRST, Status, Verdict
 from ..judge.evidence import Cause, Next, Step
-from ..judge.verdict import WORST_FIRST, Status, Verdict
 from ..results import Results, TestResult
 from .text import short_commit
 from .words import BASELINE, Line, cause_text, code_lines, dearest_code, headline, reason_line

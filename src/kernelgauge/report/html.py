@@ -21,8 +21,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..errors import printable
+from ..judge import WORST_FIRST
 from ..judge.baseline import compare
-from ..judge.verdict import WORST_FIRST
 from ..results import Results, TestResult
 from ..results.files import slug
 from ..run import Origin, Timer

@@ -16,11 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import printable
+from ..judge import Status, Verdict, worst
 from ..judge import evidence as e
 from ..judge.baseline import Baseline, gemm_kernel
 from ..judge.review import Action, Fact, Group, NotAdded, PlannedChange, Reviewed
 from ..judge.timing import ProcessTime, decide, on_same_host, prior_for, variance_between_processes
-from ..judge.verdict import Status, Verdict, worst
 from ..results.history import Night
 from ..run import Timer
 from .findings import in_one_line, reasons

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from ..errors import printable
+from ..judge import TIME_LABELS, WORST_FIRST, Status, Verdict, worst
 from ..judge.baseline import compare
 from ..judge.evidence import Choice
-from ..judge.verdict import TIME_LABELS, WORST_FIRST, Status, Verdict, worst
 from ..results import Results, WorkloadResult
 from ..run import Fingerprint, Run, Sample, Timer, observe
 from .findings import (

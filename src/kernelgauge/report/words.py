@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..judge import Status, Verdict
 from ..judge import evidence as e
-from ..judge.verdict import Status, Verdict
 from ..trace.difference import What
 from .text import counted, first, interval_text, sensitivity_text, times
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 
 from ..errors import ResultsError, StorageError, printable
+from ..judge import Status, Verdict, worst
 from ..judge.baseline import Baseline, fold, fold_baseline, unfold, unfold_baseline
 from ..judge.timing import Limits
-from ..judge.verdict import Status, Verdict, worst
 from ..run import Fingerprint, Run, Timer
 from .files import remove_temporary, write_atomically
 

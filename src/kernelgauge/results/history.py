@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import ResultsError, printable
+from ..judge import Status, Verdict
 from ..judge.baseline import SOFTWARE_FIELDS
-from ..judge.verdict import Status, Verdict
 from ..run import Timer, observe
 from . import Results, decode_results
 from .files import open_location, store_errors
