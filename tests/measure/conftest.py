@@ -8,7 +8,6 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,21 +17,19 @@ import torch
 from torch import nn
 
 from kernelgauge import Timer, Workload
-from kernelgauge.measure import device, instance, latency, profile, runner, subject
+from kernelgauge.measure import Settings, device, instance, latency, profile, runner, subject
 from kernelgauge.measure import nvml as nvml_client
 from kernelgauge.measure.compiler import reset_compiler
-from kernelgauge.measure.device import CudaDevice, Device, HostSpeed
+from kernelgauge.measure.device import Device, HostSpeed
 from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.origins import Origins
 from kernelgauge.measure.runner import Result, measure_groups
-from kernelgauge.measure.settings import Settings
 from kernelgauge.measure.subject import Measured
 from kernelgauge.trace import REGION
 from tests.builders import HERE, MAIN_THREAD, Event, call, event, region, step
 
 # Long enough to have every part of a measurement, and no longer.
 QUICK = Settings(replicates=2, most_replicates=2, iterations=3, host_iterations=3, seconds=0.01, warm_up_seconds=0)
-WILD = [10.0, 13.0, 9.0, 12.0, 8.0, 11.0, 14.0, 9.5, 12.5, 10.5]
 HOT = Reading(event_reasons=0x40)  # hardware thermal slowdown
 
 # -- the clock --------------------------------------------------------------------------------------------------------
@@ -79,9 +76,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 class FakeGpu(Device):
     """A GPU with a queue. Its workloads launch kernels that take as long as a test tells, in each replicate.
 
-    `diary`: what it was asked to do, in order. `replicates`: modules in the order of their replicates. `sessions`: of the
-    profiler: a module and its number of iterations. `hot`: for which replicates of a module, counted from 1, the GPU is
-    throttled by heat. `damages`: what happens to the records of the next sessions.
+    `diary`: what it was asked to do, in order. `replicates`: modules in the order of their replicates. `sessions`: how many
+    the profiler had. `damages`: what happens to the records of the next ones. `held`: unless None, how many instances
+    were still there before each build.
     """
 
     timers = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
@@ -95,15 +92,17 @@ class FakeGpu(Device):
         super().__init__()
         self.clock = clock
         self.host = HostSpeed(self._control, wait=self.synchronize)
-        self.monitor = SimpleNamespace(read=lambda processes=False: self.reading(processes))  # type: ignore[assignment]
+        self.monitor = SimpleNamespace(read=self.reading)  # type: ignore[assignment]
         self.is_lost = False
         self.diary: list[str] = []
         self.replicates: list[str] = []
-        self.sessions: list[tuple[str, int]] = []
-        self.hot: dict[str, set[int]] = {}
+        self.sessions = 0
+        self.held: list[int] | None = None
+        self.instances: list[weakref.ref[Any]] = []
         self.damages: list[Callable[[list[Event]], None]] = []
         self.dispatch_us, self.control_us = 5.0, 14.0
         self.current = ""
+        self.readings: dict[str, Callable[[int], Reading]] = {}
         self.builds: Counter[str] = Counter()
         self.launches: list[dict[str, Any]] = []
         self.held_us = 0.0
@@ -117,12 +116,16 @@ class FakeGpu(Device):
         on_build: Callable[[int], object] = lambda _: None,
         on_call: Callable[[], object] = lambda: None,
         launch: dict[str, Any] | None = None,
+        reading: Callable[[int], Reading] = lambda _: Reading(),
+        loses: int | None = None,
         **fields: Any,
     ) -> Workload:
         """Return a workload that launches these kernels, which take `us` together in its first replicate and so on.
 
-        `on_build` is called with the number of the replicate; 0 is the one whose structure is profiled.
+        `on_build` and `reading` are called with the number of the replicate; 0 is the one whose structure is profiled.
+        `loses`: the replicate in which the GPU falls off the bus.
         """
+        self.readings[module] = reading
 
         def build() -> Callable[[Any], Any]:
             self.current = module
@@ -131,7 +134,13 @@ class FakeGpu(Device):
             if number:
                 self.replicates.append(module)
             self.diary.append(f"build {module}")
+            if self.held is not None:
+                gc.collect()  # an instance may be part of a cycle
+                self.held.append(sum(instance() is not None for instance in self.instances))
             on_build(number)
+            self.is_lost |= number == loses
+            if self.is_lost:
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
             taken_us = us[min(max(number - 1, 0), len(us) - 1)]
 
             def run(x: Any) -> Any:
@@ -142,6 +151,7 @@ class FakeGpu(Device):
                     self.launch(name, taken_us / len(kernels), **(launch or {}))
                 return x
 
+            self.instances.append(weakref.ref(run))
             return run
 
         declared: dict[str, Any] = {"variant": "eager", "inputs": lambda: (torch.ones(2),), "dtype": "fp32"}
@@ -151,8 +161,8 @@ class FakeGpu(Device):
         self.clock.advance(self.dispatch_us)
         self.launches.append({"name": name, "us": us, **how})
 
-    def reading(self, processes: bool) -> Reading:
-        return HOT if self.builds[self.current] - 1 in self.hot.get(self.current, ()) else Reading()
+    def reading(self, *, processes: bool = False) -> Reading:
+        return self.readings.get(self.current, hot())(self.builds[self.current] - 1)
 
     def window(self, start: float, first_correlation: int) -> list[Event]:
         """Return the records of the launches since the last window, whose call began at `start`."""
@@ -228,8 +238,7 @@ class FakeProfiler:
         if action == "RECORD_AND_SAVE":
             if self.gpu.damages:
                 self.gpu.damages.pop(0)(self.events)
-            windows = sum(each["name"] == REGION for each in self.events)
-            self.gpu.sessions.append((self.gpu.current, windows))
+            self.gpu.sessions += 1
             self.on_trace_ready(self)
 
     def export_chrome_trace(self, path: str) -> None:
@@ -239,20 +248,20 @@ class FakeProfiler:
         return SimpleNamespace(table=lambda **_: "the profiler's table")
 
 
+def hot(*replicates: int) -> Callable[[int], Reading]:
+    """Return the reading of a GPU that is throttled by heat in these replicates, counted from 1."""
+    return lambda number: HOT if number in replicates else Reading()
+
+
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> FakeGpu:
+def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Iterator[FakeGpu]:
     clock.tick_us = 0.0
     fake = FakeGpu(clock)
     monkeypatch.setattr(profile, "profile", lambda **how: FakeProfiler(fake, **how))
     monkeypatch.setattr(subject, "origins_of", lambda *_, **__: Origins())  # the fake's calls have no stack
-    return fake
-
-
-def cuda_device() -> CudaDevice:
-    """Return a CUDA device that needs no GPU."""
-    device = object.__new__(CudaDevice)
-    device.torch_device = torch.device("cuda", 0)
-    return device
+    gc.freeze()  # torch's objects take the collector long
+    yield fake
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -274,30 +283,6 @@ def paddings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(torch, "empty", spy)
     return sizes
-
-
-class Alive:
-    """How many of the instances that were built are still there."""
-
-    def __init__(self) -> None:
-        self.built: list[weakref.ref[Any]] = []
-
-    def kept(self, workload: Workload) -> Workload:
-        def build() -> Any:
-            built = workload.build()
-            self.built.append(weakref.ref(built))
-            return built
-
-        return replace(workload, build=build)
-
-    def __len__(self) -> int:
-        gc.collect()  # an instance may be part of a cycle
-        return sum(built() is not None for built in self.built)
-
-
-@pytest.fixture
-def alive() -> Alive:
-    return Alive()
 
 
 # -- measuring --------------------------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from kernelgauge.measure import Settings
 from kernelgauge.measure.device import Device, HostSpeed
-from kernelgauge.measure.settings import Settings
 from kernelgauge.run import Sample, Timer
 from tests.measure.conftest import Clock, FakeGpu, measured
 
-ONE = Settings(replicates=1, most_replicates=1, iterations=3, warm_up_seconds=0)
+ONE = Settings(replicates=1, most_replicates=1, iterations=3, host_iterations=3, warm_up_seconds=0)
 
 
 class Work:
@@ -60,23 +60,21 @@ def test_waits_for_a_core_are_those_of_each_thread() -> None:
     assert all(0 <= seconds < 1e6 for seconds in waits.values())
 
 
-def test_host_speed_waits_until_it_is_fast(clock: Clock) -> None:
-    work = Work(clock, *tens(10.0, 25.0, 25.0, 12.0, 25.0))
-    speed = HostSpeed(work, patience_seconds=5.0)
+@pytest.mark.parametrize(
+    ("controls_us", "patience_seconds", "looks"),
+    [((25.0, 25.0, 12.0), 5.0, (3, 1)), ((25.0,), 0.1, (3, 1))],
+    ids=["until it is fast", "patience is spent once"],
+)
+def test_host_speed_waits_until_it_is_fast(
+    clock: Clock, controls_us: tuple[float, ...], patience_seconds: float, looks: tuple[int, ...]
+) -> None:
+    work = Work(clock, *tens(10.0, *controls_us))
+    speed = HostSpeed(work, patience_seconds=patience_seconds)
     speed.control_us()
-    speed.wait_until_fast()
-    assert clock.slept_s == pytest.approx(0.1)
-    assert work.done == 40
-
-
-def test_host_speed_spends_its_patience_once(clock: Clock) -> None:
-    work = Work(clock, *tens(10.0, 25.0))
-    speed = HostSpeed(work, patience_seconds=0.1)
-    speed.control_us()
-    for looks in (3, 1):
+    for expected in looks:
         before = work.done
         speed.wait_until_fast()
-        assert work.done - before == 10 * looks
+        assert work.done - before == 10 * expected
     assert clock.slept_s == pytest.approx(0.1)
 
 
@@ -100,17 +98,13 @@ def test_host_dispatch_is_the_lower_decile_of_calls(gpu: FakeGpu) -> None:
 
 
 def test_host_dispatch_has_a_control_after_each_call(gpu: FakeGpu) -> None:
-    measured(gpu, gpu.workload(), replace(ONE, host_iterations=3))
+    is_collecting: list[bool] = []
+    measured(gpu, gpu.workload(on_call=lambda: is_collecting.append(gc.isenabled())), ONE)
     one = ["synchronize", "call", "synchronize", "control"]  # no flush; the control waits too
     assert gpu.diary[-13:] == one * 3 + ["synchronize"]
     assert gpu.diary[-33:-13] == ["synchronize", "control"] * 10  # waits until the host is fast
-
-
-def test_host_dispatch_pauses_the_collector(gpu: FakeGpu) -> None:
-    seen: list[bool] = []
-    measured(gpu, gpu.workload(on_call=lambda: seen.append(gc.isenabled())), ONE)
-    assert seen[-30:] == [False] * 30
-    assert all(seen[:-30])
+    assert not any(is_collecting[-3:])
+    assert all(is_collecting[:-3])
 
 
 @pytest.mark.parametrize(("seconds", "calls"), [(0.0, 3), (0.0025, 3), (0.0045, 5)])

@@ -15,7 +15,7 @@ from kernelgauge.measure.device import Device, HostSpeed
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.trace import KernelIdentity
 from tests.builders import FUSED
-from tests.measure.conftest import Alive, FakeGpu, tiny
+from tests.measure.conftest import FakeGpu, hot, tiny
 
 
 def play(rounds: Rounds, count: int | None = None) -> None:
@@ -44,10 +44,9 @@ def test_round_is_prepared_outside_of_what_is_timed(gpu: FakeGpu, monkeypatch: p
     assert gpu.diary == ["call", "synchronize"]
 
 
-def test_rounds_build_each_replicate_in_order(gpu: FakeGpu, paddings: list[int], alive: Alive) -> None:
-    held: list[int] = []
-    workload = alive.kept(gpu.workload(on_build=lambda _: held.append(len(alive))))
-    rounds = Rounds(workload, gpu, replicates=3, iterations=2, first=8)
+def test_rounds_build_each_replicate_in_order(gpu: FakeGpu, paddings: list[int]) -> None:
+    gpu.held = []
+    rounds = Rounds(gpu.workload(), gpu, replicates=3, iterations=2, first=8)
     assert rounds.total == 6
     play(rounds)
     marks = " ".join(each for each in gpu.diary if each.startswith(("forget", "build", "flush", "call", "control")))
@@ -56,14 +55,13 @@ def test_rounds_build_each_replicate_in_order(gpu: FakeGpu, paddings: list[int],
         each.rpartition("flush call control")[0].count("flush call") >= gpu.warm_up_calls for each in replicates
     ] == [True] * 3
     assert [each.count("control") for each in replicates] == [10 + 2] * 3  # waits until the host is fast, and its own
-    assert held == [0, 0, 0]  # two replicates are never held at once
+    assert gpu.held == [0, 0, 0]  # two replicates are never held at once
     assert paddings == [512 * (1 + 2 * 7919 * place) for place in (8, 9, 10)]
 
 
 @pytest.mark.parametrize(
     ("durations_us", "replicates_us"),
     [
-        ([2.0] * 10, (2.0, 2.0)),
         ([1.0] * 5 + [3.0] * 5, (1.0, 3.0)),
         ([10.0, 11.0, 12.0, 13.0, 14.0, 10.0, 11.0, 900.0, 5000.0, 70000.0], (10.4, 10.4)),  # lower deciles
     ],
@@ -95,12 +93,10 @@ def test_time_sets_autograd_and_pauses_the_collector(cpu: Device, pass_: Any) ->
 
 
 def test_time_of_disturbed_rounds_is_an_error(gpu: FakeGpu) -> None:
-    gpu.hot["a"] = set(range(1, 99))  # replicates are counted from 0 here
-    rounds = Rounds(gpu.workload(), gpu, replicates=2, iterations=2)
+    rounds = Rounds(gpu.workload(reading=hot(1)), gpu, replicates=2, iterations=2)
     with pytest.raises(DisturbedError) as raised:
         rounds.time()
     assert raised.value.got == "throttled by hardware thermal slowdown"
-    assert rounds.disturbed_by() == ("throttled by hardware thermal slowdown",)
 
 
 SHOWN = FUSED.removesuffix("_0")  # Inductor's number is no part of what is compared

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import itertools
 import linecache
-from collections import Counter
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +17,6 @@ import torch._inductor.config as inductor
 import torch.nn.functional as F
 from torch import nn
 from torch.overrides import _get_current_function_mode
-from torch.utils.checkpoint import checkpoint
 
 from kernelgauge.errors import shown_path
 from kernelgauge.measure.compiler import (
@@ -35,32 +32,75 @@ from kernelgauge.measure.instance import build
 from kernelgauge.measure.origins import Modules, _Places
 from kernelgauge.measure.subject import Subject
 from kernelgauge.run import Origin, Run, SourceLine, common_path
-from tests.measure.conftest import QUICK, measured, tiny
+from tests.measure.conftest import QUICK, measured, raising, tiny
 
-SOURCE = Path(__file__).read_text(encoding="utf-8").splitlines()
+SOURCE = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.mul(gradient, ctx.saved_tensors[0])
 
 class Gated(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.gate, self.up = nn.Linear(8, 16, bias=False), nn.Linear(8, 16, bias=False)
-        self.down = nn.Linear(16, 8, bias=False)
+        self.gate, self.up, self.down = (nn.Linear(8, 8, bias=False) for _ in range(3))
+        self.weight, self.bias = nn.Parameter(torch.ones(8, 8)), nn.Parameter(torch.ones(8))
+        self.calls, self.kept = 0, []
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         g = F.silu(self.gate(x))
         h = g * self.up(x)
         return self.down(h)
 
+    def halves(self, x):
+        h = self.gate(x) * torch.sigmoid(self.up(x))
+        return self.down(h)
 
 class Net(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.layers = nn.ModuleList([Gated(), Gated()])
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         for layer in self.layers:
             x = x + layer(x)
         return x
+"""
+LINES = ("g = F.silu(self.gate(x))", "h = g * self.up(x)", "return self.down(h)", "x = x + layer(x)")
+
+
+def load(text: str, file: Path | str, name: str = "planted") -> Any:
+    """Return the module of a text that stands in this file."""
+    module = ModuleType(name)
+    if isinstance(file, Path):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        linecache.checkcache()
+        sys.modules[name] = module
+    exec(compile(text, str(file), "exec"), vars(module))
+    return module
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Any:
+    return load(SOURCE, tmp_path / "planted.py")
+
+
+@pytest.fixture
+def no_cache() -> Iterator[None]:
+    """No graph is that of an earlier version of this file."""
+    with inductor.patch(fx_graph_cache=False), functorch.patch(enable_autograd_cache=False):
+        yield
 
 
 def ran(cpu: Device, build: Callable[[], Any], **changes: Any) -> Run:
@@ -68,22 +108,23 @@ def ran(cpu: Device, build: Callable[[], Any], **changes: Any) -> Run:
     return measured(cpu, tiny(build=build, inputs=inputs, **changes)).run
 
 
-def places(run: Run) -> list[tuple[str, str, str]]:
-    """Name, module and code of each kernel; the code as it stands in this file, at the line that is given."""
+def places(run: Run, source: str = SOURCE) -> list[tuple[str, str, str]]:
+    """Name, module and code of each kernel; the code as it stands in the source, at the line that is given."""
     found = []
     for kernel, origin in zip(run.kernels, run.origins, strict=True):
         assert origin is not None, kernel
-        for line in (each for each in origin.lines if each.file.startswith("tests")):
-            source = SOURCE[line.line - 1].strip()
-            assert source == line.code or source.startswith(line.code.replace("in ", "def ", 1))
+        for line in (each for each in origin.lines if each.file == "planted.py"):
+            text = source.splitlines()[line.line - 1].strip()
+            assert text == line.code or text.startswith(line.code.replace("in ", "def ", 1))
         found.append((kernel.identity.name, origin.module, " | ".join(line.code for line in origin.lines)))
     return found
 
 
-LINES = ("g = F.silu(self.gate(x))", "h = g * self.up(x)", "return self.down(h)", "x = x + layer(x)")
+def codes(origins: Any) -> list[str]:
+    return [origin.lines[0].code for origin in origins]
 
 
-def test_eager_kernel_has_its_line_and_module(cpu: Device) -> None:
+def test_eager_kernel_has_its_line_and_module(cpu: Device, planted: Any) -> None:
     """An operator is no call in Python: its line is not that of the call around it."""
     expected = []
     for layer in ("layers.0", "layers.1"):
@@ -95,43 +136,94 @@ def test_eager_kernel_has_its_line_and_module(cpu: Device) -> None:
             ("aten::mm", f"{layer}.down", LINES[2]),
             ("aten::add", "Net", LINES[3]),
         ]
-    run = ran(cpu, Net)
+    run = ran(cpu, planted.Net)
     assert places(run) == expected
     assert set(run.op_origins) == {name for name in run.op_names() if "::" in name}
     silus = [(each.module, each.lines[0].code) for each in run.op_origins["aten::silu"]]
     assert silus == [("layers.0", LINES[0]), ("layers.1", LINES[0])]
 
 
-class Keeps(nn.Module):
-    """Keeps what each call computed, as a list of losses does; `most`: how many of them."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self.most, self.kept = most, list[torch.Tensor]()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = x.detach().cos()
-        self.kept.append(x.detach().sin())
-        self.kept.append(torch.cat((y, y)))
-        del self.kept[: -self.most]
-        return y
+def test_backward_kernel_has_the_line_of_its_forward_op(cpu: Device, planted: Any) -> None:
+    run = ran(cpu, planted.Net, pass_="train")
+    found = places(run)
+    backward = [origin is not None and origin.is_backward for origin in run.origins]
+    assert backward == [False] * 14 + [True] * (len(backward) - 14)  # the forward pass, and the loss with its gradient
+    assert found[12][1:] == ("Net", "in total_of")
+    silus = [each for each in found if each[0] == "aten::silu_backward"]
+    assert silus == [("aten::silu_backward", f"layers.{layer}", LINES[0]) for layer in (1, 0)]
+    assert (run.counts.grown_bytes, run.growth_origins) == (0, ())  # gradients replace those of the call before
 
 
-@pytest.mark.parametrize(
-    ("build", "pass_", "grown"),
-    [
-        (lambda: Keeps(1000), "forward", (3 * 128, ["torch.cat((y, y))", "x.detach().sin()"])),
-        (lambda: Keeps(2), "forward", (0, [])),  # as much is freed as is kept
-        (Net, "train", (0, [])),  # gradients replace those of the call before
-    ],
-    ids=["kept", "replaced", "gradients"],
-)
-def test_growth_of_memory_has_the_lines_that_asked_for_it(
-    cpu: Device, build: Callable[[], nn.Module], pass_: str, grown: tuple[int, list[str]]
+@pytest.mark.usefixtures("no_cache")
+def test_compiled_kernel_has_the_lines_that_were_fused(cpu: Device, planted: Any) -> None:
+    run = ran(cpu, planted.Net, compile={}, pass_="train")
+    marked = [origin.is_backward for origin in run.origins if origin is not None]
+    assert marked == sorted(marked)
+    assert marked.count(True) > 4
+    found = places(run)
+    fused = [each for each in found if "silu" in each[0] and "backward" not in each[0]]
+    assert {module for _, module, _ in fused} == {"layers.*"}  # both layers are the same code
+    assert all(set(code.split(" | ")) >= set(LINES[:2]) for _, _, code in fused)
+    assert {*LINES[2:]} & {line for _, _, code in found for line in code.split(" | ")}
+
+
+HALVES = "h = self.gate(x) * torch.sigmoid(self.up(x))"
+TRAINED, COMPILED = {"pass_": "train"}, {"compile": {}}
+ADDS = ("y = x @ self.weight", "return y + self.bias")
+# A forward; of one op, the lines that it leads to, and whether for the backward pass.
+BODIES: dict[str, tuple[tuple[str, ...], dict[str, Any], str, list[tuple[Any, bool]]]] = {
+    # It has the sequence number of the next node of autograd.
+    "no gradient": (("y = x.detach() > 0", "return x * y"), TRAINED, "aten::mul", [("return x * y", False), ("return x * y", True)]),
+    "gradient of a gradient": (
+        ("y = x.sin()", "return torch.autograd.grad(y.sum(), x, create_graph=True)[0]"), TRAINED, "aten::neg", [("y = x.sin()", True)],
+    ),
+    "autograd function": (("return Squared.apply(x)",), TRAINED, "aten::mul", [("return torch.mul(gradient, ctx.saved_tensors[0])", True)]),
+    # It runs again for the backward pass of whatever comes after it: of `down` here.
+    "checkpointed": (
+        ("return checkpoint(self.halves, x, use_reentrant=False)",), TRAINED, "aten::sigmoid", [(HALVES, False), (HALVES, True)],
+    ),
+    "after a break": (("y = self.gate(x)", "torch._dynamo.graph_break()", "return y.cos()"), COMPILED, "cos", [("return y.cos()", False)]),
+    # Inductor puts one op for both, and draws all seeds at once.
+    "addmm": (ADDS, COMPILED, "addmm", [(" | ".join(ADDS), False)]),
+    "trained addmm": (ADDS, COMPILED | TRAINED, "addmm", [(" | ".join(ADDS), False)]),
+    "seeds": (("y = F.dropout(x.sin())", "return y + torch.rand_like(y)"), COMPILED, "randint", [("in forward", False)]),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("no_cache")
+@pytest.mark.parametrize(("body", "fields", "op", "expected"), BODIES.values(), ids=BODIES)
+def test_kernel_leads_to_what_asked_for_it(
+    cpu: Device, tmp_path: Path, body: tuple[str, ...], fields: Any, op: str, expected: list[tuple[str, bool]]
 ) -> None:
-    run = ran(cpu, build, pass_=pass_)
-    codes = [each.lines[0].code.removeprefix("self.kept.append(")[:-1] for each in run.growth_origins]
-    assert (run.counts.grown_bytes, codes) == grown
+    text = "\n        ".join((f"{SOURCE}\nclass Planted(Gated):\n    def forward(self, x):", *body))
+    planted, is_compiled = load(text, tmp_path / "planted.py").Planted, "compile" in fields
+    run = ran(cpu, planted if is_compiled else lambda: nn.Sequential(planted()), **fields)
+    found = [
+        (module, code, origin is not None and origin.is_backward)
+        for (name, module, code), origin in zip(places(run, text), run.origins, strict=True)
+        if (op in name if is_compiled else op == name)
+    ]
+    assert found == [("Planted" if is_compiled else "0", *each) for each in expected]
+
+
+@pytest.mark.usefixtures("no_cache")
+def test_kernel_of_torchs_own_module_has_its_line(cpu: Device) -> None:
+    (found,) = places(ran(cpu, lambda: nn.Linear(8, 8), compile={}))
+    assert found[1:] == ("Linear", "return F.linear(input, self.weight, self.bias)")
+
+
+KEEPS = ("self.kept.append(x.detach().sin())", "self.kept.append(torch.cat((x, x)).detach())")
+
+
+@pytest.mark.parametrize(("most", "grown"), [(1000, (3 * 128, list(KEEPS[::-1]))), (2, (0, []))])
+def test_growth_of_memory_has_the_lines_that_asked_for_it(
+    cpu: Device, tmp_path: Path, most: int, grown: tuple[int, list[str]]
+) -> None:
+    """A list of losses grows with each call, unless as much is freed as is kept."""
+    text = f"{SOURCE}\nclass Keeps(Gated):\n    def forward(self, x):\n        {KEEPS[0]}\n        {KEEPS[1]}\n"
+    planted = load(f"{text}        del self.kept[:-{most}]\n        return x.cos()\n", tmp_path / "planted.py")
+    run = ran(cpu, planted.Keeps)
+    assert (run.counts.grown_bytes, codes(run.growth_origins)) == grown
 
 
 LIBRARY = """
@@ -140,71 +232,30 @@ class Block(nn.Sequential):
     def forward(self, x):
         return self[0](x)
 """
-
-
+USER = """
+from torch import nn
 class Stacked(nn.Module):
-    """Calls a block of a library."""
-
-    def __init__(self, block: nn.Module) -> None:
+    def __init__(self, block):
         super().__init__()
         self.block = block
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.block(x)
+"""
 
 
 @pytest.mark.usefixtures("no_cache")
 @pytest.mark.parametrize("compile_", [None, {}], ids=["eager", "compiled"])
 def test_kernel_of_a_library_has_its_line(cpu: Device, tmp_path: Path, compile_: dict[str, Any] | None) -> None:
     """The innermost frame is one of `nn.Linear`. Where code of the user calls the library, its line comes first."""
-    file = tmp_path / "site-packages" / "blocks.py"
-    file.parent.mkdir()
-    file.write_text(LIBRARY, encoding="utf-8")
-    namespace: dict[str, Any] = {"__name__": "blocks"}
-    exec(compile(LIBRARY, str(file), "exec"), namespace)
-    block = namespace["Block"](nn.Linear(8, 8))
+    block = load(LIBRARY, tmp_path / "site-packages" / "blocks.py", "blocks").Block(nn.Linear(8, 8))
+    user = load(USER, tmp_path / "user.py")
+    inner = SourceLine("blocks.py", 5, "return self[0](x)")
     (origin,) = ran(cpu, lambda: block, compile=compile_).origins
     assert origin is not None
-    inner = SourceLine("blocks.py", 5, "return self[0](x)")
     assert origin.lines == (inner,)
-    (origin,) = ran(cpu, lambda: Stacked(block), compile=compile_).origins
+    (origin,) = ran(cpu, lambda: user.Stacked(block), compile=compile_).origins
     assert origin is not None
-    assert [(line.code, line.inner) for line in origin.lines] == [("return self.block(x)", inner)]
-
-
-def test_kernel_of_the_backward_pass_has_the_line_of_the_forward_op(cpu: Device) -> None:
-    run = ran(cpu, Net, pass_="train")
-    found = places(run)
-    backward = [origin is not None and origin.is_backward for origin in run.origins]
-    assert backward[:14] == [False] * 14  # the forward pass, and the loss with its gradient
-    assert found[12][1:] == ("Net", "in total_of")
-    assert all(backward[14:])
-    assert [each for each in found if each[0] == "aten::silu_backward"] == [
-        ("aten::silu_backward", f"layers.{layer}", LINES[0]) for layer in (1, 0)
-    ]
-
-
-@pytest.fixture
-def no_cache() -> Iterator[None]:
-    """No graph is that of an earlier version of this file."""
-    with inductor.patch(fx_graph_cache=False), functorch.patch(enable_autograd_cache=False):
-        yield
-
-
-@pytest.mark.usefixtures("no_cache")
-@pytest.mark.parametrize("pass_", ["forward", "train"])
-def test_compiled_kernel_has_the_lines_that_were_fused(cpu: Device, pass_: str) -> None:
-    run = ran(cpu, Net, compile={}, pass_=pass_)
-    marked = [origin.is_backward for origin in run.origins if origin is not None]
-    assert marked == sorted(marked)
-    assert marked.count(True) > (4 if pass_ == "train" else -1)
-    found = places(run)
-    fused = [each for each in found if "silu" in each[0] and "backward" not in each[0]]
-    assert fused
-    for _, module, code in fused:
-        assert module == "layers.*"  # both layers are the same code
-        assert set(code.split(" | ")) >= set(LINES[:2])
-    assert {*LINES[2:]} & {line for _, _, code in found for line in code.split(" | ")}
+    assert origin.lines == (SourceLine("user.py", 8, "return self.block(x)", inner),)
 
 
 SCALED = """\
@@ -223,22 +274,12 @@ def test_line_of_a_cached_graph_is_where_the_code_stands_now(
 ) -> None:
     """Inductor's cache finds a graph by what it computes: its lines may be those of an older file, or of another folder."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    found = []
-    for folder, above in (
-        ("one", ""),
-        ("one", "# moved\n\n"),
-        ("two", ""),
-        ("one", f"# moved again\nSAME = '''\n{LINE}'''\n"),
-    ):
-        file = tmp_path / folder / "scaled.py"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(above + SCALED, encoding="utf-8")
-        monkeypatch.chdir(file.parent)
-        linecache.checkcache()
-        namespace: dict[str, Any] = {"__name__": "scaled"}
-        exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), namespace)
-        found.append(ran(cpu, namespace["Scaled"], compile={}).origins)
-    assert found == [(Origin("Scaled", (SourceLine("scaled.py", number, LINE.strip()),)),) for number in (6, 8, 6, 10)]
+    texts = ("one", ""), ("one", "# moved\n\n"), ("two", ""), ("one", f"# moved again\nSAME = '''\n{LINE}'''\n")
+    for (folder, above), number in zip(texts, (6, 8, 6, 10), strict=True):
+        scaled = load(above + SCALED, tmp_path / folder / "scaled.py")
+        monkeypatch.chdir(tmp_path / folder)
+        origins = ran(cpu, scaled.Scaled, compile={}).origins
+        assert origins == (Origin("Scaled", (SourceLine("scaled.py", number, LINE.strip()),)),)
 
 
 def test_line_of_a_cached_graph_is_of_the_function_that_ran(
@@ -246,19 +287,12 @@ def test_line_of_a_cached_graph_is_of_the_function_that_ran(
 ) -> None:
     """Two functions of the same ops share what Inductor has in its cache, and what it says of their lines."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-
-    class One(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.sin() * 4.25
-
-    class Other(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.sin() * 4.25
+    scaled = load(SCALED + SCALED.replace("Scaled", "Other"), tmp_path / "scaled.py")
 
     class Both(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.one, self.other = torch.compile(One()), torch.compile(Other())
+            self.one, self.other = torch.compile(scaled.Scaled()), torch.compile(scaled.Other())
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.one(x), self.other(x)
@@ -267,13 +301,13 @@ def test_line_of_a_cached_graph_is_of_the_function_that_ran(
         assert origin is not None
         return origin.lines[0].line
 
-    expected = [inspect.getsourcelines(each)[1] + 2 for each in (One, Other)]
-    assert [line_of(ran(cpu, build, compile={}).origins[0]) for build in (One, Other)] == expected
+    builds = scaled.Scaled, scaled.Other
+    assert [line_of(ran(cpu, build, compile={}).origins[0]) for build in builds] == [6, 12]
     with torch_set_up():  # in one session too, where the second one finds what the first one compiled
         reset_compiler()
-        workloads = [tiny(build=build, compile={}, module=build.__name__) for build in (One, Other)]
+        workloads = [tiny(build=build, compile={}, module=build.__name__) for build in builds]
         subjects = [Subject(each, build(each, cpu), cpu, QUICK) for each in workloads]
-    assert [line_of(each.origins.kernels[0]) for each in subjects] == expected
+    assert [line_of(each.origins.kernels[0]) for each in subjects] == [6, 12]
     assert ran(cpu, Both).origins == (None, None)  # one file of generated code: whose it is, it does not say
 
 
@@ -292,88 +326,8 @@ def test_module_of_a_notebook_has_its_line(
 ) -> None:
     if code:  # IPython keeps the source of a cell there
         monkeypatch.setitem(linecache.cache, file, (len(SCALED), None, SCALED.splitlines(keepends=True), file))
-    namespace = {"__name__": "__main__"}
-    exec(compile(SCALED, file, "exec"), namespace)
-    origins = ran(cpu, namespace["Scaled"], compile=compile_).origins
+    origins = ran(cpu, load(SCALED, file, "__main__").Scaled, compile=compile_).origins
     assert set(origins) == {Origin("Scaled", (SourceLine(shown, 6, code),))}
-
-
-class Squared(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        return x.square()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        (x,) = ctx.saved_tensors
-        return torch.mul(gradients[0], x)
-
-
-class Inner(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return Squared.apply(x)
-
-
-class Checkpointed(Gated):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return checkpoint(self.halves, x, use_reentrant=False)
-
-    def halves(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.gate(x) * torch.sigmoid(self.up(x))
-        return self.down(h)
-
-
-class Broken(Gated):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.gate(x)
-        torch._dynamo.graph_break()
-        return y.cos()
-
-
-class Masked(nn.Module):
-    """Calls an op without a gradient: it has the sequence number of the next node of autograd."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        positive = x.detach() > 0
-        return x * positive
-
-
-class Penalised(nn.Module):
-    """Takes a gradient whose own gradient is taken."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = x.sin()
-        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-        return gradient
-
-
-HALVES = "h = self.gate(x) * torch.sigmoid(self.up(x))"
-
-
-@pytest.mark.usefixtures("no_cache")
-@pytest.mark.parametrize(
-    ("build", "fields", "op", "expected"),
-    [
-        (Broken, {"compile": {}, "graph_breaks": 1}, "cos", [("Broken", "return y.cos()", False)]),
-        (Masked, {}, "aten::mul", [("Masked", "return x * positive", each) for each in (False, True)]),
-        (Penalised, {}, "aten::neg", [("Penalised", "y = x.sin()", True)]),
-        (lambda: nn.Sequential(Inner()), {}, "aten::mul", [("0", "return torch.mul(gradients[0], x)", True)]),
-        # It runs again for the backward pass of whatever comes after it: of `down` here.
-        (lambda: nn.Sequential(Checkpointed()), {}, "aten::sigmoid", [("0", HALVES, False), ("0", HALVES, True)]),
-    ],
-    ids=["after a break", "no gradient", "gradient of a gradient", "autograd function", "checkpointed"],
-)
-def test_kernel_leads_to_what_asked_for_it(
-    cpu: Device, build: Callable[[], nn.Module], fields: Any, op: str, expected: list[tuple[str, str, bool]]
-) -> None:
-    run = ran(cpu, build, **({"pass_": "train"} if "compile" not in fields else {}), **fields)
-    found = [
-        (module, code, origin is not None and origin.is_backward)
-        for (name, module, code), origin in zip(places(run), run.origins, strict=True)
-        if (op in name if "compile" in fields else op == name)
-    ]
-    assert found == expected
 
 
 def event(kind: str, extra: dict[str, Any], *children: Any, id_: int = 0, name: str = "", thread: int = 1) -> Any:
@@ -426,75 +380,37 @@ def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: Device) -> N
             y = activated(x)
             return y.cos()
 
-    before = Counter[str]()
-    inputs = lambda: (torch.randn(4, 8),)  # noqa: E731
+    graphs = []
     with torch_set_up():
-        for name in ("one", "two"):
-            workload = tiny(build=Calls, inputs=inputs, module=name)
+        for compiled_ops in (1, 0):
+            workload = tiny(build=Calls, inputs=lambda: (torch.randn(4, 8),), module=f"calls{compiled_ops}")
             subject = Subject(workload, build(workload, cpu), cpu, QUICK)
-            codes = [each.lines[0].code for each in subject.origins.kernels if each is not None]
-            assert codes == ["y = activated(x)", "return y.cos()"]
-            assert [each.lines[0].code for each in subject.origins.compiled] == ["y = activated(x)"]
-            assert subject.compiled_ops == (1 if name == "one" else 0)
-            before[name] = compile_counts().graphs
-    assert before["one"] == before["two"]
+            assert codes(subject.origins.kernels) == ["y = activated(x)", "return y.cos()"]
+            assert codes(subject.origins.compiled) == ["y = activated(x)"]
+            assert subject.compiled_ops == compiled_ops
+            graphs.append(compile_counts().graphs)
+    assert graphs[0] == graphs[1]
 
 
-class Dropped(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = F.dropout(x.sin())
-        return y + torch.rand_like(y)
-
-
-class Biased(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.ones(8, 8)), nn.Parameter(torch.ones(8))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = x @ self.weight
-        return y + self.bias
-
-
-@pytest.mark.usefixtures("no_cache")
-@pytest.mark.parametrize("pass_", ["forward", "train"])
-@pytest.mark.parametrize(
-    ("build", "op", "lines"),
-    [
-        (Biased, "addmm", ["y = x @ self.weight", "return y + self.bias"]),  # Inductor puts one op for both
-        (Dropped, "randint", ["in forward"]),  # and draws all seeds at once
-        (lambda: nn.Linear(8, 8), "addmm", ["return F.linear(input, self.weight, self.bias)"]),  # no code but torch's
-    ],
-)
-def test_kernel_that_inductor_puts_for_others_has_their_lines(
-    cpu: Device, pass_: Any, build: Callable[[], nn.Module], op: str, lines: list[str]
-) -> None:
-    run = ran(cpu, build, compile={}, dtype="fp32", pass_=pass_)
-    assert None not in run.origins
-    (found,) = (each for name, each in zip(run.kernel_names(), run.origins, strict=True) if op in name)
-    assert found is not None
-    assert [line.code for line in found.lines] == lines
-    assert found.module == type(build()).__name__
-
-
-class Unknown(nn.Module):
-    """Calls an op whose output torch.compile cannot know."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return unknown(x.sin())
+TAGGED = 'return x.sin() if self.tag == "never" else x.cos()'
 
 
 class Tagged(nn.Module):
     """Differs in each replicate, so that it is compiled again."""
 
-    numbers = itertools.count()
-
     def __init__(self) -> None:
         super().__init__()
-        self.tag = str(next(self.numbers))
+        self.tag = str(id(self))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.sin() if self.tag == "never" else x.cos()
+
+
+class Undecided(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            x = x * 2
+        return x * 3
 
 
 class Counting(nn.Module):
@@ -507,39 +423,36 @@ class Counting(nn.Module):
         return x.sin() * self.calls
 
 
-@torch.library.custom_op("kernelgauge_tests::unknown", mutates_args=())
-def unknown(x: torch.Tensor) -> torch.Tensor:
-    return x * 2
+BREAK, LIMITED = "graph break", {"recompile_limit": 1}
 
 
 @pytest.mark.parametrize(
-    ("build", "switches", "event"),
+    ("build", "switches", "backend", "event"),
     [
-        (Net, {"disable": True}, ("graph break", "torch.compile is switched off: all of it runs eagerly", "", "")),
-        (Unknown, {"suppress_errors": True}, ("graph break", "all of `forward` runs eagerly", "Unknown", "in forward")),
-        (
-            Tagged,
-            {"recompile_limit": 1},
-            ("recompile", "no longer holds", "Tagged", 'return x.sin() if self.tag == "never" else x.cos()'),
-        ),
+        (nn.GELU, {"disable": True}, "eager", (BREAK, "torch.compile is switched off: all of it runs eagerly", "", "")),
+        (Undecided, {}, "eager", (BREAK, "a branch that depends on data", "Undecided", "if x.sum() > 0:")),
+        (Tagged, {"suppress_errors": True}, raising(ValueError()), (BREAK, "all of `forward` runs eagerly", "Tagged", "in forward")),
+        (Tagged, LIMITED, "eager", ("recompile", " no longer holds", "Tagged", TAGGED)),
     ],
-)
+)  # fmt: skip
 def test_code_that_is_not_compiled_is_an_event(
-    cpu: Device, build: Callable[[], nn.Module], switches: dict[str, Any], event: tuple[str, str, str, str]
+    cpu: Device, build: Callable[[], nn.Module], switches: dict[str, Any], backend: Any, event: tuple[str, ...]
 ) -> None:
     with torch._dynamo.config.patch(**switches):
-        run = ran(cpu, build, compile={})
-    kind, reason, module, code = event
+        run = ran(cpu, build, compile={"backend": backend})
     (found,) = run.compile_events
+    kind, reason, module, code = event
     assert (found.kind, found.module, found.code) == (kind, module, code)
     assert found.reason.endswith(reason)
-    assert ("the recompile_limit of 1 is reached, so the rest runs eagerly; " in found.reason) is (build is Tagged)
-    assert (run.counts.graph_breaks, run.counts.recompiles) == ((1, 0) if kind == "graph break" else (0, 1))
+    assert code in linecache.getline(__file__, found.line or 0).strip().replace("def ", "in ")
+    is_limited = "the recompile_limit of 1 is reached, so the rest runs eagerly; " in found.reason
+    assert is_limited is (switches == LIMITED)
+    assert (run.counts.graph_breaks, run.counts.recompiles) == ((1, 0) if kind == BREAK else (0, 1))
 
 
 def test_recompile_names_first_what_keeps_failing(cpu: Device) -> None:
     """`hasattr` fails for the first compilation alone, the number of calls for each."""
-    newest, *_, oldest = ran(cpu, Counting, compile={}).compile_events
+    newest, *_, oldest = ran(cpu, Counting, compile={"backend": "eager"}).compile_events
     assert newest.reason.startswith("self.calls == ")
     assert oldest.reason == "not hasattr(self, 'calls') no longer holds"
 
@@ -547,29 +460,34 @@ def test_recompile_names_first_what_keeps_failing(cpu: Device) -> None:
 @pytest.mark.parametrize(
     ("build", "path"),
     [
-        (lambda: Net().layers[0].forward, "gate"),
-        (lambda: functools.partial(Net()), "layers.0.gate"),
-        (lambda: torch.compile(Net(), backend="eager"), "Net"),
-        (lambda: (lambda net: lambda x: net(x))(Net()), "net.layers.0.gate"),
-        (lambda: lambda x: x * 2.0, ""),
-        (lambda: nn.Sequential(*[nn.Linear(8, 8, bias=False)] * 2), "0 = 1"),
+        (lambda net: net.layers[0].forward, "gate"),
+        (functools.partial, "layers.0.gate"),
+        (lambda net: torch.compile(net, backend="eager"), "Net"),
+        (lambda net: lambda x: net(x), "net.layers.0.gate"),
+        (lambda _: lambda x: x * 2.0, ""),
+        (lambda _: nn.Sequential(*[nn.Linear(8, 8, bias=False)] * 2), "0 = 1"),
     ],
 )
-def test_path_of_the_first_module(cpu: Device, build: Callable[[], Any], path: str) -> None:
-    assert places(ran(cpu, build))[0][1] == path
+def test_path_of_the_first_module(cpu: Device, planted: Any, build: Callable[[Any], Any], path: str) -> None:
+    assert places(ran(cpu, lambda: build(planted.Net())))[0][1] == path
 
 
-@pytest.mark.parametrize(("differs", "known"), [("__torch_function__", True), ("origins_of", False)])
-def test_call_that_launches_something_else_has_no_origins(cpu: Device, differs: str, known: bool) -> None:
+def is_called_by(name: str) -> bool:
+    frame: Any = sys._getframe()
+    while frame is not None and frame.f_code.co_name != name:
+        frame = frame.f_back
+    return frame is not None
+
+
+@pytest.mark.parametrize(
+    ("is_other", "known"),
+    [(lambda: _get_current_function_mode() is not None, True), (lambda: is_called_by("origins_of"), False)],
+)
+def test_call_that_launches_something_else_has_no_origins(
+    cpu: Device, is_other: Callable[[], bool], known: bool
+) -> None:
     """The call is made once more for its lines. If that is other work, it is made without what tells an operator's line."""
-
-    def build() -> Callable[[torch.Tensor], torch.Tensor]:
-        mode = lambda: _get_current_function_mode() is not None  # noqa: E731
-        again = lambda: any(frame.function == "origins_of" for frame in inspect.stack())  # noqa: E731
-        is_other = mode if differs == "__torch_function__" else again
-        return lambda x: x.cos() if is_other() else x.sin()
-
-    run = ran(cpu, build)
+    run = ran(cpu, lambda: lambda x: x.cos() if is_other() else x.sin())
     assert run.kernel_names() == ["aten::sin"]
     assert bool(run.origins) is known
 
@@ -578,26 +496,22 @@ def test_torch_without_the_tree_of_events_has_no_origins(cpu: Device, monkeypatc
     import torch.profiler.python_tracer
 
     monkeypatch.delattr(torch.profiler.python_tracer, "_prefix_regex")
-    run = ran(cpu, Net)
-    assert run.kernels
-    assert run.origins == ()
+    run = ran(cpu, nn.GELU)
+    assert (len(run.kernels), run.origins) == (1, ())
 
 
-@pytest.mark.parametrize(
-    ("paths", "common"),
-    [
-        (["mlp"], "mlp"),
-        (["layers.0.mlp", "layers.1.mlp"], "layers.*.mlp"),
-        (["layers.0.norm1", "layers.1.norm2"], "layers.*.{norm1,norm2}"),
-        (["a", "b", "c", "d"], "*"),
-        (["layers.0", "head"], "layers.0, head"),
-        (["{a,b}.c", "{a,b}.d"], "{a,b}.c, {a,b}.d"),
-        (["{a,b}", "Block"], "{a,b}, Block"),
-        (["", "a.b"], ", a.b"),
-    ],
-)
-def test_common_path_of_modules(paths: list[str], common: str) -> None:
-    assert common_path(paths) == common
+def test_common_path_of_modules() -> None:
+    for paths, common in {
+        ("mlp",): "mlp",
+        ("layers.0.mlp", "layers.1.mlp"): "layers.*.mlp",
+        ("layers.0.norm1", "layers.1.norm2"): "layers.*.{norm1,norm2}",
+        ("a", "b", "c", "d"): "*",
+        ("layers.0", "head"): "layers.0, head",
+        ("{a,b}.c", "{a,b}.d"): "{a,b}.c, {a,b}.d",
+        ("{a,b}", "Block"): "{a,b}, Block",
+        ("", "a.b"): ", a.b",
+    }.items():
+        assert common_path(paths) == common
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from kernelgauge.errors import MeasurementError
+from kernelgauge.measure import Settings
 from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.profile import profile_session
-from kernelgauge.measure.settings import Settings
-from kernelgauge.measure.subject import Measured
 from kernelgauge.trace import REGION, parse
 from tests.builders import Event, call
-from tests.measure.conftest import QUICK, FakeGpu, measured, results_of, tiny
+from tests.measure.conftest import QUICK, FakeGpu, measured, tiny
 
 
 def first(events: list[Event], category: str) -> Event:
@@ -43,84 +42,56 @@ DAMAGES: dict[str, Damage] = {  # by what is said of it
     "the iterations differ in synchronizations: ": lambda events: events.append(synchronizing(events)),
     "bad duration: ": lambda events: first(events, "kernel").update(dur=-1),
 }  # fmt: skip
-damages = pytest.mark.parametrize(("words", "damage"), DAMAGES.items(), ids=DAMAGES)
 
 
-@damages
-@pytest.mark.parametrize("times_spoilt", [1, 2])
-def test_session_is_repeated_until_it_is_sound(gpu: FakeGpu, words: str, damage: Damage, times_spoilt: int) -> None:
-    gpu.damages = [damage] * times_spoilt
+@pytest.mark.parametrize(("words", "damage"), DAMAGES.items(), ids=DAMAGES)
+def test_session_is_repeated_until_it_is_sound(gpu: FakeGpu, words: str, damage: Damage) -> None:
+    gpu.damages = [damage] * 2
     assert measured(gpu, gpu.workload(kernels=("gemm", "gelu"))).run.counts.launches == 2
-    assert len(gpu.sessions) == times_spoilt + 1 + QUICK.replicates
+    assert gpu.sessions == 3 + QUICK.replicates
+    for sound in (0, 1):  # the session of the structure, and that of the times
+        gpu.sessions, gpu.damages = 0, [lambda _: None] * sound + [damage] * 3
+        with pytest.raises(MeasurementError) as raised:
+            measured(gpu, gpu.workload(kernels=("gemm", "gelu")))
+        assert raised.value.what == "a-eager-fp32: the profiler's records cannot be trusted"
+        assert words in (raised.value.got or "")
+        assert "in each of 3 sessions" in (raised.value.got or "")
+        assert gpu.sessions == sound + 3
 
 
-@damages
-@pytest.mark.parametrize("sound", [0, 1], ids=["structure", "times"])
-def test_session_unsound_three_times_is_an_error(gpu: FakeGpu, words: str, damage: Damage, sound: int) -> None:
-    gpu.damages = [lambda _: None] * sound + [damage] * 3
-    with pytest.raises(MeasurementError) as raised:
-        measured(gpu, gpu.workload(kernels=("gemm", "gelu")))
-    assert raised.value.what == "a-eager-fp32: the profiler's records cannot be trusted"
-    assert words in (raised.value.got or "")
-    assert "in each of 3 sessions" in (raised.value.got or "")
-    assert raised.value.next_command
-    assert len(gpu.sessions) == sound + 3
-
-
-def holds(gpu: FakeGpu) -> list[float]:
-    """Return how long the device was held in each session, in order."""
+def holds(gpu: FakeGpu, replicates: int, **launch: Any) -> list[float]:
+    """Measure two launches; return how long the device was held in each session."""
+    settings = Settings(replicates=replicates, most_replicates=replicates, iterations=10, warm_up_seconds=0)
+    measured(gpu, gpu.workload(kernels=("gemm", "gelu"), launch=launch), settings)
     held = [float(each.removeprefix("hold ")) for each in gpu.diary if each.startswith("hold")]
-    return held[:: len(held) // (len(gpu.sessions) - 1)]
-
-
-def hold_of(gpu: FakeGpu, *dispatch_us: float, replicates: int = 1, **launch: Any) -> list[float]:
-    """Measure two launches of this dispatch in one session after the other; return the holds."""
-    left = list(dispatch_us)
-
-    def change(_: list[Event]) -> None:
-        gpu.dispatch_us = left.pop(0) if left else gpu.dispatch_us
-
-    change([])
-    gpu.damages = [change] * 9
-    result = results_of(gpu, gpu.workload(kernels=("gemm", "gelu"), launch=launch), settings=settings(replicates))["a"]
-    assert isinstance(result, Measured), result
-    return holds(gpu)
-
-
-def settings(replicates: int) -> Settings:
-    return Settings(replicates=replicates, most_replicates=replicates, iterations=10, warm_up_seconds=0)
+    return held[:: len(held) // (gpu.sessions - 1)]
 
 
 @pytest.mark.parametrize(
-    ("dispatch_us", "expected"),
+    ("dispatch_us", "replicates", "expected"),  # of one session after the other
     [
-        ([5.0], [50.0]),
-        ([50.0], [150.0]),
-        ([1e4], [20_000.0]),
-        ([50.0, 200.0], [150.0, 300.0]),
-        ([50.0, 500.0], [150.0, 300.0, 600.0]),
-        ([5000.0, 30_000.0], [15_000.0, 20_000.0]),
+        ([5.0], 1, [50.0]),
+        ([50.0], 1, [150.0]),
+        ([1e4], 1, [20_000.0]),
+        ([50.0, 500.0], 1, [150.0, 300.0, 600.0]),
+        ([5000.0, 30_000.0], 1, [15_000.0, 20_000.0]),
+        ([50.0, 200.0, 200.0, 5.0], 3, [150.0, 300.0, 300.0, 300.0]),
+        ([1000.0, 100.0, 20.0], 3, [3000.0, 300.0, 300.0]),
     ],
-    ids=["least", "dispatch and a half", "most", "doubled", "twice", "gives up"],
+    ids=["least", "dispatch and a half", "most", "doubled", "gives up", "one that grew stays", "shortened once"],
 )
-def test_hold_is_doubled_until_calls_are_dispatched_ahead(
-    gpu: FakeGpu, dispatch_us: list[float], expected: list[float]
+def test_hold_lasts_until_calls_are_dispatched(
+    gpu: FakeGpu, dispatch_us: list[float], replicates: int, expected: list[float]
 ) -> None:
-    assert hold_of(gpu, *dispatch_us)[: len(expected)] == expected
+    gpu.dispatch_us, *later = dispatch_us
+    gpu.damages = [lambda _, us=us: setattr(gpu, "dispatch_us", us) for us in later]  # type: ignore[misc]
+    assert holds(gpu, replicates) == expected
 
 
-@pytest.mark.parametrize(
-    ("dispatch_us", "how", "expected"),
-    [
-        pytest.param(
-            [50.0, 200.0, 200.0, 5.0], {"replicates": 3}, [150.0, 300.0, 300.0, 300.0], id="one that grew stays"
-        ),
-        pytest.param([1000.0, 100.0, 20.0], {"replicates": 3}, [3000.0, 300.0, 300.0], id="shortened once"),
-        pytest.param([50.0, 200.0], {"replicates": 2, "synchronizes": True}, [150.0, 150.0], id="not if calls wait"),
-    ],
-)
-def test_hold_of_the_next_replicate(gpu: FakeGpu, dispatch_us: list[float], how: Any, expected: list[float]) -> None:
-    assert hold_of(gpu, *dispatch_us, **how) == expected
+def test_hold_stays_if_calls_wait(gpu: FakeGpu) -> None:
+    gpu.dispatch_us = 50.0
+    gpu.damages = [lambda _: setattr(gpu, "dispatch_us", 200.0)]
+    assert holds(gpu, 2, synchronizes=True) == [150.0, 150.0]
 
 
 def test_hold_is_that_of_nearly_all_calls(gpu: FakeGpu) -> None:
@@ -130,8 +101,7 @@ def test_hold_is_that_of_nearly_all_calls(gpu: FakeGpu) -> None:
         lambda _: setattr(gpu, "dispatch_us", 100.0),
         lambda events: last(events, REGION).update(dur=1500.0),
     ]
-    results_of(gpu, gpu.workload(kernels=("gemm", "gelu")), settings=settings(2))
-    assert holds(gpu) == [3000.0, 300.0]
+    assert holds(gpu, 2) == [3000.0, 300.0]
 
 
 def diary_of(gpu: FakeGpu, **how: Any) -> list[str]:
