@@ -32,8 +32,6 @@ from tests.builders import HERE, MAIN_THREAD, Event, call, event, region, step
 QUICK = Settings(replicates=2, most_replicates=2, iterations=3, host_iterations=3, seconds=0.01, warm_up_seconds=0)
 HOT = Reading(event_reasons=0x40)  # hardware thermal slowdown
 
-# -- the clock --------------------------------------------------------------------------------------------------------
-
 
 class Clock:
     """Stands in for the module `time`. `tick_us`: how far each look turns it, so that waiting for it ends."""
@@ -68,9 +66,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for module in (device, instance, latency, nvml_client, runner, subject):
         monkeypatch.setattr(module, "time", fake)
     return fake
-
-
-# -- the GPU ----------------------------------------------------------------------------------------------------------
 
 
 class FakeGpu(Device):
@@ -169,21 +164,16 @@ class FakeGpu(Device):
         events: list[Event] = []
         free: dict[int, float] = {}  # by stream
         for place, each in enumerate(self.launches):
-            correlation, at, stream = first_correlation + place, start + place * self.dispatch_us, each.get("stream", 7)
-            events.append(call(correlation, at, name=each.get("api", "cudaLaunchKernel"), external_id=correlation))
+            at, stream, ids = start + place * self.dispatch_us, each.get("stream", 7), first_correlation + place
+            events.append(call(ids, at, name=each.get("api", "cudaLaunchKernel"), external_id=ids))
             if "op" in each:
-                events.append(
-                    event("cpu_op", each["op"], at, 2, MAIN_THREAD, External_id=correlation, **each["inputs"])
-                )
+                events.append(event("cpu_op", each["op"], at, 2, MAIN_THREAD, External_id=ids, **each["inputs"]))
             begins = max(free.get(stream, start + self.held_us), at + 2)
-            arguments = {
-                "correlation": correlation,
-                "External_id": correlation,
-                "grid": [8, 1, 1],
-                "block": each.get("block", [128, 1, 1]),
-            }
-            events.append(event("kernel", each["name"], begins, each["us"], stream, stream=stream, **arguments))
             free[stream] = begins + each["us"]
+            shape = {"grid": [8, 1, 1], "block": each.get("block", [128, 1, 1]), "stream": stream}
+            events.append(
+                event("kernel", each["name"], begins, each["us"], stream, correlation=ids, External_id=ids, **shape)
+            )
             if each.get("synchronizes"):
                 events.append(call(None, at + 2, name="cudaStreamSynchronize"))
         took_us = max(3.0, len(self.launches) * self.dispatch_us)
@@ -219,9 +209,8 @@ class FakeGpu(Device):
 class FakeProfiler:
     """Stands in for `torch.profiler.profile` and exports what the GPU was given between its steps."""
 
-    def __init__(self, gpu: FakeGpu, *, schedule: Any, on_trace_ready: Any, record_shapes: bool, **_: Any) -> None:
-        self.gpu, self.schedule, self.on_trace_ready, self.record_shapes = gpu, schedule, on_trace_ready, record_shapes
-        self.number = 0
+    def __init__(self, gpu: FakeGpu, *, schedule: Any, on_trace_ready: Any, **_: Any) -> None:
+        self.gpu, self.schedule, self.on_trace_ready, self.number = gpu, schedule, on_trace_ready, 0
         self.events: list[Event] = []
 
     def __enter__(self) -> None:
@@ -259,15 +248,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Iterator[FakeGpu]:
     fake = FakeGpu(clock)
     monkeypatch.setattr(profile, "profile", lambda **how: FakeProfiler(fake, **how))
     monkeypatch.setattr(subject, "origins_of", lambda *_, **__: Origins())  # the fake's calls have no stack
+    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
     gc.freeze()  # torch's objects take the collector long
     yield fake
     gc.unfreeze()
-
-
-@pytest.fixture
-def plain_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the compiler leave every module as it is."""
-    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
 
 
 @pytest.fixture
@@ -283,9 +267,6 @@ def paddings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(torch, "empty", spy)
     return sizes
-
-
-# -- measuring --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

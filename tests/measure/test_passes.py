@@ -246,7 +246,6 @@ def fails_when_held(gpu: FakeGpu) -> Callable[[], object]:
     return lambda: gpu.held_us and 1 / 0
 
 
-@pytest.mark.usefixtures("plain_compiler")
 @pytest.mark.parametrize(
     ("rows", "held"),
     [

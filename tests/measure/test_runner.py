@@ -91,44 +91,32 @@ def test_busy_time_is_a_union_over_streams(spans: list[tuple[int, int, int]], ex
     assert number_streams([20, 7, 20, 13]) == {7: 0, 20: 1, 13: 2}  # the default stream first, whichever launches first
 
 
-class Seen:
-    """Builds linears, and keeps what each was called with."""
-
-    def __init__(self) -> None:
-        self.modules: list[nn.Module] = []
-        self.inputs: list[torch.Tensor] = []
-
-    def build(self) -> nn.Module:
-        module = nn.Linear(4, 3)
-        module.register_forward_pre_hook(self.look)
-        self.modules.append(module)
-        return module
-
-    def look(self, module: Any, inputs: tuple[Any, ...]) -> None:
-        self.inputs.append(inputs[0])
-        assert module.weight.grad is None  # cleared before each call
-        assert inputs[0].grad is None
-
-
-def test_replicates_have_equal_values_elsewhere(cpu: Device, paddings: list[int]) -> None:
-    seen = Seen()
-    measured(cpu, tiny(build=seen.build))
-    torch.randn(100)
-    measured(cpu, tiny(build=seen.build))
-    assert len(seen.modules) == 2 * (1 + QUICK.replicates)
-    assert len({module.weight.data_ptr() for module in seen.modules}) == len(seen.modules)
-    assert all(torch.equal(module.weight, seen.modules[0].weight) for module in seen.modules)
-    assert all(torch.equal(x, seen.inputs[0]) for x in seen.inputs)
-    assert paddings == [512, 512, 512 * (1 + 2 * 7919)] * 2
-
-
 @pytest.mark.parametrize("pass_", ["forward", "train"])
 @pytest.mark.parametrize("dtype", TORCH_DTYPES)
-def test_gradients_and_dtype_are_those_declared(cpu: Device, pass_: Any, dtype: Any) -> None:
-    seen = Seen()
-    inputs = lambda: (torch.randn(5, 4, requires_grad=True),)  # noqa: E731
-    measured(cpu, tiny(build=seen.build, dtype=dtype, pass_=pass_, inputs=inputs))
-    leaves = (seen.inputs[-1], *seen.modules[-1].parameters())
+def test_replicates_are_as_declared_and_have_equal_values(
+    cpu: Device, paddings: list[int], pass_: Any, dtype: Any
+) -> None:
+    def build() -> nn.Module:
+        module = nn.Linear(4, 3)
+        module.register_forward_pre_hook(look)
+        modules.append(module)
+        return module
+
+    def look(module: Any, arguments: tuple[Any, ...]) -> None:
+        inputs.append(arguments[0])
+        assert module.weight.grad is None  # cleared before each call
+        assert arguments[0].grad is None
+
+    modules, inputs = list[Any](), list[torch.Tensor]()
+    workload = tiny(build=build, dtype=dtype, pass_=pass_, inputs=lambda: (torch.randn(5, 4, requires_grad=True),))
+    for _ in range(2):
+        measured(cpu, workload)
+        torch.randn(100)
+    assert len({module.weight.data_ptr() for module in modules}) == len(modules) == 2 * (1 + QUICK.replicates)
+    assert all(torch.equal(module.weight, modules[0].weight) for module in modules)
+    assert all(torch.equal(x, inputs[0]) for x in inputs)
+    assert paddings == [512, 512, 512 * (1 + 2 * 7919)] * 2
+    leaves = (inputs[-1], *modules[-1].parameters())
     assert [(leaf.is_leaf, leaf.dtype) for leaf in leaves] == [(True, TORCH_DTYPES[dtype])] * 3
     assert [leaf.grad is not None for leaf in leaves] == [pass_ == "train"] * 3
     assert torch.is_grad_enabled()
