@@ -1,4 +1,4 @@
-"""Times on the host: the speed of the host itself, the dispatch of a call, and warming up."""
+"""Times on the host: its own speed, the dispatch of a call, warming up, and the rounds of latency for pytest-benchmark."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ import gc
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from kernelgauge.errors import DisturbedError, KernelgaugeError, OtherKernelsError, WorkloadError
 from kernelgauge.measure import Settings
 from kernelgauge.measure.device import Device, HostSpeed
+from kernelgauge.measure.latency import Rounds
 from kernelgauge.run import Sample, Timer
-from tests.measure.conftest import Clock, FakeGpu, measured
+from kernelgauge.trace import KernelIdentity
+from tests.builders import FUSED
+from tests.measure.conftest import Clock, FakeGpu, hot, measured, tiny
 
 ONE = Settings(replicates=1, most_replicates=1, iterations=3, host_iterations=3, warm_up_seconds=0)
 
@@ -114,3 +121,113 @@ def test_warm_up_lasts_for_calls_and_seconds(gpu: FakeGpu, seconds: float, calls
     measured(gpu, gpu.workload(), replace(ONE, warm_up_seconds=seconds))
     replicate = " ".join(gpu.diary).rpartition("build a ")[2]
     assert replicate.partition(" flush hold")[0] == " ".join(["flush call synchronize"] * calls)
+
+
+# -- rounds of latency ------------------------------------------------------------------------------------------------
+
+
+def play(rounds: Rounds, count: int) -> None:
+    with rounds.torch_set_up():
+        for _ in range(count):
+            rounds.setup()
+            rounds.call()
+
+
+def test_round_is_prepared_outside_of_what_is_timed(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = nn.Linear(4, 3)
+    module.register_forward_pre_hook(lambda *_: gpu.diary.append("call"))
+    monkeypatch.setattr(module, "zero_grad", lambda **_: gpu.diary.append("prepare"))
+    rounds = Rounds(tiny(build=lambda: module, pass_="train"), gpu, replicates=1, iterations=2)
+    play(rounds, 1)
+    assert gpu.diary[-8:-2] == ["synchronize", "control", "synchronize", "prepare", "flush", "synchronize"]
+    assert gpu.diary[-2:] == ["call", "synchronize"]
+
+
+def test_rounds_build_each_replicate_in_order(gpu: FakeGpu, paddings: list[int]) -> None:
+    gpu.held = []
+    rounds = Rounds(gpu.workload(), gpu, replicates=3, iterations=2, first=8)
+    assert rounds.total == 6
+    play(rounds, 6)
+    marks = " ".join(each for each in gpu.diary if each.startswith(("forget", "build", "flush", "call", "control")))
+    for each in marks.split("forget peak build a ")[1:]:
+        assert each.rpartition("flush call control")[0].count("flush call") >= gpu.warm_up_calls
+        assert each.count("control") == 10 + 2  # waits until the host is fast, and its own
+    assert gpu.held == [0, 0, 0]  # two replicates are never held at once
+    assert paddings == [512 * (1 + 2 * 7919 * place) for place in (8, 9, 10)]
+
+
+@pytest.mark.parametrize("extra", [0, 1], ids=["", "one round that is not timed"])
+def test_sample_has_lower_deciles_of_replicates(gpu: FakeGpu, extra: int) -> None:
+    controls = iter(range(10, 30))
+    gpu.host = HostSpeed(lambda: None)
+    gpu.host.round_trip_us = lambda: float(next(controls))  # type: ignore[method-assign]
+    rounds = Rounds(gpu.workload(), gpu, replicates=2, iterations=5)
+    play(rounds, 10 + extra)
+    durations_us = [10.0, 11.0, 12.0, 13.0, 14.0, 20.0, 21.0, 900.0, 5000.0, 70000.0]
+    sample = rounds.sample([us / 1e6 for us in durations_us])
+    assert sample.replicates_us == pytest.approx((10.4, 20.4))
+    assert sample.controls_us == pytest.approx((10.4, 15.4))  # of 10 to 14, and 15 to 19
+    assert sample.iterations == 5
+
+
+@pytest.mark.parametrize("pass_", ["forward", "train"])
+def test_time_sets_autograd_and_pauses_the_collector(cpu: Device, pass_: Any) -> None:
+    seen: set[tuple[bool, bool]] = set()
+    module = nn.Linear(4, 3)
+    module.register_forward_pre_hook(lambda *_: seen.add((torch.is_grad_enabled(), gc.isenabled())))
+    with torch.set_grad_enabled(pass_ == "forward"):
+        Rounds(tiny(build=lambda: module, pass_=pass_), cpu, replicates=1, iterations=2).time()
+    assert seen == {(pass_ == "train", False)}
+    assert gc.isenabled()
+
+
+def test_time_of_disturbed_rounds_is_an_error(gpu: FakeGpu) -> None:
+    rounds = Rounds(gpu.workload(reading=hot(1)), gpu, replicates=2, iterations=2)
+    with pytest.raises(DisturbedError) as raised:
+        rounds.time()
+    assert raised.value.got == "throttled by hardware thermal slowdown"
+
+
+SHOWN = FUSED.removesuffix("_0")  # Inductor's number is no part of what is compared
+
+
+def gemm(name: str = "nvjet_sm90_tst_64x8_64x16_1x2_h_bz_bias_TNT") -> KernelIdentity:
+    return KernelIdentity(name, "gemm", (8, 1, 1), (128, 1, 1))
+
+
+def fused(threads: int = 128) -> KernelIdentity:
+    return KernelIdentity(FUSED, "pointwise", (8, 1, 1), (threads, 1, 1))
+
+
+MANY, ONCE = f"{SHOWN} grid 8x1x1 block 256x1x1", f"{SHOWN} grid 8x1x1 block 128x1x1"
+OTHERS: dict[str, tuple[Any, Any, type[KernelgaugeError], str | None, str | None]] = {
+    "another choice": ([fused(256)], [fused()], OtherKernelsError, MANY, ONCE),
+    "one launch more": ([gemm(), fused(), fused()], [gemm(), fused()], OtherKernelsError, ONCE, "nothing else"),
+    "another order": ([fused(), gemm()], [gemm(), fused()], OtherKernelsError, None, None),
+    "nobody tuned it": (
+        [gemm("nvjet_sm90_tst_128x8_64x12_2x1_v_bz_TNT"), fused()],
+        [gemm(), fused()],
+        WorkloadError,
+        None,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("ran", "profiled", "kind", "got", "expected"), OTHERS.values(), ids=OTHERS)
+def test_other_kernels_than_were_profiled_are_an_error(
+    gpu: FakeGpu, ran: Any, profiled: Any, kind: type[KernelgaugeError], got: str | None, expected: str | None
+) -> None:
+    """Two processes filled one compile cache at the same time: an MLP of 223 us had the latency of one of 205 us."""
+
+    def call() -> None:
+        for identity in ran:
+            gpu.launch(identity.name, 5.0, block=list(identity.block))
+
+    workload = gpu.workload(kernels=(), on_call=call, compile={})
+    with pytest.raises(kind, match="other kernels when it was timed") as raised:
+        Rounds(workload, gpu, replicates=1, iterations=1, profiled=profiled).time()
+    assert got is None or (raised.value.got, raised.value.expected) == (got, expected)
+    is_chosen = kind is OtherKernelsError
+    assert ("TORCHINDUCTOR_CACHE_DIR" in (raised.value.next_command or "")) is is_chosen
+    Rounds(workload, gpu, replicates=1, iterations=1, profiled=ran).time()

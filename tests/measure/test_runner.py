@@ -16,7 +16,6 @@ import torch._inductor.config as inductor
 from torch import nn
 
 from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
-from kernelgauge.measure.compiler import torch_set_up
 from kernelgauge.measure.device import CudaDevice, Device, choose_device, cpu_name
 from kernelgauge.measure.instance import TORCH_DTYPES
 from kernelgauge.measure.latency import Rounds
@@ -228,18 +227,6 @@ def test_cpu_kernels_add_up_to_the_time_that_is_judged(cpu: Device, monkeypatch:
     run = measured(cpu, tiny(), settings=dataclasses.replace(QUICK, replicates=3, most_replicates=3)).run
     assert run.samples[Timer.DEVICE].replicates_us == (500.0, 5.0, 5.0)
     assert [kernel.device_time_us for kernel in run.kernels] == [5.0]
-
-
-@pytest.mark.parametrize("initialized", [True, False])
-def test_torch_set_up_restores_numbers_of_the_gpu(monkeypatch: pytest.MonkeyPatch, initialized: bool) -> None:
-    restored: list[object] = []
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: initialized)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda gpu: f"state of {gpu}")
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, gpu: restored.append((state, gpu)))
-    with pytest.raises(ZeroDivisionError), torch_set_up():
-        raise ZeroDivisionError
-    assert restored == ([("state of 1", 1)] if initialized else [])
 
 
 MEASURES: list[Callable[[Device, Any], object]] = [
