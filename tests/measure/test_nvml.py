@@ -326,10 +326,10 @@ def test_conditions_hold_extremes_of_all_measurements() -> None:
         well(sm_clock_mhz=1500, event_reasons=CAP, other_processes=2),
         well(sm_clock_mhz=1800, temperature_c=58, other_utilization_percent=4, throttled_ns=counted(power_cap=1.5)),
     ]
-    later = [well(throttled_ns=counted(power_cap=ms)) for ms in (500, 530)]
+    later = [well(sm_clock_mhz=1700, throttled_ns=counted(power_cap=ms)) for ms in (500, 530)]
     assert conditions_of([readings, later]) == Conditions(
         lowest_sm_clock_mhz=1500,
-        median_sm_clock_mhz=1980.0,
+        median_sm_clock_mhz=1700.0,
         max_temperature_c=58,
         max_power_watts=640.5,
         event_reasons=("idle", "power cap"),
