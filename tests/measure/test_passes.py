@@ -36,6 +36,7 @@ LOST = "the GPU no longer answers"
 HEAT = "throttled by hardware thermal slowdown"
 UNTRUSTED = f"the machine cannot be trusted now: {HEAT}"
 SLOW = "the machine cannot be trusted now: SM clock 1500 MHz where 1980 is usual, and no power cap*"
+DRIFTED = "the machine changed its speed while it measured"
 NO = ZeroDivisionError("no")
 
 
@@ -116,6 +117,16 @@ SCENARIOS: dict[str, tuple[Settings, Rows, str, dict[str, Any]]] = {  # settings
     ),
     "control fails at once": (SIX, {"gemm": at(0, NO), "a": {}, "b": at(0, NO)}, "", {"a": "WorkloadError: gemm*", "b": "WorkloadError: b*"}),
     "control fails later": (SIX, {"gemm": at(3, NO), "a": {}}, "gagaga", {"a": "WorkloadError: gemm*"}),
+    "control slower": (SIX, {"copy": {"us": [50.0] * 4 + [52.0] * 2}, "a": {}, "b": {}}, "cab" * 6, {"a": f"{DRIFTED}: copy +4.0 %", "b": DRIFTED + "*"}),
+    "control faster": (SIX, {"gemm": {"us": [200.0] * 4 + [190.0] * 2}, "a": {}}, "ga" * 6, {"a": f"{DRIFTED}: gemm -5.0 %"}),
+    "both slower": (
+        SIX,
+        {"copy": {"us": [50.0] * 3 + [60.0] * 3}, "gemm": {"us": TENS + [11.0] * 3}, "a": {}},
+        "cga" * 6,
+        {"a": f"{DRIFTED}: copy +20.0 %, gemm +10.0 %"},
+    ),
+    "2 percent slower": (SIX, {"copy": {"us": [50.0, 50.0, 50.5, 50.5, 51.0, 51.0]}, "a": {}}, "ca" * 6, {"a": TENS * 2}),
+    "slower meanwhile": (SIX, {"copy": {"us": [50.0, 50.0, 90.0, 90.0, 50.0, 50.0]}, "a": {}}, "ca" * 6, {"a": TENS * 2}),
     "lost while profiling": (
         SETTINGS,
         {"copy": {}, "a": {}, "b": {"loses": 0}, "c": {}},
@@ -163,25 +174,10 @@ def test_controls_are_kept_as_medians(gpu: FakeGpu) -> None:
         }
 
 
-@pytest.mark.parametrize(
-    ("copy", "gemm", "tolerated", "got"),
-    [
-        ([50.0] * 4 + [52.0] * 2, [100.0], 0.03, "copy +4.0 %"),
-        ([50.0], [200.0] * 4 + [190.0] * 2, 0.03, "gemm -5.0 %"),
-        ([50.0] * 3 + [60.0] * 3, [100.0] * 3 + [110.0] * 3, 0.03, "copy +20.0 %, gemm +10.0 %"),
-        ([50.0, 50.0, 50.5, 50.5, 51.0, 51.0], [100.0], 0.03, None),
-        ([50.0, 50.0, 90.0, 90.0, 50.0, 50.0], [100.0], 0.03, None),
-        ([50.0] * 4 + [55.0] * 2, [100.0], 0.12, None),
-    ],
-    ids=["slower", "faster", "both", "2 percent", "a hump", "10 percent of an unknown GPU"],
-)
-def test_controls_that_drift_invalidate_every_time(
-    gpu: FakeGpu, copy: list[float], gemm: list[float], tolerated: float, got: str | None
-) -> None:
-    gpu.tolerated_drift = tolerated
-    workloads = set_up(gpu, {"copy": {"us": copy}, "gemm": {"us": gemm}, "a": {}, "b": {}})
-    said = f"the machine changed its speed while it measured: {got}" if got else [10.0] * 6
-    require(results_of(gpu, *workloads, settings=SIX), {"a": said, "b": said})
+def test_controls_may_drift_more_on_an_unknown_gpu(gpu: FakeGpu) -> None:
+    gpu.tolerated_drift = 0.12
+    workloads = set_up(gpu, {"copy": {"us": [50.0] * 4 + [55.0] * 2}, "a": {}})
+    require(results_of(gpu, *workloads, settings=SIX), {"a": [10.0] * 6})
 
 
 def test_control_pair_is_a_copy_and_a_gemm(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ import torch
 import torch._inductor.config as inductor
 from torch import nn
 
+from kernelgauge import Workload
 from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
 from kernelgauge.measure.device import CudaDevice, Device, choose_device, cpu_name
 from kernelgauge.measure.instance import TORCH_DTYPES
@@ -171,32 +172,32 @@ QUADRUPLES = partial(lambda function: function, lambda x: x * 4)
 
 
 @pytest.mark.parametrize(
-    ("builds", "compile_", "expected"),
+    ("builds", "compile_", "expected", "times_built"),
     [
-        ([DOUBLES, TRIPLES, QUADRUPLES], CAPTURED, ["abc"]),
-        ([DOUBLES, TRIPLES, DOUBLES, DOUBLES], CAPTURED, ["ab", "c", "d"]),
-        ([QUADRUPLES, QUADRUPLES], CAPTURED, ["a", "b"]),
-        ([lambda: nn.Linear(4, 3), nn.GELU], CAPTURED, ["a", "b"]),  # through a wrapper that all of torch's share
-        ([DOUBLES, BROKEN, TRIPLES, QUADRUPLES], CAPTURED, ["ab", "cd"]),
-        ([DOUBLES, DOUBLES, BROKEN], None, ["abc"]),
+        ([DOUBLES, TRIPLES, QUADRUPLES], CAPTURED, ["abc"], 3),
+        ([DOUBLES, TRIPLES, DOUBLES, DOUBLES], CAPTURED, ["ab", "c", "d"], 4 + 2),
+        ([QUADRUPLES] * 6, CAPTURED, [*"abcdef"], 6 + 5),  # those that wait are built once more
+        (
+            [lambda: nn.Linear(4, 3), nn.GELU],
+            CAPTURED,
+            ["a", "b"],
+            2 + 1,
+        ),  # through a wrapper that all of torch's share
+        ([DOUBLES, BROKEN, TRIPLES, QUADRUPLES], CAPTURED, ["ab", "cd"], 4),
+        ([DOUBLES, DOUBLES, BROKEN], None, ["abc"], 3),
     ],
 )
 def test_groups_never_share_compiled_code(
-    cpu: Device, builds: list[Callable[[], Any]], compile_: Any, expected: list[str]
+    cpu: Device, builds: list[Callable[[], Any]], compile_: Any, expected: list[str], times_built: int
 ) -> None:
-    workloads = [tiny(module=name, build=build, compile=compile_) for name, build in zip("abcd", builds, strict=False)]
+    def workload(name: str, build: Callable[[], Any]) -> Workload:
+        return tiny(module=name, build=lambda: built.append(name) or build(), compile=compile_)
+
+    built: list[str] = []
+    workloads = list(map(workload, "abcdef", builds))
     groups = measure_groups(workloads, cpu, cpu.fingerprint(), QUICK, timed=False)
     assert ["".join(sorted(name[0] for name in group.results)) for group in groups] == expected
-
-
-def test_workload_that_waits_for_its_group_is_built_once_more(cpu: Device) -> None:
-    builds: list[str] = []
-    workloads = [
-        tiny(module=name, build=lambda name=name: builds.append(name) or DOUBLES(), compile=CAPTURED)
-        for name in "abcdef"
-    ]
-    groups = list(measure_groups(workloads, cpu, cpu.fingerprint(), QUICK, timed=False))
-    assert (len(groups), len(builds)) == (6, 6 + 5)
+    assert len(built) == times_built
 
 
 @pytest.mark.parametrize("changes_in", [1, 2, 99], ids=["first", "second", "never"])
