@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ LLAMA = {
     "num_key_value_heads": 4,
     "vocab_size": 8192,
 }
-TOKENS = 512
+TOKENS = 512  # of a prompt
+DECODED = 4  # tokens behind it
 
 
 def llama() -> Any:
@@ -37,42 +39,87 @@ class Prefill(nn.Module):
 
 
 class Decode(nn.Module):
-    """One token more, behind a cache of `TOKENS` tokens. Each call begins with the same cache."""
+    """One token more, behind a static cache that already holds a prompt."""
 
     def __init__(self) -> None:
         super().__init__()
         self.model = llama()
-        heads = LLAMA["num_key_value_heads"]
-        size = LLAMA["hidden_size"] // LLAMA["num_attention_heads"]
-        self.register_buffer("keys", torch.randn(LLAMA["num_hidden_layers"], 1, heads, TOKENS, size))
-        self.register_buffer("values", torch.randn(LLAMA["num_hidden_layers"], 1, heads, TOKENS, size))
+        self.cache: Any = None
+
+    def start(self, prompt: torch.Tensor) -> None:
+        from transformers import StaticCache
+
+        if self.cache is None:
+            self.cache = StaticCache(config=self.model.config, max_cache_len=TOKENS + 64)
+        self.cache.reset()
+        with torch.no_grad():
+            self.model(prompt, past_key_values=self.cache)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        from transformers import DynamicCache
-
-        cache = DynamicCache()
-        for layer, (keys, values) in enumerate(zip(self.keys, self.values, strict=True)):
-            cache.update(keys, values, layer)
-        return self.model(ids, past_key_values=cache).logits
+        return self.model(ids, past_key_values=self.cache).logits
 
 
-class Step(nn.Module):
-    """One training step with AdamW."""
+def tokens(decode: Decode) -> Iterator[tuple[torch.Tensor]]:
+    """Yield the next tokens, behind the same prompt in each sequence."""
+    decode.start(torch.randint(LLAMA["vocab_size"], (1, TOKENS)))
+    for _ in range(DECODED):
+        yield (torch.randint(LLAMA["vocab_size"], (1, 1)),)
+
+
+class Loss(nn.Module):
+    """A language model that is trained to say its input."""
 
     def __init__(self) -> None:
         super().__init__()
         self.model = llama().train()
-        self.optimizer: torch.optim.Optimizer | None = None
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        if self.optimizer is None:  # its state has the dtype that the parameters have now
-            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
-        with torch.enable_grad():
-            loss = self.model(ids, labels=ids).loss
-            loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss.detach()
+    def forward(self, ids: torch.Tensor) -> Any:
+        return self.model(ids, labels=ids, use_cache=False)
+
+
+def moe() -> nn.Module:
+    """Return the mixture of experts of a Mixtral: 8 experts, 2 for each token."""
+    pytest.importorskip("transformers")
+    from transformers.models.mixtral.modeling_mixtral import MixtralConfig, MixtralSparseMoeBlock
+
+    sizes = {"hidden_size": 1024, "intermediate_size": 2816, "num_local_experts": 8, "num_experts_per_tok": 2}
+    block = MixtralSparseMoeBlock(MixtralConfig(**sizes))
+    for each in block.parameters():
+        nn.init.normal_(each, std=0.02)
+    return block.eval()
+
+
+def lora() -> nn.Module:
+    """Return the MLP of a Llama with adapters of rank 16, as peft adds them."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=16, target_modules=["gate_proj", "up_proj", "down_proj"], init_lora_weights=False)
+    return peft.inject_adapter_in_model(config, llama().model.layers[0].mlp)
+
+
+class Autocast(nn.Module):
+    """An MLP in fp32 that computes in bf16, as mixed precision does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.LayerNorm(4096), nn.Linear(4096, 1024))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16):
+            return self.layers(x).float().pow(2).mean()
+
+
+class Float8Linear(nn.Linear):
+    """A linear layer that scales and rounds its input and its weight to fp8, tensor by tensor."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        (rows, scale), (weight, weight_scale) = to_float8(x.flatten(0, -2)), to_float8(self.weight)
+        y = torch._scaled_mm(rows, weight.t(), scale_a=scale, scale_b=weight_scale, out_dtype=x.dtype)
+        return y.view(*x.shape[:-1], -1)
+
+
+def to_float8(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    scale = x.abs().amax().float() / torch.finfo(torch.float8_e4m3fn).max
+    return (x / scale).to(torch.float8_e4m3fn), scale
 
 
 def vit() -> nn.Module:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from .judge.structure import Expectation
     from .plugin.fixtures import Sibling
     from .run import Run, Timer
-    from .workload import Dtype, Matrix, Pass, Workload
+    from .workload import Dtype, Matrix, Pass, Training, Workload
 
 __all__ = [
     "Dtype",
@@ -21,6 +21,7 @@ __all__ = [
     "Run",
     "Sibling",
     "Timer",
+    "Training",
     "Workload",
     "WorkloadError",
     "WorkloadUnavailable",
@@ -35,7 +36,7 @@ _HOMES = {
     "judge.structure": ("Expectation",),
     "plugin.fixtures": ("Sibling",),
     "run": ("Run", "Timer"),
-    "workload": ("Dtype", "Matrix", "Pass", "Workload"),
+    "workload": ("Dtype", "Matrix", "Pass", "Training", "Workload"),
 }
 
 

@@ -67,6 +67,7 @@ class Counts(msgspec.Struct, frozen=True):
     peak_allocated_bytes: int | None
     grown_bytes: int | None = None  # held after a call and not before it, again and again
     compiled_ops: int | None = None  # that torch.compile traced: they are what compiling costs
+    graphs: int | None = None  # that torch.compile made for the first call, or the first sequence of calls
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -249,6 +250,13 @@ class Conditions(msgspec.Struct, frozen=True):
     other_utilization_percent: int | None = None  # of the SMs, by the busiest other process
 
 
+class CallRecord(msgspec.Struct, frozen=True):
+    """One call of a sequence, as `Workload.inputs` yields it."""
+
+    launches: int
+    graphs: int  # that torch.compile made for it, the first time
+
+
 class Run(msgspec.Struct, frozen=True):
     """One workload measured once. `samples` lacks the timers that this device or session has not measured."""
 
@@ -280,6 +288,7 @@ class Run(msgspec.Struct, frozen=True):
     origins: tuple[Origin | None, ...] = ()
     synchronization_origins: tuple[Origin | None, ...] = ()
     copy_origins: tuple[Origin | None, ...] = ()
+    calls: tuple[CallRecord, ...] = ()  # of a sequence, in order; their launches are those of `kernels`
     compile_events: tuple[CompileEvent, ...] = ()  # each once; `counts` says how many there were
 
     @property

@@ -19,7 +19,7 @@ from .judge.structure import Expectation
 from .run import Timer
 
 Dtype = Literal["bf16", "fp16", "fp32"]
-Pass = Literal["forward", "train"]
+Pass = Literal["forward", "train", "step"]
 Matrix = Literal["default", "full"]
 
 _NAME = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*")
@@ -28,6 +28,28 @@ _NAME = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*")
 def to_name(text: str) -> str:
     """Return a text as a name of a module or variant: ``fused-attention (fp16)`` is ``fused-attention-fp16``."""
     return "-".join(re.findall(r"[A-Za-z0-9_]+", text))
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a workload with ``pass_="step"`` trains: forward, backward, and one step of the optimizer.
+
+    Attributes:
+        optimizer: returns the optimizer of the parameters that need gradients: ``partial(torch.optim.AdamW, lr=1e-4)``.
+        micro_batches: how many forward and backward passes a step accumulates. Each calls ``inputs`` for its batch, and has its
+            share of the loss.
+        clip_norm: the norm that the gradients are clipped to; None: they are not.
+        scaler: returns the ``torch.amp.GradScaler``; None: the loss is not scaled.
+        schedule: returns the learning-rate schedule of an optimizer, which takes one step behind it.
+        compile: keyword arguments for ``torch.compile`` of the optimizer's step with its clipping; None runs it as it is.
+    """
+
+    optimizer: Callable[[list[Any]], Any]
+    micro_batches: int = 1
+    clip_norm: float | None = None
+    scaler: Callable[[], Any] | None = None
+    schedule: Callable[[Any], Any] | None = None
+    compile: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -41,17 +63,22 @@ class Workload:
             for each replicate; where CUDA graphs are replayed, once for all of one measurement.
         inputs: returns the positional arguments as a tuple; with keyword arguments, a pair of that tuple and a dict:
             ``((q, k, v), {"is_causal": True})``. Called like ``build``. Floating-point tensors, also in nested tuples, lists
-            and dicts, are cast to ``dtype``; tensors of integers and booleans stay as they are.
+            and dicts, are cast to ``dtype``; tensors of integers and booleans stay as they are. A generator function makes the
+            workload a sequence: one call for each tuple that it yields. It runs before each sequence, untimed, and may take the
+            built module as its argument: to make a cache for it, say.
         shape: the numbers that tell this workload from its siblings; part of the id.
         dtype: ``bf16``, ``fp16`` or ``fp32``; None leaves the module and its inputs as they are built: mixed precision, fp8,
             int8.
         pass_: ``forward`` (without autograd), or ``train``: forward, sum and backward. An output's scalar ``loss`` is the
-            sum, and so is an output that is one scalar; else every floating-point tensor in it is added.
+            sum, and so is an output that is one scalar; else every floating-point tensor in it is added. ``step``: that, and a
+            step of the optimizer in `training`.
+        training: how a ``step`` trains; for that pass alone.
         compile: keyword arguments for ``torch.compile``; None runs ``build()``'s result as it is.
         reference: builds the module that numerics are compared with, in float64, with this module's parameters. None:
             the module itself, uncompiled.
         expectations: what must be seen in the trace, and on which architecture and configuration.
         graph_breaks: how many are known and accepted.
+        compiles: how many graphs its first call may compile, or its first sequence of calls; None: as many as the baseline.
         matrix: ``default`` is always run, ``full`` only under ``--perf-matrix full``.
         on_cpu: the workload that takes its place where there is no GPU, of a shape and dtype that fit a CPU. A text says
             why there is none. None: it runs on a CPU as it is.
@@ -68,7 +95,7 @@ class Workload:
     module: str
     variant: str
     build: Callable[[], Any]
-    inputs: Callable[[], tuple[Any, ...]]
+    inputs: Callable[..., Any]
     shape: tuple[int, ...] = ()
     dtype: Dtype | None = "bf16"
     pass_: Pass = "forward"
@@ -76,6 +103,7 @@ class Workload:
     reference: Callable[[], Any] | None = None
     expectations: tuple[Expectation, ...] = field(default=(), repr=False)
     graph_breaks: int = 0
+    compiles: int | None = None
     matrix: Matrix = "default"
     on_cpu: Workload | str | None = field(default=None, repr=False)
     sensitivity: Mapping[str, float] = field(default_factory=dict)
@@ -83,6 +111,7 @@ class Workload:
     faster_than: str | None = None
     by: float = 0.0
     tolerance: float | None = None
+    training: Training | None = None
 
     @classmethod
     def from_callable(cls, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Workload:
@@ -137,6 +166,14 @@ class Workload:
             isinstance(self.tolerance, (int, float)) and 0 < self.tolerance < math.inf
         )
         require(is_valid, "invalid tolerance", self.tolerance, "a positive fraction: 0.02 is 2 %")
+        is_step = self.pass_ == "step"
+        expected = "Training(optimizer=partial(torch.optim.AdamW, lr=1e-4)) with pass_='step', and only there"
+        require(isinstance(self.training, Training) is is_step, "invalid training", self.training, expected)
+        if self.training is not None:
+            is_valid = callable(self.training.optimizer) and self.training.micro_batches >= 1
+            require(
+                is_valid, "invalid training", self.training, "a function that returns an optimizer; 1 batch or more"
+            )
         is_ratio = self.faster_than != self.variant and 0 <= self.by < 1 and (not self.by or self.faster_than)
         ratio = {"faster_than": self.faster_than, "by": self.by}
         expected = "another variant, and the fraction of its time to save: 0 <= by < 1"

@@ -47,7 +47,8 @@ def find_causes(
         is_timed: whether times count. Else a kernel that is only slower is no cause, nor what the autotuner chose.
     """
     known = {(line.inner or line).code for origin in filter(None, baseline.origins) for line in origin.lines}
-    launches = launch_differences(_launches(usual, baseline.origins), _launches(run.kernels, run.origins))
+    in_call = [number for number, call in enumerate(run.calls) for _ in range(call.launches)]
+    launches = launch_differences(_launches(usual, baseline.origins), _launches(run.kernels, run.origins, in_call))
     changes, alike = _kernel_changes(launches, is_timed=is_timed)
     host_calls = Counter(baseline.host_calls)
     counts = count_changes(baseline.counts, run.counts)
@@ -130,6 +131,7 @@ def compile_causes(events: Iterable[CompileEvent]) -> list[e.Cause]:
 
 class _Launch(KernelRecord, frozen=True):
     origin: Origin | None = None
+    call: int | None = None  # the number of the call, in a sequence
 
     @property
     def lines(self) -> tuple[SourceLine, ...]:
@@ -169,6 +171,7 @@ class _Change:
             delta_us=delta_us if is_timed and self.parts else None,
             weight_us=0.0 if self.follows else abs(delta_us),
             explains=self.explains,
+            calls=tuple(sorted({each.call for part in self.parts for each in part.after if each.call is not None})),
         )
         costs_us: Counter[SourceLine] = Counter()
         for part in self.parts:
@@ -177,9 +180,15 @@ class _Change:
         return _with_code(cause, self.origins, known, costs_us)
 
 
-def _launches(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) -> list[_Launch]:
+def _launches(
+    kernels: Sequence[KernelRecord], origins: Sequence[Origin | None], calls: Sequence[int] = ()
+) -> list[_Launch]:
     known = origins if len(origins) == len(kernels) else [None] * len(kernels)
-    return [_Launch(**msgspec.structs.asdict(each), origin=origin) for each, origin in zip(kernels, known, strict=True)]
+    numbers = calls if len(calls) == len(kernels) else [None] * len(kernels)
+    return [
+        _Launch(**msgspec.structs.asdict(each), origin=origin, call=call)
+        for each, origin, call in zip(kernels, known, numbers, strict=True)
+    ]
 
 
 # What can have happened to launches of one name: each has its partner.

@@ -183,6 +183,7 @@ class Cause(Reason, frozen=True):
         delta_us: what it adds to a call; None: not known, or not measured well enough to be said.
         weight_us: by which causes are ordered: the size of `delta_us`, also where that is not said.
         explains: whether other causes follow from it, as those of a recompile do.
+        calls: the numbers of the calls of a sequence that have it; empty: there is one call.
     """
 
     change: AnyChange | None = None
@@ -195,6 +196,7 @@ class Cause(Reason, frozen=True):
     delta_us: float | None = None
     weight_us: float = 0.0
     explains: bool = False
+    calls: tuple[int, ...] = ()
 
     @property
     def identity(self) -> Cause:

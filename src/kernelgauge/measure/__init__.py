@@ -19,6 +19,7 @@ _FEWEST_CALLS = 3  # so that there is a middle
 _WARM_UP_SHARE = 2  # half as many calls again come before those that count
 # However heavy they are: the lower decile of three calls lies far above that of thirty, and their middle half is all of them.
 _FEWEST_HEAVY_CALLS = 8
+_FEWEST_REPLICATES = 6  # of a GPU's workload that is over its budget: a decode of a whole model, or a training step
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,11 @@ class Settings:
     most_replicates: int = 32
     precision: float = 0.0003  # the standard error of the device time, as a share of it, below which no more are made
     precision_us: float = 0.006  # the same in microseconds: the larger one counts
-    budget_seconds: float = 1.5  # for the replicates of one workload; none are added beyond it
+    budget_seconds: float = 1.5  # for the replicates of one workload; beyond it six are enough
     iterations: int = 12  # calls in each replicate, at most
     warm_up_seconds: float = 0.005  # before each replicate, so that the clock is up
     seconds: float = 1.0  # for the calls of one replicate of one timer: fewer are made if they are slow
+    eight_calls_seconds: float = 0.1  # the same, down to eight calls: more of a slow call tell little
     busy_seconds: float = math.inf  # for those that keep a device busy, in a row; eight are made all the same
     host_iterations: int = 30  # calls in each replicate of the host dispatch time, at most
     latency_replicates: int = 8
@@ -77,7 +79,8 @@ class Settings:
             Timer.HOST: min(self.host_iterations, heavy),
             Timer.END_TO_END: self.latency_iterations,
         }
-        return max(_FEWEST_CALLS, int(min(most[timer], self.seconds / call_s)))
+        enough = max(_FEWEST_HEAVY_CALLS, self.eight_calls_seconds / call_s)
+        return max(_FEWEST_CALLS, int(min(most[timer], enough, self.seconds / call_s)))
 
     def warm_up_calls_for(self, call_us: float) -> int:
         """Return the calls in a session before those of the device time: the clock fell while it was started."""
@@ -90,9 +93,10 @@ class Settings:
         asymptotic theory of fixed-width sequential confidence intervals", 1965.
         """
         count = len(times_us)
-        if count < self.replicates:
+        is_over = count > 0 and seconds * (count + 1) / count > self.budget_seconds
+        if count < (min(self.replicates, _FEWEST_REPLICATES) if is_over else self.replicates):
             return False
-        if count >= self.most_replicates or seconds * (count + 1) / count > self.budget_seconds:
+        if count >= self.most_replicates or is_over:
             return True
         error = stdev(times_us) / math.sqrt(count)
         return error <= max(self.precision * fmean(times_us), self.precision_us)

@@ -5,6 +5,7 @@ Private names of torch, checked on 2.11 and 2.13: those that `_keep_stacks` wrap
 
 from __future__ import annotations
 
+import inspect
 import json
 import linecache
 import logging
@@ -80,14 +81,22 @@ def compile_counts() -> CompileCounts:
         events.setdefault((event.kind, event.file or event.reason, event.line), event)
     # The counter lacks branches that depend on data. Their places are known; one may have been met several times.
     places = sum(event.kind == "graph break" for event in events.values())
-    breaks = max(sum(_dynamo.counters["graph_break"].values()), places)
+    known = sum(map(_is_of_optimizers, getattr(_dynamo, "graph_break_reasons", ())))
+    breaks = max(sum(_dynamo.counters["graph_break"].values()) - known, places)
     graphs = int(_dynamo.counters["stats"].get("unique_graphs", 0))
     return CompileCounts(graphs, breaks, tuple(events.values()), len(_traced), _traced_ops.total())
+
+
+def _is_of_optimizers(reason: Any) -> bool:
+    """Return whether a graph break is one that torch itself has put into the step of every optimizer."""
+    return bool(reason.user_stack) and reason.user_stack[-1].filename == inspect.getfile(torch.optim.Optimizer)
 
 
 def _events() -> Iterator[CompileEvent]:
     """Yield the graph breaks and recompiles since the last `reset_compiler`."""
     for each in getattr(_dynamo, "graph_break_reasons", ()):
+        if _is_of_optimizers(each):
+            continue
         frames = [frame for frame in each.user_stack if not _is_in_torch(frame.filename)]
         place = (frames[-1].filename, frames[-1].lineno) if frames else None
         yield _event("graph break", _kind_of_break(each.reason), place)

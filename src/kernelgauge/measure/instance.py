@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import inspect
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
+from itertools import islice, pairwise
 from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import nn
+from torch.profiler import record_function
+from torch.utils._pytree import tree_map
 
 from ..errors import KernelgaugeError, WorkloadError, WorkloadUnavailable, shown_path
+from ..trace import CALL
 from ..workload import Workload
-from .compiler import owner_of
+from .compiler import compile_counts, owner_of
 from .device import Device
+from .training import TrainingStep
 
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 # Values change GPU time (zeros draw less power than noise), so every replicate has the same ones.
 _SEED = 0
+_MOST_CALLS = 1000  # of a sequence: a generator without an end is a mistake
 _SHOWN_FRAMES = 3  # of the traceback of a workload's own error
 # Each replicate sits elsewhere in memory. Odd multiples of this many bytes, the allocator's own granularity.
 _PADDING_BYTES = 512
@@ -32,17 +39,98 @@ _PADDING_STEP = 7919  # a prime, so that the offsets of the replicates share no 
 _PLACES = 64  # then they come round again: 8 MB more for each would else fill the GPU, where thousands are asked for
 
 
-@dataclass(frozen=True)
-class Instance:
-    """One replicate of a workload."""
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional ones, and those by keyword
 
-    workload: Workload
-    call: Callable[[], object]  # runs the workload once; asynchronous on a GPU
-    prepare: Callable[[], None]  # what must happen before each call and is not part of it: clearing gradients
-    module: Any  # what `Workload.build` returned, not compiled
-    function: Callable[..., Any]  # the same, compiled if it is to be
-    arguments: tuple[tuple[Any, ...], dict[str, Any]]  # on the device: positional and by keyword
-    _padding: torch.Tensor  # held so that the addresses stay as they are
+
+class Instance:
+    """One replicate of a workload.
+
+    Attributes:
+        call: runs the workload once; asynchronous on a GPU.
+        prepare: what must happen before each call and is not part of it: clearing gradients, the inputs of a sequence.
+        module: what `Workload.build` returned, not compiled; `function`: the same, compiled if it is to be.
+        calls: what it is called with, on the device: the batches of each call of a sequence, else of the only one.
+        training: the step that each call is, of a ``step`` pass.
+    """
+
+    def __init__(self, workload: Workload, device: Device, module: Any, *, seed: int, padding: torch.Tensor) -> None:
+        self.workload, self.module = workload, module
+        self.function = module if workload.compile is None else torch.compile(module, **workload.compile)
+        self._device, self._seed = device, seed
+        self._padding = padding  # held so that the addresses stay as they are
+        self.is_sequence = False
+        self.calls = self.calls_of(module)
+        self.training = None if workload.training is None else TrainingStep(workload, module, self._loss)
+        ((positional, keywords),) = self.calls[0][:1]
+        self.call: Callable[[], object] = partial(self._call, self.calls[0])
+        if self.is_sequence:
+            self.call = self._call_all
+        elif workload.pass_ == "forward":
+            self.call = partial(self.function, *positional, **keywords)  # nothing of ours is in its dispatch time
+
+    def prepare(self) -> None:
+        """Clear gradients: else the second call would add to the first one's. Make the inputs of a sequence anew."""
+        if self.is_sequence:
+            self.calls = self.calls_of(self.module)
+        if self.workload.pass_ == "train":
+            self._clear_gradients()
+
+    def _clear_gradients(self) -> None:
+        if isinstance(self.module, nn.Module):
+            self.module.zero_grad(set_to_none=True)
+        for batches in self.calls:
+            for tensor in inputs_of(batches).values():
+                tensor.grad = None
+
+    def _call(self, batches: list[Arguments]) -> None:
+        if self.training is not None:
+            self.training(batches)
+        elif self.workload.pass_ == "train":
+            torch.autograd.backward(self._loss(batches[0]))
+        else:
+            positional, keywords = batches[0]
+            self.function(*positional, **keywords)
+
+    def _call_all(self) -> None:
+        deque(self.steps(), maxlen=0)
+
+    def steps(self) -> Iterator[int]:
+        """Make each call of a sequence, or the only one, and yield its number."""
+        for number, batches in enumerate(self.calls):
+            with record_function(f"{CALL}{number}"):
+                self._call(batches)
+            if self.workload.pass_ == "train" and self.is_sequence:
+                self._clear_gradients()
+            yield number
+
+    def _loss(self, arguments: Arguments) -> torch.Tensor:
+        positional, keywords = arguments
+        return total_of(self.function(*positional, **keywords))
+
+    def calls_of(self, module: Any, dtype: torch.dtype | None = None) -> list[list[Arguments]]:
+        """Return the batches of each call of a module, on the device and in the dtype (None: the workload's)."""
+        own_dtype = None if self.workload.dtype is None else TORCH_DTYPES[self.workload.dtype]
+        place = partial(cast, device=self._device.torch_device, dtype=dtype or own_dtype)
+        parameters = inspect.signature(self.workload.inputs).parameters.values()
+        takes_module = any(each.default is each.empty for each in parameters)
+        training = self.workload.training
+
+        def returned() -> Any:
+            with self._device.torch_device:
+                return self.workload.inputs(*((module,) if takes_module else ()))
+
+        first = returned()
+        self.is_sequence = inspect.isgenerator(first)
+        if not self.is_sequence:
+            more = 0 if training is None else training.micro_batches - 1
+            return [[tree_map(place, _arguments(each)) for each in (first, *(returned() for _ in range(more)))]]
+        torch.manual_seed(self._seed + 1)  # each time the same numbers, and others than the parameters'
+        with self._device.torch_device:
+            calls = [[tree_map(place, _arguments(each))] for each in islice(first, _MOST_CALLS + 1)]
+        if not 0 < len(calls) <= _MOST_CALLS:
+            what = f"{self.workload.id}: its inputs yield {'too many calls' if calls else 'no call'}"
+            raise WorkloadError(what, got=f"{len(calls)}", expected=f"1 to {_MOST_CALLS} calls")
+        return calls
 
     def grad_mode(self) -> AbstractContextManager[None]:
         """Autograd as this workload's pass wants it. Entered around a measurement, so that no call pays for it."""
@@ -51,7 +139,7 @@ class Instance:
 
 def grad_mode(workload: Workload) -> AbstractContextManager[None]:
     """Autograd as the workload's pass wants it."""
-    return torch.set_grad_enabled(workload.pass_ == "train")
+    return torch.set_grad_enabled(workload.pass_ != "forward")
 
 
 def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int = _SEED) -> Instance:
@@ -68,43 +156,21 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
         torch.manual_seed(seed)
         with target:
             module = workload.build()
-            arguments = _arguments(workload.inputs())
-        arguments = torch.utils._pytree.tree_map(lambda value: cast(value, target, dtype), arguments)
         if isinstance(module, nn.Module):
             module = module.to(target) if dtype is None else module.to(target, dtype)
         if not callable(module):
             raise TypeError(f"build() returned {type(module).__name__}, expected something to call")
-        function = module if workload.compile is None else torch.compile(module, **workload.compile)
+        instance = Instance(workload, device, module, seed=seed, padding=padding)
     if changed:
         raise WorkloadError(
             f"{workload.id}: its factory changes torch for all workloads",
             got=", ".join(f"{name}: {change}" for name, change in changed.items()),
             expected="such settings in the suite's conftest.py, for all workloads alike",
         )
-    positional, keywords = arguments
-    leaves = [tensor for tensor in inputs_of(arguments).values() if tensor.requires_grad]
-    forward = partial(function, *positional, **keywords)
-
-    def clear_gradients() -> None:
-        """Else the second call would add to the first one's: other kernels than in a training step."""
-        if isinstance(module, nn.Module):
-            module.zero_grad(set_to_none=True)
-        for leaf in leaves:
-            leaf.grad = None
-
-    is_forward = workload.pass_ == "forward"
-    return Instance(
-        workload=workload,
-        call=forward if is_forward else lambda: torch.autograd.backward(total_of(forward())),
-        prepare=(lambda: None) if is_forward else clear_gradients,
-        module=module,
-        function=function,
-        arguments=arguments,
-        _padding=padding,
-    )
+    return instance
 
 
-def _arguments(returned: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(returned: Any) -> Arguments:
     """Read what `Workload.inputs` returned. Raises `TypeError` if it is no tuple: a tensor would fall apart into rows."""
     if not isinstance(returned, (tuple, list)):
         raise TypeError(f"inputs() returned {type(returned).__name__}, expected a tuple of arguments")
@@ -115,9 +181,17 @@ def _arguments(returned: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
             return positional, {}
 
 
-def inputs_of(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> dict[str, torch.Tensor]:
-    """Return every tensor by its name: ``input 0``, ``input 1.0`` within a tuple, ``input mask`` of a keyword."""
-    return {f"input {name}": tensor for each in arguments for name, tensor in named_tensors(each)}
+def inputs_of(batches: Sequence[Arguments]) -> dict[str, torch.Tensor]:
+    """Return every tensor by its name: ``input 0``, ``input 1.0`` within a tuple, ``input mask`` of a keyword.
+
+    Those of a later batch have its number in front: ``input 1: 0``.
+    """
+    return {
+        f"input {number}: {name}" if number else f"input {name}": tensor
+        for number, arguments in enumerate(batches)
+        for each in arguments
+        for name, tensor in named_tensors(each)
+    }
 
 
 def cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
@@ -226,11 +300,16 @@ def _message(error: BaseException) -> str:
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
 
-def first_call(instance: Instance) -> None:
-    """Call once: compiles what is to be compiled. Raises `WorkloadError` if it fails."""
+def first_call(instance: Instance) -> list[int]:
+    """Call once: compiles what is to be compiled. Return how many graphs each call compiled.
+
+    Raises `WorkloadError` if it fails.
+    """
+    before = compile_counts().graphs
     with reporting(instance.workload, "running" if instance.workload.compile is None else "compiling or running"):
         instance.prepare()
-        instance.call()
+        graphs = [before, *(compile_counts().graphs for _ in instance.steps())]
+    return [after - before for before, after in pairwise(graphs)]
 
 
 @contextmanager

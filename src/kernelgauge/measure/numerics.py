@@ -31,6 +31,7 @@ from .instance import (
     restoring_settings,
     total_of,
 )
+from .training import TrainingStep
 
 # ||out - ref|| / ||ref|| that a module of one op may have. The unit roundoffs are 2^-8, 2^-11 and 2^-24. Intermediates are
 # rounded a few times on the way. A dropped term, a wrong bias or tf32 (3e-4) lies far beyond.
@@ -115,9 +116,9 @@ def _compare(instance: Instance, device: Device) -> list[RelativeError]:
     if workload.dtype is not None:
         dtypes = {TORCH_DTYPES[workload.dtype]}
     else:
-        dtypes = {each.dtype for each in (*pair.state.values(), *inputs_of(pair.arguments).values(), *got.values())}
+        dtypes = {each.dtype for each in (*pair.state.values(), *pair.inputs.values(), *got.values())}
     floor = _floor(dtypes, workload)
-    expected, dtype = _expected(workload, pair.reference, pair.arguments, is_16_bit=floor > BOUNDS["fp32"])
+    expected, dtype = pair.expected(is_16_bit=floor > BOUNDS["fp32"])
     if got.keys() != expected.keys():
         sides = got.keys() - expected, expected.keys() - got
         alone, missing = (", ".join(sorted(names)) or "nothing else" for names in sides)
@@ -159,18 +160,25 @@ class _Pair:
 
     def __init__(self, instance: Instance, device: Device) -> None:
         workload = instance.workload
-        self._instance, self._device, self._inputs = instance, device, inputs_of(instance.arguments)
-        takes_floats = any(tensor.is_floating_point() for tensor in self._inputs.values())
+        self._instance, self._device = instance, device
+        self._arguments = (
+            [] if instance.is_sequence else tree_map(_copied, instance.calls)
+        )  # as they are before each run
+        takes_floats = any(tensor.is_floating_point() for tensor in self.inputs.values())
         if workload.reference is None and not isinstance(instance.module, nn.Module) and not takes_floats:
             raise NotComparedError(
                 "a function without floating-point inputs has nothing to be compared with",
                 expected="a reference, or the tensors among its inputs",
             )
-        self.arguments = tree_map(_copied, instance.arguments)  # as they are before each run
         first_call(instance)
         with _reporting_reference(workload, "building"):
             self.reference = _reference(instance, device)
         self.state = {name: tensor.detach().clone() for name, tensor in _state(instance.module).items()}  # likewise
+
+    @property
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """The tensors that the workload is called with next. A sequence has others in each run."""
+        return inputs_of([batch for batches in self._instance.calls for batch in batches])
 
     def results(self, function: Callable[..., Any], *, rounding: float = 0) -> dict[str, torch.Tensor]:
         """Run a function with the workload's own parameters and input. `rounding`: see `eager_results`."""
@@ -178,14 +186,16 @@ class _Pair:
         instance.prepare()
         state = _state(instance.module)
         with torch.no_grad():  # else a leaf that asks for a gradient may not be written to
-            for tensors, values in ((self._inputs, inputs_of(self.arguments)), (state, self.state)):
+            inputs = self.inputs
+            saved = inputs_of([batch for batches in self._arguments for batch in batches]) or inputs
+            for tensors, values in ((inputs, saved), (state, self.state)):
                 for name in tensors.keys() & values.keys():
                     if 0 not in tensors[name].stride():  # an expanded tensor: no module can write to it
                         tensors[name].copy_(values[name])
                         if rounding and tensors[name].dtype in _ROUNDED:
                             tensors[name].mul_(1 + rounding * (2 * torch.rand_like(tensors[name]) - 1))
         with reporting(instance.workload, "running"):
-            return _results(instance.workload, instance.module, function, instance.arguments)
+            return _results(instance.workload, instance.module, function, instance.calls)
 
     def require_repeatable(self, got: Mapping[str, torch.Tensor], floor: float) -> None:
         again = self.results(self._instance.function)
@@ -212,6 +222,46 @@ class _Pair:
             if workload.reference is not None and workload.dtype is None:  # autocast may be in the module alone
                 self.results(module)
         return results, seen.dtypes
+
+    def expected(self, *, is_16_bit: bool) -> tuple[dict[str, torch.Tensor], torch.dtype]:
+        """Return the results of the reference and their dtype: float64, or float32 if it fails there and that is finer."""
+        try:
+            with _reporting_reference(self._instance.workload, "running"):
+                return self._expected_in(torch.float64), torch.float64
+        except KernelgaugeError:
+            if not is_16_bit:
+                raise
+        with _reporting_reference(self._instance.workload, "running"):
+            return self._expected_in(torch.float32), torch.float32
+
+    def _expected_in(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        """Run the reference in a dtype, without TF32."""
+        workload, reference = self._instance.workload, self.reference
+        if isinstance(reference, nn.Module):
+            # Floating-point tensors alone: `Module.to` would cast complex ones as well, and lose their imaginary part.
+            reference = reference.double() if dtype == torch.float64 else reference.float()
+            reference.zero_grad()
+        with restoring_settings():
+            torch.set_float32_matmul_precision("highest")
+            torch.backends.cudnn.allow_tf32 = False
+            if self._instance.is_sequence:
+                calls = self._instance.calls_of(reference, dtype)
+                self._require_same_inputs(inputs_of([batch for batches in calls for batch in batches]))
+            else:
+                calls = tree_map(partial(_copied, dtype=dtype), self._arguments)
+            return _results(workload, reference, reference, calls)
+
+    def _require_same_inputs(self, drawn: Mapping[str, torch.Tensor]) -> None:
+        """Raise `NotComparedError` if a generator yields other numbers for the reference, as one that draws in its dtype does."""
+        self._instance.prepare()
+        own = self.inputs
+        names = [name for name in own if name not in drawn or _relative_error(own[name], drawn[name]) > BOUNDS["bf16"]]
+        if names or own.keys() != drawn.keys():
+            raise NotComparedError(
+                "its inputs are others for the reference",
+                got=", ".join(names[:_SHOWN_TENSORS]),
+                expected="a generator that draws in the default dtype, and casts",
+            )
 
     def _reference_in_own_dtype(self, *args: Any, **kwargs: Any) -> Any:
         """Call the reference with the module's own parameters."""
@@ -288,47 +338,31 @@ def _reference(instance: Instance, device: Device) -> Any:
     return reference
 
 
-def _expected(
-    workload: Workload, reference: Any, arguments: Any, *, is_16_bit: bool
-) -> tuple[dict[str, torch.Tensor], torch.dtype]:
-    """Return the results of the reference and their dtype: float64, or float32 if it fails there and that is finer."""
-    try:
-        with _reporting_reference(workload, "running"):
-            return _results_in(torch.float64, workload, reference, arguments), torch.float64
-    except KernelgaugeError:
-        if not is_16_bit:
-            raise
-    with _reporting_reference(workload, "running"):
-        return _results_in(torch.float32, workload, reference, arguments), torch.float32
-
-
-def _results_in(dtype: torch.dtype, workload: Workload, reference: Any, arguments: Any) -> dict[str, torch.Tensor]:
-    """Run the reference in a dtype, without TF32."""
-    if isinstance(reference, nn.Module):
-        # Floating-point tensors alone: `Module.to` would cast complex ones as well, and lose their imaginary part.
-        reference = reference.double() if dtype == torch.float64 else reference.float()
-        reference.zero_grad()
-        for each in (value for module in reference.modules() for value in vars(module).values()):
-            if isinstance(each, torch.optim.Optimizer):  # of the copied parameters, with momenta in their old dtype
-                each.load_state_dict(each.state_dict())
-    with restoring_settings():
-        torch.set_float32_matmul_precision("highest")
-        torch.backends.cudnn.allow_tf32 = False
-        return _results(workload, reference, reference, tree_map(partial(_copied, dtype=dtype), arguments))
-
-
-def _results(workload: Workload, module: Any, function: Callable[..., Any], arguments: Any) -> dict[str, torch.Tensor]:
-    positional, keywords = arguments
-    output = function(*positional, **keywords)
-    tensors = [tensor for _, tensor in named_tensors(output)]
-    # Copies, because the next call may write to the same memory: a CUDA graph does, and a kernel that works in place.
-    results = {
-        f"output {index}": each.detach().clone() for index, each in enumerate(tensors) if each.is_floating_point()
-    }
+def _results(workload: Workload, module: Any, function: Callable[..., Any], calls: Any) -> dict[str, torch.Tensor]:
+    """Return the outputs of each call, with gradients under a ``train`` pass; of a ``step``, the parameters behind it."""
+    if workload.training is not None:
+        step = TrainingStep(workload, module, lambda batch: total_of(function(*batch[0], **batch[1])))
+        for batches in calls:
+            step(batches)
+        learnt = {name: each for name, each in module.named_parameters() if each.requires_grad}
+        return {f"parameter {name}": each.detach().clone() for name, each in learnt.items()}
+    results: dict[str, torch.Tensor] = {}
+    for number, ((positional, keywords),) in enumerate(calls):
+        output = function(*positional, **keywords)
+        tensors = [tensor for _, tensor in named_tensors(output)]
+        prefix = f"call {number} " if number else ""
+        # Copies, because the next call may write to the same memory: a CUDA graph does, and a kernel that works in place.
+        results |= {
+            f"{prefix}output {index}": each.detach().clone()
+            for index, each in enumerate(tensors)
+            if each.is_floating_point()
+        }
+        if workload.pass_ == "train":
+            torch.autograd.backward(total_of(output))
     if workload.pass_ == "train":
-        torch.autograd.backward(total_of(output))
         parameters = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
-        for name, leaf in {**parameters, **inputs_of(arguments)}.items():
+        inputs = inputs_of([batch for batches in calls for batch in batches])
+        for name, leaf in {**parameters, **inputs}.items():
             if leaf.grad is not None:
                 results[f"{_GRADIENT}{name}"] = leaf.grad.detach()
     return results

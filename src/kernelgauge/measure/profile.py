@@ -8,6 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from torch.profiler import profile, record_function, schedule
@@ -51,7 +52,7 @@ class ProfilerSession:
         """The kernels of each call, in launch order."""
         return [execution.identity for execution in self.executions[0]]
 
-    @property
+    @cached_property
     def replays_graphs(self) -> bool:
         """Whether it launches CUDA graphs."""
         return any(launch.call.is_graph_launch for window in self.windows for launch in window.launches)

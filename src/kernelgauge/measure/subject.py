@@ -19,6 +19,7 @@ from ..errors import (
     WorkloadError,
 )
 from ..run import (
+    CallRecord,
     CompileEvent,
     ControlTime,
     Counts,
@@ -30,8 +31,8 @@ from ..run import (
     on_the_fastest_host,
     summarize,
 )
-from ..trace import KernelIdentity, KernelRecord, dispatcher_ops, metadata_ops_that_launched
-from ..trace.kernel import input_texts
+from ..trace import CALL, KernelIdentity, KernelRecord, dispatcher_ops, metadata_ops_that_launched
+from ..trace.kernel import executions, input_texts
 from ..trace.model import busy_us, number_streams
 from ..workload import Workload
 from . import Settings
@@ -114,7 +115,7 @@ class Subject:
         self.error: KernelgaugeError | None = None  # why it is measured no more
         with reporting(workload, "measuring"), instance.grad_mode():
             before = compile_counts()
-            first_call(instance)
+            self.graphs = first_call(instance)  # that each call compiled
             after = compile_counts()
             warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
             call_us = call_duration_us(device, instance)
@@ -136,8 +137,13 @@ class Subject:
             self.pace = Pace.of(call_us, self.structure)
             self.origins = origins_of(instance, self.modules, self.structure, device)
             # For all replicates. Inductor records a CUDA graph for the addresses of each instance, and keeps them all: a call
-            # looks for its own among them, so that its dispatch would take longer with each (docs/measuring.md).
-            self.only_instance = instance if self.structure.replays_graphs else None
+            # looks for its own among them, so that its dispatch would take longer with each (docs/measuring.md). A compiled
+            # optimizer has the addresses of its parameters in its guards.
+            training = workload.training
+            self.is_alone = self.structure.replays_graphs or (training is not None and training.compile is not None)
+            self.only_instance = instance if self.is_alone else None
+            if instance.training is not None and self.is_alone:
+                instance.training.save()
 
     @property
     def is_done(self) -> bool:
@@ -191,6 +197,8 @@ class Subject:
         device, settings = self.device, self.settings
         started = time.perf_counter()
         instance = self.only_instance or build(self.workload, device, replicate=index)
+        if instance.training is not None:
+            instance.training.restore()
         device.host.start()
         before = device.monitor.read(processes=not self.is_control)
         with reporting(self.workload, "measuring"), instance.grad_mode():
@@ -272,6 +280,7 @@ class Subject:
                 peak_allocated_bytes=self.peak_bytes,
                 grown_bytes=self.origins.grown_bytes,
                 compiled_ops=self.compiled_ops,
+                graphs=sum(self.graphs),
             ),
             samples=samples,
             incomplete=incomplete,
@@ -294,6 +303,7 @@ class Subject:
             op_origins=dict(self.origins.ops),
             growth_origins=self.origins.growth[:_SHOWN_ORIGINS],
             compiled_origins=self.origins.compiled,
+            calls=self._calls(),
             compile_events=self.compile_events,
         )
         return Measured(
@@ -302,8 +312,18 @@ class Subject:
             latency_iterations=own.iterations_for(self.pace.call_us, Timer.END_TO_END),
             trace_json=session.trace_json,
             table=session.table,
-            one_instance=session.replays_graphs,
+            one_instance=self.is_alone,
             problem=self.origins.problem,
+        )
+
+    def _calls(self) -> tuple[CallRecord, ...]:
+        """Return the calls of a sequence."""
+        if len(self.graphs) == 1:
+            return ()
+        windows = [self.structure.trace.regions(f"{CALL}{number}")[-1] for number in range(len(self.graphs))]
+        pairs = zip(windows, self.graphs, strict=True)
+        return tuple(
+            CallRecord(len(list(executions(each, on_cpu=self.device.gpu is None))), graphs) for each, graphs in pairs
         )
 
     def _incomplete(self) -> str | None:

@@ -44,6 +44,9 @@ class Judge:
         wrong: list[e.Reason] = [mismatch for each in holding for mismatch in mismatches(each, run)]
         if run.counts.graph_breaks != workload.graph_breaks:
             wrong.append(e.Mismatch("graph breaks", run.counts.graph_breaks, workload.graph_breaks))
+        graphs = run.counts.graphs or 0
+        if workload.compiles is not None and graphs > workload.compiles:
+            wrong.append(e.Mismatch("compiled graphs", graphs, workload.compiles))
         if run.counts.recompiles:
             wrong.append(e.Mismatch("recompiles", run.counts.recompiles, 0))
         if not wrong:

@@ -69,6 +69,17 @@ def sensitivity_text(change: RelativeChange) -> str:
     return f"+{rounded:.0f} %" if rounded >= 100 else f"+{rounded:.3g} %"
 
 
+def ranges(numbers: Sequence[int]) -> str:
+    """Return ``0 to 2, 7`` for 0, 1, 2 and 7."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
 def counted(count: int, noun: str) -> str:
     """Return ``1 kernel``, ``2 kernels``, ``2 launches``, ``2 processes``."""
     plural = "es" if noun.endswith(("ch", "s")) else "s"

@@ -14,7 +14,7 @@ import msgspec
 from ..judge import Status, Verdict
 from ..judge import evidence as e
 from ..trace.difference import What
-from .text import counted, first, interval_text, sensitivity_text, times
+from .text import counted, first, interval_text, ranges, sensitivity_text, times
 
 BASELINE = "the baseline"
 _WIDTH = 69  # of a reason: with its label, 80 columns
@@ -288,6 +288,8 @@ def cause_text(cause: e.Cause, cost: str | None = None) -> tuple[str, list[str]]
         details = [*details, *(["with " + ", ".join(host)] if host else [])]
     else:
         text = ", ".join(host)
+    if cause.calls:
+        text += f", in call {ranges(cause.calls)}"
     if cause.delta_us is not None:
         text += f" ({f'{cause.delta_us:+.1f} us' if cost is None else cost})"
     return text, details

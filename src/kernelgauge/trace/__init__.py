@@ -2,11 +2,12 @@
 
 from .difference import align
 from .kernel import KernelIdentity, KernelRecord, dispatcher_ops, metadata_ops_that_launched
-from .model import REGION, Trace, Window
+from .model import CALL, REGION, Trace, Window
 from .names import KernelName, Kind, decode
 from .reader import parse, parse_blocks
 
 __all__ = [
+    "CALL",
     "REGION",
     "KernelIdentity",
     "KernelName",

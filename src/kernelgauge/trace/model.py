@@ -27,6 +27,7 @@ WHOLE = "the whole trace"  # name of the window of everything
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memset", "gpu_memcpy"})
 # What `pytest perf` marks the call with, inside each profiler step: flushing and waiting stay outside of it.
 REGION = "kernelgauge.call"
+CALL = "kernelgauge.call "  # and its number: one call of a sequence
 
 # Host calls (CUDA runtime, CUDA driver, HIP; SYCL's Unified Runtime, its predecessor PI, and Level Zero). A host function
 # is queued on a stream like a kernel, but runs on the host and leaves no device record.
