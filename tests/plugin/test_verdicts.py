@@ -79,7 +79,10 @@ ENDS = {
     "PASS": ({"passed"}, {"passed"}),
     "IMPROVED": ({"passed"}, {"passed"}),
     "REGRESSED": ({"failure"}, {"failure"}),
-    "INVALID": ({"failure", "error"}, {"failure", "error"}),
+    "INVALID": (
+        {"failure", "error", "skipped"},
+        {"failure", "error", "skipped"},
+    ),  # skipped: another test has failed with it
     "UNDECIDED": ({"skipped"}, {"failure"}),
     "NO_BASELINE": ({"skipped"}, {"failure"}),
     "INCOMPARABLE": ({"skipped"}, {"failure"}),
@@ -123,6 +126,7 @@ def test_verdict_ends_its_test_as_documented(project: Project, strict: tuple[str
     assert "350.0 -> 700.0" in messages["throttled"]
     command = "pytest perf*-k new-*--perf-update" if strict else "*record one with: pytest perf --perf-update*"
     result.stdout.fnmatch_lines([f"*{command}"])
+    assert sorted(project.verdicts("failed", outcome=True).values()) == ["failure", *["skipped"] * (len(ALL) - 1)]
     (absent,) = [each for each in project.results().workloads if each.module == "absent"]
     assert (absent.unavailable, absent.run, absent.verdicts) == ("the fake error; take another", None, ())
 

@@ -38,11 +38,11 @@ class Settings:
     iterations: int = 12  # calls in each replicate, at most
     warm_up_seconds: float = 0.005  # before each replicate, so that the clock is up
     seconds: float = 1.0  # for the calls of one replicate of one timer: fewer are made if they are slow
-    eight_calls_seconds: float = 0.1  # the same, down to eight calls: more of a slow call tell little
     busy_seconds: float = math.inf  # for those that keep a device busy, in a row; eight are made all the same
     host_iterations: int = 30  # calls in each replicate of the host dispatch time, at most
     latency_replicates: int = 8
     latency_iterations: int = 20
+    latency_seconds: float = 0.1  # for the calls of one replicate of the latency, but eight are made all the same
 
     @classmethod
     def of(cls, replicates: int | None) -> Settings:
@@ -77,10 +77,9 @@ class Settings:
         most = {
             Timer.DEVICE: min(self.iterations, heavy),
             Timer.HOST: min(self.host_iterations, heavy),
-            Timer.END_TO_END: self.latency_iterations,
+            Timer.END_TO_END: min(self.latency_iterations, max(_FEWEST_HEAVY_CALLS, self.latency_seconds / call_s)),
         }
-        enough = max(_FEWEST_HEAVY_CALLS, self.eight_calls_seconds / call_s)
-        return max(_FEWEST_CALLS, int(min(most[timer], enough, self.seconds / call_s)))
+        return max(_FEWEST_CALLS, int(min(most[timer], self.seconds / call_s)))
 
     def warm_up_calls_for(self, call_us: float) -> int:
         """Return the calls in a session before those of the device time: the clock fell while it was started."""

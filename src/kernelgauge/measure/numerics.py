@@ -22,6 +22,7 @@ from .device import Device
 from .instance import (
     TORCH_DTYPES,
     Instance,
+    TrainingStep,
     build,
     cast,
     first_call,
@@ -31,7 +32,6 @@ from .instance import (
     restoring_settings,
     total_of,
 )
-from .training import TrainingStep
 
 # ||out - ref|| / ||ref|| that a module of one op may have. The unit roundoffs are 2^-8, 2^-11 and 2^-24. Intermediates are
 # rounded a few times on the way. A dropped term, a wrong bias or tf32 (3e-4) lies far beyond.
@@ -241,6 +241,9 @@ class _Pair:
             # Floating-point tensors alone: `Module.to` would cast complex ones as well, and lose their imaginary part.
             reference = reference.double() if dtype == torch.float64 else reference.float()
             reference.zero_grad()
+            for each in (value for part in reference.modules() for value in vars(part).values()):
+                if isinstance(each, torch.optim.Optimizer):  # of the copied parameters, with momenta in their old dtype
+                    each.load_state_dict(each.state_dict())
         with restoring_settings():
             torch.set_float32_matmul_precision("highest")
             torch.backends.cudnn.allow_tf32 = False

@@ -91,10 +91,11 @@ class WorkloadTest:
         if isinstance(error, WorkloadUnavailable):
             self.skip_or_fail(error.one_line, detail=str(error))
         self._end(self.session.conclude_error(self.workload, subject, error))
-        first = self.session.errors_shown.setdefault(str(error), self.item.name)
-        if first != self.item.name:  # one failure for each workload that cannot be measured
+        shown, name = self.session.errors_shown, self.item.name
+        if (first := shown.setdefault((self.workload.id, str(error)), name)) != name:  # one failure of each workload
             pytest.skip(f"{error.what}: see {first}")
-        pytest.fail(str(error), pytrace=False)
+        first = shown.setdefault(("", str(error)), name)  # of any workload
+        pytest.fail(str(error) if first == name else f"{error.what}: see {first}", pytrace=False)
 
     def judge(self, function: Callable[..., Verdict], *arguments: Any, subject: str = MEASUREMENT) -> None:
         """End the test with the verdict of a function on its workload."""

@@ -57,7 +57,7 @@ class Session:
         self.selected: list[Workload] = []  # this process has tests for them
         self.tests: dict[str, list[TestResult]] = {}  # by pytest's id; two of one that failed after its call too
         self.width: int | None = None  # of the terminal, in columns; None: there is none
-        self.errors_shown: dict[str, str] = {}  # by text: the first test that showed it
+        self.errors_shown: dict[tuple[str, str], str] = {}  # by workload and text: the first test that showed it
         self.latencies: dict[str, Sample | OtherKernelsError] = {}  # or why a latency was not kept
         self._started = datetime.now(timezone.utc)
         self._commit: str | None = None
