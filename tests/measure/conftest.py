@@ -87,7 +87,7 @@ class FakeGpu(Device):
         super().__init__()
         self.clock = clock
         self.host = HostSpeed(self._control, wait=self.synchronize)
-        self.monitor = SimpleNamespace(read=self.reading)  # type: ignore[assignment]
+        self.monitor = SimpleNamespace(read=self.reading)
         self.is_lost = False
         self.diary: list[str] = []
         self.replicates: list[str] = []

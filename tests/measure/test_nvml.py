@@ -180,9 +180,7 @@ def others(reading: Reading) -> tuple[int | None, int, int | None]:
 
 
 @pytest.mark.parametrize(("pids", "samples", "expected"), OTHERS.values(), ids=OTHERS)
-def test_reading_has_other_processes(
-    nvml: FakeNvml, clock: Clock, pids: list[int], samples: Samples, expected: Any
-) -> None:
+def test_reading_has_other_processes(nvml: FakeNvml, clock: Clock, pids: Any, samples: Any, expected: Any) -> None:
     nvml.pids = pids
     assert others(second_reading(clock, lambda: nvml.samples.extend(samples))) == expected
 

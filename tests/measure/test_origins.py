@@ -156,7 +156,7 @@ def test_eager_kernel_has_its_line_and_module(cpu: Device, net: Any) -> None:
 def test_backward_kernel_has_the_line_of_its_forward_op(cpu: Device, net: Any) -> None:
     run = ran(cpu, net, pass_="train")
     found = places(run)
-    backward = [origin is not None and origin.is_backward for origin in run.origins]
+    backward = [origin.is_backward for origin in run.origins]
     assert backward == [False] * 14 + [True] * (len(backward) - 14)  # the forward pass, and the loss with its gradient
     assert found[12][1:] == ("Net", "in total_of")
     silus = [each for each in found if each[0] == "aten::silu_backward"]
@@ -167,7 +167,7 @@ def test_backward_kernel_has_the_line_of_its_forward_op(cpu: Device, net: Any) -
 @pytest.mark.usefixtures("no_cache")
 def test_compiled_kernel_has_the_lines_that_were_fused(cpu: Device, net: Any) -> None:
     run = ran(cpu, net, compile={}, pass_="train")
-    marked = [origin.is_backward for origin in run.origins if origin is not None]
+    marked = [origin.is_backward for origin in run.origins if origin]
     assert marked == sorted(marked)
     assert marked.count(True) > 4
     found = places(run)
@@ -208,7 +208,7 @@ def test_kernel_leads_to_what_asked_for_it(
     planted, is_compiled = model(tmp_path, *body), "compile" in fields
     run = ran(cpu, planted if is_compiled else lambda: nn.Sequential(planted()), **fields)
     found = [
-        (module, code, origin is not None and origin.is_backward)
+        (module, code, origin.is_backward)
         for (name, module, code), origin in zip(places(run), run.origins, strict=True)
         if (op in name if is_compiled else op == name)
     ]
@@ -225,9 +225,7 @@ KEEPS = ("self.kept.append(x.detach().sin())", "self.kept.append(torch.cat((x, x
 
 
 @pytest.mark.parametrize(("most", "grown"), [(1000, (3 * 128, list(KEEPS[::-1]))), (2, (0, []))])
-def test_growth_of_memory_has_the_lines_that_asked_for_it(
-    cpu: Device, tmp_path: Path, most: int, grown: tuple[int, list[str]]
-) -> None:
+def test_growth_of_memory_has_the_lines_that_asked_for_it(cpu: Device, tmp_path: Path, most: int, grown: Any) -> None:
     """A list of losses grows with each call, unless as much is freed as is kept."""
     run = ran(cpu, model(tmp_path, *KEEPS, f"del self.kept[:-{most}]", "return x.cos()"))
     assert (run.counts.grown_bytes, codes(run.growth_origins)) == grown
@@ -248,12 +246,10 @@ def test_kernel_of_a_library_has_its_line(cpu: Device, tmp_path: Path, compile_:
     block = load(LIBRARY, tmp_path / "site-packages" / "blocks.py", "blocks").Block(nn.Linear(8, 8))
     user = load(LIBRARY, tmp_path / "user.py").Block
     inner = SourceLine("blocks.py", 5, "return self[0](x)")
-    (origin,) = ran(cpu, lambda: block, compile=compile_).origins
-    assert origin is not None
-    assert origin.lines == (inner,)
-    (origin,) = ran(cpu, lambda: user(block), compile=compile_).origins
-    assert origin is not None
-    assert origin.lines == (SourceLine("user.py", 5, "return self[0](x)", inner),)
+    called = SourceLine("user.py", 5, "return self[0](x)", inner)
+    for module, line in ((block, inner), (user(block), called)):
+        (origin,) = ran(cpu, lambda module=module: module, compile=compile_).origins
+        assert origin.lines == (line,)
 
 
 SCALED = """\
@@ -267,7 +263,7 @@ class Scaled(nn.Module):
 LINE = "        return x.sin() * 3.25\n"
 
 
-def test_line_of_a_cached_graph_is_where_the_code_stands_now(
+def test_line_of_a_cached_graph_is_where_it_is_now(
     cpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Inductor's cache finds a graph by what it computes: its lines may be those of an older file, or of another folder."""
@@ -280,9 +276,7 @@ def test_line_of_a_cached_graph_is_where_the_code_stands_now(
         assert origins == (Origin("Scaled", (SourceLine("scaled.py", number, LINE.strip()),)),)
 
 
-def test_line_of_a_cached_graph_is_of_the_function_that_ran(
-    cpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_line_of_a_cached_graph_is_of_what_ran(cpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two functions of the same ops share what Inductor has in its cache, and what it says of their lines."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     scaled = load(SCALED + SCALED.replace("Scaled", "Other"), tmp_path / "scaled.py")
@@ -438,9 +432,7 @@ def is_in_origins_of() -> bool:
     ("is_other", "known"),
     [(lambda: _get_current_function_mode() is not None, True), (is_in_origins_of, False)],
 )
-def test_call_that_launches_something_else_has_no_origins(
-    cpu: Device, is_other: Callable[[], bool], known: bool
-) -> None:
+def test_call_that_launches_something_else_has_no_origins(cpu: Device, is_other: Any, known: bool) -> None:
     """The call is made once more for its lines. If that is other work, it is made without what tells an operator's line."""
     run = ran(cpu, lambda: lambda x: x.cos() if is_other() else x.sin())
     assert run.kernel_names() == ["aten::sin"]

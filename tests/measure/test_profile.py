@@ -80,11 +80,9 @@ def holds(gpu: FakeGpu, replicates: int, **launch: Any) -> list[float]:
     ],
     ids=["least", "dispatch and a half", "most", "doubled", "gives up", "one that grew stays", "shortened once"],
 )
-def test_hold_lasts_until_calls_are_dispatched(
-    gpu: FakeGpu, dispatch_us: list[float], replicates: int, expected: list[float]
-) -> None:
+def test_hold_lasts_until_calls_are_dispatched(gpu: FakeGpu, dispatch_us: Any, replicates: int, expected: Any) -> None:
     gpu.dispatch_us, *later = dispatch_us
-    gpu.damages = [lambda _, us=us: setattr(gpu, "dispatch_us", us) for us in later]  # type: ignore[misc]
+    gpu.damages = [lambda _, us=us: setattr(gpu, "dispatch_us", us) for us in later]
     assert holds(gpu, replicates) == expected
 
 
@@ -119,7 +117,7 @@ def test_session_holds_flushes_calls_and_waits(gpu: FakeGpu) -> None:
 def test_session_looks_while_the_device_works(gpu: FakeGpu, iterations: int, warmup: int, looks: list[int]) -> None:
     seen: list[tuple[int, str]] = []
     read = lambda: seen.append((gpu.diary.count("call"), gpu.diary[-1]))  # noqa: E731
-    gpu.monitor = SimpleNamespace(read=read)  # type: ignore[assignment]
+    gpu.monitor = SimpleNamespace(read=read)
     diary_of(gpu, iterations=iterations, warmup=warmup, hold_us=1.0)
     assert seen == [(calls, "call") for calls in looks]
     diary_of(gpu, iterations=iterations, warmup=warmup)

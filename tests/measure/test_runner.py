@@ -94,9 +94,7 @@ def test_busy_time_is_a_union_over_streams(spans: list[tuple[int, int, int]], ex
 
 @pytest.mark.parametrize("pass_", ["forward", "train"])
 @pytest.mark.parametrize("dtype", TORCH_DTYPES)
-def test_replicates_are_as_declared_and_have_equal_values(
-    cpu: Device, paddings: list[int], pass_: Any, dtype: Any
-) -> None:
+def test_replicates_are_as_declared_and_equal(cpu: Device, paddings: list[int], pass_: Any, dtype: Any) -> None:
     def build() -> nn.Module:
         module = nn.Linear(4, 3)
         module.register_forward_pre_hook(look)
@@ -188,7 +186,7 @@ QUADRUPLES = partial(lambda function: function, lambda x: x * 4)
     ],
 )
 def test_groups_never_share_compiled_code(
-    cpu: Device, builds: list[Callable[[], Any]], compile_: Any, expected: list[str], times_built: int
+    cpu: Device, builds: Any, compile_: Any, expected: Any, times_built: int
 ) -> None:
     def workload(name: str, build: Callable[[], Any]) -> Workload:
         return tiny(module=name, build=lambda: built.append(name) or build(), compile=compile_)
