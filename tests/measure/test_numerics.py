@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import count
@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from kernelgauge import Training
 from kernelgauge.errors import KernelgaugeError
 from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import restoring_settings
@@ -146,6 +147,20 @@ def noisy(buffer: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return buffer.copy_(x + torch.rand(x.shape))
 
 
+def trained(optimizer: Any = torch.optim.SGD, **fields: Any) -> dict[str, Any]:
+    schedule = partial(torch.optim.lr_scheduler.StepLR, step_size=1)
+    clipped = Training(optimizer, micro_batches=2, clip_norm=1.0, schedule=schedule)
+    return {"pass_": "step", "training": clipped, "reference": lambda: nn.Linear(4, 3)} | fields
+
+
+def rows() -> Iterator[Any]:
+    yield from ((torch.randn(count, 4),) for count in (3, 5))
+
+
+def own_dtype(module: Any) -> Iterator[Any]:
+    yield (torch.randn(5, 4, dtype=module.weight.dtype),)
+
+
 def any_error(function: Any, compile_: Any) -> dict[str, Any]:
     inputs = lambda: (torch.rand(8, 8),)  # noqa: E731
     return {"build": lambda: function, "inputs": inputs, "dtype": "fp16", "compile": compile_}
@@ -179,6 +194,15 @@ RESULTS_IN_FP32: dict[str, tuple[dict[str, Any], str]] = {
     "reference does not run": ({"reference": lambda: raising(ValueError("no"))}, f"{ERROR} running its reference failed:*"),
     "more": ({"change": lambda y, _: (y, y)}, f"{OTHER} output 1, nothing else"),
     "less": ({"change": lambda y, m: y.detach() + m.bias, "pass_": "train"}, f"{OTHER} nothing else, gradient of weight"),
+    "step": (trained(), ""),
+    "scaled step": (trained(training=Training(torch.optim.AdamW, clip_norm=1.0, scaler=partial(torch.amp.GradScaler, "cpu"))), ""),
+    "wrong step": (trained(change=lambda y, module: y - module.bias), "parameter weight, parameter bias"),
+    "optimizer of others": (trained(lambda _: torch.optim.SGD(Linear().parameters())), "WorkloadError: *optimizer has parameters of another module*"),
+    "nothing to train": (trained(build=lambda: Linear().requires_grad_(False)), "WorkloadError: *there is nothing to train*"),
+    "sequence": ({"inputs": rows}, ""),
+    "trained sequence": ({"inputs": rows, "pass_": "train"}, ""),
+    "no sequence": ({"inputs": lambda: (each for each in ())}, "WorkloadError: *its inputs yield no call*"),
+    "sequence of other inputs": ({"inputs": own_dtype}, f"{NOT_COMPARED} its inputs are others for the reference:*"),
     "random in one buffer": ({"build": lambda: partial(noisy, torch.empty(5, 4))}, f"{NOT_COMPARED} its result is random:*"),
     "random": (RANDOM, f"{NOT_COMPARED} its result is random:*"),
     "trained random": (RANDOM | {"pass_": "train"}, f"{NOT_COMPARED} its result is random:*"),

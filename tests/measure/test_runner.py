@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ import torch
 import torch._inductor.config as inductor
 from torch import nn
 
-from kernelgauge import Workload
+from kernelgauge import Training, Workload
 from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
 from kernelgauge.measure.device import CudaDevice, Device, choose_device, cpu_name
 from kernelgauge.measure.instance import TORCH_DTYPES
@@ -152,6 +152,24 @@ def test_failure_names_the_lines_of_the_user(cpu: Device) -> None:
     assert raised.value.where == f"{place} in build: return nn.Linear(-1, 3)"
     with pytest.raises(KeyboardInterrupt):  # it is no failure
         measured(cpu, tiny(build=raising(KeyboardInterrupt())))
+
+
+def test_step_and_sequence_are_measured_call_by_call(cpu: Device) -> None:
+    def inputs() -> Iterator[Any]:
+        yield from ((torch.randn(rows, 4),) for rows in (3, 5))
+
+    def starts_anew(module: Any, _: Any) -> None:  # each replicate trains from the same weights
+        weights.append(module.weight.detach().clone())
+
+    def build() -> nn.Module:
+        module = nn.Linear(4, 3)
+        module.register_forward_pre_hook(starts_anew)
+        return module
+
+    weights: list[torch.Tensor] = []
+    run = measured(cpu, tiny(build=build, pass_="step", training=Training(torch.optim.SGD), inputs=inputs)).run
+    assert [each.launches for each in run.calls] == [run.counts.launches // 2] * 2
+    assert not torch.equal(weights[0], weights[1])
 
 
 def module(forward: Callable[..., torch.Tensor]) -> type[nn.Module]:
