@@ -17,9 +17,10 @@ _SLOW_CALL_US = 1e6
 _SLOW_REPLICATES = 2  # the fewest that show a spread
 _FEWEST_CALLS = 3  # so that there is a middle
 _WARM_UP_SHARE = 2  # half as many calls again come before those that count
+_WARM_UP_SECONDS = 0.05  # or as many as take so long: starting the profiler leaves the device idle, and its clock falls
 # However heavy they are: the lower decile of three calls lies far above that of thirty, and their middle half is all of them.
 _FEWEST_HEAVY_CALLS = 8
-_FEWEST_REPLICATES = 6  # of a GPU's workload that is over its budget: a decode of a whole model, or a training step
+_FEWEST_REPLICATES = 4  # of a GPU's workload that is over its budget: a decode of a whole model, or a training step
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Settings:
     most_replicates: int = 32
     precision: float = 0.0003  # the standard error of the device time, as a share of it, below which no more are made
     precision_us: float = 0.006  # the same in microseconds: the larger one counts
-    budget_seconds: float = 1.5  # for the replicates of one workload; beyond it six are enough
+    budget_seconds: float = 1.5  # for the replicates of one workload; beyond it four are enough
     iterations: int = 12  # calls in each replicate, at most
     warm_up_seconds: float = 0.005  # before each replicate, so that the clock is up
     seconds: float = 1.0  # for the calls of one replicate of one timer: fewer are made if they are slow
@@ -82,8 +83,9 @@ class Settings:
         return max(_FEWEST_CALLS, int(min(most[timer], self.seconds / call_s)))
 
     def warm_up_calls_for(self, call_us: float) -> int:
-        """Return the calls in a session before those of the device time: the clock fell while it was started."""
-        return 1 if call_us >= _SLOW_CALL_US else 1 + self.iterations_for(call_us) // _WARM_UP_SHARE
+        """Return the calls in a session before those of the device time."""
+        most = math.ceil(_WARM_UP_SECONDS * 1e6 / call_us)
+        return 1 if call_us >= _SLOW_CALL_US else 1 + min(self.iterations_for(call_us) // _WARM_UP_SHARE, most)
 
     def is_enough(self, times_us: Sequence[float], seconds: float) -> bool:
         """Whether these replicates, which took so many seconds, pin the mean down or have used up the budget.
