@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from itertools import cycle
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -21,7 +23,7 @@ from kernelgauge.errors import OtherKernelsError
 from kernelgauge.measure import Settings
 from kernelgauge.measure.compiler import torch_set_up
 from kernelgauge.measure.device import CudaDevice
-from kernelgauge.measure.instance import Instance, build
+from kernelgauge.measure.instance import build
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.profile import profile_session
 from kernelgauge.measure.runner import measure_groups
@@ -124,7 +126,7 @@ def test_cuda_error_in_mid_suite_makes_the_rest_invalid(tmp_path: Path) -> None:
 def read_us(device: CudaDevice, read: Callable[[], object], *, prepare: Callable[[], object], flush: bool) -> float:
     """The median time of a kernel that reads memory, as a session of kernelgauge times it."""
     workload = Workload("read", "probe", lambda: None, tuple, dtype="fp16")
-    instance = Instance(workload, read, lambda: (prepare(), None)[1], None, read, ((), {}), torch.empty(0))
+    instance: Any = SimpleNamespace(workload=workload, prepare=prepare, call=read)
     with patch.object(device, "flush_cache", device.flush_cache if flush else lambda: None):
         session = profile_session(device, instance, iterations=10, warmup=10)
     return median(sum(each.duration_us for each in executions) for executions in session.executions)
