@@ -5,16 +5,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from kernelgauge.errors import MeasurementError
+from kernelgauge.errors import MeasurementError, StorageError
 from kernelgauge.measure import Settings
 from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import build
-from kernelgauge.measure.profile import profile_session
+from kernelgauge.measure.profile import exported, profile_session
 from kernelgauge.trace import REGION, parse
 from tests.builders import Event, call
 from tests.measure.conftest import QUICK, FakeGpu, measured, tiny
@@ -137,3 +139,11 @@ def test_session_has_a_window_for_each_iteration(cpu: Device, is_structure: bool
     (addmm,) = (each for each in session.windows[0].ops if each.name == "aten::addmm")
     assert addmm.input_shapes[:3] == (((3,), (5, 4), (4, 3)) if is_structure else ())
     assert ("aten::addmm" in session.table) is is_structure
+
+
+def test_exported_trace_that_is_not_written_is_no_fault_of_the_workload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(StorageError, match=f"df -h {tmp_path}"):
+        exported(Mock())

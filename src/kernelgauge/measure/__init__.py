@@ -84,7 +84,7 @@ class Settings:
 
     def warm_up_calls_for(self, call_us: float) -> int:
         """Return the calls in a session before those of the device time."""
-        most = math.ceil(_WARM_UP_SECONDS * 1e6 / call_us)
+        most = math.ceil(_WARM_UP_SECONDS * 1e6 / max(call_us, 1.0))
         return 1 if call_us >= _SLOW_CALL_US else 1 + min(self.iterations_for(call_us) // _WARM_UP_SHARE, most)
 
     def is_enough(self, times_us: Sequence[float], seconds: float) -> bool:

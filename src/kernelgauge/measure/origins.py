@@ -37,6 +37,7 @@ from .device import Device
 from .instance import Instance
 from .profile import ProfilerSession, exported
 
+_CALLERS = ("_profile", "_loss")  # functions of ours that only call the workload: no line of its code
 _RESUMED = re.compile(r"in torch_dynamo_resume_in_(\w+)_at_\d+$")  # Dynamo's name for a function after a break in it
 _STACKS_ON_PYTHON_3_13 = (2, 8)  # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _MOST_LINES = 8  # of a fusion: more are not read
@@ -265,7 +266,7 @@ class _Places:
         if name == _Forwarding.__torch_function__.__name__:
             return place
         if owner == "kernelgauge":  # the frames around it are those of the tests
-            return _Place(frames=(frame,))
+            return _Place(frames=() if name in _CALLERS else (frame,))
         if owner == "user":  # an operator in it has no frame, and its line is not the caller's
             return replace(place, frames=(*place.frames, frame), function=(file, number))
         return place

@@ -14,6 +14,7 @@ from pathlib import Path
 from torch.profiler import profile, record_function, schedule
 
 from ..errors import MeasurementError
+from ..results.files import unwritable
 from ..trace import REGION, KernelIdentity, Trace, Window, parse
 from ..trace.kernel import Execution, configuration_text, executions
 from . import Settings
@@ -145,7 +146,11 @@ def exported(profiler: profile) -> bytes:
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        return path.read_bytes()
+        try:
+            return path.read_bytes()
+        except OSError as error:  # the profiler itself only logs that it could not write
+            elsewhere = f"df -h {path.parent.parent}; ulimit -f   (TMPDIR=DIR: elsewhere)"
+            raise unwritable(path, error, elsewhere=elsewhere) from error
 
 
 def _problems(session: ProfilerSession, iterations: int) -> list[str]:
