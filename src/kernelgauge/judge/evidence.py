@@ -183,7 +183,7 @@ class Cause(Reason, frozen=True):
         delta_us: what it adds to a call; None: not known, or not measured well enough to be said.
         weight_us: by which causes are ordered: the size of `delta_us`, also where that is not said.
         explains: whether other causes follow from it, as those of a recompile do.
-        calls: the numbers of the calls of a sequence that have it; empty: there is one call.
+        calls: the places, from 0, of the calls of a sequence that have it; empty: there is one call.
     """
 
     change: AnyChange | None = None
