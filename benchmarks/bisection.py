@@ -385,7 +385,9 @@ def record(options: argparse.Namespace) -> None:
         for number in range(_MOST):
             for state in kinds if number % 2 == 0 else reversed(kinds):
                 if time.monotonic() - started < options.seconds:
-                    results = kernelgauge.processes.run_process(_PYTEST_ARGUMENTS, folder=Path(name) / state, may_fail=True)
+                    results = kernelgauge.processes.run_process(
+                        _PYTEST_ARGUMENTS, folder=Path(name) / state, may_fail=True
+                    )
                     lines.append(msgspec.json.encode({"state": state, "workload": _trimmed(results.workloads[0])}))
                     print(f"{state}: {len(lines)}", flush=True)
     options.record.write_bytes(lzma.compress(b"\n".join([*lines, b""])))

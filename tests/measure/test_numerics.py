@@ -196,7 +196,7 @@ RESULTS_IN_FP32: dict[str, tuple[dict[str, Any], str]] = {
     "less": ({"change": lambda y, m: y.detach() + m.bias, "pass_": "train"}, f"{OTHER} nothing else, gradient of weight"),
     "step": (trained(), ""),
     "scaled step": (trained(training=Training(torch.optim.AdamW, clip_norm=1.0, scaler=partial(torch.amp.GradScaler, "cpu"))), ""),
-    "wrong step": (trained(change=lambda y, module: y - module.bias), "parameter weight, parameter bias"),
+    "wrong step": (trained(change=lambda y, module: y - module.bias), "gradient of bias, parameter weight, parameter bias"),
     "optimizer of others": (trained(lambda _: torch.optim.SGD(Linear().parameters())), "WorkloadError: *optimizer has parameters of another module*"),
     "nothing to train": (trained(build=lambda: Linear().requires_grad_(False)), "WorkloadError: *there is nothing to train*"),
     "sequence": ({"inputs": rows}, ""),

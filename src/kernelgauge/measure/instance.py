@@ -31,6 +31,7 @@ TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.flo
 
 # Values change GPU time (zeros draw less power than noise), so every replicate has the same ones.
 _SEED = 0
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _MOST_CALLS = 1000  # of a sequence: a generator without an end is a mistake
 _SHOWN_FRAMES = 3  # of the traceback of a workload's own error
 # Each replicate sits elsewhere in memory. Odd multiples of this many bytes, the allocator's own granularity.
@@ -110,23 +111,28 @@ class Instance:
     def calls_of(self, module: Any, dtype: torch.dtype | None = None) -> list[list[Arguments]]:
         """Return the batches of each call of a module, on the device and in the dtype (None: the workload's)."""
         own_dtype = None if self.workload.dtype is None else TORCH_DTYPES[self.workload.dtype]
-        place = partial(cast, device=self._device.torch_device, dtype=dtype or own_dtype)
-        parameters = inspect.signature(self.workload.inputs).parameters.values()
-        takes_module = any(each.default is each.empty for each in parameters)
-        training = self.workload.training
+        target, training = self._device.torch_device, self.workload.training
+        place = partial(cast, device=target, dtype=dtype or own_dtype)
+        parameters = inspect.signature(self.workload.inputs, follow_wrapped=False).parameters.values()
+        takes_module = any(each.default is each.empty and each.kind in _POSITIONAL for each in parameters)
+        batches = 1 if training is None else training.micro_batches
 
         def returned() -> Any:
-            with self._device.torch_device:
+            with target:
                 return self.workload.inputs(*((module,) if takes_module else ()))
 
         first = returned()
         self.is_sequence = inspect.isgenerator(first)
         if not self.is_sequence:
-            more = 0 if training is None else training.micro_batches - 1
-            return [[tree_map(place, _arguments(each)) for each in (first, *(returned() for _ in range(more)))]]
-        torch.manual_seed(self._seed + 1)  # each time the same numbers, and others than the parameters'
-        with self._device.torch_device:
-            calls = [[tree_map(place, _arguments(each))] for each in islice(first, _MOST_CALLS + 1)]
+            return [[tree_map(place, _arguments(each)) for each in (first, *(returned() for _ in range(batches - 1)))]]
+        if batches > 1:
+            expected = "inputs that return one batch, where a step has micro_batches"
+            raise WorkloadError(f"{self.workload.id}: its inputs are a sequence", got="a generator", expected=expected)
+        placed: dict[int, tuple[Any, Any]] = {}  # by id: a cache that several calls share stays one
+        # The generator draws the same numbers each time, and changes none that the module draws.
+        with torch.random.fork_rng([target] if target.type == "cuda" else []), target:
+            torch.manual_seed(self._seed + 1)  # others than the parameters'
+            calls = [[_arguments(_placed(each, place, placed))] for each in islice(first, _MOST_CALLS + 1)]
         if not 0 < len(calls) <= _MOST_CALLS:
             what = f"{self.workload.id}: its inputs yield {'too many calls' if calls else 'no call'}"
             raise WorkloadError(what, got=f"{len(calls)}", expected=f"1 to {_MOST_CALLS} calls")
@@ -170,13 +176,20 @@ class TrainingStep:
         self._update = self._updated if training.compile is None else torch.compile(self._updated, **training.compile)
         self._saved: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._saved_states: list[tuple[Any, Any]] = []
+        self._saved_rates: list[Any] = []  # of learning
 
     def __call__(self, batches: Sequence[Any]) -> None:
+        self.backward(batches)
+        self.update()
+
+    def backward(self, batches: Sequence[Any]) -> None:
         for batch in batches:
             loss = self._loss(batch)
             if len(batches) > 1:
                 loss = loss / len(batches)
             torch.autograd.backward(loss if self._scaler is None else self._scaler.scale(loss))
+
+    def update(self) -> None:
         self._update()
         if self._schedule is not None:
             self._schedule.step()
@@ -198,18 +211,24 @@ class TrainingStep:
     def save(self) -> None:
         """Remember the state of now. Call it behind a step: an optimizer makes its state with the first one."""
         kept = (each for state in self._optimizer.state.values() for each in state.values())
-        tensors = [*self._module.state_dict(keep_vars=True).values(), *kept]
+        tensors = (*self._module.parameters(), *self._module.buffers(), *kept)
         self._saved = [(each, each.detach().clone()) for each in tensors if isinstance(each, torch.Tensor)]
+        self._saved_rates = [copy.copy(group["lr"]) for group in self._optimizer.param_groups]
         others = [each for each in (self._scaler, self._schedule) if each is not None]
         self._saved_states = [(each, copy.deepcopy(each.state_dict())) for each in others]
 
     def restore(self) -> None:
-        """Put the saved state back, at the same addresses: nothing compiles again."""
+        """Put the saved state back, at the same addresses: nothing compiles again. Without one, do nothing."""
         with torch.no_grad():
             for tensor, value in self._saved:
                 tensor.copy_(value)
         for each, state in self._saved_states:
             each.load_state_dict(copy.deepcopy(state))
+        for group, rate in zip(self._optimizer.param_groups, self._saved_rates, strict=False):
+            if isinstance(rate, torch.Tensor):
+                group["lr"].copy_(rate)
+            else:
+                group["lr"] = rate
 
 
 def grad_mode(workload: Workload) -> AbstractContextManager[None]:
@@ -243,6 +262,18 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
             expected="such settings in the suite's conftest.py, for all workloads alike",
         )
     return instance
+
+
+def _placed(value: Any, place: Callable[[Any], Any], placed: dict[int, tuple[Any, Any]]) -> Any:
+    """Return what a generator yields with its tensors placed. What it yields twice stays one thing, as a cache is."""
+    if isinstance(value, (list, dict)) and type(value) in (list, dict):
+        for key, part in list(value.items() if isinstance(value, dict) else enumerate(value)):
+            value[key] = _placed(part, place, placed)
+        return value
+    if id(value) not in placed:
+        new = tuple(_placed(part, place, placed) for part in value) if type(value) is tuple else tree_map(place, value)
+        placed[id(value)] = placed[id(new)] = value, new
+    return placed[id(value)][1]
 
 
 def _arguments(returned: Any) -> Arguments:

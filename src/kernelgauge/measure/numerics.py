@@ -161,9 +161,8 @@ class _Pair:
     def __init__(self, instance: Instance, device: Device) -> None:
         workload = instance.workload
         self._instance, self._device = instance, device
-        self._arguments = (
-            [] if instance.is_sequence else tree_map(_copied, instance.calls)
-        )  # as they are before each run
+        # As they are before each run.
+        self._arguments = [] if instance.is_sequence else tree_map(_copied, instance.calls)
         takes_floats = any(tensor.is_floating_point() for tensor in self.inputs.values())
         if workload.reference is None and not isinstance(instance.module, nn.Module) and not takes_floats:
             raise NotComparedError(
@@ -182,18 +181,13 @@ class _Pair:
 
     def results(self, function: Callable[..., Any], *, rounding: float = 0) -> dict[str, torch.Tensor]:
         """Run a function with the workload's own parameters and input. `rounding`: see `eager_results`."""
-        instance = self._instance
-        instance.prepare()
-        state = _state(instance.module)
-        with torch.no_grad():  # else a leaf that asks for a gradient may not be written to
-            inputs = self.inputs
-            saved = inputs_of([batch for batches in self._arguments for batch in batches]) or inputs
-            for tensors, values in ((inputs, saved), (state, self.state)):
-                for name in tensors.keys() & values.keys():
-                    if 0 not in tensors[name].stride():  # an expanded tensor: no module can write to it
-                        tensors[name].copy_(values[name])
-                        if rounding and tensors[name].dtype in _ROUNDED:
-                            tensors[name].mul_(1 + rounding * (2 * torch.rand_like(tensors[name]) - 1))
+        instance, state = self._instance, _state(self._instance.module)
+        _write(state, self.state)
+        instance.prepare()  # a generator may set the state for its sequence
+        inputs = self.inputs
+        _write(inputs, inputs_of([batch for batches in self._arguments for batch in batches]))
+        if rounding:
+            _write(state | inputs, {name: _rounded(each, rounding) for name, each in (state | inputs).items()})
         with reporting(instance.workload, "running"):
             return _results(instance.workload, instance.module, function, instance.calls)
 
@@ -252,13 +246,21 @@ class _Pair:
                 self._require_same_inputs(inputs_of([batch for batches in calls for batch in batches]))
             else:
                 calls = tree_map(partial(_copied, dtype=dtype), self._arguments)
+            if workload.training is not None:  # what is compiled is compared with what is not
+                workload = replace(workload, training=replace(workload.training, compile=None))
             return _results(workload, reference, reference, calls)
 
     def _require_same_inputs(self, drawn: Mapping[str, torch.Tensor]) -> None:
         """Raise `NotComparedError` if a generator yields other numbers for the reference, as one that draws in its dtype does."""
         self._instance.prepare()
         own = self.inputs
-        names = [name for name in own if name not in drawn or _relative_error(own[name], drawn[name]) > BOUNDS["bf16"]]
+
+        def is_other(name: str) -> bool:
+            if name not in drawn or not own[name].is_floating_point():
+                return name not in drawn or not torch.equal(own[name], drawn[name])
+            return _relative_error(own[name], drawn[name]) > BOUNDS["bf16"]
+
+        names = list(filter(is_other, own))
         if names or own.keys() != drawn.keys():
             raise NotComparedError(
                 "its inputs are others for the reference",
@@ -271,6 +273,20 @@ class _Pair:
         names = _state(self.reference)
         own = {name: tensor for name, tensor in _state(self._instance.module).items() if name in names}
         return torch.func.functional_call(self.reference, own, args, kwargs) if own else self.reference(*args, **kwargs)
+
+
+def _write(tensors: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
+    """Write values into tensors by name, at their addresses."""
+    with torch.no_grad():  # else a leaf that asks for a gradient may not be written to
+        for name in tensors.keys() & values.keys():
+            if 0 not in tensors[name].stride():  # an expanded tensor: no module can write to it
+                tensors[name].copy_(values[name])
+
+
+def _rounded(tensor: torch.Tensor, rounding: float) -> torch.Tensor:
+    if tensor.dtype not in _ROUNDED:
+        return tensor
+    return tensor.detach() * (1 + rounding * (2 * torch.rand_like(tensor) - 1))
 
 
 def _generators(device: Device) -> list[torch.Tensor]:
@@ -342,14 +358,19 @@ def _reference(instance: Instance, device: Device) -> Any:
 
 
 def _results(workload: Workload, module: Any, function: Callable[..., Any], calls: Any) -> dict[str, torch.Tensor]:
-    """Return the outputs of each call, with gradients under a ``train`` pass; of a ``step``, the parameters behind it."""
+    """Return the outputs of each call, with gradients under a ``train`` pass; of a ``step``, the parameters behind it too."""
+    results: dict[str, torch.Tensor] = {}
     if workload.training is not None:
         step = TrainingStep(workload, module, lambda batch: total_of(function(*batch[0], **batch[1])))
-        for batches in calls:
-            step(batches)
         learnt = {name: each for name, each in module.named_parameters() if each.requires_grad}
-        return {f"parameter {name}": each.detach().clone() for name, each in learnt.items()}
-    results: dict[str, torch.Tensor] = {}
+        for batches in calls:
+            step.backward(batches)
+            # A small step hides a wrong gradient.
+            results |= {
+                f"{_GRADIENT}{name}": each.grad.clone() for name, each in learnt.items() if each.grad is not None
+            }
+            step.update()
+        return results | {f"parameter {name}": each.detach().clone() for name, each in learnt.items()}
     for number, ((positional, keywords),) in enumerate(calls):
         output = function(*positional, **keywords)
         tensors = [tensor for _, tensor in named_tensors(output)]

@@ -280,7 +280,7 @@ class Subject:
                 peak_allocated_bytes=self.peak_bytes,
                 grown_bytes=self.origins.grown_bytes,
                 compiled_ops=self.compiled_ops,
-                graphs=sum(self.graphs),
+                graphs=None if self.workload.compile is None else sum(self.graphs),
             ),
             samples=samples,
             incomplete=incomplete,

@@ -52,6 +52,9 @@ class Recorder:
             return
         status = self._pytest.exitstatus = results.exit_status  # a worker's part may be lost
         has_results = bool(results.workloads)
+        if not has_results:  # else the summary has them
+            for warning in results.warnings:
+                self._warn(f"warning: {warning}")
         is_unused = status == pytest.ExitCode.USAGE_ERROR or not (results.declared or has_workers)
         if not has_results and (is_unused or not (self._options.update or results.was_cut_short)):
             return

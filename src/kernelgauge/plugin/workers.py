@@ -96,7 +96,7 @@ class Controller:
                 warnings.append(f"{file.parent.name}: {error.one_line}")
                 exit_status = exit_status or int(pytest.ExitCode.TESTS_FAILED)
         if not parts:
-            return own
+            return msgspec.structs.replace(own, exit_status=exit_status, warnings=(*own.warnings, *warnings))
         models = {part.fingerprint.device for part in parts if part.fingerprint is not None}
         if len(models) > 1:
             got = ", ".join(sorted(models))

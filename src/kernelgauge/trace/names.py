@@ -208,7 +208,7 @@ def _cpp(name: _Parsed, match: _Match) -> _Fields:
     return fields | {"dtype": None, "split_k": True} if name.base == "splitKreduce_kernel" else fields
 
 
-_TRAILING_ID = re.compile(r"(?:^|_)\d{1,9}$", re.ASCII)
+_TRAILING_ID = re.compile(r"(?:^|_)\d{1,9}(?:_(?:\d+[cde]+)+)?$", re.ASCII)  # with `_0d1d2de` of Triton 2.x
 # Inductor joins the names of the ops that it merges with "_", which they contain too: `_unsafe_view_gelu_mul`
 # (torch/_inductor/utils.py: get_fused_kernel_name). Words tell as much as names.
 _REDUCING = re.compile(

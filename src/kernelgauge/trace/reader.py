@@ -72,6 +72,7 @@ _END = re.compile(rb"\}[ \t\r\n]*,")
 # What Kineto writes and JSON does not allow: numbers that are none, line ends in strings, backslashes of Windows paths.
 _STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]+|\\.)*"?|-?\b(?:NaN|Infinity|nan|inf)\b', re.DOTALL)
 _CONTROL = re.compile(rb"[\0-\x1f]")
+_TRAILING_COMMA = re.compile(rb"(?<=\}),[ \t\r\n]*\]")
 _BACKSLASH = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 # What ends a name, also one with quotes that Kineto did not escape (pytorch/kineto#1459): the next key of an event, or
 # its end.
@@ -156,13 +157,12 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
         events, devices = _last(_mended(buffer) + closing)
     except msgspec.DecodeError:
         try:
-            events, devices = _last(_requoted(buffer) + closing)
+            # A comma behind the last event is no loss.
+            events, devices = _last(_TRAILING_COMMA.sub(b"]", _requoted(buffer)) + closing)
         except msgspec.DecodeError as error:
             no_end = "the JSON has no end: the file was cut off, or a text in it is not closed"
             got = no_end if "truncated" in str(error) else str(error)
             raise msgspec.DecodeError(f"traceEvents[{rows.events}] or later: {got}") from error
-    if rows.events and not events:
-        raise msgspec.DecodeError(f"traceEvents[{rows.events}]: no event behind a comma")
     rows.add(events)
     if closing and not rows.events:
         raise msgspec.ValidationError("an empty list")
