@@ -161,6 +161,51 @@ def own_dtype(module: Any) -> Iterator[Any]:
     yield (torch.randn(5, 4, dtype=module.weight.dtype),)
 
 
+def ids(module: Any, *, more: int = 0) -> Iterator[Any]:
+    """Yield integers, of which the module keeps those that it has seen."""
+    module.seen.zero_()
+    yield from ((torch.tensor([each + more]),) for each in (1, 2, 3))
+
+
+class Counting(nn.Module):
+    """Adds up what it has seen, in a buffer of four: a fifth does not fit."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.table, self.factor = nn.Embedding(8, 4), factor
+        self.register_buffer("seen", torch.zeros(1, dtype=torch.long))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        if self.seen > 4:
+            raise IndexError("the cache is full")
+        return self.factor * self.table(x) * self.seen
+
+
+class Appending(nn.Linear):
+    def forward(self, x: torch.Tensor, cache: Any) -> torch.Tensor:
+        cache.append(super().forward(x))
+        return torch.cat(cache).sum(0) * (1 if len(cache) == 3 else 0)
+
+
+def shared_cache(**keywords: Any) -> Iterator[Any]:
+    cache = [torch.zeros(1, 3)]
+    yield from ((torch.randn(1, 4), cache) for _ in range(2))
+
+
+class WrongGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return 3 * gradient
+
+
+SMALL = Training(partial(torch.optim.AdamW, lr=1e-6))
+
+
 def any_error(function: Any, compile_: Any) -> dict[str, Any]:
     inputs = lambda: (torch.rand(8, 8),)  # noqa: E731
     return {"build": lambda: function, "inputs": inputs, "dtype": "fp16", "compile": compile_}
@@ -202,6 +247,12 @@ RESULTS_IN_FP32: dict[str, tuple[dict[str, Any], str]] = {
     "sequence": ({"inputs": rows}, ""),
     "trained sequence": ({"inputs": rows, "pass_": "train"}, ""),
     "no sequence": ({"inputs": lambda: (each for each in ())}, "WorkloadError: *its inputs yield no call*"),
+    "sequence of integers with state": ({"build": Counting, "inputs": ids, "reference": Counting}, ""),
+    "wrong sequence of integers": ({"build": lambda: Counting(1.1), "inputs": ids, "reference": Counting}, "output 0, call 1 output 0, call 2 output 0"),
+    "sequence with a shared cache": ({"build": lambda: Appending(4, 3), "inputs": shared_cache}, ""),
+    "random sequence": (RANDOM | {"inputs": rows}, f"{NOT_COMPARED} its result is random:*"),
+    "sequence of batches": (trained(inputs=rows), "WorkloadError: *its inputs are a sequence*"),
+    "wrong gradient of a small step": (trained(change=lambda y, _: WrongGradient.apply(y), training=SMALL), "gradient of weight, gradient of bias*"),
     "sequence of other inputs": ({"inputs": own_dtype}, f"{NOT_COMPARED} its inputs are others for the reference:*"),
     "random in one buffer": ({"build": lambda: partial(noisy, torch.empty(5, 4))}, f"{NOT_COMPARED} its result is random:*"),
     "random": (RANDOM, f"{NOT_COMPARED} its result is random:*"),

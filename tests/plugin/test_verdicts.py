@@ -163,6 +163,13 @@ def test_missing_device_fails_each_test_but_not_the_run(project: Project) -> Non
     assert "nothing was measured" in (project.latest / "report.md").read_text()
 
 
+def test_error_that_an_xfail_test_takes_fails_another(project: Project) -> None:
+    text = "import pytest\n@pytest.mark.xfail\ndef test_a(workload, run):\n    pass\n"
+    (project.root / "perf" / "test_a.py").write_text(text)
+    project.set(fake(error="measurement"))
+    assert project.run().ret == pytest.ExitCode.TESTS_FAILED
+
+
 OWN = """
 import pytest
 from kernelgauge import Timer

@@ -205,6 +205,13 @@ def test_lost_part_fails_the_run(project: Project) -> None:
     assert project.results().exit_status == 1
 
 
+def test_run_that_has_lost_every_part_fails(project: Project) -> None:
+    project.add_to_conftest(SPOIL_A_PART.replace("{spoil}", "[:100]"))
+    result = run(project, "-n", "1")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "gw0: the results cannot be read" in text_of(result)
+
+
 def test_gpus_of_two_models_are_no_one_run(project: Project) -> None:
     project.set(*two_modules())
     project.add_to_conftest(SPOIL_A_PART.replace("{spoil}", ".replace(b'Test GPU', b'Another GPU')"))
