@@ -173,7 +173,11 @@ class TrainingStep:
         self._clip_norm = training.clip_norm or 0.0
         self._scaler = None if training.scaler is None else training.scaler()
         self._schedule = None if training.schedule is None else training.schedule(self._optimizer)
-        self._update = self._updated if training.compile is None else torch.compile(self._updated, **training.compile)
+        self._update = (
+            self._step_optimizer
+            if training.compile is None
+            else torch.compile(self._step_optimizer, **training.compile)
+        )
         self._saved: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._saved_states: list[tuple[Any, Any]] = []
         self._saved_rates: list[Any] = []  # of learning
@@ -195,7 +199,7 @@ class TrainingStep:
             self._schedule.step()
         self._optimizer.zero_grad(set_to_none=True)
 
-    def _updated(self) -> None:
+    def _step_optimizer(self) -> None:
         if self._clipped:
             if self._scaler is not None:
                 self._scaler.unscale_(self._optimizer)

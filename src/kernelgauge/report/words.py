@@ -289,7 +289,7 @@ def cause_text(cause: e.Cause, cost: str | None = None) -> tuple[str, list[str]]
     else:
         text = ", ".join(host)
     if cause.calls:
-        text += f", in call {ranges([number + 1 for number in cause.calls])}"
+        text += f", in {'call' if len(cause.calls) == 1 else 'calls'} {ranges([number + 1 for number in cause.calls])}"
     if cause.delta_us is not None:
         text += f" ({f'{cause.delta_us:+.1f} us' if cost is None else cost})"
     return text, details
