@@ -15,8 +15,8 @@ from torch import nn
 
 from kernelgauge import Training
 from kernelgauge.errors import KernelgaugeError
+from kernelgauge.measure.compiler import restoring_settings
 from kernelgauge.measure.device import Device
-from kernelgauge.measure.instance import restoring_settings
 from kernelgauge.measure.numerics import BOUNDS, RelativeError, compare_with_float64
 from tests.measure.conftest import raising, tiny
 

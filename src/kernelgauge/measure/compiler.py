@@ -1,6 +1,6 @@
 """What torch.compile did: graphs, graph breaks, recompiles, and the lines that each generated kernel was made of.
 
-Private names of torch, checked on 2.11 and 2.13: those that `_keep_stacks` wraps, and what `_events` reads.
+At the end are the settings of torch for the whole process. Private names of torch, checked on 2.11 and 2.13: those that `_keep_stacks` wraps, and what `_events` reads.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import re
 import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial, wraps
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -326,3 +327,45 @@ def torch_set_up(*, deterministic: bool = False) -> Iterator[None]:
         _dynamo.set_compilation_metrics_limit(_MOST_COMPILATIONS)
         _keep_stacks(stack)
         yield
+
+
+# -- settings of the whole process --------------------------------------------------------------------------------------
+
+
+def _attribute(path: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    owner, _, name = path.rpartition(".")
+    return partial(getattr, attrgetter(owner)(torch), name), partial(setattr, attrgetter(owner)(torch), name)
+
+
+# How to read and write each setting of the whole process. The outer ones come first: those below may inherit from them.
+_LIBRARIES = ("", "cuda.matmul.", "cudnn.", "cudnn.conv.", "cudnn.rnn.", "mkldnn.", "mkldnn.matmul.", "mkldnn.conv.")
+_SETTINGS = {
+    name: (getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}"))
+    for name in ("default_dtype", "num_threads", "float32_matmul_precision")
+} | {"backends.cudnn.allow_tf32": _attribute("backends.cudnn.allow_tf32")}
+if hasattr(torch.backends, "fp32_precision"):  # torch 2.9
+    _SETTINGS |= {path: _attribute(path) for path in (f"backends.{each}fp32_precision" for each in _LIBRARIES)}
+
+
+def _settings() -> dict[str, Any]:
+    """Return the settings, without those that torch refuses to read because old and new ones contradict each other."""
+    values = {}
+    for name, (get, _) in _SETTINGS.items():
+        with suppress(RuntimeError):
+            values[name] = get()
+    return values
+
+
+@contextmanager
+def restoring_settings() -> Iterator[dict[str, str]]:
+    """Restore the settings of the whole process at the end. Yields a mapping that then says which of them were changed."""
+    before = _settings()
+    changed: dict[str, str] = {}
+    try:
+        yield changed
+    finally:
+        after = _settings()
+        changed |= {name: f"{was} -> {after.get(name)}" for name, was in before.items() if after.get(name) != was}
+        for name, was in before.items():
+            if _settings().get(name) != was:
+                _SETTINGS[name][1](was)

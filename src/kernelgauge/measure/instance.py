@@ -10,10 +10,9 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import islice, pairwise
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from torch.utils._pytree import tree_map
 from ..errors import KernelgaugeError, WorkloadError, WorkloadUnavailable, shown_path
 from ..trace import CALL
 from ..workload import Workload
-from .compiler import compile_counts, owner_of
+from .compiler import compile_counts, owner_of, restoring_settings
 from .device import Device
 
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -311,45 +310,6 @@ def cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     # A leaf: what is computed of a caller's tensor by casting it would keep its gradient to itself.
     wanted = dtype if dtype is not None and value.is_floating_point() else value.dtype
     return value.detach().to(device=device, dtype=wanted).requires_grad_(value.requires_grad)
-
-
-def _attribute(path: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
-    owner, _, name = path.rpartition(".")
-    return partial(getattr, attrgetter(owner)(torch), name), partial(setattr, attrgetter(owner)(torch), name)
-
-
-# How to read and write each setting of the whole process. The outer ones come first: those below may inherit from them.
-_LIBRARIES = ("", "cuda.matmul.", "cudnn.", "cudnn.conv.", "cudnn.rnn.", "mkldnn.", "mkldnn.matmul.", "mkldnn.conv.")
-_SETTINGS = {
-    name: (getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}"))
-    for name in ("default_dtype", "num_threads", "float32_matmul_precision")
-} | {"backends.cudnn.allow_tf32": _attribute("backends.cudnn.allow_tf32")}
-if hasattr(torch.backends, "fp32_precision"):  # torch 2.9
-    _SETTINGS |= {path: _attribute(path) for path in (f"backends.{each}fp32_precision" for each in _LIBRARIES)}
-
-
-def _settings() -> dict[str, Any]:
-    """Return the settings, without those that torch refuses to read because old and new ones contradict each other."""
-    values = {}
-    for name, (get, _) in _SETTINGS.items():
-        with suppress(RuntimeError):
-            values[name] = get()
-    return values
-
-
-@contextmanager
-def restoring_settings() -> Iterator[dict[str, str]]:
-    """Restore the settings of the whole process at the end. Yields a mapping that then says which of them were changed."""
-    before = _settings()
-    changed: dict[str, str] = {}
-    try:
-        yield changed
-    finally:
-        after = _settings()
-        changed |= {name: f"{was} -> {after.get(name)}" for name, was in before.items() if after.get(name) != was}
-        for name, was in before.items():
-            if _settings().get(name) != was:
-                _SETTINGS[name][1](was)
 
 
 def named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:

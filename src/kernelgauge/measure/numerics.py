@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import KernelgaugeError, WorkloadError
 from ..workload import Dtype, Workload
-from .compiler import reset_compiler, torch_set_up
+from .compiler import reset_compiler, restoring_settings, torch_set_up
 from .device import Device
 from .instance import (
     TORCH_DTYPES,
@@ -29,7 +29,6 @@ from .instance import (
     inputs_of,
     named_tensors,
     reporting,
-    restoring_settings,
     total_of,
 )
 
