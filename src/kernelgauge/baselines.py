@@ -40,7 +40,7 @@ class BaselineStore:
         self.root = root
 
     def path(self, device: str, workload: str) -> Path:
-        """Return the file of a baseline. Raises `StorageError` for an id that is no file name."""
+        """Return the file of a baseline. Raises `StorageError` for an id that cannot be a file name."""
         if not is_file_name(workload):
             expected = f"at most {LONGEST_NAME} letters, digits, '_', '-' and '.'"
             raise StorageError("a workload's id becomes a file name", got=repr(workload), expected=expected)

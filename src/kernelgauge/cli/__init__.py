@@ -103,7 +103,7 @@ def _interrupt_on_signals() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import baselines, results, traces  # they import what is above
+    from . import baselines, results, traces  # they import the names above
 
     parser = argparse.ArgumentParser(
         prog="kernelgauge", description="Performance regression tests for PyTorch GPU code.", allow_abbrev=False
@@ -132,14 +132,12 @@ def _discard_output() -> None:
 
 
 def _add_revision_commands(commands: Commands) -> None:
-    comparing = commands.add_parser(
-        "compare",
-        help="tell two revisions apart on this machine",
-        description="Measure two revisions in turns, each in fresh processes and a git worktree of its own, with the suite of "
-        "HEAD, and judge the second by the first. Arguments after -- go to pytest.",
-        epilog="Exits with 1 if HEAD is slower or launches other kernels.",
-        allow_abbrev=False,
+    description = (
+        "Measure two revisions in turns, each in fresh processes and a git worktree of its own, with the suite of HEAD, "
+        "and judge the second by the first. Arguments after -- go to pytest."
     )
+    comparing = add_command(commands, "compare", _compare, "tell two revisions apart on this machine", description)
+    comparing.epilog = "Exits with 1 if HEAD is slower or launches other kernels."
     add = comparing.add_argument
     add("base", metavar="BASE", help="a revision of git, for example main or HEAD~1")
     add("head", metavar="HEAD", nargs="?", help="another one (default: the working tree as it is)")
@@ -155,14 +153,13 @@ def _add_revision_commands(commands: Commands) -> None:
     packages = "install this package for BASE alone, without what it depends on; several times for several packages"
     add("--with", dest="packages", action="append", default=[], metavar="PACKAGE==VERSION", help=packages)
 
-    bisecting = commands.add_parser(
-        "bisect",
-        help="find the commit or the package that changed a workload",
-        description="Measure revisions between a good and a bad one until one change is the cause, each in a fresh process "
-        "and a git worktree of its own, with the suite of the bad one. Arguments after -- go to pytest.",
-        epilog="Exits with 1 if the cause was not found, and 2 if it could not be looked for.",
-        allow_abbrev=False,
+    about = "find the commit or the package that changed a workload"
+    description = (
+        "Measure revisions between a good and a bad one until one change is the cause, each in a fresh process and a git "
+        "worktree of its own, with the suite of the bad one. Arguments after -- go to pytest."
     )
+    bisecting = add_command(commands, "bisect", _bisect, about, description)
+    bisecting.epilog = "Exits with 1 if the cause was not found, and 2 if it could not be looked for."
     add = bisecting.add_argument
     add("--good", metavar="REF", help="a revision of git before the change")
     add("--bad", metavar="REF", help="a later one with the change")
@@ -170,11 +167,7 @@ def _add_revision_commands(commands: Commands) -> None:
     add("--packages", nargs="+", default=[], type=Path, metavar="LIST", help=lists + "the next list")
     add("-k", dest="workload", required=True, metavar="WORKLOAD", help="its id, or as in pytest")
 
-    for parser, command, most, counted in (
-        (comparing, _compare, 12, "of each side"),
-        (bisecting, _bisect, 100, "in all"),
-    ):
-        parser.set_defaults(command=command)
+    for parser, most, counted in ((comparing, 12, "of each side"), (bisecting, 100, "in all")):
         add = parser.add_argument
         add("--suite", default="perf", metavar="PATH", help="of the suite, from the current folder (default: perf)")
         count = f"{counted}, at most (default: {most})"

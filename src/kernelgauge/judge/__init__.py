@@ -22,12 +22,12 @@ MEASUREMENT = "measurement"  # it failed
 
 
 class Status(str, Enum):
-    """What is said of a workload, the worst first."""
+    """The conclusions on a workload, the worst first."""
 
     INVALID = "INVALID"  # the measurement cannot be trusted, or the result is wrong
     REGRESSED = "REGRESSED"
     CHANGED = "CHANGED"  # other structure, and neither a count nor a time shows a loss
-    UNDECIDED = "UNDECIDED"  # less sensitive than asked for, or not of what was profiled
+    UNDECIDED = "UNDECIDED"  # less sensitive than asked for, or a time of other kernels than were profiled
     INCOMPARABLE = "INCOMPARABLE"  # the baseline is of another kind of machine
     NO_BASELINE = "NO_BASELINE"
     IMPROVED = "IMPROVED"

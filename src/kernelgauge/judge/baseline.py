@@ -31,7 +31,7 @@ _WIDTH = 120  # of a line of the file
 # Another device, or the same one cut or capped differently: its times answer another question (INCOMPARABLE).
 _FOREIGN_FIELDS = ("device", "arch", "sm_count", "power_limit_watts", "mig")
 # Software: times stay comparable, and the change is named in every verdict. `memory_bytes` is in neither: it moves with
-# the driver by a few MiB on one and the same device.
+# the driver by a few MiB on one device.
 _ADDED_FIELDS = ("cudnn", "fp32_matmul", "cudnn_tf32", "deterministic")  # unknown in an older baseline: then no change
 SET_BY_CODE = ("fp32_matmul", "cudnn_tf32")  # those of them that a commit may change
 SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python", *_ADDED_FIELDS)

@@ -8,7 +8,6 @@ import gc
 import inspect
 import time
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -92,7 +91,8 @@ class Instance:
             self.function(*positional, **keywords)
 
     def _call_all(self) -> None:
-        deque(self.steps(), maxlen=0)
+        for _ in self.steps():
+            pass
 
     def steps(self) -> Iterator[int]:
         """Make each call of a sequence, or the only one, and yield its number."""
@@ -168,15 +168,11 @@ class TrainingStep:
                 got=f"{foreign} of {len(given)} are not the module's",
                 expected="an optimizer of the parameters that it is called with",
             )
-        self._clipped = learning if training.clip_norm is not None else []
-        self._clip_norm = training.clip_norm or 0.0
+        self._learning, self._clip_norm = learning, training.clip_norm
         self._scaler = None if training.scaler is None else training.scaler()
         self._schedule = None if training.schedule is None else training.schedule(self._optimizer)
-        self._update = (
-            self._step_optimizer
-            if training.compile is None
-            else torch.compile(self._step_optimizer, **training.compile)
-        )
+        step = self._step_optimizer
+        self._update = step if training.compile is None else torch.compile(step, **training.compile)
         self._saved: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._saved_states: list[tuple[Any, Any]] = []
         self._saved_rates: list[Any] = []  # of learning
@@ -199,10 +195,10 @@ class TrainingStep:
         self._optimizer.zero_grad(set_to_none=True)
 
     def _step_optimizer(self) -> None:
-        if self._clipped:
+        if self._clip_norm is not None:
             if self._scaler is not None:
                 self._scaler.unscale_(self._optimizer)
-            torch.nn.utils.clip_grad_norm_(self._clipped, self._clip_norm)
+            torch.nn.utils.clip_grad_norm_(self._learning, self._clip_norm)
         if self._scaler is None:
             self._optimizer.step()
         else:
@@ -268,8 +264,8 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
 
 
 def _placed(value: Any, place: Callable[[Any], Any], placed: dict[int, tuple[Any, Any]]) -> Any:
-    """Return what a generator yields with its tensors placed. What it yields twice stays one thing, as a cache is."""
-    if isinstance(value, (list, dict)) and type(value) in (list, dict):
+    """Return a value that a generator yields, with its tensors placed. A list, dict or tensor that it yields twice stays one."""
+    if type(value) in (list, dict):
         for key, part in list(value.items() if isinstance(value, dict) else enumerate(value)):
             value[key] = _placed(part, place, placed)
         return value

@@ -11,7 +11,7 @@ from ..baselines import BaselineStore
 from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, SuitesError
 from ..judge import DECLARED, NUMERICS, STRUCTURE, Status, Verdict
 from ..judge import evidence as e
-from ..judge.baseline import Baseline, compare
+from ..judge.baseline import compare
 from ..judge.cause import compile_causes
 from ..judge.structure import judge_structure, mismatches
 from ..judge.time_verdict import judge_ratio, judge_time
@@ -105,15 +105,11 @@ class Judge:
         if baseline is None:
             missing = (e.Detail("expected", path), e.Next(e.Step.RECORD, self.suites.command(workload)))
             return Verdict(Status.NO_BASELINE, run.workload, subject, e.NoBaseline(), missing)
-
-        def judged(of: Timer, baseline: Baseline = baseline) -> Verdict:
-            comparisons, limits = self.comparisons(device), self.limits(workload)
-            return judge_time(of, run, baseline, comparisons=comparisons, limits=limits)
-
-        if timer is None:  # its verdict depends on those of the times
-            verdict = judge_structure(run, baseline, [judged(each) for each in device.timers if run.sample(each)])
-        else:
-            verdict = judged(timer)
+        # The verdict on structure depends on those of the times.
+        timers = [timer] if timer is not None else [each for each in device.timers if run.sample(each)]
+        comparisons, limits = self.comparisons(device), self.limits(workload)
+        times = [judge_time(each, run, baseline, comparisons=comparisons, limits=limits) for each in timers]
+        verdict = judge_structure(run, baseline, times) if timer is None else times[0]
         if verdict.status in (Status.PASS, Status.NOT_JUDGED):
             return verdict
         comparison = compare(baseline.fingerprint, run.fingerprint)
