@@ -44,13 +44,14 @@ class Decode(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.model = llama()
+        self.caches: dict[torch.dtype, Any] = {}  # by dtype: the reference in float64 is a copy of this module
         self.cache: Any = None
 
     def start(self, prompt: torch.Tensor) -> None:
         from transformers import StaticCache
 
-        if self.cache is None:
-            self.cache = StaticCache(config=self.model.config, max_cache_len=TOKENS + 64)
+        made = StaticCache(config=self.model.config, max_cache_len=TOKENS + 64)
+        self.cache = self.caches.setdefault(self.model.dtype, made)
         self.cache.reset()
         with torch.no_grad():
             self.model(prompt, past_key_values=self.cache)
