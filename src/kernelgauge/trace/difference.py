@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import zip_longest
@@ -32,6 +32,9 @@ class _Timed(Protocol):
 
     @property
     def device_time_us(self) -> float: ...
+
+    @property
+    def context(self) -> Hashable: ...
 
 
 Kernel = TypeVar("Kernel", bound=_Timed)
@@ -91,18 +94,43 @@ Difference = LaunchDifference[LaneKernel]
 
 
 def launch_differences(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[LaunchDifference[Kernel]]:
-    """Return each pair of launches of one name with what differs, and all launches between two pairs as REPLACED."""
+    """Return each pair of launches of one name with what differs, and all launches between two pairs as REPLACED.
+
+    Of all ways to pair as many launches as possible, take one that pairs equal launches first, if there is one: where
+    launches are new, their neighbours of the same name are not called changed.
+    """
+    by_name = _blocks(before, after, lambda kernel: kernel.identity.unnumbered)
+    by_context: list[_Block[Kernel]] = []
+    for is_same, old, new in _blocks(before, after, lambda kernel: kernel.context):
+        by_context += [(True, old, new)] if is_same else _blocks(old, new, lambda kernel: kernel.identity.unnumbered)
+    paired = [sum(len(old) for is_same, old, _ in blocks if is_same) for blocks in (by_name, by_context)]
     found: list[LaunchDifference[Kernel]] = []
-    old, new = ([kernel.identity.unnumbered for kernel in side] for side in (before, after))
-    for each in LCSseq.opcodes(old, new):
-        parts = tuple(before[each.src_start : each.src_end]), tuple(after[each.dest_start : each.dest_end])
-        if each.tag == "equal":
-            found += map(_same_name, *parts)
+    for is_same, old, new in by_context if paired[0] == paired[1] else by_name:
+        if is_same:
+            found += map(_same_name, old, new)
         elif found and found[-1].what is What.REPLACED:  # a deletion beside an insertion
-            found[-1] = LaunchDifference(What.REPLACED, found[-1].before + parts[0], found[-1].after + parts[1])
+            found[-1] = LaunchDifference(What.REPLACED, found[-1].before + old, found[-1].after + new)
         else:
-            found.append(LaunchDifference(What.REPLACED, *parts))
+            found.append(LaunchDifference(What.REPLACED, old, new))
     return found
+
+
+_Block = tuple[bool, tuple[Kernel, ...], tuple[Kernel, ...]]  # whether they pair, those before, and those after
+
+
+def _blocks(
+    before: Sequence[Kernel], after: Sequence[Kernel], key: Callable[[Kernel], Hashable]
+) -> list[_Block[Kernel]]:
+    """Cut two sequences into blocks that are equal by a key and blocks that are not."""
+    blocks = LCSseq.opcodes(list(map(key, before)), list(map(key, after)))
+    return [
+        (
+            each.tag == "equal",
+            tuple(before[each.src_start : each.src_end]),
+            tuple(after[each.dest_start : each.dest_end]),
+        )
+        for each in blocks
+    ]
 
 
 def align(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[tuple[Kernel | None, Kernel | None]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pkgutil import get_data
@@ -81,6 +81,11 @@ class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     op: str = ""
     inputs: tuple[str, ...] = ()
     stream: int = 0
+
+    @property
+    def context(self) -> Hashable:
+        """What tells the launch from others of its name."""
+        return self.identity.without_source, self.op, self.inputs
 
 
 def identity_of(record: DeviceRecord, op: Op | None) -> KernelIdentity:
@@ -238,6 +243,11 @@ class LaneKernel:
     @property
     def kind(self) -> str:
         return kind_of_launch(self.identity, self.op)
+
+    @property
+    def context(self) -> Hashable:
+        """As `KernelRecord.context`."""
+        return self.identity.without_source, self.op, str(self.input_shapes), self.module
 
     @property
     def device_time_us(self) -> float:
