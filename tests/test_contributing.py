@@ -32,8 +32,8 @@ from kernelgauge.report.findings import brief, with_words
 from kernelgauge.results import decode_results, encode_results
 from tests.builders import baseline, counts, results, run, workload
 
-verdict = judge_structure(run(counts=counts(peak_allocated_bytes=1 << 22)), baseline())
-said = "cause    the peak of memory rose from 1048576 to 4194304 bytes"
+verdict = judge_structure(run(counts=counts(memsets=4)), baseline())
+said = "cause    each call sets memory 4 times instead of 2"
 assert said in brief(verdict)
 file = encode_results(with_words(results(workload(verdict))))
 assert said.encode() in file

@@ -21,11 +21,14 @@ Statistic = Literal["interquartile mean", "lower decile"]
 
 
 class Timer(str, Enum):
-    """The three times of a workload. They are measured and judged apart: each hides what another shows."""
+    """The times of a workload. They are measured and judged apart: each hides what another shows."""
 
     DEVICE = "device_time"  # sum of kernel durations of one call, L2 flushed before it
     END_TO_END = "end_to_end"  # host clock from call to synchronised result, L2 flushed before it
     HOST = "host_dispatch"  # host clock until the call returns, on an idle device
+    # Host clock from the first call to its synchronised result. They are measured where they are asked for.
+    COLD_COMPILE = "cold_compile"  # with empty compile caches
+    WARM_COMPILE = "warm_compile"  # with the caches that a cold one has filled
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -53,7 +56,7 @@ class Timer(str, Enum):
         return "interquartile mean" if self is Timer.DEVICE else "lower decile"
 
 
-class Counts(msgspec.Struct, frozen=True):
+class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is exact, per call: gated without tolerance. None: not observable on this device."""
 
     launches: int
@@ -68,6 +71,10 @@ class Counts(msgspec.Struct, frozen=True):
     grown_bytes: int | None = None  # held after a call and not before it, again and again
     compiled_ops: int | None = None  # that torch.compile traced: they are what compiling costs
     graphs: int | None = None  # that torch.compile made for the first call, or the first sequence of calls
+    # Of a compile; None: not asked for.
+    generated_kernels: int | None = None  # by Inductor
+    autotuned_configurations: int | None = None  # that its autotuner chooses from, with empty caches
+    uncached_graphs: int | None = None  # that it compiles although an earlier compile has filled its cache
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -148,6 +155,7 @@ def on_the_fastest_host(count: int, controls_us: Sequence[float]) -> list[int]:
     return as_fast if len(as_fast) > 1 else list(range(count))
 
 
+COMPILE_TIMERS = (Timer.COLD_COMPILE, Timer.WARM_COMPILE)
 MEASURED_GPUS = ("NVIDIA H200",)  # their noise was measured; docs/design/times.md
 UNKNOWN_FACTOR = 4.0  # of other GPUs: so many times as noisy, and soon overruled by what the baseline shows
 
@@ -211,6 +219,13 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     lines: tuple[SourceLine, ...]  # that asked for it; those of each op that a compiler fused
     is_backward: bool = False  # autograd launched it for these lines
     is_dynamic: bool | msgspec.UnsetType = msgspec.UNSET  # Inductor generated it for dynamic shapes
+
+
+class PeakPart(msgspec.Struct, frozen=True):
+    """Memory that a call had allocated at its peak, in one place."""
+
+    bytes: int
+    origin: Origin | None  # None: not known
 
 
 _MOST_NAMES = 3  # of modules in braces
@@ -283,6 +298,7 @@ class Run(msgspec.Struct, frozen=True):
     op_origins: dict[str, tuple[Origin, ...]] = {}  # of each dispatcher op, by its name, without repetitions
     compiled_origins: tuple[Origin, ...] = ()  # of the calls of compiled code
     growth_origins: tuple[Origin, ...] = ()  # of the memory that a call leaves behind, the most first
+    peak: tuple[PeakPart, ...] = ()  # where a call allocated the memory of its peak, the most first
     copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"
     # Of each kernel, each of `synchronizing_ops` and each of `copying_ops`; None: not known. Empty: of none.
     origins: tuple[Origin | None, ...] = ()

@@ -11,7 +11,7 @@ import pytest
 from kernelgauge.judge import Verdict
 from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.time_verdict import judge_time
-from kernelgauge.run import Origin, SourceLine, Timer
+from kernelgauge.run import Origin, PeakPart, SourceLine, Timer
 from kernelgauge.trace import KernelRecord
 from tests.builders import (
     DOWN,
@@ -212,3 +212,17 @@ def test_kernels_that_follow_a_slower_gpu_are_no_reason() -> None:
     assert reasons(verdict, "cause") == ["the same kernel, slower: kernel_3  51.0 -> 61.0 us (+10.0 us)"]
     assert reasons(verdict, "rest") == [f"3 kernels {UNCHANGED}"]
     assert reasons(verdict, "machine") == ["the GPU itself changed its speed (reference copy +0.0 %, gemm +2.0 %)"]
+
+
+def test_cause_of_a_higher_peak_is_the_line_that_allocates_more() -> None:
+    def at(*parts: tuple[int, str]) -> tuple[PeakPart, ...]:
+        return tuple(PeakPart(size, Origin("mlp", (SourceLine("model.py", 7, code),))) for size, code in parts)
+
+    stored = calibrated([run(peak=at((3_000_000, "h = up(x)"), (1_000_000, "y = down(h)")))])
+    now = run(
+        counts=counts(peak_allocated_bytes=6_000_000),
+        peak=at((4_000_000, "y = down(h)"), (3_000_000, "h = up(x)"), (2_000_000, "z = y.float()")),
+    )
+    verdict = judge_structure(now, stored)
+    assert reasons(verdict, "cause") == ["peak memory 1.0 MB -> 6.0 MB\n+3.0 MB in the first place named"]
+    assert reasons(verdict, "code") == ["mlp  model.py:7  y = down(h)\nmlp  model.py:7  z = y.float()"]

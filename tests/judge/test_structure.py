@@ -83,6 +83,9 @@ COUNTS = [
     ("grown_bytes", 0, 512),
     ("compiled_ops", 5, 6),
     ("graphs", 1, 2),
+    ("generated_kernels", 1, 2),
+    ("autotuned_configurations", 2, 3),
+    ("uncached_graphs", 0, 1),
 ]
 TIMES = (Verdict(Status.PASS, "mlp", "GPU time", "unchanged"), Verdict(Status.IMPROVED, "mlp", "end to end", "faster"))
 

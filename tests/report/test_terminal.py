@@ -82,7 +82,7 @@ def test_reports_of_a_cpu_name_no_gpu() -> None:
     cpu = fingerprint(device="CPU", arch="cpu", driver=None, cuda=None)
     before = baseline(workload="a", machine=cpu)
     slower = run(workload="a", machine=cpu, device=(410.0, 410.4), incomplete="interrupted")
-    verdicts = [judge_time(timer, slower, before) for timer in Timer]
+    verdicts = [judge_time(timer, slower, before) for timer in (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)]
     lost = run(workload="b", machine=cpu, device=None, incomplete="interrupted")
     verdicts.append(judge_time(Timer.DEVICE, lost, before))
     found = [results(workload(*verdicts, name="a", run=slower, baseline=before), fingerprint=cpu, gpu=None)]

@@ -16,7 +16,19 @@ import msgspec
 from msgspec.structs import fields, replace
 
 from ..errors import BaselineError, NewerBaselineError
-from ..run import CompileEvent, ControlTime, Counts, Fingerprint, Observation, Origin, Run, Timer, observe
+from ..run import (
+    COMPILE_TIMERS,
+    CompileEvent,
+    ControlTime,
+    Counts,
+    Fingerprint,
+    Observation,
+    Origin,
+    PeakPart,
+    Run,
+    Timer,
+    observe,
+)
 from ..trace.kernel import KernelRecord, is_dispatched, was_autotuned, with_current_kind
 from .evidence import Move
 from .timing import ProcessTime
@@ -74,7 +86,8 @@ def compare(before: Fingerprint, after: Fingerprint, *, without: Sequence[str] =
 # The peak of unchanged training steps and ResNets moved by 0.3 to 1.1 % between processes on an H100: workspaces.
 _PEAK_TOLERANCE = 0.02
 # Counts that belong to torch as much as to the code: another version of torch may count otherwise for the same work.
-_COUNTS_OF_TORCH = ("dispatcher_ops", "peak_allocated_bytes", "grown_bytes", "compiled_ops")
+COMPILE_COUNTS = ("graphs", "compiled_ops", "generated_kernels", "autotuned_configurations", "uncached_graphs")
+_COUNTS_OF_TORCH = ("dispatcher_ops", "peak_allocated_bytes", "grown_bytes", *COMPILE_COUNTS[1:])
 _NEWER_COUNTS = [each.name for each in fields(Counts) if not each.required]  # that older baselines lack
 
 
@@ -127,6 +140,12 @@ class Process(msgspec.Struct, frozen=True):
     host: str | None = None  # a digest of the host's name, or another label of it. None: not known
 
     @property
+    def host_references_us(self) -> dict[Timer, float]:
+        """The host reference beside each time of a call. Compile times have one of their own."""
+        calls = ((timer, each.control_us) for timer, each in self.timers.items() if timer not in COMPILE_TIMERS)
+        return {timer: us for timer, us in calls if us is not None}
+
+    @property
     def place(self) -> str | None:
         """The machine that its times are of: the GPU, or the host where there is none."""
         return self.gpu or self.host
@@ -157,6 +176,8 @@ class Entry(msgspec.Struct, frozen=True):
 
 def _is_by_host(timer: Timer, counts: Counts, device_us: float, call_us: float) -> bool:
     """Return whether the host does not wait for the GPU within a call, or the GPU idles for more than half of it."""
+    if timer in COMPILE_TIMERS:
+        return True
     waits = timer is Timer.END_TO_END or counts.synchronizations > 0
     return timer is not Timer.DEVICE and (not waits or 2 * device_us < call_us)
 
@@ -170,7 +191,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One file of `baselines/<gpu>/`. Field order is the order in the file; older files lack the last four fields."""
+    """One file of `baselines/<gpu>/`. Field order is the order in the file; older files lack the last five fields."""
 
     schema_version: Literal[5]
     suite: str  # folder of the suite that declares the workload: what may be trimmed with it
@@ -183,6 +204,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     ops: dict[str, int] = {}  # how often each dispatcher op ran
     host_calls: dict[str, int] = {}  # that wait for the device or copy: ``aten::item: cudaStreamSynchronize``
     compile_events: tuple[CompileEvent, ...] = ()  # graph breaks and recompiles, from the first call on
+    peak: tuple[PeakPart, ...] = ()  # where a call allocated the memory of its peak, the most first
 
     def entry_like(self, kernels: Sequence[KernelRecord]) -> tuple[Entry, Likeness]:
         """Return the entry to compare kernels with: of their own configuration, else the one chosen most often."""
@@ -207,7 +229,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
                 is_by_host=is_by_host,
                 references_us=references_us(process.controls, gemm),
             )
-            for each in (self.entries if timer is Timer.HOST else (entry,))
+            for each in (self.entries if timer in (Timer.HOST, *COMPILE_TIMERS) else (entry,))
             for process in each.processes
             if timer in process.timers
         ]
@@ -249,6 +271,7 @@ def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Basel
         ops=dict(Counter(each.name for each in run.ops if is_dispatched(each.name))),
         host_calls=dict(Counter((*run.synchronizing_ops, *run.copying_ops))),
         compile_events=run.compile_events,
+        peak=run.peak,
     )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from ..run import CompileEvent, Origin, Run, SourceLine, common_path
+from ..run import CompileEvent, Origin, PeakPart, Run, SourceLine, common_path
 from ..trace.difference import Difference, LaunchDifference, What, join_launches, launch_differences
 from ..trace.kernel import KernelRecord, LaneKernel, input_texts, is_dispatched
 from ..trace.model import FRAME
@@ -64,6 +64,8 @@ def find_causes(
     if counts.get("grown_bytes"):
         grown = (run.counts.grown_bytes or 0) - (baseline.counts.grown_bytes or 0)
         causes.append(_with_code(e.Cause(e.MemoryGrowth(grown)), run.growth_origins, known))
+    if counts.get("peak_allocated_bytes"):
+        causes.append(_peak_cause(run, baseline))
     if counts.get("compiled_ops") is not None and not causes:
         ops = e.CompiledOps(baseline.counts.compiled_ops, run.counts.compiled_ops)
         causes.append(_with_code(e.Cause(ops), run.compiled_origins, known))
@@ -136,6 +138,11 @@ class _Launch(KernelRecord, frozen=True):
     @property
     def lines(self) -> tuple[SourceLine, ...]:
         return self.origin.lines if self.origin is not None else ()
+
+    @property
+    def context(self) -> Hashable:
+        codes = [(line.inner or line).code for line in self.lines]
+        return super().context, tuple(codes), self.origin and (self.origin.module, self.origin.is_backward)
 
 
 _Difference = LaunchDifference[_Launch]
@@ -347,6 +354,27 @@ def _add_host_calls(
         if place is None:
             changes.append(place := _Change(origins=[origin]))
         (place.waits if are_waits else place.copies)[call] += 1
+
+
+def _peak_cause(run: Run, baseline: Baseline) -> e.Cause:
+    """Return where a call allocates more memory of its peak than in the baseline."""
+
+    def place(part: PeakPart) -> object:
+        return part.origin and (part.origin.module, tuple((line.inner or line).code for line in part.origin.lines))
+
+    usual: Counter[object] = Counter()
+    for part in baseline.peak:
+        usual[place(part)] += part.bytes
+    costs: Counter[Origin] = Counter()
+    for part in run.peak:
+        known = min(part.bytes, usual[place(part)])
+        usual[place(part)] -= known
+        if part.origin is not None and part.bytes > known:
+            costs[part.origin] += part.bytes - known
+    (_, more), *_ = *costs.most_common(1), (None, 0)
+    change = e.PeakMemory(baseline.counts.peak_allocated_bytes or 0, run.counts.peak_allocated_bytes or 0, more)
+    lines = {line: float(size) for origin, size in costs.items() for line in origin.lines}
+    return _with_code(e.Cause(change), [origin for origin, _ in costs.most_common()], costs_us=lines)
 
 
 def _op_causes(

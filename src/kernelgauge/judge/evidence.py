@@ -144,6 +144,12 @@ class MemoryGrowth(Change, frozen=True):  # what each call leaves in memory, bey
     bytes: int
 
 
+class PeakMemory(Change, frozen=True):  # the most that a call holds at once
+    before: int
+    after: int
+    more: int = 0  # bytes, in the first place that is named
+
+
 class CompiledOps(Change, frozen=True):  # how many ops torch.compile was given
     before: int | None
     after: int | None

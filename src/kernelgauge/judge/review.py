@@ -16,7 +16,6 @@ from .baseline import (
     Baseline,
     Comparison,
     Likeness,
-    Process,
     Recorded,
     combined,
     compare,
@@ -201,14 +200,11 @@ def _file_notes(old: Baseline, planned: Baseline | None) -> Iterator[e.FileNote]
 def _host_doubts(old: Baseline, new: Baseline) -> Iterator[e.OtherHostSpeed]:
     """Yield how slow the host was, where it was much slower: what is recorded on such a host hides regressions."""
     (process,) = new.entries[0].processes
-    known = [_control_us(each) for each in old.processes if each.place == process.place]
-    usual_us, now_us = max(known, default=0.0), _control_us(process)
+    alike = (each for each in old.processes if each.place == process.place)
+    usual_us = max((us for each in alike for us in each.host_references_us.values()), default=0.0)
+    now_us = max(process.host_references_us.values(), default=0.0)
     if usual_us and now_us > _DISTURBED_HOST_FACTOR * usual_us:
         yield e.OtherHostSpeed(usual_us, now_us)
-
-
-def _control_us(process: Process) -> float:
-    return max((each.control_us or 0.0 for each in process.timers.values()), default=0.0)
 
 
 def with_runs(

@@ -8,10 +8,20 @@ from dataclasses import replace
 from statistics import geometric_mean
 
 from ..errors import OTHER_KERNELS
-from ..run import Run, Timer, observe
+from ..run import COMPILE_TIMERS, Run, Timer, observe
 from . import RATIO, Status, Verdict
 from . import evidence as e
-from .baseline import Baseline, Entry, Likeness, Process, compare, from_run, gemm_kernel, references_us
+from .baseline import (
+    COMPILE_COUNTS,
+    Baseline,
+    Entry,
+    Likeness,
+    Process,
+    compare,
+    from_run,
+    gemm_kernel,
+    references_us,
+)
 from .cause import compile_causes, find_causes
 from .structure import kernel_changes
 from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, prior_for
@@ -155,6 +165,11 @@ def _causes(timer: Timer, run: Run, baseline: Baseline, entry: Entry, decision: 
         return
     causes = find_causes(run, baseline, entry.kernels, is_timed=False)
     yield from causes
+    if timer in COMPILE_TIMERS:
+        sides = baseline.counts, run.counts
+        counts = ((name, *(getattr(each, name) for each in sides)) for name in COMPILE_COUNTS)
+        yield from (e.CountMoved(*each) for each in counts if each[1] != each[2])
+        return
     ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
     if ops[0] != ops[1] or (timer is Timer.HOST and not causes):
         yield e.DispatcherOps(*ops, is_slower=decision.status is Status.REGRESSED)
@@ -184,9 +199,9 @@ def _impossible_times(process: Process, launches: int, later: Process | None = N
         part = process.timers.get(timer)
         if part and latency and part.mean_us > limit * latency.mean_us:
             found[timer] = e.PartExceedsCall(part.mean_us, latency.mean_us)
-    references_us = {timer: each.control_us for timer, each in process.timers.items() if each.control_us is not None}
-    others = later.timers.values() if later and later.place and later.place == process.place else ()
-    fastest_us = min([*references_us.values(), *(each.control_us for each in others if each.control_us)], default=0.0)
+    references_us = process.host_references_us
+    others = later.host_references_us if later and later.place and later.place == process.place else {}
+    fastest_us = min((*references_us.values(), *others.values()), default=0.0)
     for timer, us in references_us.items():
         if us > _SLOWEST_REFERENCE * fastest_us:
             found.setdefault(timer, e.SlowReference(us, fastest_us))
@@ -208,6 +223,7 @@ def stored_doubt(
     `timer`: None: any of them. `entry`: None: of any launch configuration.
     """
     (later,) = from_run(run, suite="").processes
-    entries = baseline.entries if entry is None or timer is Timer.HOST else (entry,)
+    is_of_all = timer in (Timer.HOST, *COMPILE_TIMERS)
+    entries = baseline.entries if entry is None or is_of_all else (entry,)
     found = (_impossible_times(each, baseline.counts.launches, later) for one in entries for each in one.processes)
     return next((why for each in found for of, why in each.items() if timer in (of, None)), None)

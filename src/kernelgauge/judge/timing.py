@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..run import MEASURED_GPUS, UNKNOWN_FACTOR, Fingerprint, Observation, Timer
+from ..run import COMPILE_TIMERS, MEASURED_GPUS, UNKNOWN_FACTOR, Fingerprint, Observation, Timer
 from . import Status
 from .evidence import Doubt, NoHostReference, Noise, OtherHostSpeed, RelativeChange, Unclear
 
@@ -49,6 +49,7 @@ _UNKNOWN_GPU = replace(_H200, process=UNKNOWN_FACTOR * _H200.process, gpu=UNKNOW
 # Host clocks of the same processes. Latencies, and times of two CPU cores (benchmarks/data/cpu), spread by 2 to 5 %.
 _DISPATCH = Prior(gate=0.05, sensitivity=1.0, process=0.015, dof=10.0)
 _LATENCY = replace(_DISPATCH, gate=0.25, process=0.05)
+_COMPILE = replace(_LATENCY, dof=4.0)
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,6 +63,8 @@ def prior_for(timer: Timer, fingerprint: Fingerprint, limits: Limits | None = No
     """Return what to expect of a timer on this machine, with the limits that a suite asks for."""
     if timer is Timer.HOST:
         prior = _DISPATCH
+    elif timer in COMPILE_TIMERS:
+        prior = _COMPILE
     elif timer is Timer.END_TO_END or fingerprint.arch == "cpu":
         prior = _LATENCY
     else:

@@ -10,7 +10,7 @@ from functools import reduce
 import msgspec
 
 from ..errors import NO_TIMES
-from ..run import Run, Sample, Timer
+from ..run import COMPILE_TIMERS, Run, Sample, Timer
 from . import MEASUREMENT, Status, Verdict, settled, worst
 from .baseline import Baseline, by_configuration, combined, from_run
 from .evidence import NothingToCompare, ProcessesDiffer
@@ -21,7 +21,7 @@ from .timing import Limits
 FEWEST = 3  # processes of each side: from then on their own spread says more than what is known of other machines
 LOOKS = 3  # the rule is applied at most so often; each look has its share of the false alarms (Bonferroni)
 # Smaller changes are no finding, as fractions. Processes of the same minutes agree better than those of several nights.
-_GATES = {Timer.DEVICE: 0.002, Timer.HOST: 0.02, Timer.END_TO_END: 0.1}
+_GATES = {Timer.DEVICE: 0.002, Timer.HOST: 0.02, **dict.fromkeys((Timer.END_TO_END, *COMPILE_TIMERS), 0.1)}
 # A time is decided once a change of this size is excluded, or one of so many microseconds: the profiler's clock has
 # steps of 0.032 us. A latency, which is the other two, asks for no further processes.
 _WANTED = {**dict.fromkeys(Timer.DEVICE.labels, 0.005), Timer.HOST.label: 0.05}

@@ -20,7 +20,7 @@ from functools import lru_cache, partial, wraps
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch._dynamo.utils
@@ -73,6 +73,7 @@ def reset_compiler() -> None:
     _traced.clear()
     _traced_ops.clear()
     _generated.clear()
+    _inductors.clear()
 
 
 def compile_counts() -> CompileCounts:
@@ -86,6 +87,36 @@ def compile_counts() -> CompileCounts:
     breaks = max(sum(_dynamo.counters["graph_break"].values()) - known, places)
     graphs = int(_dynamo.counters["stats"].get("unique_graphs", 0))
     return CompileCounts(graphs, breaks, tuple(events.values()), len(_traced), _traced_ops.total())
+
+
+class GeneratedCode(NamedTuple):
+    """Totals of what Inductor did in this process."""
+
+    kernels: int
+    configurations: int  # that its autotuner chose from
+    uncached: int  # graphs that its cache lacked
+
+    def since(self, before: GeneratedCode) -> GeneratedCode:
+        return GeneratedCode(*(after - each for after, each in zip(self, before, strict=True)))
+
+
+def generated_code() -> GeneratedCode:
+    """Read Inductor's counters (torch/_inductor/metrics.py, and those of `torch._dynamo.utils`)."""
+    from torch._inductor import metrics
+
+    counters = _dynamo.counters["inductor"]
+    templates = sum(counters[f"select_algorithm_num_{name}"] for name in ("precompiles", "precompilation_exceptions"))
+    uncached = _inductors["graphs"] - counters["fxgraph_cache_hit"]
+    return GeneratedCode(metrics.generated_kernel_count, _inductors["configurations"] + templates, uncached)
+
+
+@contextmanager
+def empty_compile_caches() -> Iterator[Callable[[], None]]:
+    """Compile with empty caches of its own. Yields a function that forgets what is loaded, and leaves it on the disk."""
+    from torch._inductor import utils
+
+    with utils.fresh_inductor_cache():  # from torch 2.8 on another name of `fresh_cache`
+        yield utils.clear_inductor_caches
 
 
 def _is_of_optimizers(reason: Any) -> bool:
@@ -165,6 +196,7 @@ def source_line(file: str, number: int) -> SourceLine:
 # By the id of its compilation: the stacks of each graph as this process traced it, and how many ops it has.
 _traced: dict[object, set[Stack]] = {}
 _traced_ops: Counter[object] = Counter()
+_inductors: Counter[str] = Counter()  # graphs that it made or loaded, and configurations that its autotuner timed
 # By the file that Inductor generated: each graph that runs it, as how many were traced then and the stacks of each kernel,
 # by the handle above its call.
 _generated: dict[str, list[tuple[int, dict[str, tuple[Stack, ...]]]]] = {}
@@ -214,6 +246,10 @@ def _keep_traced(wrappers: ExitStack, original: Any, self: Any, graph: Any, *arg
 
     _wrap(wrappers, ReplacementPatternEntry, "replace_with_graph", _keep_replaced)
     _wrap(wrappers, CompiledFxGraph, "post_compile", _keep_generated)
+    if torch.cuda.is_available():
+        from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+        _wrap(wrappers, CachingAutotuner, "benchmark_all_configs", _keep_tuned)
     graphs = [part.graph for part in graph.modules() if isinstance(part, torch.fx.GraphModule)]
     nodes = [node for each in graphs for node in each.nodes]
     _traced_ops[_compile_id()] += sum(node.op.startswith("call_") for node in nodes)
@@ -235,6 +271,7 @@ def _keep_replaced(original: Any, match: Any, graph: Any, *args: Any, **kwargs: 
 
 def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Keep the stacks of each kernel of a graph that was compiled, or found in Inductor's cache."""
+    _inductors["graphs"] += 1
     traced = _traced.get(_compile_id(), set())
     made_of = json.loads(getattr(self, "inductor_provenance_stack_traces_str", None) or "{}")
     kernels = {handle: [stack for text in texts for stack in _stacks(text)] for handle, texts in made_of.items()}
@@ -247,6 +284,12 @@ def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     if code is not None:
         by_handle = {handle: tuple(stacks) for handle, stacks in kernels.items()}
         _generated.setdefault(code.co_filename, []).append((len(_traced), by_handle))
+    return original(self, *args, **kwargs)
+
+
+def _keep_tuned(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Count the launch configurations of a kernel that the autotuner times."""
+    _inductors["configurations"] += len(self.launchers)
     return original(self, *args, **kwargs)
 
 
@@ -274,7 +317,7 @@ _EXECUTED = re.compile(r"<(string|stdin|ipython-input-.*)>")
 
 @lru_cache(maxsize=4096)  # each frame of a session asks
 def owner_of(file: str) -> Owner:
-    """Return whose code a file is: an installed package is a library's, and torch counts where it defines modules."""
+    """Return whose code a file is: an installed package is a library's, and torch counts where it defines modules and optimizers."""
     path = Path(file)
     cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     if "torchinductor_" in file or (cache and path.is_relative_to(cache)):
@@ -282,7 +325,8 @@ def owner_of(file: str) -> Owner:
     if path.is_relative_to(_OURS):
         return "kernelgauge"
     if _is_in_torch(file):  # a workload that is a module of torch has no other code
-        is_module = path.parent == _TORCH / "nn" / "modules" and path.name != "module.py"
+        is_optimizer = path.parent == _TORCH / "optim" and path.name != "optimizer.py"
+        is_module = is_optimizer or (path.parent == _TORCH / "nn" / "modules" and path.name != "module.py")
         return "module of torch" if is_module else "other"
     if not {"site-packages", "dist-packages"}.isdisjoint(path.parts):  # of this Python, of the system, or of the user
         return "other" if "-packages/triton/" in file else "library"

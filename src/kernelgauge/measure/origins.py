@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from itertools import compress, takewhile
+from itertools import accumulate, compress, takewhile
 from operator import itemgetter
 from typing import Any
 
@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.profiler import profile, record_function
 
 from ..errors import shown_path
-from ..run import CompileEvent, Origin, SourceLine, common_path
+from ..run import CompileEvent, Origin, PeakPart, SourceLine, common_path
 from ..trace import REGION, Window, dispatcher_ops, parse
 from ..trace.kernel import Execution, executions
 from .compiler import Frame, Owner, Stack, owner_of, source_line, stacks_at
@@ -55,6 +55,7 @@ class Origins:
     ops: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)  # of each dispatcher op, by its name, once each
     grown_bytes: int | None = None  # allocated from one call to the next, and not freed
     growth: tuple[Origin, ...] = ()  # where that was allocated, the most first
+    peak: tuple[PeakPart, ...] = ()  # what the call had allocated at its peak, the most first
     compiled: tuple[Origin, ...] = ()  # where compiled code was called
     problem: str = ""  # why nothing is known, where that is no matter of the call
 
@@ -83,7 +84,10 @@ def _found(
     places: _Places, ids: Sequence[int | None], window: Window, structure: ProfilerSession, device: Device
 ) -> Origins:
     there = structure.windows[-1]
-    grown = places.outstanding(on_gpu=device.gpu is not None)
+    grown, at_peak = places.memory(on_gpu=device.gpu is not None)
+    parts: Counter[Origin | None] = Counter()
+    for size, place in at_peak:
+        parts[places.origin(place) or places.caller(place)] += size  # generated code does not say for which line
     ops: dict[str, dict[Origin, None]] = {}
     for op in dispatcher_ops(window):
         if (origin := places.origin(places.ops.get(op.external_id))) is not None:
@@ -97,6 +101,9 @@ def _found(
         # The memory of a graph is its own.
         grown_bytes=None if structure.replays_graphs else sum(size for size, _ in grown),
         growth=tuple(dict.fromkeys(origin for _, place in grown if (origin := places.origin(place)))),
+        peak=()
+        if structure.replays_graphs
+        else tuple(PeakPart(size, each) for each, size in parts.most_common(_MOST_LINES)),
         compiled=tuple(dict.fromkeys(filter(None, map(places.caller, called))))[:_MOST_LINES],
     )
 
@@ -188,28 +195,34 @@ class _Places:
                 place = self._dispatched(event, extra, place)
             waiting += [(child, place) for child in reversed(event.children)]
 
-    def outstanding(self, *, on_gpu: bool) -> list[tuple[int, _Place]]:
-        """Return what was allocated from the end of the first call to that of the last and not freed, the most bytes first.
+    def memory(self, *, on_gpu: bool) -> tuple[list[tuple[int, _Place]], list[tuple[int, _Place]]]:
+        """Return the bytes that the last call left allocated, with their places, and those allocated at its peak.
 
-        What replaces memory of the same size, as gradients replace those of the call before, is left out.
+        What replaces memory of the same size, as gradients replace those of the call before, is not left.
         """
         first, *_, last = sorted(self._calls)
+        device = "cuda" if on_gpu else "cpu"
+        own = [each for each in sorted(self._allocations, key=itemgetter(0)) if first < each[0] <= last]
+        own = [each for each in own if each[3] == device]
+        levels = list(accumulate(size for _, _, size, *_ in own))
+        peak_at = levels.index(max(levels)) if levels else None
         held: dict[int, tuple[int, _Place]] = {}
+        at_peak: list[tuple[int, _Place]] = []
         freed: Counter[int] = Counter()
-        for at, address, size, device, place in sorted(self._allocations, key=itemgetter(0)):
-            if device != ("cuda" if on_gpu else "cpu") or not first < at <= last:
-                continue
+        for number, (_, address, size, _, place) in enumerate(own):
             if size > 0:
                 held[address] = size, place
             elif held.pop(address, None) is None:
                 freed[-size] += 1
-        found: list[tuple[int, _Place]] = []
+            if number == peak_at:
+                at_peak = list(held.values())
+        left: list[tuple[int, _Place]] = []
         for size, place in held.values():
             if freed[size] > 0:
                 freed[size] -= 1
             else:
-                found.append((size, place))
-        return sorted(found, key=itemgetter(0), reverse=True)
+                left.append((size, place))
+        return sorted(left, key=itemgetter(0), reverse=True), at_peak
 
     def of_calls(self, here: _Calls, there: _Calls, waits: Sequence[_Place] = ()) -> tuple[Origin | None, ...]:
         """Return the origins of calls on the host; `waits`: of those that no op makes, if they are as many."""

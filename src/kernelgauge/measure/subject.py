@@ -302,6 +302,7 @@ class Subject:
             copy_origins=self.origins.copies,
             op_origins=dict(self.origins.ops),
             growth_origins=self.origins.growth[:_SHOWN_ORIGINS],
+            peak=self.origins.peak,
             compiled_origins=self.origins.compiled,
             calls=self._calls(),
             compile_events=self.compile_events,

@@ -47,6 +47,11 @@ def time_change(before_us: float, after_us: float) -> str:
     return new if old == new else f"{old.removesuffix(new[new.index(' ') :])} -> {new}"
 
 
+def megabytes(count: int) -> str:
+    """Return ``5.8 MB``: of a million bytes; fewer than a thousand as they are."""
+    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB" if count >= 1000 else f"{count} bytes"
+
+
 def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
 

@@ -14,7 +14,7 @@ import msgspec
 from ..judge import Status, Verdict
 from ..judge import evidence as e
 from ..trace.difference import What
-from .text import counted, first, interval_text, ranges, sensitivity_text, times
+from .text import counted, first, interval_text, megabytes, ranges, sensitivity_text, times
 
 BASELINE = "the baseline"
 _WIDTH = 69  # of a reason: with its label, 80 columns
@@ -374,7 +374,11 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
     e.OtherSpeed: _speed,
     e.OtherIdentity: _identity,
     e.CompilerEvent: lambda it: (f"{it.event}: {it.reason}" + (f", {it.times} times" if it.times > 1 else ""), []),
-    e.MemoryGrowth: lambda it: (f"each call leaves {it.bytes} bytes more in memory", []),
+    e.MemoryGrowth: lambda it: (f"memory grows by {megabytes(it.bytes)} a call", []),
+    e.PeakMemory: lambda it: (
+        f"peak memory {megabytes(it.before)} -> {megabytes(it.after)}",
+        [f"+{megabytes(it.more)} in the first place named"] if it.more else [],
+    ),
     e.CompiledOps: lambda it: (f"torch.compile was given {it.after} ops instead of {it.before}", []),
     e.OtherOps: _ops,
     e.OtherDtype: lambda it: (f"{it.before} -> {it.after} in most kernels", []),
