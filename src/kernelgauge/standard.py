@@ -14,6 +14,7 @@ from .plugin.fixtures import WorkloadTest
 from .run import Timer
 
 __all__ = [
+    "test_cold_compile_time",
     "test_device_time",
     "test_end_to_end_latency",
     "test_faster_than_other_variant",
@@ -21,6 +22,7 @@ __all__ = [
     "test_kernels_and_graphs_are_as_declared",
     "test_result_matches_float64",
     "test_structure_is_that_of_the_baseline",
+    "test_warm_compile_time",
 ]
 
 
@@ -81,6 +83,18 @@ def test_end_to_end_latency(kernelgauge_test: WorkloadTest, benchmark: Any, requ
     if benchmark.disabled and not times_here:
         kernelgauge_test.skip_or_fail("pytest-benchmark is disabled, so nothing was timed")
     kernelgauge_test.judge(session.judge_time, Timer.END_TO_END)
+
+
+@pytest.mark.timing
+def test_cold_compile_time(kernelgauge_compile: WorkloadTest) -> None:
+    """Host time of a first call that compiles with empty caches: --perf-compile measures it."""
+    kernelgauge_compile.judge(kernelgauge_compile.session.judge_time, Timer.COLD_COMPILE)
+
+
+@pytest.mark.timing
+def test_warm_compile_time(kernelgauge_compile: WorkloadTest) -> None:
+    """Host time of a first call that finds its code in the caches: --perf-compile measures it."""
+    kernelgauge_compile.judge(kernelgauge_compile.session.judge_time, Timer.WARM_COMPILE)
 
 
 @pytest.mark.numerics

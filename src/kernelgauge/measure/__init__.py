@@ -43,7 +43,7 @@ class Settings:
     host_iterations: int = 30  # calls in each replicate of the host dispatch time, at most
     latency_replicates: int = 8
     latency_iterations: int = 20
-    latency_seconds: float = 0.1  # for the calls of one replicate of the latency, but eight are made all the same
+    latency_seconds: float = 0.1  # for the calls of one replicate of the latency; if eight take longer, four replicates
 
     @classmethod
     def of(cls, replicates: int | None) -> Settings:
@@ -59,7 +59,10 @@ class Settings:
 
     def for_call(self, call_us: float) -> Settings:
         """Return these with few replicates of a call that takes seconds: the usual ones would take a quarter of an hour."""
-        return self if call_us < _SLOW_CALL_US else self._with_fewer(_SLOW_REPLICATES, latency=_SLOW_REPLICATES)
+        if call_us >= _SLOW_CALL_US:
+            return self._with_fewer(_SLOW_REPLICATES, latency=_SLOW_REPLICATES)
+        is_heavy = _FEWEST_HEAVY_CALLS * call_us > 1e6 * self.latency_seconds  # so is each replicate of its latency
+        return self._with_fewer(self.most_replicates, latency=_FEWEST_REPLICATES) if is_heavy else self
 
     def _with_fewer(self, most: int, *, latency: int | None = None) -> Settings:
         if math.isinf(self.budget_seconds):

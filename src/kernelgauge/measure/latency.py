@@ -1,4 +1,4 @@
-"""Rounds of end-to-end latency, for pytest-benchmark to time."""
+"""Times of the host's clock: rounds of end-to-end latency, for pytest-benchmark to time, and first calls that compile."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 
 from ..errors import OTHER_KERNELS, DisturbedError, OtherKernelsError, WorkloadError
-from ..run import Sample, Timer, summarize
+from ..run import COMPILE_TIMERS, Sample, Timer, summarize
 from ..trace import KernelIdentity
 from ..workload import Workload
-from .compiler import reset_compiler, torch_set_up
-from .device import Device
-from .instance import Instance, build, collector_paused, grad_mode, reporting, warm_up
+from .compiler import GeneratedCode, empty_compile_caches, generated_code, reset_compiler, torch_set_up
+from .device import Device, HostSpeed
+from .instance import Instance, build, collector_paused, first_call, grad_mode, reporting, warm_up
 from .nvml import Reading, disturbances
 from .profile import listed, profile_session, without
 
@@ -137,3 +137,51 @@ class Rounds:
         """Return one value for each replicate."""
         size, statistic = self.iterations, Timer.END_TO_END.statistic
         return tuple(summarize(values[start : start + size], statistic) for start in range(0, len(values), size))
+
+
+# -- first calls that compile -----------------------------------------------------------------------------------------
+
+_STARTS = 3  # of each kind
+_START_SECONDS = 20.0  # then no more are made: with max-autotune one takes a minute
+
+
+def compile_starts(
+    workload: Workload, device: Device, *, deterministic: bool = False
+) -> tuple[dict[Timer, Sample], dict[str, int]]:
+    """Compile a workload with empty caches, and again with the caches that this filled, each time in a new instance.
+
+    Return the times of both, and the counts of `COMPILE_COUNTS` that nothing else tells. This process has compiled the
+    workload before: what torch imports and starts for its first compile is not timed.
+
+    Raises `WorkloadError` if a call fails.
+    """
+    times: dict[Timer, list[float]] = {timer: [] for timer in COMPILE_TIMERS}
+    controls: dict[Timer, list[float]] = {timer: [] for timer in COMPILE_TIMERS}
+    counts: dict[Timer, GeneratedCode] = {}
+    python = HostSpeed(lambda: sum(map(abs, range(10_000))))  # one thread of Python, as most of a compile is
+    with torch_set_up(deterministic=deterministic), grad_mode(workload), collector_paused():
+        started = time.perf_counter()
+        for number in range(_STARTS):
+            if number and time.perf_counter() - started > _START_SECONDS:
+                break
+            with empty_compile_caches() as forget_loaded:
+                for timer in COMPILE_TIMERS:
+                    reset_compiler()
+                    forget_loaded()
+                    instance = build(workload, device, replicate=number)
+                    device.synchronize()
+                    controls[timer].append(python.control_us())
+                    before = generated_code()
+                    start = time.perf_counter_ns()
+                    first_call(instance)
+                    device.synchronize()
+                    times[timer].append((time.perf_counter_ns() - start) / 1000)
+                    counts[timer] = generated_code().since(before)
+                    del instance  # two are never held at once
+    cold, warm = (counts[timer] for timer in COMPILE_TIMERS)
+    samples = {timer: Sample(tuple(times[timer]), 1, tuple(controls[timer])) for timer in COMPILE_TIMERS}
+    return samples, {
+        "generated_kernels": cold.kernels,
+        "autotuned_configurations": cold.configurations,
+        "uncached_graphs": warm.uncached,
+    }

@@ -28,6 +28,7 @@ _WAIT = 1  # calls before the profiler starts
 _ATTEMPTS = 3
 _SHOWN_PROBLEMS = 5
 _LOOK_EVERY = 8
+_LARGEST_TABLED_BYTES = 1_000_000  # of a trace: the profiler takes seconds to tabulate that of a whole model
 _HELD_SHARE = 0.9  # the middle half of the iterations does not see the rest
 
 
@@ -98,7 +99,9 @@ def profile_session(
     def export(profiler: profile) -> None:
         nonlocal trace_json, table
         trace_json = exported(profiler)
-        if is_structure:
+        if is_structure and len(trace_json) > _LARGEST_TABLED_BYTES:
+            table = "The trace beside this file is too long for the profiler's table: kernelgauge show TRACE\n"
+        elif is_structure:
             averages = profiler.key_averages()
             table = averages.table(sort_by=device.table_sort_key, row_limit=-1, max_name_column_width=100)
 

@@ -104,6 +104,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--perf-update", nargs="?", const="yes", choices=("yes", "force"), help=update)
     strict = "for nightly jobs: no baseline, an inconclusive time or a skipped variant is a failure"
     add("--perf-strict", action="store_true", help=strict)
+    compile_ = "measure compile times too, from empty caches and from full ones: seconds for each compiled workload"
+    add("--perf-compile", action="store_true", help=compile_)
     add("--perf-seed", type=int, metavar="N", help="seed of the random input that numerics are compared on")
     add("--perf-calibrate", metavar="DIR", help="a process of kernelgauge calibrate: measure into DIR only")
     for name, kind, default, what in (

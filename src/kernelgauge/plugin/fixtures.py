@@ -47,7 +47,7 @@ def sibling(kernelgauge_test: WorkloadTest) -> Sibling:
 
 @pytest.fixture
 def trace_file(run: Run, kernelgauge_test: WorkloadTest) -> Path:
-    """Return the path of the workload's trace, ``.json.gz``. The profiler's own table lies beside it, with ``.txt``."""
+    """Return the path of the workload's trace, ``.json.gz``. The profiler's table lies beside it, ``.txt``, for a trace below 1 MB."""
     assert run.workload == kernelgauge_test.workload.id
     return kernelgauge_test.session.artifacts.trace(kernelgauge_test.workload)
 
@@ -66,6 +66,12 @@ def kernelgauge_test(request: pytest.FixtureRequest, workload: Workload) -> Work
 @pytest.fixture
 def kernelgauge_ratio(kernelgauge_test: WorkloadTest) -> WorkloadTest:
     """Private: likewise, for the workloads alone that say which variant they are faster than."""
+    return kernelgauge_test
+
+
+@pytest.fixture
+def kernelgauge_compile(kernelgauge_test: WorkloadTest) -> WorkloadTest:
+    """Private: likewise, for the workloads alone that are compiled, with --perf-compile."""
     return kernelgauge_test
 
 

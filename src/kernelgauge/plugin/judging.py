@@ -17,7 +17,7 @@ from ..judge.structure import judge_structure, mismatches
 from ..judge.time_verdict import judge_ratio, judge_time
 from ..judge.timing import Limits
 from ..results import Artifacts
-from ..run import Fingerprint, Run, Timer
+from ..run import COMPILE_TIMERS, Fingerprint, Run, Timer
 from ..workload import Workload
 from .options import Options
 from .suites import Suites
@@ -134,7 +134,8 @@ class Judge:
         workloads = self.suites.workloads.values()
         planned = sum(map(self.suites.is_in_matrix, workloads))
         ratios = sum(workload.faster_than is not None for workload in workloads)
-        return max(1, planned) * len(device.timers) + ratios
+        compiles = sum(each.compile is not None for each in workloads) if self.options.compiles else 0
+        return max(1, planned) * len(device.timers) + ratios + len(COMPILE_TIMERS) * compiles
 
     def limits(self, workload: Workload) -> Limits:
         """Return the workload's limits, and the project's where it has none."""

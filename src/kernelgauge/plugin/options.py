@@ -31,6 +31,7 @@ class Options:
     Attributes:
         root: of the project.
         calibrating: a process of `kernelgauge calibrate`: it measures, compares nothing and writes to `reports`.
+        compiles: measure how long workloads take to compile.
         replicates: of each timer; None: as many as it takes.
         seed: of the random input that numerics are compared on; None: a new one for each test.
         arguments: all of pytest's, as they were given.
@@ -47,6 +48,7 @@ class Options:
     calibrating: bool = False
     strict: bool = False
     deterministic: bool = False
+    compiles: bool = False
     replicates: int | None = None
     seed: int | None = None
     limits: Limits = field(default_factory=Limits)
@@ -109,6 +111,7 @@ def options_of(config: pytest.Config) -> Options:
         calibrating=calibration is not None,
         strict=ask("--perf-strict") or config.getini(f"{_INI}strict"),
         deterministic=config.getini(f"{_INI}deterministic"),
+        compiles=ask("--perf-compile"),
         replicates=_parsed(f"{_INI}replicates", config.getini(f"{_INI}replicates"), _replicates, "2 or more"),
         seed=ask("--perf-seed"),
         limits=Limits(gate=_fractions(config, "gate"), sensitivity=_fractions(config, "sensitivity")),
@@ -119,6 +122,7 @@ def options_of(config: pytest.Config) -> Options:
         measuring_arguments=(
             *(("--perf-matrix", "full") if full_matrix else ()),
             *(("--perf-device", device) if device else ()),
+            *(("--perf-compile",) if ask("--perf-compile") else ()),
             *(part for each in overridden if not each.startswith(f"{_INI}reports") for part in ("-o", each)),
         ),
         worker=worker.get("workerid", ""),

@@ -153,12 +153,31 @@ class Session:
             if not self.options.accepts:
                 group.confirm([name for name, each in measured.items() if self._looks_slower(each.run)])
             self._measured |= group.results
+            for name in measured if self.options.compiles else ():
+                self._measure_compile(self.suites.workloads[name])
             for name, result in group.results.items():
                 if not isinstance(result, KernelgaugeError):
                     self.artifacts.write(self.suites.workloads[name], result.trace_json, result.table)
                     result.trace_json, result.table = b"", ""
                 elif not isinstance(result, WorkloadUnavailable):
                     self.conclude_error(self.suites.workloads[name], MEASUREMENT, result)
+
+    def _measure_compile(self, workload: Workload) -> None:
+        """Add how a workload compiles to what was measured of it."""
+        from ..measure.latency import compile_starts
+
+        result = self._measured[workload.id]
+        if workload.compile is None or isinstance(result, KernelgaugeError):
+            return
+        self.progress(f"{workload.id}: compiling with empty caches")
+        try:
+            samples, counts = compile_starts(workload, self.device, deterministic=self.options.deterministic)
+        except KernelgaugeError as error:
+            self._measured[workload.id] = error
+            return
+        run = result.run
+        counted = msgspec.structs.replace(run.counts, **counts)
+        result.run = msgspec.structs.replace(run, samples=run.samples | samples, counts=counted)
 
     def _looks_slower(self, run: Run) -> bool:
         """Whether a time looks slower, so that it is measured further before it fails."""

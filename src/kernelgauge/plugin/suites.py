@@ -69,6 +69,7 @@ class Suites:
             if self.is_in_matrix(each)
             and (not marks or any(_matches(each, mark.kwargs) for mark in marks))
             and (each.faster_than is not None or not is_of_ratios(test))
+            and ((each.compile is not None and self.options.compiles) or not is_of_compiles(test))
         ]
 
     def _declare(self, folder: Path, returned: Any) -> list[Workload]:
@@ -204,6 +205,10 @@ def group_of(workload: Workload) -> str:
 
 def is_of_ratios(test: pytest.Item | pytest.Metafunc) -> bool:
     return "kernelgauge_ratio" in getattr(test, "fixturenames", ())
+
+
+def is_of_compiles(test: pytest.Item | pytest.Metafunc) -> bool:
+    return "kernelgauge_compile" in getattr(test, "fixturenames", ())
 
 
 def _needs_gpu(item: pytest.Item, options: Options) -> bool:
