@@ -20,7 +20,7 @@ from kernelgauge.judge.baseline import Baseline, Recorded, combined, from_run
 from kernelgauge.judge.evidence import DeclaredCompared, Detail, Failed, Next, RelativeChange, Step
 from kernelgauge.report import findings
 from kernelgauge.results import SCHEMA_VERSION, Results, TestResult, WorkloadResult
-from kernelgauge.run import ControlTime, Counts, Fingerprint, Run, Sample, Timer
+from kernelgauge.run import CALL_TIMERS, ControlTime, Counts, Fingerprint, Run, Sample, Timer
 from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse, reader
 from kernelgauge.trace.summary import summarize_trace
 
@@ -295,7 +295,7 @@ def complete_results(*workloads: WorkloadResult, tests: Sequence[TestResult] | N
     """Results of all that is declared; of each workload there is a test that passed, unless `tests` are given."""
     if tests is None:
         tests = [one_test("test_kernels_and_graphs_are_as_declared", workload=each.id) for each in workloads]
-    whole = {"timers": tuple(Timer), "declared": {"perf": tuple(each.id for each in workloads)}, "commit": "4e3642b"}
+    whole = {"timers": CALL_TIMERS, "declared": {"perf": tuple(each.id for each in workloads)}, "commit": "4e3642b"}
     return results(*workloads, tests=tuple(tests), **(whole | changes))
 
 

@@ -16,7 +16,7 @@ from kernelgauge.judge.timing import Limits
 from kernelgauge.report.findings import in_full
 from kernelgauge.report.stored import doubt_text
 from kernelgauge.results import Results, TestResult, WorkloadResult
-from kernelgauge.run import Timer
+from kernelgauge.run import CALL_TIMERS, Timer
 from tests.builders import (
     DEVICE,
     WORKLOAD,
@@ -33,7 +33,7 @@ from tests.builders import (
 
 BEFORE, AFTER = "2026-11-20T10:00:00+00:00", "2026-11-20T12:00:00+00:00"
 B200 = fingerprint(device="NVIDIA B200")
-SUBJECTS = ("structure", *(timer.label for timer in Timer))
+SUBJECTS = ("structure", *(timer.label for timer in CALL_TIMERS))
 CONFLICT, NEWER = b"<<<<<<< HEAD\n", b'{"schema_version": 99}'
 SLOWER = passing(verdict(Status.REGRESSED), run=run(device=(225.0, 225.1, 225.2, 225.3)))
 NOISY = (150.0, 250.0, 200.0, 260.0)
@@ -123,7 +123,10 @@ REGRESSION, ERROR = verdict(Status.REGRESSED), verdict(Status.INVALID, "measurem
         (passing(), {"tests": [failed_test(workload="another"), failed_test(workload=None)]}, []),
         (workload(), {}, ["what it declares was not checked (was the test deselected?)"]),
         (passing_run(incomplete="a CUDA error"), {}, ["it was not measured in full (a CUDA error)"]),
-        *((without(timer), {}, [f"{timer.label} was not measured (was its test deselected?)"]) for timer in Timer),
+        *(
+            (without(timer), {}, [f"{timer.label} was not measured (was its test deselected?)"])
+            for timer in CALL_TIMERS
+        ),
         (without(Timer.HOST), {"timers": (Timer.DEVICE, Timer.END_TO_END)}, []),
         (without(Timer.HOST), {"timers": ()}, ["host dispatch was not measured (was its test deselected?)"]),
         (without(Timer.HOST, incomplete="an error"), {}, ["it was not measured in full (an error)"]),

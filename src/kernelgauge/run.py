@@ -155,6 +155,7 @@ def on_the_fastest_host(count: int, controls_us: Sequence[float]) -> list[int]:
     return as_fast if len(as_fast) > 1 else list(range(count))
 
 
+CALL_TIMERS = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
 COMPILE_TIMERS = (Timer.COLD_COMPILE, Timer.WARM_COMPILE)
 MEASURED_GPUS = ("NVIDIA H200",)  # their noise was measured; docs/design/times.md
 UNKNOWN_FACTOR = 4.0  # of other GPUs: so many times as noisy, and soon overruled by what the baseline shows

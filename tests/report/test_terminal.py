@@ -27,7 +27,7 @@ from kernelgauge.report.stored import plan_table
 from kernelgauge.report.summary import summary, summary_markdown
 from kernelgauge.report.text import render
 from kernelgauge.results import Results, WorkloadResult
-from kernelgauge.run import Conditions, Timer
+from kernelgauge.run import CALL_TIMERS, Conditions, Timer
 from tests.builders import H200, baseline, counts, fingerprint, results, run, verdict, workload
 
 LONG = "mlp-compiled-train-bf16-64x128x768x3072"
@@ -82,7 +82,7 @@ def test_reports_of_a_cpu_name_no_gpu() -> None:
     cpu = fingerprint(device="CPU", arch="cpu", driver=None, cuda=None)
     before = baseline(workload="a", machine=cpu)
     slower = run(workload="a", machine=cpu, device=(410.0, 410.4), incomplete="interrupted")
-    verdicts = [judge_time(timer, slower, before) for timer in (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)]
+    verdicts = [judge_time(timer, slower, before) for timer in CALL_TIMERS]
     lost = run(workload="b", machine=cpu, device=None, incomplete="interrupted")
     verdicts.append(judge_time(Timer.DEVICE, lost, before))
     found = [results(workload(*verdicts, name="a", run=slower, baseline=before), fingerprint=cpu, gpu=None)]

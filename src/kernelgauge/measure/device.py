@@ -24,7 +24,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity
 
 from ..errors import KernelgaugeError, WorkloadUnavailable
-from ..run import MEASURED_GPUS, UNKNOWN_FACTOR, Fingerprint, Timer
+from ..run import CALL_TIMERS, MEASURED_GPUS, UNKNOWN_FACTOR, Fingerprint, Timer
 from ..workload import Workload
 from .nvml import Monitor, digest
 
@@ -225,7 +225,7 @@ class CudaDevice(Device):
     """The current CUDA device of this process."""
 
     activities = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
-    timers = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
+    timers = CALL_TIMERS
     table_sort_key = "self_cuda_time_total"
     warm_up_calls = 3  # CUDA graphs record on the second call and replay from the third
     most_replicates = None
