@@ -9,7 +9,7 @@ from dataclasses import fields
 import pytest
 
 from kernelgauge.trace import KernelName, Kind, decode
-from tests.builders import RECORDED, recorded
+from tests.builders import RECORDED
 
 # Names with what they decode to: backend, kind and every field that is not at its default.
 LINES = (RECORDED.parent / "kernel_names.txt").read_text(encoding="utf-8").splitlines()
@@ -34,15 +34,6 @@ def test_decode_known_name(expected: str, name: str) -> None:
     assert fields_text(decode(name)) == expected
 
 
-@pytest.mark.parametrize("path", sorted(RECORDED.glob("*.json.gz")), ids=lambda path: path.name)
-def test_decode_recorded_names_are_all_known(path: str) -> None:
-    for record in recorded(str(path).removesuffix(".json.gz").rsplit("/", 1)[-1]).records:
-        decoded = decode(record.name)
-        assert (decoded.kind is Kind.MEMSET) == (record.category == "gpu_memset")
-        assert Kind.OTHER is not decoded.kind
-        assert decoded.backend != "other"
-
-
 @pytest.mark.parametrize(
     "name",
     [*"operator new|<<<unparseable>>>|a b c|| |\n|\0|::|<>|()|void |(int)|void <|triton_|_".split("|"), "x" * 500],
@@ -64,17 +55,14 @@ def test_decode_control_characters_are_not_printed(around: str, evil: str) -> No
     assert all(text.isprintable() for text in (decoded.short, *decoded.ops, decoded.backend))
 
 
-REPEATED = (
-    "_", "a", "::", "<", "(", ")", " ", "1x1_", "1d", "_1d", "a<b>::", "_triton_poi_fused_", "mm", "gelu_", "_to_copy",
-    "_cpp_fused_", "cudnn::", "at::layer_norm", "cutlass::Kernel<cutlass_", "cutlass_gemm_1x1_", "elementwise_kernel",
-    "Functor", "_kernel", "_cuda_out", "launch_", "rms_norm_forward_", "_mhc_fwd", "one_shot_", "gemm", "_fprop",
-    "ampere_", "_MT1x1x1_GSU1", "(anonymous namespace)::", "(int)4", "operator", "kernel_traits<1, 1, 1", "_tn", "\n",
-)  # fmt: skip
+REPEATED = """_ a :: < ( ) 1x1_ 1d _1d a<b>:: _triton_poi_fused_ mm gelu_ _to_copy _cpp_fused_ cudnn:: at::layer_norm
+    cutlass::Kernel<cutlass_ cutlass_gemm_1x1_ elementwise_kernel Functor _kernel _cuda_out launch_ rms_norm_forward_
+    _mhc_fwd one_shot_ gemm _fprop ampere_ _MT1x1x1_GSU1 (int)4 operator _tn""".split()
+REPEATED += [" ", "\n", "(anonymous namespace)::", "kernel_traits<1, 1, 1"]
+STARTS = ["", "triton_poi_fused_", "void at::native::elementwise_kernel<", "cutlass_", "nvjet_a_"]
 
 
-@pytest.mark.parametrize(
-    "start", ["", "triton_poi_fused_", "void at::native::elementwise_kernel<", "cutlass_", "nvjet_a_"]
-)
+@pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("end", ["", "-", ")"])
 def test_decode_long_name_takes_linear_time(start: str, end: str) -> None:
     for fragment in REPEATED:
