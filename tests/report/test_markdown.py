@@ -11,6 +11,7 @@ from kernelgauge.errors import printable
 from kernelgauge.judge import Status
 from kernelgauge.judge.evidence import Cause, OtherKernels, Place
 from kernelgauge.report.summary import summary_markdown
+from kernelgauge.report.text import Column, Section, as_markdown, as_text
 from kernelgauge.results import Results, WorkloadResult
 from kernelgauge.run import SourceLine
 from tests.builders import HOSTILE, WORKLOAD, hostile, one_test, results, verdict, workload
@@ -136,3 +137,48 @@ def test_hostile_text_is_no_markup(name: str) -> None:
     assert not [element for element in page.iter() if set(element.attrib) - {"style", "class"}]
     assert any(printable(name)[:200].strip() in cell.replace("\u200b", "") for cell in cells(page))
     assert len({len(row) for table in page.iter("table") for row in table.iter("tr")}) == 1  # whole rows
+
+
+KERNEL = "kernel<8, c10::BFloat16>(int #include)"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("<script>alert(1)</script>", "&lt;script>alert(1)&lt;/script>"),
+        ("a | b", "a \\| b"),
+        ("[click](https://example.org)", "\\[click\\](https\\://example.org)"),
+        ("www.example.org", "www\\.example.org"),
+        ("`code`", "\\`code\\`"),
+        ("**bold** __init__", "\\*\\*bold\\*\\* \\__init_\\_"),
+        (":rocket:", "\\:rocket:"),
+        ("- item", "\\- item"),
+        ("1. item", "1\\. item"),
+        ("&lt;b&gt;", "&amp;lt;b&amp;gt;"),
+        ("vectorized_elementwise_kernel at::native", "vectorized_elementwise_kernel at::native"),
+        ("\x1b[31mred\u202e", "\\\\x1b\\[31mred\\\\u202e"),
+    ],
+)
+def test_markdown_name_is_no_markup(name: str, shown: str) -> None:
+    assert as_markdown([Section(lines=(name,))]) == f"{shown}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("@someone", "@\u200bsomeone"),
+        ("see #12", "see #\u200b12"),
+        ("a@b.c", "a@\u200bb.c"),
+        ("\\@x", "\\@\u200bx"),
+        (KERNEL, KERNEL.replace("<", "&lt;").replace(">", "&gt;")),
+    ],
+)
+def test_markdown_name_is_no_mention_and_no_issue(name: str, shown: str) -> None:
+    assert MarkdownIt("commonmark").render(as_markdown([Section(lines=(name,))])) == f"<p>{shown}</p>\n"
+
+
+def test_text_long_lines_and_names_fit_the_width() -> None:
+    table = Section(columns=(Column("n"), Column("us", number=True)), rows=[("k" * 10_000, "1.0")])
+    shown = as_text([Section(lines=("word " * 30,)), table], width=80, color=False)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert (shown.count("word"), shown.count("k")) == (30, 10_000)
