@@ -195,22 +195,16 @@ def hand_written(width: int, us: float = 56.0, **of_fused: Any) -> tuple[KernelR
     return builders.launched(builders.GEMM, us, grid=(width, 1, 1)), *builders.mlp_kernels(**of_fused)[1:]
 
 
-@pytest.mark.parametrize(
-    ("slower", "faster"),
-    [
-        (hand_written(132, 156.0), hand_written(264)),
-        (hand_written(132, 156.0, xblock=512), hand_written(264)),
-        (builders.mlp_kernels(us=138.1, source=OTHER_SOURCE), builders.mlp_kernels()),
-    ],
-)
-def test_plan_replaces_what_no_autotuner_chose(slower: Any, faster: Any) -> None:
+def test_plan_replaces_what_no_autotuner_chose() -> None:
     """Otherwise the way back to the slower configuration would be no regression."""
-    back = run(device=steady(1.5), kernels=slower)
-    accepted = plan_one(calibrated([back, back]), run(device=steady(), kernels=faster)).baseline
-    (entry,) = accepted.entries
-    assert [each.identity for each in entry.kernels] == [each.identity for each in faster]
-    judged = judge_structure(back, accepted), judge_time(Timer.DEVICE, back, accepted)
-    assert Status.REGRESSED in [each.status for each in judged]
+    old_source = builders.mlp_kernels(us=138.1, source=OTHER_SOURCE), builders.mlp_kernels()
+    for slower, faster in ((hand_written(132, 156.0, xblock=512), hand_written(264)), old_source):
+        back = run(device=steady(1.5), kernels=slower)
+        accepted = plan_one(calibrated([back, back]), run(device=steady(), kernels=faster)).baseline
+        (entry,) = accepted.entries
+        assert [each.identity for each in entry.kernels] == [each.identity for each in faster]
+        judged = judge_structure(back, accepted), judge_time(Timer.DEVICE, back, accepted)
+        assert Status.REGRESSED in [each.status for each in judged]
 
 
 def around(us: float) -> tuple[float, ...]:
@@ -238,9 +232,7 @@ SLOW_CHOICE = {"kernels": builders.mlp_kernels(us=56.0, xblock=512)}
         ({"machine": DRIVER}, r"^driver \S+ -> 590\.1$"),
         ({"machine": fingerprint(power_limit_watts=500.0)}, r"^power_limit_watts 700\.0 -> 500\.0$"),
         (SOURCE, r"^generated source of its kernels"),
-        ({"device": 195.0}, r"^GPU time 205\.\d -> 195.0 us  [-]"),
         ({"gpu": ELSEWHERE, "device": 225.0}, r"^GPU time 205\.\d -> 225.0 us  [+]"),
-        ({"host": 80.0}, r"^host dispatch 50\.0 -> 80\.0 us"),
         ({"host": 80.0, **SLOW_CHOICE}, r"host dispatch 50\.0 -> 80\.0 us"),
         ({"device": 225.5, "controls": pair(33.0, 165.0)}, "the GPU itself changed its speed"),
     ],
@@ -254,7 +246,6 @@ def test_joined_of_a_change_is_refused_and_named(new: dict[str, Any], said: str)
 @pytest.mark.parametrize(
     ("new", "draws"),
     [
-        ({"gpu": ELSEWHERE, "host": 80.0}, [6]),
         ({"gpu": ELSEWHERE, "device": 206.0, "controls": pair(copy=30.5)}, [6]),
         ({"gpu": ELSEWHERE, "machine": fingerprint(memory_bytes=150_100_000_000)}, [6]),
         ({"device": 224.0, **SLOW_CHOICE}, [3, 3]),  # another choice takes another time

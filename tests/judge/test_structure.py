@@ -207,8 +207,6 @@ PATTERNS = ("nvjet_*", "*_TNT", "triton_poi_fused_*gelu*_0", "nvjet_sm90_tst_192
         ({"names": (BRACKETS,)}, {"kernels": (launched(BRACKETS, 1.0),)}, True),
         ({"memsets": 2, "occupancy_queries": 3, "launch_apis": ("cuLaunchKernelEx", "cuLaunch*")}, APIS, True),
         ({"names": (GEMM.upper(), GEMM, FUSED, DOWN)}, {}, False),
-        ({"names": ("nvjet", "*", "*", "*")}, {}, False),
-        ({"occupancy_queries": 1}, {}, False),
         ({"launch_apis": ("cudaLaunchKernel",)}, {}, False),
     ],
 )

@@ -19,7 +19,7 @@ from kernelgauge.results import encode_results
 from kernelgauge.results.history import read_nights
 from tests.builders import year
 
-from .pages import HOSTILE, everything, regressed, results, several, workload
+from .pages import HOSTILE, everything, results, several
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PATIENCE_S = 60
@@ -89,10 +89,9 @@ class Browser:
         message, self._buffer = self._buffer.split(b"\0", 1)
         return dict(json.loads(message))
 
-    def open(self, path: Path, *, width: int = 1440, scheme: str = "light", scripts: bool = True) -> None:
+    def open(self, path: Path, *, width: int = 1440, scheme: str = "light") -> None:
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.send("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.events.clear()
         self.send("Page.navigate", url=path.as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
@@ -118,12 +117,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     nights.mkdir()
     for number, one in enumerate(year(nights=10)):
         (nights / f"{number}.json").write_bytes(encode_results(one))
-    failing = map(regressed, ("a-eager", "b-eager", "c-eager", "d-eager"))
     texts = {
         "report": html(several()),
         "trend": history_html(*read_nights(str(nights))),
         "hostile": html([results(*(workload for text in HOSTILE for workload in everything(text).workloads))]),
-        "failing": html([results(*failing, workload())]),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text)
@@ -186,35 +183,6 @@ def test_controls_filter_count_open_and_select(browser: Browser, pages: dict[str
     browser.run("document.getElementById('filter').focus()")
     browser.send("Input.insertText", text=" pass")
     assert browser.run(SHOWN) == []
-
-
-def test_page_without_scripts_is_whole_without_controls(browser: Browser, pages: dict[str, Path]) -> None:
-    browser.open(pages["report"], scripts=False)
-    # What a page with scripts disabled shows, DevTools can still ask.
-    tree = json.dumps(browser.send("Accessibility.getFullAXTree"))
-    assert "REGRESSED" in tree
-    assert "mlp-compiled-bf16-8" in tree
-    assert '"searchbox"' not in tree
-    browser.open(pages["report"])
-    assert '"searchbox"' in json.dumps(browser.send("Accessibility.getFullAXTree"))
-
-
-@pytest.mark.parametrize("scripts", [True, False])
-def test_printed_page_holds_what_is_folded(browser: Browser, pages: dict[str, Path], scripts: bool) -> None:
-    sizes = []
-    for script in ("0", UNFOLD):
-        browser.open(pages["report"], scripts=scripts or script == UNFOLD)
-        browser.run(script)
-        sizes.append(len(browser.send("Page.printToPDF")["data"]))
-    assert sizes[0] == pytest.approx(sizes[1], rel=0.05)
-
-
-def test_page_of_four_failing_workloads_has_four_screens(browser: Browser, pages: dict[str, Path]) -> None:
-    browser.open(pages["failing"])
-    assert browser.run("document.documentElement.scrollHeight") <= 4 * 900
-    for width, height in ((1440, 900), (390, 844)):  # the hero has all that the first screen needs
-        browser.open(pages["failing"], width=width)
-        assert browser.run("document.getElementById('copy').getBoundingClientRect().bottom") <= height
 
 
 @pytest.mark.skipif(AXE is None, reason="AXE_CORE does not name axe.min.js: npm install axe-core")

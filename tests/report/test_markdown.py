@@ -97,14 +97,6 @@ def test_summary_shows_the_command_that_accepts(accept: str, fence: str) -> None
     assert f"intended:\n\n{fence}text\n{accept}\n{fence}" in summary_markdown([results(regressed(accept=accept))])
 
 
-def test_failure_is_shown_as_in_the_terminal() -> None:
-    names = [f"test_{number}" for number in range(5)]
-    tests = tuple(one_test(name, "failed", said="throttled", subject="measurement") for name in names)
-    told = rendered(results(workload(THROTTLED, run=None), tests=tests, exit_status=1))
-    assert [text(each) for each in told.iter("pre")] == [f"{WORKLOAD}: INVALID  throttled\n  got      9 W\n"]
-    assert cells(told)[1:7:5] == ["INVALIDmeasurement", "throttled"]
-
-
 def test_failed_claim_has_its_test_and_assertion() -> None:
     said = "def test_c09():\nE       assert 6 == 5\nE  more"
     tests = [one_test("test_c09", "failed", said=said), one_test("test_d", "failed", said=said, workload=None)]

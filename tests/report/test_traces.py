@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from functools import cache
 
@@ -81,12 +80,3 @@ def test_page_says_what_the_two_sides_do_not_have_in_common() -> None:
         TraceComparison(before, wider)
     )
     assert "One side is a whole trace" in page(TraceComparison(before, whole))
-
-
-def test_conclusion_same_kernels_slower_says_so() -> None:
-    before = summary("mlp-compiled")
-    kernels = tuple(replace(each, durations_us=tuple(1.8 * us for us in each.durations_us)) for each in before.kernels)
-    headline, first, *_, last = conclusion(TraceComparison(before, replace(before, kernels=kernels)))
-    assert headline == "Step 347.0 us, kernels 205.1 -> 369.2 us (+80.0 %)."
-    assert re.fullmatch(r"the same kernel, slower: nvjet_\w+ x2  116.0 -> 208.9 us \(\+92.8 us\)", first)
-    assert last == "The host ran the same ops."

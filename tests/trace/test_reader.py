@@ -59,19 +59,10 @@ def test_read_recorded_trace_keeps_every_row(name: str) -> None:
         assert sorted((row.start_us, row.duration_us, row.name) for row in getattr(trace, lane)) == of_file
     launches = sorted(row["args"]["correlation"] for row in rows if row["cat"] == "kernel")
     assert sorted(row.correlation for row in trace.records if row.category == "kernel") == launches
+    fused = next((op for op in trace.ops if op.kernel_kwargs), None)
+    assert name != "mlp-compiled" or (fused.kernel_kwargs, fused.num_warps, fused.num_stages) == ("XBLOCK=1024", 4, 1)
     assert len(TRACES) == 14
     assert read_in_blocks(gzip.decompress((RECORDED / f"{name}.json.gz").read_bytes()), 777) == trace
-
-
-def test_read_recorded_trace_has_the_values_of_the_file() -> None:
-    gemm = next(record for record in recorded("linear-eager").records if record.category == "kernel")
-    assert (gemm.grid, gemm.block, gemm.device, gemm.stream) == ((2, 64, 1), (384, 1, 1), 0, 7)
-    assert recorded("linear-eager").device_properties[0]["name"] == "NVIDIA H200"
-    copies = next(op for op in recorded("mlp-cudagraph").ops if op.name == "aten::_foreach_copy_")
-    assert copies.input_shapes == (((64, 128, 768),), ((64, 128, 768),), ())
-    fused = next(op for op in recorded("mlp-compiled").ops if op.kernel_kwargs)
-    assert (fused.kernel_kwargs, fused.num_warps, fused.num_stages) == ("XBLOCK=1024", 4, 1)
-    assert fused.kernel_hash == "crp6dxk5nphodyk5oymrzgcw3cehyajdvjnp3t5k4e774karg5ms"
 
 
 HEAD = b'{"traceEvents":['
