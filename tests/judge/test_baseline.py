@@ -66,18 +66,14 @@ def test_decode_ignores_unknown_fields() -> None:
     assert decoded(changed(add)) == msgspec.structs.replace(baseline(), recorded=Recorded(**recorded))
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_calibrated_of_exact_difference_is_refused() -> None:
+    for changes, said in (
         ({"counts": counts(memsets=3)}, "counted differently"),
         ({"kernels": mlp_kernels()[::-1]}, "ran different kernels"),
         ({"machine": fingerprint(driver="590.1")}, "different machines or software"),
-    ],
-)
-def test_calibrated_of_exact_difference_is_refused(changes: dict[str, Any], said: str) -> None:
-    for runs in ([run(**changes), run()], [run(), run(), run(**changes)]):
+    ):
         with pytest.raises(ValueError, match=said):
-            calibrated(runs)
+            calibrated([run(), run(), run(**changes)])
 
 
 def test_stored_kernel_gets_the_kind_that_a_rule_knows_now() -> None:
@@ -121,7 +117,6 @@ def device(stored: dict[str, Any]) -> Any:
     [
         (WHOLE[: len(WHOLE) // 2], "truncated"),
         (WHOLE + WHOLE, "trailing"),
-        (b"\xff\xfe\x00{", ""),
         (b"[]", "array"),
         (b'{"schema_version": 5}', "entries"),
         (b'{"schema_version": "5"}', "schema_version"),
@@ -130,7 +125,6 @@ def device(stored: dict[str, Any]) -> Any:
         (re.sub(rb'("mean_us"): [\d.]+', rb"\1: NaN", WHOLE, count=1), ""),
         (re.sub(rb'("spread"): [\d.]+', rb"\1: 1e999", WHOLE, count=1), ""),
     ],
-    ids=lambda content: repr(content)[:30],
 )
 def test_decode_of_something_else_is_refused(content: bytes, got: str) -> None:
     error = refusal(content)
@@ -156,20 +150,16 @@ def test_decode_of_other_schema_is_refused(version: int, written_by: str, next_c
     [
         # of another type, or missing
         (lambda s: s.pop("suite"), "suite"),
-        (lambda s: s["counts"].update(launches="4"), "$.counts.launches"),
         (lambda s: s["entries"][0]["kernels"][0]["identity"].update(grid=[1, 2]), "kernels[0].identity.grid"),
-        (lambda s: process(s).pop("gpu"), "gpu"),
         (lambda s: process(s)["timers"].update(device_tiem=1), "device_tiem"),
         # contradictions
         (lambda s: s.update(workload="mlp-eager"), "belongs to another workload, mlp-eager"),
         (lambda s: s.update(entries=[]), "length >= 1 - at `$.entries`"),
         (lambda s: second_entry(s)["kernels"].reverse(), "kernels differ from those of the first entry"),
-        (lambda s: s["entries"][0].update(processes=[]), "`$.entries[0].processes`"),
         (lambda s: s["counts"].update(launches=7), "7 launches, but there are 4 kernels"),
         # values that no measurement shows
         (lambda s: s["entries"][0].update(draws=0), "`int` >= 1 - at `$.entries[0].draws`"),
         (lambda s: device(s).update(mean_us=5e-324), "`float` >= 0.001 - at `$.entries[0].processes[0].timers[...].mean_us"),
-        (lambda s: device(s).update(control_us=0.0), "`float` >= 0.001"),
         (lambda s: process(s)["controls"]["copy"].update(device_time_us=1.1e12), "`float` <= 1000000000000.0"),
     ],
 )  # fmt: skip

@@ -37,13 +37,9 @@ def judged(before: Sequence[KernelRecord], after: Sequence[KernelRecord], stored
         (MLP, mlp_kernels(gate=46.0, down=83.0),
          [f"{SLOWER}: {DOWN}  53.0 -> 83.0 us (+30.0 us)", f"{FASTER}: {GEMM} x2  114.0 -> 104.0 us (-10.0 us)"],
          f"1 kernel {UNCHANGED}"),
-        (MLP, mlp_kernels(gate=57.0, us=57.1), [f"{SLOWER}: {FUSED}  38.1 -> 57.1 us (+19.0 us)"],
-         "3 kernels unchanged (+0.6 %, +1.00 us)"),
-        (MLP, MLP, [], f"4 kernels {UNCHANGED}"),
         ([fused(38.1)], [fused(55.4, xblock=512)], [f"Inductor's autotuner chose another launch configuration {TUNED}"], ""),
         ([fused(38.1)], [fused(55.4, xblock=512, source=OTHER_SOURCE)], [f"another launch configuration {TUNED}, {SOURCES}"], ""),
         ([fused(38.1)], [fused(55.4, source=OTHER_SOURCE)], [f"the same name, other source (+17.3 us)\n{FUSED}: {SOURCES}"], ""),
-        ([launched("b", 10.0)], [launched("c", 12.5)], ["another kernel: c (+2.5 us)\nwas b"], ""),
         # What is gained is as large a change as what is lost.
         ([GATE, LAST, MIDDLE], [launched("b", 5.0), GATE, LAST],
          [f"1 kernel less: {FUSED} (-38.1 us)", "1 new kernel: b (+5.0 us)"], f"2 kernels {UNCHANGED}"),
@@ -94,12 +90,9 @@ ONE_NEW = "1 new kernel: vectorized_layer_norm_kernel (+5.0 us)"
         ([GATE], [PARTS[0], GATE, PARTS[1]], (), (lines(7), lines(1), lines(7, is_backward=True)),
          "2 new kernels, in 2 places: pow, mean (+8.0 us)", "mlp (forward and backward)  m.py:7  x7"),
         # of a fusion, the lines that are new
-        ([launched(FUSION, 9.0)], [launched(FUSION, 12.0)], [STORED], (MOVED,),
-         f"{SLOWER}: {FUSION}  9.0 -> 12.0 us (+3.0 us)", "mlp  m.py:8  x8"),
+        ([fused(9.0)], [fused(12.0)], [STORED], (MOVED,), f"{SLOWER}: {FUSED}  9.0 -> 12.0 us (+3.0 us)", "mlp  m.py:8  x8"),
         # a kernel that is gone: the baseline knows the code
         ([GATE, MIDDLE], [GATE], [lines(3), lines(4)], (), f"1 kernel less: {FUSED} (-38.1 us)", "mlp  m.py:4  x4"),
-        # more lines than fit
-        ([GATE], [NORM, GATE], (), (lines(0, 1, 2, 3, 4), None), ONE_NEW, "mlp  m.py:0  x0\nmlp  m.py:1  x1\nand 3 more lines"),
         # of several lines, the most expensive ones
         ([GATE], [CHEAP, DEAR, GATE], (), (lines(1, 9), lines(2, 9), None), "2 new kernels: cheap, dear (+31.0 us)",
          "mlp  m.py:9  x9\nmlp  m.py:2  x2\nand 1 more line"),
@@ -159,10 +152,7 @@ ROWS = placed(1.0, "bf16[1,64]")
             [DYNAMIC],
             f"Inductor compiled for dynamic shapes (+17.3 us)\n{FUSED}: ",
         ),
-        ([fused(38.1)], [COMPILED_ANEW], [DYNAMIC], [DYNAMIC], "another launch configuration"),
         ([], BY_OPS, (), (), f"2 new kernels, by my::squash: {FUSION}, squash (+10.0 us)"),
-        (ROWS, more("fp32[1,64]"), (), (), "bf16 -> fp32 in 3 kernels"),
-        (ROWS, more("bf16[65,64]"), (), (), "size 1 -> 65 in 3 kernels"),
         (ROWS, more("fp32[65,64]"), (), (), "bf16 -> fp32, size 1 -> 65 in 3 kernels"),
         (ROWS, more("bf16[1,64]", stream=1), (), (), "on a second stream in 3 kernels"),
     ],

@@ -20,7 +20,6 @@ from tests.builders import (
     FUSED,
     GEMM,
     H200,
-    OTHER_SOURCE,
     counts,
     fingerprint,
     launched,
@@ -54,7 +53,6 @@ SPLIT = {"ran": (GATE, *PARTS, LAST), "after": {"launches": 5}}
     ("changes", "status", "headline", "kernels"),
     [
         ({"ran": mlp_kernels(us=55.4, xblock=512)}, "PASS", "same kernels, same counts", ""),  # the autotuner's choice
-        ({"ran": mlp_kernels(source=OTHER_SOURCE)}, "PASS", "same", ""),
         ({"ran": (GATE, UP, MIDDLE, launched(GEMM, 50.0))}, "CHANGED", KERNELS, f"- {DOWN}|+ {GEMM}"),
         (SPLIT, "REGRESSED", KERNELS, f"- {GEMM}|- {FUSED}|+ mul|+ add|+ exp"),
         (NONE, "CHANGED", KERNELS, f"- {GEMM}|- {GEMM}|- {FUSED}|- {DOWN}"),
@@ -113,9 +111,7 @@ def times_with(status: str) -> Any:
         # The peak of memory may move by 2 %.
         (PEAK, {"peak_allocated_bytes": 101_900_000}, {}, "PASS", ""),
         (PEAK, {"peak_allocated_bytes": 102_100_000}, {}, "REGRESSED", "peak allocated bytes 100000000 -> 102100000"),
-        (PEAK, {"peak_allocated_bytes": 98_100_000}, {}, "PASS", ""),
         # What is less, beside the times
-        ({}, {"dispatcher_ops": 2}, times_with("NOT_JUDGED"), "CHANGED", "dispatcher ops 3 -> 2"),
         ({}, {"dispatcher_ops": 2}, times_with("REGRESSED"), "REGRESSED", "dispatcher ops 3 -> 2"),
         ({}, {}, {"ran": OTHER} | times_with("REGRESSED"), "REGRESSED", ""),
     ],
@@ -134,7 +130,6 @@ ONE_ROW = {"inputs": ("bf16[1,64]",)}
         (ONE_ROW, {"inputs": ("fp32[1,64]",)}, "other dtypes"),
         (ONE_ROW, {"inputs": ("fp32[8,64]",), "stream": 1}, "other shapes and dtypes and streams"),
         ({}, {"inputs": ("fp32[8,64]",)}, "same counts"),  # an older baseline does not know
-        (ONE_ROW, ONE_ROW, "same counts"),
     ],
 )
 def test_same_kernels_of_other_tensors_are_changed(old: Any, new: Any, said: str) -> None:
@@ -186,7 +181,6 @@ CPU = fingerprint(device="AMD EPYC", arch="cpu", sm_count=None, cuda=None, torch
     [
         ({}, [H200, A100, CPU]),
         ({"arch": "gpu"}, [H200, A100]),
-        ({"arch": "sm_90", "cuda": "12.4"}, []),
         ({"torch": ">=2.9"}, [H200, CPU]),
         ({"torch": "<2.9"}, [A100]),
     ],

@@ -50,12 +50,6 @@ def test_findings_are_clustered_by_line_or_by_words() -> None:
     assert clusters(*(caused(name, delta_us=cost, places=()) for name, cost in (("a", 1.0), ("b", 2.0)))) == ["ab"]
 
 
-def test_findings_of_another_subject_are_apart() -> None:
-    wrong = verdict(Status.INVALID, "numerics", "result differs", workload="a")
-    first, second = findings([results(workload(*caused("a").verdicts, wrong, name="a"))])
-    assert (first[0].headline, second[0].headline) == ("another kernel: b", "result differs")
-
-
 def test_findings_of_a_failed_test_are_its_verdict_or_its_words() -> None:
     noisy = workload(verdict(Status.UNDECIDED))
     assert (findings([results(noisy)]), len(notable_verdicts(results(noisy)))) == ([], 1)

@@ -58,15 +58,12 @@ COUNTS = "3 workloads (1 REGRESSED, 1 PASS, 1 not judged), 2 tests (1 failed)"
         ),
         ([], "**NOTHING JUDGED**  0 runs, 0 workloads, 0 tests"),
         # never better than the run
-        ([results(passed())], "**PASS**  "),
         ([results()], "**NOTHING JUDGED**  "),
         ([results(passed(), exit_status=1)], "**FAILED**  "),
         ([results(passed(), tests=TWO)], "**FAILED**  "),
         ([results(passed(), exit_status=2)], "**CUT SHORT**  "),
-        ([results(exit_status=3)], "**CUT SHORT**  "),
         ([results(regressed(), exit_status=2)], "**REGRESSED**  "),
         ([results(workload(verdict(Status.UNDECIDED)), passed("a"))], "**UNDECIDED**  "),
-        ([results(workload(verdict(Status.IMPROVED)))], "**IMPROVED**  "),
     ],
 )
 def test_summary_begins_with_the_verdict_and_counts(told: list[Results], line: str) -> None:
@@ -140,12 +137,9 @@ KERNEL = "kernel<8, c10::BFloat16>(int #include)"
         ("<script>alert(1)</script>", "&lt;script>alert(1)&lt;/script>"),
         ("a | b", "a \\| b"),
         ("[click](https://example.org)", "\\[click\\](https\\://example.org)"),
-        ("www.example.org", "www\\.example.org"),
         ("`code`", "\\`code\\`"),
         ("**bold** __init__", "\\*\\*bold\\*\\* \\__init_\\_"),
-        (":rocket:", "\\:rocket:"),
         ("- item", "\\- item"),
-        ("1. item", "1\\. item"),
         ("&lt;b&gt;", "&amp;lt;b&amp;gt;"),
         ("vectorized_elementwise_kernel at::native", "vectorized_elementwise_kernel at::native"),
         ("\x1b[31mred\u202e", "\\\\x1b\\[31mred\\\\u202e"),
