@@ -67,24 +67,22 @@ def test_decode_of_something_else_is_refused(content: bytes, got: str) -> None:
 
 TIME = "workloads.0.run.samples.device_time"
 CHANGE = {"estimate": 0.1, "low": 0.0, "high": 0.2, "confidence": 0.98, "sensitivity": 0}
+WRONG = [
+    ("seconds", "long", "$.seconds"),
+    ("comparisons", 10**400, "$.comparisons"),
+    ("workloads.0.verdicts.0.status", "GREAT\x1b[31m", "$.workloads[0].verdicts[0].status"),
+    (f"{TIME}.replicates_us", [], "at least one replicate"),
+    (f"{TIME}.replicates_us", [-1.0], "positive"),
+    (f"{TIME}.controls_us", [1.0] * 99, "99 controls"),
+    ("workloads.0.run.samples.wall_time", {}, "wall_time"),
+    ("workloads.0.limits", {"gate": {"device_time": -1}}, "positive fractions"),
+    ("workloads.0.verdicts.0.change", CHANGE, "positive fractions"),
+    ("workloads.0.run.origins", {"rows": [None], "sequence": [0]}, "1 origins for"),
+    ("workloads.0.run.kernels.sequence", [99], "not the places of"),
+]
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "got"),
-    [
-        ("seconds", "long", "$.seconds"),
-        ("comparisons", 10**400, "$.comparisons"),
-        ("workloads.0.verdicts.0.status", "GREAT\x1b[31m", "$.workloads[0].verdicts[0].status"),
-        (f"{TIME}.replicates_us", [], "at least one replicate"),
-        (f"{TIME}.replicates_us", [-1.0], "positive"),
-        (f"{TIME}.controls_us", [1.0] * 99, "99 controls"),
-        ("workloads.0.run.samples.wall_time", {}, "wall_time"),
-        ("workloads.0.limits", {"gate": {"device_time": -1}}, "positive fractions"),
-        ("workloads.0.verdicts.0.change", CHANGE, "positive fractions"),
-        ("workloads.0.run.origins", {"rows": [None], "sequence": [0]}, "1 origins for"),
-        ("workloads.0.run.kernels.sequence", [99], "not the places of"),
-    ],
-)
+@pytest.mark.parametrize(("path", "value", "got"), WRONG)
 def test_decode_of_wrong_field_names_it(path: str, value: object, got: str) -> None:
     content = json.loads(encode_results(EVERYTHING))
     inner = content

@@ -139,24 +139,22 @@ def more(*inputs: str, **changes: int) -> list[KernelRecord]:
 
 
 ROWS = placed(1.0, "bf16[1,64]")
+FIRST_CAUSES = [
+    ([IN_BF16], [IN_FP32, ADDED], (), (), "2 kernels instead of 1, now also fp32"),
+    (
+        [fused(38.1)],
+        [COMPILED_ANEW],
+        [lines(8)],
+        [DYNAMIC],
+        f"Inductor compiled for dynamic shapes (+17.3 us)\n{FUSED}: ",
+    ),
+    ([], BY_OPS, (), (), f"2 new kernels, by my::squash: {FUSION}, squash (+10.0 us)"),
+    (ROWS, more("fp32[65,64]"), (), (), "bf16 -> fp32, size 1 -> 65 in 3 kernels"),
+    (ROWS, more("bf16[1,64]", stream=1), (), (), "on a second stream in 3 kernels"),
+]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "stored", "origins", "cause"),
-    [
-        ([IN_BF16], [IN_FP32, ADDED], (), (), "2 kernels instead of 1, now also fp32"),
-        (
-            [fused(38.1)],
-            [COMPILED_ANEW],
-            [lines(8)],
-            [DYNAMIC],
-            f"Inductor compiled for dynamic shapes (+17.3 us)\n{FUSED}: ",
-        ),
-        ([], BY_OPS, (), (), f"2 new kernels, by my::squash: {FUSION}, squash (+10.0 us)"),
-        (ROWS, more("fp32[65,64]"), (), (), "bf16 -> fp32, size 1 -> 65 in 3 kernels"),
-        (ROWS, more("bf16[1,64]", stream=1), (), (), "on a second stream in 3 kernels"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "stored", "origins", "cause"), FIRST_CAUSES)
 def test_cause_of_each_kind_is_said_first(before: Any, after: Any, stored: Any, origins: Any, cause: str) -> None:
     assert reasons(judged(before, after, stored, origins=tuple(origins)), "cause")[0].startswith(cause)
 

@@ -43,14 +43,6 @@ def test_posterior_is_that_of_brute_force(values: list[list[float]]) -> None:
     assert [each.probability for each in found] == pytest.approx(list(expected.values()), abs=2e-3)
 
 
-def test_skipped_states_are_suspects_together() -> None:
-    """The posterior of a range is the sum over its states, as if they had no measurements."""
-    values = [[0.0, 0.3, -0.2], [], [], [1.6], [2.1, 1.7, 2.6]]
-    whole = {each.high: each.probability for each in suspects(values)}
-    found = {each[:2]: each.probability for each in suspects([values[0], None, None, *values[3:]])}
-    assert found == pytest.approx({(0, 3): whole[1] + whole[2] + whole[3], (3, 4): whole[4]})
-
-
 def test_next_state_is_the_middle_and_then_an_end_every_fourth_time() -> None:
     values: list[list[float] | None] = [[0.0] * FIRST, *([] for _ in range(63)), [9.0] * FIRST]
     asked = []

@@ -70,20 +70,18 @@ CONFLICT = BaselineError("it holds a merge conflict", next_command="git checkout
 OF_NOISE = {"of": {"device": NOISY}}
 OTHER_KERNELS = {"of": {"device": NOISY, "counts": counts(launches=5)}}  # another time of them is no surprise
 OLDER = {"recorded": Recorded("before", "4e3642b", "0.1.0")}
+DOUBTS = [
+    (None, {"doubts": (RunDoubt("error", "a test failed"),)}, "a test failed", True, True),
+    (CONFLICT, {}, "it holds a merge conflict; git checkout", True, False),
+    (NewerBaselineError("written by a newer version"), {}, "written by a newer version", False, True),
+    (measured(), OF_NOISE, INCONCLUSIVE, True, False),
+    (measured(), OF_NOISE | {"limits": Limits(sensitivity={Timer.DEVICE: 9.0})}, "", True, False),
+    (measured(), OTHER_KERNELS, "", True, False),
+    (measured(), OLDER, "older than the baseline", True, False),
+]
 
 
-@pytest.mark.parametrize(
-    ("old", "changes", "doubt", "has_change", "is_doubted_when_fresh"),
-    [
-        (None, {"doubts": (RunDoubt("error", "a test failed"),)}, "a test failed", True, True),
-        (CONFLICT, {}, "it holds a merge conflict; git checkout", True, False),
-        (NewerBaselineError("written by a newer version"), {}, "written by a newer version", False, True),
-        (measured(), OF_NOISE, INCONCLUSIVE, True, False),
-        (measured(), OF_NOISE | {"limits": Limits(sensitivity={Timer.DEVICE: 9.0})}, "", True, False),
-        (measured(), OTHER_KERNELS, "", True, False),
-        (measured(), OLDER, "older than the baseline", True, False),
-    ],
-)
+@pytest.mark.parametrize(("old", "changes", "doubt", "has_change", "is_doubted_when_fresh"), DOUBTS)
 def test_review_refuses_for_these_reasons(
     old: Any, changes: Any, doubt: str, has_change: bool, is_doubted_when_fresh: bool
 ) -> None:
@@ -122,24 +120,22 @@ def host_only(us: float, control_us: float = builders.CONTROL_US) -> dict[str, A
 
 
 SLOW_HOST = {"gpu": ELSEWHERE, "device": steady(), "host": steady(1.9), "end_to_end": steady(1.9)}
+UNMOVED = [
+    (baseline(), {"kernels": builders.mlp_kernels(gate=56.4)}, KEEP),  # kernel times within the noise
+    (drawn({1024: 3, 512: 2}), XBLOCK_512, KEEP),
+    (baseline(device=(200.0,)), {"device": (210.0,)}, KEEP),  # one replicate
+    (baseline(device=steady()), {"device": NOISY}, KEEP),
+    (baseline(host=steady()), {"host": steady(2), "host_control_us": None}, KEEP),
+    (baseline(host=steady(), host_control_us=None), {"host": steady(2)}, KEEP),
+    *((baseline(**host_only(50.0)), host_only(50 * us / 14, us), KEEP) for us in (9.0, 25.0)),
+    (baseline(device=steady(), host=steady(), end_to_end=steady()), SLOW_HOST, KEEP),
+    # All is slower by 1.5 %, and so is the copy of our own: that is no change of the workload.
+    (baseline(device=steady()), {"device": steady(1.015)}, UPDATE),
+    (baseline(device=steady()), {"device": steady(1.015), "controls": pair(copy=30.45)}, KEEP),
+]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "action"),
-    [
-        (baseline(), {"kernels": builders.mlp_kernels(gate=56.4)}, KEEP),  # kernel times within the noise
-        (drawn({1024: 3, 512: 2}), XBLOCK_512, KEEP),
-        (baseline(device=(200.0,)), {"device": (210.0,)}, KEEP),  # one replicate
-        (baseline(device=steady()), {"device": NOISY}, KEEP),
-        (baseline(host=steady()), {"host": steady(2), "host_control_us": None}, KEEP),
-        (baseline(host=steady(), host_control_us=None), {"host": steady(2)}, KEEP),
-        *((baseline(**host_only(50.0)), host_only(50 * us / 14, us), KEEP) for us in (9.0, 25.0)),
-        (baseline(device=steady(), host=steady(), end_to_end=steady()), SLOW_HOST, KEEP),
-        # All is slower by 1.5 %, and so is the copy of our own: that is no change of the workload.
-        (baseline(device=steady()), {"device": steady(1.015)}, UPDATE),
-        (baseline(device=steady()), {"device": steady(1.015), "controls": pair(copy=30.45)}, KEEP),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "action"), UNMOVED)
 def test_plan_keeps_what_did_not_move(old: Baseline, new: dict[str, Any], action: Action) -> None:
     change = plan_one(old, run(**new))
     assert (change.action, change.baseline) == (action, None if action is KEEP else baseline(**new))
@@ -223,20 +219,18 @@ def joined_with(**changes: Any) -> Baseline:
 
 
 SLOW_CHOICE = {"kernels": builders.mlp_kernels(us=56.0, xblock=512)}
+NOT_JOINED = [
+    ({"counts": counts(memsets=3)}, r"^memsets 2 -> 3$"),
+    ({"machine": DRIVER}, r"^driver \S+ -> 590\.1$"),
+    ({"machine": fingerprint(power_limit_watts=500.0)}, r"^power_limit_watts 700\.0 -> 500\.0$"),
+    (SOURCE, r"^generated source of its kernels"),
+    ({"gpu": ELSEWHERE, "device": 225.0}, r"^GPU time 205\.\d -> 225.0 us  [+]"),
+    ({"host": 80.0, **SLOW_CHOICE}, r"host dispatch 50\.0 -> 80\.0 us"),
+    ({"device": 225.5, "controls": pair(33.0, 165.0)}, "the GPU itself changed its speed"),
+]
 
 
-@pytest.mark.parametrize(
-    ("new", "said"),
-    [
-        ({"counts": counts(memsets=3)}, r"^memsets 2 -> 3$"),
-        ({"machine": DRIVER}, r"^driver \S+ -> 590\.1$"),
-        ({"machine": fingerprint(power_limit_watts=500.0)}, r"^power_limit_watts 700\.0 -> 500\.0$"),
-        (SOURCE, r"^generated source of its kernels"),
-        ({"gpu": ELSEWHERE, "device": 225.0}, r"^GPU time 205\.\d -> 225.0 us  [+]"),
-        ({"host": 80.0, **SLOW_CHOICE}, r"host dispatch 50\.0 -> 80\.0 us"),
-        ({"device": 225.5, "controls": pair(33.0, 165.0)}, "the GPU itself changed its speed"),
-    ],
-)
+@pytest.mark.parametrize(("new", "said"), NOT_JOINED)
 def test_joined_of_a_change_is_refused_and_named(new: dict[str, Any], said: str) -> None:
     with pytest.raises(DifferentRunsError) as error:
         joined_with(**new)

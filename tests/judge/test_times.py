@@ -57,41 +57,39 @@ FASTER_HOST = {"host_control_us": 14 / 1.2}
 SLOW_HOST = "this host was 100 % slower (reference 14.0 -> 28.0 us)"
 UNKNOWN = "does not know this machine"
 DISTURBED = known(host=(120.0, 200.0, 320.0, 208.0))  # recorded beside another job
+JUDGED = [
+    (DEVICE, 1.002, {}, "PASS", ""),  # below the gate of 0.3 %
+    (DEVICE, 0.99, {}, "IMPROVED", ""),
+    (DEVICE, 1.01, {"limits": Limits(gate={DEVICE: 0.02})}, "PASS", ""),
+    (HOST, 1.3, {}, "REGRESSED", "at equal host speed"),
+    (HOST, 1.3, {"before": DISTURBED}, "NOT_JUDGED", ""),
+    (HOST, 1.2, {"host_control_us": 1.2 * 14}, "PASS", ""),  # it follows the host
+    (HOST, 1.0, FASTER_HOST, "REGRESSED", ""),
+    (HOST, 1.0, FASTER_HOST | WAITS | {"before": known(timer=HOST, **WAITS)}, "PASS", ""),
+    (LATENCY, 1.5, {}, "REGRESSED", ""),
+    (DEVICE, 1.007, {}, "REGRESSED", ""),
+    (DEVICE, 1.007, {"gpu": ELSEWHERE}, "PASS", ""),  # an unknown GPU needs a larger change
+    (DEVICE, 1.06, {"gpu": ELSEWHERE}, "REGRESSED", ""),
+    (DEVICE, 1.01, {"before": known([0.99, 1.0, 1.01] * 2)}, "PASS", ""),  # noisy processes
+    (DEVICE, 1.0045, {"before": known([1.0, 1.00001])}, "REGRESSED", ""),
+    (DEVICE, 1.01, {"before": known(machine=NEW_GPU), "machine": NEW_GPU}, "PASS", ""),
+    (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012)}, "PASS", ""),  # a slower GPU
+    (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012, gemm_kernel="x")}, "REGRESSED", ""),
+    (DEVICE, 1, {"device": (200.0,)}, "UNDECIDED", "one replicate"),
+    (DEVICE, 1.3, {"controls": pair(gemm=195)}, "UNDECIDED", "own change of speed hides +25 %"),
+    (HOST, 1.9, {"gpu": ELSEWHERE}, "NOT_JUDGED", UNKNOWN),
+    (LATENCY, 3.0, {"host_control_us": 28.0}, "NOT_JUDGED", SLOW_HOST),
+    # Far more than hosts differ, and than this one became slower.
+    (LATENCY, 2.1, {"gpu": ELSEWHERE}, "REGRESSED", UNKNOWN),
+    (HOST, 4.1, {"host_control_us": 28.0}, "REGRESSED", SLOW_HOST),
+    (HOST, 1.9, {"host_control_us": 7.0}, "NOT_JUDGED", "faster"),
+    (DEVICE, 1, {"device": None, "incomplete": "lost GPU"}, "INVALID", "not measured: lost GPU"),
+    (DEVICE, 1, {"machine": fingerprint(device="NVIDIA H100")}, "INCOMPARABLE", "device"),
+    (HOST, 1, {"before": known(host=None)}, "NO_BASELINE", "has no host dispatch"),
+]
 
 
-@pytest.mark.parametrize(
-    ("timer", "factor", "changes", "status", "said"),
-    [
-        (DEVICE, 1.002, {}, "PASS", ""),  # below the gate of 0.3 %
-        (DEVICE, 0.99, {}, "IMPROVED", ""),
-        (DEVICE, 1.01, {"limits": Limits(gate={DEVICE: 0.02})}, "PASS", ""),
-        (HOST, 1.3, {}, "REGRESSED", "at equal host speed"),
-        (HOST, 1.3, {"before": DISTURBED}, "NOT_JUDGED", ""),
-        (HOST, 1.2, {"host_control_us": 1.2 * 14}, "PASS", ""),  # it follows the host
-        (HOST, 1.0, FASTER_HOST, "REGRESSED", ""),
-        (HOST, 1.0, FASTER_HOST | WAITS | {"before": known(timer=HOST, **WAITS)}, "PASS", ""),
-        (LATENCY, 1.5, {}, "REGRESSED", ""),
-        (DEVICE, 1.007, {}, "REGRESSED", ""),
-        (DEVICE, 1.007, {"gpu": ELSEWHERE}, "PASS", ""),  # an unknown GPU needs a larger change
-        (DEVICE, 1.06, {"gpu": ELSEWHERE}, "REGRESSED", ""),
-        (DEVICE, 1.01, {"before": known([0.99, 1.0, 1.01] * 2)}, "PASS", ""),  # noisy processes
-        (DEVICE, 1.0045, {"before": known([1.0, 1.00001])}, "REGRESSED", ""),
-        (DEVICE, 1.01, {"before": known(machine=NEW_GPU), "machine": NEW_GPU}, "PASS", ""),
-        (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012)}, "PASS", ""),  # a slower GPU
-        (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012, gemm_kernel="x")}, "REGRESSED", ""),
-        (DEVICE, 1, {"device": (200.0,)}, "UNDECIDED", "one replicate"),
-        (DEVICE, 1.3, {"controls": pair(gemm=195)}, "UNDECIDED", "own change of speed hides +25 %"),
-        (HOST, 1.9, {"gpu": ELSEWHERE}, "NOT_JUDGED", UNKNOWN),
-        (LATENCY, 3.0, {"host_control_us": 28.0}, "NOT_JUDGED", SLOW_HOST),
-        # Far more than hosts differ, and than this one became slower.
-        (LATENCY, 2.1, {"gpu": ELSEWHERE}, "REGRESSED", UNKNOWN),
-        (HOST, 4.1, {"host_control_us": 28.0}, "REGRESSED", SLOW_HOST),
-        (HOST, 1.9, {"host_control_us": 7.0}, "NOT_JUDGED", "faster"),
-        (DEVICE, 1, {"device": None, "incomplete": "lost GPU"}, "INVALID", "not measured: lost GPU"),
-        (DEVICE, 1, {"machine": fingerprint(device="NVIDIA H100")}, "INCOMPARABLE", "device"),
-        (HOST, 1, {"before": known(host=None)}, "NO_BASELINE", "has no host dispatch"),
-    ],
-)
+@pytest.mark.parametrize(("timer", "factor", "changes", "status", "said"), JUDGED)
 def test_judge_time_gives_status_and_says_why(
     timer: Timer, factor: float, changes: Any, status: str, said: str
 ) -> None:
@@ -140,20 +138,18 @@ def test_few_processes_do_not_overrule_the_prior() -> None:
 
 
 AT_HOST_SPEED = "at equal host speed"
+ON_CPU = [
+    (DEVICE, times(2.0), "there", 1.0, "NOT_JUDGED", UNKNOWN),
+    (DEVICE, times(2.0), "here", 1.0, "REGRESSED", ""),
+    (DEVICE, times(1.2), "here", 1.0, "PASS", ""),
+    (DEVICE, (120.0, 400.0, 90.0, 350.0), "here", 1.0, "NOT_JUDGED", "scatter too much on this host"),
+    # A host that is slower by 26 % needs so much more for an unchanged call.
+    (LATENCY, times(1.26), "here", 1.26, "PASS", AT_HOST_SPEED),
+    (LATENCY, times(1.26 * 1.6), "here", 1.26, "REGRESSED", AT_HOST_SPEED),
+]
 
 
-@pytest.mark.parametrize(
-    ("timer", "replicates", "host", "speed", "status", "said"),
-    [
-        (DEVICE, times(2.0), "there", 1.0, "NOT_JUDGED", UNKNOWN),
-        (DEVICE, times(2.0), "here", 1.0, "REGRESSED", ""),
-        (DEVICE, times(1.2), "here", 1.0, "PASS", ""),
-        (DEVICE, (120.0, 400.0, 90.0, 350.0), "here", 1.0, "NOT_JUDGED", "scatter too much on this host"),
-        # A host that is slower by 26 % needs so much more for an unchanged call.
-        (LATENCY, times(1.26), "here", 1.26, "PASS", AT_HOST_SPEED),
-        (LATENCY, times(1.26 * 1.6), "here", 1.26, "REGRESSED", AT_HOST_SPEED),
-    ],
-)
+@pytest.mark.parametrize(("timer", "replicates", "host", "speed", "status", "said"), ON_CPU)
 def test_cpu_time_is_judged_on_its_quiet_host_only(
     timer: Timer, replicates: Any, host: str, speed: float, status: str, said: str
 ) -> None:
@@ -184,18 +180,16 @@ def test_autotuners_choice_is_named_with_its_cost() -> None:
 LAUNCH_BOUND = {"device": (100.0,) * 4, "before": known(timer=LATENCY, device=(100.0,) * 4)}
 BUSY_IDLE = ["kernels 100.0 -> 100.0 us (+0.0)", "without kernels 100.0 -> 300.0 us (+200.0): launch-bound"]
 GPU_CHANGED = "the GPU itself changed its speed (reference copy +0.0 %, gemm +1.2 %)"
+CAUSES = [
+    (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012)}, "machine", [GPU_CHANGED]),
+    (DEVICE, 1.06, {"gpu": ELSEWHERE}, "machine", ["this GPU is not in the baseline"]),
+    (HOST, 2.0, {"counts": counts(dispatcher_ops=9)}, "why", ["dispatcher ops 3 -> 9"]),
+    (HOST, 2.0, {}, "why", ["the host is slower in the same 3 dispatcher ops, or around them"]),
+    (LATENCY, 2.0, LAUNCH_BOUND, "why", BUSY_IDLE),
+]
 
 
-@pytest.mark.parametrize(
-    ("timer", "factor", "changes", "label", "expected"),
-    [
-        (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012)}, "machine", [GPU_CHANGED]),
-        (DEVICE, 1.06, {"gpu": ELSEWHERE}, "machine", ["this GPU is not in the baseline"]),
-        (HOST, 2.0, {"counts": counts(dispatcher_ops=9)}, "why", ["dispatcher ops 3 -> 9"]),
-        (HOST, 2.0, {}, "why", ["the host is slower in the same 3 dispatcher ops, or around them"]),
-        (LATENCY, 2.0, LAUNCH_BOUND, "why", BUSY_IDLE),
-    ],
-)
+@pytest.mark.parametrize(("timer", "factor", "changes", "label", "expected"), CAUSES)
 def test_regression_names_its_cause(timer: Timer, factor: float, changes: Any, label: str, expected: list[str]) -> None:
     assert reasons(judged(factor, timer=timer, **changes), label) == expected
 

@@ -10,7 +10,7 @@ from kernelgauge.judge import Status
 from kernelgauge.judge.timing import Limits
 from kernelgauge.judge.two_sets import JudgedSet, judge_sets, looks
 from kernelgauge.run import Run, Timer
-from tests.builders import CONTROL_US, counts, launched, mlp_kernels, reasons, run
+from tests.builders import counts, launched, mlp_kernels, reasons, run
 
 COMPARISONS = 3 * 21  # three looks at a suite of seven workloads with three times
 
@@ -49,55 +49,20 @@ def test_one_side_that_scatters_is_not_slower() -> None:
     assert judged(before, after).verdicts[1].status is not Status.REGRESSED
 
 
-@pytest.mark.parametrize(
-    ("speeds", "slower", "status"),
-    [
-        ((1.0, 1.5, 1.0), 0.0, Status.PASS),
-        ((1.0, 1.5, 1.0), 0.15, Status.REGRESSED),
-        ((1.5, 1.6, 1.5), 0.0, Status.NOT_JUDGED),
-    ],
-)
-def test_dispatch_is_judged_at_the_host_speed_of_both_sides(
-    speeds: tuple[float, ...], slower: float, status: Status
-) -> None:
-    """A slower host takes longer for dispatch than for its reference."""
-
-    def side(speeds: tuple[float, ...], us: float) -> list[Run]:
-        times = [(us * speed**1.2, CONTROL_US * speed) for speed in speeds]
-        return [run(host=(time, 1.01 * time), host_control_us=control) for time, control in times]
-
-    found = judged(side((1.0, 1.0, 1.0), 50.0), side(speeds, 50.0 * (1 + slower)))
-    (verdict,) = (each for each in found.verdicts if each.subject == Timer.HOST.label)
-    assert verdict.status is status
-    assert (verdict.subject in found.undecided) is (status is Status.NOT_JUDGED)
-
-
-def compared(*, noise: float, slower: float, rng: random.Random) -> tuple[int, JudgedSet]:
-    """Compare two sets as `kernelgauge compare` does, until GPU time is decided. Return the processes of each side too."""
-    before: list[Run] = []
-    after: list[Run] = []
-    for done in range(1, 13):
-        for side, center in ((before, 205.0), (after, 205.0 * (1 + slower))):
-            side.append(process(center, noise=noise, spread=noise / 3, rng=rng))
-        if done in looks(12) and not (found := judged(before, after)).undecided:
-            break
-    return done, found
-
-
-@pytest.mark.parametrize(("noise", "processes"), [(0.0006, 3.1), (0.002, 6)])
-def test_unchanged_code_is_decided_after_few_processes(noise: float, processes: float) -> None:
-    rng = random.Random(20261124)
-    found = [compared(noise=noise, slower=0.0, rng=rng) for _ in range(100)]
-    assert sum(done for done, _ in found) / len(found) <= processes
-    assert all(judged.verdicts[1].status is Status.PASS for _, judged in found)
-
-
 @pytest.mark.parametrize("noise", [0.0012, 0.004])
 def test_wanted_slowdown_is_seldom_decided_to_pass(noise: float) -> None:
-    """A slowdown of 0.5 % is excluded in 5 of 100 comparisons at most, over all looks."""
+    """A slowdown of 0.5 % is excluded in 5 of 100 comparisons at most, over all looks of `kernelgauge compare`."""
     rng = random.Random(20261124)
-    found = [compared(noise=noise, slower=0.005, rng=rng)[1] for _ in range(300)]
-    assert sum(not each.undecided and each.verdicts[1].status is Status.PASS for each in found) <= 0.05 * len(found)
+    passed = 0
+    for _ in range(300):
+        sides: list[list[Run]] = [[], []]
+        for done in range(1, 13):
+            for side, center in zip(sides, (205.0, 205.0 * 1.005), strict=True):
+                side.append(process(center, noise=noise, spread=noise / 3, rng=rng))
+            if done in looks(12) and not (found := judged(*sides)).undecided:
+                passed += found.verdicts[1].status is Status.PASS
+                break
+    assert passed <= 0.05 * 300
 
 
 def test_gate_of_the_suite_is_as_small_a_change_as_is_wanted() -> None:

@@ -64,18 +64,16 @@ def test_findings_of_a_failed_test_are_its_verdict_or_its_words() -> None:
 
 ACCEPT = verdict(Status.REGRESSED).because(Next(Step.ACCEPT, "kernelgauge accept -k a", "pytest perf -k a"))
 THROTTLED = verdict(Status.INVALID, "measurement", "throttled").because(Next(Step.COMMAND, "nvidia-smi -q"))
+NEXT_STEPS = [
+    ([caused("a")], "pytest perf -k a --perf-update"),
+    ([caused("a"), caused("b")], "kernelgauge review"),
+    ([], ""),
+    ([workload(ACCEPT)], "pytest perf -k a; kernelgauge accept -k a"),
+    ([workload(THROTTLED)], "nvidia-smi -q"),
+]
 
 
-@pytest.mark.parametrize(
-    ("workloads", "command"),
-    [
-        ([caused("a")], "pytest perf -k a --perf-update"),
-        ([caused("a"), caused("b")], "kernelgauge review"),
-        ([], ""),
-        ([workload(ACCEPT)], "pytest perf -k a; kernelgauge accept -k a"),
-        ([workload(THROTTLED)], "nvidia-smi -q"),
-    ],
-)
+@pytest.mark.parametrize(("workloads", "command"), NEXT_STEPS)
 def test_next_step_accepts_one_workload_and_reviews_several(workloads: list[WorkloadResult], command: str) -> None:
     assert next_step([results(*workloads)])[1] == command
     assert baseline_commits([results(*workloads)]) == ""  # none is known

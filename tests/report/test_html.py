@@ -74,21 +74,19 @@ UNTIMED = run(device=None, host=None, end_to_end=None, origins=(line(7),) * 4)
 ABSENT = {"run": None, "baseline": None, "verdicts": (), "trace": None, "unavailable": "needs a GPU"}
 LOST = Verdict(Status.INVALID, "a", "host dispatch", Failed("the GPU was lost"))
 MARKED = r'class="marked"><th scope="row">launches</th>\s*<td class="num">4</td>\s*<td class="num">5</td>'
+PAGES = [
+    (workload(run=UNTIMED, verdicts=()), "Kernels by module<"),
+    (
+        workload("a", run=run(host=None), verdicts=(LOST,)),
+        "(?s)(the GPU was lost.*){2}",
+    ),  # first, and in its section
+    (workload(**ABSENT), "not run: mlp-eager-bf16-8: needs a GPU"),
+    (workload(run=run(machine=fingerprint(driver="590.1"))), "<li>driver 580.159.04 -&gt; 590.1</li>"),
+    (workload(run=run(counts=counts(launches=5))), MARKED),
+]
 
 
-@pytest.mark.parametrize(
-    ("shown", "said"),
-    [
-        (workload(run=UNTIMED, verdicts=()), "Kernels by module<"),
-        (
-            workload("a", run=run(host=None), verdicts=(LOST,)),
-            "(?s)(the GPU was lost.*){2}",
-        ),  # first, and in its section
-        (workload(**ABSENT), "not run: mlp-eager-bf16-8: needs a GPU"),
-        (workload(run=run(machine=fingerprint(driver="590.1"))), "<li>driver 580.159.04 -&gt; 590.1</li>"),
-        (workload(run=run(counts=counts(launches=5))), MARKED),
-    ],
-)
+@pytest.mark.parametrize(("shown", "said"), PAGES)
 def test_page_of_a_workload_says(shown: WorkloadResult, said: str) -> None:
     assert re.search(said, html([results(shown)]))
 

@@ -46,26 +46,24 @@ def cells(element: ET.Element) -> list[str]:
 
 TWO = (one_test("a"), one_test("b", "failed"))
 COUNTS = "3 workloads (1 REGRESSED, 1 PASS, 1 not judged), 2 tests (1 failed)"
+FIRST_LINES = [
+    ([results(regressed(), passed(), ABSENT, tests=TWO)], f"**REGRESSED**  at most +8.1 % GPU time, {COUNTS}"),
+    (
+        [results(passed()), results(workload(THROTTLED, run=None))],
+        "**INVALID**  2 runs, 2 workloads (1 INVALID, 1 PASS), 0 tests",
+    ),
+    ([], "**NOTHING JUDGED**  0 runs, 0 workloads, 0 tests"),
+    # never better than the run
+    ([results()], "**NOTHING JUDGED**  "),
+    ([results(passed(), exit_status=1)], "**FAILED**  "),
+    ([results(passed(), tests=TWO)], "**FAILED**  "),
+    ([results(passed(), exit_status=2)], "**CUT SHORT**  "),
+    ([results(regressed(), exit_status=2)], "**REGRESSED**  "),
+    ([results(workload(verdict(Status.UNDECIDED)), passed("a"))], "**UNDECIDED**  "),
+]
 
 
-@pytest.mark.parametrize(
-    ("told", "line"),
-    [
-        ([results(regressed(), passed(), ABSENT, tests=TWO)], f"**REGRESSED**  at most +8.1 % GPU time, {COUNTS}"),
-        (
-            [results(passed()), results(workload(THROTTLED, run=None))],
-            "**INVALID**  2 runs, 2 workloads (1 INVALID, 1 PASS), 0 tests",
-        ),
-        ([], "**NOTHING JUDGED**  0 runs, 0 workloads, 0 tests"),
-        # never better than the run
-        ([results()], "**NOTHING JUDGED**  "),
-        ([results(passed(), exit_status=1)], "**FAILED**  "),
-        ([results(passed(), tests=TWO)], "**FAILED**  "),
-        ([results(passed(), exit_status=2)], "**CUT SHORT**  "),
-        ([results(regressed(), exit_status=2)], "**REGRESSED**  "),
-        ([results(workload(verdict(Status.UNDECIDED)), passed("a"))], "**UNDECIDED**  "),
-    ],
-)
+@pytest.mark.parametrize(("told", "line"), FIRST_LINES)
 def test_summary_begins_with_the_verdict_and_counts(told: list[Results], line: str) -> None:
     assert summary_markdown(told).split("\n", 1)[0].startswith(line)
 
@@ -129,22 +127,20 @@ def test_hostile_text_is_no_markup(name: str) -> None:
 
 
 KERNEL = "kernel<8, c10::BFloat16>(int #include)"
+ESCAPED = [
+    ("<script>alert(1)</script>", "&lt;script>alert(1)&lt;/script>"),
+    ("a | b", "a \\| b"),
+    ("[click](https://example.org)", "\\[click\\](https\\://example.org)"),
+    ("`code`", "\\`code\\`"),
+    ("**bold** __init__", "\\*\\*bold\\*\\* \\__init_\\_"),
+    ("- item", "\\- item"),
+    ("&lt;b&gt;", "&amp;lt;b&amp;gt;"),
+    ("vectorized_elementwise_kernel at::native", "vectorized_elementwise_kernel at::native"),
+    ("\x1b[31mred\u202e", "\\\\x1b\\[31mred\\\\u202e"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("<script>alert(1)</script>", "&lt;script>alert(1)&lt;/script>"),
-        ("a | b", "a \\| b"),
-        ("[click](https://example.org)", "\\[click\\](https\\://example.org)"),
-        ("`code`", "\\`code\\`"),
-        ("**bold** __init__", "\\*\\*bold\\*\\* \\__init_\\_"),
-        ("- item", "\\- item"),
-        ("&lt;b&gt;", "&amp;lt;b&amp;gt;"),
-        ("vectorized_elementwise_kernel at::native", "vectorized_elementwise_kernel at::native"),
-        ("\x1b[31mred\u202e", "\\\\x1b\\[31mred\\\\u202e"),
-    ],
-)
+@pytest.mark.parametrize(("name", "shown"), ESCAPED)
 def test_markdown_name_is_no_markup(name: str, shown: str) -> None:
     assert as_markdown([Section(lines=(name,))]) == f"{shown}\n"
 

@@ -89,7 +89,6 @@ def test_reports_of_a_cpu_name_no_gpu() -> None:
     ("statuses", "status", "about"),
     [
         ({}, "PASS", "time not judged"),
-        ({"GPU time": Status.NOT_JUDGED, "end to end": Status.NOT_JUDGED}, "PASS", "time not judged"),
         ({"GPU time": Status.PASS, "end to end": Status.PASS, "host dispatch": Status.PASS}, "PASS", ""),
         ({"GPU time": Status.PASS, "end to end": Status.NOT_JUDGED}, "PASS", ""),
         ({"GPU time": Status.REGRESSED, "end to end": Status.NOT_JUDGED}, "REGRESSED", "GPU time"),
@@ -147,25 +146,23 @@ MOVED = "the GPU itself changed its speed"
 CHOICE = e.Choice(1.5, (e.KernelMoved("gelu", "gelu", "XBLOCK 1 -> 2"),))
 TUNED = "the autotuner chose a launch configuration that is not in the baseline (+1.5 us against the fastest that the"
 TIMES = "GPU time 205.1 -> 221.8 us"
+IN_FULL = [
+    *(
+        ([named("a", status, reasons=[("why", "gelu")])], [f"a: {status.value}  {TIMES}", "  why      gelu"])
+        for status in (Status.IMPROVED, Status.UNDECIDED, Status.INCOMPARABLE)
+    ),
+    (
+        [
+            named("a", Status.PASS),
+            workload(verdict(workload="b", reasons=[("why", "x")]).because(CHOICE), name="b"),
+        ],
+        [f"b: PASS  {TIMES}", f"  tuning   {TUNED} baseline knows)", "           gelu: XBLOCK 1 -> 2"],
+    ),
+    ([named(name, Status.PASS, reasons=[("machine", MOVED)]) for name in "abc"], [f"machine: {MOVED}"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("workloads", "lines"),
-    [
-        *(
-            ([named("a", status, reasons=[("why", "gelu")])], [f"a: {status.value}  {TIMES}", "  why      gelu"])
-            for status in (Status.IMPROVED, Status.UNDECIDED, Status.INCOMPARABLE)
-        ),
-        (
-            [
-                named("a", Status.PASS),
-                workload(verdict(workload="b", reasons=[("why", "x")]).because(CHOICE), name="b"),
-            ],
-            [f"b: PASS  {TIMES}", f"  tuning   {TUNED} baseline knows)", "           gelu: XBLOCK 1 -> 2"],
-        ),
-        ([named(name, Status.PASS, reasons=[("machine", MOVED)]) for name in "abc"], [f"machine: {MOVED}"]),
-    ],
-)
+@pytest.mark.parametrize(("workloads", "lines"), IN_FULL)
 def test_summary_tells_in_full_what_fails_no_test(workloads: list[WorkloadResult], lines: list[str]) -> None:
     assert below(*workloads) == lines
 
@@ -177,18 +174,16 @@ def clock(lowest: int, median: float = 1980.0, **more: Any) -> Conditions:
 CAPPED = clock(1905, max_temperature_c=51, max_power_watts=612.4, throttled_ms={"power cap": 20.4})
 CAPPED_LESS = clock(1980, max_temperature_c=60, throttled_ms={"power cap": 10.0, "sync boost": 0.4})
 DIPPED = [clock(1905, 1950.0), clock(1890, 1950.0), clock(1755, 1755.0), clock(1980)]
+CONDITIONS = [
+    ([CAPPED, None, CAPPED_LESS], "", [": SM clock 1980 MHz, lowest 1905, 60 C, 612 W, power cap for 30 ms"]),
+    # Not the highest lowest reading: each run may dip for a moment, and one run may be slow all the time.
+    (DIPPED, "", [": SM clock 1950 MHz, lowest 1755"]),
+    ([Conditions()], "", []),
+    ([None], "no NVML", [" not watched: no NVML"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("observed", "not_watched", "expected"),
-    [
-        ([CAPPED, None, CAPPED_LESS], "", [": SM clock 1980 MHz, lowest 1905, 60 C, 612 W, power cap for 30 ms"]),
-        # Not the highest lowest reading: each run may dip for a moment, and one run may be slow all the time.
-        (DIPPED, "", [": SM clock 1950 MHz, lowest 1755"]),
-        ([Conditions()], "", []),
-        ([None], "no NVML", [" not watched: no NVML"]),
-    ],
-)
+@pytest.mark.parametrize(("observed", "not_watched", "expected"), CONDITIONS)
 def test_conditions_of_all_runs_are_one_line(observed: list[Any], not_watched: str, expected: list[str]) -> None:
     lines = shown(*(workload(run=run(conditions=each)) for each in observed), not_watched=not_watched).splitlines()
     assert [line for line in lines if line.startswith("conditions")] == [f"conditions{each}" for each in expected]

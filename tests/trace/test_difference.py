@@ -52,7 +52,6 @@ FEW_WARPS, MANY_WARPS = one(FUSED, num_warps=4), one(FUSED, num_warps=8)
 SOURCES = [one(FUSED, source_hash=SOURCE)], [one(FUSED, source_hash=OTHER_SOURCE)]
 HAPPENED: dict[str, tuple[list[LaneKernel | str], list[LaneKernel | str], str]] = {
     "fewer, but not generated": ([GELU, MUL], [ADD], "REPLACED 2 1"),
-    "one for one": ([GELU], [FUSED], "REPLACED 1 1"),
     "split": ([FUSED], [GELU, MUL], "SPLIT 1 2"),
     "moved": ([GEMM, MUL], [MUL, GEMM], "SAME 1 1, MOVED 1 1"),
     "two at once": ([GEMM, GELU, MUL], [FUSED, DOWN], "TEMPLATE 1 1, FUSED 2 1"),
@@ -61,11 +60,9 @@ HAPPENED: dict[str, tuple[list[LaneKernel | str], list[LaneKernel | str], str]] 
     "configuration": ([FEW_WARPS], [MANY_WARPS], "CONFIGURATION 1 1"),
     "not known on one side": ([FEW_WARPS], [FUSED], "SAME 1 1"),
     "an addition into the bias": ([PLAIN, ADD], [BIASED], "FOLDED 2 1"),
-    "an addition before the product": ([ADD, PLAIN], [BIASED], "FOLDED 2 1"),
     "one of two additions": ([ADD, MM, ADD], [ADDMM], "FOLDED 2 1, VANISHED 1 0"),
     "an addition that is gone": ([MM, ADD], [MM], "SAME 1 1, VANISHED 1 0"),
     "no addition": ([PLAIN, MUL], [BIASED], "TEMPLATE 1 1, VANISHED 1 0"),
-    "nothing": ([], [], ""),
 }
 
 
@@ -76,11 +73,9 @@ def test_differences_name_what_happened(before: list[Any], after: list[Any], exp
 
 STEPS = {
     "slower in every step": ([(100, 101, 102)], [(110, 111, 112)], "SLOWER"),
-    "faster in every step": ([(110, 111, 112)], [(100, 101, 102)], "FASTER"),
     "the steps overlap": ([(100, 101, 120)], [(110, 111, 119)], "SAME"),
     "1 %": ([(100, 100.1, 100.2)], [(101, 101.1, 101.2)], "SAME"),
     "three steps of the clock": ([(1.0, 1.0, 1.0)], [(1.09, 1.09, 1.09)], "SAME"),
-    "4 % of one step": ([(100,)], [(104,)], "SAME"),
     "6 % of one step": ([(100,)], [(106,)], "SLOWER"),
     "each launch by the same": ([(10.3,), (20.3,), (30.3,)], [(12.3,), (22.4,), (32.2,)], "SLOWER"),
     "scatter of the launches": ([(10.3,), (20.3,), (30.3,)], [(19.3,), (12.3,), (36.3,)], "SAME"),

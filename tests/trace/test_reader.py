@@ -144,17 +144,15 @@ OF_A_GPU = [
     listed("gemm", 2, pid="CUDA functions"),  # a kernel of torch 1.8
 ]
 OF_ANOTHER = "no row of an op, a launch or a kernel, but rows of category 'ebpf'; .*export_chrome_trace"
+WHY = [
+    (b"[]", "an empty list"),
+    (chrome(MM_ROW, step(1, 1, 2))[:-3], "the JSON has no end: the file was cut off"),
+    (chrome(event("ebpf", "read", 1, 1, "main")), OF_ANOTHER),
+    *((json.dumps([listed("aten::mm", 1), row]).encode(), "do not say what the GPU ran") for row in OF_A_GPU),
+]
 
 
-@pytest.mark.parametrize(
-    ("content", "got"),
-    [
-        (b"[]", "an empty list"),
-        (chrome(MM_ROW, step(1, 1, 2))[:-3], "the JSON has no end: the file was cut off"),
-        (chrome(event("ebpf", "read", 1, 1, "main")), OF_ANOTHER),
-        *((json.dumps([listed("aten::mm", 1), row]).encode(), "do not say what the GPU ran") for row in OF_A_GPU),
-    ],
-)
+@pytest.mark.parametrize(("content", "got"), WHY)
 def test_parse_of_what_is_no_trace_says_why(content: bytes, got: str) -> None:
     assert re.search(got, refusal(content))
 
