@@ -232,16 +232,18 @@ def test_run_with_a_time_that_cannot_be_is_doubted(changes: dict[str, Any], said
     assert (bool(doubts), ", ".join(map(doubt_text, doubts))[: len(said)]) == (bool(said), said)
 
 
-@pytest.mark.parametrize("stored", [{"device": (30451.0,) * 4}, {"host": (4000.0,) * 4, "host_control_us": 840.0}])
-def test_stored_time_that_cannot_be_is_named_and_replaced(stored: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("timer", "stored"),
+    [(DEVICE, {"device": (30451.0,) * 4}), (HOST, {"host": (4000.0,) * 4, "host_control_us": 840.0})],
+)
+def test_stored_time_that_cannot_be_is_named_and_replaced(timer: Timer, stored: dict[str, Any]) -> None:
     wrong, now = calibrated([run(), run(**stored)]), run(device=(100.0,) * 4, end_to_end=(301.5,) * 4)
-    verdict = judge_time(DEVICE if "device" in stored else HOST, now, wrong)
+    verdict = judge_time(timer, now, wrong)
     assert verdict.status is Status.NOT_JUDGED
     assert headline(verdict).endswith("not judged: that of the baseline cannot be")
     assert "cannot be a part of" in reasons(verdict, "why")[0]
     assert "kernelgauge accept" in reasons(verdict, "next")[0]
-    found = review_run(now, wrong, suite="perf", recorded=None, comparisons=3)
-    assert found.group is Group.SPEED
+    assert review_run(now, wrong, suite="perf", recorded=None, comparisons=3).group is Group.SPEED
     with pytest.raises(DifferentRunsError) as error:
         with_runs(wrong, [now], suite="perf", recorded=None, comparisons=3)
     assert doubt_text(error.value.facts[0]).startswith("a stored time cannot be")

@@ -64,19 +64,12 @@ def test_lane_takes_marked_calls_before_steps_and_else_all() -> None:
     assert summary_of().kernels == ()
 
 
-@pytest.mark.parametrize(
-    ("row", "on_cpu"),
-    [
-        (op("aten::t", 1, 2), True),
-        (call(1, 1), False),  # a launch without a record: records were lost
-        (op("mtia kernel", 0, 5) | {"cat": "mtia_ccp_events"}, False),
-    ],
-)
-def test_lane_of_cpu_is_the_ops_that_compute(row: Event, on_cpu: bool) -> None:
-    found = summary_of(step(1, 0, 100), op("aten::linear", 0, 50), row, op("aten::addmm", 5, 40))
-    assert found.on_cpu == on_cpu
-    assert kernels(found) == (["aten::addmm"] if on_cpu else [])
-    assert found.not_read == ({"mtia_ccp_events": 1} if row["cat"] == "mtia_ccp_events" else {})
+def test_lane_of_cpu_is_the_ops_that_compute() -> None:
+    of_device = op("mtia kernel", 0, 5) | {"cat": "mtia_ccp_events"}
+    for row, expected in ((op("aten::t", 1, 2), ["aten::addmm"]), (call(1, 1), []), (of_device, [])):
+        found = summary_of(step(1, 0, 100), op("aten::linear", 0, 50), row, op("aten::addmm", 5, 40))
+        assert (found.on_cpu, kernels(found)) == (bool(expected), expected)
+        assert found.not_read == ({"mtia_ccp_events": 1} if row is of_device else {})
 
 
 KINDS = {
@@ -170,6 +163,7 @@ OPS = [MM, call(1, 0), call(2, 2)]
 COPY = [call(2, 30, name="cudaMemcpyAsync"), kernel(2, 40, category="gpu_memcpy")]
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 RING = [op("c10d::allreduce_", 1, 9, external_id=3), call(7, 2, external_id=3)]
+LATE = [op("aten::empty", 30, 5), op("aten::mm", 85, 9), call(1, 86), kernel(1, 90, duration=10)]
 FETCH = op("enumerate(DataLoader)#__next__", 20, 60)
 STEP_TIMES = [
     ([*OPS, kernel(1, 10), kernel(2, 15)], {"compute": 10, "input": 80}),
@@ -183,10 +177,7 @@ STEP_TIMES = [
     ([MM, call(1, 0), call(2, 30), kernel(1, 10), kernel(2, 35)], {"launch": 17, "unknown": 13, "input": 60}),
     ([MM, call(1, 0), kernel(1, 10), *COPY], {"copy_wait": 10, "launch": 16}),
     # A batch before the first op, and one in the middle.
-    (
-        [FETCH, op("aten::empty", 30, 5), op("aten::mm", 85, 9), call(1, 86), kernel(1, 90, duration=10)],
-        {"input": 85, "launch": 2, "unknown": 3, "compute": 10},
-    ),
+    ([FETCH, *LATE], {"input": 85, "launch": 2, "unknown": 3, "compute": 10}),
     ([*OPS, kernel(1, 10), FETCH, call(3, 88), kernel(3, 90)], {"input": 60 + 5, "launch": 15}),
 ]
 
@@ -198,18 +189,10 @@ def test_step_time_adds_up(rows: list[Event], expected: dict[str, float]) -> Non
     assert {name: found.get(name, 0) for name in expected} == pytest.approx(expected)
 
 
-BATCH = [op("aten::mm", 79, 1), call(1, 79), kernel(1, 80, duration=20)]  # the step before them waits for it
-
-
 def test_step_of_a_device_behind_the_host_is_as_long() -> None:
-    rows = [kernel(999, 0, duration=50)]
-    for at in (0, 100, 200, 300):
-        rows += [
-            step(at, at, 100),
-            op("aten::mm", at + 9, 1),
-            call(at + 1, at + 9),
-            kernel(at + 1, at + 60, duration=90),
-        ]
+    rows = [kernel(9, 0, duration=50)]
+    for at in range(0, 400, 100):
+        rows += [step(at, at, 100), op("aten::mm", at + 9, 1), call(at, at + 9), kernel(at, at + 60, duration=90)]
     assert summary_of(*rows).wall_us == 100
     ahead = [step(number, number, 1) for number in range(3)]
     ahead += [row for at in range(3) for row in (call(at, at), kernel(at, 100 * at, duration=100))]
@@ -227,16 +210,17 @@ def test_step_times_tell_gpus_and_streams_apart() -> None:
 @pytest.mark.parametrize(
     ("rows", "by"),
     [
-        ([*OPS[:2], kernel(1, 3, name=NCCL, duration=80)], "communication"),
-        ([*OPS[:2], kernel(1, 3, duration=80)], "compute"),
-        ([*OPS[:2], kernel(1, 3, duration=80, category="gpu_memcpy")], "copy"),
-        (BATCH, "input"),
-        ([*OPS, kernel(1, 3), kernel(2, 90)], None),  # the trace does not show it
-        ([call(1, 1), kernel(1, 5), call(2, 50), kernel(9, 60)], None),  # records are lost
+        ([kernel(1, 3, name=NCCL, duration=80)], "communication"),
+        ([kernel(1, 3, duration=80)], "compute"),
+        ([kernel(1, 3, duration=80, category="gpu_memcpy")], "copy"),
+        ([kernel(1, 80, duration=20)], "input"),
+        ([kernel(1, 3), call(2, 3), kernel(2, 90)], None),  # the trace does not show it
+        ([kernel(1, 5), call(2, 50), kernel(9, 60)], None),  # records are lost
     ],
 )
 def test_bound_is_named_after_what_takes_the_time(rows: list[Event], by: str | None) -> None:
-    found = summary_of(step(1, 0, 100), *rows)
+    at = 79 if by == "input" else 0
+    found = summary_of(step(1, 0, 100), op("aten::mm", at, 1), call(1, at), *rows)
     assert (found.bound and found.bound.by) == by
 
 
@@ -256,19 +240,12 @@ GROUPED = [
 ]
 
 
-GROUPS = {
-    "launch": "mm 1, add 1, add 1",
-    "name": "add 2, mm 1",
-    "config": "add 2, mm 1",
-    "op": "aten::add 2, aten::mm 1",
-    "module": "(no module) 2, Mlp_0 1",
-}
-
-
-@pytest.mark.parametrize("by", GROUPS)
-def test_groups_are_by_what_was_asked(by: str) -> None:
-    groups = summary_of(*GROUPED).groups(by)
-    assert ", ".join(f"{group.title} {group.launches}" for group in groups) == GROUPS[by]
+def test_groups_are_by_what_was_asked() -> None:
+    by_name = "add 2, mm 1"
+    by_op, by_module = "aten::add 2, aten::mm 1", "(no module) 2, Mlp_0 1"
+    expected = {"launch": "mm 1, add 1, add 1", "name": by_name, "config": by_name, "op": by_op, "module": by_module}
+    for by, groups in expected.items():
+        assert ", ".join(f"{each.title} {each.launches}" for each in summary_of(*GROUPED).groups(by)) == groups
 
 
 def test_totals_are_of_the_whole_trace() -> None:
