@@ -136,6 +136,7 @@ def complaints(browser: Browser) -> list[Any]:
 
 
 UNFOLD = "document.querySelectorAll('details').forEach(one => { one.open = true })"
+COUNT = "document.getElementById('shown').textContent"
 SHOWN = "Array.from(document.querySelectorAll('#table tbody tr:not([hidden]) th')).map(cell => cell.textContent)"
 OVERFLOWING = """
 Array.from(document.querySelectorAll('body *')).filter(element => {
@@ -147,14 +148,12 @@ Array.from(document.querySelectorAll('body *')).filter(element => {
 
 
 @pytest.mark.parametrize(("page", "scheme"), [("report", "light"), ("report", "dark"), ("hostile", "light")])
-def test_page_opens_without_network_and_complaints(
-    browser: Browser, pages: dict[str, Path], page: str, scheme: str
-) -> None:
+def test_page_opens_without_complaints(browser: Browser, pages: dict[str, Path], page: str, scheme: str) -> None:
     browser.open(pages[page], scheme=scheme)
     assert browser.run("document.querySelector('h1').textContent") == "REGRESSED"
     assert browser.run("document.querySelectorAll('script').length") == 1
     rows = 2 if page == "report" else 2 * len(HOSTILE)
-    assert browser.run("document.getElementById('shown').textContent") == f"{rows} of {rows} shown"
+    assert browser.run(COUNT) == f"{rows} of {rows} shown"
     assert complaints(browser) == []
 
 
@@ -174,7 +173,7 @@ def test_controls_filter_count_open_and_select(browser: Browser, pages: dict[str
     assert browser.run(SHOWN) == ["mlp-compiled-bf16-8"]
     hidden = "Array.from(document.querySelectorAll('.workload[hidden]')).map(one => one.id.split('-')[2])"
     assert browser.run(hidden) == ["eager"]
-    assert browser.run("document.getElementById('shown').textContent") == "1 of 2 shown"
+    assert browser.run(COUNT) == "1 of 2 shown"
     browser.run("document.querySelector('#table a[href$=mlp-compiled-bf16-8]').click()")
     browser.run("new Promise(resolve => setTimeout(resolve, 100))")
     assert browser.run("document.querySelector('.workload[id$=mlp-compiled-bf16-8]').open")

@@ -144,20 +144,15 @@ def test_summary_after_an_update_says_recorded() -> None:
 
 MOVED = "the GPU itself changed its speed"
 CHOICE = e.Choice(1.5, (e.KernelMoved("gelu", "gelu", "XBLOCK 1 -> 2"),))
-TUNED = "the autotuner chose a launch configuration that is not in the baseline (+1.5 us against the fastest that the"
+CHOSEN = workload(verdict(workload="b", reasons=[("why", "x")]).because(CHOICE), name="b")
+COST = "+1.5 us against the fastest that the baseline knows"
+TUNED = f"the autotuner chose a launch configuration that is not in the baseline ({COST})"
 TIMES = "GPU time 205.1 -> 221.8 us"
 IN_FULL = [
-    *(
-        ([named("a", status, reasons=[("why", "gelu")])], [f"a: {status.value}  {TIMES}", "  why      gelu"])
-        for status in (Status.IMPROVED, Status.UNDECIDED, Status.INCOMPARABLE)
-    ),
-    (
-        [
-            named("a", Status.PASS),
-            workload(verdict(workload="b", reasons=[("why", "x")]).because(CHOICE), name="b"),
-        ],
-        [f"b: PASS  {TIMES}", f"  tuning   {TUNED} baseline knows)", "           gelu: XBLOCK 1 -> 2"],
-    ),
+    ([named("a", Status.IMPROVED, reasons=[("why", "x")])], [f"a: IMPROVED  {TIMES}", "  why      x"]),
+    ([named("a", Status.UNDECIDED, reasons=[("why", "x")])], [f"a: UNDECIDED  {TIMES}", "  why      x"]),
+    ([named("a", Status.INCOMPARABLE, reasons=[("why", "x")])], [f"a: INCOMPARABLE  {TIMES}", "  why      x"]),
+    ([named("a", Status.PASS), CHOSEN], [f"b: PASS  {TIMES}", f"  tuning   {TUNED}", "           gelu: XBLOCK 1 -> 2"]),
     ([named(name, Status.PASS, reasons=[("machine", MOVED)]) for name in "abc"], [f"machine: {MOVED}"]),
 ]
 

@@ -49,14 +49,14 @@ def summed_up(found: tuple[Difference, ...]) -> str:
 
 MM, ADDMM = one(GEMM, op="aten::mm"), one(GEMM, op="aten::addmm")
 FEW_WARPS, MANY_WARPS = one(FUSED, num_warps=4), one(FUSED, num_warps=8)
-SOURCES = [one(FUSED, source_hash=SOURCE)], [one(FUSED, source_hash=OTHER_SOURCE)]
-HAPPENED: dict[str, tuple[list[LaneKernel | str], list[LaneKernel | str], str]] = {
+OLD_SOURCE, NEW_SOURCE = one(FUSED, source_hash=SOURCE), one(FUSED, source_hash=OTHER_SOURCE)
+HAPPENED: dict[str, tuple[list[Any], list[Any], str]] = {
     "fewer, but not generated": ([GELU, MUL], [ADD], "REPLACED 2 1"),
     "split": ([FUSED], [GELU, MUL], "SPLIT 1 2"),
     "moved": ([GEMM, MUL], [MUL, GEMM], "SAME 1 1, MOVED 1 1"),
     "two at once": ([GEMM, GELU, MUL], [FUSED, DOWN], "TEMPLATE 1 1, FUSED 2 1"),
     "no product": ([GEMM], [FUSED], "VANISHED 1 0, APPEARED 0 1"),
-    "source": (*SOURCES, "SOURCE 1 1"),
+    "source": ([OLD_SOURCE], [NEW_SOURCE], "SOURCE 1 1"),
     "configuration": ([FEW_WARPS], [MANY_WARPS], "CONFIGURATION 1 1"),
     "not known on one side": ([FEW_WARPS], [FUSED], "SAME 1 1"),
     "an addition into the bias": ([PLAIN, ADD], [BIASED], "FOLDED 2 1"),
