@@ -16,19 +16,19 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # What differs between machines and between runs: numbers with a point, the machine, and where a folder is.
-MASKS = (
-    (r"\d+\.\d+", "0.0"),
-    (r"^CPU .*", "CPU"),
-    (r"cpu-[a-z0-9-]+-threads?", "cpu"),
-    (r"written to \S*baselines/", "written to baselines/"),
-    (r"[-=_]{3,}", "-"),
-    (r"dispatcher ops \d+ -> \d+", "dispatcher ops"),
-    (r"[^\S\n]+", " "),
-)
+MASKS = {
+    r"\d+\.\d+": "0.0",
+    r"^CPU .*": "CPU",
+    r"cpu-[a-z0-9-]+-threads?": "cpu",
+    r"written to \S*baselines/": "written to baselines/",
+    r"[-=_]{3,}": "-",
+    r"dispatcher ops \d+ -> \d+": "dispatcher ops",
+    r"[^\S\n]+": " ",
+}
 
 
 def masked(text: str) -> list[str]:
-    for pattern, replacement in MASKS:
+    for pattern, replacement in MASKS.items():
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
     return [line.strip() for line in text.splitlines() if line.strip()]
 
@@ -50,13 +50,9 @@ def run(command: str, folder: Path) -> str:
     name, _, arguments = command.partition(" ")
     if name in ("pytest", "kernelgauge"):
         command = f"{sys.executable} -m {name} {arguments}"
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("CI", "PYTEST_", "GITHUB_"))
-    }
-    environment |= {"OMP_NUM_THREADS": "1", "COLUMNS": "80"}
-    done = subprocess.run(
-        command, shell=True, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, timeout=120
-    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI", "PYTEST_", "GITHUB_"))}
+    environment = kept | {"OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+    done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
     return done.stdout
 
 

@@ -101,6 +101,7 @@ def test_every_report_says_that_a_pass_has_no_time(statuses: dict[str, Status], 
     assert f"| {status}<br>{about} |".replace("<br> ", " ") in markdown
     assert f"1 workload (1 {status}{', time not judged in 1' * (about == 'time not judged')})" in markdown
     assert re.search(rf'<span class="badge s-{status.lower()}">{status}</span>.*>{about}</td>', page, re.DOTALL)
+    assert markdown.startswith("> [!WARNING]\n> **PASS, structure only**") is (about == "time not judged")
     assert ("s-pass--structure" in page.replace('"', " ").partition("<header")[2][:99]) is (about == "time not judged")
 
 
