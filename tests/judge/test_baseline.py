@@ -24,22 +24,12 @@ def decoded(content: bytes) -> Baseline:
     return decode_baseline(content, where=WHERE, workload=WORKLOAD)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"kernels": (), "counts": counts(launches=0, kernels=0)},
-        {"device": (3.2,), "host": None, "end_to_end": None},
-        *(
-            {"kernels": (launched(name, 1.0),), "counts": counts(launches=1, kernels=1)}
-            for name in ('void f<"a\\b">(\u00e9, \u4e2d\x1b)', "\u00e9\u4e2d" * 80)
-        ),
-    ],
-)
-def test_decode_of_encoded_baseline_is_equal(changes: dict[str, Any]) -> None:
-    stored = baseline(**changes)
-    content = encode_baseline(stored)
-    assert (decoded(content), encode_baseline(decoded(content))) == (stored, content)
-    assert content.count(b"\n") > 5  # for a reader of diffs
+def test_decode_of_encoded_baseline_is_equal() -> None:
+    one_launch = {"counts": counts(launches=1, kernels=1)}
+    names = ('void f<"a\\b">(\u00e9, \u4e2d\x1b)', "\u00e9\u4e2d" * 80)
+    odd = [baseline(kernels=(launched(name, 1.0),), **one_launch) for name in names]
+    for stored in (*odd, baseline(kernels=(), counts=counts(launches=0)), baseline(device=(3.2,), host=None)):
+        assert decoded(encode_baseline(stored)) == stored
 
 
 def test_encoded_launches_that_are_alike_are_one_row() -> None:

@@ -237,18 +237,6 @@ def test_joined_of_a_change_is_refused_and_named(new: dict[str, Any], said: str)
     assert re.search(said, doubt_text(review.NotAdded(error.value.facts)).removeprefix("it cannot be added: "))
 
 
-@pytest.mark.parametrize(
-    ("new", "draws"),
-    [
-        ({"gpu": ELSEWHERE, "device": 206.0, "controls": pair(copy=30.5)}, [6]),
-        ({"gpu": ELSEWHERE, "machine": fingerprint(memory_bytes=150_100_000_000)}, [6]),
-        ({"device": 224.0, **SLOW_CHOICE}, [3, 3]),  # another choice takes another time
-    ],
-)
-def test_joined_takes_noise_of_machines(new: dict[str, Any], draws: list[int]) -> None:
-    assert [entry.draws for entry in joined_with(**new).entries] == draws
-
-
 def test_joined_kernel_times_are_means_over_processes() -> None:
     """An entry that an update has replaced has kept its draws, and has one process."""
     stored = calibrated(processes()[:1])
@@ -256,4 +244,5 @@ def test_joined_kernel_times_are_means_over_processes() -> None:
     added = processes(place=1, kernels=builders.mlp_kernels(gate=60.0))
     (joined,) = with_runs(stored, added, suite="perf", recorded=None, comparisons=3).entries
     assert (joined.draws, len(joined.processes)) == (12, 4)
+    assert [entry.draws for entry in joined_with(device=224.0, **SLOW_CHOICE).entries] == [3, 3]
     assert joined.kernels[0].device_time_us == 58.5  # of two that are alike: 57 in one process, 59 in three
