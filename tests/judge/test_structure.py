@@ -15,18 +15,7 @@ from kernelgauge.report.stored import doubt_text
 from kernelgauge.run import CompileEvent, Origin, SourceLine
 from kernelgauge.trace import KernelRecord
 from tests import builders
-from tests.builders import (
-    DOWN,
-    FUSED,
-    GEMM,
-    H200,
-    counts,
-    fingerprint,
-    launched,
-    mlp_kernels,
-    reasons,
-    run,
-)
+from tests.builders import DOWN, FUSED, GEMM, H200, counts, fingerprint, launched, mlp_kernels, reasons, run
 
 GATE, UP, MIDDLE, LAST = mlp_kernels()
 NARROW, WIDE = (launched(GEMM, 56.0, grid=(2, width, 1)) for width in (66, 33))

@@ -69,7 +69,6 @@ NEXT_STEPS = [
     ([caused("a"), caused("b")], "kernelgauge review"),
     ([], ""),
     ([workload(ACCEPT)], "pytest perf -k a; kernelgauge accept -k a"),
-    ([workload(THROTTLED)], "nvidia-smi -q"),
 ]
 
 
@@ -77,3 +76,4 @@ NEXT_STEPS = [
 def test_next_step_accepts_one_workload_and_reviews_several(workloads: list[WorkloadResult], command: str) -> None:
     assert next_step([results(*workloads)])[1] == command
     assert baseline_commits([results(*workloads)]) == ""  # none is known
+    assert next_step([results(workload(THROTTLED))]) == ("Next:", "nvidia-smi -q")

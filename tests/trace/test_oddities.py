@@ -95,14 +95,10 @@ def test_read_odd_trace_keeps_the_rest(content: bytes, figures: Any, malformed: 
 TIMES = int(os.environ.get("KERNELGAUGE_FUZZ_TIMES", "1"))  # how many times as many examples
 
 BLOCKS = st.lists(st.one_of(st.integers(1, 70), st.integers(1, 4000)), min_size=1, max_size=3)
-TOKENS = st.sampled_from(
-    [
-        *b'{ } [ ] , : " \\ \\" },{ ]} ]}} "traceEvents": "traceEvents":[ {"traceEvents":[ [{ }] {} [] null'.split(),
-        *b"-0 1e999 NaN 9223372036854775808 \\ud800 \\u0022 \xff \xed\xa0\x80 \xef\xbb\xbf \xe2\x80\xae /* //".split(),
-        *(b" ", b"\n", b"\t", b"\x0b", b"\x00", b", ", b"} ,", b",\n{"),
-        *(b'"ph":"X",', b'"args":{},', b'"cat":"kernel",', b"true"),
-    ]
-)
+TEXTS = b"""{ } [ ] , : " \\ \\" },{ ]} ]}} "traceEvents": "traceEvents":[ {"traceEvents":[ [{ }] {} [] null true "ph":"X", "args":{},
+    -0 1e999 NaN 9223372036854775808 \\ud800 \\u0022 \xff \xed\xa0\x80 \xef\xbb\xbf \xe2\x80\xae /* // "cat":"kernel","""
+TOKENS = st.sampled_from([*TEXTS.split(), b" ", b"\n", b"\t", b"\x0b", b"\x00", b", ", b"} ,", b",\n{"])
+QUIET = {"deadline": None, "database": None, "suppress_health_check": [*HealthCheck]}
 
 
 @st.composite
@@ -128,13 +124,7 @@ TRACE = chrome(step(1, 0, 50), MM, LAUNCH, RAN, FLOW, deviceProperties=[{"id": 0
 TRACES = st.sampled_from([TRACE, json.dumps(json.loads(TRACE), indent=1).encode()])
 
 
-@settings(
-    derandomize=TIMES == 1,
-    deadline=None,
-    max_examples=1000 * TIMES,
-    database=None,
-    suppress_health_check=[*HealthCheck],
-)
+@settings(derandomize=TIMES == 1, max_examples=1000 * TIMES, **QUIET)
 @given(damaged(), BLOCKS)
 def test_reader_damaged_trace_is_the_same_in_all_blocks(content: bytes, blocks: list[int]) -> None:
     expected = read_in_blocks(content)

@@ -20,22 +20,10 @@ from kernelgauge.cli.traces import read_trace as read
 from kernelgauge.errors import TraceError
 from kernelgauge.trace import Trace, parse, reader
 from kernelgauge.trace.summary import summarize_trace
-from tests.builders import (
-    RECORDED,
-    Event,
-    call,
-    chrome,
-    event,
-    kernel,
-    op,
-    read_in_blocks,
-    recorded,
-    recorded_events,
-    step,
-    trace_of,
-)
+from tests import builders
+from tests.builders import Event, call, chrome, event, kernel, op, read_in_blocks, step, trace_of
 
-TRACES = sorted(path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))
+TRACES = sorted(path.name.removesuffix(".json.gz") for path in builders.RECORDED.glob("*.json.gz"))
 LANES = {
     "ops": {"cpu_op"},
     "annotations": {"user_annotation"},
@@ -53,7 +41,7 @@ def refusal(content: bytes) -> str:
 
 @pytest.mark.parametrize("name", TRACES)
 def test_read_recorded_trace_keeps_every_row(name: str) -> None:
-    trace, rows = recorded(name), recorded_events(name)
+    trace, rows = builders.recorded(name), builders.recorded_events(name)
     for lane, categories in LANES.items():
         of_file = sorted((row["ts"], row["dur"], row["name"]) for row in rows if row["cat"] in categories)
         assert sorted((row.start_us, row.duration_us, row.name) for row in getattr(trace, lane)) == of_file
@@ -62,7 +50,7 @@ def test_read_recorded_trace_keeps_every_row(name: str) -> None:
     fused = next((op for op in trace.ops if op.kernel_kwargs), None)
     assert name != "mlp-compiled" or (fused.kernel_kwargs, fused.num_warps, fused.num_stages) == ("XBLOCK=1024", 4, 1)
     assert len(TRACES) == 14
-    assert read_in_blocks(gzip.decompress((RECORDED / f"{name}.json.gz").read_bytes()), 777) == trace
+    assert read_in_blocks(gzip.decompress((builders.RECORDED / f"{name}.json.gz").read_bytes()), 777) == trace
 
 
 HEAD = b'{"traceEvents":['
@@ -240,7 +228,6 @@ ROWS = {
 @pytest.mark.parametrize("rows_at", ROWS.values(), ids=ROWS)
 def test_summarize_many_rows_takes_linear_time(rows_at: Callable[[int], list[Event]]) -> None:
     trace = read_in_blocks(chrome(step(0, 0, MANY + 1), *(row for at in range(MANY) for row in rows_at(at))))
-    assert trace is not None
     assert trace.steps()[0].name == "ProfilerStep#0"
 
 
