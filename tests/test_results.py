@@ -49,13 +49,10 @@ def test_decode_of_encoded_results_is_equal(before: Results) -> None:
         (b"", "an empty file"),
         (b"\xff\xfe{}", "malformed"),
         (b"[]", "array"),
-        (b"{}", "schema_version"),
         (b'{"schema_version": "2"}', "`str` - at `$.schema_version`"),
         (b'{"schema_version": 4, "workloads": 5}', "Invalid enum value 4 - at `$.schema_version`"),
         (b'{"schema_version": 3}', "workloads"),
-        (b'{"schema_version": 3' + b" " * 100, "truncated"),
         (b'{"schema_version": 3, "workloads": ' + b"[" * 100_000, ""),
-        (b'{"schema_version": 1e999}', "out of range"),
     ],
 )
 def test_decode_of_something_else_is_refused(content: bytes, got: str) -> None:

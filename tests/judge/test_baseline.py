@@ -107,9 +107,7 @@ def device(stored: dict[str, Any]) -> Any:
     [
         (WHOLE[: len(WHOLE) // 2], "truncated"),
         (WHOLE + WHOLE, "trailing"),
-        (b"[]", "array"),
         (b'{"schema_version": 5}', "entries"),
-        (b'{"schema_version": "5"}', "schema_version"),
         (b'{"schema_version": 5, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", ""),
         (b"  \n\t", "an empty file"),
         (re.sub(rb'("mean_us"): [\d.]+', rb"\1: NaN", WHOLE, count=1), ""),
@@ -124,15 +122,15 @@ def test_decode_of_something_else_is_refused(content: bytes, got: str) -> None:
     assert f"git checkout -- {WHERE}" in str(error.next_command)
 
 
-@pytest.mark.parametrize(
-    ("version", "written_by", "next_command"),
-    [(SCHEMA_VERSION + 1, "a newer", "pip install --upgrade kernelgauge"), (4, "an older", "pytest --perf-update")],
-)
-def test_decode_of_other_schema_is_refused(version: int, written_by: str, next_command: str) -> None:
-    error = refusal(json.dumps({"schema_version": version, "kernels": [1]}).encode())
-    assert isinstance(error, NewerBaselineError) is (version > SCHEMA_VERSION)
-    assert error.what == f"the baseline was written by {written_by} version of kernelgauge"
-    assert next_command in str(error.next_command)
+def test_decode_of_other_schema_is_refused() -> None:
+    for version, written_by, next_command in (
+        (SCHEMA_VERSION + 1, "a newer", "pip install --upgrade kernelgauge"),
+        (SCHEMA_VERSION - 1, "an older", "pytest --perf-update"),
+    ):
+        error = refusal(json.dumps({"schema_version": version, "kernels": [1]}).encode())
+        assert isinstance(error, NewerBaselineError) is (version > SCHEMA_VERSION)
+        assert error.what == f"the baseline was written by {written_by} version of kernelgauge"
+        assert next_command in str(error.next_command)
 
 
 @pytest.mark.parametrize(

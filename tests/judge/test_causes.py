@@ -116,18 +116,16 @@ def test_two_causes_have_their_code_and_the_others_one_line() -> None:
     assert reasons(verdict, "also") == [f"1 new kernel: new_{n} (+1{n}.0 us)  mlp  m.py:{n}  x{n}" for n in (1, 0)]
 
 
-POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::{}, std::array<char*, 2ul> >(int)"
 IN_BF16 = launched("void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float, true>(int)", 5.0)
-IN_FP32, ADDED = (
-    launched(POINTWISE.format(function), 4.0)
-    for function in ("rsqrt_kernel_cuda(int)::{lambda(float)#1}", "CUDAFunctor_add<c10::BFloat16>")
-)
+POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::{}, std::array<char*, 2ul> >(int)"
+IN_FP32 = launched(POINTWISE.format("rsqrt_kernel_cuda(int)::{lambda(float)#1}"), 4.0)
+ADDED = launched(POINTWISE.format("CUDAFunctor_add<c10::BFloat16>"), 4.0)
 DYNAMIC = lines(8, is_dynamic=True)
 COMPILED_ANEW = fused(55.4, xblock=512, source=OTHER_SOURCE)
 # Inductor's kernels are launched by an op of their own name, which is not said again.
-BY_OPS = [
-    msgspec.structs.replace(launched(name, 5.0), op=op) for name, op in ((FUSION, FUSION), ("squash", "my::squash"))
-]
+OWN, BY_OP = (
+    msgspec.structs.replace(launched(name, 5.0), op=op) for name, op in ((FUSION, FUSION), ("squash", "my::op"))
+)
 
 
 def placed(us: float, *inputs: str, stream: int = 0, names: str = "abc") -> list[KernelRecord]:
@@ -141,14 +139,8 @@ def more(*inputs: str, **changes: int) -> list[KernelRecord]:
 ROWS = placed(1.0, "bf16[1,64]")
 FIRST_CAUSES = [
     ([IN_BF16], [IN_FP32, ADDED], (), (), "2 kernels instead of 1, now also fp32"),
-    (
-        [fused(38.1)],
-        [COMPILED_ANEW],
-        [lines(8)],
-        [DYNAMIC],
-        f"Inductor compiled for dynamic shapes (+17.3 us)\n{FUSED}: ",
-    ),
-    ([], BY_OPS, (), (), f"2 new kernels, by my::squash: {FUSION}, squash (+10.0 us)"),
+    ([fused(38.1)], [COMPILED_ANEW], [lines(8)], [DYNAMIC], "Inductor compiled for dynamic shapes (+17.3 us)"),
+    ([], [OWN, BY_OP], (), (), f"2 new kernels, by my::op: {FUSION}, squash (+10.0 us)"),
     (ROWS, more("fp32[65,64]"), (), (), "bf16 -> fp32, size 1 -> 65 in 3 kernels"),
     (ROWS, more("bf16[1,64]", stream=1), (), (), "on a second stream in 3 kernels"),
 ]

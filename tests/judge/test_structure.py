@@ -83,26 +83,23 @@ NOT_JUDGED = "not judged: another version of torch"
 UNSEEN, PEAK = {"peak_allocated_bytes": None}, {"peak_allocated_bytes": 100_000_000}
 
 
-def times_with(status: str) -> Any:
-    return {"times": (*TIMES, Verdict(Status(status), "mlp", "host dispatch", ""))}
+SLOWER = {"times": (*TIMES, Verdict(Status.REGRESSED, "mlp", "host dispatch", ""))}
+SEVERAL = [
+    ({}, {"memsets": 1, "copies": 1}, {}, "REGRESSED", "memsets 2 -> 1|copies 0 -> 1"),
+    ({}, {"memsets": 1}, {"ran": (GATE, UP, LAST)}, "CHANGED", "memsets 2 -> 1"),
+    (UNSEEN, {}, {}, "REGRESSED", "peak allocated bytes None -> 1048576"),
+    ({}, {"dispatcher_ops": 9}, {"machine": TORCH}, "PASS", f"dispatcher ops 3 -> 9, {NOT_JUDGED}"),
+    ({}, {"copies": 1}, {"machine": TORCH}, "REGRESSED", "copies 0 -> 1"),
+    # The peak of memory may move by 2 %.
+    (PEAK, {"peak_allocated_bytes": 101_900_000}, {}, "PASS", ""),
+    (PEAK, {"peak_allocated_bytes": 102_100_000}, {}, "REGRESSED", "peak allocated bytes 100000000 -> 102100000"),
+    # What is less, beside the times
+    ({}, {"dispatcher_ops": 2}, SLOWER, "REGRESSED", "dispatcher ops 3 -> 2"),
+    ({}, {}, {"ran": OTHER} | SLOWER, "REGRESSED", ""),
+]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "changes", "status", "lines"),
-    [
-        ({}, {"memsets": 1, "copies": 1}, {}, "REGRESSED", "memsets 2 -> 1|copies 0 -> 1"),
-        ({}, {"memsets": 1}, {"ran": (GATE, UP, LAST)}, "CHANGED", "memsets 2 -> 1"),
-        (UNSEEN, {}, {}, "REGRESSED", "peak allocated bytes None -> 1048576"),
-        ({}, {"dispatcher_ops": 9}, {"machine": TORCH}, "PASS", f"dispatcher ops 3 -> 9, {NOT_JUDGED}"),
-        ({}, {"copies": 1}, {"machine": TORCH}, "REGRESSED", "copies 0 -> 1"),
-        # The peak of memory may move by 2 %.
-        (PEAK, {"peak_allocated_bytes": 101_900_000}, {}, "PASS", ""),
-        (PEAK, {"peak_allocated_bytes": 102_100_000}, {}, "REGRESSED", "peak allocated bytes 100000000 -> 102100000"),
-        # What is less, beside the times
-        ({}, {"dispatcher_ops": 2}, times_with("REGRESSED"), "REGRESSED", "dispatcher ops 3 -> 2"),
-        ({}, {}, {"ran": OTHER} | times_with("REGRESSED"), "REGRESSED", ""),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "changes", "status", "lines"), SEVERAL)
 def test_structure_of_counts_gives_status(before: Any, after: Any, changes: Any, status: str, lines: str) -> None:
     verdict = judged(before, after, **changes)
     assert (verdict.status, "|".join(reasons(verdict, "counts"))) == (Status(status), lines)

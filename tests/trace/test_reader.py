@@ -201,7 +201,6 @@ MEBIBYTE = 1 << 20
 OBJECT = b'{"a":{}},'
 LONG = {
     "a text before the events": b'{"a":"' + b"x" * (12 * MEBIBYTE) + b'","traceEvents":[',
-    "events of many objects": HEAD + (b'{"args":[' + OBJECT * 1000 + b"0]},") * 1000,
     "one event of many objects": HEAD + b'{"args":[' + OBJECT * MEBIBYTE + b"0]},",
     "one text of many escapes": HEAD + b'{"args":"' + b'\\"},' * MEBIBYTE + b'"},',
     "empty events": HEAD + b"{}," * MEBIBYTE,
@@ -219,8 +218,6 @@ ROWS = {
     "metadata ops and launches": lambda at: [op("aten::t", at, 1), call(at, at), kernel(at, at)],
     "one correlation": lambda at: [call(1, at), kernel(1, at, name="n" * 100)],
     "ops within ops": lambda at: [op("aten::mm", at, MANY - at)],
-    "ops that start together": lambda at: [op("aten::mm", 1, 1)],
-    "steps": lambda at: [step(at, at, 0.5)],
 }
 
 

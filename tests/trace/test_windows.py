@@ -73,33 +73,27 @@ def test_launches_are_kernels_in_order_of_execution() -> None:
     assert (kernels(window), len(window.memsets), len(window.copies)) == (["first", "second"], 1, 1)
 
 
-@pytest.mark.parametrize(
-    ("category", "names"),
-    [
+def test_launch_apis_of_every_runtime_are_known() -> None:
+    for category, names in (
         ("cuda_runtime", "cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel cudaGraphLaunch"),
         ("cuda_driver", "cuLaunchKernel cuLaunchKernelEx cuGraphLaunch"),
         ("hip_runtime", "hipLaunchKernel hipGraphLaunch"),
         ("hip_driver", "hipExtModuleLaunchKernel"),
-    ],
-)
-def test_launch_apis_of_every_runtime_are_known(category: str, names: str) -> None:
-    for name in names.split():
-        assert kernels(only_step(call(1, 1, name=name, category=category), kernel(1, 2))) == ["gemm"]
+    ):
+        for name in names.split():
+            assert kernels(only_step(call(1, 1, name=name, category=category), kernel(1, 2))) == ["gemm"]
 
 
-@pytest.mark.parametrize(
-    ("names", "waits", "queries"),
-    [
+def test_calls_that_launch_nothing_may_be_waits() -> None:
+    for names, waits, queries in (
         ("cudaStreamSynchronize cudaDeviceSynchronize cuCtxSynchronize", 1, 0),
         ("cudaEventRecord cudaLaunchHostFunc hipLaunchHostFunc", 0, 0),
         ("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", 0, 1),
-    ],
-)
-def test_calls_that_launch_nothing_may_be_waits(names: str, waits: int, queries: int) -> None:
-    for name in names.split():
-        window = only_step(call(1, 1, name=name))
-        assert (window.synchronizations, window.occupancy_queries, window.lost) == (waits, queries, 0)
-        assert window.trace.pairing_problems() == ()
+    ):
+        for name in names.split():
+            window = only_step(call(1, 1, name=name))
+            assert (window.synchronizations, window.occupancy_queries, window.lost) == (waits, queries, 0)
+            assert window.trace.pairing_problems() == ()
 
 
 def test_window_names_ops_of_copies_and_waits() -> None:
