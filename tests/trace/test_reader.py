@@ -231,7 +231,8 @@ def test_summarize_many_rows_takes_linear_time(rows_at: Callable[[int], list[Eve
 def test_parse_longest_event_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "BLOCK_BYTES", 100)
     spaces = chrome(MM_ROW)[:-2] + b" " * 5000 + b"]}"
-    for content in (chrome(op("x" * 5000, 1, 2), MM_ROW), spaces, chrome(MM_ROW, more="x" * 5000)):
+    before = b'{"more":"' + b"x" * 5000 + b'",' + chrome(MM_ROW)[1:]
+    for content in (chrome(op("x" * 5000, 1, 2), MM_ROW), spaces, chrome(MM_ROW, more="x" * 5000), before):
         monkeypatch.setattr(reader, "LONGEST_BYTES", 6000)
         assert parse(content).ops[-1].name == "aten::mm"
         monkeypatch.setattr(reader, "LONGEST_BYTES", 4000)
