@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -17,38 +16,21 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # What differs between machines and between runs: numbers with a point, the machine, and where a folder is.
-MASKS = (
-    (r"\d+\.\d+", "0.0"),
-    (r"^CPU .*", "CPU"),
-    (r"cpu-[a-z0-9-]+-threads?", "cpu"),
-    (r"written to \S*baselines/", "written to baselines/"),
-    (r"[-=_]{3,}", "-"),
-    (r"dispatcher ops \d+ -> \d+", "dispatcher ops"),
-    (r"\s+", " "),
-)
-
-
-def load_tool(name: str) -> ModuleType:
-    spec = spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+MASKS = {
+    r"\d+\.\d+": "0.0",
+    r"^CPU .*": "CPU",
+    r"cpu-[a-z0-9-]+-threads?": "cpu",
+    r"written to \S*baselines/": "written to baselines/",
+    r"[-=_]{3,}": "-",
+    r"dispatcher ops \d+ -> \d+": "dispatcher ops",
+    r"[^\S\n]+": " ",
+}
 
 
 def masked(text: str) -> list[str]:
-    lines = []
-    for line in text.splitlines():
-        for pattern, replacement in MASKS:
-            line = re.sub(pattern, replacement, line)
-        lines.append(line.strip())
-    return [line for line in lines if line]
-
-
-def steps(console: str) -> Iterator[tuple[str, str]]:
-    """Yield each command of a block with the output below it."""
-    for part in re.split(r"^\$ ", console, flags=re.MULTILINE)[1:]:
-        command, _, output = part.partition("\n")
-        yield command, output
+    for pattern, replacement in MASKS.items():
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def differences(shown: str, printed: str) -> list[str]:
@@ -70,9 +52,8 @@ def run(command: str, folder: Path) -> str:
         command = f"{sys.executable} -m {name} {arguments}"
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CI", "PYTEST_", "GITHUB_"))}
     environment = kept | {"OMP_NUM_THREADS": "1", "COLUMNS": "80"}
-    return subprocess.run(
-        command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
-    ).stdout
+    done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return done.stdout
 
 
 def replace_lines(diff: str, folder: Path) -> None:
@@ -88,7 +69,8 @@ def replace_lines(diff: str, folder: Path) -> None:
 def test_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
     for language, block in BLOCK.findall((DOCS / "tutorial.md").read_text(encoding="utf-8")):
         if language == "console":
-            for command, shown in steps(block):
+            for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+                command, _, shown = step.partition("\n")
                 printed = run(command, tmp_path)
                 assert not differences(shown, printed), f"$ {command}\n{printed}"
         elif language == "diff":
@@ -106,17 +88,19 @@ def test_differences_finds_changed_lines() -> None:
     assert differences("...\nfour", printed) == ["four"]
 
 
-# -- the reference and the README -------------------------------------------------------------------------------------
-
-
 def help_of(module: str) -> str:
     command = [sys.executable, "-m", module, "--help"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.fixture(scope="module")
-def reference() -> str:
-    return "\n".join(part() for part in load_tool("reference").PARTS.values())
+def tool() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "tools" / "reference.py"))
+
+
+@pytest.fixture(scope="module")
+def reference(tool: dict[str, Any]) -> str:
+    return "\n".join(part() for part in tool["PARTS"].values())
 
 
 def test_reference_has_every_option_setting_and_mark(reference: str, pytestconfig: pytest.Config) -> None:
@@ -130,8 +114,8 @@ def test_reference_has_every_option_setting_and_mark(reference: str, pytestconfi
     assert not {mark for mark in ours if f"| `{mark}` |" not in reference}
 
 
-def test_reference_has_every_command(reference: str) -> None:
-    parsers = list(load_tool("reference").command_parsers())
+def test_reference_has_every_command(tool: dict[str, Any], reference: str) -> None:
+    parsers = list(tool["command_parsers"]())
     commands = set(re.findall(r"^    ([a-z]+)(?: |$)", help_of("kernelgauge"), re.MULTILINE))
     assert {parser.prog.split()[1] for parser in parsers} == commands
     for parser in parsers:
@@ -155,8 +139,7 @@ def test_pictures_are_of_the_baselines() -> None:
 
 def test_readme_fits_a_screen_and_shows_the_tutorial() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    lines = readme.splitlines()
-    assert len(lines) <= 150
-    assert not [line for line in lines if len(line) > 90]
+    assert len(readme.splitlines()) <= 150
+    assert max(map(len, readme.splitlines())) <= 90
     (failure, *_) = re.findall(r"```text\n(.*?)```", readme, re.DOTALL)
     assert failure in (DOCS / "tutorial.md").read_text(encoding="utf-8")

@@ -48,10 +48,6 @@ def packages(name: str) -> set[str]:
     return {imported.split(".")[0] for imported in imports(MODULES[name])}
 
 
-def part_of(name: str) -> str:
-    return name.split("/")[0].removesuffix(".py")
-
-
 def test_imports_are_found_in_any_scope() -> None:
     assert "scipy" in packages("judge/timing.py")  # within a function
     assert "torch" in packages("workload.py")  # under TYPE_CHECKING
@@ -59,14 +55,14 @@ def test_imports_are_found_in_any_scope() -> None:
 
 
 def test_package_has_few_entries() -> None:
-    assert {part_of(name) for name in MODULES} == {"__init__", *FLOORS}
+    assert {name.split("/")[0].removesuffix(".py") for name in MODULES} == {"__init__", *FLOORS}
     assert len(MODULES) <= 65
     assert len([path for path in PACKAGE.iterdir() if path.name != "__pycache__"]) <= 17
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "__init__.py"])
 def test_module_imports_only_what_it_may(name: str) -> None:
-    part, outside = part_of(name), packages(name)
+    part, outside = name.split("/")[0].removesuffix(".py"), packages(name)
     assert name.startswith(KNOW_PYTEST) or not outside & {"pytest", "_pytest"}
     assert name.startswith(KNOW_TORCH) or not outside & {"torch", "triton"}
     imported = {each.split(".")[1] for each in imports(MODULES[name]) if each.startswith("kernelgauge.")}
@@ -94,16 +90,13 @@ SUITES = [path for folder in ("perf", "examples/gallery", "examples/adaptors") f
 
 @pytest.mark.parametrize("path", sorted(SUITES), ids=lambda path: path.name)
 def test_suite_uses_the_public_api_alone(path: Path) -> None:
+    assert all(getattr(kernelgauge, name) for name in kernelgauge.__all__)
     public = {"kernelgauge": kernelgauge.__all__, "kernelgauge.standard": [*standard.__all__, "*"]}
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             assert not any(alias.name.startswith("kernelgauge") for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kernelgauge"):
             assert {alias.name for alias in node.names} <= set(public[node.module or ""])
-
-
-def test_public_names_exist() -> None:
-    assert all(getattr(kernelgauge, name) for name in kernelgauge.__all__)
 
 
 @pytest.mark.parametrize(

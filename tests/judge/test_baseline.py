@@ -14,95 +14,73 @@ import pytest
 from kernelgauge.errors import BaselineError, NewerBaselineError
 from kernelgauge.judge.baseline import SCHEMA_VERSION, Baseline, Recorded, decode_baseline, encode_baseline
 from kernelgauge.run import Origin, SourceLine
-from kernelgauge.trace import KernelIdentity, KernelRecord
 from tests.builders import WORKLOAD, baseline, calibrated, counts, fingerprint, launched, mlp_kernels, run
 
-
-def decoded(stored: Baseline) -> Baseline:
-    return decode_baseline(encode_baseline(stored), where="x.json", workload=stored.workload)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"kernels": (), "counts": counts(launches=0, kernels=0)},
-        {"device": (3.2,), "host": None, "end_to_end": None},
-        *(
-            {"kernels": (launched(name, 1.0),), "counts": counts(launches=1, kernels=1)}
-            for name in ('void f<"a\\b">(\u00e9, \u4e2d\x1b)', "\u00e9\u4e2d" * 80)
-        ),
-    ],
-)
-def test_decode_of_encoded_baseline_is_equal(changes: dict[str, Any]) -> None:
-    stored = baseline(**changes)
-    content = encode_baseline(stored)
-    assert decoded(stored) == stored
-    assert encode_baseline(decoded(stored)) == content
-    assert content.count(b"\n") > 5  # for a reader of diffs
+WHERE = f"baselines/nvidia-h200/{WORKLOAD}.json"
+WHOLE = encode_baseline(baseline())
 
 
-def test_launches_that_are_alike_are_one_row_with_the_mean_of_their_times() -> None:
-    """A layer that is repeated is written once."""
+def decoded(content: bytes) -> Baseline:
+    return decode_baseline(content, where=WHERE, workload=WORKLOAD)
+
+
+def test_decode_of_encoded_baseline_is_equal() -> None:
+    one_launch = {"counts": counts(launches=1, kernels=1)}
+    names = ('void f<"a\\b">(\u00e9, \u4e2d\x1b)', "\u00e9\u4e2d" * 80)
+    odd = [baseline(kernels=(launched(name, 1.0),), **one_launch) for name in names]
+    for stored in (*odd, baseline(kernels=(), counts=counts(launches=0)), baseline(device=(3.2,), host=None)):
+        assert decoded(encode_baseline(stored)) == stored
+
+
+def test_encoded_launches_that_are_alike_are_one_row() -> None:
+    """A layer that is repeated is written once, with the mean of its times."""
     one, other = Origin("a", (SourceLine("m.py", 1, "x + 1"),)), Origin("a", (SourceLine("m.py", 2, "x * 2"),))
     kernels = tuple(launched("add", us) for us in (1.0, 3.0, 7.0)) * 40
     stored = baseline(kernels=kernels, origins=(one, one, other) * 40, counts=counts(launches=120, kernels=1))
-    assert [each.device_time_us for each in stored.entries[0].kernels[:3]] == [2.0, 2.0, 7.0]
-    written = json.loads(encode_baseline(stored))
+    content = encode_baseline(stored)
+    written = json.loads(content)
     assert [each["device_time_us"] for each in written["entries"][0]["kernels"]] == [2.0, 7.0]
     assert written["entries"][0]["sequence"] == [0, 0, 1] * 40 == written["origins"]["sequence"]
-    assert len(encode_baseline(stored).splitlines()) < 100
-    assert decoded(stored) == stored
+    assert len(content.splitlines()) < 100
+    assert decoded(content) == stored
 
 
-def test_unknown_fields_of_baseline_and_recorded_are_ignored() -> None:
+def test_decode_ignores_unknown_fields() -> None:
     recorded: dict[str, Any] = {"at": "2026-11-20T19:10:12+00:00", "commit": None, "kernelgauge": "0.1.0"}
-    added = {"recorded": {**recorded, "conditions": {"max_temperature_c": 58}}, "ancestors": [{"torch": "2.11.0"}]}
 
     def add(stored: dict[str, Any]) -> None:
-        stored.update(added)
+        stored.update(recorded={**recorded, "conditions": {"max_temperature_c": 58}}, ancestors=[{"torch": "2.11.0"}])
         for part in (stored["fingerprint"], stored["counts"], stored["entries"][0], process(stored), device(stored)):
             part["ancestors"] = "x"
 
-    read = decode_baseline(changed(add), where=WHERE, workload=WORKLOAD)
-    assert read == msgspec.structs.replace(baseline(), recorded=Recorded(**recorded))
-    assert not {b"ancestors", b"conditions"} & set(encode_baseline(read).split(b'"'))
+    assert decoded(changed(add)) == msgspec.structs.replace(baseline(), recorded=Recorded(**recorded))
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_calibrated_of_exact_difference_is_refused() -> None:
+    for changes, said in (
         ({"counts": counts(memsets=3)}, "counted differently"),
         ({"kernels": mlp_kernels()[::-1]}, "ran different kernels"),
         ({"machine": fingerprint(driver="590.1")}, "different machines or software"),
-    ],
-)
-def test_calibrated_of_exact_difference_is_refused(changes: dict[str, Any], said: str) -> None:
-    for runs in ([run(**changes), run()], [run(), run(), run(**changes)]):
+    ):
         with pytest.raises(ValueError, match=said):
-            calibrated(runs)
+            calibrated([run(), run(), run(**changes)])
 
 
 def test_stored_kernel_gets_the_kind_that_a_rule_knows_now() -> None:
-    kernels = (KernelRecord(KernelIdentity("fused_moe_kernel", "other", (1, 1, 1)), 10.0),)
-    old = baseline(kernels=kernels, counts=counts(launches=1, kernels=1))
-    read = decode_baseline(encode_baseline(old), where="x.json", workload=old.workload)
-    assert [kernel.identity.kind for kernel in read.entries[0].kernels] == ["gemm"]
-
-
-WHERE = f"baselines/nvidia-h200/{WORKLOAD}.json"
+    old = baseline(kernels=(launched("fused_moe_kernel", 10.0, kind="other"),), counts=counts(launches=1, kernels=1))
+    assert [kernel.identity.kind for kernel in decoded(encode_baseline(old)).entries[0].kernels] == ["gemm"]
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
     """The file of a sound baseline with one thing changed."""
-    stored = json.loads(encode_baseline(baseline()))
+    stored = json.loads(WHOLE)
     change(stored)
     return json.dumps(stored).encode()
 
 
 def refusal(content: bytes) -> BaselineError:
     with pytest.raises(BaselineError) as caught:
-        decode_baseline(content, where=WHERE, workload=WORKLOAD)
+        decoded(content)
     error = caught.value
     assert WHERE in str(error.where)
     assert all((error.got, error.expected, error.next_command))
@@ -124,24 +102,17 @@ def device(stored: dict[str, Any]) -> Any:
     return process(stored)["timers"]["device_time"]
 
 
-WHOLE = encode_baseline(baseline())
-
-
 @pytest.mark.parametrize(
     ("content", "got"),
     [
         (WHOLE[: len(WHOLE) // 2], "truncated"),
         (WHOLE + WHOLE, "trailing"),
-        (b"\xff\xfe\x00{", ""),
-        (b"[]", "array"),
         (b'{"schema_version": 5}', "entries"),
-        (b'{"schema_version": "5"}', "schema_version"),
         (b'{"schema_version": 5, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", ""),
         (b"  \n\t", "an empty file"),
         (re.sub(rb'("mean_us"): [\d.]+', rb"\1: NaN", WHOLE, count=1), ""),
         (re.sub(rb'("spread"): [\d.]+', rb"\1: 1e999", WHOLE, count=1), ""),
     ],
-    ids=lambda content: repr(content)[:30],
 )
 def test_decode_of_something_else_is_refused(content: bytes, got: str) -> None:
     error = refusal(content)
@@ -151,23 +122,15 @@ def test_decode_of_something_else_is_refused(content: bytes, got: str) -> None:
     assert f"git checkout -- {WHERE}" in str(error.next_command)
 
 
-def test_decode_of_conflict_says_so() -> None:
-    conflict = refusal(b"<<<<<<< HEAD\n" + WHOLE)
-    assert conflict.what == "the baseline holds an unresolved merge conflict"
-    assert f"git checkout --theirs -- {WHERE}" in str(conflict.next_command)  # git refuses an unmerged path without it
-
-
-@pytest.mark.parametrize(
-    ("version", "written_by", "next_command"),
-    [(SCHEMA_VERSION + 1, "a newer", "pip install --upgrade kernelgauge")]
-    + [(older, "an older", "pytest --perf-update") for older in (-1, 1, 4)],
-)
-def test_decode_of_other_schema_is_refused(version: int, written_by: str, next_command: str) -> None:
-    error = refusal(json.dumps({"schema_version": version, "kernels": [1]}).encode())
-    assert isinstance(error, NewerBaselineError) is (version > SCHEMA_VERSION)
-    assert error.what == f"the baseline was written by {written_by} version of kernelgauge"
-    assert (error.where, error.got) == (f"{WHERE}, field schema_version", str(version))
-    assert next_command in str(error.next_command)
+def test_decode_of_other_schema_is_refused() -> None:
+    for version, written_by, next_command in (
+        (SCHEMA_VERSION + 1, "a newer", "pip install --upgrade kernelgauge"),
+        (SCHEMA_VERSION - 1, "an older", "pytest --perf-update"),
+    ):
+        error = refusal(json.dumps({"schema_version": version, "kernels": [1]}).encode())
+        assert isinstance(error, NewerBaselineError) is (version > SCHEMA_VERSION)
+        assert error.what == f"the baseline was written by {written_by} version of kernelgauge"
+        assert next_command in str(error.next_command)
 
 
 @pytest.mark.parametrize(
@@ -175,24 +138,16 @@ def test_decode_of_other_schema_is_refused(version: int, written_by: str, next_c
     [
         # of another type, or missing
         (lambda s: s.pop("suite"), "suite"),
-        (lambda s: s["counts"].pop("launches"), "launches"),
-        (lambda s: s["counts"].update(launches="4"), "$.counts.launches"),
-        (lambda s: s["fingerprint"].update(torch=None), "$.fingerprint.torch"),
-        (lambda s: s.update(entries={}), "$.entries"),
         (lambda s: s["entries"][0]["kernels"][0]["identity"].update(grid=[1, 2]), "kernels[0].identity.grid"),
-        (lambda s: device(s).update(mean_us=None), "mean_us"),
-        (lambda s: process(s).pop("gpu"), "gpu"),
         (lambda s: process(s)["timers"].update(device_tiem=1), "device_tiem"),
         # contradictions
         (lambda s: s.update(workload="mlp-eager"), "belongs to another workload, mlp-eager"),
         (lambda s: s.update(entries=[]), "length >= 1 - at `$.entries`"),
         (lambda s: second_entry(s)["kernels"].reverse(), "kernels differ from those of the first entry"),
-        (lambda s: s["entries"][0].update(processes=[]), "`$.entries[0].processes`"),
         (lambda s: s["counts"].update(launches=7), "7 launches, but there are 4 kernels"),
         # values that no measurement shows
         (lambda s: s["entries"][0].update(draws=0), "`int` >= 1 - at `$.entries[0].draws`"),
-        (lambda s: device(s).update(mean_us=5e-324), "`float` >= 0.001 - at `$.entries[0].processes[0].timers[...].mean_us`"),
-        (lambda s: device(s).update(control_us=0.0), "`float` >= 0.001"),
+        (lambda s: device(s).update(mean_us=5e-324), "`float` >= 0.001 - at `$.entries[0].processes[0].timers[...].mean_us"),
         (lambda s: process(s)["controls"]["copy"].update(device_time_us=1.1e12), "`float` <= 1000000000000.0"),
     ],
 )  # fmt: skip

@@ -9,55 +9,37 @@ import msgspec
 import pytest
 
 from kernelgauge.errors import BaselineError, NewerBaselineError
-from kernelgauge.judge import Status
+from kernelgauge.judge import Status, review
 from kernelgauge.judge.baseline import Baseline, Recorded, from_run
 from kernelgauge.judge.evidence import FileNote, RunDoubt
-from kernelgauge.judge.review import (
-    Action,
-    DifferentRunsError,
-    Group,
-    NotAdded,
-    PlannedChange,
-    Reviewed,
-    review_run,
-    with_runs,
-)
+from kernelgauge.judge.review import Action, DifferentRunsError, Group, PlannedChange, Reviewed, review_run, with_runs
 from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.timing import Limits
 from kernelgauge.report.stored import doubt_text, review_lines
 from kernelgauge.run import Run, Timer
 from kernelgauge.trace import KernelRecord
-from tests.builders import (
-    CONTROL_US,
-    ELSEWHERE,
-    GEMM,
-    HERE,
-    OTHER_SOURCE,
-    baseline,
-    calibrated,
-    counts,
-    drawn,
-    fingerprint,
-    launched,
-    mlp_kernels,
-    pair,
-    run,
-)
+from tests import builders
+from tests.builders import ELSEWHERE, HERE, OTHER_SOURCE, baseline, calibrated, counts, drawn, fingerprint, pair, run
 
-STEADY, SLOWER = (200.0,) * 4, (220.0,) * 4
 NOISY = (150.0, 250.0, 200.0, 260.0)
-DRIVER = fingerprint(driver="590.1")
+DRIVER, MIG = fingerprint(driver="590.1"), fingerprint(mig=True)
+XBLOCK_512 = {"kernels": builders.mlp_kernels(xblock=512)}
+SOURCE = {"kernels": builders.mlp_kernels(source=OTHER_SOURCE)}
+
+
+def steady(factor: float = 1.0) -> tuple[float, ...]:
+    return (200.0 * factor,) * 4
 
 
 def measured(**changes: Any) -> Baseline:
-    return from_run(run(**{"device": STEADY} | changes), suite="perf", recorded=Recorded("then", "4e3642b", "0.1.0"))
+    return from_run(run(**{"device": steady()} | changes), suite="perf", recorded=Recorded("then", "4e3642b", "0.1.0"))
 
 
 def reviewed(old: Baseline | BaselineError | None, *, of: dict[str, Any] | None = None, **changes: Any) -> Reviewed:
     """A review of a run that differs from the usual one in `of`, beside a baseline."""
     recorded = Recorded("thereafter", "4e3642b", "0.1.0")
-    observed = run(**{"device": STEADY, "end_to_end": (301.0,) * 4} | (of or {}))
+    observed = run(**{"device": steady(), "end_to_end": (301.0,) * 4} | (of or {}))
     return review_run(observed, old, **{"suite": "perf", "recorded": recorded, "comparisons": 3} | changes)
 
 
@@ -66,13 +48,12 @@ def reviewed(old: Baseline | BaselineError | None, *, of: dict[str, Any] | None 
     [
         ({}, Group.SAME_SPEED),
         ({"samples": {}}, Group.SAME_SPEED),
-        ({"machine": DRIVER}, Group.SAME_SPEED),
-        ({"kernels": mlp_kernels(source=OTHER_SOURCE)}, Group.SAME_SPEED),
-        ({"device": SLOWER}, Group.SPEED),
-        ({"device": (180.0,) * 4}, Group.SPEED),
+        (SOURCE, Group.SAME_SPEED),
+        ({"device": steady(1.1)}, Group.SPEED),
+        ({"device": steady(0.9)}, Group.SPEED),
         ({"host": (90.0,) * 4}, Group.SPEED),
-        ({"kernels": mlp_kernels(xblock=512)}, Group.CONFIGURATION),
-        ({"kernels": mlp_kernels()[::-1]}, Group.KERNELS),
+        (XBLOCK_512, Group.CONFIGURATION),
+        ({"kernels": builders.mlp_kernels()[::-1]}, Group.KERNELS),
         ({"counts": counts(dispatcher_ops=2)}, Group.KERNELS),
         ({"machine": fingerprint(power_limit_watts=350.0)}, Group.NEW),
     ],
@@ -80,27 +61,27 @@ def reviewed(old: Baseline | BaselineError | None, *, of: dict[str, Any] | None 
 def test_review_group_is_what_moved_most(changes: dict[str, Any], group: Group) -> None:
     found = reviewed(measured(), of=changes)
     assert (found.group, found.doubts) == (group, ())
-    assert found.change.action is (Action.KEEP if changes in ({}, {"samples": {}}) else Action.UPDATE)
+    assert found.change.action is (KEEP if changes in ({}, {"samples": {}}) else UPDATE)
 
 
+KEEP, UPDATE = Action.KEEP, Action.UPDATE
 INCONCLUSIVE = "GPU time 200.0 -> 210.1 us  "
 CONFLICT = BaselineError("it holds a merge conflict", next_command="git checkout")
-ASKED = Limits(sensitivity={Timer.DEVICE: 9.0})
+OF_NOISE = {"of": {"device": NOISY}}
+OTHER_KERNELS = {"of": {"device": NOISY, "counts": counts(launches=5)}}  # another time of them is no surprise
+OLDER = {"recorded": Recorded("before", "4e3642b", "0.1.0")}
+DOUBTS = [
+    (None, {"doubts": (RunDoubt("error", "a test failed"),)}, "a test failed", True, True),
+    (CONFLICT, {}, "it holds a merge conflict; git checkout", True, False),
+    (NewerBaselineError("written by a newer version"), {}, "written by a newer version", False, True),
+    (measured(), OF_NOISE, INCONCLUSIVE, True, False),
+    (measured(), OF_NOISE | {"limits": Limits(sensitivity={Timer.DEVICE: 9.0})}, "", True, False),
+    (measured(), OTHER_KERNELS, "", True, False),
+    (measured(), OLDER, "older than the baseline", True, False),
+]
 
 
-@pytest.mark.parametrize(
-    ("old", "changes", "doubt", "has_change", "is_doubted_when_fresh"),
-    [
-        (None, {"doubts": (RunDoubt("error", "a test failed"),)}, "a test failed", True, True),
-        (CONFLICT, {}, "it holds a merge conflict; git checkout", True, False),
-        (NewerBaselineError("written by a newer version"), {}, "written by a newer version", False, True),
-        (measured(), {"of": {"device": NOISY}}, INCONCLUSIVE, True, False),
-        (measured(), {"of": {"device": NOISY}, "limits": ASKED}, "", True, False),
-        # Another time of other kernels is no surprise.
-        (measured(), {"of": {"device": NOISY, "counts": counts(launches=5)}}, "", True, False),
-        (measured(), {"recorded": Recorded("before", "4e3642b", "0.1.0")}, "older than the baseline", True, False),
-    ],
-)
+@pytest.mark.parametrize(("old", "changes", "doubt", "has_change", "is_doubted_when_fresh"), DOUBTS)
 def test_review_refuses_for_these_reasons(
     old: Any, changes: Any, doubt: str, has_change: bool, is_doubted_when_fresh: bool
 ) -> None:
@@ -110,33 +91,22 @@ def test_review_refuses_for_these_reasons(
     assert (found.change is not None) == (fresh.change is not None) == has_change
 
 
-@pytest.mark.parametrize(
-    ("control_us", "gpu", "is_slow"),
-    [(2.9 * 14, HERE, False), (60.0, HERE, True), (0.2, HERE, False), (60.0, "new", False)],
-)
-def test_slow_host_is_compared_with_its_own_past(control_us: float, gpu: str, is_slow: bool) -> None:
+def test_slow_host_is_compared_with_its_own_past() -> None:
     """A GPU of another, slower host in the baseline says nothing of this one."""
-    stored = calibrated([run(device=STEADY), run(device=STEADY, gpu=ELSEWHERE, host_control_us=100.0)])
-    found = reviewed(stored, of={"host_control_us": control_us, "gpu": gpu})
+    stored = calibrated([run(device=steady()), run(device=steady(), gpu=ELSEWHERE, host_control_us=100.0)])
     said = "this host was 329 % slower (reference 14.0 -> 60.0 us)"
-    assert list(map(doubt_text, found.doubts)) == ([said] if is_slow else [])
+    for control_us, gpu, doubts in ((2.9 * 14, HERE, []), (60.0, HERE, [said]), (0.2, HERE, []), (60.0, "new", [])):
+        found = reviewed(stored, of={"host_control_us": control_us, "gpu": gpu})
+        assert list(map(doubt_text, found.doubts)) == doubts
 
 
 def test_review_of_the_stored_run_is_settled() -> None:
-    found = reviewed(
-        measured(device=NOISY, end_to_end=(301.0,) * 4), of={"device": NOISY}, doubts=(RunDoubt("unmeasured"),)
-    )
-    assert (found.group, found.doubts, found.change.action) == (Group.SAME_SPEED, (), Action.KEEP)
+    stored = measured(device=NOISY, end_to_end=(301.0,) * 4)
+    found = reviewed(stored, of={"device": NOISY}, doubts=(RunDoubt("unmeasured"),))
+    assert (found.group, found.doubts, found.change.action) == (Group.SAME_SPEED, (), KEEP)
     assert found.evidence == (FileNote("accepted already"),)
     again = reviewed(measured(device=NOISY), of={"device": NOISY})
     assert (again.group, len(again.doubts)) == (Group.SPEED, 1)  # what is not known is not as fast
-
-
-KEEP, UPDATE = Action.KEEP, Action.UPDATE
-
-
-def steady(factor: float = 1.0) -> tuple[float, ...]:
-    return (200.0 * factor,) * 4
 
 
 def plan_one(old: Baseline, new: Run, *, suite: str = "perf", comparisons: int = 3) -> PlannedChange:
@@ -145,28 +115,27 @@ def plan_one(old: Baseline, new: Run, *, suite: str = "perf", comparisons: int =
     return change
 
 
-def host_only(us: float, control_us: float = CONTROL_US) -> dict[str, Any]:
+def host_only(us: float, control_us: float = builders.CONTROL_US) -> dict[str, Any]:
     return {"host": (us,) * 4, "end_to_end": None, "host_control_us": control_us}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "action"),
-    [
-        (drawn({1024: 10}), {}, KEEP),
-        (baseline(), {"kernels": mlp_kernels(gate=56.4)}, KEEP),  # kernel times within the noise
-        (drawn({1024: 3, 512: 2}), {"kernels": mlp_kernels(xblock=512)}, KEEP),
-        (baseline(device=(200.0,)), {"device": (210.0,)}, KEEP),  # one replicate
-        (baseline(device=steady()), {"device": NOISY}, KEEP),
-        (baseline(host=steady()), {"host": steady(2), "host_control_us": None}, KEEP),
-        (baseline(host=steady(), host_control_us=None), {"host": steady(2)}, KEEP),
-        *((baseline(**host_only(50.0)), host_only(50 * us / 14, us), KEEP) for us in (9.0, 16.0, 25.0)),
-        (baseline(device=steady(), host=steady(), end_to_end=steady()),
-         {"gpu": ELSEWHERE, "device": steady(), "host": steady(1.9), "end_to_end": steady(1.9)}, KEEP),
-        # All is slower by 1.5 %, and so is the copy of our own: that is no change of the workload.
-        (baseline(device=steady()), {"device": steady(1.015)}, UPDATE),
-        (baseline(device=steady()), {"device": steady(1.015), "controls": pair(copy=30.45)}, KEEP),
-    ],
-)  # fmt: skip
+SLOW_HOST = {"gpu": ELSEWHERE, "device": steady(), "host": steady(1.9), "end_to_end": steady(1.9)}
+UNMOVED = [
+    (baseline(), {"kernels": builders.mlp_kernels(gate=56.4)}, KEEP),  # kernel times within the noise
+    (drawn({1024: 3, 512: 2}), XBLOCK_512, KEEP),
+    (baseline(device=(200.0,)), {"device": (210.0,)}, KEEP),  # one replicate
+    (baseline(device=steady()), {"device": NOISY}, KEEP),
+    (baseline(host=steady()), {"host": steady(2), "host_control_us": None}, KEEP),
+    (baseline(host=steady(), host_control_us=None), {"host": steady(2)}, KEEP),
+    *((baseline(**host_only(50.0)), host_only(50 * us / 14, us), KEEP) for us in (9.0, 25.0)),
+    (baseline(device=steady(), host=steady(), end_to_end=steady()), SLOW_HOST, KEEP),
+    # All is slower by 1.5 %, and so is the copy of our own: that is no change of the workload.
+    (baseline(device=steady()), {"device": steady(1.015)}, UPDATE),
+    (baseline(device=steady()), {"device": steady(1.015), "controls": pair(copy=30.45)}, KEEP),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "action"), UNMOVED)
 def test_plan_keeps_what_did_not_move(old: Baseline, new: dict[str, Any], action: Action) -> None:
     change = plan_one(old, run(**new))
     assert (change.action, change.baseline) == (action, None if action is KEEP else baseline(**new))
@@ -174,29 +143,27 @@ def test_plan_keeps_what_did_not_move(old: Baseline, new: dict[str, Any], action
 
 def test_plan_moves_what_a_test_would_call_slower() -> None:
     """A level of its own would move files that the tests call unchanged."""
-    old, moved = baseline(device=steady()), 0
+    old, moved = baseline(device=steady()), []
     for step in range(10, 150, 8):
         observed = run(device=steady(1 + step / 10_000))
-        judged = judge_time(Timer.DEVICE, observed, old, comparisons=600).status
-        assert plan_one(old, observed, comparisons=600).action is (UPDATE if judged is Status.REGRESSED else KEEP), step
-        moved += judged is Status.REGRESSED
-    assert 0 < moved < 18
+        moved.append(judge_time(Timer.DEVICE, observed, old, comparisons=600).status is Status.REGRESSED)
+        assert plan_one(old, observed, comparisons=600).action is (UPDATE if moved[-1] else KEEP), step
+    assert 0 < sum(moved) < 18
 
 
 @pytest.mark.parametrize(
     ("changes", "detail"),
     [
         ({"counts": counts(memsets=3)}, "memsets 2 -> 3"),
-        ({"kernels": mlp_kernels()[:3]}, "1 kernel less: nvjet_"),
-        ({"machine": DRIVER}, "driver 580.159.04 -> 590.1"),
-        ({"machine": fingerprint(mig=True)}, "mig False -> True"),
+        ({"kernels": builders.mlp_kernels()[:3]}, "1 kernel less: nvjet_"),
+        ({"machine": MIG}, "mig False -> True"),
         ({"suite": "perf/nightly"}, "suite perf -> perf/nightly"),
     ],
 )
 def test_plan_replaces_all_where_something_exact_differs(changes: dict[str, Any], detail: str) -> None:
-    suite = changes.pop("suite", "perf")
-    change = plan_one(drawn({1024: 3, 512: 2}), run(**changes), suite=suite)
-    assert (change.action, change.baseline) == (UPDATE, baseline(suite=suite, **changes))
+    observed = {name: value for name, value in changes.items() if name != "suite"}
+    change = plan_one(drawn({1024: 3, 512: 2}), run(**observed), suite=changes.get("suite", "perf"))
+    assert (change.action, change.baseline) == (UPDATE, baseline(**changes))
     lines = [line.text for line in review_lines(change.details)]
     assert any(line.startswith(detail) for line in lines)
     assert lines[-1] == "processes that it knows 5 -> 1 (kernelgauge calibrate records more)"
@@ -205,8 +172,8 @@ def test_plan_replaces_all_where_something_exact_differs(changes: dict[str, Any]
 @pytest.mark.parametrize(
     ("changes", "detail", "replaced"),
     [
-        ({"kernels": mlp_kernels(xblock=256)}, "the autotuner chose a launch configuration that is not in", None),
-        ({"device": steady(1.1), "kernels": mlp_kernels(xblock=512)}, "GPU time 200.0 -> 220.0 us  +10.00 %", 1),
+        ({"kernels": builders.mlp_kernels(xblock=256)}, "the autotuner chose a launch", None),
+        ({"device": steady(1.1)} | XBLOCK_512, "GPU time 200.0 -> 220.0 us  +10.00 %", 1),
     ],
 )
 def test_plan_replaces_only_the_entry_that_moved(changes: Any, detail: str, replaced: int | None) -> None:
@@ -221,27 +188,19 @@ def test_plan_replaces_only_the_entry_that_moved(changes: Any, detail: str, repl
 
 
 def hand_written(width: int, us: float = 56.0, **of_fused: Any) -> tuple[KernelRecord, ...]:
-    return launched(GEMM, us, grid=(width, 1, 1)), *mlp_kernels(**of_fused)[1:]
+    return builders.launched(builders.GEMM, us, grid=(width, 1, 1)), *builders.mlp_kernels(**of_fused)[1:]
 
 
-@pytest.mark.parametrize(
-    ("slower", "faster"),
-    [
-        ({"kernels": hand_written(132, 156.0)}, {"kernels": hand_written(264)}),
-        ({"kernels": hand_written(132, 156.0, xblock=512)}, {"kernels": hand_written(264)}),
-        ({"kernels": mlp_kernels(us=138.1, source=OTHER_SOURCE)}, {"kernels": mlp_kernels()}),
-        ({"kernels": mlp_kernels(us=138.1, source=OTHER_SOURCE)}, {"kernels": mlp_kernels(xblock=512)}),
-    ],
-)
-def test_plan_replaces_what_no_autotuner_chose(slower: dict[str, Any], faster: dict[str, Any]) -> None:
+def test_plan_replaces_what_no_autotuner_chose() -> None:
     """Otherwise the way back to the slower configuration would be no regression."""
-    old = calibrated([run(device=steady(1.5), **slower), run(device=steady(1.5), **slower)])
-    accepted = plan_one(old, run(device=steady(), **faster)).baseline
-    (entry,) = accepted.entries
-    assert [each.identity for each in entry.kernels] == [each.identity for each in faster["kernels"]]
-    back = run(device=steady(1.5), **slower)
-    judged = judge_structure(back, accepted), judge_time(Timer.DEVICE, back, accepted)
-    assert Status.REGRESSED in [each.status for each in judged]
+    old_source = builders.mlp_kernels(us=138.1, source=OTHER_SOURCE), builders.mlp_kernels()
+    for slower, faster in ((hand_written(132, 156.0, xblock=512), hand_written(264)), old_source):
+        back = run(device=steady(1.5), kernels=slower)
+        accepted = plan_one(calibrated([back, back]), run(device=steady(), kernels=faster)).baseline
+        (entry,) = accepted.entries
+        assert [each.identity for each in entry.kernels] == [each.identity for each in faster]
+        judged = judge_structure(back, accepted), judge_time(Timer.DEVICE, back, accepted)
+        assert Status.REGRESSED in [each.status for each in judged]
 
 
 def around(us: float) -> tuple[float, ...]:
@@ -251,59 +210,39 @@ def around(us: float) -> tuple[float, ...]:
 def processes(gpu: str = HERE, device: float = 205.0, host: float = 50.0, place: int = 0, **changes: Any) -> list[Run]:
     """Runs of three processes, a nanosecond apart: no two are equal."""
     times_us = [device + 0.001 * (3 * place + number) for number in range(3)]
-    return [
-        run(**{"gpu": gpu, "device": around(us), "host": around(host), "end_to_end": around(us + 20)} | changes)
-        for us in times_us
-    ]
+    fixed = {"gpu": gpu, "host": around(host)} | changes
+    return [run(device=around(us), end_to_end=around(us + 20), **fixed) for us in times_us]
 
 
 def joined_with(**changes: Any) -> Baseline:
-    stored = calibrated(processes())
-    return with_runs(stored, processes(**{"place": 1} | changes), suite="perf", recorded=None, comparisons=3)
+    return with_runs(calibrated(processes()), processes(place=1, **changes), suite="perf", recorded=None, comparisons=3)
 
 
-SLOW_CHOICE = {"kernels": mlp_kernels(us=56.0, xblock=512)}
+SLOW_CHOICE = {"kernels": builders.mlp_kernels(us=56.0, xblock=512)}
+NOT_JOINED = [
+    ({"counts": counts(memsets=3)}, r"^memsets 2 -> 3$"),
+    ({"machine": DRIVER}, r"^driver \S+ -> 590\.1$"),
+    ({"machine": fingerprint(power_limit_watts=500.0)}, r"^power_limit_watts 700\.0 -> 500\.0$"),
+    (SOURCE, r"^generated source of its kernels"),
+    ({"gpu": ELSEWHERE, "device": 225.0}, r"^GPU time 205\.\d -> 225.0 us  [+]"),
+    ({"host": 80.0, **SLOW_CHOICE}, r"host dispatch 50\.0 -> 80\.0 us"),
+    ({"device": 225.5, "controls": pair(33.0, 165.0)}, "the GPU itself changed its speed"),
+]
 
 
-@pytest.mark.parametrize(
-    ("new", "said"),
-    [
-        ({"counts": counts(memsets=3)}, r"^memsets 2 -> 3$"),
-        ({"machine": fingerprint(driver="590.1")}, r"^driver \S+ -> 590\.1$"),
-        ({"machine": fingerprint(power_limit_watts=500.0)}, r"^power_limit_watts 700\.0 -> 500\.0$"),
-        ({"kernels": mlp_kernels(source=OTHER_SOURCE)}, r"^generated source of its kernels"),
-        ({"device": 215.0}, r"^GPU time 205\.\d -> 215.0 us  [+]"),
-        ({"device": 195.0}, r"^GPU time 205\.\d -> 195.0 us  [-]"),
-        ({"gpu": ELSEWHERE, "device": 225.0}, r"^GPU time 205\.\d -> 225.0 us  [+]"),
-        ({"host": 80.0}, r"^host dispatch 50\.0 -> 80\.0 us"),
-        ({"host": 80.0, **SLOW_CHOICE}, r"host dispatch 50\.0 -> 80\.0 us"),
-        ({"device": 225.5, "controls": pair(33.0, 165.0)}, "the GPU itself changed its speed"),
-    ],
-)
+@pytest.mark.parametrize(("new", "said"), NOT_JOINED)
 def test_joined_of_a_change_is_refused_and_named(new: dict[str, Any], said: str) -> None:
     with pytest.raises(DifferentRunsError) as error:
         joined_with(**new)
-    assert re.search(said, doubt_text(NotAdded(error.value.facts)).removeprefix("it cannot be added: "))
-
-
-@pytest.mark.parametrize(
-    ("new", "draws"),
-    [
-        ({"gpu": ELSEWHERE, "host": 80.0}, [6]),
-        ({"gpu": ELSEWHERE, "device": 206.0, "controls": pair(copy=30.5)}, [6]),
-        ({"gpu": ELSEWHERE, "machine": fingerprint(memory_bytes=150_100_000_000)}, [6]),
-        ({"device": 224.0, **SLOW_CHOICE}, [3, 3]),  # another choice takes another time
-    ],
-)
-def test_joined_takes_noise_of_machines(new: dict[str, Any], draws: list[int]) -> None:
-    assert [entry.draws for entry in joined_with(**new).entries] == draws
+    assert re.search(said, doubt_text(review.NotAdded(error.value.facts)).removeprefix("it cannot be added: "))
 
 
 def test_joined_kernel_times_are_means_over_processes() -> None:
     """An entry that an update has replaced has kept its draws, and has one process."""
     stored = calibrated(processes()[:1])
     stored = msgspec.structs.replace(stored, entries=(msgspec.structs.replace(stored.entries[0], draws=9),))
-    added = processes(place=1, kernels=mlp_kernels(gate=60.0))
+    added = processes(place=1, kernels=builders.mlp_kernels(gate=60.0))
     (joined,) = with_runs(stored, added, suite="perf", recorded=None, comparisons=3).entries
     assert (joined.draws, len(joined.processes)) == (12, 4)
+    assert [entry.draws for entry in joined_with(device=224.0, **SLOW_CHOICE).entries] == [3, 3]
     assert joined.kernels[0].device_time_us == 58.5  # of two that are alike: 57 in one process, 59 in three

@@ -11,32 +11,15 @@ from typing import Any
 import msgspec
 
 from kernelgauge.judge import Status, Verdict
-from kernelgauge.judge.evidence import (
-    Cause,
-    Detail,
-    Failed,
-    Next,
-    OtherKernels,
-    Place,
-    RelativeChange,
-    Step,
-)
-from kernelgauge.results import Results, TestResult, WorkloadResult, decode_results, encode_results
-from kernelgauge.run import Origin, Run, SourceLine
+from kernelgauge.judge.evidence import Cause, Detail, Failed, Next, OtherKernels, Place, RelativeChange, Step
+from kernelgauge.results import Results, WorkloadResult, decode_results, encode_results
+from kernelgauge.run import Origin, SourceLine
 from tests import builders
-from tests.builders import baseline, fingerprint, launched, mlp_kernels, run
+from tests.builders import baseline, fingerprint, launched, mlp_kernels, one_test, run
 
 VOID = frozenset("meta link br input hr img".split())
-HOSTILE = (
-    *builders.HOSTILE,
-    *(
-        "' onfocus=alert(1) autofocus='",
-        '"><svg onload=alert(1)>',
-        "javascript:alert(1)",
-        "</style><style>*{display:none}",
-    ),
-    *("{{ 7 * 7 }}{% raw %}", "\u0645\u0631\u062d\u0628\u0627", "z" + "\u0336" * 500),
-)
+QUOTED = ("' onfocus=alert(1) autofocus='", '"><svg onload=alert(1)>', "javascript:alert(1)", "</style><style>*{}")
+HOSTILE = (*builders.HOSTILE, *QUOTED, "{{ 7 * 7 }}{% raw %}", "\u0645\u0631\u062d\u0628\u0627", "z" + "\u0336" * 500)
 
 
 @dataclass
@@ -65,10 +48,6 @@ class Parsed(HTMLParser):
         if tag not in VOID:
             self._open.append(element)
 
-    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attributes)
-        self.handle_endtag(tag)
-
     def handle_endtag(self, tag: str) -> None:
         assert self._open, f"</{tag}> closes nothing"
         assert self._open.pop().tag == tag
@@ -89,38 +68,23 @@ class Parsed(HTMLParser):
 def timed(status: Status, name: str, estimate: float, *, subject: str = "GPU time") -> Verdict:
     change = RelativeChange(estimate, estimate - 0.01, estimate + 0.01, 0.999)
     reasons = [("why", "the gelu is slower\nby a lot"), ("accept", f"pytest perf -k {name} --perf-update")]
-    return builders.verdict(
-        status,
-        subject,
-        f"{subject} 205.0 -> 221.0 us  {100 * estimate:+.2f} %",
-        workload=name,
-        reasons=[] if status is Status.PASS else reasons,
-        change=change,
-    )
+    headline = f"{subject} 205.0 -> 221.0 us  {100 * estimate:+.2f} %"
+    reasons = [] if status is Status.PASS else reasons
+    return builders.verdict(status, subject, headline, workload=name, reasons=reasons, change=change)
 
 
-def workload(
-    name: str = "mlp-eager-bf16-8", *, variant: str = "eager", observed: Run | None = None, **changes: Any
-) -> WorkloadResult:
-    passed = [
-        timed(Status.PASS, name, 0.001, subject=subject) for subject in ("GPU time", "end to end", "host dispatch")
-    ]
-    fields = {
-        "variant": variant,
-        "shape": (8,),
-        "run": observed or run(workload=name),
-        "baseline": baseline(workload=name),
-        "verdicts": tuple(passed),
-        "trace": f"traces/{name}.json.gz",
-    }
-    return msgspec.structs.replace(builders.workload(name=name), **(fields | changes))
+def workload(name: str = "mlp-eager-bf16-8", **changes: Any) -> WorkloadResult:
+    passed = [timed(Status.PASS, name, 0.001, subject=each) for each in ("GPU time", "end to end", "host dispatch")]
+    fields = {"variant": "eager", "shape": (8,), "run": run(workload=name), "baseline": baseline(workload=name)}
+    fields |= {"verdicts": tuple(passed), "trace": f"traces/{name}.json.gz"}
+    return builders.workload(name=name, **(fields | changes))
 
 
 def regressed(name: str = "mlp-compiled-bf16-8") -> WorkloadResult:
     kernels = (*mlp_kernels(), launched("void at::native::fill<float>", 16.0, kind="fill"))
     origins = (line(7), line(8, "layers.0.feed_forward"), None, line(9, "mlp.down"), line(25))
     slower = run(workload=name, kernels=kernels, device=(221.0, 221.2, 220.9), origins=origins)
-    return workload(name, variant="compiled", observed=slower, verdicts=(timed(Status.REGRESSED, name, 0.08),))
+    return workload(name, variant="compiled", run=slower, verdicts=(timed(Status.REGRESSED, name, 0.08),))
 
 
 def line(number: int, module: str = "norm") -> Origin:
@@ -158,10 +122,7 @@ def several() -> list[Results]:
     """Three runs on one kind of GPU, the last of them after an upgrade of the driver, slower."""
     passing = [results(started_at=f"2026-11-{day}T03:00:00+00:00") for day in (18, 19)]
     slower = regressed()
-    tests = tuple(
-        TestResult(f"perf/test_fusion.py::test_{name}[{slower.id}]", slower.id, outcome, 0.1)
-        for name, outcome in (("c09_five_kernels", "failed"), ("c13_each_gemm_is_38_gflop", "passed"))
-    )
+    tests = tuple(one_test(outcome, outcome, workload=slower.id) for outcome in ("failed", "passed"))
     return [*passing, results(workload(), slower, tests=tests, fingerprint=fingerprint(driver="590.1"))]
 
 
@@ -169,14 +130,12 @@ def everything(text: str) -> Results:
     """`text` in every field that is one."""
     found = builders.hostile(text, Status.REGRESSED)
     kernels = tuple(launched(text, 10.0, kind=text[:40]) for _ in range(3))
+    wrong = Verdict(Status.REGRESSED, text, text, Failed(text), (Detail(text, text),))
     first = msgspec.structs.replace(
         found.workloads[0],
         run=run(workload=text, kernels=kernels, incomplete=text, gpu=text),
         baseline=baseline(workload=text, kernels=kernels[:2]),
-        verdicts=(
-            Verdict(Status.REGRESSED, text, text, Failed(text), (Detail(text, text),)),
-            timed(Status.REGRESSED, text, 0.1),
-        ),
+        verdicts=(wrong, timed(Status.REGRESSED, text, 0.1)),
         trace=f"{text}.json.gz",
     )
     made = msgspec.structs.replace(found, workloads=(first, *found.workloads[1:]))

@@ -1,92 +1,161 @@
-"""What failed, by its cause, with the next step."""
+"""What failed, by its cause, with the next step; and words for every class of evidence."""
 
 from __future__ import annotations
 
-import pytest
+import random
+from typing import Any
 
-from kernelgauge.judge import Status
-from kernelgauge.judge.evidence import Next, Place, Step
-from kernelgauge.report.findings import baseline_commits, findings, next_step, notable_verdicts
+import pytest
+from msgspec import inspect
+
+from kernelgauge.judge import STRUCTURE, Status, Verdict
+from kernelgauge.judge import evidence as e
+from kernelgauge.report import findings as f
+from kernelgauge.report.html import html
+from kernelgauge.report.stored import doubt_text, review_lines
+from kernelgauge.report.summary import summary, summary_markdown
+from kernelgauge.report.words import reason_line
+from kernelgauge.results import WorkloadResult, decode_results, encode_results
 from kernelgauge.run import SourceLine
-from tests.builders import one_test, results, verdict, workload
+from tests.builders import HOSTILE, one_test, results, verdict, workload
 
 from .pages import caused
 
 
-def at(line: int, file: str, module: str = "norm") -> Place:
-    return Place(SourceLine(file, line, "y = x.float()"), module)
+def at(line: int, file: str = "model.py", module: str = "norm") -> e.Place:
+    return e.Place(SourceLine(file, line, "y = x.float()"), module)
+
+
+def within(line: int) -> e.Place:
+    """A line of a library, below the one line of the user."""
+    return e.Place(SourceLine("my.py", 7, "self.model(ids)", SourceLine("llama.py", line, "x = f(x)")), "layers.*")
+
+
+def clusters(*workloads: WorkloadResult) -> list[str]:
+    return ["".join(sorted(case.workload for case in cases)) for cases in f.findings([results(*workloads)])]
 
 
 def test_findings_cause_with_a_common_line_is_one() -> None:
     eager = caused("a", times=8, delta_us=91.6, change=0.26)
-    compiled = caused("b", delta_us=5.8, change=0.03, places=[at(25, "model.py", "norm1"), at(26, "model.py")])
-    other = caused("c", delta_us=2.4, change=0.05, places=[at(61, "model.py")])
-    found = findings([results(compiled, other, eager)])
-    assert [[(case.workload, case.headline, case.change, case.about) for case in cases] for cases in found] == [
-        [
-            ("a", "8 kernels instead of 1: b x8 (+91.6 us)", "+26.0 %", "GPU time, structure"),
-            ("b", "another kernel: b (+5.8 us)", "+3.0 %", "GPU time, structure"),
-        ],
-        [("c", "another kernel: b (+2.4 us)", "+5.0 %", "GPU time, structure")],
+    compiled = caused("b", delta_us=5.8, change=0.03, places=[at(25, module="norm1"), at(26)])
+    other = caused("c", delta_us=2.4, change=0.05, places=[at(61)])
+    found = f.findings([results(compiled, other, eager)])
+    assert {case.about for cases in found for case in cases} == {"GPU time, structure"}
+    assert [[(case.workload, case.headline, case.change) for case in cases] for cases in found] == [
+        [("a", "8 kernels instead of 1: b x8 (+91.6 us)", "+26.0 %"), ("b", "another kernel: b (+5.8 us)", "+3.0 %")],
+        [("c", "another kernel: b (+2.4 us)", "+5.0 %")],
     ]
 
 
-def test_findings_with_the_users_line_alone_in_common_are_apart() -> None:
-    """Every cause in a model of a library has the line at which the user calls it."""
-    inner = [SourceLine("llama.py", line, "x = f(x)") for line in (123, 456, 123)]
-    places = [Place(SourceLine("my.py", 7, "self.model(ids)", line), "layers.*") for line in inner]
-    cases = [caused(name, name, places=(place,)) for name, place in zip("abc", places, strict=True)]
-    found = findings([results(*cases)])
-    assert sorted([case.workload for case in cases] for cases in found) == [["a", "c"], ["b"]]
-
-
-def test_findings_without_a_line_are_clustered_by_their_words() -> None:
+def test_findings_are_clustered_by_line_or_by_words() -> None:
+    """Every cause in a model of a library has the line at which the user calls it: that alone is no common line."""
+    of_library = [caused(name, name, places=(within(line),)) for name, line in zip("abc", (123, 456, 123), strict=True)]
+    assert sorted(clusters(*of_library)) == ["ac", "b"]
     throttled = [
         workload(verdict(Status.INVALID, "measurement", "throttled", workload=name), name=name) for name in "ab"
     ]
-    (cases,) = findings([results(*throttled)])
-    assert [case.workload for case in cases] == ["a", "b"]
-    costs = [caused(name, delta_us=cost, places=()) for name, cost in (("a", 1.0), ("b", 2.0))]
-    assert len(findings([results(*costs)])) == 1
+    assert clusters(*throttled) == ["ab"]
+    assert clusters(*(caused(name, delta_us=cost, places=()) for name, cost in (("a", 1.0), ("b", 2.0)))) == ["ab"]
 
 
-def test_findings_of_another_subject_are_apart() -> None:
-    wrong = verdict(Status.INVALID, "numerics", "result differs", workload="a")
-    both = caused("a")
-    first, second = findings([results(workload(*both.verdicts, wrong, name="a"))])
-    assert (first[0].headline, second[0].headline) == ("another kernel: b", "result differs")
-
-
-@pytest.mark.parametrize(("subject", "status"), [("GPU time", "UNDECIDED"), (None, "FAILED")])
-def test_findings_of_a_failed_test_are_its_verdict_or_its_words(subject: str | None, status: str) -> None:
+def test_findings_of_a_failed_test_are_its_verdict_or_its_words() -> None:
     noisy = workload(verdict(Status.UNDECIDED))
-    assert (findings([results(noisy)]), len(notable_verdicts(results(noisy)))) == ([], 1)
-    test = one_test(
-        "test_c09", "failed", subject=subject, claim="Five kernels.", said="def f():\nE       assert 6 == 5"
-    )
-    ((found,),) = findings([results(noisy, tests=(test,))])
-    said = {"UNDECIDED": "GPU time 205.1 -> 221.8 us", "FAILED": "assert 6 == 5\nclaim: Five kernels."}
-    assert (found.status, found.text) == (status, said[status])
+    assert (f.findings([results(noisy)]), len(f.notable_verdicts(results(noisy)))) == ([], 1)
+    said = {"said": "def f():\nE       assert 6 == 5", "claim": "Five kernels."}
+    for subject, status, text in (
+        ("GPU time", "UNDECIDED", "GPU time 205.1 -> 221.8 us"),
+        (None, "FAILED", "assert 6 == 5\nclaim: Five kernels."),
+    ):
+        ((found,),) = f.findings([results(noisy, tests=(one_test("test_c09", "failed", subject=subject, **said),))])
+        assert (found.status, found.text) == (status, text)
 
 
-@pytest.mark.parametrize(
-    ("names", "command"),
-    [("a", "pytest perf -k a --perf-update"), ("ab", "kernelgauge review"), ("", "")],
-)
-def test_next_step_accepts_one_workload_and_reviews_several(names: str, command: str) -> None:
-    assert next_step([results(*map(caused, names))])[1] == command
+ACCEPT = verdict(Status.REGRESSED).because(e.Next(e.Step.ACCEPT, "kernelgauge accept -k a", "pytest perf -k a"))
+THROTTLED = verdict(Status.INVALID, "measurement", "throttled").because(e.Next(e.Step.COMMAND, "nvidia-smi -q"))
+NEXT_STEPS = [
+    ([caused("a")], "pytest perf -k a --perf-update"),
+    ([caused("a"), caused("b")], "kernelgauge review"),
+    ([], ""),
+    ([workload(ACCEPT)], "pytest perf -k a; kernelgauge accept -k a"),
+]
 
 
-def test_next_step_leaves_out_the_remark_behind_a_command() -> None:
-    accept = Next(Step.ACCEPT, "kernelgauge accept -k a", "pytest perf -k a")
-    only = workload(verdict(Status.REGRESSED, "structure").because(accept))
-    assert next_step([results(only)])[1] == "pytest perf -k a; kernelgauge accept -k a"
+@pytest.mark.parametrize(("workloads", "command"), NEXT_STEPS)
+def test_next_step_accepts_one_workload_and_reviews_several(workloads: list[WorkloadResult], command: str) -> None:
+    assert f.next_step([results(*workloads)])[1] == command
+    assert f.baseline_commits([results(*workloads)]) == ""  # none is known
+    assert f.next_step([results(workload(THROTTLED))]) == ("Next:", "nvidia-smi -q")
 
 
-def test_next_step_of_a_bad_measurement_is_its_advice() -> None:
-    throttled = verdict(Status.INVALID, "measurement", "throttled").because(Next(Step.COMMAND, "nvidia-smi -q"))
-    assert next_step([results(workload(throttled))]) == ("Next:", "nvidia-smi -q")
+# -- words: every class of evidence has them, whatever a file holds in its fields ----------------------------------------
+
+CONCLUSIONS = e.Conclusion.__subclasses__()
+REASONS = [each for each in (*e.Reason.__subclasses__(), *e.Doubt.__subclasses__()) if each is not e.Doubt]
+OF_REVIEWS = [e.MeasuredTime, e.FileNote, e.RunDoubt, e.ImpossibleTime]
+PLAIN: dict[type, tuple[Any, ...]] = {
+    inspect.BoolType: (False, True),
+    inspect.IntType: (0, 1, 2, 10**12),
+    inspect.FloatType: (1e-9, 0.5, 1.0, 1e12),
+    inspect.StrType: ("", "a", "fused", "moved", *HOSTILE),
+    inspect.NoneType: (None,),
+}
 
 
-def test_baseline_commits_unknown_are_left_out() -> None:
-    assert baseline_commits([results(caused("a"))]) == ""
+def value(rng: random.Random, kind: Any) -> Any:
+    """A value of this type, as a file may hold it."""
+    match kind:
+        case inspect.UnionType(types):
+            return value(rng, rng.choice(types))
+        case inspect.StructType(cls=cls):
+            return made(rng, cls if cls is not e.Doubt else rng.choice(e.Doubt.__subclasses__()))
+        case inspect.VarTupleType(item):
+            return tuple(value(rng, item) for _ in range(rng.randrange(4)))
+        case inspect.TupleType(items):
+            return tuple(value(rng, item) for item in items)
+        case inspect.LiteralType(values):
+            return rng.choice(values)
+        case inspect.EnumType(cls):
+            return rng.choice(list(cls))
+    return rng.choice(PLAIN[type(kind)])
+
+
+def made(rng: random.Random, cls: type) -> Any:
+    info = inspect.type_info(cls)
+    assert isinstance(info, inspect.StructType)
+    return cls(**{each.name: value(rng, each.type) for each in info.fields if each.name != "said"})
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", [*CONCLUSIONS, *REASONS], ids=lambda kind: kind.__name__)
+def test_evidence_of_a_file_has_words_in_every_form(kind: type, seed: int) -> None:
+    rng = random.Random(seed)
+    conclusion = made(rng, kind if kind in CONCLUSIONS else rng.choice(CONCLUSIONS))
+    reasons = tuple(made(rng, kind if kind in REASONS else rng.choice(REASONS)) for _ in range(4))
+    change = e.RelativeChange(1.0, None, 0.5, 0.9, rng.choice((None, 0.01)))
+    times = rng.choice(((None, None, None), (1.0, 2.0, change)))
+    status, subject = rng.choice(list(Status)), rng.choice((STRUCTURE, "GPU time", "end to end", "numerics", "<b>"))
+    found = Verdict(status, "a", subject, conclusion, reasons, *times, rng.choice(("", "HEAD~1")))
+    told = results(workload(found, name="a"))
+    assert decode_results(encode_results(f.with_words(told)), where="").workloads[0].verdicts[0].reasons == reasons
+    shown = [f.in_full(found), f.brief(found, width=60), f.in_one_line(found)]
+    shown.append(summary(told, width=80, color=False, failures=True))
+    assert all(character.isprintable() or character == "\n" for text in shown for character in text)
+    assert html([told])
+    assert summary_markdown([told])
+
+
+@pytest.mark.parametrize("kind", OF_REVIEWS, ids=lambda kind: kind.__name__)
+def test_evidence_of_a_review_has_words(kind: type) -> None:
+    for seed in range(9):
+        one = made(random.Random(seed), kind)
+        assert [line.text for line in review_lines([one])] == [doubt_text(one)]
+
+
+def test_each_next_step_has_words_without_a_command() -> None:
+    assert all(reason_line(e.Next(step)).text is not None for step in e.Step)
+
+
+def test_no_class_of_evidence_is_left_out() -> None:
+    known = {e.Conclusion, e.Reason, e.Doubt, *CONCLUSIONS, *REASONS, *OF_REVIEWS}
+    found = {each for each in vars(e).values() if isinstance(each, type) and issubclass(each, e.Evidence)}
+    assert found - {e.Evidence} == known

@@ -5,24 +5,17 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import subprocess
-import sys
 from functools import cache
 
 import pytest
 
 from kernelgauge.judge import Status, Verdict
-from kernelgauge.judge.evidence import Failed, Place, StructureCompared
+from kernelgauge.judge.evidence import Failed
 from kernelgauge.report.html import html
-from kernelgauge.report.summary import summary_markdown
-from kernelgauge.results import Results, TestResult
-from kernelgauge.run import SourceLine
-from kernelgauge.trace.kernel import KernelIdentity, KernelRecord
+from kernelgauge.results import Results, WorkloadResult
 
-from ..builders import counts, fingerprint, launched, run
-from .pages import HOSTILE, Parsed, caused, everything, line, regressed, results, several, workload
-
-A100 = fingerprint(device="NVIDIA A100-SXM4-80GB")
+from ..builders import counts, fingerprint, launched, one_test, run
+from .pages import HOSTILE, Parsed, everything, line, regressed, results, several, workload
 
 
 def links(trace: str) -> list[str]:
@@ -40,18 +33,11 @@ def test_page_begins_with_the_worst_verdict_and_its_cause() -> None:
     assert page.one("code", id="command").text == "pytest perf -k mlp-compiled-bf16-8 --perf-update"
 
 
-@pytest.mark.parametrize(
-    ("shown", "word"),
-    [
-        ([results(exit_status=1)], "FAILED"),
-        ([results(regressed()), results(workload(), fingerprint=A100)], "REGRESSED"),  # two kinds of GPU
-        ([results(regressed("mlp-eager-bf16-8")), results(started_at="2026-11-21T00:00:00")], "PASS"),  # the newest
-    ],
-)
-def test_headline_is_no_better_than_the_run(shown: list[Results], word: str) -> None:
-    page = Parsed(html(shown))
-    assert page.one("h1").text == word
-    assert not page.all("p", class_="cause") or word in ("FAILED", "REGRESSED")
+def test_headline_is_of_the_newest_run_of_each_gpu() -> None:
+    other_gpu = results(workload(), fingerprint=fingerprint(device="NVIDIA A100-SXM4-80GB"))
+    assert Parsed(html([results(regressed()), other_gpu])).one("h1").text == "REGRESSED"
+    newer = results(started_at="2026-11-21T00:00:00")
+    assert Parsed(html([results(regressed("mlp-eager-bf16-8")), newer])).one("h1").text == "PASS"
 
 
 def test_lanes_draw_both_runs_on_one_scale_and_mark_what_is_new() -> None:
@@ -60,29 +46,14 @@ def test_lanes_draw_both_runs_on_one_scale_and_mark_what_is_new() -> None:
     bars = [each.attributes for each in page.all("rect")]
     ends = [float(bar["x"][:-1]) + float(bar["width"][:-1]) for bar in bars]
     assert len(page.all("svg", class_="lane")) == 2
-    assert max(ends) == pytest.approx(100)
+    assert sorted(ends)[-2] < 99 < max(ends) == pytest.approx(100)  # the slower one alone fills its lane
     assert [bar["class"].endswith("moved") for bar in bars].count(True) == 1
-    assert sum(end == pytest.approx(100) for end in ends) == 1  # the slower one alone fills its lane
-
-
-def test_counts_mark_what_differs_from_the_baseline() -> None:
-    more = run(counts=counts(launches=5))
-    text = html([results(workload(observed=more))])
-    assert re.search(
-        r'class="marked"><th scope="row">launches</th>\s*<td class="num">4</td>\s*<td class="num">5</td>', text
-    )
-    assert '<tr><th scope="row">memsets</th>' in text
 
 
 def test_kernel_row_and_module_table_have_the_code() -> None:
-    origins = (line(7), line(7), line(9, "mlp"), None)
-    page = Parsed(html([results(workload(observed=run(origins=origins)))]))
-    assert [cell.text for cell in page.all("td", class_="code small")][::2] == [
-        "normmodel.py:7 ",
-        "normmodel.py:7 ",
-        "mlpmodel.py:9 ",
-        "",
-    ]
+    page = Parsed(html([results(workload(run=run(origins=(line(7), line(7), line(9, "mlp"), None))))]))
+    code = [cell.text for cell in page.all("td", class_="code small")][::2]
+    assert code == ["normmodel.py:7 ", "normmodel.py:7 ", "mlpmodel.py:9 ", ""]
     cells = [each.text for each in page.elements if each.tag in ("th", "td") and "table" in each.inside]
     place = cells.index("module")
     assert cells[place + 5 : place + 25] == [
@@ -93,71 +64,40 @@ def test_kernel_row_and_module_table_have_the_code() -> None:
     ]
 
 
-def test_structure_without_times_is_shown() -> None:
-    observed = run(device=None, host=None, end_to_end=None, origins=(line(7),) * 4)
-    assert "Kernels by module<" in html([results(workload(observed=observed, verdicts=()))])
+UNTIMED = run(device=None, host=None, end_to_end=None, origins=(line(7),) * 4)
+ABSENT = {"run": None, "baseline": None, "verdicts": (), "trace": None, "unavailable": "needs a GPU"}
+LOST = Verdict(Status.INVALID, "a", "host dispatch", Failed("the GPU was lost"))
+MARKED = r'class="marked"><th scope="row">launches</th>\s*<td class="num">4</td>\s*<td class="num">5</td>'
+PAGES = [
+    (workload(run=UNTIMED, verdicts=()), "Kernels by module<"),
+    (
+        workload("a", run=run(host=None), verdicts=(LOST,)),
+        "(?s)(the GPU was lost.*){2}",
+    ),  # first, and in its section
+    (workload(**ABSENT), "not run: mlp-eager-bf16-8: needs a GPU"),
+    (workload(run=run(machine=fingerprint(driver="590.1"))), "<li>driver 580.159.04 -&gt; 590.1</li>"),
+    (workload(run=run(counts=counts(launches=5))), MARKED),
+]
 
 
-def test_pass_whose_times_were_not_judged_is_amber() -> None:
-    verdicts = [
-        Verdict(Status.PASS, "a", "structure", StructureCompared()),
-        Verdict(Status.NOT_JUDGED, "a", "end to end", Failed("")),
-    ]
-    found = [results(workload("a", verdicts=tuple(verdicts)))]
-    assert "s-pass--structure-only" in Parsed(html(found)).all("header")[0].attributes["class"]
-    assert '[class*=" s-pass--structure"]' in html(found)
-    assert summary_markdown(found).startswith("> [!WARNING]\n> **PASS, structure only**")
-
-
-def test_cause_of_several_workloads_stands_once() -> None:
-    line = SourceLine("model.py", 61, "u = self.up(x)")
-    other = caused("d", change=0.05, places=(Place(line, "Linear"),))
-    source = html([results(*(caused(name, times=8, delta_us=9.1) for name in "abc"), other)])
-    page = Parsed(source)
-    assert page.one("p", class_="cause").text == "8 kernels instead of 1: b x8 (+9.1 us)"
-    assert len(page.all("article", class_="card s-regressed")) == 1  # of the other cause
-    begin = source[: source.index('id="workloads"')]
-    assert (begin.count("8 kernels instead of 1"), begin.count("another kernel")) == (1, 1)
-    assert page.all("p", class_="names code")[0].text == "was a"
-
-
-def test_page_of_a_cpu_has_no_columns_of_a_gpu() -> None:
-    cpu = fingerprint(device="CPU", arch="cpu", driver=None, cuda=None)
-    observed = run(host=None, gpu=None, machine=cpu, kernels=(KernelRecord(KernelIdentity("mm", "gemm"), 5.0),))
-    page = html([results(workload(observed=observed, baseline=None), fingerprint=cpu, gpu=None)])
-    assert "<title>PASS: Performance report" in page
-    assert not any(text in page for text in ("host dispatch</th>", "launch configuration", ">GPU<", "<dt>driver"))
-
-
-def test_environment_begins_with_what_changed() -> None:
-    page = html([results(workload(observed=run(machine=fingerprint(driver="590.1"))))])
-    assert "<li>driver 580.159.04 -&gt; 590.1</li>" in page
+@pytest.mark.parametrize(("shown", "said"), PAGES)
+def test_page_of_a_workload_says(shown: WorkloadResult, said: str) -> None:
+    assert re.search(said, html([results(shown)]))
 
 
 def test_failed_test_names_the_verdict_it_repeats() -> None:
     one = regressed()
-    repeated = TestResult("t.py::test_device_time[x]", one.id, "failed", 0.1, "GPU time.", "said", "GPU time")
-    said = "E assert 6 == 5\nE where 6 = launches"
-    text = html([results(one, tests=(repeated, TestResult("t.py::test_order[x]", one.id, "failed", 0.1, "", said)))])
+    repeated = one_test("test_device_time", "failed", workload=one.id, said="said", subject="GPU time")
+    claim = one_test("test_order", "failed", workload=one.id, said="E assert 6 == 5\nE where 6 = launches")
+    text = html([results(one, tests=(repeated, claim))])
     assert "the verdict on GPU time" in text
     assert "E where 6 = launches" in text
     assert text.count("by a lot") == 1
 
 
-def test_verdict_on_a_missing_timer_is_shown() -> None:
-    verdict = Verdict(Status.INVALID, "a", "host dispatch", Failed("the GPU was lost"))
-    page = html([results(workload("a", observed=run(host=None), verdicts=(verdict,)))])
-    assert page.count("the GPU was lost") == 2  # first, and in its section
-
-
-def test_unavailable_workload_says_why() -> None:
-    missing = workload(run=None, baseline=None, verdicts=(), unavailable="needs a GPU", trace=None)
-    assert "not run: mlp-eager-bf16-8: needs a GPU" in html([results(missing)])
-
-
-def test_links_lead_to_files_beside_the_page() -> None:
-    assert links("traces/mlp.json.gz") == ["traces/mlp.json.gz", "traces/mlp.txt"]
-    assert links("nvidia-h200-aa--2/traces/mlp.json.gz")[0] == "nvidia-h200-aa--2/traces/mlp.json.gz"
+@pytest.mark.parametrize("folder", ["", "nvidia-h200-aa--2/"])
+def test_links_lead_to_files_beside_the_page(folder: str) -> None:
+    assert links(f"{folder}traces/mlp.json.gz") == [f"{folder}traces/mlp.json.gz", f"{folder}traces/mlp.txt"]
 
 
 @pytest.mark.parametrize(
@@ -171,16 +111,13 @@ def test_links_never_leave_the_folder(path: str) -> None:
     assert links(path) == []
 
 
-@pytest.mark.parametrize(
-    "shown", [[], [results()], several(), [results(workload("a b"), workload("a<b"), workload("a-b"))]]
-)
+@pytest.mark.parametrize("shown", [[], several(), [results(workload("a b"), workload("a<b"), workload("a-b"))]])
 def test_page_is_well_formed_with_unique_anchors(shown: list[Results]) -> None:
     page = Parsed(html(shown))
     identifiers = [each.attributes["id"] for each in page.elements if "id" in each.attributes]
     assert len(identifiers) == len(set(identifiers))
-    assert {each.attributes["href"][1:] for each in page.all("a") if each.attributes["href"][0] == "#"} <= set(
-        identifiers
-    )
+    anchors = {each.attributes["href"][1:] for each in page.all("a") if each.attributes["href"][0] == "#"}
+    assert anchors <= set(identifiers)
 
 
 def test_page_loads_nothing_and_its_policy_forbids_it() -> None:
@@ -193,15 +130,6 @@ def test_page_loads_nothing_and_its_policy_forbids_it() -> None:
     assert "unsafe" not in policy
     assert not [each for tag in ("link", "img", "iframe", "object") for each in page.all(tag)]
     assert not any({"src", "style"} & set(each.attributes) for each in page.elements)
-
-
-def test_page_is_the_same_in_another_process() -> None:
-    script = (
-        "import sys; from kernelgauge.report.html import html; from tests.report.pages import several; "
-        "sys.stdout.write(html(several()))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, timeout=120)
-    assert done.stdout == html(several()).encode()
 
 
 @cache
@@ -224,8 +152,6 @@ def test_hostile_text_is_no_markup_and_steers_nothing(text: str) -> None:
 
 
 def test_page_of_thousands_of_launches_is_below_two_megabytes() -> None:
-    names = [f"void at::native::kernel_{n % 7}<float, {n % 11}>(int)" for n in range(1000)]
-    kernels = tuple(launched(name, 1.0 + n % 5) for n, name in enumerate(names))
-    observed = [run(workload=f"w{index}", kernels=kernels) for index in range(50)]
-    made = [workload(one.workload, observed=one, baseline=None, shape=(n,)) for n, one in enumerate(observed)]
+    kernels = tuple(launched(f"void kernel_{n % 7}<float, {n % 11}>(int)", 1.0 + n % 5) for n in range(1000))
+    made = [workload(f"w{n}", run=run(kernels=kernels), baseline=None, shape=(n,)) for n in range(50)]
     assert len(html([results(*made)]).encode()) < 2_000_000

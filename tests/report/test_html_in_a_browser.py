@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -20,11 +19,9 @@ from kernelgauge.results import encode_results
 from kernelgauge.results.history import read_nights
 from tests.builders import year
 
-from .pages import HOSTILE, everything, regressed, results, several, workload
+from .pages import HOSTILE, everything, results, several
 
-CHROMIUM = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PATIENCE_S = 60
 AXE = os.environ.get("AXE_CORE")
 
@@ -41,20 +38,16 @@ class Browser:
     def __init__(self, profile: Path) -> None:
         read_by_it, self._write = os.pipe()
         self._read, written_by_it = os.pipe()
-        command = [
-            str(CHROMIUM),
-            *"--headless=new --no-sandbox --remote-debugging-pipe --disable-gpu --disable-dev-shm-usage".split(),
-            *"--hide-scrollbars --no-first-run --disable-background-networking".split(),
-            f"--user-data-dir={profile}",
-        ]
-        redirected = f'exec "$@" 3<&{read_by_it} 4>&{written_by_it}'
-        self._process = subprocess.Popen(
-            ["bash", "-c", redirected, "bash", *command],
-            pass_fds=(read_by_it, written_by_it),
-            stderr=subprocess.DEVNULL,
+        options = (
+            "--headless=new --no-sandbox --remote-debugging-pipe --disable-gpu --disable-dev-shm-usage --hide-scrollbars "
+            "--no-first-run --disable-background-networking"
         )
-        os.close(read_by_it)
-        os.close(written_by_it)
+        redirected = f'exec "$@" 3<&{read_by_it} 4>&{written_by_it}'
+        command = ["bash", "-c", redirected, "bash", str(CHROMIUM), *options.split(), f"--user-data-dir={profile}"]
+        descriptors = (read_by_it, written_by_it)
+        self._process = subprocess.Popen(command, pass_fds=descriptors, stderr=subprocess.DEVNULL)
+        for descriptor in descriptors:
+            os.close(descriptor)
         self._buffer = b""
         self._last = 0
         self._session: str | None = None
@@ -96,10 +89,9 @@ class Browser:
         message, self._buffer = self._buffer.split(b"\0", 1)
         return dict(json.loads(message))
 
-    def open(self, path: Path, *, width: int = 1440, scheme: str = "light", scripts: bool = True) -> None:
+    def open(self, path: Path, *, width: int = 1440, scheme: str = "light") -> None:
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.send("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.events.clear()
         self.send("Page.navigate", url=path.as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
@@ -119,27 +111,20 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("reports") / "report.html"
-    path.write_text(html(several()))
-    return path
-
-
-@pytest.fixture(scope="module")
-def trend(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("history")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    nights = folder / "nights"
+    nights.mkdir()
     for number, one in enumerate(year(nights=10)):
-        (folder / f"{number}.json").write_bytes(encode_results(one))
-    path = folder / "trend.html"
-    path.write_text(history_html(*read_nights(str(folder))))
-    return path
-
-
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("reports") / "hostile.html"
-    path.write_text(html([results(*(workload for text in HOSTILE for workload in everything(text).workloads))]))
-    return path
+        (nights / f"{number}.json").write_bytes(encode_results(one))
+    texts = {
+        "report": html(several()),
+        "trend": history_html(*read_nights(str(nights))),
+        "hostile": html([results(*(workload for text in HOSTILE for workload in everything(text).workloads))]),
+    }
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_text(text)
+    return {name: folder / f"{name}.html" for name in texts}
 
 
 def complaints(browser: Browser) -> list[Any]:
@@ -151,6 +136,7 @@ def complaints(browser: Browser) -> list[Any]:
 
 
 UNFOLD = "document.querySelectorAll('details').forEach(one => { one.open = true })"
+COUNT = "document.getElementById('shown').textContent"
 SHOWN = "Array.from(document.querySelectorAll('#table tbody tr:not([hidden]) th')).map(cell => cell.textContent)"
 OVERFLOWING = """
 Array.from(document.querySelectorAll('body *')).filter(element => {
@@ -161,94 +147,52 @@ Array.from(document.querySelectorAll('body *')).filter(element => {
 """
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_page_opens_without_network_and_without_complaints(browser: Browser, report: Path, scheme: str) -> None:
-    browser.open(report, scheme=scheme)
+@pytest.mark.parametrize(("page", "scheme"), [("report", "light"), ("report", "dark"), ("hostile", "light")])
+def test_page_opens_without_complaints(browser: Browser, pages: dict[str, Path], page: str, scheme: str) -> None:
+    browser.open(pages[page], scheme=scheme)
     assert browser.run("document.querySelector('h1').textContent") == "REGRESSED"
-    assert complaints(browser) == []
-
-
-def test_hostile_page_runs_and_loads_nothing(browser: Browser, hostile: Path) -> None:
-    browser.open(hostile)
     assert browser.run("document.querySelectorAll('script').length") == 1
-    assert (
-        browser.run("document.getElementById('shown').textContent") == f"{2 * len(HOSTILE)} of {2 * len(HOSTILE)} shown"
-    )
+    rows = 2 if page == "report" else 2 * len(HOSTILE)
+    assert browser.run(COUNT) == f"{rows} of {rows} shown"
     assert complaints(browser) == []
 
 
 @pytest.mark.parametrize("width", [360, 1440])
 @pytest.mark.parametrize("page", ["report", "hostile", "trend"])
-def test_page_fits_the_screen(browser: Browser, request: pytest.FixtureRequest, page: str, width: int) -> None:
-    browser.open(request.getfixturevalue(page), width=width)
+def test_page_fits_the_screen(browser: Browser, pages: dict[str, Path], page: str, width: int) -> None:
+    browser.open(pages[page], width=width)
     browser.run(UNFOLD)
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run(OVERFLOWING) == []
 
 
-def test_controls_filter_count_and_open_sections(browser: Browser, report: Path) -> None:
-    browser.open(report)
+def test_controls_filter_count_open_and_select(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["report"])
     browser.run("{const i = document.getElementById('filter'); i.focus(); i.value = ''}")
     browser.send("Input.insertText", text="COMPILED mlp")
     assert browser.run(SHOWN) == ["mlp-compiled-bf16-8"]
     hidden = "Array.from(document.querySelectorAll('.workload[hidden]')).map(one => one.id.split('-')[2])"
     assert browser.run(hidden) == ["eager"]
-    assert browser.run("document.getElementById('shown').textContent") == "1 of 2 shown"
+    assert browser.run(COUNT) == "1 of 2 shown"
     browser.run("document.querySelector('#table a[href$=mlp-compiled-bf16-8]').click()")
     browser.run("new Promise(resolve => setTimeout(resolve, 100))")
     assert browser.run("document.querySelector('.workload[id$=mlp-compiled-bf16-8]').open")
-    browser.send("Input.insertText", text=" pass")
-    assert browser.run(SHOWN) == []
-
-
-def test_page_without_scripts_is_whole_without_controls(browser: Browser, report: Path) -> None:
-    browser.open(report, scripts=False)
-    # What a page with scripts disabled shows, DevTools can still ask.
-    tree = json.dumps(browser.send("Accessibility.getFullAXTree"))
-    assert "REGRESSED" in tree
-    assert "mlp-compiled-bf16-8" in tree
-    assert '"searchbox"' not in tree
-    browser.open(report)
-    assert '"searchbox"' in json.dumps(browser.send("Accessibility.getFullAXTree"))
-
-
-@pytest.mark.parametrize("scripts", [True, False])
-def test_printed_page_holds_what_is_folded(browser: Browser, report: Path, scripts: bool) -> None:
-    browser.open(report, scripts=scripts)
-    folded = len(base64.b64decode(browser.send("Page.printToPDF")["data"]))
-    browser.open(report)
-    browser.run(UNFOLD)
-    opened = len(base64.b64decode(browser.send("Page.printToPDF")["data"]))
-    assert folded == pytest.approx(opened, rel=0.05)
-
-
-def test_page_of_four_failing_workloads_has_four_screens(browser: Browser, tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    path.write_text(html([results(*map(regressed, ("a-eager", "b-eager", "c-eager", "d-eager")), workload())]))
-    browser.open(path)
-    assert browser.run("document.documentElement.scrollHeight") <= 4 * 900
-    for width, height in ((1440, 900), (390, 844)):  # the hero has all that the first screen needs
-        browser.open(path, width=width)
-        assert browser.run("document.getElementById('copy').getBoundingClientRect().bottom") <= height
-
-
-def test_copy_button_selects_the_command(browser: Browser, report: Path) -> None:
-    browser.open(report)
     browser.run("document.getElementById('copy').click()")
     assert browser.run("getSelection().toString()") == "pytest perf -k mlp-compiled-bf16-8 --perf-update"
+    browser.run("document.getElementById('filter').focus()")
+    browser.send("Input.insertText", text=" pass")
+    assert browser.run(SHOWN) == []
 
 
 @pytest.mark.skipif(AXE is None, reason="AXE_CORE does not name axe.min.js: npm install axe-core")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
 @pytest.mark.parametrize("page", ["report", "trend"])
-def test_page_passes_axe(browser: Browser, request: pytest.FixtureRequest, page: str, scheme: str, width: int) -> None:
-    browser.open(request.getfixturevalue(page), scheme=scheme, width=width)
+def test_page_passes_axe(browser: Browser, pages: dict[str, Path], page: str, scheme: str, width: int) -> None:
+    browser.open(pages[page], scheme=scheme, width=width)
     browser.run(UNFOLD)
     browser.run(Path(str(AXE)).read_text())
-    found = browser.run(
-        "axe.run(document).then(found => found.violations.map(v => [v.id, v.nodes.length, v.nodes[0].html]))"
-    )
-    assert found == []
+    violations = "axe.run(document).then(found => found.violations.map(v => [v.id, v.nodes.length, v.nodes[0].html]))"
+    assert browser.run(violations) == []
     checked = browser.run("axe.run(document).then(found => found.passes.map(rule => rule.id))")
     assert {"color-contrast", "html-has-lang", "label" if page == "report" else "svg-img-alt"} <= set(checked)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
@@ -12,38 +11,27 @@ from kernelgauge.errors import printable
 from kernelgauge.judge import Status
 from kernelgauge.judge.evidence import Cause, OtherKernels, Place
 from kernelgauge.report.summary import summary_markdown
+from kernelgauge.report.text import Column, Section, as_markdown, as_text
 from kernelgauge.results import Results, WorkloadResult
 from kernelgauge.run import SourceLine
-from tests.builders import FUSED, HOSTILE, WORKLOAD, hostile, one_test, results, verdict, workload
+from tests.builders import HOSTILE, WORKLOAD, hostile, one_test, results, verdict, workload
 
 TAGS = set("html p strong br table thead tbody tr th td ul li details summary pre code".split())
+ABSENT = workload(name="absent", run=None, unavailable="not installed")
+THROTTLED = verdict(Status.INVALID, "measurement", "throttled", reasons=[("got", "9 W")])
 
 
-def regressed(name: str = WORKLOAD, **changes: Any) -> WorkloadResult:
-    why = f"{FUSED}  38.1 -> 55.4 us (+17.30): same source (crp6dxk5), other launch configuration:\nXBLOCK 1024 -> 512"
-    worse = verdict(Status.REGRESSED, workload=name, reasons=[("why", why), ("trace", "/home/me/trace.json.gz")])
-    return workload(worse, name=name, **changes)
-
-
-def invalid(name: str) -> WorkloadResult:
-    return workload(verdict(Status.INVALID, "measurement", "throttled", workload=name), name=name, run=None)
+def regressed(name: str = WORKLOAD, accept: str = "kernelgauge accept -k mlp") -> WorkloadResult:
+    why = ("why", "same source, other launch configuration:\nXBLOCK 1024 -> 512")
+    return workload(verdict(Status.REGRESSED, workload=name, reasons=[why, ("accept", accept)]), name=name)
 
 
 def passed(name: str = "linear-eager") -> WorkloadResult:
     return workload(verdict(workload=name), name=name)
 
 
-def many(failing: int, passing: int) -> Results:
-    return results(
-        *(passed(f"passing-{number}") for number in range(passing)),
-        *(regressed(f"failing-{number}") for number in range(failing)),
-        workload(name="absent", run=None, unavailable="not installed"),
-        warnings=("a trace was not written",),
-    )
-
-
 def rendered(*told: Results) -> ET.Element:
-    """As a page: Markdown with tables, as GitHub knows them. HTML is let through, so that ours is there and no other."""
+    """As a page: Markdown with tables, as GitHub knows them. HTML is let through: ours is there, and no other."""
     markdown = MarkdownIt("commonmark", {"html": True, "xhtmlOut": True}).enable("table")
     return ET.fromstring(f"<html>{markdown.render(summary_markdown(told)).replace('<br>', '<br/>')}</html>")
 
@@ -56,44 +44,37 @@ def cells(element: ET.Element) -> list[str]:
     return [text(each) for each in element.iter("td")]
 
 
-def first_line(*told: Results) -> str:
-    return summary_markdown(told).split("\n", 1)[0]
+TWO = (one_test("a"), one_test("b", "failed"))
+COUNTS = "3 workloads (1 REGRESSED, 1 PASS, 1 not judged), 2 tests (1 failed)"
+FIRST_LINES = [
+    ([results(regressed(), passed(), ABSENT, tests=TWO)], f"**REGRESSED**  at most +8.1 % GPU time, {COUNTS}"),
+    (
+        [results(passed()), results(workload(THROTTLED, run=None))],
+        "**INVALID**  2 runs, 2 workloads (1 INVALID, 1 PASS), 0 tests",
+    ),
+    ([], "**NOTHING JUDGED**  0 runs, 0 workloads, 0 tests"),
+    # never better than the run
+    ([results()], "**NOTHING JUDGED**  "),
+    ([results(passed(), exit_status=1)], "**FAILED**  "),
+    ([results(passed(), tests=TWO)], "**FAILED**  "),
+    ([results(passed(), exit_status=2)], "**CUT SHORT**  "),
+    ([results(regressed(), exit_status=2)], "**REGRESSED**  "),
+    ([results(workload(verdict(Status.UNDECIDED)), passed("a"))], "**UNDECIDED**  "),
+]
 
 
-def test_summary_begins_with_the_verdict_and_counts() -> None:
-    tests = (one_test("a"), one_test("b", "failed"))
-    told = results(regressed(), passed(), workload(name="absent", run=None), tests=tests)
-    counts = "3 workloads (1 REGRESSED, 1 PASS, 1 not judged), 2 tests (1 failed)"
-    assert first_line(told) == f"**REGRESSED**  at most +8.1 % GPU time, {counts}"
-    several = first_line(results(passed()), results(invalid("b")))
-    assert several == "**INVALID**  2 runs, 2 workloads (1 INVALID, 1 PASS), 0 tests"
-    assert summary_markdown([]) == "**NOTHING JUDGED**  0 runs, 0 workloads, 0 tests\n"
+@pytest.mark.parametrize(("told", "line"), FIRST_LINES)
+def test_summary_begins_with_the_verdict_and_counts(told: list[Results], line: str) -> None:
+    assert summary_markdown(told).split("\n", 1)[0].startswith(line)
 
 
-@pytest.mark.parametrize(
-    ("told", "word"),
-    [
-        (results(passed()), "PASS"),
-        (results(), "NOTHING JUDGED"),
-        (results(passed(), exit_status=1), "FAILED"),
-        (results(passed(), tests=(one_test("a", "failed"),)), "FAILED"),
-        (results(passed(), exit_status=2), "CUT SHORT"),
-        (results(exit_status=3), "CUT SHORT"),
-        (results(regressed(), exit_status=2), "REGRESSED"),
-        (results(workload(verdict(Status.UNDECIDED)), passed("a")), "UNDECIDED"),
-        (results(workload(verdict(Status.IMPROVED))), "IMPROVED"),
-    ],
-)
-def test_summary_is_never_better_than_the_run(told: Results, word: str) -> None:
-    assert first_line(told).startswith(f"**{word}**  ")
-
-
-def test_summary_names_the_machine_and_the_command() -> None:
-    told = rendered(results(regressed(), arguments=("perf", "-k", "mlp or x")))
-    assert [child.tag for child in told] == ["p", "table", "details", "details"]
-    machine = text(told[-1])
-    assert "NVIDIA H200, driver 580.159.04, CUDA 13.0" in machine
-    assert "pytest perf -k 'mlp or x'  (2026-11-20T19:10:12+00:00, 33 s, kernelgauge 0.1.0)" in machine
+def test_summary_names_machine_command_and_what_is_missing() -> None:
+    told = rendered(results(regressed(), ABSENT, arguments=("perf", "-k", "mlp or x"), warnings=("no trace",)))
+    details = text(told[-1])
+    assert "NVIDIA H200, driver 580.159.04, CUDA 13.0" in details
+    assert "pytest perf -k 'mlp or x'  (2026-11-20T19:10:12+00:00, 33 s, kernelgauge 0.1.0)" in details
+    items = [text(item).strip() for item in told.iter("li")]
+    assert items == ["not run: absent: not installed", "warning: no trace"]
     assert "nothing was measured" in text(rendered(results(fingerprint=None, gpu=None)))
 
 
@@ -101,41 +82,14 @@ def test_summary_table_has_every_workload() -> None:
     place = Place(SourceLine("m.py", 5, "x * y"), "norm")
     cause = Cause(OtherKernels("replaced", (("a", 1),), (("x", 8),)), places=(place,), delta_us=9.1)
     failing, others = rendered(results(workload(verdict(Status.REGRESSED).because(cause)), passed())).iter("table")
-    assert [*cells(failing), *cells(others)] == [
-        *(
-            WORKLOAD,
-            "REGRESSEDGPU time",
-            "4",
-            "205.1",
-            "205.1",
-            "+8.1 %",
-            "8 kernels instead of 1: x x8 (+9.1 us)norm  m.py:5  x * y",
-        ),
-        *("linear-eager", "PASS", "4", "205.1", "205.1", "+8.1 %", ""),
-    ]
+    said = "8 kernels instead of 1: x x8 (+9.1 us)norm  m.py:5  x * y"
+    assert cells(failing) == [WORKLOAD, "REGRESSEDGPU time", "4", "205.1", "205.1", "+8.1 %", said]
+    assert cells(others) == ["linear-eager", "PASS", "4", "205.1", "205.1", "+8.1 %", ""]
 
 
-def test_summary_shows_the_command_that_accepts() -> None:
-    worse = verdict(Status.REGRESSED, reasons=[("accept", "kernelgauge accept -k mlp")])
-    assert "intended:\n\n```text\nkernelgauge accept -k mlp\n```" in summary_markdown([results(workload(worse))])
-    odd = verdict(Status.REGRESSED, reasons=[("accept", "x```y")])
-    assert "````text\nx```y\n````" in summary_markdown([results(workload(odd))])
-
-
-def test_summary_lists_unavailable_workloads_and_warnings() -> None:
-    assert [text(item).strip() for item in rendered(many(0, 1)).iter("li")] == [
-        "not run: absent: not installed",
-        "warning: a trace was not written",
-    ]
-
-
-def test_failure_is_shown_as_in_the_terminal() -> None:
-    invalid = verdict(Status.INVALID, "measurement", "throttled", reasons=[("got", "9 W")])
-    names = [f"test_{number}" for number in range(5)]
-    tests = tuple(one_test(name, "failed", said="throttled", subject="measurement") for name in names)
-    told = rendered(results(workload(invalid, run=None), tests=tests, exit_status=1))
-    assert [text(each) for each in told.iter("pre")] == [f"{WORKLOAD}: INVALID  throttled\n  got      9 W\n"]
-    assert cells(told)[1:7:5] == ["INVALIDmeasurement", "throttled"]
+@pytest.mark.parametrize(("accept", "fence"), [("kernelgauge accept -k mlp", "```"), ("x```y", "````")])
+def test_summary_shows_the_command_that_accepts(accept: str, fence: str) -> None:
+    assert f"intended:\n\n{fence}text\n{accept}\n{fence}" in summary_markdown([results(regressed(accept=accept))])
 
 
 def test_failed_claim_has_its_test_and_assertion() -> None:
@@ -146,18 +100,16 @@ def test_failed_claim_has_its_test_and_assertion() -> None:
     assert (rows[7:9], rows[13]) == (["test_d", "FAILED"], "assert 6 == 5")
 
 
-@pytest.mark.parametrize("limit", [1, 60, 500, 1000, 2000, 5000, 20_000, 65_536])
-def test_summary_never_exceeds_its_limit(limit: int) -> None:
-    told = summary_markdown([many(40, 40)], limit_bytes=limit)
-    assert len(told.encode()) <= limit
-    assert limit < 500 or told.startswith("**REGRESSED**")
-
-
 def test_summary_cut_off_keeps_the_failures_and_says_so() -> None:
-    told = results(*(passed(f"p{n}") for n in range(300)), *(regressed(f"f{n}") for n in range(20)))
-    whole = summary_markdown([told])
-    shown = summary_markdown([told], limit_bytes=len(whole.encode()) // 2)
+    told = [results(*(passed(f"p{n}") for n in range(300)), *(regressed(f"f{n}") for n in range(20)), ABSENT)]
+    whole = summary_markdown(told)
     assert "fits into this page" not in whole
+    half = len(whole.encode()) // 2
+    for limit in (1, 60, 500, 1000, 2000, 5000, half, 65_536):
+        shown = summary_markdown(told, limit_bytes=limit)
+        assert len(shown.encode()) <= limit
+        assert limit < 500 or shown.startswith("**REGRESSED**")
+    shown = summary_markdown(told, limit_bytes=half)
     assert shown.split("\n")[2] == "Not all of it fits into this page: results.json has the rest."
     assert shown.count("| REGRESSED<br>GPU time | 4 |") == 20
     assert 0 < shown.count("| PASS |") < 300
@@ -172,3 +124,43 @@ def test_hostile_text_is_no_markup(name: str) -> None:
     assert not [element for element in page.iter() if set(element.attrib) - {"style", "class"}]
     assert any(printable(name)[:200].strip() in cell.replace("\u200b", "") for cell in cells(page))
     assert len({len(row) for table in page.iter("table") for row in table.iter("tr")}) == 1  # whole rows
+
+
+KERNEL = "kernel<8, c10::BFloat16>(int #include)"
+ESCAPED = [
+    ("<script>alert(1)</script>", "&lt;script>alert(1)&lt;/script>"),
+    ("a | b", "a \\| b"),
+    ("[click](https://example.org)", "\\[click\\](https\\://example.org)"),
+    ("`code`", "\\`code\\`"),
+    ("**bold** __init__", "\\*\\*bold\\*\\* \\__init_\\_"),
+    ("- item", "\\- item"),
+    ("&lt;b&gt;", "&amp;lt;b&amp;gt;"),
+    ("vectorized_elementwise_kernel at::native", "vectorized_elementwise_kernel at::native"),
+    ("\x1b[31mred\u202e", "\\\\x1b\\[31mred\\\\u202e"),
+]
+
+
+@pytest.mark.parametrize(("name", "shown"), ESCAPED)
+def test_markdown_name_is_no_markup(name: str, shown: str) -> None:
+    assert as_markdown([Section(lines=(name,))]) == f"{shown}\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("@someone", "@\u200bsomeone"),
+        ("see #12", "see #\u200b12"),
+        ("a@b.c", "a@\u200bb.c"),
+        ("\\@x", "\\@\u200bx"),
+        (KERNEL, KERNEL.replace("<", "&lt;").replace(">", "&gt;")),
+    ],
+)
+def test_markdown_name_is_no_mention_and_no_issue(name: str, shown: str) -> None:
+    assert MarkdownIt("commonmark").render(as_markdown([Section(lines=(name,))])) == f"<p>{shown}</p>\n"
+
+
+def test_text_long_lines_and_names_fit_the_width() -> None:
+    table = Section(columns=(Column("n"), Column("us", number=True)), rows=[("k" * 10_000, "1.0")])
+    shown = as_text([Section(lines=("word " * 30,)), table], width=80, color=False)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert (shown.count("word"), shown.count("k")) == (30, 10_000)

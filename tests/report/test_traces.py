@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from functools import cache
 
@@ -10,7 +9,7 @@ import pytest
 
 from kernelgauge.report.traces import TraceComparison, compare_page, conclusion
 from kernelgauge.trace.summary import Summary, summarize_trace
-from tests.builders import call, kernel, recorded, step, trace_of
+from tests.builders import Event, call, kernel, recorded, step, trace_of
 
 
 @cache
@@ -20,6 +19,10 @@ def summary(name: str) -> Summary:
 
 def compared(before: str, after: str) -> TraceComparison:
     return TraceComparison(summary(before), summary(after))
+
+
+def page(found: TraceComparison) -> str:
+    return "\n".join(line for section in compare_page(found, names=("a", "b"), top=5) for line in section.lines)
 
 
 TUNED = "Inductor's autotuner chose another launch configuration (+18.1 us)"
@@ -44,37 +47,28 @@ def test_conclusion_of_recorded_traces(before: str, after: str, said: str, time:
     assert f", kernels {time}" in headline
 
 
+def job(step_us: int) -> Summary:
+    """Four steps whose kernels take equally long: the rest of a step is a wait for a batch."""
+    rows: list[Event] = []
+    for at in range(4):
+        launch = (at + 1) * step_us - 100_000
+        rows += [step(at, at * step_us, step_us), call(at, launch), kernel(at, launch + 10, duration=99_000 + at)]
+    return summarize_trace(trace_of(*rows))
+
+
 def test_conclusion_compares_time_of_steps() -> None:
-    """The kernels take as long as before: what changed is how long the GPU waits for a batch."""
-
-    def job(step_us: int) -> Summary:
-        rows = [
-            row
-            for at in range(4)
-            for row in (
-                step(at, at * step_us, step_us),
-                call(at, (at + 1) * step_us - 100_000),
-                kernel(at, (at + 1) * step_us - 99_990, duration=99_000 + at),
-            )
-        ]
-        return summarize_trace(trace_of(*rows))
-
     found = TraceComparison(job(175_000), job(140_000))
     headline, findings, *_ = conclusion(found)
     assert headline == "Step 175.0 -> 140.0 ms (-20.0 %), kernels 99.00 ms."
     assert findings.startswith("Nothing on the GPU")
-    page = compare_page(found, names=("a", "b"), top=5)
-    assert any("between steps (input) 75.99 -> 40.99 ms" in line for section in page for line in section.lines)
+    assert "between steps (input) 75.99 -> 40.99 ms" in page(found)
 
 
 def test_conclusion_names_what_changed_outside_the_steps() -> None:
-    inside = (step(0, 0, 100), call(1, 10), kernel(1, 20))
-    outside = (call(2, 200), kernel(2, 210))
-    _, *found = conclusion(TraceComparison(*(summarize_trace(trace_of(*inside, *more)) for more in ((), outside))))
-    assert found[:2] == [
-        "Nothing on the GPU changed.",
-        "Outside the steps: 0 -> 1 kernels and copies. --whole compares them too.",
-    ]
+    rows = (step(0, 0, 100), call(1, 10), kernel(1, 20), call(2, 200), kernel(2, 210))
+    _, *found = conclusion(TraceComparison(*(summarize_trace(trace_of(*some)) for some in (rows[:3], rows))))
+    outside = "Outside the steps: 0 -> 1 kernels and copies. --whole compares them too."
+    assert found[:2] == ["Nothing on the GPU changed.", outside]
 
 
 def test_page_says_what_the_two_sides_do_not_have_in_common() -> None:
@@ -82,19 +76,7 @@ def test_page_says_what_the_two_sides_do_not_have_in_common() -> None:
     shape, *others = before.kernels
     wider = replace(before, kernels=(replace(shape, input_shapes=((8192, 768), (768, 6144))), *others))
     whole = summarize_trace(recorded("mlp-compiled"), [recorded("mlp-compiled").whole()])
-    shapes = "aten::mm: [8192,768] [768,3072] [8192,3072] and [8192,768] [768,6144])"
-    for after, said in ((wider, shapes), (whole, "One side is a whole trace")):
-        page = compare_page(TraceComparison(before, after), names=("a", "b"), top=5)
-        assert any(said in line for section in page for line in section.lines)
-
-
-def test_conclusion_same_kernels_slower_says_so() -> None:
-    before = summary("mlp-compiled")
-    kernels = tuple(
-        replace(kernel, durations_us=tuple(1.8 * us for us in kernel.durations_us)) for kernel in before.kernels
+    assert "aten::mm: [8192,768] [768,3072] [8192,3072] and [8192,768] [768,6144])" in page(
+        TraceComparison(before, wider)
     )
-    after = replace(before, kernels=kernels)
-    headline, first, *_, last = conclusion(TraceComparison(before, after))
-    assert headline == "Step 347.0 us, kernels 205.1 -> 369.2 us (+80.0 %)."
-    assert re.fullmatch(r"the same kernel, slower: nvjet_\w+ x2  116.0 -> 208.9 us \(\+92.8 us\)", first)
-    assert last == "The host ran the same ops."
+    assert "One side is a whole trace" in page(TraceComparison(before, whole))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -17,71 +18,45 @@ import pytest
 import kernelgauge
 from kernelgauge.cli.traces import read_trace as read
 from kernelgauge.errors import TraceError
-from kernelgauge.trace import parse, reader
+from kernelgauge.trace import Trace, parse, reader
 from kernelgauge.trace.summary import summarize_trace
-from tests.builders import (
-    RECORDED,
-    Event,
-    call,
-    chrome,
-    event,
-    kernel,
-    op,
-    read_in_blocks,
-    recorded,
-    recorded_events,
-    step,
-    trace_of,
-)
+from tests import builders
+from tests.builders import Event, call, chrome, event, kernel, op, read_in_blocks, step, trace_of
 
-TRACES = sorted(path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))
+TRACES = sorted(path.name.removesuffix(".json.gz") for path in builders.RECORDED.glob("*.json.gz"))
+LANES = {
+    "ops": {"cpu_op"},
+    "annotations": {"user_annotation"},
+    "calls": {"cuda_runtime", "cuda_driver"},
+    "records": {"kernel", "gpu_memset", "gpu_memcpy"},
+}
 
 
 def refusal(content: bytes) -> str:
     with pytest.raises(TraceError) as caught:
         parse(content)
-    return str(caught.value.got)
+    assert caught.value.expected
+    return f"{caught.value.got}; {caught.value.next_command}"
 
 
 @pytest.mark.parametrize("name", TRACES)
 def test_read_recorded_trace_keeps_every_row(name: str) -> None:
-    trace, rows = recorded(name), recorded_events(name)
-    for lane, categories in (
-        (trace.ops, {"cpu_op"}),
-        (trace.annotations, {"user_annotation"}),
-        (trace.calls, {"cuda_runtime", "cuda_driver"}),
-        (trace.records, {"kernel", "gpu_memset", "gpu_memcpy"}),
-    ):
+    trace, rows = builders.recorded(name), builders.recorded_events(name)
+    for lane, categories in LANES.items():
         of_file = sorted((row["ts"], row["dur"], row["name"]) for row in rows if row["cat"] in categories)
-        assert sorted((row.start_us, row.duration_us, row.name) for row in lane) == of_file
+        assert sorted((row.start_us, row.duration_us, row.name) for row in getattr(trace, lane)) == of_file
     launches = sorted(row["args"]["correlation"] for row in rows if row["cat"] == "kernel")
     assert sorted(row.correlation for row in trace.records if row.category == "kernel") == launches
+    fused = next((op for op in trace.ops if op.kernel_kwargs), None)
+    assert name != "mlp-compiled" or (fused.kernel_kwargs, fused.num_warps, fused.num_stages) == ("XBLOCK=1024", 4, 1)
     assert len(TRACES) == 14
-    assert read_in_blocks(gzip.decompress((RECORDED / f"{name}.json.gz").read_bytes()), 777) == trace
-
-
-def test_read_recorded_trace_has_the_values_of_the_file() -> None:
-    gemm = next(record for record in recorded("linear-eager").records if record.category == "kernel")
-    assert (gemm.grid, gemm.block, gemm.device, gemm.stream) == ((2, 64, 1), (384, 1, 1), 0, 7)
-    assert recorded("linear-eager").device_properties[0]["name"] == "NVIDIA H200"
-    copies = next(op for op in recorded("mlp-cudagraph").ops if op.name == "aten::_foreach_copy_")
-    assert copies.input_shapes == (((64, 128, 768),), ((64, 128, 768),), ())
-    fused = next(op for op in recorded("mlp-compiled").ops if op.kernel_kwargs)
-    assert (fused.kernel_kwargs, fused.num_warps, fused.num_stages) == ("XBLOCK=1024", 4, 1)
-    assert fused.kernel_hash == "crp6dxk5nphodyk5oymrzgcw3cehyajdvjnp3t5k4e774karg5ms"
-
-
-def test_parse_sorts_by_start_parent_before_child() -> None:
-    trace = trace_of(op("aten::mul", 5, 1), op("child", 1, 2), op("parent", 1, 3), op("aten::add", 0, 1))
-    assert [op.name for op in trace.ops] == ["aten::add", "parent", "child", "aten::mul"]
+    assert read_in_blocks(gzip.decompress((builders.RECORDED / f"{name}.json.gz").read_bytes()), 777) == trace
 
 
 HEAD = b'{"traceEvents":['
-ROW = json.dumps(op("aten::mm", 1, 2)).encode()
-MM = trace_of(op("aten::mm", 1, 2))
+MM_ROW = op("aten::mm", 1, 2)
+ROW, MM = json.dumps(MM_ROW).encode(), trace_of(MM_ROW)
 OBJECTS = b'{"args":[' + b'{"a":{}},' * 30 + b"0]}"  # an event in which others seem to end
-
-
 NO_TRACES = [
     *(b"", b"\xff\xfe" + "{}".encode("utf-16-le"), b"ph,cat,name\nX,kernel,gemm\n", b"null", b"[]", b"[{},{},{}]"),
     *(b'{"schema_version": 1}', b'{"traceEvents": null}', b'{"traceEvents": {"ph": "X"}}', HEAD + b"1, 2]}"),
@@ -107,16 +82,10 @@ ODD_TRACES = [
 ]
 
 
-@pytest.mark.parametrize("content", NO_TRACES)
-def test_parse_anything_else_is_refused_in_all_blocks(content: bytes) -> None:
+@pytest.mark.parametrize(("content", "trace"), [*zip(NO_TRACES, repeat(None)), *zip(ODD_TRACES, repeat(MM))])
+def test_parse_of_odd_content_is_the_same_in_all_blocks(content: bytes, trace: Trace | None) -> None:
     for block in range(1, len(content) + 2):
-        assert read_in_blocks(content, block) is None, block
-
-
-@pytest.mark.parametrize("content", ODD_TRACES)
-def test_parse_odd_layout_is_read_in_all_blocks(content: bytes) -> None:
-    for block in range(1, len(content) + 2):
-        assert read_in_blocks(content, block) == MM, block
+        assert read_in_blocks(content, block) == trace, block
 
 
 ODD_FIELDS = [
@@ -136,14 +105,9 @@ ODD_FIELDS = [
 def test_parse_odd_field_leaves_out_that_row(row: Event, named: str) -> None:
     trace = trace_of(step(1, 0, 9), row, op("aten::add", 1, 2))
     assert trace.malformed == {row["cat"]: 1}
-    assert "traceEvents[1]" in trace.first_malformed
-    assert named in trace.first_malformed
+    assert re.search(rf"traceEvents\[1\].*{named}", trace.first_malformed)
     assert [row.name for row in (*trace.annotations, *trace.ops)] == ["ProfilerStep#1", "aten::add"]
     assert trace.pairing_problems()[0].startswith(f"malformed: rows that were not read: 1 of {row['cat']}; the first: ")
-
-
-def test_parse_trace_that_was_cut_off_says_so() -> None:
-    assert "the JSON has no end: the file was cut off" in refusal(chrome(op("aten::mm", 1, 2), step(1, 1, 2))[:-3])
 
 
 def listed(name: str, start: float, **fields: object) -> Event:
@@ -155,44 +119,46 @@ def listed(name: str, start: float, **fields: object) -> Event:
 def test_parse_list_of_a_cpu_has_its_ops_and_steps() -> None:
     trace = parse(json.dumps([listed("ProfilerStep#3", 0), listed('aten::"mm"', 1)]).replace('\\"', '"').encode())
     assert [row.name for row in (*trace.annotations, *trace.ops)] == ["ProfilerStep#3", 'aten::"mm"']
-    assert "an empty list" in refusal(b"[]")
+    trace = trace_of(op("aten::mul", 5, 1), op("child", 1, 2), op("parent", 1, 3), op("aten::add", 0, 1))
+    assert [op.name for op in trace.ops] == ["aten::add", "parent", "child", "aten::mul"]  # by start
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        pytest.param(listed("cudaLaunchKernel", 2), id="a call of the runtime"),
-        pytest.param(listed("aten::mm", 1, ph="s", cat="cpu_to_xpu"), id="a flow to a device"),
-        pytest.param(listed("gemm", 2, pid="CUDA functions"), id="a kernel of torch 1.8"),
-    ],
-)
-def test_parse_list_of_a_gpu_is_refused(row: Event) -> None:
-    assert refusal(json.dumps([listed("aten::mm", 1), row]).encode()).endswith("they do not say what the GPU ran")
+OF_A_GPU = [
+    listed("cudaLaunchKernel", 2),  # a call of the runtime
+    listed("aten::mm", 1, ph="s", cat="cpu_to_xpu"),  # a flow to a device
+    listed("gemm", 2, pid="CUDA functions"),  # a kernel of torch 1.8
+]
+OF_ANOTHER = "no row of an op, a launch or a kernel, but rows of category 'ebpf'; .*export_chrome_trace"
+WHY = [
+    (b"[]", "an empty list"),
+    (chrome(MM_ROW, step(1, 1, 2))[:-3], "the JSON has no end: the file was cut off"),
+    (chrome(event("ebpf", "read", 1, 1, "main")), OF_ANOTHER),
+    *((json.dumps([listed("aten::mm", 1), row]).encode(), "do not say what the GPU ran") for row in OF_A_GPU),
+]
+
+
+@pytest.mark.parametrize(("content", "got"), WHY)
+def test_parse_of_what_is_no_trace_says_why(content: bytes, got: str) -> None:
+    assert re.search(got, refusal(content))
 
 
 NPU = [
     {"ph": "M", "name": "process_labels", "pid": 800, "args": {"labels": "NPU"}},
     {"ph": "X", "name": "aclnnMatMul", "pid": 800, "tid": 3, "ts": "12.5", "dur": 7.0, "args": {"Stream Id": 3}},
 ]
+ACCELERATORS = {
+    "Ascend, its process last": (NPU[::-1], "NPU"),
+    "Gaudi": ([kernel(1, 5) | {"cat": "hpu_op"}], "hpu_op"),
+    "a runtime of tomorrow": ([call(1, 2, category="musa_driver")], "musa_driver"),
+}
 
 
-@pytest.mark.parametrize(
-    ("rows", "not_read"),
-    [
-        pytest.param(NPU, {"NPU": 1}, id="Ascend"),
-        pytest.param(NPU[::-1], {"NPU": 1}, id="Ascend, its process last"),
-        pytest.param([kernel(1, 5) | {"cat": "hpu_op"}], {"hpu_op": 1}, id="Gaudi"),
-        pytest.param([call(1, 2, category="privateuse1_runtime"), kernel(1, 5)], {"privateuse1_runtime": 1}, id="PrivateUse1"),
-        pytest.param([call(1, 2, category="musa_driver")], {"musa_driver": 1}, id="a runtime of tomorrow"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("is_array", [False, True])
-def test_rows_of_other_accelerators_make_no_trace_of_a_cpu(
-    rows: list[Event], not_read: dict[str, int], *, is_array: bool
-) -> None:
-    every = [op("aten::mm", 1, 2), *rows]
-    summary = summarize_trace(parse(json.dumps(every).encode() if is_array else chrome(*every)))
-    assert (summary.not_read, summary.on_cpu) == (not_read, False)
+@pytest.mark.parametrize(("rows", "not_read"), ACCELERATORS.values(), ids=ACCELERATORS)
+def test_rows_of_other_accelerators_make_no_trace_of_a_cpu(rows: list[Event], not_read: str) -> None:
+    every = [MM_ROW, *rows]
+    for content in (json.dumps(every).encode(), chrome(*every)):
+        summary = summarize_trace(parse(content))
+        assert (summary.not_read, summary.on_cpu) == ({not_read: 1}, False)
 
 
 def test_read_xpu_pairs_kernels_copies_and_waits() -> None:
@@ -211,15 +177,6 @@ def test_read_xpu_pairs_kernels_copies_and_waits() -> None:
     assert window.trace.pairing_problems() == ("lost: urEnqueueKernelLaunch (correlation 4) has no device record",)
 
 
-def test_parse_trace_of_another_program_is_refused() -> None:
-    rows = [event("ebpf", "read", at, 1, "main") for at in range(3)]
-    with pytest.raises(TraceError) as caught:
-        parse(chrome(*rows))
-    assert caught.value.got == "no row of an op, a launch or a kernel, but rows of category 'ebpf'"
-    assert caught.value.expected
-    assert "export_chrome_trace" in str(caught.value.next_command)
-
-
 @pytest.mark.parametrize("depth", [3, 4, 300, 100_000])
 @pytest.mark.parametrize("block", [64, 4096, None])
 @pytest.mark.parametrize("field", ["more", "Input Dims"])
@@ -228,11 +185,7 @@ def test_parse_depth_of_json_is_limited(field: str, depth: int, block: int | Non
     row = json.dumps(op("aten::mm", 1, 2) | {"args": {field: 0}}).replace("0}}", nested + "}}")
     trace = read_in_blocks(HEAD + row.encode() + b"]}", block)
     assert (trace is not None) == (depth <= 300)
-    if trace is not None:
-        assert len(trace.ops) == (field == "more" or depth <= 3)
-
-
-def test_parse_depth_beside_events_is_limited() -> None:
+    assert trace is None or len(trace.ops) == (field == "more" or depth <= 3)
     assert read_in_blocks(HEAD + b'], "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}") is None
 
 
@@ -241,16 +194,13 @@ def test_parse_depth_beside_events_is_limited() -> None:
 def test_parse_error_names_event(monkeypatch: pytest.MonkeyPatch, start: bytes, block: int) -> None:
     content = start + b", ".join([ROW, ROW, b'{"ph":"X",,}', ROW]) + b"]}"
     monkeypatch.setattr(reader, "BLOCK_BYTES", block)
-    found = re.search(r"traceEvents\[(\d+)\] or later: JSON is malformed", refusal(content))
-    assert found
-    assert int(found[1]) <= 2
+    assert re.search(r"traceEvents\[[012]\] or later: JSON is malformed", refusal(content))
 
 
 MEBIBYTE = 1 << 20
 OBJECT = b'{"a":{}},'
 LONG = {
     "a text before the events": b'{"a":"' + b"x" * (12 * MEBIBYTE) + b'","traceEvents":[',
-    "events of many objects": HEAD + (b'{"args":[' + OBJECT * 1000 + b"0]},") * 1000,
     "one event of many objects": HEAD + b'{"args":[' + OBJECT * MEBIBYTE + b"0]},",
     "one text of many escapes": HEAD + b'{"args":"' + b'\\"},' * MEBIBYTE + b'"},',
     "empty events": HEAD + b"{}," * MEBIBYTE,
@@ -268,8 +218,6 @@ ROWS = {
     "metadata ops and launches": lambda at: [op("aten::t", at, 1), call(at, at), kernel(at, at)],
     "one correlation": lambda at: [call(1, at), kernel(1, at, name="n" * 100)],
     "ops within ops": lambda at: [op("aten::mm", at, MANY - at)],
-    "ops that start together": lambda at: [op("aten::mm", 1, 1)],
-    "steps": lambda at: [step(at, at, 0.5)],
 }
 
 
@@ -277,32 +225,23 @@ ROWS = {
 @pytest.mark.parametrize("rows_at", ROWS.values(), ids=ROWS)
 def test_summarize_many_rows_takes_linear_time(rows_at: Callable[[int], list[Event]]) -> None:
     trace = read_in_blocks(chrome(step(0, 0, MANY + 1), *(row for at in range(MANY) for row in rows_at(at))))
-    assert trace is not None
     assert trace.steps()[0].name == "ProfilerStep#0"
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        chrome(op("x" * 5000, 1, 2), op("y", 1, 2)),
-        chrome(op("y", 1, 2))[:-2] + b" " * 5000 + b"]}",
-        chrome(op("y", 1, 2), more="x" * 5000),
-        b'{"more":"' + b"x" * 5000 + b'",' + chrome(op("y", 1, 2))[1:],
-    ],
-    ids=["an event", "spaces", "behind the events", "before them"],
-)
-def test_parse_longest_event_is_limited(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+def test_parse_longest_event_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(reader, "LONGEST_BYTES", 6000)
-    assert parse(content).ops[-1].name == "y"
-    monkeypatch.setattr(reader, "LONGEST_BYTES", 4000)
-    assert "4000 bytes" in refusal(content)
+    spaces = chrome(MM_ROW)[:-2] + b" " * 5000 + b"]}"
+    before = b'{"more":"' + b"x" * 5000 + b'",' + chrome(MM_ROW)[1:]
+    for content in (chrome(op("x" * 5000, 1, 2), MM_ROW), spaces, chrome(MM_ROW, more="x" * 5000), before):
+        monkeypatch.setattr(reader, "LONGEST_BYTES", 6000)
+        assert parse(content).ops[-1].name == "aten::mm"
+        monkeypatch.setattr(reader, "LONGEST_BYTES", 4000)
+        assert "4000 bytes" in refusal(content)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
 CONTENT = chrome(step(1, 0, 9), op("aten::mm", 1, 2), call(1, 2), kernel(1, 5), traceName="x")
-TRACE = parse(CONTENT)
 WHOLE = gzip.compress(CONTENT, mtime=0)
 
 
@@ -311,40 +250,37 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "trace.json.gz"
 
 
-def written(path: Path, content: bytes) -> Path:
-    path.write_bytes(content)
-    return path
-
-
-def refused_file(path: Path) -> TraceError:
+def refused_file(path: Path, content: bytes | None = None) -> str:
+    if content is not None:
+        path.write_bytes(content)
     with pytest.raises(TraceError) as caught:
         read(path)
     assert caught.value.where == str(path)
-    assert caught.value.got
     assert caught.value.expected
-    return caught.value
+    assert caught.value.got
+    return caught.value.got
 
 
-@pytest.mark.parametrize("garbage", [b"x", b"\x1f\x8b", bytes(3 * MEBIBYTE) + b"x", CONTENT], ids=len)
-def test_read_garbage_behind_gzip_is_refused(path: Path, garbage: bytes) -> None:
-    assert "gzip" in str(refused_file(written(path, WHOLE + garbage)).got)
+def test_read_garbage_behind_gzip_is_refused(path: Path) -> None:
+    for garbage in (b"x", b"\x1f\x8b", bytes(3 * MEBIBYTE) + b"x", CONTENT):
+        assert "gzip" in refused_file(path, WHOLE + garbage)
 
 
-@pytest.mark.parametrize("content", [WHOLE, CONTENT, gzip.compress(b"")], ids=["gzip", "plain", "gzip of nothing"])
-def test_read_file_cut_anywhere_is_refused(path: Path, content: bytes) -> None:
-    for length in range(len(content)):
-        refused_file(written(path, content[:length]))
+def test_read_file_cut_anywhere_is_refused(path: Path) -> None:
+    for content in (WHOLE, CONTENT, gzip.compress(b"")):
+        for length in range(len(content)):
+            refused_file(path, content[:length])
+
+
+def test_read_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    for name in ("absent.json.gz", "a\0b", "n" * 5000):
+        refused_file(tmp_path / name)
 
 
 def test_read_pipe_is_read(path: Path) -> None:
     os.mkfifo(path)
     threading.Thread(target=path.write_bytes, args=(WHOLE,), daemon=True).start()
-    assert read(path) == TRACE
-
-
-@pytest.mark.parametrize("name", ["absent.json.gz", "a\0b", "n" * 5000])
-def test_read_file_that_is_not_there_is_refused(tmp_path: Path, name: str) -> None:
-    refused_file(tmp_path / name)
+    assert read(path) == parse(CONTENT)
 
 
 UNDER_A_LIMIT = """
@@ -359,22 +295,12 @@ except TraceError as error:
 """
 
 
-@pytest.mark.parametrize(
-    ("start", "unit"),
-    [
-        (b'{"traceEvents":[{"name":"', b"},{"),
-        (b'{"traceEvents":[', b'{"args":'),
-        (b'{"traceEvents":[{"args":[', b'{"a":{}},'),
-        (b'{"traceEvents":[{}]', b" "),
-        (b'{"a":"', b"x"),
-    ],
-    ids=["one name like events", "nested", "many objects", "spaces behind the events", "a text before the events"],
-)
-def test_read_gzip_bomb_is_refused_in_little_memory(path: Path, start: bytes, unit: bytes) -> None:
-    block = gzip.compress(unit * (MEBIBYTE // len(unit)))
-    written(path, gzip.compress(start) + block * 400)
-    assert path.stat().st_size < 4 * MEBIBYTE
-    environment = os.environ | {"PYTHONPATH": str(Path(kernelgauge.__file__).parents[1])}
-    command = [sys.executable, "-c", UNDER_A_LIMIT, str(path), str(600 * MEBIBYTE)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
+def test_read_gzip_bomb_is_refused_in_little_memory(path: Path) -> None:
+    parts = [(b'{"traceEvents":[{"args":[', b'{"a":{}},'), (b'{"traceEvents":[', b'{"args":'), (b'{"a":"', b"x")]
+    for start, unit in parts:
+        path.write_bytes(gzip.compress(start) + gzip.compress(unit * (MEBIBYTE // len(unit))) * 400)
+        assert path.stat().st_size < 4 * MEBIBYTE
+        command = [sys.executable, "-c", UNDER_A_LIMIT, str(path), str(600 * MEBIBYTE)]
+        environment = os.environ | {"PYTHONPATH": str(Path(kernelgauge.__file__).parents[1])}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
