@@ -429,8 +429,7 @@ def is_in_origins_of() -> bool:
 
 
 @pytest.mark.parametrize(
-    ("is_other", "known"),
-    [(lambda: _get_current_function_mode() is not None, True), (is_in_origins_of, False)],
+    ("is_other", "known"), [(lambda: _get_current_function_mode() is not None, True), (is_in_origins_of, False)]
 )
 def test_call_that_launches_something_else_has_no_origins(cpu: Device, is_other: Any, known: bool) -> None:
     """The call is made once more for its lines. If that is other work, it is made without what tells an operator's line."""

@@ -97,10 +97,7 @@ def test_hold_stays_if_calls_wait(gpu: FakeGpu) -> None:
 def test_hold_is_that_of_nearly_all_calls(gpu: FakeGpu) -> None:
     """One slow call of ten does not make every later session long."""
     gpu.dispatch_us = 1000.0
-    gpu.damages = [
-        lambda _: setattr(gpu, "dispatch_us", 100.0),
-        lambda events: last(events, REGION).update(dur=1500.0),
-    ]
+    gpu.damages = [lambda _: setattr(gpu, "dispatch_us", 100.0), lambda events: last(events, REGION).update(dur=1500.0)]
     assert holds(gpu, 2) == [3000.0, 300.0]
 
 
