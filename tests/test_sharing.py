@@ -102,7 +102,7 @@ def test_publish_leaves_out_links_hidden_files_and_folders(reports, tmp_path, me
         (["reports/latest", "memory://perf", "--public-url", "http://host"], "https:// only"),
         (["reports/latest", "nonesuch://me:secret@host/\x1b[2J"], "nonesuch://***@host/\\x1b[2J"),
         (["reports/latest", "s3://bucket/perf"], "Install s3fs"),
-        (["reports/latest", "memory://full"], "memory://full/results.json\n    got      RuntimeError: no credentials"),
+        (["reports/latest", "memory://full"], "memory://full/results.json\n  got      RuntimeError: no credentials"),
     ],
 )
 def test_publish_in_vain_is_an_error(reports, memory, monkeypatch, capsys, arguments, reason):
