@@ -1,25 +1,35 @@
-"""Times on the host: its own speed, the dispatch of a call, warming up, and the rounds of latency for pytest-benchmark."""
+"""Times of the host, sessions of the profiler, and rounds of latency.
+
+A session is believed only if its records pair, its iterations are alike, and it was held.
+"""
 
 from __future__ import annotations
 
 import gc
 import threading
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import nn
 
-from kernelgauge.errors import DisturbedError, KernelgaugeError, OtherKernelsError, WorkloadError
+from kernelgauge.errors import DisturbedError, MeasurementError, OtherKernelsError, StorageError, WorkloadError
 from kernelgauge.measure import Settings
 from kernelgauge.measure.device import Device, HostSpeed
+from kernelgauge.measure.instance import build
 from kernelgauge.measure.latency import Rounds
+from kernelgauge.measure.profile import exported, profile_session
 from kernelgauge.run import Sample, Timer
-from kernelgauge.trace import KernelIdentity
-from tests.builders import FUSED
-from tests.measure.conftest import Clock, FakeGpu, hot, measured, tiny
+from kernelgauge.trace import REGION, KernelIdentity, parse
+from tests.builders import FUSED, Event, call
+from tests.measure.conftest import QUICK, Clock, FakeGpu, hot, measured, tiny
 
 ONE = Settings(replicates=1, most_replicates=1, iterations=3, host_iterations=3, warm_up_seconds=0)
 
@@ -67,19 +77,14 @@ def test_waits_for_a_core_are_those_of_each_thread() -> None:
     assert all(0 <= seconds < 1e6 for seconds in waits.values())
 
 
-@pytest.mark.parametrize(
-    ("controls_us", "patience_seconds", "looks"),
-    [((25.0, 25.0, 12.0), 5.0, (3, 1)), ((25.0,), 0.1, (3, 1))],
-    ids=["until it is fast", "patience is spent once"],
-)
-def test_host_speed_waits_until_it_is_fast(clock: Clock, controls_us: Any, patience_seconds: float, looks: Any) -> None:
+@pytest.mark.parametrize(("controls_us", "patience_s"), [((25.0, 25.0, 12.0), 5.0), ((25.0,), 0.1)])
+def test_host_speed_waits_until_it_is_fast_or_tired(clock: Clock, controls_us: Any, patience_s: float) -> None:
     work = Work(clock, *tens(10.0, *controls_us))
-    speed = HostSpeed(work, patience_seconds=patience_seconds)
+    speed = HostSpeed(work, patience_seconds=patience_s)
     speed.control_us()
-    for expected in looks:
-        before = work.done
+    for expected in (10 + 3 * 10, 10 + 4 * 10):
         speed.wait_until_fast()
-        assert work.done - before == 10 * expected
+        assert work.done == expected
     assert clock.slept_s == pytest.approx(0.1)
 
 
@@ -119,6 +124,124 @@ def test_warm_up_lasts_for_calls_and_seconds(gpu: FakeGpu, seconds: float, calls
     measured(gpu, gpu.workload(), replace(ONE, warm_up_seconds=seconds))
     replicate = " ".join(gpu.diary).rpartition("build a ")[2]
     assert replicate.partition(" flush hold")[0] == " ".join(["flush call synchronize"] * calls)
+
+
+# -- sessions of the profiler -----------------------------------------------------------------------------------------
+
+
+def first(events: list[Event], category: str) -> Event:
+    return next(each for each in events if each["cat"] == category)
+
+
+def last(events: list[Event], name: str) -> Event:
+    return next(each for each in reversed(events) if each["name"] == name)
+
+
+def synchronizing(events: list[Event]) -> Event:
+    return call(None, first(events, "cuda_runtime")["ts"] + 1, name="cudaDeviceSynchronize")
+
+
+Damage = Callable[[list[Event]], object]
+DAMAGES: dict[str, Damage] = {  # by what is said of it
+    "lost: cudaLaunchKernel": lambda events: events.remove(first(events, "kernel")),
+    "duplicated: ": lambda events: events.append(deepcopy(first(events, "kernel"))),
+    "lost: 2 of 3 iterations are in the trace": lambda events: events.remove(last(events, REGION)),
+    "the iterations differ: 2 launch sequences, of [2] launches": lambda events: last(events, "gelu")["args"].update(grid=[7, 1, 1]),
+    "the iterations differ in launch calls: ": lambda events: first(events, "cuda_runtime").update(name="cuLaunchKernelEx"),
+    "the iterations differ in synchronizations: ": lambda events: events.append(synchronizing(events)),
+    "bad duration: ": lambda events: first(events, "kernel").update(dur=-1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "damage"), DAMAGES.items(), ids=DAMAGES)
+def test_session_is_repeated_until_it_is_sound(gpu: FakeGpu, words: str, damage: Damage) -> None:
+    gpu.damages = [damage] * 2
+    assert measured(gpu, gpu.workload(kernels=("gemm", "gelu"))).run.counts.launches == 2
+    assert gpu.sessions == 3 + QUICK.replicates
+    for sound in (0, 1):  # the session of the structure, and that of the times
+        gpu.sessions, gpu.damages = 0, [lambda _: None] * sound + [damage] * 3
+        with pytest.raises(MeasurementError, match="a-eager-fp32: the profiler's records cannot be trusted") as raised:
+            measured(gpu, gpu.workload(kernels=("gemm", "gelu")))
+        assert words in (raised.value.got or "")
+        assert "in each of 3 sessions" in (raised.value.got or "")
+        assert gpu.sessions == sound + 3
+
+
+def holds(gpu: FakeGpu, replicates: int, **launch: Any) -> list[float]:
+    """Measure two launches; return how long the device was held in each session."""
+    settings = Settings(replicates=replicates, most_replicates=replicates, iterations=10, warm_up_seconds=0)
+    measured(gpu, gpu.workload(kernels=("gemm", "gelu"), launch=launch), settings)
+    held = [float(each.removeprefix("hold ")) for each in gpu.diary if each.startswith("hold")]
+    return held[:: len(held) // (gpu.sessions - 1)]
+
+
+@pytest.mark.parametrize(
+    ("dispatch_us", "replicates", "expected"),  # of one session after the other
+    [
+        ([5.0], 1, [50.0]),
+        ([50.0], 1, [150.0]),
+        ([1e4], 1, [20_000.0]),
+        ([50.0, 500.0], 1, [150.0, 300.0, 600.0]),
+        ([5000.0, 30_000.0], 1, [15_000.0, 20_000.0]),
+        ([50.0, 200.0, 200.0, 5.0], 3, [150.0, 300.0, 300.0, 300.0]),
+        ([1000.0, 100.0, 20.0], 3, [3000.0, 300.0, 300.0]),
+    ],
+    ids=["least", "dispatch and a half", "most", "doubled", "gives up", "one that grew stays", "shortened once"],
+)
+def test_hold_lasts_until_calls_are_dispatched(gpu: FakeGpu, dispatch_us: Any, replicates: int, expected: Any) -> None:
+    gpu.dispatch_us, *later = dispatch_us
+    gpu.damages = [lambda _, us=us: setattr(gpu, "dispatch_us", us) for us in later]
+    assert holds(gpu, replicates) == expected
+
+
+def test_hold_stays_if_calls_wait_or_one_is_slow(gpu: FakeGpu) -> None:
+    gpu.dispatch_us, gpu.damages = 50.0, [lambda _: setattr(gpu, "dispatch_us", 200.0)]
+    assert holds(gpu, 2, synchronizes=True) == [150.0, 150.0]
+    gpu.dispatch_us, gpu.sessions = 1000.0, 0
+    gpu.diary.clear()
+    one_slow = [lambda _: setattr(gpu, "dispatch_us", 100.0), lambda events: last(events, REGION).update(dur=1500.0)]
+    gpu.damages = one_slow
+    assert holds(gpu, 2) == [3000.0, 300.0]
+
+
+def diary_of(gpu: FakeGpu, **how: Any) -> list[str]:
+    instance = build(gpu.workload(), gpu)
+    gpu.diary.clear()
+    profile_session(gpu, instance, **how)
+    return gpu.diary
+
+
+@pytest.mark.parametrize(("iterations", "warmup", "looks"), [(14, 2, [8, 16]), (3, 1, [5])])
+def test_session_looks_while_the_device_works(gpu: FakeGpu, iterations: int, warmup: int, looks: list[int]) -> None:
+    seen: list[tuple[int, str]] = []
+    gpu.monitor = SimpleNamespace(read=lambda: seen.append((gpu.diary.count("call"), gpu.diary[-1])))
+    calls = 1 + warmup + iterations
+    diary = diary_of(gpu, iterations=iterations, warmup=warmup, hold_us=70.0)
+    assert diary == ["flush", "hold 70", "call", "synchronize"] * calls
+    assert seen == [(calls, "call") for calls in looks]
+    diary_of(gpu, iterations=iterations, warmup=warmup)
+    assert len(seen) == len(looks)  # where nothing is timed, nobody looks
+
+
+@pytest.mark.parametrize("is_structure", [True, False])
+def test_session_has_a_window_for_each_iteration(cpu: Device, is_structure: bool) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the profiler's own warning about its cycles is kept from the user
+        session = profile_session(cpu, build(tiny(), cpu), iterations=3, is_structure=is_structure)
+    assert [[each.identity.name for each in row] for row in session.executions] == [["aten::addmm"]] * 3
+    assert [each.name for each in session.windows] == [REGION] * 3
+    assert session.was_held  # a CPU has nothing to hold
+    assert parse(session.trace_json) == session.trace
+    assert len(session.trace.steps()) == 3
+    (addmm,) = (each for each in session.windows[0].ops if each.name == "aten::addmm")
+    assert addmm.input_shapes[:3] == (((3,), (5, 4), (4, 3)) if is_structure else ())
+    assert ("aten::addmm" in session.table) is is_structure
+
+
+def test_exported_trace_that_is_not_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(StorageError, match=f"df -h {tmp_path}"):
+        exported(Mock())
 
 
 # -- rounds of latency ------------------------------------------------------------------------------------------------
@@ -198,23 +321,18 @@ def fused(threads: int = 128) -> KernelIdentity:
 
 
 MANY, ONCE = f"{SHOWN} grid 8x1x1 block 256x1x1", f"{SHOWN} grid 8x1x1 block 128x1x1"
-OTHERS: dict[str, tuple[Any, Any, type[KernelgaugeError], str | None, str | None]] = {
-    "another choice": ([fused(256)], [fused()], OtherKernelsError, MANY, ONCE),
-    "one launch more": ([gemm(), fused(), fused()], [gemm(), fused()], OtherKernelsError, ONCE, "nothing else"),
-    "another order": ([fused(), gemm()], [gemm(), fused()], OtherKernelsError, None, None),
-    "nobody tuned it": (
-        [gemm("nvjet_sm90_tst_128x8_64x12_2x1_v_bz_TNT"), fused()],
-        [gemm(), fused()],
-        WorkloadError,
-        None,
-        None,
-    ),
+BLAS = gemm("nvjet_sm90_tst_128x8_64x12_2x1_v_bz_TNT")
+OTHERS: dict[str, tuple[Any, Any, Any, str]] = {
+    "another choice": ([fused(256)], [fused()], OtherKernelsError, f"{MANY} {ONCE}"),
+    "one launch more": ([gemm(), fused(), fused()], [gemm(), fused()], OtherKernelsError, f"{ONCE} nothing else"),
+    "another order": ([fused(), gemm()], [gemm(), fused()], OtherKernelsError, ""),
+    "nobody tuned it": ([BLAS, fused()], [gemm(), fused()], WorkloadError, ""),
 }
 
 
-@pytest.mark.parametrize(("ran", "profiled", "kind", "got", "expected"), OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize(("ran", "profiled", "kind", "said"), OTHERS.values(), ids=OTHERS)
 def test_other_kernels_than_were_profiled_are_an_error(
-    gpu: FakeGpu, ran: Any, profiled: Any, kind: type[KernelgaugeError], got: str | None, expected: str | None
+    gpu: FakeGpu, ran: Any, profiled: Any, kind: Any, said: str
 ) -> None:
     """Two processes filled one compile cache at the same time: an MLP of 223 us had the latency of one of 205 us."""
 
@@ -225,7 +343,6 @@ def test_other_kernels_than_were_profiled_are_an_error(
     workload = gpu.workload(kernels=(), on_call=call, compile={})
     with pytest.raises(kind, match="other kernels when it was timed") as raised:
         Rounds(workload, gpu, replicates=1, iterations=1, profiled=profiled).time()
-    assert got is None or (raised.value.got, raised.value.expected) == (got, expected)
-    is_chosen = kind is OtherKernelsError
-    assert ("TORCHINDUCTOR_CACHE_DIR" in (raised.value.next_command or "")) is is_chosen
+    assert said in f"{raised.value.got} {raised.value.expected}"
+    assert ("TORCHINDUCTOR_CACHE_DIR" in (raised.value.next_command or "")) is (kind is OtherKernelsError)
     Rounds(workload, gpu, replicates=1, iterations=1, profiled=ran).time()
