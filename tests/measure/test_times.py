@@ -199,8 +199,7 @@ def test_hold_stays_if_calls_wait_or_one_is_slow(gpu: FakeGpu) -> None:
     assert holds(gpu, 2, synchronizes=True) == [150.0, 150.0]
     gpu.dispatch_us, gpu.sessions = 1000.0, 0
     gpu.diary.clear()
-    one_slow = [lambda _: setattr(gpu, "dispatch_us", 100.0), lambda events: last(events, REGION).update(dur=1500.0)]
-    gpu.damages = one_slow
+    gpu.damages = [lambda _: setattr(gpu, "dispatch_us", 100.0), lambda events: last(events, REGION).update(dur=1500.0)]
     assert holds(gpu, 2) == [3000.0, 300.0]
 
 
