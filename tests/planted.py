@@ -117,8 +117,6 @@ class SwiGLU(nn.Module):
             u = u.clone()
         if self.fault == "item":
             u[0, 0, 0].item()
-        if self.fault == "to_host":
-            u[0].cpu()
         if self.fault == "wait":
             torch.cuda.synchronize()
         if self.fault == "graph_break":
@@ -131,14 +129,12 @@ class SwiGLU(nn.Module):
         if self.fault == "contiguous":
             u = u.transpose(1, 2).contiguous().transpose(1, 2)
         g = self.gate(x)
-        if self.fault == "float32_middle":
-            g = g.float()
         h = F.silu(g) * u
         if self.fault == "more_work":
             h = h * torch.sigmoid(h)
         if self.fault == "error":
             h = h.view(-1, 3, 7)
-        return self.down(h.to(x.dtype))
+        return self.down(h)
 
 class Block(nn.Module):
     def __init__(self, dim, heads, hidden, fault):

@@ -14,7 +14,6 @@ MLP = "mlp"
 PLANTED = {
     "clone-eager-forward": ("aten::clone: Memcpy DtoD", MLP, "u = u.clone()"),
     "item-eager-forward": ("the host waits: aten::item: cudaStreamSynchronize", MLP, "u[0, 0, 0].item()"),
-    "to_host-eager-forward": ("the host waits: aten::to: cuda", MLP, "u[0].cpu()"),
     "wait-eager-forward": ("the host waits: cudaDeviceSynchronize", MLP, "torch.cuda.synchronize()"),
     "math_attention-eager-forward": ("18 kernels instead of 1", "attention", "y = F.scaled_dot_product_attention(q, k, v)"),
     "fp32_norm-eager-forward": ("16 kernels instead of 2, in 2 places", "{norm1,norm2}", "y = "),
@@ -23,7 +22,6 @@ PLANTED = {
     "more_work-compiled-forward": ("another kernel", MLP, "h = h * torch.sigmoid(h)"),
     "contiguous-compiled-forward": ("another kernel", MLP, "u = u.transpose(1, 2).contiguous()"),
     "contiguous-compiled-train": ("2 other kernels", MLP, "u = u.transpose(1, 2).contiguous()"),
-    "float32_middle-compiled-forward": ("another kernel", MLP, "g = g.float()"),
     "graph_break-compiled-forward": ("graph break: ", MLP, "torch._dynamo.graph_break()"),
     "loop_break-compiled-forward": ("graph break: ", MLP, 'print(end="")'),
     "item-compiled-forward": ("graph break: ", MLP, "u[0, 0, 0].item()"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
@@ -61,15 +61,10 @@ def test_run_on_gpu_has_times_ops_inputs_and_streams(gpu: FakeGpu) -> None:
 
     result = measured(gpu, gpu.workload(kernels=(), on_call=call))
     run, counts = result.run, result.run.counts
-    assert [(each.op, each.inputs, each.stream, each.device_time_us) for each in run.kernels] == [
-        ("aten::mm", ("bf16[8,4]", "fp32[4,2]"), 0, 10.0),
-        ("", (), 1, 15.0),
-        ("", (), 0, 10.0),
-    ]
-    assert run.samples == {
-        Timer.DEVICE: Sample((20.0, 20.0), 3),  # with at least one kernel running
-        Timer.HOST: Sample((15.0, 15.0), 3, (14.0, 14.0)),
-    }
+    found = [(each.op, each.inputs, each.stream, each.device_time_us) for each in run.kernels]
+    assert found == [("aten::mm", ("bf16[8,4]", "fp32[4,2]"), 0, 10.0), ("", (), 1, 15.0), ("", (), 0, 10.0)]
+    device = Sample((20.0, 20.0), 3)  # with at least one kernel running
+    assert run.samples == {Timer.DEVICE: device, Timer.HOST: Sample((15.0, 15.0), 3, (14.0, 14.0))}
     assert run.launch_apis == ("cudaLaunchKernel",) * 3
     assert (counts.launches, counts.kernels, counts.synchronizations) == (3, 2, 1)
     assert counts.peak_allocated_bytes == 1 << 20
@@ -207,12 +202,11 @@ def test_recompiles_on_fresh_allocations_are_counted(cpu: Device, changes_in: in
 def test_cpu_kernels_add_up_to_the_time_that_is_judged(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     def disturbed(subject: Subject, index: int, usual_clock_mhz: int | None) -> Replicate:
         slow = 100.0 if index == 0 else 1.0
-        taken = replicate(subject, index, usual_clock_mhz)
-        return dataclasses.replace(taken, kernel_us=(slow * 5.0,), host_us=slow * 14.0)
+        return replace(replicate(subject, index, usual_clock_mhz), kernel_us=(slow * 5.0,), host_us=slow * 14.0)
 
     replicate = Subject.replicate
     monkeypatch.setattr(Subject, "replicate", disturbed)
-    run = measured(cpu, tiny(), settings=dataclasses.replace(QUICK, replicates=3, most_replicates=3)).run
+    run = measured(cpu, tiny(), settings=replace(QUICK, replicates=3, most_replicates=3)).run
     assert run.samples[Timer.DEVICE].replicates_us == (500.0, 5.0, 5.0)
     assert [kernel.device_time_us for kernel in run.kernels] == [5.0]
 
@@ -242,12 +236,11 @@ def test_everything_measures_in_torch_set_up(cpu: Device, monkeypatch: Any, meas
 
 
 def test_triton_keys_need_an_op_of_the_same_name() -> None:
-    events = recorded_events("mlp-compiled")
-    for event in events:
-        if event.get("cat") == "kernel" and event["name"] == FUSED:
-            event["name"] = "a_library_call"  # launched under the Triton op, as a memset or a GEMM may be
-    ran = executions(trace_of(*events).steps()[-1], on_cpu=False)
-    (stranger,) = (each.identity for each in ran if each.identity.name == "a_library_call")
+    """A memset or a GEMM may be launched under a Triton op."""
+    rows = recorded_events("mlp-compiled")
+    renamed = [row | {"name": "gemm"} if (row["cat"], row["name"]) == ("kernel", FUSED) else row for row in rows]
+    ran = executions(trace_of(*renamed).steps()[-1], on_cpu=False)
+    (stranger,) = (each.identity for each in ran if each.identity.name == "gemm")
     assert (stranger.num_warps, stranger.kernel_kwargs, stranger.source_hash) == (None, None, None)
     assert stranger.grid == (24576, 1, 1)
 
@@ -256,7 +249,7 @@ def test_triton_keys_need_an_op_of_the_same_name() -> None:
 def cuda() -> CudaDevice:
     """Return a CUDA device that needs no GPU."""
     device = object.__new__(CudaDevice)
-    device.torch_device = torch.device("cuda", 0)
+    device.torch_device, device._properties = torch.device("cuda", 0), SimpleNamespace(name="Tesla T4")
     return device
 
 
@@ -278,7 +271,6 @@ def test_cuda_device_is_lost_once_it_fails(cuda: CudaDevice, monkeypatch: pytest
 
 def test_check_refuses_bf16_alone_where_there_is_none(cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
-    cuda._properties = SimpleNamespace(name="Tesla T4")
     for dtype in ("fp16", "fp32", None):
         cuda.check(tiny(dtype=dtype))
     with pytest.raises(WorkloadUnavailable, match="Tesla T4 has no bf16"):
