@@ -77,18 +77,13 @@ class Operator:
     def get_example_inputs(self) -> tuple[torch.Tensor]:
         return (torch.randn(next(self.sizes), requires_grad=True),)
 
-    def aten(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
-        return lambda: x * 2
-
-    def by_add(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
-        return lambda: x + x
-
     def _get_bm_func(self, name: str) -> Callable[[], Any]:
-        function = getattr(self, name)(*self.example_inputs)
-        if not self.backward:
-            return function
-        y = function()
-        return lambda: y.backward(torch.ones_like(y), retain_graph=True)
+        def double() -> torch.Tensor:
+            (x,) = self.example_inputs
+            return x * 2 if name == "aten" else x + x
+
+        y = double()
+        return (lambda: y.backward(torch.ones_like(y), retain_graph=True)) if self.backward else double
 
 
 def get_parser() -> argparse.ArgumentParser:
@@ -127,12 +122,8 @@ def called(workload: Workload) -> Any:
 
 def test_report_gives_what_do_bench_would_time(folder: Path) -> None:
     workloads = {each.id: each for each in perf_report(folder / "report.py")}
-    assert list(workloads) == [
-        f"softmax-{mode}-{line}-{shape}"
-        for mode in ("forward", "backward")
-        for shape in ("64x64", "32x16")
-        for line in ("torch", "by-hand")
-    ]
+    lines = [f"{line}-{shape}" for shape in ("64x64", "32x16") for line in ("torch", "by-hand")]
+    assert list(workloads) == [f"softmax-{mode}-{each}" for mode in ("forward", "backward") for each in lines]
     before = triton_testing.do_bench
     torch.manual_seed(0)
     one, other = (called(workloads["softmax-forward-torch-32x16"]) for _ in range(2))

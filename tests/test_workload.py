@@ -15,20 +15,8 @@ from kernelgauge.errors import WorkloadError
 from kernelgauge.run import Sample, Statistic, observe, summarize
 
 
-def workload(module: str = "mlp", variant: str = "eager", **fields: Any) -> Workload:
-    return Workload(module, variant, build=object, inputs=tuple, **fields)
-
-
-@pytest.mark.parametrize(
-    ("fields", "id_"),
-    [
-        ({}, "mlp-eager-bf16"),
-        ({"shape": (64,), "pass_": "train"}, "mlp-eager-train-bf16-64"),  # no id begins another
-        ({"shape": (64, 128), "dtype": None}, "mlp-eager-64x128"),
-    ],
-)
-def test_workload_id_names_its_fields(fields: dict[str, Any], id_: str) -> None:
-    assert workload(**fields).id == str(workload(**fields)) == id_
+def workload(**fields: Any) -> Workload:
+    return Workload("mlp", "eager", build=object, inputs=tuple, **fields)
 
 
 WRONG_FRACTIONS = [{"device_time": 0}, {"end_to_end": math.inf}, {"gpu": 0.02}]

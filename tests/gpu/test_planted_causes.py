@@ -30,10 +30,7 @@ PLANTED = {
     "cast_backward-eager-train": ("2 new kernels", "mlp (backward)", "return gradient.double()"),
     "custom_op-eager-forward": ("1 new kernel, by planted::squash: squash_kernel", MLP, "u = squash(u)"),
     "custom_op-compiled-forward": ("1 new kernel, by planted::squash: squash_kernel", MLP, "u = squash(u)"),
-    "vmap-eager-forward": ("2 new kernels", MLP, "u = torch.func.vmap("),
     "grad-eager-train": ("", "mlp (forward and backward)", "u = torch.func.grad("),
-    "in_place-eager-forward": ("1 new kernel", MLP, "x.clamp_(max=9.0)"),
-    "disabled-compiled-forward": ("graph break: ", MLP, "u = self.eagerly(u)"),
 }  # fmt: skip
 
 

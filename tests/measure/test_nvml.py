@@ -203,7 +203,6 @@ def test_reading_drops_samples_nobody_took(nvml: FakeNvml, clock: Clock) -> None
 @pytest.mark.parametrize(
     ("gpu", "failing", "expected"),
     [
-        ("GPU", "", ("580.159.04", 700.5, True)),
         ("GPU", "nvmlDeviceGetMigMode", ("580.159.04", 700.5, False)),
         ("MIG", "nvmlDeviceGetMigMode", ("580.159.04", 700.5, True)),
         ("GPU", "nvmlDeviceGetEnforcedPowerLimit", ("580.159.04", None, True)),
@@ -211,8 +210,7 @@ def test_reading_drops_samples_nobody_took(nvml: FakeNvml, clock: Clock) -> None
     ],
 )
 def test_monitor_knows_the_settings_of_its_gpu(nvml: FakeNvml, gpu: str, failing: str, expected: object) -> None:
-    nvml.gpus, nvml.mig = [f"{gpu}-{UUID}"], [1, 0]
-    nvml.failing = {failing: nvml.NVMLError}
+    nvml.gpus, nvml.mig, nvml.failing = [f"{gpu}-{UUID}"], [1, 0], {failing: NvmlError}
     monitor = Monitor(UUID)
     assert (monitor.driver, monitor.power_limit_watts, monitor.mig) == expected
 
@@ -262,8 +260,7 @@ def well(**changed: Any) -> Reading:
 
 
 ALONE: dict[str, Any] = {"other_processes": 1, "other_pid": 4711}
-USES: dict[str, Any] = {**ALONE, "other_utilization_percent": 63}
-SILENT: dict[str, Any] = {**ALONE, "other_utilization_percent": None}
+USES, SILENT = ({**ALONE, "other_utilization_percent": used} for used in (63, None))
 CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], tuple[str, ...]]] = {
     "calm": ({}, [{}], {}, ()),
     "no reading in between": ({}, [], {"throttled_ns": counted(hardware_thermal_slowdown=12)}, (HOT,)),
@@ -312,13 +309,6 @@ def test_conditions_hold_extremes_of_all_measurements() -> None:
         well(sm_clock_mhz=1800, temperature_c=58, other_utilization_percent=4, throttled_ns=counted(power_cap=1.5)),
     ]
     later = [well(sm_clock_mhz=1700, throttled_ns=counted(power_cap=ms)) for ms in (500, 530)]
-    assert conditions_of([readings, later]) == Conditions(
-        lowest_sm_clock_mhz=1500,
-        median_sm_clock_mhz=1700.0,
-        max_temperature_c=58,
-        max_power_watts=640.5,
-        event_reasons=("idle", "power cap"),
-        throttled_ms={"power cap": pytest.approx(31.5)},
-        other_processes=2,
-        other_utilization_percent=4,
-    )
+    throttled = {"power cap": pytest.approx(31.5)}
+    expected = Conditions(1500, 1700.0, 58, 640.5, ("idle", "power cap"), throttled, 2, 4)
+    assert conditions_of([readings, later]) == expected

@@ -25,9 +25,8 @@ from kernelgauge.measure.numerics import compare_with_float64
 from kernelgauge.measure.runner import measure_groups
 from kernelgauge.measure.subject import Replicate, Subject
 from kernelgauge.run import Sample, Timer
-from kernelgauge.trace import KernelIdentity, parse
-from kernelgauge.trace.kernel import Execution, executions
-from kernelgauge.trace.model import busy_us, number_streams
+from kernelgauge.trace import parse
+from kernelgauge.trace.kernel import executions
 from tests.builders import FUSED, recorded_events, trace_of
 from tests.measure.conftest import QUICK, FakeGpu, measured, raising, tiny
 
@@ -56,29 +55,19 @@ def test_run_on_gpu_has_times_ops_inputs_and_streams(gpu: FakeGpu) -> None:
 
     def call() -> None:
         gpu.launch("gemm", 10.0, stream=20, op="aten::mm", inputs=inputs)
-        gpu.launch("gelu", 15.0, stream=13)
+        gpu.launch("gelu", 15.0, stream=7)  # the default one
         gpu.launch("gemm", 10.0, stream=20, synchronizes=True)
 
     result = measured(gpu, gpu.workload(kernels=(), on_call=call))
     run, counts = result.run, result.run.counts
     found = [(each.op, each.inputs, each.stream, each.device_time_us) for each in run.kernels]
-    assert found == [("aten::mm", ("bf16[8,4]", "fp32[4,2]"), 0, 10.0), ("", (), 1, 15.0), ("", (), 0, 10.0)]
+    assert found == [("aten::mm", ("bf16[8,4]", "fp32[4,2]"), 1, 10.0), ("", (), 0, 15.0), ("", (), 1, 10.0)]
     device = Sample((20.0, 20.0), 3)  # with at least one kernel running
     assert run.samples == {Timer.DEVICE: device, Timer.HOST: Sample((15.0, 15.0), 3, (14.0, 14.0))}
     assert run.launch_apis == ("cudaLaunchKernel",) * 3
     assert (counts.launches, counts.kernels, counts.synchronizations) == (3, 2, 1)
     assert counts.peak_allocated_bytes == 1 << 20
     assert (result.latency_replicates, result.latency_iterations) == (8, 20)
-
-
-@pytest.mark.parametrize(
-    ("spans", "expected"),  # start, duration and stream; records of one stream may touch
-    [([(0, 10, 7), (9, 10, 7)], 20), ([(0, 30, 7), (5, 10, 13)], 30), ([(5, 10, 13), (0, 10, 7)], 15), ([(0, 10, 7), (20, 10, 13)], 20)],
-)  # fmt: skip
-def test_busy_time_is_a_union_over_streams(spans: list[tuple[int, int, int]], expected: float) -> None:
-    identity = KernelIdentity("gemm", "gemm")
-    assert busy_us([Execution(identity, us, start, None, stream) for start, us, stream in spans]) == expected
-    assert number_streams([20, 7, 20, 13]) == {7: 0, 20: 1, 13: 2}  # the default stream first, whichever launches first
 
 
 @pytest.mark.parametrize("pass_", ["forward", "train"])

@@ -167,19 +167,18 @@ def holds(gpu: FakeGpu, replicates: int, **launch: Any) -> list[float]:
     return held[:: len(held) // (gpu.sessions - 1)]
 
 
-@pytest.mark.parametrize(
-    ("dispatch_us", "replicates", "expected"),  # of one session after the other
-    [
-        ([5.0], 1, [50.0]),
-        ([50.0], 1, [150.0]),
-        ([1e4], 1, [20_000.0]),
-        ([50.0, 500.0], 1, [150.0, 300.0, 600.0]),
-        ([5000.0, 30_000.0], 1, [15_000.0, 20_000.0]),
-        ([50.0, 200.0, 200.0, 5.0], 3, [150.0, 300.0, 300.0, 300.0]),
-        ([1000.0, 100.0, 20.0], 3, [3000.0, 300.0, 300.0]),
-    ],
-    ids=["least", "dispatch and a half", "most", "doubled", "gives up", "one that grew stays", "shortened once"],
-)
+HOLDS: dict[str, tuple[list[float], int, list[float]]] = {  # dispatch and hold of one session after the other
+    "least": ([5.0], 1, [50.0]),
+    "dispatch and a half": ([50.0], 1, [150.0]),
+    "most": ([1e4], 1, [20_000.0]),
+    "doubled": ([50.0, 500.0], 1, [150.0, 300.0, 600.0]),
+    "gives up": ([5000.0, 30_000.0], 1, [15_000.0, 20_000.0]),
+    "one that grew stays": ([50.0, 200.0, 200.0, 5.0], 3, [150.0, 300.0, 300.0, 300.0]),
+    "shortened once": ([1000.0, 100.0, 20.0], 3, [3000.0, 300.0, 300.0]),
+}
+
+
+@pytest.mark.parametrize(("dispatch_us", "replicates", "expected"), HOLDS.values(), ids=HOLDS)
 def test_hold_lasts_until_calls_are_dispatched(gpu: FakeGpu, dispatch_us: Any, replicates: int, expected: Any) -> None:
     gpu.dispatch_us, *later = dispatch_us
     gpu.damages = [lambda _, us=us: setattr(gpu, "dispatch_us", us) for us in later]
@@ -237,11 +236,12 @@ def test_exported_trace_that_is_not_written_is_an_error(tmp_path: Path, monkeypa
 # -- rounds of latency ------------------------------------------------------------------------------------------------
 
 
-def play(rounds: Rounds, count: int) -> None:
+def play(rounds: Rounds, count: int) -> Rounds:
     with rounds.torch_set_up():
         for _ in range(count):
             rounds.setup()
             rounds.call()
+    return rounds
 
 
 def test_round_is_prepared_outside_of_what_is_timed(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,9 +255,7 @@ def test_round_is_prepared_outside_of_what_is_timed(gpu: FakeGpu, monkeypatch: p
 
 def test_rounds_build_each_replicate_in_order(gpu: FakeGpu, paddings: list[int]) -> None:
     gpu.held = []
-    rounds = Rounds(gpu.workload(), gpu, replicates=3, iterations=2, first=8)
-    assert rounds.total == 6
-    play(rounds, 6)
+    assert play(Rounds(gpu.workload(), gpu, replicates=3, iterations=2, first=8), 6).total == 6
     marks = " ".join(each for each in gpu.diary if each.startswith(("forget", "build", "flush", "call", "control")))
     for each in marks.split("forget peak build a ")[1:]:
         assert each.rpartition("flush call control")[0].count("flush call") >= gpu.warm_up_calls
@@ -269,8 +267,7 @@ def test_rounds_build_each_replicate_in_order(gpu: FakeGpu, paddings: list[int])
 @pytest.mark.parametrize("extra", [0, 1], ids=["", "one round that is not timed"])
 def test_sample_has_lower_deciles_of_replicates(gpu: FakeGpu, extra: int) -> None:
     gpu.host = SimpleNamespace(wait_until_fast=lambda: None, round_trip_us=iter(map(float, range(10, 30))).__next__)
-    rounds = Rounds(gpu.workload(), gpu, replicates=2, iterations=5)
-    play(rounds, 10 + extra)
+    rounds = play(Rounds(gpu.workload(), gpu, replicates=2, iterations=5), 10 + extra)
     sample = rounds.sample([us / 1e6 for us in (10, 11, 12, 13, 14, 20, 21, 900, 5000, 70000)])
     assert sample.replicates_us == pytest.approx((10.4, 20.4))
     assert sample.controls_us == pytest.approx((10.4, 15.4))  # of 10 to 14, and 15 to 19
@@ -289,10 +286,8 @@ def test_time_sets_autograd_and_pauses_the_collector(cpu: Device, pass_: Any) ->
 
 
 def test_time_of_disturbed_rounds_is_an_error(gpu: FakeGpu) -> None:
-    rounds = Rounds(gpu.workload(reading=hot(1)), gpu, replicates=2, iterations=2)
-    with pytest.raises(DisturbedError) as raised:
-        rounds.time()
-    assert raised.value.got == "throttled by hardware thermal slowdown"
+    with pytest.raises(DisturbedError, match="throttled by hardware thermal slowdown"):
+        Rounds(gpu.workload(reading=hot(1)), gpu, replicates=2, iterations=2).time()
 
 
 SHOWN = FUSED.removesuffix("_0")  # Inductor's number is no part of what is compared
