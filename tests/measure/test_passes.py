@@ -166,7 +166,7 @@ def test_out_of_memory_leaves_the_others(gpu: FakeGpu, monkeypatch: pytest.Monke
     error = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB.")
     monkeypatch.setattr(gpu, "forget_peak", Mock(side_effect=[None, error, None, None]))
     results = results_of(gpu, gpu.workload("a"), gpu.workload("b"))
-    require(results, {"a": TENS[:2], "b": "WorkloadError: b-eager-fp32: building failed: OutOfMemoryError: CUDA out*"})
+    require(results, {"a": TENS[:2], "b": f"{BUILDING}OutOfMemoryError: CUDA out*"})
 
 
 def test_factory_that_changes_torch_for_all_is_refused(gpu: FakeGpu) -> None:
@@ -221,20 +221,17 @@ def test_memory_is_free_for_the_next(gpu: FakeGpu, rows: Callable[[FakeGpu], Row
     assert "".join(map(str, gpu.held)) == held
 
 
-CALLS = Settings(iterations=40, host_iterations=100, latency_iterations=10, seconds=1.0)
-
-
 @pytest.mark.parametrize(
-    ("call_us", "calls", "warm_up"),
-    [(100.0, (40, 100, 10), 21), (5e4, (20, 20, 8), 2), (2e5, (5, 5, 5), 2), (1e6, (3, 3, 3), 1)],
+    ("call_us", "calls", "warm_up", "heavy"),  # heavy: few in a row on a GPU
+    [(100.0, (40, 100, 10), 21, 40), (5e4, (20, 20, 8), 2, 8), (2e5, (5, 5, 5), 2, 5), (1e6, (3, 3, 3), 1, 3)],
 )
-def test_slow_calls_are_fewer_and_three_at_least(call_us: float, calls: tuple[int, ...], warm_up: int) -> None:
+def test_slow_calls_are_fewer_and_three_at_least(call_us: float, calls: Any, warm_up: int, heavy: int) -> None:
+    settings = Settings(iterations=40, host_iterations=100, latency_iterations=10, seconds=1.0)
+    of_gpu = settings.limited(None, CudaDevice.most_busy_seconds)
     timers = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)
-    assert tuple(CALLS.iterations_for(call_us, timer) for timer in timers) == calls
-    assert CALLS.warm_up_calls_for(call_us) == warm_up
-    heavy = CALLS.limited(None, CudaDevice.most_busy_seconds)  # few in a row on a GPU
-    assert heavy.iterations_for(call_us) == (40 if call_us == 100.0 else min(8, calls[0]))
-    assert heavy.iterations_for(call_us, Timer.END_TO_END) == calls[2]
+    assert tuple(settings.iterations_for(call_us, timer) for timer in timers) == calls
+    assert settings.warm_up_calls_for(call_us) == warm_up
+    assert (of_gpu.iterations_for(call_us), of_gpu.iterations_for(call_us, Timer.END_TO_END)) == (heavy, calls[2])
 
 
 @pytest.mark.parametrize(("factor", "is_enough"), [(0.99, True), (1.01, False)])
@@ -315,10 +312,9 @@ def test_confirm_that_fails_keeps_the_first(gpu: FakeGpu, rows: Rows, what: str,
 
 def test_confirm_of_compiled_code_compiles_nothing(cpu: Device) -> None:
     before, after, _ = confirmed(cpu, [tiny(compile={"backend": "eager"})], "tiny", QUICK)
-    assert len(times(after["tiny"])) == 3 * len(times(before["tiny"])) == 6
-    assert after["tiny"].run.counts == before["tiny"].run.counts
-    assert after["tiny"].run.ops == before["tiny"].run.ops
-    assert after["tiny"].run.counts.recompiles == 0
+    was, now = before["tiny"], after["tiny"]
+    assert len(times(now)) == 3 * len(times(was)) == 6
+    assert (now.run.counts, now.run.ops, now.run.counts.recompiles) == (was.run.counts, was.run.ops, 0)
 
 
 @pytest.mark.parametrize(("launch", "builds"), [(GRAPH, 1), ({}, 10)], ids=["graph", "launches"])
