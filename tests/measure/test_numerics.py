@@ -140,6 +140,10 @@ def rows() -> Iterator[Any]:
     yield from ((torch.randn(count, 4),) for count in (3, 5))
 
 
+def listed() -> Iterator[Any]:
+    yield torch.randn(5, 4), [torch.ones(4)]
+
+
 def own_dtype(module: Any) -> Iterator[Any]:
     yield (torch.randn(5, 4, dtype=module.weight.dtype),)
 
@@ -165,6 +169,7 @@ def wrong_gradient(y: torch.Tensor, _: Linear) -> torch.Tensor:
 
 
 SMALL = Training(partial(torch.optim.AdamW, lr=1e-6))
+SCALER, SCHEDULE = partial(torch.amp.GradScaler, "cpu"), partial(torch.optim.lr_scheduler.StepLR, step_size=1)
 TRAINED: dict[str, Any] = {"pass_": "step", "training": Training(torch.optim.SGD, micro_batches=2)}
 POSITIVE = lambda: (torch.rand(8, 8),)  # noqa: E731
 RANDOM: dict[str, Any] = {"build": lambda: nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5))}
@@ -197,6 +202,11 @@ RESULTS_IN_FP32: dict[str, tuple[dict[str, Any], str]] = {
     "reference does not run": ({"reference": lambda: raising(ValueError("no"))}, f"{ERROR} running its reference failed:*"),
     "more": ({"change": lambda y, _: (y, y)}, f"{OTHER} output 1, nothing else"),
     "less": ({"change": lambda y, m: y.detach() + m.bias, "pass_": "train"}, f"{OTHER} nothing else, gradient of weight"),
+    "scaled step": (TRAINED | {"training": Training(torch.optim.AdamW, clip_norm=1.0, scaler=SCALER, schedule=SCHEDULE)}, ""),
+    "optimizer of others": (TRAINED | {"training": Training(lambda _: torch.optim.SGD(Linear().parameters()))}, "WorkloadError: *of another module*"),
+    "nothing to train": (TRAINED | {"build": lambda: Linear().requires_grad_(False)}, "WorkloadError: *there is nothing to train*"),
+    "no sequence": ({"inputs": lambda: (each for each in ())}, "WorkloadError: *its inputs yield no call*"),
+    "sequence with a list": ({"build": lambda: lambda x, cache: x + cache[0], "inputs": listed}, ""),
     "wrong step": (TRAINED | {"change": lambda y, module: y - module.bias}, "gradient of bias, parameter bias"),
     "trained sequence": ({"inputs": rows, "pass_": "train"}, ""),
     "sequence of integers with state": ({"build": Counting, "inputs": ids, "reference": Counting}, ""),

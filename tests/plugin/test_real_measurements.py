@@ -91,7 +91,6 @@ def endless():
 square = torch.rand(256, 256) / 256
 adamw = partial(torch.optim.AdamW, lr=1e-3)
 clipped = Training(adamw, micro_batches=2, clip_norm=1.0, schedule=partial(torch.optim.lr_scheduler.StepLR, step_size=1))
-scaled = Training(adamw, clip_norm=1.0, scaler=partial(torch.amp.GradScaler, "cpu"))
 foreign = Training(lambda _: adamw(nn.Linear(1, 1).parameters()))
 
 def workload(module, variant, build=MLP, inputs=lambda: (torch.rand(64, 16),), **fields):
@@ -116,7 +115,6 @@ def pytest_kernelgauge_workloads():
         step("loop", Training(partial(adamw, foreach=False))),
         step("fused", Training(partial(adamw, fused=True))),
         step("clipped", clipped),
-        step("scaled", scaled),
         step("compiled", Training(adamw, compile={}), compile={}),
         step("batches", inputs=batches),
         workload("decode", "eager", lambda: Decoder(16, 16), decode),
@@ -124,9 +122,7 @@ def pytest_kernelgauge_workloads():
         workload("batches", "compiled", inputs=lambda: batches(), compile={}, compiles=1),
         workload("batches", "static", inputs=batches, compile={"dynamic": False}, compiles=3),
         step("foreign", foreign),
-        step("frozen", build=lambda: MLP().requires_grad_(False)),
         workload("sequence", "endless", inputs=endless),
-        workload("sequence", "empty", inputs=lambda: (each for each in ())),
     ]
 """
 DECLARED, NUMERICS = "test_kernels_and_graphs_are_as_declared", "test_result_matches_float64"
@@ -202,7 +198,7 @@ def test_wrong_result_fails_numerics(suite: Suite) -> None:
     assert "Workload(..., tolerance=0." in wrong.message
 
 
-@pytest.mark.parametrize("variant", ["eager", "loop", "fused", "clipped", "scaled", "compiled", "batches"])
+@pytest.mark.parametrize("variant", ["eager", "loop", "fused", "clipped", "compiled", "batches"])
 def test_step_matches_float64_and_compiles_once(suite: Suite, variant: str) -> None:
     cases = suite.cases(f"step-{variant}-")
     assert {name: case.outcome for name, case in cases.items()} == {DECLARED: "passed", NUMERICS: "passed"}
@@ -245,9 +241,7 @@ def test_declaration_allows_graphs_and_breaks(suite: Suite) -> None:
     ("workload", "text"),
     [
         ("step-foreign", "its optimizer has parameters of another module"),
-        ("step-frozen", "there is nothing to train"),
         ("sequence-endless", "its inputs yield too many calls"),
-        ("sequence-empty", "its inputs yield no call"),
     ],
 )
 def test_wrong_workload_fails_one_test(suite: Suite, workload: str, text: str) -> None:
