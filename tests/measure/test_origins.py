@@ -131,6 +131,13 @@ def test_eager_kernel_has_its_line_and_module(cpu: Device, net: Any) -> None:
     assert silus == [("layers.0", LINES[0]), ("layers.1", LINES[0])]
 
 
+@pytest.mark.usefixtures("no_cache")
+def test_compiled_kernel_has_the_lines_that_were_fused(cpu: Device, net: Any) -> None:
+    fused = [(module, code) for name, module, code in places(ran(cpu, net, compile={})) if "silu" in name]
+    assert {module for module, _ in fused} == {"layers.*"}  # both layers are the same code
+    assert all(set(code.split(" | ")) >= set(LINES[:2]) for _, code in fused)
+
+
 HALVES = "h = self.gate(x) * torch.sigmoid(self.up(x))"
 TRAINED, COMPILED = {"pass_": "train"}, {"compile": {}}
 ADDS = ("y = x @ self.weight", "return y + self.bias")
