@@ -284,7 +284,10 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], tup
     "other came and is busy": ({}, [SILENT], USES, (BUSY,)),
     "others were there": (SILENT, [SILENT], SILENT, ()),
     "no list from before": ({"other_processes": None}, [{}], SILENT, ()),
-    "all": ({}, [{"sm_clock_mhz": 1500, "event_reasons": SLOWDOWN}], {**USES, "throttled_ns": counted(hardware_thermal_slowdown=12)}, ("throttled by hardware slowdown", HOT, SLOW, BUSY)),
+    "all": (
+        {}, [{"sm_clock_mhz": 1500, "event_reasons": SLOWDOWN}], USES | {"throttled_ns": counted(hardware_thermal_slowdown=12)},
+        ("throttled by hardware slowdown", HOT, SLOW, BUSY),
+    ),
 }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ HEAT = "throttled by hardware thermal slowdown"
 UNTRUSTED = f"the machine cannot be trusted now: {HEAT}"
 SLOW = "the machine cannot be trusted now: SM clock 1500 MHz where 1980 is usual, and no power cap*"
 DRIFTED = "the machine changed its speed while it measured"
-NO = ZeroDivisionError("no")
+NO, ZERO = ZeroDivisionError("no"), "ZeroDivisionError: no"
 
 
 def set_up(gpu: FakeGpu, rows: Rows) -> list[Workload]:
@@ -90,7 +90,7 @@ SCENARIOS: dict[str, tuple[Settings, Rows, str, dict[str, Any]]] = {  # settings
         SETTINGS,
         {"a": {}, "b": at(0, NO), "c": {"on_call": raising(NO)}, "d": at(2, NO), "e": {"on_cpu": "Triton"} | at(0, NO), "f": {}},
         "adfadfaf",  # d is not tried again
-        {"a": TENS, "b": f"{BUILDING}ZeroDivisionError: no", "c": f"{RUNNING}ZeroDivisionError: no", "d": f"{BUILDING}ZeroDivisionError: no", "e": "WorkloadUnavailable: Triton: None", "f": TENS},
+        {"a": TENS, "b": BUILDING + ZERO, "c": RUNNING + ZERO, "d": BUILDING + ZERO, "e": "WorkloadUnavailable: Triton: *", "f": TENS},
     ),
     "what ends a test": (
         THREE,
@@ -109,7 +109,8 @@ SCENARIOS: dict[str, tuple[Settings, Rows, str, dict[str, Any]]] = {  # settings
     "control slower": (SIX, {"copy": {"us": [50.0] * 4 + [52.0] * 2}, "a": {}, "b": {}}, "cab" * 6, {"a": f"{DRIFTED}: copy +4.0 %", "b": DRIFTED + "*"}),
     "control faster": (SIX, {"gemm": {"us": [200.0] * 4 + [190.0] * 2}, "a": {}}, "ga" * 6, {"a": f"{DRIFTED}: gemm -5.0 %"}),
     "both slower": (
-        SIX, {"copy": {"us": [50.0] * 3 + [60.0] * 3}, "gemm": {"us": TENS + [11.0] * 3}, "a": {}}, "cga" * 6, {"a": f"{DRIFTED}: copy +20.0 %, gemm +10.0 %"}
+        SIX, {"copy": {"us": [50.0] * 3 + [60.0] * 3}, "gemm": {"us": TENS + [11.0] * 3}, "a": {}},
+        "cga" * 6, {"a": f"{DRIFTED}: copy +20.0 %, gemm +10.0 %"},
     ),
     "2 percent slower": (SIX, {"copy": {"us": [50.0, 50.0, 50.5, 50.5, 51.0, 51.0]}, "a": {}}, "ca" * 6, {"a": TENS * 2}),
     "slower meanwhile": (SIX, {"copy": {"us": [50.0, 50.0, 90.0, 90.0, 50.0, 50.0]}, "a": {}}, "ca" * 6, {"a": TENS * 2}),
