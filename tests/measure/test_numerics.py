@@ -170,6 +170,7 @@ def wrong_gradient(y: torch.Tensor, _: Linear) -> torch.Tensor:
 
 SMALL = Training(partial(torch.optim.AdamW, lr=1e-6))
 SCALER, SCHEDULE = partial(torch.amp.GradScaler, "cpu"), partial(torch.optim.lr_scheduler.StepLR, step_size=1)
+FOREIGN = Training(lambda _: torch.optim.SGD(Linear().parameters()))
 TRAINED: dict[str, Any] = {"pass_": "step", "training": Training(torch.optim.SGD, micro_batches=2)}
 POSITIVE = lambda: (torch.rand(8, 8),)  # noqa: E731
 RANDOM: dict[str, Any] = {"build": lambda: nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5))}
@@ -203,7 +204,7 @@ RESULTS_IN_FP32: dict[str, tuple[dict[str, Any], str]] = {
     "more": ({"change": lambda y, _: (y, y)}, f"{OTHER} output 1, nothing else"),
     "less": ({"change": lambda y, m: y.detach() + m.bias, "pass_": "train"}, f"{OTHER} nothing else, gradient of weight"),
     "scaled step": (TRAINED | {"training": Training(torch.optim.AdamW, clip_norm=1.0, scaler=SCALER, schedule=SCHEDULE)}, ""),
-    "optimizer of others": (TRAINED | {"training": Training(lambda _: torch.optim.SGD(Linear().parameters()))}, "WorkloadError: *of another module*"),
+    "optimizer of others": (TRAINED | {"training": FOREIGN}, "WorkloadError: *optimizer has parameters of another module*"),
     "nothing to train": (TRAINED | {"build": lambda: Linear().requires_grad_(False)}, "WorkloadError: *there is nothing to train*"),
     "no sequence": ({"inputs": lambda: (each for each in ())}, "WorkloadError: *its inputs yield no call*"),
     "sequence with a list": ({"build": lambda: lambda x, cache: x + cache[0], "inputs": listed}, ""),
@@ -222,7 +223,10 @@ RESULTS_IN_FP32: dict[str, tuple[dict[str, Any], str]] = {
     "closure": (CLOSURE, f"{NOT_COMPARED} *has nothing to be compared with:*"),
     "no float64": ({"build": lambda: NotInFloat64(4, 3)}, f"{NOT_COMPARED} a copy of it in float64 does not run:*"),
     **{
-        f"{name} {how}": ({"build": lambda f=function: f, "inputs": POSITIVE, "dtype": "fp16", "compile": compile_}, f"{NOT_COMPARED} rounding or overflow alone explains any error:*")
+        f"{name} {how}": (
+            {"build": lambda f=function: f, "inputs": POSITIVE, "dtype": "fp16", "compile": compile_},
+            f"{NOT_COMPARED} rounding or overflow alone explains any error:*",
+        )
         for name, function in {"chaos": chaos, "overflow": lambda x: (1e4 * x) ** 3}.items()
         for how, compile_ in {"eager": None, "compiled": fused()}.items()
     },
