@@ -105,24 +105,10 @@ SOURCE = "crp6dxk5nphodyk5oymrzgcw3cehyajdvjnp3t5k4e774karg5ms"
 OTHER_SOURCE = "c6ftvhgubnrmlxzuurcbcqqj2rbcvbrq7kcsf5mqw7embzh6bt2p"
 
 DEVICE = "NVIDIA H200"
-H200 = Fingerprint(
-    device=DEVICE,
-    arch="sm_90",
-    sm_count=132,
-    memory_bytes=150109880320,
-    power_limit_watts=700.0,
-    mig=False,
-    driver="580.159.04",
-    cuda="13.0",
-    torch="2.11.0+cu130",
-    triton="3.6.0",
-    liger_kernel="0.8.5",
-    python="3.12.3",
-    cudnn="91300",
-    fp32_matmul="highest",
-    cudnn_tf32=True,
-    deterministic=False,
-)
+GPU = {"device": DEVICE, "arch": "sm_90", "sm_count": 132, "memory_bytes": 150109880320, "mig": False}
+SETTINGS = {"power_limit_watts": 700.0, "fp32_matmul": "highest", "cudnn_tf32": True, "deterministic": False}
+VERSIONS = {"driver": "580.159.04", "cuda": "13.0", "cudnn": "91300", "torch": "2.11.0+cu130", "python": "3.12.3"}
+H200 = msgspec.convert(GPU | SETTINGS | VERSIONS | {"triton": "3.6.0", "liger_kernel": "0.8.5"}, Fingerprint)
 
 
 def fused(us: float, *, xblock: int = 1024, source: str | None = SOURCE, kwargs: str | None = None) -> KernelRecord:
@@ -142,9 +128,9 @@ def mlp_kernels(gate: float = 56.0, up: float = 58.0, down: float = 53.0, **of_f
 
 
 def counts(**changes: Any) -> Counts:
-    fields: dict[str, Any] = {"launches": 4, "kernels": 3, "memsets": 2, "dispatcher_ops": 3}
-    fields |= dict.fromkeys(("copies", "synchronizations", "graph_breaks", "recompiles"), 0)
-    return Counts(**(fields | {"peak_allocated_bytes": 1 << 20} | changes))
+    few = {"launches": 4, "kernels": 3, "memsets": 2, "dispatcher_ops": 3, "peak_allocated_bytes": 1 << 20}
+    none = dict.fromkeys(("copies", "synchronizations", "graph_breaks", "recompiles"), 0)
+    return Counts(**(few | none | changes))
 
 
 def fingerprint(**changes: Any) -> Fingerprint:
@@ -321,24 +307,16 @@ def read_in_blocks(content: bytes, block: int | None = None) -> Trace | None:
 # -- histories --------------------------------------------------------------------------------------------------------
 
 
-def timed(
-    us: float = 205.0,
-    *,
-    name: str = WORKLOAD,
-    gpu: str | None = HERE,
-    status: Status = Status.PASS,
-    headline: str = "",
-    **changes: Any,
-) -> WorkloadResult:
+def timed(us: float = 205.0, *, name: str = WORKLOAD, gpu: str | None = HERE, **changes: Any) -> WorkloadResult:
+    said = {"status": changes.pop("status", Status.PASS), "headline": changes.pop("headline", "")}
     measured = run(workload=name, device=(us, us), gpu=gpu, **changes)
-    return workload(verdict(status, workload=name, headline=headline), name=name, run=measured)
+    return workload(verdict(workload=name, **said), name=name, run=measured)
 
 
 def night(number: int, *workloads: WorkloadResult, **changes: Any) -> Results:
     """Results of one of the nights from 2026-01-05 on, on the machine of the first workload."""
     when = datetime(2026, 1, 5, 2, 30, tzinfo=timezone.utc) + timedelta(days=number)
     first = workloads[0].run
-    assert first is not None
     fields = {"host": "node", "gpu": first.gpu, "fingerprint": first.fingerprint, "started_at": when.isoformat()}
     return results(*workloads, **(fields | changes))
 

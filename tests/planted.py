@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kernelgauge.report import findings
-from kernelgauge.results import Results, decode_results
+from kernelgauge.results import Results, read_results
 
 MODEL = """\
 import itertools
 import os
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +26,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 FAULTY = "FAULTY" in os.environ
 BUILT = itertools.count()
 
-
 class CastBackward(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -34,7 +34,6 @@ class CastBackward(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return gradient.double().to(gradient.dtype)
-
 
 if torch.cuda.is_available():
     import triton
@@ -46,22 +45,18 @@ if torch.cuda.is_available():
         value = tl.load(x + places, mask=places < count)
         tl.store(y + places, value * 0.5, mask=places < count)
 
-
 @torch.library.custom_op("planted::squash", mutates_args=())
 def squash(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty_like(x)
     squash_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, x.numel(), SIZE=1024)
     return y
 
-
 @squash.register_fake
 def _(x):
     return torch.empty_like(x)
 
-
 def scale_output(module, inputs, output):
     return output * 1.5
-
 
 class RMSNorm(nn.Module):
     def __init__(self, dim, fault):
@@ -70,49 +65,35 @@ class RMSNorm(nn.Module):
         self.fault = fault
 
     def forward(self, x):
-        if self.fault == "fp32_norm":
-            return self.in_float32(x)
-        return F.rms_norm(x, x.shape[-1:], self.weight)
-
-    def in_float32(self, x):
+        if self.fault != "fp32_norm":
+            return F.rms_norm(x, x.shape[-1:], self.weight)
         y = x.float()
         y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)
         return y.to(x.dtype) * self.weight
 
-
 class Attention(nn.Module):
     def __init__(self, dim, heads, fault):
         super().__init__()
-        self.heads = heads
-        self.fault = fault
+        self.heads, self.fault = heads, fault
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)
         self.out = nn.Linear(dim, dim, bias=False)
 
     def forward(self, x):
         b, s, d = x.shape
         q, k, v = self.qkv(x).view(b, s, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
-        if self.fault == "math_attention":
-            with sdpa_kernel(SDPBackend.MATH):
-                y = F.scaled_dot_product_attention(q, k, v)
-        else:
+        with sdpa_kernel(SDPBackend.MATH) if self.fault == "math_attention" else nullcontext():
             y = F.scaled_dot_product_attention(q, k, v)
         return self.out(y.transpose(1, 2).reshape(b, s, d))
-
 
 class SwiGLU(nn.Module):
     def __init__(self, dim, hidden, fault):
         super().__init__()
         self.fault = fault
         self.tag = str(next(BUILT))
-        self.gate = nn.Linear(dim, hidden, bias=False)
-        self.up = nn.Linear(dim, hidden, bias=False)
+        self.gate, self.up = (nn.Linear(dim, hidden, bias=False) for _ in range(2))
         self.down = nn.Linear(hidden, dim, bias=False)
         if fault == "hook":
             self.up.register_forward_hook(scale_output)
-
-    @torch.compiler.disable
-    def eagerly(self, u):
-        return u.sin()
 
     def forward(self, x):
         u = self.up(x)
@@ -120,20 +101,12 @@ class SwiGLU(nn.Module):
             u = CastBackward.apply(u)
         if self.fault == "custom_op":
             u = squash(u)
-        if self.fault == "disabled":
-            u = self.eagerly(u)
-        if self.fault == "vmap":
-            u = torch.func.vmap(lambda row: row * row.sum())(u)
         if self.fault == "grad":
             u = torch.func.grad(lambda row: row.sin().sum())(u)
-        if self.fault == "in_place":
-            x.clamp_(max=9.0)
         if self.fault == "clone":
             u = u.clone()
         if self.fault == "item":
             u[0, 0, 0].item()
-        if self.fault == "to_host":
-            u[0].cpu()
         if self.fault == "wait":
             torch.cuda.synchronize()
         if self.fault == "graph_break":
@@ -146,15 +119,12 @@ class SwiGLU(nn.Module):
         if self.fault == "contiguous":
             u = u.transpose(1, 2).contiguous().transpose(1, 2)
         g = self.gate(x)
-        if self.fault == "float32_middle":
-            g = g.float()
         h = F.silu(g) * u
         if self.fault == "more_work":
             h = h * torch.sigmoid(h)
         if self.fault == "error":
             h = h.view(-1, 3, 7)
-        return self.down(h.to(x.dtype))
-
+        return self.down(h)
 
 class Block(nn.Module):
     def __init__(self, dim, heads, hidden, fault):
@@ -169,7 +139,6 @@ class Block(nn.Module):
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))
 """
-
 CONFTEST = """\
 import os
 
@@ -179,7 +148,6 @@ from model import FAULTY, Block
 
 ON_GPU = torch.cuda.is_available()
 DIM, HEADS, HIDDEN, BATCH, TOKENS = (1024, 16, 2816, 8, 512) if ON_GPU else (32, 2, 64, 2, 8)
-
 
 def workload(fault, variant, pass_):
     return Workload(
@@ -191,7 +159,6 @@ def workload(fault, variant, pass_):
         compile=None if variant == "eager" else {"dynamic": True} if fault == "dynamic" and FAULTY else {},
         pass_=pass_,
     )
-
 
 def pytest_kernelgauge_workloads():
     return [workload(*each.split("-")) for each in os.environ["CAUSES"].split()]
@@ -216,34 +183,30 @@ def run_suite(folder: Path, workloads: Sequence[str], *arguments: str) -> tuple[
     files = {"model.py": MODEL, "conftest.py": CONFTEST, "test_all.py": tests, "pytest.ini": "[pytest]\n"}
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "pytest", "-p", "kernelgauge.plugin", "-q", "-o", "kernelgauge_replicates=2"]
 
     def run(chosen: Iterable[str], *more: str, **faulty: str) -> str:
-        own = environment | {"CAUSES": " ".join(chosen)} | faulty
+        own = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CAUSES": " ".join(chosen), **faulty}
         ran = subprocess.run([*command, *more], cwd=folder, env=own, capture_output=True, text=True, check=False)
         return ran.stdout + ran.stderr
 
-    first = {kind: fault for fault, _, kind in (each.partition("-") for each in workloads)}
+    parts = [each.partition("-") for each in workloads]
+    first = {kind: fault for fault, _, kind in parts}
     recorded = run((f"{fault}-{kind}" for kind, fault in first.items()), "-k", "not float64", "--perf-update=force")
     assert "failed" not in recorded.splitlines()[-1], recorded
-    for fault, _, kind in (each.partition("-") for each in workloads):
+    for fault, _, kind in parts:
         # A dtype follows, so that "eager" is not "eager-train".
         pattern = f"*/{first[kind]}-{kind.removesuffix('-forward')}-[bf]*.json"
         for file in (folder / "baselines").glob(pattern):
             text = file.read_text(encoding="utf-8").replace(f"{first[kind]}-", f"{fault}-")
             file.with_name(file.name.replace(first[kind], fault, 1)).write_text(text, encoding="utf-8")
     printed = run(workloads, "-k", "not latency and not float64", *arguments, FAULTY="1")
-    file = folder / "reports" / "latest" / "results.json"
-    return printed, decode_results(file.read_bytes(), where=str(file))
+    return printed, read_results(folder / "reports" / "latest" / "results.json")
 
 
 def failure(results: Results, workload: str) -> Failure:
     """Return what the first failing verdict names; ``FAULT-VARIANT-PASS`` is the workload."""
-    fault, variant, pass_ = workload.split("-")
-    (result,) = (
-        each for each in results.workloads if (each.module, each.variant, each.pass_) == (fault, variant, pass_)
-    )
+    (result,) = (each for each in results.workloads if f"{each.module}-{each.variant}-{each.pass_}" == workload)
     verdicts = [verdict for verdict in result.verdicts if verdict.status.fails]
     named = [(reason.label, reason.text) for verdict in verdicts for reason in findings.reasons(verdict)]
     first = dict(reversed(named))
@@ -258,5 +221,4 @@ def longest_failure(said: str) -> list[str]:
 
 def line_of(code: str) -> str:
     """Return ``model.py:17`` for the first line of the model that starts with this."""
-    lines = [line.strip() for line in MODEL.splitlines()]
-    return f"model.py:{1 + next(index for index, line in enumerate(lines) if line.startswith(code))}"
+    return f"model.py:{next(n for n, line in enumerate(MODEL.splitlines(), 1) if line.strip().startswith(code))}"

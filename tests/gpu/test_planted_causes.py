@@ -14,7 +14,6 @@ MLP = "mlp"
 PLANTED = {
     "clone-eager-forward": ("aten::clone: Memcpy DtoD", MLP, "u = u.clone()"),
     "item-eager-forward": ("the host waits: aten::item: cudaStreamSynchronize", MLP, "u[0, 0, 0].item()"),
-    "to_host-eager-forward": ("the host waits: aten::to: cuda", MLP, "u[0].cpu()"),
     "wait-eager-forward": ("the host waits: cudaDeviceSynchronize", MLP, "torch.cuda.synchronize()"),
     "math_attention-eager-forward": ("18 kernels instead of 1", "attention", "y = F.scaled_dot_product_attention(q, k, v)"),
     "fp32_norm-eager-forward": ("16 kernels instead of 2, in 2 places", "{norm1,norm2}", "y = "),
@@ -23,7 +22,6 @@ PLANTED = {
     "more_work-compiled-forward": ("another kernel", MLP, "h = h * torch.sigmoid(h)"),
     "contiguous-compiled-forward": ("another kernel", MLP, "u = u.transpose(1, 2).contiguous()"),
     "contiguous-compiled-train": ("2 other kernels", MLP, "u = u.transpose(1, 2).contiguous()"),
-    "float32_middle-compiled-forward": ("another kernel", MLP, "g = g.float()"),
     "graph_break-compiled-forward": ("graph break: ", MLP, "torch._dynamo.graph_break()"),
     "loop_break-compiled-forward": ("graph break: ", MLP, 'print(end="")'),
     "item-compiled-forward": ("graph break: ", MLP, "u[0, 0, 0].item()"),
@@ -32,10 +30,7 @@ PLANTED = {
     "cast_backward-eager-train": ("2 new kernels", "mlp (backward)", "return gradient.double()"),
     "custom_op-eager-forward": ("1 new kernel, by planted::squash: squash_kernel", MLP, "u = squash(u)"),
     "custom_op-compiled-forward": ("1 new kernel, by planted::squash: squash_kernel", MLP, "u = squash(u)"),
-    "vmap-eager-forward": ("2 new kernels", MLP, "u = torch.func.vmap("),
     "grad-eager-train": ("", "mlp (forward and backward)", "u = torch.func.grad("),
-    "in_place-eager-forward": ("1 new kernel", MLP, "x.clamp_(max=9.0)"),
-    "disabled-compiled-forward": ("graph break: ", MLP, "u = self.eagerly(u)"),
 }  # fmt: skip
 
 

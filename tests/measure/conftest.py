@@ -37,9 +37,7 @@ class Clock:
     """Stands in for the module `time`. `tick_us`: how far each look turns it, so that waiting for it ends."""
 
     def __init__(self) -> None:
-        self.now_ns = 0
-        self.tick_us = 1000.0
-        self.slept_s = 0.0
+        self.now_ns, self.tick_us, self.slept_s = 0, 1000.0, 0.0
 
     def advance(self, us: float) -> None:
         self.now_ns += round(1000 * us)
@@ -88,19 +86,16 @@ class FakeGpu(Device):
         self.clock = clock
         self.host = HostSpeed(self._control, wait=self.synchronize)
         self.monitor = SimpleNamespace(read=self.reading)
-        self.is_lost = False
+        self.is_lost, self.current, self.sessions = False, "", 0
         self.diary: list[str] = []
         self.replicates: list[str] = []
-        self.sessions = 0
         self.held: list[int] | None = None
         self.instances: list[weakref.ref[Any]] = []
         self.damages: list[Callable[[list[Event]], None]] = []
-        self.dispatch_us, self.control_us = 5.0, 14.0
-        self.current = ""
+        self.dispatch_us, self.control_us, self.held_us = 5.0, 14.0, 0.0
         self.readings: dict[str, Callable[[int], Reading]] = {}
         self.builds: Counter[str] = Counter()
         self.launches: list[dict[str, Any]] = []
-        self.held_us = 0.0
 
     def workload(
         self,
@@ -126,8 +121,7 @@ class FakeGpu(Device):
             self.current = module
             number = self.builds[module]
             self.builds[module] += 1
-            if number:
-                self.replicates.append(module)
+            self.replicates += [module] if number else []
             self.diary.append(f"build {module}")
             if self.held is not None:
                 gc.collect()  # an instance may be part of a cycle
@@ -170,10 +164,8 @@ class FakeGpu(Device):
                 events.append(event("cpu_op", each["op"], at, 2, MAIN_THREAD, External_id=ids, **each["inputs"]))
             begins = max(free.get(stream, start + self.held_us), at + 2)
             free[stream] = begins + each["us"]
-            shape = {"grid": [8, 1, 1], "block": each.get("block", [128, 1, 1]), "stream": stream}
-            events.append(
-                event("kernel", each["name"], begins, each["us"], stream, correlation=ids, External_id=ids, **shape)
-            )
+            shape = {"grid": [8, 1, 1], "block": each.get("block", [128, 1, 1]), "stream": stream, "correlation": ids}
+            events.append(event("kernel", each["name"], begins, each["us"], stream, External_id=ids, **shape))
             if each.get("synchronizes"):
                 events.append(call(None, at + 2, name="cudaStreamSynchronize"))
         took_us = max(3.0, len(self.launches) * self.dispatch_us)
@@ -257,12 +249,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Iterator[FakeGpu]:
 @pytest.fixture
 def paddings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the sizes, in bytes, of what is put before each instance in memory."""
-    sizes: list[int] = []
-    empty = torch.empty
+    sizes, empty = list[int](), torch.empty
 
     def spy(*size: Any, **how: Any) -> torch.Tensor:
-        if how.get("dtype") is torch.int8:
-            sizes.extend(size)
+        sizes.extend(size if how.get("dtype") is torch.int8 else ())
         return empty(*size, **how)
 
     monkeypatch.setattr(torch, "empty", spy)
@@ -277,14 +267,8 @@ def cpu() -> Iterator[Device]:
 
 def tiny(**fields: Any) -> Workload:
     """A linear of 4 x 3 on five rows, with the fields that a test is about."""
-    linear: dict[str, Any] = {
-        "module": "tiny",
-        "variant": "eager",
-        "build": lambda: nn.Linear(4, 3),
-        "inputs": lambda: (torch.randn(5, 4),),
-        "dtype": "fp32",
-    }
-    return Workload(**(linear | fields))
+    linear: dict[str, Any] = {"module": "tiny", "variant": "eager", "dtype": "fp32", "build": lambda: nn.Linear(4, 3)}
+    return Workload(**(linear | {"inputs": lambda: (torch.randn(5, 4),)} | fields))
 
 
 def results_of(device: Device, *workloads: Workload, settings: Settings = QUICK, **more: Any) -> dict[str, Result]:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from kernelgauge.measure.nvml import (
-    EVENT_REASONS,
     VISIBLE,
     Monitor,
     Reading,
@@ -29,12 +28,9 @@ OWN = os.getpid()
 OTHER, ANOTHER = OWN + 1, OWN + 2
 Samples = list[tuple[int, int, int]]  # pid, microseconds, percent
 
-
 NvmlError = type("NvmlError", (Exception,), {})
 NvmlNotFoundError = type("NvmlNotFoundError", (NvmlError,), {})
-MismatchError = type(
-    "MismatchError", (Exception,), {}
-)  # the driver is older than the library: pynvml's is no NVMLError
+MismatchError = type("MismatchError", (Exception,), {})  # of a driver older than the library: pynvml's is no NVMLError
 
 
 class FakeNvml:
@@ -106,6 +102,8 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     return fake
 
 
+COUNTERS = {"power cap": 74, "sync boost": 76, "software thermal slowdown": 269, "hardware thermal slowdown": 270}
+COUNTERS["hardware power brake"] = 271
 GPUS = ["GPU-0f9bcc5d-e367", "GPU-0f61ecf9-10f2", "GPU-bf353cdb-676b"]
 
 
@@ -123,9 +121,7 @@ def test_reading_is_the_state_of_the_gpu(nvml: FakeNvml) -> None:
     monitor = Monitor(UUID)
     assert monitor.available
     assert monitor.read() == Reading(sm_clock_mhz=1980, event_reasons=4, power_watts=420.5, temperature_c=50)
-    fields = {"power cap": 74, "sync boost": 76, "software thermal slowdown": 269, "hardware thermal slowdown": 270}
-    fields["hardware power brake"] = 271
-    assert monitor.read(processes=True).throttled_ns == {cause: 1000 * field for cause, field in fields.items()}
+    assert monitor.read(processes=True).throttled_ns == {cause: 1000 * field for cause, field in COUNTERS.items()}
 
 
 @pytest.mark.parametrize("error", [NvmlError, MismatchError, AttributeError])
@@ -148,9 +144,8 @@ def test_reading_lacks_what_no_query_tells(nvml: FakeNvml, clock: Clock, error: 
 def test_monitor_without_library_driver_or_gpu_knows_nothing(
     monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, failing: str | None, why_not: str
 ) -> None:
-    if failing:
-        nvml.failing = {failing: NvmlError}
-    else:
+    nvml.failing = {str(failing): NvmlError}
+    if not failing:
         monkeypatch.setitem(sys.modules, "pynvml", None)  # makes the import raise ImportError
         assert visible_gpus() == ()
     monitor = Monitor(UUID)
@@ -208,7 +203,6 @@ def test_reading_drops_samples_nobody_took(nvml: FakeNvml, clock: Clock) -> None
 @pytest.mark.parametrize(
     ("gpu", "failing", "expected"),
     [
-        ("GPU", "", ("580.159.04", 700.5, True)),
         ("GPU", "nvmlDeviceGetMigMode", ("580.159.04", 700.5, False)),
         ("MIG", "nvmlDeviceGetMigMode", ("580.159.04", 700.5, True)),
         ("GPU", "nvmlDeviceGetEnforcedPowerLimit", ("580.159.04", None, True)),
@@ -216,8 +210,7 @@ def test_reading_drops_samples_nobody_took(nvml: FakeNvml, clock: Clock) -> None
     ],
 )
 def test_monitor_knows_the_settings_of_its_gpu(nvml: FakeNvml, gpu: str, failing: str, expected: object) -> None:
-    nvml.gpus, nvml.mig = [f"{gpu}-{UUID}"], [1, 0]
-    nvml.failing = {failing: nvml.NVMLError}
+    nvml.gpus, nvml.mig, nvml.failing = [f"{gpu}-{UUID}"], [1, 0], {failing: NvmlError}
     monitor = Monitor(UUID)
     assert (monitor.driver, monitor.power_limit_watts, monitor.mig) == expected
 
@@ -229,9 +222,7 @@ NAMES = {"1": 1, GPUS[1]: 1, "GPU-0f61": 1, "3": None, "GPU-0f": None, "GPU-nobo
     ("visible", "found"),
     [(None, GPUS), (" 1 , 0 ", ["1", "0"]), ("GPU-0f9b", ["GPU-0f9b"]), ("0,-1,1", ["0"]), ("0,,1", ["0"]), ("", [])],
 )
-def test_visible_gpus_are_as_cuda_reads_the_variable(
-    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, visible: str | None, found: list[str]
-) -> None:
+def test_visible_gpus_are_as_cuda_reads_the_variable(monkeypatch: Any, nvml: Any, visible: Any, found: Any) -> None:
     nvml.gpus = GPUS
     if visible is not None:
         monkeypatch.setenv(VISIBLE, visible)
@@ -254,7 +245,6 @@ SLOW = "SM clock 1500 MHz where 1980 is usual, and no power cap explains it"
 HOT = "throttled by hardware thermal slowdown"
 BUSY = "another process (pid 4711) used the GPU: 63 % of its SMs"
 NEW = "another process has come to the GPU, and what it uses of it is not known"
-COUNTERS = [cause.name for cause in EVENT_REASONS if cause.counter]
 
 
 def counted(**rose_ms: float) -> dict[str, int]:
@@ -270,8 +260,7 @@ def well(**changed: Any) -> Reading:
 
 
 ALONE: dict[str, Any] = {"other_processes": 1, "other_pid": 4711}
-USES: dict[str, Any] = {**ALONE, "other_utilization_percent": 63}
-SILENT: dict[str, Any] = {**ALONE, "other_utilization_percent": None}
+USES, SILENT = ({**ALONE, "other_utilization_percent": used} for used in (63, None))
 CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], tuple[str, ...]]] = {
     "calm": ({}, [{}], {}, ()),
     "no reading in between": ({}, [], {"throttled_ns": counted(hardware_thermal_slowdown=12)}, (HOT,)),
@@ -296,9 +285,7 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], tup
     "others were there": (SILENT, [SILENT], SILENT, ()),
     "no list from before": ({"other_processes": None}, [{}], SILENT, ()),
     "all": (
-        {},
-        [{"sm_clock_mhz": 1500, "event_reasons": SLOWDOWN}],
-        {**USES, "throttled_ns": counted(hardware_thermal_slowdown=12)},
+        {}, [{"sm_clock_mhz": 1500, "event_reasons": SLOWDOWN}], USES | {"throttled_ns": counted(hardware_thermal_slowdown=12)},
         ("throttled by hardware slowdown", HOT, SLOW, BUSY),
     ),
 }  # fmt: skip
@@ -312,8 +299,8 @@ def test_disturbances_name_what_spoils(before: Any, during: Any, after: Any, exp
 
 def test_disturbances_allow_a_clock_of_unknown_gpu_more() -> None:
     window = [well(), well(sm_clock_mhz=1780), well()]
-    found = [disturbances(window, usual_clock_mhz=1980, tolerated_drift=drift) for drift in (0.03, 0.12)]
-    assert found == [(SLOW.replace("1500", "1780"),), ()]
+    assert disturbances(window, usual_clock_mhz=1980, tolerated_drift=0.03) == (SLOW.replace("1500", "1780"),)
+    assert disturbances(window, usual_clock_mhz=1980, tolerated_drift=0.12) == ()
 
 
 def test_conditions_hold_extremes_of_all_measurements() -> None:
@@ -325,13 +312,6 @@ def test_conditions_hold_extremes_of_all_measurements() -> None:
         well(sm_clock_mhz=1800, temperature_c=58, other_utilization_percent=4, throttled_ns=counted(power_cap=1.5)),
     ]
     later = [well(sm_clock_mhz=1700, throttled_ns=counted(power_cap=ms)) for ms in (500, 530)]
-    assert conditions_of([readings, later]) == Conditions(
-        lowest_sm_clock_mhz=1500,
-        median_sm_clock_mhz=1700.0,
-        max_temperature_c=58,
-        max_power_watts=640.5,
-        event_reasons=("idle", "power cap"),
-        throttled_ms={"power cap": pytest.approx(31.5)},
-        other_processes=2,
-        other_utilization_percent=4,
-    )
+    throttled = {"power cap": pytest.approx(31.5)}
+    expected = Conditions(1500, 1700.0, 58, 640.5, ("idle", "power cap"), throttled, 2, 4)
+    assert conditions_of([readings, later]) == expected

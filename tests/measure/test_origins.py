@@ -7,6 +7,7 @@ import linecache
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -20,15 +21,8 @@ from torch import nn
 from torch.overrides import _get_current_function_mode
 
 from kernelgauge.errors import shown_path
-from kernelgauge.measure.compiler import (
-    _generated,
-    compile_counts,
-    owner_of,
-    reset_compiler,
-    source_line,
-    stacks_at,
-    torch_set_up,
-)
+from kernelgauge.measure import compiler
+from kernelgauge.measure.compiler import reset_compiler, source_line, torch_set_up
 from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.origins import Modules, _Places
@@ -41,16 +35,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-
-class Squared(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.square()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return torch.mul(gradient, ctx.saved_tensors[0])
 
 class Gated(nn.Module):
     def __init__(self):
@@ -130,51 +114,28 @@ def codes(origins: Any) -> list[str]:
     return [origin.lines[0].code for origin in origins]
 
 
-def numbers(origins: Any) -> list[int]:
-    return [origin.lines[0].line for origin in origins]
-
-
 def test_eager_kernel_has_its_line_and_module(cpu: Device, net: Any) -> None:
     """An operator is no call in Python: its line is not that of the call around it."""
-    expected = []
-    for layer in ("layers.0", "layers.1"):
-        expected += [
-            ("aten::mm", f"{layer}.gate", LINES[0]),
-            ("aten::silu", layer, LINES[0]),
-            ("aten::mm", f"{layer}.up", LINES[1]),
-            ("aten::mul", layer, LINES[1]),
-            ("aten::mm", f"{layer}.down", LINES[2]),
-            ("aten::add", "Net", LINES[3]),
-        ]
+    expected = [
+        ("aten::mm", "layers.{}.gate", LINES[0]),
+        ("aten::silu", "layers.{}", LINES[0]),
+        ("aten::mm", "layers.{}.up", LINES[1]),
+        ("aten::mul", "layers.{}", LINES[1]),
+        ("aten::mm", "layers.{}.down", LINES[2]),
+        ("aten::add", "Net", LINES[3]),
+    ]
     run = ran(cpu, net)
-    assert places(run) == expected
+    assert places(run) == [(op, module.format(layer), line) for layer in (0, 1) for op, module, line in expected]
     assert set(run.op_origins) == {name for name in run.op_names() if "::" in name}
     silus = [(each.module, each.lines[0].code) for each in run.op_origins["aten::silu"]]
     assert silus == [("layers.0", LINES[0]), ("layers.1", LINES[0])]
 
 
-def test_backward_kernel_has_the_line_of_its_forward_op(cpu: Device, net: Any) -> None:
-    run = ran(cpu, net, pass_="train")
-    found = places(run)
-    backward = [origin.is_backward for origin in run.origins]
-    assert backward == [False] * 14 + [True] * (len(backward) - 14)  # the forward pass, and the loss with its gradient
-    assert found[12][1:] == ("Net", "in total_of")
-    silus = [each for each in found if each[0] == "aten::silu_backward"]
-    assert silus == [("aten::silu_backward", f"layers.{layer}", LINES[0]) for layer in (1, 0)]
-    assert (run.counts.grown_bytes, run.growth_origins) == (0, ())  # gradients replace those of the call before
-
-
 @pytest.mark.usefixtures("no_cache")
 def test_compiled_kernel_has_the_lines_that_were_fused(cpu: Device, net: Any) -> None:
-    run = ran(cpu, net, compile={}, pass_="train")
-    marked = [origin.is_backward for origin in run.origins if origin]
-    assert marked == sorted(marked)
-    assert marked.count(True) > 4
-    found = places(run)
-    fused = [each for each in found if "silu" in each[0] and "backward" not in each[0]]
-    assert {module for _, module, _ in fused} == {"layers.*"}  # both layers are the same code
-    assert all(set(code.split(" | ")) >= set(LINES[:2]) for _, _, code in fused)
-    assert {*LINES[2:]} & {line for _, _, code in found for line in code.split(" | ")}
+    fused = [(module, code) for name, module, code in places(ran(cpu, net, compile={})) if "silu" in name]
+    assert {module for module, _ in fused} == {"layers.*"}  # both layers are the same code
+    assert all(set(code.split(" | ")) >= set(LINES[:2]) for _, code in fused)
 
 
 HALVES = "h = self.gate(x) * torch.sigmoid(self.up(x))"
@@ -187,7 +148,6 @@ BODIES: dict[str, tuple[tuple[str, ...], dict[str, Any], str, list[tuple[Any, bo
     "gradient of a gradient": (
         ("y = x.sin()", "return torch.autograd.grad(y.sum(), x, create_graph=True)[0]"), TRAINED, "aten::neg", [("y = x.sin()", True)],
     ),
-    "autograd function": (("return Squared.apply(x)",), TRAINED, "aten::mul", [("return torch.mul(gradient, ctx.saved_tensors[0])", True)]),
     # It runs again for the backward pass of whatever comes after it: of `down` here.
     "checkpointed": (
         ("return checkpoint(self.halves, x, use_reentrant=False)",), TRAINED, "aten::sigmoid", [(HALVES, False), (HALVES, True)],
@@ -213,12 +173,7 @@ def test_kernel_leads_to_what_asked_for_it(
         if (op in name if is_compiled else op == name)
     ]
     assert found == [("Planted" if is_compiled else "0", *each) for each in expected]
-
-
-@pytest.mark.usefixtures("no_cache")
-def test_kernel_of_torchs_own_module_has_its_line(cpu: Device) -> None:
-    (found,) = places(ran(cpu, lambda: nn.Linear(8, 8), compile={}))
-    assert found[1:] == ("Linear", "return F.linear(input, self.weight, self.bias)")
+    assert (run.counts.grown_bytes, run.growth_origins) == (0, ())  # gradients replace those of the call before
 
 
 KEEPS = ("self.kept.append(x.detach().sin())", "self.kept.append(torch.cat((x, x)).detach())")
@@ -231,25 +186,23 @@ def test_growth_of_memory_has_the_lines_that_asked_for_it(cpu: Device, tmp_path:
     assert (run.counts.grown_bytes, codes(run.growth_origins)) == grown
 
 
-LIBRARY = """
-from torch import nn
-class Block(nn.Sequential):
-    def forward(self, x):
-        return self[0](x)
-"""
+LIBRARY = "from torch import nn\nclass Block(nn.Sequential):\n    def forward(self, x):\n        return self[0](x)\n"
 
 
 @pytest.mark.usefixtures("no_cache")
 @pytest.mark.parametrize("compile_", [None, {}], ids=["eager", "compiled"])
-def test_kernel_of_a_library_has_its_line(cpu: Device, tmp_path: Path, compile_: dict[str, Any] | None) -> None:
+def test_kernel_of_a_library_has_its_line(cpu: Device, tmp_path: Path, compile_: Any) -> None:
     """The innermost frame is one of `nn.Linear`. Where code of the user calls the library, its line comes first."""
-    block = load(LIBRARY, tmp_path / "site-packages" / "blocks.py", "blocks").Block(nn.Linear(8, 8))
+    linear = nn.Linear(8, 8)
+    block = load(LIBRARY, tmp_path / "site-packages" / "blocks.py", "blocks").Block(linear)
     user = load(LIBRARY, tmp_path / "user.py").Block
-    inner = SourceLine("blocks.py", 5, "return self[0](x)")
-    called = SourceLine("user.py", 5, "return self[0](x)", inner)
+    inner = SourceLine("blocks.py", 4, "return self[0](x)")
+    called = SourceLine("user.py", 4, "return self[0](x)", inner)
     for module, line in ((block, inner), (user(block), called)):
         (origin,) = ran(cpu, lambda module=module: module, compile=compile_).origins
         assert origin.lines == (line,)
+    (origin,) = ran(cpu, lambda: linear, compile=compile_).origins  # a module of torch has no other line
+    assert codes([origin]) == ["return F.linear(input, self.weight, self.bias)"]
 
 
 SCALED = """\
@@ -263,11 +216,14 @@ class Scaled(nn.Module):
 LINE = "        return x.sin() * 3.25\n"
 
 
-def test_line_of_a_cached_graph_is_where_it_is_now(
-    cpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Inductor's cache finds a graph by what it computes: its lines may be those of an older file, or of another folder."""
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("cache")
+def test_line_of_a_cached_graph_is_where_it_is_now(cpu: Device, tmp_path: Path, monkeypatch: Any) -> None:
+    """Inductor's cache finds a graph by what it computes: its lines may be those of an older file, or of another folder."""
     texts = ("one", ""), ("one", "# moved\n\n"), ("two", ""), ("one", f"# moved again\nSAME = '''\n{LINE}'''\n")
     for (folder, above), number in zip(texts, (6, 8, 6, 10), strict=True):
         scaled = load(above + SCALED, tmp_path / folder / "scaled.py")
@@ -276,18 +232,17 @@ def test_line_of_a_cached_graph_is_where_it_is_now(
         assert origins == (Origin("Scaled", (SourceLine("scaled.py", number, LINE.strip()),)),)
 
 
-def test_line_of_a_cached_graph_is_of_what_ran(cpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("cache")
+def test_line_of_a_cached_graph_is_of_what_ran(cpu: Device, tmp_path: Path) -> None:
     """Two functions of the same ops share what Inductor has in its cache, and what it says of their lines."""
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
     scaled = load(SCALED + SCALED.replace("Scaled", "Other"), tmp_path / "scaled.py")
-
     builds = scaled.Scaled, scaled.Other
-    assert numbers(ran(cpu, build, compile={}).origins[0] for build in builds) == [6, 12]
+    found = [ran(cpu, build, compile={}).origins[0] for build in builds]
     with torch_set_up():  # in one session too, where the second one finds what the first one compiled
         reset_compiler()
         workloads = [tiny(build=build, compile={}, module=build.__name__) for build in builds]
-        subjects = [Subject(each, build(each, cpu), cpu, QUICK) for each in workloads]
-    assert numbers(each.origins.kernels[0] for each in subjects) == [6, 12]
+        found += [Subject(each, build(each, cpu), cpu, QUICK).origins.kernels[0] for each in workloads]
+    assert [origin.lines[0].line for origin in found] == [6, 12, 6, 12]
     one, other = (torch.compile(build()) for build in builds)
     both = ran(cpu, lambda: lambda x: (one(x), other(x)))
     assert both.origins == (None, None)  # one file of generated code: whose it is, it does not say
@@ -295,33 +250,32 @@ def test_line_of_a_cached_graph_is_of_what_ran(cpu: Device, tmp_path: Path, monk
 
 @pytest.mark.usefixtures("no_cache")
 @pytest.mark.parametrize(
-    ("file", "shown", "compile_"),
-    [
-        ("<string>", "<string>", None),
-        ("<ipython-input-1-a>", "<ipython-input-1-a>", None),
-        ("/tmp/ipykernel_1/2.py", "2.py", None),
-        ("/tmp/ipykernel_1/2.py", "2.py", {}),
-    ],
+    ("file", "compile_"),
+    [("<string>", None), ("<ipython-input-1-a>", None), ("/tmp/ipykernel_1/2.py", None), ("/tmp/ipykernel_1/2.py", {})],
 )
-def test_module_of_a_notebook_has_its_line(
-    cpu: Device, monkeypatch: pytest.MonkeyPatch, file: str, shown: str, compile_: Any
-) -> None:
+def test_module_of_a_notebook_has_its_line(cpu: Device, monkeypatch: Any, file: str, compile_: Any) -> None:
     is_cell = file != "<string>"  # IPython keeps the source of a cell there
     if is_cell:
         monkeypatch.setitem(linecache.cache, file, (len(SCALED), None, SCALED.splitlines(keepends=True), file))
     origins = ran(cpu, load(SCALED, file, "__main__").Scaled, compile=compile_).origins
-    assert set(origins) == {Origin("Scaled", (SourceLine(shown, 6, LINE.strip() if is_cell else ""),))}
+    line = SourceLine(file.rpartition("/")[2], 6, LINE.strip() if is_cell else "")
+    assert set(origins) == {Origin("Scaled", (line,))}
 
 
-def event(kind: str, extra: dict[str, Any], *children: Any, id_: int = 0, name: str = "", thread: int = 1) -> Any:
+def event(kind: str, extra: dict[str, Any], *children: Any, **fields: Any) -> Any:
     """Return an event of the profiler's tree."""
     typed = (SimpleNamespace(name=kind), SimpleNamespace(**extra))
-    return SimpleNamespace(typed=typed, correlation_id=id_, name=name, start_tid=thread, children=children)
+    return SimpleNamespace(**{"typed": typed, "name": "", "children": children} | fields)
 
 
 def called(line: int, *children: Any, name: str = "") -> Any:
     """Return the call of a function in C from a line of this file."""
     return event("PyCCall", {"caller": SimpleNamespace(file_name=__file__, line_number=line)}, *children, name=name)
+
+
+def op(id_: int, *children: Any, thread: int, name: str = "aten::mul", sequence: int = 5) -> Any:
+    extra = {"sequence_number": sequence, "scope": SimpleNamespace(name="FUNCTION")}
+    return event("TorchOp", extra, *children, correlation_id=id_, name=name, start_tid=thread)
 
 
 def places_of(*tree: Any, threads: Any = ()) -> _Places:
@@ -330,18 +284,11 @@ def places_of(*tree: Any, threads: Any = ()) -> _Places:
 
 def test_number_of_a_node_belongs_to_its_thread() -> None:
     """Checkpointing runs forward ops in the thread of the backward pass, which counts from zero."""
-
-    def op(id_: int, *children: Any, thread: int, name: str = "aten::mul", sequence: int = 5) -> Any:
-        extra = {"sequence_number": sequence, "scope": SimpleNamespace(name="FUNCTION")}
-        return event("TorchOp", extra, *children, id_=id_, name=name, thread=thread)
-
-    def node(id_: int) -> Any:
-        return op(id_, op(id_ + 1, thread=2, sequence=-1), thread=2, name="autograd::engine::evaluate_function: M")
-
+    evaluates = {"thread": 2, "name": "autograd::engine::evaluate_function: M"}
+    nodes = [op(id_, op(id_ + 1, thread=2, sequence=-1), **evaluates) for id_ in (30, 40)]
     threads = [SimpleNamespace(correlation_id=lambda i=i: 20 + 10 * i, fwd_thread_id=lambda i=i: i) for i in (1, 2)]
-    tree = called(1, op(10, thread=1)), called(3, op(20, thread=2)), node(30), node(40)
-    places = places_of(*tree, threads=threads)
-    assert numbers(places.origin(places.ops[id_]) for id_ in (31, 41)) == [1, 3]
+    places = places_of(called(1, op(10, thread=1)), called(3, op(20, thread=2)), *nodes, threads=threads)
+    assert [places.origin(places.ops[id_]).lines[0].line for id_ in (31, 41)] == [1, 3]
 
 
 @pytest.mark.parametrize(("number", "is_known"), [(1, True), (2, False)])  # which of the two it is, nobody knows
@@ -353,27 +300,26 @@ def test_calls_that_wait_have_lines_if_there_are_as_many(number: int, is_known: 
 
 def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: Device) -> None:
     """Nor is it by the second workload that calls it. A function of torch has no line of the user's but its caller's."""
-    activated = torch.compile(F.silu)
+    activated, subjects, graphs = torch.compile(F.silu), [], []
 
     def calls(x: torch.Tensor) -> torch.Tensor:
         y = activated(x)
         return y.cos()
 
-    graphs = []
     with torch_set_up():
-        for compiled_ops in (1, 0):
-            workload = tiny(build=lambda: calls, inputs=lambda: (torch.randn(4, 8),), module=f"calls{compiled_ops}")
-            subject = Subject(workload, build(workload, cpu), cpu, QUICK)
-            assert codes(subject.origins.kernels) == ["y = activated(x)", "return y.cos()"]
-            assert codes(subject.origins.compiled) == ["y = activated(x)"]
-            assert subject.compiled_ops == compiled_ops
-            graphs.append(compile_counts().graphs)
+        for _ in range(2):
+            workload = tiny(build=lambda: calls)
+            subjects.append(Subject(workload, build(workload, cpu), cpu, QUICK))
+            graphs.append(compiler.compile_counts().graphs)
+    assert [codes(each.origins.kernels) for each in subjects] == [["y = activated(x)", "return y.cos()"]] * 2
+    assert [codes(each.origins.compiled) for each in subjects] == [["y = activated(x)"]] * 2
+    assert [each.compiled_ops for each in subjects] == [1, 0]
     assert graphs[0] == graphs[1]
 
 
-LIMITED = {"recompile_limit": 1}
 TAGGED = 'return x.sin() if self.tag == "never" else x.cos()'  # in each replicate it is compiled again
 UNDECIDED = ("if x.sum() > 0:", "    x = x * 2", "return x * 3")
+NO_LONGER = "the recompile_limit of 1 is reached, so the rest runs eagerly; self.tag == * no longer holds"
 
 
 @pytest.mark.parametrize(
@@ -381,8 +327,8 @@ UNDECIDED = ("if x.sum() > 0:", "    x = x * 2", "return x * 3")
     [
         ([TAGGED], {"disable": True}, "eager", "torch.compile is switched off: all of it runs eagerly", ""),
         (UNDECIDED, {}, "eager", "a branch that depends on data", "if x.sum() > 0:"),
-        ([TAGGED], {"suppress_errors": True}, raising(ValueError()), "all of `forward` runs eagerly", "in forward"),
-        ([TAGGED], LIMITED, "eager", " no longer holds", TAGGED),
+        ([TAGGED], {"suppress_errors": True}, raising(ValueError()), "*all of `forward` runs eagerly", "in forward"),
+        ([TAGGED], {"recompile_limit": 1}, "eager", NO_LONGER, TAGGED),
     ],
     ids=["switched off", "branch", "error", "recompile limit"],
 )
@@ -392,13 +338,15 @@ def test_code_that_is_not_compiled_is_an_event(
     with torch._dynamo.config.patch(**switches):
         run = ran(cpu, model(tmp_path, *body), compile={"backend": backend})
     (found,) = run.compile_events
-    is_limited = switches == LIMITED
-    assert (found.kind, found.code) == ("recompile" if is_limited else "graph break", code)
-    assert found.module == ("Planted" if code else "")
-    assert found.reason.endswith(reason)
+    assert fnmatchcase(found.reason, reason), found
+    assert (found.code, found.module) == (code, "Planted" if code else "")
     assert source_line(str(tmp_path / "planted.py"), found.line or 0).code == code
-    assert ("the recompile_limit of 1 is reached, so the rest runs eagerly; " in found.reason) is is_limited
-    assert (run.counts.graph_breaks, run.counts.recompiles) == ((0, 1) if is_limited else (1, 0))
+    kind = "recompile" if reason == NO_LONGER else "graph break"
+    assert (found.kind, run.counts.graph_breaks, run.counts.recompiles) == (
+        kind,
+        kind != "recompile",
+        kind == "recompile",
+    )
 
 
 def test_recompile_names_first_what_keeps_failing(cpu: Device, tmp_path: Path) -> None:
@@ -429,57 +377,58 @@ def is_in_origins_of() -> bool:
 
 
 @pytest.mark.parametrize(
-    ("is_other", "known"),
-    [(lambda: _get_current_function_mode() is not None, True), (is_in_origins_of, False)],
+    ("is_other", "known"), [(lambda: _get_current_function_mode() is not None, True), (is_in_origins_of, False)]
 )
 def test_call_that_launches_something_else_has_no_origins(cpu: Device, is_other: Any, known: bool) -> None:
     """The call is made once more for its lines. If that is other work, it is made without what tells an operator's line."""
     run = ran(cpu, lambda: lambda x: x.cos() if is_other() else x.sin())
-    assert run.kernel_names() == ["aten::sin"]
-    assert bool(run.origins) is known
+    assert (run.kernel_names(), bool(run.origins)) == (["aten::sin"], known)
 
 
 def test_torch_without_the_tree_of_events_has_no_origins(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch.profiler.python_tracer
 
     monkeypatch.delattr(torch.profiler.python_tracer, "_prefix_regex")
-    run = ran(cpu, nn.GELU)
-    assert (len(run.kernels), run.origins) == (1, ())
+    assert ran(cpu, nn.GELU).origins == ()
 
 
-def test_common_path_of_modules() -> None:
-    for paths, common in {
-        ("mlp",): "mlp",
-        ("layers.0.mlp", "layers.1.mlp"): "layers.*.mlp",
-        ("layers.0.norm1", "layers.1.norm2"): "layers.*.{norm1,norm2}",
-        ("a", "b", "c", "d"): "*",
-        ("layers.0", "head"): "layers.0, head",
-        ("{a,b}.c", "{a,b}.d"): "{a,b}.c, {a,b}.d",
-        ("{a,b}", "Block"): "{a,b}, Block",
-        ("", "a.b"): ", a.b",
-    }.items():
-        assert common_path(paths) == common
+@pytest.mark.parametrize(
+    ("paths", "common"),
+    [
+        ("layers.0.mlp layers.1.mlp", "layers.*.mlp"),
+        ("layers.0.norm1 layers.1.norm2", "layers.*.{norm1,norm2}"),
+        ("a b c d", "*"),
+        ("layers.0 head", "layers.0, head"),
+        ("{a,b}.c {a,b}.d", "{a,b}.c, {a,b}.d"),
+        ("{a,b} Block", "{a,b}, Block"),
+    ],
+)
+def test_common_path_of_modules(paths: str, common: str) -> None:
+    assert common_path(tuple(paths.split())) == common
 
 
-def test_file_is_shown_without_folders_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend("/elsewhere/src")
-    packages = f"{Path.cwd()}/.venv/lib/python3.12/site-packages"
-    for path, shown, is_own in (
-        (f"{Path.cwd()}/models/mlp.py", "models/mlp.py", True),
-        (f"{packages}/liger_kernel/ops/swiglu.py", "liger_kernel/ops/swiglu.py", False),
+@pytest.mark.parametrize(
+    ("path", "shown", "is_own"),
+    [
+        ("{here}/models/mlp.py", "models/mlp.py", True),
+        ("{here}/.venv/lib/python3.12/site-packages/liger_kernel/ops/swiglu.py", "liger_kernel/ops/swiglu.py", False),
         ("/usr/lib/python3/dist-packages/einops/einops.py", "einops/einops.py", False),
         ("/elsewhere/src/models/mlp.py", "models/mlp.py", True),  # as an editable installation has it
         ("/tmp/mlp.py", "mlp.py", True),
-    ):
-        assert (shown_path(path), owner_of(path) == "user") == (shown, is_own)
+    ],
+)
+def test_file_is_shown_without_folders_of_the_machine(monkeypatch: Any, path: str, shown: str, is_own: bool) -> None:
+    monkeypatch.syspath_prepend("/elsewhere/src")
+    path = path.format(here=Path.cwd())
+    assert (shown_path(path), compiler.owner_of(path) == "user") == (shown, is_own)
 
 
 @pytest.mark.parametrize("between", ["", "stream0 = get_raw_stream(0)\n", "triton_poi_fused_gelu_0_xnumel = 10*s0\n"])
 def test_handle_of_a_generated_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str) -> None:
     stacks = ((("model.py", 1, "forward", "return F.gelu(x)"),),)
     path = tmp_path / "generated.py"
-    monkeypatch.setitem(_generated, str(path), [(1, {"triton_poi_fused_gelu_0:1": stacks})])
+    monkeypatch.setitem(compiler._generated, str(path), [(1, {"triton_poi_fused_gelu_0:1": stacks})])
     handle = "# [Provenance debug handles] triton_poi_fused_gelu_0:1"
     path.write_text(f"{handle}\n{between}triton_poi_fused_gelu_0.run(buf0)\n{between}other.run(buf1)\n")
     calls = [number for number, line in enumerate(path.read_text().splitlines(), 1) if ".run(" in line]
-    assert [stacks_at(str(path), number) for number in calls] == [stacks, None]
+    assert [compiler.stacks_at(str(path), number) for number in calls] == [stacks, None]

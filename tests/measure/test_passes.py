@@ -33,11 +33,12 @@ SIX = replace(SETTINGS, replicates=6, iterations=40)
 THREE = Settings.of(3)
 TENS, WILD = [10.0] * 3, [10.0, 13.0, 9.0, 12.0, 8.0, 11.0, 14.0, 9.5, 12.5, 10.5]
 LOST = "the GPU no longer answers"
+BUS = f"DeviceLost: {LOST}: *illegal memory access*"
 HEAT = "throttled by hardware thermal slowdown"
 UNTRUSTED = f"the machine cannot be trusted now: {HEAT}"
 SLOW = "the machine cannot be trusted now: SM clock 1500 MHz where 1980 is usual, and no power cap*"
 DRIFTED = "the machine changed its speed while it measured"
-NO = ZeroDivisionError("no")
+NO, ZERO = ZeroDivisionError("no"), "ZeroDivisionError: no"
 
 
 def set_up(gpu: FakeGpu, rows: Rows) -> list[Workload]:
@@ -73,7 +74,8 @@ def clock(mhz: int, reasons: int = 0) -> dict[str, Any]:
     return {"reading": lambda _: Reading(sm_clock_mhz=mhz, event_reasons=reasons)}
 
 
-STEADY: dict[str, Any] = {}
+BUILDING, RUNNING = (f"WorkloadError: ?-eager-fp32: {doing} failed: " for doing in ("building", "running"))
+SKIPPED = "WorkloadUnavailable: ?-eager-fp32: needs flash_attn: None"
 SCENARIOS: dict[str, tuple[Settings, Rows, str, dict[str, Any]]] = {  # settings, workloads, passes, results
     "controls": (SETTINGS, {"copy": {}, "gemm": {}, "a": {}, "b": {}}, "cgab" * 3, {"a": TENS, "b": TENS}),
     "not steady": (SETTINGS, {"a": {}, "b": {"us": WILD}}, "ababab" + "bbb", {"a": TENS, "b": WILD[:6]}),
@@ -88,14 +90,7 @@ SCENARIOS: dict[str, tuple[Settings, Rows, str, dict[str, Any]]] = {  # settings
         SETTINGS,
         {"a": {}, "b": at(0, NO), "c": {"on_call": raising(NO)}, "d": at(2, NO), "e": {"on_cpu": "Triton"} | at(0, NO), "f": {}},
         "adfadfaf",  # d is not tried again
-        {
-            "a": TENS,
-            "b": "WorkloadError: b-eager-fp32: building failed: ZeroDivisionError: no",
-            "c": "WorkloadError: c-eager-fp32: running failed: ZeroDivisionError: no",
-            "d": "WorkloadError: d-eager-fp32: building failed: ZeroDivisionError: no",
-            "e": "WorkloadUnavailable: Triton: None",
-            "f": TENS,
-        },
+        {"a": TENS, "b": BUILDING + ZERO, "c": RUNNING + ZERO, "d": BUILDING + ZERO, "e": "WorkloadUnavailable: Triton: *", "f": TENS},
     ),
     "what ends a test": (
         THREE,
@@ -107,32 +102,19 @@ SCENARIOS: dict[str, tuple[Settings, Rows, str, dict[str, Any]]] = {  # settings
             "e": {},
         },
         "eee",
-        {
-            "a": "WorkloadUnavailable: a-eager-fp32: needs flash_attn: None",
-            "b": "WorkloadUnavailable: b-eager-fp32: needs flash_attn: None",
-            "c": "WorkloadError: c-eager-fp32: running failed: SystemExit: 2",
-            "d": "WorkloadError: d-eager-fp32: building failed: Failed: no",
-            "e": TENS,
-        },
+        {"a": SKIPPED, "b": SKIPPED, "c": f"{RUNNING}SystemExit: 2", "d": f"{BUILDING}Failed: no", "e": TENS},
     ),
     "control fails at once": (SIX, {"gemm": at(0, NO), "a": {}, "b": at(0, NO)}, "", {"a": "WorkloadError: gemm*", "b": "WorkloadError: b*"}),
     "control fails later": (SIX, {"gemm": at(3, NO), "a": {}}, "gagaga", {"a": "WorkloadError: gemm*"}),
     "control slower": (SIX, {"copy": {"us": [50.0] * 4 + [52.0] * 2}, "a": {}, "b": {}}, "cab" * 6, {"a": f"{DRIFTED}: copy +4.0 %", "b": DRIFTED + "*"}),
     "control faster": (SIX, {"gemm": {"us": [200.0] * 4 + [190.0] * 2}, "a": {}}, "ga" * 6, {"a": f"{DRIFTED}: gemm -5.0 %"}),
     "both slower": (
-        SIX,
-        {"copy": {"us": [50.0] * 3 + [60.0] * 3}, "gemm": {"us": TENS + [11.0] * 3}, "a": {}},
-        "cga" * 6,
-        {"a": f"{DRIFTED}: copy +20.0 %, gemm +10.0 %"},
+        SIX, {"copy": {"us": [50.0] * 3 + [60.0] * 3}, "gemm": {"us": TENS + [11.0] * 3}, "a": {}},
+        "cga" * 6, {"a": f"{DRIFTED}: copy +20.0 %, gemm +10.0 %"},
     ),
     "2 percent slower": (SIX, {"copy": {"us": [50.0, 50.0, 50.5, 50.5, 51.0, 51.0]}, "a": {}}, "ca" * 6, {"a": TENS * 2}),
     "slower meanwhile": (SIX, {"copy": {"us": [50.0, 50.0, 90.0, 90.0, 50.0, 50.0]}, "a": {}}, "ca" * 6, {"a": TENS * 2}),
-    "lost while profiling": (
-        SETTINGS,
-        {"copy": {}, "a": {}, "b": {"loses": 0}, "c": {}},
-        "",
-        {"a": LOST, "b": f"DeviceLost: {LOST}: *illegal memory access*", "c": f"DeviceLost: {LOST}: *illegal memory access*"},
-    ),
+    "lost while profiling": (SETTINGS, {"copy": {}, "a": {}, "b": {"loses": 0}, "c": {}}, "", {"a": LOST, "b": BUS, "c": BUS}),
     "lost before enough": (EIGHT, {"a": {"us": WILD}, "b": {"us": WILD, "loses": 2}}, "abab", {"a": LOST, "b": LOST}),
     "lost after enough": (EIGHT, {"a": {"us": WILD}, "b": {"us": WILD, "loses": 4}}, "abababab", {"a": WILD[:4], "b": WILD[:3]}),
 }  # fmt: skip
@@ -158,17 +140,11 @@ def test_conditions_are_those_of_what_counts(gpu: FakeGpu) -> None:
 
 
 def test_controls_are_kept_as_medians(gpu: FakeGpu) -> None:
-    rows = {
-        "copy": {"us": [50.0, 50.2, 50.4, 50.4, 50.2, 50.0]},
-        "gemm": {"us": [200.0], "kernels": ("gemm", "splitk")},
-    }
-    results = results_of(gpu, *set_up(gpu, rows | {"a": {}, "b": {}}), settings=SIX)
+    copy, gemm = {"us": [50.0, 50.2, 50.4, 50.4, 50.2, 50.0]}, {"us": [200.0], "kernels": ("gemm", "splitk")}
+    results = results_of(gpu, *set_up(gpu, {"copy": copy, "gemm": gemm, "a": {}, "b": {}}), settings=SIX)
     assert gpu.diary.index("build b") < gpu.diary.index("build copy")  # all are profiled before any is timed
-    for result in results.values():
-        assert result.run.controls == {
-            "copy": ControlTime("gemm", pytest.approx(50.2)),
-            "gemm": ControlTime("gemm + splitk", 200.0),
-        }
+    expected = {"copy": ControlTime("gemm", pytest.approx(50.2)), "gemm": ControlTime("gemm + splitk", 200.0)}
+    assert [result.run.controls for result in results.values()] == [expected] * 2
 
 
 def test_controls_may_drift_more_on_an_unknown_gpu(gpu: FakeGpu) -> None:
@@ -191,44 +167,38 @@ def test_out_of_memory_leaves_the_others(gpu: FakeGpu, monkeypatch: pytest.Monke
     error = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 GiB.")
     monkeypatch.setattr(gpu, "forget_peak", Mock(side_effect=[None, error, None, None]))
     results = results_of(gpu, gpu.workload("a"), gpu.workload("b"))
-    require(results, {"a": TENS[:2], "b": "WorkloadError: b-eager-fp32: building failed: OutOfMemoryError: CUDA out*"})
+    require(results, {"a": TENS[:2], "b": f"{BUILDING}OutOfMemoryError: CUDA out*"})
 
 
 def test_factory_that_changes_torch_for_all_is_refused(gpu: FakeGpu) -> None:
-    def change(_: int) -> None:
-        torch.set_default_dtype(torch.float64)
-        torch.set_num_threads(threads + 1)
-
-    threads = torch.get_num_threads()
-    changes = f"default_dtype: torch.float32 -> torch.float64, num_threads: {threads} -> {threads + 1}"
+    was = torch.get_num_threads()
+    change = lambda _: (torch.set_default_dtype(torch.float64), torch.set_num_threads(was + 1))  # noqa: E731
+    changes = f"default_dtype: torch.float32 -> torch.float64, num_threads: {was} -> {was + 1}"
     require(results_of(gpu, gpu.workload("a", on_build=change)), {"a": f"WorkloadError: *: {changes}"})
-    assert (torch.get_default_dtype(), torch.get_num_threads()) == (torch.float32, threads)
-
-
-OTHER = "other kernels when it was timed than when it was profiled"
+    assert (torch.get_default_dtype(), torch.get_num_threads()) == (torch.float32, was)
 
 
 @pytest.mark.parametrize(
     ("kernel", "after", "why"),
     [
-        ("gemm", {"name": "cos"}, f"{OTHER}: cos"),
-        ("triton_poi_fused_gelu_0", {"block": [256, 1, 1]}, f"{OTHER}: triton_poi"),
+        ("gemm", {"name": "cos"}, ": cos"),
+        ("triton_poi_fused_gelu_0", {"block": [256, 1, 1]}, ": triton_poi"),
         ("nvjet_sm90_tst_64x8", {"block": [256, 1, 1]}, None),
     ],
 )
 def test_other_kernels_than_were_profiled_have_no_time(gpu: FakeGpu, kernel: str, after: Any, why: str | None) -> None:
     """Their structure is judged all the same: a recompile may be why."""
-    names, block = [kernel], {"block": [128, 1, 1]}
+    names, launch = [kernel], {"block": [128, 1, 1]}
 
     def change(number: int) -> None:
         if number:
             names[0] = after.get("name", kernel)
-            block.update({"block": after.get("block", block["block"])})
+            launch.update(block=after.get("block", launch["block"]))
 
-    run = measured(gpu, gpu.workload(kernels=names, launch=block, on_build=change)).run
-    assert run.kernel_names() == [kernel]
-    assert ": ".join(filter(None, (run.incomplete, run.other_kernels))).startswith(why or "")
-    assert bool(run.samples) is (why is None)
+    run = measured(gpu, gpu.workload(kernels=names, launch=launch, on_build=change)).run
+    assert (run.kernel_names(), bool(run.samples)) == ([kernel], why is None)
+    said = f"other kernels when it was timed than when it was profiled{why}" if why else ""
+    assert ": ".join(filter(None, (run.incomplete, run.other_kernels))).startswith(said)
 
 
 GRAPH = {"api": "cudaGraphLaunch"}
@@ -252,20 +222,17 @@ def test_memory_is_free_for_the_next(gpu: FakeGpu, rows: Callable[[FakeGpu], Row
     assert "".join(map(str, gpu.held)) == held
 
 
-CALLS = Settings(iterations=40, host_iterations=100, latency_iterations=10, seconds=1.0)
-
-
 @pytest.mark.parametrize(
-    ("call_us", "calls", "warm_up"),
-    [(100.0, (40, 100, 10), 21), (5e4, (20, 20, 8), 2), (2e5, (5, 5, 5), 2), (1e6, (3, 3, 3), 1)],
+    ("call_us", "calls", "warm_up", "heavy"),  # heavy: few in a row on a GPU
+    [(100.0, (40, 100, 10), 21, 40), (5e4, (20, 20, 8), 2, 8), (2e5, (5, 5, 5), 2, 5), (1e6, (3, 3, 3), 1, 3)],
 )
-def test_slow_calls_are_fewer_and_three_at_least(call_us: float, calls: tuple[int, ...], warm_up: int) -> None:
+def test_slow_calls_are_fewer_and_three_at_least(call_us: float, calls: Any, warm_up: int, heavy: int) -> None:
+    settings = Settings(iterations=40, host_iterations=100, latency_iterations=10, seconds=1.0)
+    of_gpu = settings.limited(None, CudaDevice.most_busy_seconds)
     timers = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)
-    assert tuple(CALLS.iterations_for(call_us, timer) for timer in timers) == calls
-    assert CALLS.warm_up_calls_for(call_us) == warm_up
-    heavy = CALLS.limited(None, CudaDevice.most_busy_seconds)  # few in a row on a GPU
-    assert heavy.iterations_for(call_us) == (40 if call_us == 100.0 else min(8, calls[0]))
-    assert heavy.iterations_for(call_us, Timer.END_TO_END) == calls[2]
+    assert tuple(settings.iterations_for(call_us, timer) for timer in timers) == calls
+    assert settings.warm_up_calls_for(call_us) == warm_up
+    assert (of_gpu.iterations_for(call_us), of_gpu.iterations_for(call_us, Timer.END_TO_END)) == (heavy, calls[2])
 
 
 @pytest.mark.parametrize(("factor", "is_enough"), [(0.99, True), (1.01, False)])
@@ -276,16 +243,15 @@ def test_standard_error_tells_what_is_steady(mean: float, precision_us: float, f
     distance = factor * precision_us * math.sqrt(3)
     times = (mean - distance, mean + distance) * 2
     assert settings.is_enough(times, seconds=0.1) is is_enough
-    assert [settings.is_enough(times[:count], seconds=1000.0) for count in range(4)] == [False] * 4
+    assert not any(settings.is_enough(times[:count], seconds=1000.0) for count in range(4))
     assert settings.is_enough((90.0, 110.0) * 2, seconds=1.21)  # a quarter more would be more than the budget
 
 
 def test_replicates_asked_for_are_made_at_any_cost() -> None:
     asked, usual = Settings.of(20), Settings()
     assert [asked.is_enough([100.0] * count, seconds=1000.0) for count in (19, 20)] == [False, True]
-    enough = [usual.is_enough([90.0, 110.0] * 2, seconds=seconds) for seconds in (0.2, 2.0)]
-    assert enough == [False, True]  # beyond the budget four will do
-    assert not usual.is_enough([100.0] * 3, seconds=2.0)
+    four = [usual.is_enough([90.0, 110.0] * 2, seconds=seconds) for seconds in (0.2, 2.0)]
+    assert four == [False, True]  # beyond the budget four will do
     assert asked.for_call(6e6) is asked
     limits = [(each.replicates, each.most_replicates) for each in (asked.limited(4, 1.0), usual.limited(4, 1.0))]
     assert limits == [(20, 20), (4, 4)]
@@ -347,18 +313,15 @@ def test_confirm_that_fails_keeps_the_first(gpu: FakeGpu, rows: Rows, what: str,
 
 def test_confirm_of_compiled_code_compiles_nothing(cpu: Device) -> None:
     before, after, _ = confirmed(cpu, [tiny(compile={"backend": "eager"})], "tiny", QUICK)
-    assert len(times(after["tiny"])) == 3 * len(times(before["tiny"])) == 6
-    assert after["tiny"].run.counts == before["tiny"].run.counts
-    assert after["tiny"].run.ops == before["tiny"].run.ops
-    assert after["tiny"].run.counts.recompiles == 0
+    was, now = before["tiny"], after["tiny"]
+    assert len(times(now)) == 3 * len(times(was)) == 6
+    assert (now.run.counts, now.run.ops, now.run.counts.recompiles) == (was.run.counts, was.run.ops, 0)
 
 
 @pytest.mark.parametrize(("launch", "builds"), [(GRAPH, 1), ({}, 10)], ids=["graph", "launches"])
 def test_group_of_graphs_measures_one_instance(gpu: FakeGpu, launch: dict[str, str], builds: int) -> None:
     _, after, _ = confirmed(gpu, [gpu.workload("a", launch=launch)], "a")
-    assert len(times(after["a"])) == 9
-    assert gpu.builds["a"] == builds
-    assert after["a"].one_instance is bool(launch)
+    assert (len(times(after["a"])), gpu.builds["a"], after["a"].one_instance) == (9, builds, bool(launch))
 
 
 def test_groups_not_timed_have_structure_only(gpu: FakeGpu) -> None:
@@ -366,8 +329,7 @@ def test_groups_not_timed_have_structure_only(gpu: FakeGpu) -> None:
     (group,) = measure_groups(workloads, gpu, gpu.fingerprint(), QUICK, timed=False)
     result, error = group.results.values()
     assert "building failed" in str(error)
-    assert result.run.incomplete == "no test of a time was selected"
-    assert (result.run.samples, result.run.controls, result.run.conditions) == ({}, {}, None)
-    assert [kernel.device_time_us for kernel in result.run.kernels] == [4.0, 4.0]  # as they were profiled
-    assert (result.run.counts.launches, result.run.steps) == (2, 3)
-    assert gpu.replicates == []
+    run = result.run
+    assert (run.incomplete, run.samples, run.controls) == ("no test of a time was selected", {}, {})
+    assert [kernel.device_time_us for kernel in run.kernels] == [4.0, 4.0]  # as they were profiled
+    assert (run.conditions, run.counts.launches, run.steps, gpu.replicates) == (None, 2, 3, [])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from types import SimpleNamespace
@@ -25,9 +25,8 @@ from kernelgauge.measure.numerics import compare_with_float64
 from kernelgauge.measure.runner import measure_groups
 from kernelgauge.measure.subject import Replicate, Subject
 from kernelgauge.run import Sample, Timer
-from kernelgauge.trace import KernelIdentity, parse
-from kernelgauge.trace.kernel import Execution, executions
-from kernelgauge.trace.model import busy_us, number_streams
+from kernelgauge.trace import parse
+from kernelgauge.trace.kernel import executions
 from tests.builders import FUSED, recorded_events, trace_of
 from tests.measure.conftest import QUICK, FakeGpu, measured, raising, tiny
 
@@ -56,55 +55,32 @@ def test_run_on_gpu_has_times_ops_inputs_and_streams(gpu: FakeGpu) -> None:
 
     def call() -> None:
         gpu.launch("gemm", 10.0, stream=20, op="aten::mm", inputs=inputs)
-        gpu.launch("gelu", 15.0, stream=13)
+        gpu.launch("gelu", 15.0, stream=7)  # the default one
         gpu.launch("gemm", 10.0, stream=20, synchronizes=True)
 
     result = measured(gpu, gpu.workload(kernels=(), on_call=call))
     run, counts = result.run, result.run.counts
-    assert [(each.op, each.inputs, each.stream, each.device_time_us) for each in run.kernels] == [
-        ("aten::mm", ("bf16[8,4]", "fp32[4,2]"), 0, 10.0),
-        ("", (), 1, 15.0),
-        ("", (), 0, 10.0),
-    ]
-    assert run.samples == {
-        Timer.DEVICE: Sample((20.0, 20.0), 3),  # with at least one kernel running
-        Timer.HOST: Sample((15.0, 15.0), 3, (14.0, 14.0)),
-    }
+    found = [(each.op, each.inputs, each.stream, each.device_time_us) for each in run.kernels]
+    assert found == [("aten::mm", ("bf16[8,4]", "fp32[4,2]"), 1, 10.0), ("", (), 0, 15.0), ("", (), 1, 10.0)]
+    device = Sample((20.0, 20.0), 3)  # with at least one kernel running
+    assert run.samples == {Timer.DEVICE: device, Timer.HOST: Sample((15.0, 15.0), 3, (14.0, 14.0))}
     assert run.launch_apis == ("cudaLaunchKernel",) * 3
     assert (counts.launches, counts.kernels, counts.synchronizations) == (3, 2, 1)
     assert counts.peak_allocated_bytes == 1 << 20
     assert (result.latency_replicates, result.latency_iterations) == (8, 20)
 
 
-@pytest.mark.parametrize(
-    ("spans", "expected"),
-    [
-        ([(0, 10, 7), (9, 10, 7)], 20),  # records of one stream may touch
-        ([(0, 30, 7), (5, 10, 13)], 30),
-        ([(5, 10, 13), (0, 10, 7)], 15),
-        ([(0, 10, 7), (20, 10, 13)], 20),
-    ],
-    ids=["one stream", "within", "launched first, begun last", "a gap"],
-)
-def test_busy_time_is_a_union_over_streams(spans: list[tuple[int, int, int]], expected: float) -> None:
-    identity = KernelIdentity("gemm", "gemm")
-    assert busy_us([Execution(identity, us, start, None, stream) for start, us, stream in spans]) == expected
-    assert number_streams([20, 7, 20, 13]) == {7: 0, 20: 1, 13: 2}  # the default stream first, whichever launches first
-
-
 @pytest.mark.parametrize("pass_", ["forward", "train"])
 @pytest.mark.parametrize("dtype", TORCH_DTYPES)
 def test_replicates_are_as_declared_and_equal(cpu: Device, paddings: list[int], pass_: Any, dtype: Any) -> None:
     def build() -> nn.Module:
-        module = nn.Linear(4, 3)
-        module.register_forward_pre_hook(look)
-        modules.append(module)
-        return module
+        modules.append(nn.Linear(4, 3))
+        modules[-1].register_forward_pre_hook(look)
+        return modules[-1]
 
     def look(module: Any, arguments: tuple[Any, ...]) -> None:
         inputs.append(arguments[0])
-        assert module.weight.grad is None  # cleared before each call
-        assert arguments[0].grad is None
+        assert (module.weight.grad, arguments[0].grad) == (None, None)  # cleared before each call
 
     modules, inputs = list[Any](), list[torch.Tensor]()
     workload = tiny(build=build, dtype=dtype, pass_=pass_, inputs=lambda: (torch.randn(5, 4, requires_grad=True),))
@@ -115,9 +91,8 @@ def test_replicates_are_as_declared_and_equal(cpu: Device, paddings: list[int], 
     assert all(torch.equal(module.weight, modules[0].weight) for module in modules)
     assert all(torch.equal(x, inputs[0]) for x in inputs)
     assert paddings == [512, 512, 512 * (1 + 2 * 7919)] * 2
-    leaves = (inputs[-1], *modules[-1].parameters())
-    assert [(leaf.is_leaf, leaf.dtype) for leaf in leaves] == [(True, TORCH_DTYPES[dtype])] * 3
-    assert [leaf.grad is not None for leaf in leaves] == [pass_ == "train"] * 3
+    found = {(each.is_leaf, each.dtype, each.grad is not None) for each in (inputs[-1], *modules[-1].parameters())}
+    assert found == {(True, TORCH_DTYPES[dtype], pass_ == "train")}
     assert torch.is_grad_enabled()
 
 
@@ -140,16 +115,6 @@ def test_failure_names_the_workload(cpu: Device, said: str, fields: Any) -> None
     with pytest.raises(WorkloadError) as raised:
         measured(cpu, workload)
     assert f"{raised.value.what}: {raised.value.got}".startswith(f"{workload.id}: {said}")
-
-
-def test_failure_names_the_lines_of_the_user(cpu: Device) -> None:
-    def build() -> nn.Module:
-        return nn.Linear(-1, 3)
-
-    with pytest.raises(WorkloadError) as raised:
-        measured(cpu, tiny(build=build))
-    place = f"tests/measure/test_runner.py:{build.__code__.co_firstlineno + 1}"
-    assert raised.value.where == f"{place} in build: return nn.Linear(-1, 3)"
     with pytest.raises(KeyboardInterrupt):  # it is no failure
         measured(cpu, tiny(build=raising(KeyboardInterrupt())))
 
@@ -158,16 +123,11 @@ def test_step_and_sequence_are_measured_call_by_call(cpu: Device) -> None:
     def inputs() -> Iterator[Any]:
         yield from ((torch.randn(rows, 4),) for rows in (3, 5))
 
-    def starts_anew(module: Any, _: Any) -> None:  # each replicate trains from the same weights
-        weights.append(module.weight.detach().clone())
-
-    def build() -> nn.Module:
-        module = nn.Linear(4, 3)
-        module.register_forward_pre_hook(starts_anew)
-        return module
-
     weights: list[torch.Tensor] = []
-    run = measured(cpu, tiny(build=build, pass_="step", training=Training(torch.optim.SGD), inputs=inputs)).run
+    module = nn.Linear(4, 3)
+    module.register_forward_pre_hook(lambda *_: weights.append(module.weight.detach().clone()))
+    step = tiny(build=lambda: module, pass_="step", training=Training(torch.optim.SGD), inputs=inputs)
+    run = measured(cpu, step).run
     assert [each.launches for each in run.calls] == [run.counts.launches // 2] * 2
     assert not torch.equal(weights[0], weights[1])
 
@@ -177,9 +137,8 @@ def module(forward: Callable[..., torch.Tensor]) -> type[nn.Module]:
 
 
 def breaks(_: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    y = x * 2
     torch._dynamo.graph_break()
-    return y * 3
+    return x * 3
 
 
 CAPTURED = {"backend": "eager"}  # Dynamo alone: nothing waits for a C++ compiler
@@ -192,13 +151,8 @@ QUADRUPLES = partial(lambda function: function, lambda x: x * 4)
     [
         ([DOUBLES, TRIPLES, QUADRUPLES], CAPTURED, ["abc"], 3),
         ([DOUBLES, TRIPLES, DOUBLES, DOUBLES], CAPTURED, ["ab", "c", "d"], 4 + 2),
-        ([QUADRUPLES] * 6, CAPTURED, [*"abcdef"], 6 + 5),  # those that wait are built once more
-        (
-            [lambda: nn.Linear(4, 3), nn.GELU],
-            CAPTURED,
-            ["a", "b"],
-            2 + 1,
-        ),  # through a wrapper that all of torch's share
+        ([QUADRUPLES] * 3, CAPTURED, [*"abc"], 3 + 2),  # those that wait are built once more
+        ([lambda: nn.Linear(4, 3), nn.GELU], CAPTURED, ["a", "b"], 2 + 1),  # one wrapper for all of torch's modules
         ([DOUBLES, BROKEN, TRIPLES, QUADRUPLES], CAPTURED, ["ab", "cd"], 4),
         ([DOUBLES, DOUBLES, BROKEN], None, ["abc"], 3),
     ],
@@ -210,8 +164,7 @@ def test_groups_never_share_compiled_code(
         return tiny(module=name, build=lambda: built.append(name) or build(), compile=compile_)
 
     built: list[str] = []
-    workloads = list(map(workload, "abcdef", builds))
-    groups = measure_groups(workloads, cpu, cpu.fingerprint(), QUICK, timed=False)
+    groups = measure_groups(list(map(workload, "abcd", builds)), cpu, cpu.fingerprint(), QUICK, timed=False)
     assert ["".join(sorted(name[0] for name in group.results)) for group in groups] == expected
     assert len(built) == times_built
 
@@ -221,15 +174,16 @@ def test_recompiles_on_fresh_allocations_are_counted(cpu: Device, changes_in: in
     class OfTwoMinds(nn.Module):
         """Its graph depends on `doubled`; its kernels do not."""
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.doubled = next(turn) != changes_in
-
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * 2 if self.doubled else x * 3
 
+    def build() -> nn.Module:
+        built = OfTwoMinds()
+        built.doubled = next(turn) != changes_in
+        return built
+
     turn, said = count(), list[str]()
-    counts = measured(cpu, tiny(build=OfTwoMinds, compile=CAPTURED), progress=said.append).run.counts
+    counts = measured(cpu, tiny(build=build, compile=CAPTURED), progress=said.append).run.counts
     assert (counts.recompiles, counts.graph_breaks) == (int(changes_in < 3), 0)
     assert said[0] == "tiny-eager-fp32: compiling and profiling"
 
@@ -237,52 +191,45 @@ def test_recompiles_on_fresh_allocations_are_counted(cpu: Device, changes_in: in
 def test_cpu_kernels_add_up_to_the_time_that_is_judged(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     def disturbed(subject: Subject, index: int, usual_clock_mhz: int | None) -> Replicate:
         slow = 100.0 if index == 0 else 1.0
-        taken = replicate(subject, index, usual_clock_mhz)
-        return dataclasses.replace(taken, kernel_us=(slow * 5.0,), host_us=slow * 14.0)
+        return replace(replicate(subject, index, usual_clock_mhz), kernel_us=(slow * 5.0,), host_us=slow * 14.0)
 
     replicate = Subject.replicate
     monkeypatch.setattr(Subject, "replicate", disturbed)
-    run = measured(cpu, tiny(), settings=dataclasses.replace(QUICK, replicates=3, most_replicates=3)).run
+    run = measured(cpu, tiny(), settings=replace(QUICK, replicates=3, most_replicates=3)).run
     assert run.samples[Timer.DEVICE].replicates_us == (500.0, 5.0, 5.0)
     assert [kernel.device_time_us for kernel in run.kernels] == [5.0]
 
 
-MEASURES: list[Callable[[Device, Any], object]] = [
-    lambda device, each: list(measure_groups([each], device, device.fingerprint(), QUICK, deterministic=True)),
-    lambda device, each: Rounds(each, device, replicates=1, iterations=1, deterministic=True).time(),
-    lambda device, each: compare_with_float64(each, device, seed=1, deterministic=True),
-]
+MEASURES: dict[str, Callable[[Device, Any], object]] = {
+    "run": lambda device, it: list(measure_groups([it], device, device.fingerprint(), QUICK, deterministic=True)),
+    "latency": lambda device, it: Rounds(it, device, replicates=1, iterations=1, deterministic=True).time(),
+    "numerics": lambda device, it: compare_with_float64(it, device, seed=1, deterministic=True),
+}
 
 
 @pytest.mark.parametrize("traced", [None, "folder"])  # for tlparse: else thousands of lines in pytest's reports
-@pytest.mark.parametrize("measure", MEASURES, ids=["run", "latency", "numerics"])
-def test_everything_measures_in_torch_set_up(
-    cpu: Device, monkeypatch: pytest.MonkeyPatch, measure: Any, traced: str | None
-) -> None:
+@pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
+def test_everything_measures_in_torch_set_up(cpu: Device, monkeypatch: Any, measure: Any, traced: str | None) -> None:
+    def look() -> tuple[bool, ...]:
+        return inductor.deterministic, inductor.cpp.enable_kernel_profile, logger.disabled
+
     seen: set[tuple[bool, ...]] = set()
-
-    def run(x: torch.Tensor) -> torch.Tensor:
-        seen.add((inductor.deterministic, inductor.cpp.enable_kernel_profile, logger.disabled))
-        return x * 2
-
     logger, numbers = logging.getLogger("torch.__trace"), torch.get_rng_state()
     monkeypatch.setattr(logger, "disabled", False)
     monkeypatch.delenv("TORCH_TRACE", raising=False)
     if traced:
         monkeypatch.setenv("TORCH_TRACE", traced)
-    measure(cpu, tiny(build=lambda: run))
-    assert seen == {(True, True, not traced)}
+    measure(cpu, tiny(build=lambda: lambda x: seen.add(look()) or x * 2))
+    assert (seen, look()) == ({(True, True, not traced)}, (False, False, False))
     assert torch.equal(torch.get_rng_state(), numbers)
-    assert (inductor.deterministic, inductor.cpp.enable_kernel_profile, logger.disabled) == (False, False, False)
 
 
 def test_triton_keys_need_an_op_of_the_same_name() -> None:
-    events = recorded_events("mlp-compiled")
-    for event in events:
-        if event.get("cat") == "kernel" and event["name"] == FUSED:
-            event["name"] = "a_library_call"  # launched under the Triton op, as a memset or a GEMM may be
-    ran = executions(trace_of(*events).steps()[-1], on_cpu=False)
-    (stranger,) = (each.identity for each in ran if each.identity.name == "a_library_call")
+    """A memset or a GEMM may be launched under a Triton op."""
+    rows = recorded_events("mlp-compiled")
+    renamed = [row | {"name": "gemm"} if (row["cat"], row["name"]) == ("kernel", FUSED) else row for row in rows]
+    ran = executions(trace_of(*renamed).steps()[-1], on_cpu=False)
+    (stranger,) = (each.identity for each in ran if each.identity.name == "gemm")
     assert (stranger.num_warps, stranger.kernel_kwargs, stranger.source_hash) == (None, None, None)
     assert stranger.grid == (24576, 1, 1)
 
@@ -291,23 +238,19 @@ def test_triton_keys_need_an_op_of_the_same_name() -> None:
 def cuda() -> CudaDevice:
     """Return a CUDA device that needs no GPU."""
     device = object.__new__(CudaDevice)
-    device.torch_device = torch.device("cuda", 0)
+    device.torch_device, device._properties = torch.device("cuda", 0), SimpleNamespace(name="Tesla T4")
     return device
 
 
 def test_peak_is_in_bytes_that_the_code_asked_for(cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """The allocator rounds up, to blocks that depend on what others have left."""
-    done: list[str] = []
-
-    def memory_stats(_: object) -> dict[str, int]:
-        peak = 700 if done == ["forget", "call"] else 900
-        requested = {"requested_bytes.all.current": 100, "requested_bytes.all.peak": peak}
-        return requested | {"allocated_bytes.all.peak": 2048}
-
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: done.append("forget"))
-    monkeypatch.setattr(torch.cuda, "memory_stats", memory_stats)
-    assert cuda.peak_allocated_bytes(lambda: done.append("call")) == 600
+    before, after = {"requested_bytes.all.current": 100}, {"requested_bytes.all.peak": 700}
+    spy = Mock(memory_stats=Mock(side_effect=[before, after | {"allocated_bytes.all.peak": 2048}]))
+    for name in ("synchronize", "reset_peak_memory_stats", "memory_stats"):
+        monkeypatch.setattr(torch.cuda, name, getattr(spy, name))
+    assert cuda.peak_allocated_bytes(spy.call) == 600
+    done = [name for name, *_ in spy.mock_calls if name != "synchronize"]
+    assert done == ["reset_peak_memory_stats", "memory_stats", "call", "memory_stats"]
 
 
 def test_cuda_device_is_lost_once_it_fails(cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +260,6 @@ def test_cuda_device_is_lost_once_it_fails(cuda: CudaDevice, monkeypatch: pytest
 
 def test_check_refuses_bf16_alone_where_there_is_none(cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
-    cuda._properties = SimpleNamespace(name="Tesla T4")
     for dtype in ("fp16", "fp32", None):
         cuda.check(tiny(dtype=dtype))
     with pytest.raises(WorkloadUnavailable, match="Tesla T4 has no bf16"):

@@ -1,43 +1,69 @@
-"""The hub layer, loaded by the real `kernels` library from kernel folders that the tests write: no network."""
+"""The suite's modules, and the hub layer: real `kernels`, with folders that the tests write, and no network."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import pkgutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.nn import functional
+import torch.nn.functional as F
 
 from kernelgauge.errors import WorkloadError, WorkloadUnavailable
 
 REPOSITORY = "kernels-community/liger-kernels"
 COMMIT = "c0ffee" * 6 + "c0ff"
 GEGLU = """
-from torch import nn
+from modules import GegluMlp
 
-class LigerGEGLUMLP(nn.Module):
+class LigerGEGLUMLP(GegluMlp):
     def __init__(self, config):
-        super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-
-    def forward(self, x):
-        gate = nn.functional.gelu(self.gate_proj(x), approximate="tanh")
-        return self.down_proj(gate * self.up_proj(x))
+        super().__init__(config.hidden_size, config.intermediate_size)
 """
 FORWARD_ONLY = "from torch import nn\n\nclass LigerGEGLUMLP(nn.Module):\n    def forward(self, x):\n        return x\n"
 
 
-@pytest.fixture
-def load_layer(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], Any]:
+@pytest.fixture(autouse=True)
+def suite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "perf"))
-    return importlib.import_module("hub_layer").load_liger_geglu_mlp
+
+
+def built(layer: str = "hub_layer.load_liger_geglu_mlp") -> Any:
+    return pkgutil.resolve_name(layer)(8, 24)
+
+
+@pytest.mark.parametrize(
+    ("missing", "layer", "extra"),
+    [
+        ("liger_kernel", "modules.liger_geglu_mlp", "suite"),
+        ("triton", "modules.liger_geglu_mlp", "suite"),
+        ("kernels", "hub_layer.load_liger_geglu_mlp", "hub"),
+    ],
+)
+def test_layer_without_its_package_is_unavailable(monkeypatch: Any, missing: str, layer: str, extra: str) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("liger_kernel", missing)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(WorkloadUnavailable) as raised:
+        built(layer)
+    assert raised.value.next_command == f"pip install 'kernelgauge[{extra}]'"
+
+
+def test_modules_compute_a_sum_and_a_gated_mlp() -> None:
+    modules, x = importlib.import_module("modules"), torch.randn(2, 5, 4)
+    added, mlp = modules.MatmulAdd(4, 3), modules.GegluMlp(4, 6)
+    torch.testing.assert_close(added(x), x @ added.w + added.b)
+    gate, up, down = (getattr(mlp, f"{name}_proj").weight for name in ("gate", "up", "down"))
+    torch.testing.assert_close(mlp(x), (F.gelu(x @ gate.T, approximate="tanh") * (x @ up.T)) @ down.T)
+    sys.modules.pop("colorsys", None)
+    with modules.without_import("colorsys"), pytest.raises(ImportError):
+        importlib.import_module("colorsys")
+    assert importlib.import_module("colorsys")
 
 
 @pytest.fixture
@@ -70,34 +96,17 @@ def write_kernel(folder: Path, source: str, variant: str = "torch-universal") ->
     (build / "layers.py").write_text(source)
 
 
-def test_offline_layer_is_the_geglu_mlp_of_branch_v1(
-    load_layer: Any, hub: Any, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_layer_is_that_of_branch_v1_or_unavailable(hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(WorkloadUnavailable, match=r"ConnectError[\s\S]*LOCAL_KERNELS=[\s\S]*hf download .* v1"):
+        built()
     monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(WorkloadUnavailable, match="not available in the local cache"):
-        load_layer(8, 24)
+        built()
     repository = tmp_path / "cache" / "kernels--kernels-community--liger-kernels"
     write_kernel(repository / "snapshots" / COMMIT, GEGLU)
     (repository / "refs").mkdir()
     (repository / "refs" / "v1").write_text(COMMIT)
-    layer, x = load_layer(8, 24), torch.randn(2, 5, 8)
-    gate, up, down = (getattr(layer, f"{name}_proj").weight.T for name in ("gate", "up", "down"))
-    torch.testing.assert_close(layer(x), (functional.gelu(x @ gate, approximate="tanh") * (x @ up)) @ down)
-
-
-def test_layer_without_the_package_is_unavailable(load_layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "kernels", None)
-    with pytest.raises(WorkloadUnavailable, match=r"pip install 'kernelgauge\[hub\]'"):
-        load_layer(8, 24)
-
-
-@pytest.mark.usefixtures("hub")
-def test_layer_without_a_network_is_unavailable(load_layer: Any) -> None:
-    with pytest.raises(WorkloadUnavailable) as caught:
-        load_layer(8, 24)
-    for text in ("ConnectError", f"hf download {REPOSITORY} --type kernel --revision v1", "HF_HUB_OFFLINE=1"):
-        assert text in str(caught.value)
-    assert f"LOCAL_KERNELS={REPOSITORY}=/path/to/folder" in str(caught.value)
+    assert built().gate_proj.weight.shape == (24, 8)
 
 
 @pytest.mark.parametrize(
@@ -112,10 +121,9 @@ def test_layer_without_a_network_is_unavailable(load_layer: Any) -> None:
 )
 @pytest.mark.usefixtures("hub")
 def test_wrong_kernel_in_a_folder_is_an_error(
-    load_layer: Any, tmp_path: Path, monkeypatch: Any, source: str, variant: str, error: type[Exception], message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, variant: str, error: type[Exception], message: str
 ) -> None:
     write_kernel(tmp_path / "kernel", source, variant)
     monkeypatch.setenv("LOCAL_KERNELS", f"some-org/other={tmp_path}:{REPOSITORY}={tmp_path / 'kernel'}")
-    with pytest.raises(error, match=message) as caught:
-        load_layer(8, 24)
-    assert caught.type is error
+    with pytest.raises(error, match=message):
+        built()
