@@ -247,14 +247,18 @@ from kernelgauge import Workload
 def linear(variant, rows, on_cpu=None, **fields):
     return Workload("linear", variant, build=lambda: None, inputs=tuple, shape=(rows,), on_cpu=on_cpu, **fields)
 
-def pytest_kernelgauge_workloads():
-    return [
-        linear("eager", 4096, linear("eager", 16, "the size of a GPU", dtype="fp32"), matrix="full"),
-        linear("compiled", 4096, linear("compiled", 16, dtype="fp32"), faster_than="eager"),
-        linear("triton", 4096, "Triton code"),
-        linear("compiled", 8192, linear("compiled", 16, dtype="fp32")),  # the same form
-        linear("any", 8),
-    ]
+class Suite:
+    def pytest_kernelgauge_workloads(self, config):
+        return [
+            linear("eager", 4096, linear("eager", 16, "the size of a GPU", dtype="fp32"), matrix="full"),
+            linear("compiled", 4096, linear("compiled", 16, dtype="fp32"), faster_than="eager"),
+            linear("triton", 4096, "Triton code"),
+            linear("compiled", 8192, linear("compiled", 16, dtype="fp32")),  # the same form
+            linear(config.getoption("perf_device").replace("cpu", "any"), 8),
+        ]
+
+def pytest_configure(config):
+    config.pluginmanager.register(Suite())
 """
 SUITE_TESTS = """
 import pytest
