@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from kernelgauge.judge import Status, Verdict
-from kernelgauge.judge.evidence import Cause, Failed, OtherKernels
-from kernelgauge.plugin.options import Options
-from kernelgauge.plugin.session import Session
 from kernelgauge.run import Timer
-from tests.plugin.inner_project import ID, REASON, VERDICT, Project, fake, text_of
+from tests.builders import H200
+from tests.plugin.inner_project import GELU_US, ID, REASON, VERDICT, Project, fake, text_of
 
 ALL = ("device", "host", "latency", "declared", "structure")
 BY_BASELINE = ("device", "host", "latency", "structure")
@@ -79,10 +75,7 @@ ENDS = {
     "PASS": ({"passed"}, {"passed"}),
     "IMPROVED": ({"passed"}, {"passed"}),
     "REGRESSED": ({"failure"}, {"failure"}),
-    "INVALID": (
-        {"failure", "error", "skipped"},
-        {"failure", "error", "skipped"},
-    ),  # skipped: another test has failed with it
+    "INVALID": ({"failure", "error", "skipped"},) * 2,  # skipped: another test has failed with it
     "UNDECIDED": ({"skipped"}, {"failure"}),
     "NO_BASELINE": ({"skipped"}, {"failure"}),
     "INCOMPARABLE": ({"skipped"}, {"failure"}),
@@ -100,7 +93,7 @@ def prepare(project: Project, *names: str) -> None:
     project.set(*(fake(name, **FAULTS[name].fake) for name in names))
 
 
-@pytest.mark.parametrize("strict", [(), ("--perf-strict",)], ids=["default", "strict"])
+@pytest.mark.parametrize("strict", [(), ("-o", "kernelgauge_strict=true")], ids=["default", "strict"])
 def test_verdict_ends_its_test_as_documented(project: Project, strict: tuple[str, ...]) -> None:
     prepare(project, *FAULTS)
     result = project.run(*strict)
@@ -131,26 +124,6 @@ def test_verdict_ends_its_test_as_documented(project: Project, strict: tuple[str
     assert (absent.unavailable, absent.run, absent.verdicts) == ("the fake error; take another", None, ())
 
 
-def test_failure_names_each_cause_once_at_any_cost(tmp_path: Path) -> None:
-    session = Session(Options(root=tmp_path, baselines=tmp_path, reports=tmp_path))
-    causes = [
-        Cause(OtherKernels("replaced", (), ((name, 1),)), delta_us=cost)
-        for name, cost in (("many words", None), ("many words", 1.5), ("another", None))
-    ]
-    verdicts = [Verdict(Status.REGRESSED, ID, "any", Failed("slower"), (cause,)) for cause in causes]
-    texts = [session.failure(verdict, f"test_{place}") for place, verdict in enumerate(verdicts)]
-    assert ["see test_0" in text for text in texts] == [False, True, False]
-    assert "many words" in session.failure(verdicts[0], "test_0")  # a rerun
-
-
-def test_strictness_decides_whether_a_doubt_fails(project: Project) -> None:
-    prepare(project, "faster", "noisy", "new", "throttled", "absent")
-    assert project.run().ret == pytest.ExitCode.OK
-    assert project.run("-o", "kernelgauge_strict=true").ret == pytest.ExitCode.TESTS_FAILED
-    assert project.verdicts("noisy", outcome=True)["device"] == "failure"
-    assert project.confirmed() == []
-
-
 def test_missing_device_fails_each_test_but_not_the_run(project: Project) -> None:
     project.set(fake(), has_device=False)
     result = project.run()
@@ -164,8 +137,7 @@ def test_missing_device_fails_each_test_but_not_the_run(project: Project) -> Non
 
 
 def test_error_that_an_xfail_test_takes_fails_another(project: Project) -> None:
-    text = "import pytest\n@pytest.mark.xfail\ndef test_a(workload, run):\n    pass\n"
-    (project.root / "perf" / "test_a.py").write_text(text)
+    project.write("test_a.py", "import pytest\n@pytest.mark.xfail\ndef test_a(workload, run):\n    pass\n")
     project.set(fake(error="measurement"))
     assert project.run().ret == pytest.ExitCode.TESTS_FAILED
 
@@ -196,13 +168,11 @@ def test_own_test_reads_times_and_confirms_once(project: Project) -> None:
 def test_not_timing_measures_no_times(project: Project) -> None:
     project.record()
     project.set(fake(gelu_us=5.5, host_us=200.0))
-    reads = "from kernelgauge import Timer\ndef test_own(workload, run): run.time_us(Timer.DEVICE)"
-    project.write("test_own.py", reads)
-    result = project.run("-m", "not timing")
-    result.assert_outcomes(passed=2, failed=1, deselected=3)
-    result.stdout.fnmatch_lines(
-        ["*GPU time was not measured*", "*no test of a time was selected*", "*the mark timing*"]
-    )
+    project.write("test_own.py", OWN.replace("@pytest.mark.timing\n", ""))
+    result = project.run("-m", "not timing", "-k", "not again")
+    result.assert_outcomes(passed=2, failed=1, deselected=4)
+    lines = ["*GPU time was not measured*", "*no test of a time was selected*", "*the mark timing*"]
+    result.stdout.fnmatch_lines(lines)
     assert project.results().workloads[0].run.samples == {}
     assert project.confirmed() == []
 
@@ -226,28 +196,14 @@ def test_unknown_gpu_skips_host_clocks_and_hints(project: Project) -> None:
                 assert "not judged: the baseline does not know this machine" in case.message
         assert sum(HINT in line for line in result.outlines) == 1
         assert "the baselines do not know this GPU: another" in result.outlines
-    project.set(fake(gelu_us=14.0), gpu="another", **h200)
-    result = project.run()
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert HINT not in text_of(result)
-
-
-def set_sensitivity(project: Project, line: str) -> None:
-    project.pytester.makeini(f"[pytest]\nkernelgauge_sensitivity =\n    {line}\n")
+    for gelu_us, driver in ((14.0, H200.driver), (GELU_US, "999.1")):
+        project.set(fake(gelu_us=gelu_us), gpu="another", driver=driver, **h200)
+        assert HINT not in text_of(project.run())
 
 
 def test_ini_sensitivity_decides_whether_a_time_passes(project: Project) -> None:
     project.record()
     for line, fraction, verdict in (("device_time = 0.01 %", 0.0001, "UNDECIDED"), ("device_time = 20 %", 0.2, "PASS")):
-        set_sensitivity(project, line)
-        project.run()
+        project.run("-o", f"kernelgauge_sensitivity={line}")
         assert project.verdicts() == every("PASS", ALL) | {"device": verdict}
         assert project.results().workloads[0].limits.sensitivity == {Timer.DEVICE: pytest.approx(fraction)}
-
-
-@pytest.mark.parametrize(
-    "line", ["device_time", "device_time = much", "gpu_time = 2 %", "device_time = 0 %", "a = inf"]
-)
-def test_malformed_ini_sensitivity_is_a_usage_error(project: Project, line: str) -> None:
-    set_sensitivity(project, line)
-    assert f"kernelgauge_sensitivity: got '{line}', expected a line such as" in project.refuse()
