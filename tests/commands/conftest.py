@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -164,6 +165,12 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
     process = Process(tmp_path / "baselines")
     monkeypatch.setattr(processes, "run_process", process)
     return process
+
+
+def forget_signals() -> None:
+    """Take no signal as ignored: under nohup, and in the background of a shell, some are."""
+    for each in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(each, signal.SIG_DFL)
 
 
 def shell(script: str, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
