@@ -37,8 +37,6 @@ def test_update_writes_what_changed_and_nothing_else(project: Project) -> None:
     assert project.run().ret == pytest.ExitCode.OK
 
 
-
-
 def test_update_refuses_what_is_not_sound(project: Project) -> None:
     faults: dict[str, dict[str, Any]] = {
         "fine": {"gelu_us": 9.0},
