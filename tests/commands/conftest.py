@@ -19,17 +19,7 @@ from kernelgauge.errors import MeasurementError
 from kernelgauge.judge.baseline import Baseline, decode_baseline
 from kernelgauge.results import Results
 from kernelgauge.run import Run
-from tests.builders import (
-    CONTROL_US,
-    H200,
-    complete_results,
-    counts,
-    fingerprint,
-    mlp_kernels,
-    one_test,
-    passing,
-    run,
-)
+from tests import builders
 
 Command = Callable[..., tuple[int, str, str]]
 FIRST, SECOND = "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8"
@@ -68,16 +58,18 @@ def measured(workload: str = FIRST, *, center: float = 205.0, place: int = 0, **
     """Return the run of one process, a little apart from those of other places."""
     device = [center * (1 + 0.0001 * (place + offset)) for offset in (-1, 0, 1, 2)]
     defaults: dict[str, Any] = {"workload": workload, "device": device, "host": None, "end_to_end": None, "gpu": "a"}
-    return run(**(defaults | fields))
+    return builders.run(**(defaults | fields))
 
 
 def results_of(runs: Sequence[Run], baselines: Path) -> Results:
     """Return the results of one process."""
-    workloads = (passing(name=each.workload, run=each, trace=f"traces/{each.workload}.json.gz") for each in runs)
-    tests = [one_test("test_device_time", workload=each.workload) for each in runs]
+    workloads = (
+        builders.passing(name=each.workload, run=each, trace=f"traces/{each.workload}.json.gz") for each in runs
+    )
+    tests = [builders.one_test("test_device_time", workload=each.workload) for each in runs]
     machine = {"fingerprint": runs[0].fingerprint, "gpu": runs[0].gpu} if runs else {"fingerprint": None, "gpu": None}
     timers = tuple(runs[0].samples) if runs else ()
-    return complete_results(*workloads, tests=tests, timers=timers, baselines=str(baselines), **machine)
+    return builders.complete_results(*workloads, tests=tests, timers=timers, baselines=str(baselines), **machine)
 
 
 class Measured(NamedTuple):
@@ -108,7 +100,7 @@ class Process:
         self.noise = 0.0005
         self.speeds = (1.0,)  # of the host, by process: how many times as long the host reference takes
         self.after: int | None = None
-        self.gpu, self.driver = "a", H200.driver
+        self.gpu, self.driver = "a", builders.H200.driver
         self.is_machine_lost = False
 
     def __call__(
@@ -136,20 +128,20 @@ class Process:
 
     def run_of(self, model: str, last_argument: str) -> Run:
         number = next((float(word) for word in model.split() if re.fullmatch(r"[\d.]+", word)), 205.0)
-        changes: dict[str, Any] = {"counts": counts(graph_breaks=int("breaks" in model))}
+        changes: dict[str, Any] = {"counts": builders.counts(graph_breaks=int("breaks" in model))}
         if last_argument == "structure":
             changes |= {"device": None, "incomplete": "no test of a time was selected"}
         elif "recompiles" in model:  # on fresh allocations, in the replicates of a time
             changes |= {"device": None, "incomplete": "other kernels"}
-            changes["counts"] = counts(recompiles=4 + len(self.seen) % 2)
+            changes["counts"] = builders.counts(recompiles=4 + len(self.seen) % 2)
         precision = "high" if "tf32" in model else "highest"
-        changes |= {"gpu": self.gpu, "machine": fingerprint(driver=self.driver, fp32_matmul=precision)}
+        changes |= {"gpu": self.gpu, "machine": builders.fingerprint(driver=self.driver, fp32_matmul=precision)}
         times = {name: float(time) for name, time in re.findall(r"(\w+)=([\d.]+)", model)}
         if (host := times.pop("host", None)) and not last_argument.endswith("and device_time"):
             speed = self.speeds[(len(self.seen) - 1) % len(self.speeds)]
             host *= speed**1.2 * (1 + self.rng.gauss(0, self.noise))  # no ratio is quite the same
-            changes |= {"host": [host] * 4, "host_control_us": CONTROL_US * speed}
-        changes["kernels"] = mlp_kernels(**times)[: 3 if "fewer" in model else 4]
+            changes |= {"host": [host] * 4, "host_control_us": builders.CONTROL_US * speed}
+        changes["kernels"] = builders.mlp_kernels(**times)[: 3 if "fewer" in model else 4]
         return measured(center=number * (1 + self.rng.gauss(0, self.noise)), **changes)
 
     def stored(self) -> dict[str, Baseline]:
