@@ -193,7 +193,6 @@ def test_accept_stores_the_newest_run_of_each_device(store: BaselineStore) -> No
         (BEFORE, [(passing(), BEFORE), (SLOWER, AFTER)], ""),  # the newest counts
         (BEFORE, [(passing_run(device=NOISY), AFTER)], "GPU time 205.1 -> 210.1 us  "),
     ],
-    ids=["newer", "older", "two", "noisy"],
 )
 def test_accept_replaces_by_a_doubtful_run_by_force(store: BaselineStore, before: str, saved: Any, doubt: str) -> None:
     accept(store, complete_results(passing(), started_at=before))

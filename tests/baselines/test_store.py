@@ -87,7 +87,6 @@ def test_load_returns_ops_waits_and_inputs(store: BaselineStore) -> None:
         (lambda path: path.write_bytes(encode_baseline(baseline(workload="another"))), "belongs to another workload"),
         (lambda path: (path.unlink(), path.mkdir()), "cannot be read"),
     ],
-    ids=["newer", "another", "folder"],
 )
 def test_file_that_cannot_be_used_is_not_missing(store: BaselineStore, spoil: Any, message: str) -> None:
     store.apply({DEVICE: [create(), create(NAMES[0])]})
@@ -161,8 +160,6 @@ def test_lock_is_given_back_and_its_holder_is_named(store: BaselineStore, monkey
     with store.locked(), pytest.raises(StorageError, match=reason), store.locked():
         pytest.fail("the lock was taken twice")
 
-
-# -- those of this repository -----------------------------------------------------------------------------------------
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "baselines").glob("*/*.json"))

@@ -201,9 +201,6 @@ def test_escape_sequences_of_a_commit_are_shown_as_text(bisect: Command, monkeyp
     assert r"subject  evil \x1b[2J" in out
 
 
-# -- packages ---------------------------------------------------------------------------------------------------------
-
-
 def wheel(folder: Path, name: str, version: str, text: str) -> str:
     """Make a wheel with one module, whose text a `Process` reads. Return its line of `pip freeze`."""
     path = folder / f"{name}-{version}-py3-none-any.whl"

@@ -109,7 +109,6 @@ def test_decided_workloads_are_not_measured_again(compare: Command, process: Pro
         # Code that compiles again in each replicate has no times, and its recompiles say why.
         ("205 recompiles", ["--processes", "3"], 1, 3, "recompiles 0 -> "),
     ],
-    ids=["same", "fewer", "recompiles"],
 )
 def test_code_without_times_is_judged_by_its_structure(
     compare: Command, project: Path, model: str, arguments: list[str], code: int, processes: int, text: str
@@ -119,9 +118,6 @@ def test_code_without_times_is_judged_by_its_structure(
     assert found == code
     assert all(each in out for each in (text, f"processes of each side: {processes} "))
     assert ("GPU time was not measured: other kernels" in out) == ("recompiles" in model)
-
-
-# -- interruptions and failures ---------------------------------------------------------------------------------------
 
 
 def test_failed_or_interrupted_process_loses_no_verdicts(compare: Command, process: Process) -> None:
@@ -175,9 +171,6 @@ def test_unwritable_reports_lose_no_verdict(compare: Command, project: Path) -> 
     (project / "reports").write_text("a file")
     code, out, err = compare("HEAD", "--processes", "3")
     assert (code, "REGRESSED" in out, "cannot write" in err) == (2, True, True)
-
-
-# -- the suite, and what BASE has of its own --------------------------------------------------------------------------
 
 
 def test_suite_of_head_replaces_that_of_base(compare: Command, process: Process, project: Path) -> None:

@@ -176,7 +176,6 @@ NOTHING = builders.results(builders.workload(builders.verdict(Status.INVALID), r
         ([builders.night(0, builders.timed(), host="other")], "2 runs,"),  # of two containers on one GPU
         ([builders.night(1, SPOILED), NOTHING], "1 run,"),
     ],
-    ids=["equal", "containers", "invalid"],
 )
 def test_each_valid_time_counts_once(history: History, others: list[Results], count: str) -> None:
     history.add(builders.night(0, builders.timed()), *others)

@@ -70,9 +70,6 @@ def upgraded() -> Results:
     )
 
 
-# -- review -----------------------------------------------------------------------------------------------------------
-
-
 def test_review_after_an_upgrade_shows_every_group(command: Command) -> None:
     recorded(command)
     left(upgraded())
@@ -102,8 +99,6 @@ def test_results_that_cannot_be_read_are_trouble(command: Command, name: str) ->
     assert "durations are positive and finite, 0.001 to 1e+12 us" in err
     assert content() == kept
 
-
-# -- accept, as a script says it --------------------------------------------------------------------------------------
 
 NEW = "new-x-bf16-1"
 
@@ -176,9 +171,6 @@ def test_accept_shows_and_writes_under_one_lock(command: Command, monkeypatch: p
     assert stored() == {EAGER}
 
 
-# -- which folder -----------------------------------------------------------------------------------------------------
-
-
 def test_commands_in_a_subfolder_find_the_project(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -201,9 +193,6 @@ def test_other_baselines_must_be_named(command: Command, tmp_path: Path, places:
     for name in ("accept", "review"):
         assert command(name, *folders, "--baselines", tmp_path / "named")[0] == 0
     assert [path.name for path in tmp_path.glob("named/*/*.json")] == [f"{EAGER}.json"]
-
-
-# -- accept --add -----------------------------------------------------------------------------------------------------
 
 
 def known_gpus(workload: str) -> list[str | None]:
@@ -237,9 +226,6 @@ def test_accept_add_of_a_slower_run_is_refused(command: Command) -> None:
     code, out, _ = command("accept", "--add")
     assert (code, written(before), known_gpus(COMPILED)) == (1, {COMPILED}, [builders.HERE, builders.ELSEWHERE])
     assert re.search(rf"(?s)refused: {EAGER}: it cannot be added: .*GPU time 205\.1 -> 225\.1 us  \+9\.78 % \(", out)
-
-
-# -- names, and what is imported --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", builders.HOSTILE)

@@ -60,9 +60,6 @@ def launches(*kernels: tuple[str, str, float], module: str = "") -> list[Event]:
     return rows
 
 
-# -- show -------------------------------------------------------------------------------------------------------------
-
-
 def test_show_selects_a_step_or_the_whole_trace(command: Command) -> None:
     one = json.loads(command("show", EAGER, "--step", "3", "--json")[1])
     assert (one["steps"], [len(each["durations_us"]) for each in one["step"]["kernels"]]) == (1, [1] * 5)
@@ -118,9 +115,6 @@ def test_show_tells_malformed_rows_once(command: Command, show: Callable[..., st
     assert out.count("malformed") == 1
     path = tmp_path / "trace.json"
     assert "Before: 3 problems of launches and records. `kernelgauge show`" in command("diff", path, path)[1]
-
-
-# -- diff -------------------------------------------------------------------------------------------------------------
 
 
 def test_diff_markdown_is_a_table(command: Command) -> None:
@@ -198,7 +192,6 @@ WAIT = [op("aten::item", 500, 50, external_id=9), call(9, 501, name="cudaStreamS
         ([*launches(MM, NORM), *WAIT], "the host waits: aten::item: cudaStreamSynchronize"),
         (launches(MM, ("aten::cat", "CatArrayBatchedCopy", 8.0), NORM), "1 new kernel, by aten::cat: Cat"),
     ],
-    ids=["wait", "op"],
 )
 def test_diff_begins_with_the_cause_and_its_line(
     diff: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, after: list[Event], first: str
@@ -259,9 +252,6 @@ def test_diff_of_cpu_and_gpu_compares_one_span(diff: Callable[..., Any]) -> None
         assert f"Trace {times}" in out
         assert "each from its begin on the host until host and GPU are done; " in out
     assert "kernels 100.0 us -> computing ops 800.0 us." in out
-
-
-# -- on a terminal ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("columns", ["40", "80"])

@@ -147,8 +147,6 @@ class Project:
         with (self.root / "perf" / "conftest.py").open("a") as file:
             file.write(text)
 
-    # -- run
-
     def run(self, *arguments: str, suite: str = "perf", **options: Any) -> pytest.RunResult:
         (self.root / "junit.xml").unlink(missing_ok=True)
         junit = f"--junitxml={self.root / 'junit.xml'}"
@@ -169,8 +167,6 @@ class Project:
     def run_command(self, command: str) -> pytest.RunResult:
         """Run a command that a message proposed."""
         return self.pytester.run(sys.executable, "-m", *shlex.split(command))
-
-    # -- what it leaves
 
     def stored(self) -> dict[str, bytes]:
         return {path.stem: path.read_bytes() for path in sorted((self.root / "baselines").glob("*/*.json"))}

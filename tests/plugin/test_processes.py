@@ -51,8 +51,6 @@ def test_process_that_measures_nothing_is_an_error(project: Project, arguments: 
     assert project.measured() == []
 
 
-# -- imports, where the project is installed from its working tree ----------------------------------------------------
-
 FINDER = """
 import sys
 from importlib.util import spec_from_file_location
@@ -126,8 +124,6 @@ def test_checkout_is_measured_with_its_own_package(
             with pytest.raises(KernelgaugeError, match="mypkg is not imported from the revision that is measured"):
                 run_process(["perf", *PLUGIN], folder=tree)
 
-
-# -- signals ----------------------------------------------------------------------------------------------------------
 
 HANG = """
 import os, time

@@ -172,8 +172,6 @@ def test_step_summary_gets_no_more_than_github_takes(project: Project, step: Pat
     assert "warning: GITHUB_STEP_SUMMARY was not written: " in result.stdout.str()
 
 
-# -- a process of `kernelgauge calibrate` -----------------------------------------------------------------------------
-
 MORE = """
 from kernelgauge.standard import test_result_matches_float64
 from kernelgauge.standard import test_device_time as test_renamed

@@ -76,7 +76,6 @@ def test_sibling_is_measured_on_demand_alone_and_once(project: Project) -> None:
         ("workloads(module='mlp', variant=('eager', 'liger'), shape=((4, 8), (16, 3)))", [ID, "mlp-eager-bf16-16x3"]),
         ("workloads(shape=(8, 4))\n@pytest.mark.workloads(module='linear')", ["mlp-eager-bf16-8x4", LINEAR]),
     ],
-    ids=["fields", "two"],
 )
 def test_mark_chooses_workloads_by_field(project: Project, mark: str, chosen: list[str]) -> None:
     project.set(fake(), fake(shape=(8, 4)), fake(shape=(16, 3)), fake("linear"))
@@ -123,8 +122,6 @@ def test_suite_has_subfolders_and_lies_outside_of_root(project: Project) -> None
     result.assert_outcomes(passed=2, skipped=4)
 
 
-# -- what is loaded ---------------------------------------------------------------------------------------------------
-
 SHOW_MODULES = """
 import sys
 
@@ -164,9 +161,6 @@ def test_suite_below_is_found_while_collecting(pytester: pytest.Pytester, monkey
     result = pytester.runpytest_inprocess("--perf-update")
     assert result.ret != pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["*--perf-update is refused under CI*"])
-
-
-# -- what is declared, and what is not ours ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -280,7 +274,6 @@ def test_of_nothing(): ...
         (("--perf-matrix", "full"), ["eager-fp32-16", "compiled-fp32-16", "any-bf16-8"]),
         (("--perf-strict",), ["compiled-fp32-16", "triton-bf16-4096", "any-bf16-8"]),
     ],
-    ids=["default", "full", "strict"],
 )
 def test_cpu_gets_the_workloads_sized_for_it(pytester: pytest.Pytester, arguments: Any, ids: list[str]) -> None:
     pytester.makeconftest(SUITE)

@@ -142,9 +142,7 @@ ELSEWHERE = (
 
 
 @pytest.mark.parametrize(
-    ("suite", "arguments"),
-    [(f"perf/test_perf.py::test_device_time[{ID}]", ()), ("perf", ELSEWHERE)],
-    ids=["test", "options"],
+    ("suite", "arguments"), [(f"perf/test_perf.py::test_device_time[{ID}]", ()), ("perf", ELSEWHERE)]
 )
 def test_proposed_command_accepts_that_workload_only(project: Project, suite: str, arguments: tuple[str, ...]) -> None:
     for gelu_us in (4.0, 5.5):

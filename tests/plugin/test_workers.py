@@ -116,7 +116,6 @@ def test_suite_gets_one_worker_for_each_gpu(project: Project, monkeypatch: pytes
         ([fake()], ".", "pytest perf -n 2"),  # workers find the suite, and their controller does not
         ([], "perf", "the suite perf declares no workload at all"),
     ],
-    ids=["twice", "below", "empty"],
 )
 def test_wrong_suite_measures_nothing(project: Project, fakes: list[dict[str, Any]], suite: str, text: str) -> None:
     project.set(*fakes)
