@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,17 +61,6 @@ def measured(workload: str = FIRST, *, center: float = 205.0, place: int = 0, **
     return builders.run(**(defaults | fields))
 
 
-def results_of(runs: Sequence[Run], baselines: Path) -> Results:
-    """Return the results of one process."""
-    workloads = (
-        builders.passing(name=each.workload, run=each, trace=f"traces/{each.workload}.json.gz") for each in runs
-    )
-    tests = [builders.one_test("test_device_time", workload=each.workload) for each in runs]
-    machine = {"fingerprint": runs[0].fingerprint, "gpu": runs[0].gpu} if runs else {"fingerprint": None, "gpu": None}
-    timers = tuple(runs[0].samples) if runs else ()
-    return builders.complete_results(*workloads, tests=tests, timers=timers, baselines=str(baselines), **machine)
-
-
 class Measured(NamedTuple):
     """A process that ran: model and suite of its folder, and its arguments."""
 
@@ -100,19 +89,9 @@ class Process:
         self.noise = 0.0005
         self.speeds = (1.0,)  # of the host, by process: how many times as long the host reference takes
         self.after: int | None = None
-        self.gpu, self.driver = "a", builders.H200.driver
         self.is_machine_lost = False
 
-    def __call__(
-        self,
-        arguments: Sequence[str],
-        progress: Any = None,
-        *,
-        folder: Path | None = None,
-        packages: Sequence[Path] = (),
-        python: str | None = None,
-        **_: Any,
-    ) -> Results:
+    def __call__(self, arguments, progress=None, *, folder=None, packages=(), python=None, **_: Any) -> Results:
         folder = folder or Path.cwd()
         if self.after is not None and len(self.seen) >= self.after:
             raise KeyboardInterrupt
@@ -124,7 +103,11 @@ class Process:
         if "broken" in model or self.is_machine_lost:
             raise MeasurementError("a process that measures failed", got="ImportError: no module named gone")
         runs = self.runs[(len(self.seen) - 1) % len(self.runs)] if self.runs else (self.run_of(model, arguments[-1]),)
-        return self.change(results_of(runs, self.baselines))
+        workloads = [builders.passing(name=each.workload, run=each, trace=f"traces/{each.workload}") for each in runs]
+        tests = [builders.one_test("test_device_time", workload=each.workload) for each in runs]
+        fields = {"tests": tests, "timers": tuple(runs[0].samples), "baselines": str(self.baselines)}
+        fields |= {"fingerprint": runs[0].fingerprint, "gpu": runs[0].gpu}
+        return self.change(builders.complete_results(*workloads, **fields))
 
     def run_of(self, model: str, last_argument: str) -> Run:
         number = next((float(word) for word in model.split() if re.fullmatch(r"[\d.]+", word)), 205.0)
@@ -134,8 +117,7 @@ class Process:
         elif "recompiles" in model:  # on fresh allocations, in the replicates of a time
             changes |= {"device": None, "incomplete": "other kernels"}
             changes["counts"] = builders.counts(recompiles=4 + len(self.seen) % 2)
-        precision = "high" if "tf32" in model else "highest"
-        changes |= {"gpu": self.gpu, "machine": builders.fingerprint(driver=self.driver, fp32_matmul=precision)}
+        changes["machine"] = builders.fingerprint(fp32_matmul="high" if "tf32" in model else "highest")
         times = {name: float(time) for name, time in re.findall(r"(\w+)=([\d.]+)", model)}
         if (host := times.pop("host", None)) and not last_argument.endswith("and device_time"):
             speed = self.speeds[(len(self.seen) - 1) % len(self.speeds)]
@@ -172,9 +154,10 @@ def shell(script: str, *arguments: str | Path, **environment: str) -> subprocess
     return subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
 
 
-def imported_modules(*arguments: str | Path) -> set[str]:
-    """Return the modules that are loaded when a command has ended."""
-    script = "import sys; from kernelgauge.cli import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return set(done.stderr.split())
+@pytest.fixture
+def command(kernelgauge: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """In a folder of its own, with 100 columns, and not under CI."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("CI", raising=False)
+    return kernelgauge

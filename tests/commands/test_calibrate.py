@@ -12,11 +12,9 @@ from tests.commands.conftest import FIRST, SECOND, Command, Process, measured
 TWO = ("calibrate", "perf", "--processes", "2")
 
 
-@pytest.fixture
-def command(process: Process, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
-    monkeypatch.delenv("CI", raising=False)
+@pytest.fixture(autouse=True)
+def two_workloads(process: Process) -> None:
     process.runs = [(measured(place=place), measured(SECOND, place=place)) for place in range(3)]
-    return kernelgauge
 
 
 def test_calibrate_stores_and_prints_the_noise(command: Command, process: Process) -> None:

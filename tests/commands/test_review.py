@@ -19,15 +19,6 @@ SLOWER = (225.0, 225.1, 225.2, 225.3)
 EAGER, COMPILED, LINEAR, GONE = "mlp-eager-bf16-4x8", "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8", "old-x-bf16-1"
 
 
-@pytest.fixture
-def command(tmp_path: Path, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """In a folder with what a run of pytest leaves where it stands, and not under CI."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("CI", raising=False)
-    return kernelgauge
-
-
 def left(content: Results, folder: str = "reports/latest") -> Path:
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)

@@ -20,12 +20,6 @@ EAGER, TRAIN, COMPILED, OTHER = (
 )
 
 
-@pytest.fixture
-def command(kernelgauge: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
-    monkeypatch.setenv("COLUMNS", "100")
-    return kernelgauge
-
-
 def written(path: Path, *rows: Event) -> Path:
     path.write_bytes(chrome(*rows))
     return path

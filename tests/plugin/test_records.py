@@ -82,13 +82,9 @@ RETRYING = """
 from _pytest.runner import runtestprotocol
 
 def pytest_runtest_protocol(item, nextitem):
-    if "flaky" not in item.name:
-        return None
-    runtestprotocol(item, nextitem=nextitem, log=False)
-    item._initrequest()
-    for report in runtestprotocol(item, nextitem=nextitem, log=False):
-        item.ihook.pytest_runtest_logreport(report=report)
-    return True
+    if "flaky" in item.name:
+        runtestprotocol(item, nextitem=nextitem, log=False)
+        item._initrequest()
 """
 
 

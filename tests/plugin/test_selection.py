@@ -17,13 +17,6 @@ import pytest
 def test_fewer(workload, run, sibling, time):
     assert len(run.kernels) == len(sibling(variant="eager").kernels)
 """
-BACKWARDS = """
-import pytest
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items):
-    items.reverse()
-"""
 
 
 def test_matrix_and_name_select_what_is_measured(project: Project) -> None:
@@ -49,7 +42,7 @@ def test_workloads_are_measured_in_declared_order(project: Project) -> None:
     """A calibration runs fewer tests than what is compared with it, and must measure in the same order."""
     claim = "import pytest\n@pytest.mark.workloads(module='conv')\ndef test_a_claim(workload, run): pass\n"
     project.write("test_claims.py", claim)
-    (project.root / "conftest.py").write_text(BACKWARDS)
+    (project.root / "conftest.py").write_text("def pytest_collection_modifyitems(items):\n    items.reverse()\n")
     project.set(fake(), fake("linear"), fake("conv"))
     for arguments in ((), ("--perf-calibrate=c",), ("-k", "mlp or conv")):
         project.run(*arguments)
@@ -105,23 +98,6 @@ def test_reports_stay_where_nothing_is_measured(project: Project, arguments: str
     assert not line or f"kernelgauge_sensitivity: got '{line}', expected a line such as" in text_of(result)
 
 
-def test_suite_has_subfolders_and_lies_outside_of_root(project: Project) -> None:
-    text = (project.root / "perf" / "conftest.py").read_text()
-    anew = text.replace("return WORKLOADS", 'return [declare(fake) for fake in CONTENT["fakes"]]')
-    project.write("conftest.py", anew)  # a list of its own at each call
-    (project.root / "perf" / "zz").mkdir()
-    project.write("zz/test_more.py", "def test_more(workload, run):\n    pass\n")
-    project.record()
-    before = project.stored()
-    assert b'"suite": "perf"' in before[ID]
-    project.record("--deselect", "perf/zz")
-    assert project.stored() == before
-    (project.root / "elsewhere").mkdir()
-    result = project.run("--rootdir", "elsewhere")
-    assert result.ret == pytest.ExitCode.OK
-    result.assert_outcomes(passed=2, skipped=4)
-
-
 SHOW_MODULES = """
 import sys
 
@@ -153,9 +129,8 @@ def test_session_loads_what_it_needs(pytester: pytest.Pytester, suite: str, opti
 def test_suite_below_is_found_while_collecting(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = pytester.mkpydir("perf")
     (folder / "conftest.py").write_text(ONE)
-    (folder / "test_perf.py").write_text(
-        "def test_it(workload, kernelgauge_test): assert kernelgauge_test.session.selected == [workload]\n"
-    )
+    test = "def test_it(workload, kernelgauge_test): assert kernelgauge_test.session.selected == [workload]\n"
+    (folder / "test_perf.py").write_text(test)
     pytester.runpytest_inprocess().assert_outcomes(passed=1)
     monkeypatch.setenv("CI", "1")
     result = pytester.runpytest_inprocess("--perf-update")
@@ -199,9 +174,7 @@ WORKLOADS = [Workload(name, "eager", build=lambda: None, inputs=lambda: ()) for 
 def test_its_own(workload):
     pass
 """
-
-
-OWN_FIXTURES = """
+OWN_FIXTURE = """
 import pytest
 
 @pytest.fixture(params=[1, 2])
@@ -210,29 +183,22 @@ def workload(request):
 
 def test_of_a_fixture(workload):
     assert workload == "heavy"
-
-@pytest.mark.parametrize("size, workload", [(1, "light")])
-def test_of_values(workload, size):
-    assert workload == "light"
 """
 
 
-def test_own_fixture_of_that_name_is_left_alone(project: Project) -> None:
-    project.write("test_own.py", OWN_FIXTURES)
-    project.run().assert_outcomes(passed=4, skipped=4)
+def test_workload_of_another_project_is_left_alone(project: Project) -> None:
+    (project.root / "test_own.py").write_text(OF_ANOTHER_PROJECT + OWN_FIXTURE)
+    result = project.run(suite="test_own.py")
+    result.assert_outcomes(passed=6)
+    assert "kernelgauge =" not in text_of(result)
+    assert not project.latest.exists()
+    project.write("test_own.py", OWN_FIXTURE)
+    project.run().assert_outcomes(passed=3, skipped=4)
     project.write("test_own.py", OF_ANOTHER_PROJECT.replace("workload):", "workload, run):"))
     result = project.run("-k", "its_own")
     assert "INTERNALERROR" not in text_of(result)
     assert result.parseoutcomes()["errors"] == 4
     result.stdout.fnmatch_lines(["another fixture called `workload` hides that of kernelgauge: rename it"])
-
-
-def test_workload_of_another_project_is_left_alone(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(OF_ANOTHER_PROJECT)
-    result = pytester.runpytest_inprocess()
-    assert result.ret == pytest.ExitCode.OK
-    assert "kernelgauge =" not in text_of(result)
-    assert not (pytester.path / "reports").exists()
 
 
 SUITE = """
