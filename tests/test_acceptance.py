@@ -188,7 +188,6 @@ def test_accept_stores_the_newest_run_of_each_device(store: BaselineStore) -> No
 @pytest.mark.parametrize(
     ("before", "saved", "doubt"),
     [
-        (BEFORE, [(SLOWER, AFTER)], ""),
         (AFTER, [(SLOWER, BEFORE)], f"older than the baseline: measured {BEFORE}, and that was recorded {AFTER}"),
         (BEFORE, [(passing(), BEFORE), (SLOWER, AFTER)], ""),  # the newest counts
         (BEFORE, [(passing_run(device=NOISY), AFTER)], "GPU time 205.1 -> 210.1 us  "),

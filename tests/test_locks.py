@@ -16,11 +16,9 @@ from kernelgauge.results.files import GpuLock, folder_lock
 pytestmark = pytest.mark.timeout(120)
 
 HOLD = """
-import sys
-from pathlib import Path
+import pathlib, sys
 from kernelgauge.results.files import GpuLock
-lock = GpuLock(Path(sys.argv[1]))
-lock.hold("a")
+(lock := GpuLock(pathlib.Path(sys.argv[1]))).hold("a")
 print("held", flush=True)
 sys.stdin.read()
 """

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernelgauge.results import files
-from kernelgauge.results.files import LOCKS, GpuLock
+from kernelgauge.results.files import GpuLock
 from tests.commands.conftest import forget_signals
 from tests.plugin.inner_project import IDS, Project, fake, text_of, two_modules
 
@@ -28,11 +26,10 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # Each worker notes its GPU, before torch.
 NOTE_THE_GPU = """
-import os, sys
-from pathlib import Path
+import os, pathlib, sys
 assert "torch" not in sys.modules
-worker = os.environ.get("PYTEST_XDIST_WORKER", "controller")
-(Path(__file__).parent / f"seen-{worker}").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "not set"))
+seen = pathlib.Path(__file__).with_name("seen-" + os.environ.get("PYTEST_XDIST_WORKER", "controller"))
+seen.write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "not set"))
 """
 # As a fixture in `inputs` may that takes its process with it.
 DIE_WHERE_LINEAR_IS_MEASURED = """
@@ -64,11 +61,6 @@ def pytest_sessionfinish(session):
         part = session.config.rootpath / "reports" / "latest" / "workers" / "gw0" / "results.json"
         part.write_bytes(part.read_bytes(){spoil})
 """
-
-
-def run(project: Project, *arguments: str) -> pytest.RunResult:
-    """Run the suite with its controller in this process; the workers are processes of their own."""
-    return project.pytester.runpytest_inprocess("perf", *arguments)
 
 
 def test_results_are_those_of_one_process(project: Project) -> None:
@@ -105,7 +97,7 @@ def test_suite_gets_one_worker_for_each_gpu(project: Project, monkeypatch: pytes
     result = project.pytester.runpytest_inprocess("test_unit.py", "perf", "-n", "3", "-v")
     result.assert_outcomes(passed=5, skipped=16)
     result.stdout.fnmatch_lines(["1 worker *"])  # two processes on one GPU would disturb each other
-    alone = project.pytester.runpytest_inprocess("test_unit.py", "-n", "2", "-v")
+    alone = project.run("-n", "2", "-v", suite="test_unit.py")
     alone.stdout.fnmatch_lines(["2 workers *", "scheduling tests via LoadScheduling"])
 
 
@@ -119,7 +111,7 @@ def test_suite_gets_one_worker_for_each_gpu(project: Project, monkeypatch: pytes
 )
 def test_wrong_suite_measures_nothing(project: Project, fakes: list[dict[str, Any]], suite: str, text: str) -> None:
     project.set(*fakes)
-    result = project.pytester.runpytest_inprocess(suite, "-n", "2", "--perf-update")
+    result = project.run("-n", "2", "--perf-update", suite=suite)
     assert result.ret in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.TESTS_FAILED)
     assert text in text_of(result)
     assert "INTERNALERROR" not in text_of(result)
@@ -128,11 +120,11 @@ def test_wrong_suite_measures_nothing(project: Project, fakes: list[dict[str, An
 
 def test_worker_that_dies_loses_its_share_alone(project: Project) -> None:
     project.set(fake())
-    assert run(project, "-n", "2", "--perf-update").ret == pytest.ExitCode.OK  # one worker has no share
+    assert project.run("-n", "2", "--perf-update").ret == pytest.ExitCode.OK  # one worker has no share
     assert set(project.stored()) == set(IDS[:1])
     project.set(*two_modules())
     project.add_to_conftest(DIE_WHERE_LINEAR_IS_MEASURED)
-    result = run(project, "-n", "2", "-rs", "--perf-update")
+    result = project.run("-n", "2", "-rs", "--perf-update")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["warning: a worker died in perf/test_perf.py::test_device_time[[]linear*: the rest*"])
     found = project.results()
@@ -162,18 +154,18 @@ def test_interrupted_run_reports_what_was_measured(project: Project) -> None:
 
 def test_lost_part_fails_the_run(project: Project) -> None:
     project.add_to_conftest(SPOIL_A_PART.replace("{spoil}", "[:100]"))
-    result = run(project, "-n", "1")  # it has lost every part
+    result = project.run("-n", "1")  # it has lost every part
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "gw0: the results cannot be read" in text_of(result)
     project.set(*two_modules())
-    assert run(project, "-n", "2").ret == project.results().exit_status == pytest.ExitCode.TESTS_FAILED
+    assert project.run("-n", "2").ret == project.results().exit_status == pytest.ExitCode.TESTS_FAILED
     assert "gw0: the results cannot be read" in "".join(project.results().warnings)
 
 
 def test_gpus_of_two_models_are_no_one_run(project: Project) -> None:
     project.set(*two_modules())
     project.add_to_conftest(SPOIL_A_PART.replace("{spoil}", ".replace(b'Test GPU', b'Another GPU')"))
-    result = run(project, "-n", "2", "--perf-update")
+    result = project.run("-n", "2", "--perf-update")
     assert (result.ret, project.stored()) == (pytest.ExitCode.TESTS_FAILED, {})
     assert "several models of GPU" in text_of(result)
     assert "nothing to store" not in text_of(result)
@@ -181,8 +173,7 @@ def test_gpus_of_two_models_are_no_one_run(project: Project) -> None:
 
 
 def test_run_waits_in_vain_for_a_locked_gpu(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = GpuLock(Path(os.environ[LOCKS]))
-    lock.hold("one")
+    (lock := GpuLock()).hold("one")
     monkeypatch.setitem(GpuLock.__init__.__kwdefaults__, "patience_s", 0.3)
     monkeypatch.setattr(files, "_SAY_EVERY_S", 0.1)
     result = project.run("-q")
