@@ -16,7 +16,6 @@ WORKLOADS = [
 
 
 def run_suite(suite: str, chosen: str, folder: Path, *arguments: str) -> str:
-    """Return the standard output of a suite that passes."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CI", "PYTEST_"))}
     command = [sys.executable, "-m", "pytest", suite, "--perf-device", "cpu", "-k", chosen, *arguments]
     settings = {"baselines": folder / "baselines", "reports": folder / "reports", "replicates": 3}

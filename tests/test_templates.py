@@ -25,7 +25,6 @@ def names(pattern: str) -> list[str]:
 
 
 def check(program: str, *arguments: str, text: str = "") -> None:
-    """Fail with the output of a checker if it does not exit with 0."""
     found = shutil.which(program, path=PATH)
     if found is None:
         pytest.skip(f"{program} is not installed: it is in the extra 'templates'")

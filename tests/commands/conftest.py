@@ -30,7 +30,6 @@ def git(*arguments: str) -> str:
 
 
 def commit_all(subject: str) -> str:
-    """Commit the current folder. Return the hash."""
     git("add", ".")
     git("commit", "-qm", subject)
     return git("rev-parse", "HEAD").strip()
@@ -38,7 +37,6 @@ def commit_all(subject: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the current folder, which is an empty repository of git."""
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -47,7 +45,6 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the current folder a repository with an author."""
     for name in ("GIT_AUTHOR", "GIT_COMMITTER"):
         monkeypatch.setenv(f"{name}_NAME", "Ann")
         monkeypatch.setenv(f"{name}_EMAIL", "ann@example.org")
@@ -127,7 +124,6 @@ class Process:
         return measured(center=number * (1 + self.rng.gauss(0, self.noise)), **changes)
 
     def stored(self) -> dict[str, Baseline]:
-        """Return the baselines on disk by workload."""
         return {
             path.stem: decode_baseline(path.read_bytes(), where=str(path), workload=path.stem)
             for path in self.baselines.glob("*/*.json")

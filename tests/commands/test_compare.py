@@ -128,7 +128,6 @@ def test_failed_or_interrupted_process_loses_no_verdicts(compare: Command, proce
 
 
 def failing(results: Results, **why: Any) -> Results:
-    """Return results whose workload has no run."""
     boom = (Detail("got", "RuntimeError: boom"),)
     invalid = Verdict(Status.INVALID, FIRST, MEASUREMENT, Failed("running failed"), boom)
     return replace(results, workloads=(replace(results.workloads[0], run=None, **(why or {"verdicts": (invalid,)})),))

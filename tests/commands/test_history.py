@@ -52,7 +52,6 @@ def history(tmp_path: Path, kernelgauge: Command, monkeypatch: pytest.MonkeyPatc
 
 
 def names(out: str) -> list[str]:
-    """Return the name of each workload in a table."""
     return re.findall(r"(?m)^ *[0-9.]+ +[0-9.]+ +[+-][0-9.]+ %  .*  (\S+)$", out)
 
 

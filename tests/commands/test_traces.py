@@ -27,7 +27,6 @@ def written(path: Path, *rows: Event) -> Path:
 
 @pytest.fixture
 def show(command: Command, tmp_path: Path) -> Any:
-    """Return the output of `show` for a trace of rows."""
     return lambda rows, *options: command("show", written(tmp_path / "trace.json", *rows), *options)[1]
 
 

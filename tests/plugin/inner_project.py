@@ -97,8 +97,6 @@ def two_modules(**of_the_third: Any) -> tuple[dict[str, Any], ...]:
 
 
 class Case(NamedTuple):
-    """A test case of a JUnit file."""
-
     name: str
     parameters: str
     outcome: str  # "passed", "skipped", "failure" or "error"
@@ -165,14 +163,12 @@ class Project:
         return text_of(result)
 
     def run_command(self, command: str) -> pytest.RunResult:
-        """Run a command that a message proposed."""
         return self.pytester.run(sys.executable, "-m", *shlex.split(command))
 
     def stored(self) -> dict[str, bytes]:
         return {path.stem: path.read_bytes() for path in sorted((self.root / "baselines").glob("*/*.json"))}
 
     def edit_baseline(self, workload: str, **fields: Any) -> None:
-        """Replace fields of a baseline. Those of its fingerprint are merged."""
         path = self.baselines / f"{workload}.json"
         content = json.loads(path.read_text())
         if "fingerprint" in fields:

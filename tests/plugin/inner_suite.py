@@ -58,7 +58,6 @@ def fake_error(kind):
 
 
 def note(name, workloads):
-    """Tell the test what was measured or confirmed together."""
     with (FOLDER / name).open("a") as file:
         file.write(" ".join(workload.id for workload in workloads) + "\n")
 

@@ -47,7 +47,6 @@ def stored_entry(project: Project) -> Any:
 
 
 def set_stored(project: Project, mean_us: float) -> None:
-    """Put another latency into the baseline."""
     entry = stored_entry(project)
     entry["processes"][0]["timers"]["end_to_end"] |= {"mean_us": mean_us, "spread": 0.01}
     project.edit_baseline(ID, entries=[entry])

@@ -63,18 +63,21 @@ def test_sibling_is_measured_on_demand_alone_and_once(project: Project) -> None:
     assert project.measured()[2:] == [[COMPILED]]
 
 
-@pytest.mark.parametrize(
-    ("mark", "chosen"),
-    [
-        ("workloads(module='mlp', variant=('eager', 'liger'), shape=((4, 8), (16, 3)))", [ID, "mlp-eager-bf16-16x3"]),
-        ("workloads(shape=(8, 4))\n@pytest.mark.workloads(module='linear')", ["mlp-eager-bf16-8x4", LINEAR]),
-    ],
-)
-def test_mark_chooses_workloads_by_field(project: Project, mark: str, chosen: list[str]) -> None:
-    project.set(fake(), fake(shape=(8, 4)), fake(shape=(16, 3)), fake("linear"))
-    project.write("test_perf.py", f"import pytest\n\n@pytest.mark.{mark}\ndef test_marked(workload):\n    pass\n")
+MARKED = """
+import pytest
+
+@pytest.mark.workloads(module='mlp', variant=('eager', 'liger'), shape=((4, 8), (16, 3)))
+@pytest.mark.workloads(module='linear', shape=(4, 8))
+def test_marked(workload):
+    pass
+"""
+
+
+def test_mark_chooses_workloads_by_field(project: Project) -> None:
+    project.set(fake(), fake(shape=(8, 4)), fake(shape=(16, 3)), fake("linear"), fake("conv"))
+    project.write("test_perf.py", MARKED)
     project.run()
-    assert [case.parameters for case in project.cases()] == chosen
+    assert [case.parameters for case in project.cases()] == [ID, "mlp-eager-bf16-16x3", LINEAR]
     assert project.measured() == []
 
 
@@ -98,32 +101,12 @@ def test_reports_stay_where_nothing_is_measured(project: Project, arguments: str
     assert not line or f"kernelgauge_sensitivity: got '{line}', expected a line such as" in text_of(result)
 
 
-SHOW_MODULES = """
-import sys
-
-def pytest_terminal_summary(terminalreporter):
-    ours = sorted(name for name in sys.modules if name.split(".")[0] in ("kernelgauge", "msgspec", "rich", "torch"))
-    terminalreporter.write_line("loaded: " + " ".join(ours))
-"""
 ONE = """
 from kernelgauge import Workload
 WORKLOADS = [Workload("mlp", "eager", build=object, inputs=tuple, shape=(4,))]
 def pytest_kernelgauge_workloads():
     return WORKLOADS
 """
-
-
-@pytest.mark.parametrize(
-    ("suite", "option", "loads"), [("", "--perf-update", {"kernelgauge", "kernelgauge.plugin"}), (ONE, "--co", None)]
-)
-def test_session_loads_what_it_needs(pytester: pytest.Pytester, suite: str, option: str, loads: Any) -> None:
-    pytester.makeconftest(suite + SHOW_MODULES)
-    pytester.makepyfile("def test_it(workload): pass" if suite else "def test_it(): pass")
-    result = pytester.runpytest_subprocess("-p", "kernelgauge.plugin", "-q", option)
-    assert result.ret == pytest.ExitCode.OK
-    (loaded,) = (set(line.split()[1:]) for line in result.outlines if line.startswith("loaded: "))
-    assert (loaded == loads) if loads else "kernelgauge.plugin.suites" in loaded and "torch" not in loaded
-    assert not {"reports", "baselines"} & {path.name for path in pytester.path.iterdir()}
 
 
 def test_suite_below_is_found_while_collecting(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ THREE = (fake(), fake(variant="compiled"), fake("linear"))
 
 
 def accept_command(result: pytest.RunResult) -> str:
-    """Return the command that a failure proposes."""
     line = next(line for line in result.outlines if line.startswith("  accept "))
     return line.removeprefix("  accept ").strip()
 
