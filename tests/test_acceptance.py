@@ -19,22 +19,11 @@ from kernelgauge.report.findings import in_full
 from kernelgauge.report.stored import doubt_text
 from kernelgauge.results import Results, TestResult, WorkloadResult
 from kernelgauge.run import Timer
-from tests.builders import (
-    DEVICE,
-    WORKLOAD,
-    baseline,
-    complete_results,
-    fingerprint,
-    one_test,
-    passing,
-    results,
-    run,
-    verdict,
-    workload,
-)
+from tests import builders
+from tests.builders import WORKLOAD, complete_results, one_test, passing, run, verdict, workload
 
 BEFORE, AFTER = "2026-11-20T10:00:00+00:00", "2026-11-20T12:00:00+00:00"
-B200 = fingerprint(device="NVIDIA B200")
+B200 = builders.fingerprint(device="NVIDIA B200")
 CONFLICT, NEWER = b"<<<<<<< HEAD\n", b'{"schema_version": 99}'
 SLOWER = passing(verdict(Status.REGRESSED), run=run(device=(225.0, 225.1, 225.2, 225.3)))
 NOISY = (150.0, 250.0, 200.0, 260.0)
@@ -63,7 +52,7 @@ def content(store: BaselineStore) -> dict[str, bytes]:
 
 
 def write(store: BaselineStore, content: bytes, name: str = WORKLOAD) -> Path:
-    path = store.path(DEVICE, name)
+    path = store.path(builders.DEVICE, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
@@ -146,13 +135,16 @@ def test_newer_file_is_kept_and_unreadable_replaced(store: BaselineStore, change
     changes, (refused,) = change(store)
     assert (changes, path.read_bytes()) == ([], NEWER)
     assert "newer version" in doubts_of(refused)[0]
-    for unreadable in (CONFLICT, encode_baseline(baseline()).replace(b'"schema_version": 5', b'"schema_version": 4')):
+    for unreadable in (
+        CONFLICT,
+        encode_baseline(builders.baseline()).replace(b'"schema_version": 5', b'"schema_version": 4'),
+    ):
         write(store, unreadable)
         change(store)
-        assert store.load(DEVICE, WORKLOAD).recorded is not None
+        assert store.load(builders.DEVICE, WORKLOAD).recorded is not None
 
 
-OLD = encode_baseline(baseline(workload="old"))
+OLD = encode_baseline(builders.baseline(workload="old"))
 
 
 @pytest.mark.parametrize(
@@ -180,9 +172,9 @@ def test_accept_stores_the_newest_run_of_each_device(store: BaselineStore) -> No
     runs = ((passing(), BEFORE), (passing(), AFTER), (workload(ERROR, run=None), AFTER), (passing(name="a"), AFTER))
     parts = [complete_results(each, started_at=at) for each, at in runs]
     accept(store, *parts, complete_results(passing_run(machine=B200), fingerprint=B200))
-    assert store.load(DEVICE, WORKLOAD).recorded.at == AFTER
+    assert store.load(builders.DEVICE, WORKLOAD).recorded.at == AFTER
     assert set(content(store)) == {f"nvidia-b200/{WORKLOAD}.json", f"nvidia-h200/{WORKLOAD}.json", "nvidia-h200/a.json"}
-    assert review([results(fingerprint=None)], store) == {}
+    assert review([builders.results(fingerprint=None)], store) == {}
 
 
 @pytest.mark.parametrize(

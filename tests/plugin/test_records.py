@@ -128,12 +128,8 @@ def test_log_of_the_user_stays_behind_that_of_torch(project: Project) -> None:
     project.write("test_logs.py", LOGS)
     text = project.run("-k", "test_logs", "--log-level=1").stdout.str()
     log = text.partition("Captured log")[2]
-    assert [each in log for each in ("the first", "the last", "recompile", "because of a guard")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    assert all(each in log for each in ("the first", "the last"))
+    assert not any(each in log for each in ("recompile", "because of a guard"))
 
 
 def test_earlier_run_is_removed_before_measuring(project: Project) -> None:
