@@ -80,6 +80,9 @@ def test_results_are_those_of_one_process(project: Project) -> None:
     together = project.results()
     for one, other in zip(alone.workloads, together.workloads, strict=True):
         assert (one.id, one.verdicts, one.trace) == (other.id, other.verdicts, other.trace)
+        assert (one.run.kernels, one.run.counts) == (other.run.kernels, other.run.counts)
+        assert one.run.samples.keys() == other.run.samples.keys()
+    assert (together.gpu, together.fingerprint) == (alone.gpu, alone.fingerprint)
     assert {test.node for test in together.tests} == {test.node for test in alone.tests}
     assert together.exit_status == alone.exit_status == result.ret == pytest.ExitCode.TESTS_FAILED
     assert together.arguments[-4:-1] == ("perf", "-n", "auto")
