@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
-import torch
 
 ROOT = Path(__file__).parents[1]
 WORKLOADS = [
@@ -18,7 +16,6 @@ WORKLOADS = [
 
 
 def run_suite(suite: str, chosen: str, folder: Path, *arguments: str) -> str:
-    """Return the standard output of a suite that passes."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CI", "PYTEST_"))}
     command = [sys.executable, "-m", "pytest", suite, "--perf-device", "cpu", "-k", chosen, *arguments]
     settings = {"baselines": folder / "baselines", "reports": folder / "reports", "replicates": 3}
@@ -34,35 +31,6 @@ def test_small_workloads_are_recorded(tmp_path: Path) -> None:
     assert sorted(path.stem for path in tmp_path.glob("baselines/cpu-*/*.json")) == sorted(WORKLOADS)
     traces = {path.name for path in (tmp_path / "reports" / "latest" / "traces").iterdir()}
     assert traces >= {f"{workload}.json.gz" for workload in WORKLOADS}
-
-
-FLASH_ATTN = """
-import torch
-
-def flash_attn_func(q, k, v, causal):
-    rows = [each.transpose(1, 2) for each in (q, k, v)]
-    return torch.nn.functional.scaled_dot_product_attention(*rows, is_causal=causal).transpose(1, 2)
-"""
-
-
-@pytest.mark.parametrize("is_installed", [True, False])
-def test_gallery_has_flash_attention_if_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_installed: bool
-) -> None:
-    if is_installed:
-        (tmp_path / "flash_attn.py").write_text(FLASH_ATTN, encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.syspath_prepend(ROOT / "examples" / "gallery")
-    try:
-        flash = {each.pass_: each for each in import_module("gallery").WORKLOADS if each.variant == "flash"}
-        assert set(flash) == ({"forward", "train"} if is_installed else set())
-        for each in flash.values():
-            assert each.reference is not None
-            rows = [torch.randn(1, 2, 16, 8) for _ in "qkv"]
-            torch.testing.assert_close(each.build()(*rows), each.reference()(*rows))
-    finally:
-        for name in ("gallery", "layers", "flash_attn"):
-            sys.modules.pop(name, None)
 
 
 @pytest.mark.timeout(700)

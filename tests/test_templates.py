@@ -25,7 +25,6 @@ def names(pattern: str) -> list[str]:
 
 
 def check(program: str, *arguments: str, text: str = "") -> None:
-    """Fail with the output of a checker if it does not exit with 0."""
     found = shutil.which(program, path=PATH)
     if found is None:
         pytest.skip(f"{program} is not installed: it is in the extra 'templates'")
@@ -53,29 +52,21 @@ def test_manifests_are_valid(name):
     yaml = pytest.importorskip("yaml")
     checker = pytest.importorskip("kubernetes_validate")
     for manifest in yaml.safe_load_all((TEMPLATES / name).read_text()):
-        checker.validate(manifest, "1.29", strict=True)
-        checker.validate(manifest, checker.latest_version(), strict=True)
+        for version in ("1.29", checker.latest_version()):
+            checker.validate(manifest, version, strict=True)
         [container] = manifest["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
         assert container["command"] == ["bash", "-euo", "pipefail", "-c"]
         check_shell("set -euo pipefail\n" + container["args"][0])
 
 
-# The suite is red, and the results are kept all the same.
-STAND_INS = {"srun": 'exec "$@"\n', "nvidia-smi": "", "pytest": "exit 1\n", "kernelgauge": ""}
-
-
 def test_slurm_night_keeps_its_results_and_exit_code(tmp_path):
+    """The suite is red, and the results are kept all the same."""
     script = TEMPLATES / "slurm" / "nightly.sbatch"
     check_shell(script.read_text())
-    (tmp_path / "programs").mkdir()
-    for name, text in STAND_INS.items():
-        program = tmp_path / "programs" / name
-        program.write_text(f'#!/usr/bin/env bash\necho "{name} $*" >> "$CALLS"\n{text}')
-        program.chmod(0o755)
-    environment = {
-        "PATH": f"{tmp_path / 'programs'}:{os.defpath}:/usr/bin:/bin",
-        "CALLS": str(tmp_path / "calls"),
-    }
+    for name, text in {"srun": 'exec "$@"', "nvidia-smi": "", "pytest": "exit 1", "kernelgauge": ""}.items():
+        (tmp_path / name).write_text(f'#!/usr/bin/env bash\necho "{name} $*" >> "$CALLS"\n{text}\n')
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.defpath}:/usr/bin:/bin", "CALLS": str(tmp_path / "calls")}
     assert subprocess.run(["bash", script], cwd=tmp_path, env=environment, timeout=60, check=False).returncode == 1
     calls = [shlex.split(call) for call in (tmp_path / "calls").read_text().splitlines()]
     [reports] = (each.partition("=")[2] for each in calls[2] if each.startswith("kernelgauge_reports="))
@@ -97,13 +88,11 @@ def test_options_and_commands_of_the_templates_exist(pytestconfig, capsys):
     unknown = object()
     options = set(re.findall(r"--perf-[a-z-]+[a-z]", text))
     assert "--perf-strict" in options
-    assert [option for option in options if pytestconfig.getoption(option, default=unknown) is unknown] == []
+    assert unknown not in {pytestconfig.getoption(option, default=unknown) for option in options}
     commands = re.findall(r"kernelgauge ([a-z]+) (?=[\"$r-])(.*)", text.replace("\\\n", " "))
     assert {command for command, _ in commands} == {"bisect", "compare", "history", "publish", "review"}
     for command, arguments in commands:
         with pytest.raises(SystemExit):
             main([command, "--help"])
         known = capsys.readouterr().out
-        assert [
-            option for option in re.findall(r"--[a-z]+", arguments.partition(" -- ")[0]) if option not in known
-        ] == []
+        assert all(option in known for option in re.findall(r"--[a-z]+", arguments.partition(" -- ")[0])), command

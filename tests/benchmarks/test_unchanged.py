@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import unchanged
@@ -29,13 +30,14 @@ def counts_of(suites: Sequence[Suite], design: str, *, slower: float = 0.0) -> C
     _, step = RED[design]
     for suite, known in dict(unchanged.designs(suites))[design][::step]:
         slowed = suite.slower(slower, unchanged.Timer.DEVICE)
-        verdicts = list(unchanged.judged(slowed, lambda workload, known=known: unchanged._baseline(known, workload)))
-        unchanged.count(counts, verdicts, show=False, name=suite.name)
+        verdicts = unchanged.judged(slowed, lambda workload, known=known: unchanged._baseline(known, workload))
+        unchanged.count(counts, list(verdicts), show=False, name=suite.name)
     return counts
 
 
 @pytest.mark.parametrize("design", RED)
 def test_unchanged_suites_are_green(suites: list[Suite], design: str) -> None:
+    assert len(suites) == 126
     counts = counts_of(suites, design)
     assert counts["suites"] - counts["green"] <= RED[design][0]
     assert counts["suites"] >= 30
@@ -56,14 +58,7 @@ def test_suites_without_known_noise_are_red_where_slower(device: str, slower: fl
         assert (counts["suites"], counts["REGRESSED"], counts["UNDECIDED"]) == (number, red, 0)
 
 
-def test_noisy_machine_without_data_is_green(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_noisy_machine_without_data_is_green(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.setattr(unchanged, "_SIMULATED", 50)
     unchanged.print_noisy("Any GPU", 10)
-    green = int(capsys.readouterr().out.partition("green ")[2].partition(" of")[0])
-    assert green >= 48
-
-
-def test_every_recorded_suite_is_read(suites: list[Suite]) -> None:
-    assert (len(suites), len({suite.gpu for suite in suites})) == (126, 41)
+    assert int(capsys.readouterr().out.partition("green ")[2].partition(" of")[0]) >= 48

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,17 +19,7 @@ from kernelgauge.errors import MeasurementError
 from kernelgauge.judge.baseline import Baseline, decode_baseline
 from kernelgauge.results import Results
 from kernelgauge.run import Run
-from tests.builders import (
-    CONTROL_US,
-    H200,
-    complete_results,
-    counts,
-    fingerprint,
-    mlp_kernels,
-    one_test,
-    passing,
-    run,
-)
+from tests import builders
 
 Command = Callable[..., tuple[int, str, str]]
 FIRST, SECOND = "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8"
@@ -39,7 +30,6 @@ def git(*arguments: str) -> str:
 
 
 def commit_all(subject: str) -> str:
-    """Commit the current folder. Return the hash."""
     git("add", ".")
     git("commit", "-qm", subject)
     return git("rev-parse", "HEAD").strip()
@@ -47,7 +37,6 @@ def commit_all(subject: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the current folder, which is an empty repository of git."""
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -56,7 +45,6 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make_repository(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the current folder a repository with an author."""
     for name in ("GIT_AUTHOR", "GIT_COMMITTER"):
         monkeypatch.setenv(f"{name}_NAME", "Ann")
         monkeypatch.setenv(f"{name}_EMAIL", "ann@example.org")
@@ -67,16 +55,7 @@ def measured(workload: str = FIRST, *, center: float = 205.0, place: int = 0, **
     """Return the run of one process, a little apart from those of other places."""
     device = [center * (1 + 0.0001 * (place + offset)) for offset in (-1, 0, 1, 2)]
     defaults: dict[str, Any] = {"workload": workload, "device": device, "host": None, "end_to_end": None, "gpu": "a"}
-    return run(**(defaults | fields))
-
-
-def results_of(runs: Sequence[Run], baselines: Path) -> Results:
-    """Return the results of one process."""
-    workloads = (passing(name=each.workload, run=each, trace=f"traces/{each.workload}.json.gz") for each in runs)
-    tests = [one_test("test_device_time", workload=each.workload) for each in runs]
-    machine = {"fingerprint": runs[0].fingerprint, "gpu": runs[0].gpu} if runs else {"fingerprint": None, "gpu": None}
-    timers = tuple(runs[0].samples) if runs else ()
-    return complete_results(*workloads, tests=tests, timers=timers, baselines=str(baselines), **machine)
+    return builders.run(**(defaults | fields))
 
 
 class Measured(NamedTuple):
@@ -107,19 +86,9 @@ class Process:
         self.noise = 0.0005
         self.speeds = (1.0,)  # of the host, by process: how many times as long the host reference takes
         self.after: int | None = None
-        self.gpu, self.driver = "a", H200.driver
         self.is_machine_lost = False
 
-    def __call__(
-        self,
-        arguments: Sequence[str],
-        progress: Any = None,
-        *,
-        folder: Path | None = None,
-        packages: Sequence[Path] = (),
-        python: str | None = None,
-        **_: Any,
-    ) -> Results:
+    def __call__(self, arguments, progress=None, *, folder=None, packages=(), python=None, **_: Any) -> Results:
         folder = folder or Path.cwd()
         if self.after is not None and len(self.seen) >= self.after:
             raise KeyboardInterrupt
@@ -131,28 +100,30 @@ class Process:
         if "broken" in model or self.is_machine_lost:
             raise MeasurementError("a process that measures failed", got="ImportError: no module named gone")
         runs = self.runs[(len(self.seen) - 1) % len(self.runs)] if self.runs else (self.run_of(model, arguments[-1]),)
-        return self.change(results_of(runs, self.baselines))
+        workloads = [builders.passing(name=each.workload, run=each, trace=f"traces/{each.workload}") for each in runs]
+        tests = [builders.one_test("test_device_time", workload=each.workload) for each in runs]
+        fields = {"tests": tests, "timers": tuple(runs[0].samples), "baselines": str(self.baselines)}
+        fields |= {"fingerprint": runs[0].fingerprint, "gpu": runs[0].gpu}
+        return self.change(builders.complete_results(*workloads, **fields))
 
     def run_of(self, model: str, last_argument: str) -> Run:
         number = next((float(word) for word in model.split() if re.fullmatch(r"[\d.]+", word)), 205.0)
-        changes: dict[str, Any] = {"counts": counts(graph_breaks=int("breaks" in model))}
+        changes: dict[str, Any] = {"counts": builders.counts(graph_breaks=int("breaks" in model))}
         if last_argument == "structure":
             changes |= {"device": None, "incomplete": "no test of a time was selected"}
         elif "recompiles" in model:  # on fresh allocations, in the replicates of a time
             changes |= {"device": None, "incomplete": "other kernels"}
-            changes["counts"] = counts(recompiles=4 + len(self.seen) % 2)
-        precision = "high" if "tf32" in model else "highest"
-        changes |= {"gpu": self.gpu, "machine": fingerprint(driver=self.driver, fp32_matmul=precision)}
+            changes["counts"] = builders.counts(recompiles=4 + len(self.seen) % 2)
+        changes["machine"] = builders.fingerprint(fp32_matmul="high" if "tf32" in model else "highest")
         times = {name: float(time) for name, time in re.findall(r"(\w+)=([\d.]+)", model)}
         if (host := times.pop("host", None)) and not last_argument.endswith("and device_time"):
             speed = self.speeds[(len(self.seen) - 1) % len(self.speeds)]
             host *= speed**1.2 * (1 + self.rng.gauss(0, self.noise))  # no ratio is quite the same
-            changes |= {"host": [host] * 4, "host_control_us": CONTROL_US * speed}
-        changes["kernels"] = mlp_kernels(**times)[: 3 if "fewer" in model else 4]
+            changes |= {"host": [host] * 4, "host_control_us": builders.CONTROL_US * speed}
+        changes["kernels"] = builders.mlp_kernels(**times)[: 3 if "fewer" in model else 4]
         return measured(center=number * (1 + self.rng.gauss(0, self.noise)), **changes)
 
     def stored(self) -> dict[str, Baseline]:
-        """Return the baselines on disk by workload."""
         return {
             path.stem: decode_baseline(path.read_bytes(), where=str(path), workload=path.stem)
             for path in self.baselines.glob("*/*.json")
@@ -166,6 +137,12 @@ def process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
     return process
 
 
+def forget_signals() -> None:
+    """Take no signal as ignored: under nohup, and in the background of a shell, some are."""
+    for each in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(each, signal.SIG_DFL)
+
+
 def shell(script: str, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script of bash, in which $KG is the command."""
     variables = {**os.environ, "KG": f"{sys.executable} -m kernelgauge", **environment}
@@ -173,9 +150,10 @@ def shell(script: str, *arguments: str | Path, **environment: str) -> subprocess
     return subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
 
 
-def imported_modules(*arguments: str | Path) -> set[str]:
-    """Return the modules that are loaded when a command has ended."""
-    script = "import sys; from kernelgauge.cli import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return set(done.stderr.split())
+@pytest.fixture
+def command(kernelgauge: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """In a folder of its own, with 100 columns, and not under CI."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("CI", raising=False)
+    return kernelgauge

@@ -29,7 +29,6 @@ def project(repository: Path) -> Path:
 
 @pytest.fixture
 def compare(project: Path, process: Process, kernelgauge: Command) -> Command:
-    assert project
     process.noise = 0.0001
     return partial(kernelgauge, "compare")
 
@@ -40,14 +39,12 @@ def worktrees() -> int:
 
 def test_unchanged_revision_passes_after_few_processes(compare: Command, process: Process) -> None:
     code, out, err = compare("HEAD", "--", "--perf-device", "cpu")
-    assert code == 0
+    assert (code, "PASS" in out, "processes of each side: 3 " in out) == (0, True, True)
     assert {tuple(each.arguments[-2:]) for each in process.seen} == {("--perf-device", "cpu")}
     *lines, last = err.splitlines()
     base, head = "HEAD: process", "the working tree: process"
     assert lines == [f"{base} 1", f"{head} 1", f"{head} 2", f"{base} 2", f"{base} 3", f"{head} 3"]
     assert last == "after process 3 of each side: 1 of 1 workloads decided"
-    assert "PASS" in out
-    assert "processes of each side: 3 " in out
     results = read_results(Path("reports/compare/results.json"))
     assert len(results.workloads[0].baseline.entries[0].processes) == 3  # type: ignore[union-attr]
     assert "traces/" not in out + Path("reports/compare/report.html").read_text()
@@ -58,8 +55,7 @@ def test_slower_working_tree_fails_and_stays_as_it_is(compare: Command, process:
     (project / "model.txt").write_text("209")
     (project / "perf" / "suite.txt").write_text("new")
     code, out, _ = compare("HEAD", "-k", "mlp")
-    assert code == 1
-    assert f"{FIRST}: REGRESSED  GPU time 205.0 -> 209.0 us" in out
+    assert (code, f"{FIRST}: REGRESSED  GPU time 205.0 -> 209.0 us" in out) == (1, True)
     assert {each[:2] for each in process.seen} == {("205", "new"), ("209", "new")}  # one suite for both
     assert {tuple(each.arguments) for each in process.seen} == {("perf", "-k", "mlp")}
     assert git("status", "--porcelain", "--untracked-files=no").split() == ["M", "model.txt", "M", "perf/suite.txt"]
@@ -72,11 +68,9 @@ def test_two_revisions_are_told_apart_by_their_kernels(compare: Command, project
     commit_all("second")
     (project / "model.txt").write_text("999")  # in the working tree, which is not asked for
     code, out, _ = compare("HEAD~1", "HEAD")
-    assert code == 1
-    assert "kernels differ from HEAD~1" in out
-    code, _, err = compare("HEAD", "HEAD")
-    assert code == 0
-    assert len(set(err.splitlines())) == len(err.splitlines())
+    assert (code, "kernels differ from HEAD~1" in out) == (1, True)
+    err = compare("HEAD", "HEAD")[2].splitlines()
+    assert len(set(err)) == len(err)
 
 
 def test_comparison_goes_on_to_its_end_or_budget(compare: Command, process: Process, project: Path) -> None:
@@ -99,104 +93,73 @@ def test_decided_workloads_are_not_measured_again(compare: Command, process: Pro
     latency = one_test("test_latency", workload=SECOND, subject="end to end")
     process.change = lambda results: replace(results, tests=(*times, latency))
     code, _, err = compare("HEAD", "--processes", "6")
-    assert code == 0
     left_out = [f"--deselect={each.node}" for each in (times[0], latency)]
     assert [each.arguments[1:] for each in process.seen] == [[]] * 6 + [left_out] * 6
-    assert f"1 of 2 workloads decided; undecided: {SECOND} (GPU time)" in err
+    assert (code, f"1 of 2 workloads decided; undecided: {SECOND} (GPU time)" in err) == (0, True)
     results = read_results(Path("reports/compare/results.json"))
     sizes = [len(each.baseline.entries[0].processes) for each in results.workloads]  # type: ignore[union-attr]
     assert ([each.id for each in results.workloads], sizes) == ([FIRST, SECOND], [3, 6])
 
 
-@pytest.mark.parametrize(
-    ("model", "arguments", "code", "processes", "text"),
-    [
-        ("205", ["--", "-m", "structure"], 0, 1, "PASS"),
-        ("205 fewer", ["--", "-m", "structure"], 1, 1, "kernels differ from HEAD"),
-        # Code that compiles again in each replicate has no times, and its recompiles say why.
-        ("205 recompiles", ["--processes", "3"], 1, 3, "recompiles 0 -> "),
-    ],
-    ids=["same", "fewer", "recompiles"],
-)
-def test_code_without_times_is_judged_by_its_structure(
-    compare: Command, project: Path, model: str, arguments: list[str], code: int, processes: int, text: str
-) -> None:
-    (project / "model.txt").write_text(model)
-    found, out, _ = compare("HEAD", *arguments)
-    assert found == code
-    assert all(each in out for each in (text, f"processes of each side: {processes} "))
-    assert ("GPU time was not measured: other kernels" in out) == ("recompiles" in model)
+def test_code_without_times_is_judged_by_its_structure(compare: Command, project: Path) -> None:
+    for model, code, text in (("205", 0, "PASS"), ("205 fewer", 1, "kernels differ from HEAD")):
+        (project / "model.txt").write_text(model)
+        found, out, _ = compare("HEAD", "--", "-m", "structure")
+        assert (found, text in out, "processes of each side: 1 " in out) == (code, True, True)
+    (project / "model.txt").write_text("205 recompiles")  # in each replicate: it has no times, and this says why
+    code, out, _ = compare("HEAD", "--processes", "3")
+    texts = ("recompiles 0 -> ", "processes of each side: 3 ", "GPU time was not measured: other kernels")
+    assert (code, [text in out for text in texts]) == (1, [True] * 3)
 
 
-# -- interruptions and failures ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("after", "processes"), [(1, 0), (7, 3)])
-def test_interrupted_comparison_reports_its_verdicts(
-    compare: Command, process: Process, after: int, processes: int
-) -> None:
-    process.noise, process.after = 0.05, after
-    code, out, _ = compare("HEAD")
-    assert code == 130
-    assert (f"processes of each side: {processes} " in out) == bool(processes)
-    assert worktrees() == 1
-
-
-def test_failed_process_is_named_and_loses_no_verdicts(compare: Command, process: Process) -> None:
+def test_failed_or_interrupted_process_loses_no_verdicts(compare: Command, process: Process) -> None:
     def lose_the_machine(results: Results) -> Results:
         process.is_machine_lost = len(process.seen) == 8
         return results
 
     process.noise, process.change = 0.05, lose_the_machine
     code, out, err = compare("HEAD")
-    assert code == 2
-    assert "processes of each side: 4 " in out
+    assert (code, "processes of each side: 4 " in out) == (2, True)
     assert "HEAD: a process that measures failed\n  got      ImportError" in err
+    for after, text in ((1, ""), (7, "processes of each side: 3 ")):
+        process.seen, process.after, process.is_machine_lost = [], after, False
+        code, out, _ = compare("HEAD")
+        assert (code, text in out, "processes of" in out, worktrees()) == (130, True, bool(text), 1)
 
 
 def failing(results: Results, **why: Any) -> Results:
-    """Return results whose workload has no run."""
     boom = (Detail("got", "RuntimeError: boom"),)
     invalid = Verdict(Status.INVALID, FIRST, MEASUREMENT, Failed("running failed"), boom)
     return replace(results, workloads=(replace(results.workloads[0], run=None, **(why or {"verdicts": (invalid,)})),))
 
 
-@pytest.mark.parametrize("why", [{"unavailable": "no RuntimeError: boom"}, {}], ids=["unavailable", "invalid"])
-def test_workload_that_fails_says_why(compare: Command, process: Process, why: dict[str, Any]) -> None:
-    process.change = lambda results: failing(results, **why) if process.seen[-1].folder == Path.cwd() else results
+@pytest.mark.parametrize(
+    ("first", "why", "said"),
+    [
+        (2, {"unavailable": "no RuntimeError: boom"}, "the working tree could not be measured"),
+        (2, {}, "the working tree could not be measured"),  # more processes would fail as well
+        (6, {}, "the working tree could not be measured in every process"),
+    ],
+)
+def test_workload_that_fails_says_why(compare: Command, process: Process, first: int, why: Any, said: str) -> None:
+    process.change = lambda results: failing(results, **why) if len(process.seen) == first else results
     code, out, _ = compare("HEAD", "--processes", "3")
-    assert code == 1
-    assert "the working tree could not be measured" in out
-    assert "RuntimeError: boom" in out
-    assert len(process.seen) == 2  # more processes would fail as well
-
-
-def test_failure_of_one_process_is_no_pass(compare: Command, process: Process) -> None:
-    process.change = lambda results: failing(results) if len(process.seen) == 6 else results
-    code, out, _ = compare("HEAD", "--processes", "3")
-    assert code == 1
-    assert "the working tree could not be measured in every process" in out
-    assert "RuntimeError: boom" in out
+    assert (code, said in out, "RuntimeError: boom" in out, len(process.seen)) == (1, True, True, first)
 
 
 def test_workload_that_is_new_is_compared_with_nothing(compare: Command, process: Process) -> None:
     of_base = {"workloads": (), "tests": (), "fingerprint": None, "gpu": None}
     process.change = lambda each: each if process.seen[-1].folder == Path.cwd() else replace(each, **of_base)
     code, out, _ = compare("HEAD", "--processes", "3")
-    assert code == 0
-    assert "NO_BASELINE  nothing to compare with: HEAD has no such workload, or fails" in out
+    said = "NO_BASELINE  nothing to compare with: HEAD has no such workload, or fails"
+    assert (code, said in out) == (0, True)
 
 
 def test_unwritable_reports_lose_no_verdict(compare: Command, project: Path) -> None:
     (project / "model.txt").write_text("209")
     (project / "reports").write_text("a file")
     code, out, err = compare("HEAD", "--processes", "3")
-    assert code == 2
-    assert "REGRESSED" in out
-    assert "cannot write" in err
-
-
-# -- the suite, and what BASE has of its own --------------------------------------------------------------------------
+    assert (code, "REGRESSED" in out, "cannot write" in err) == (2, True, True)
 
 
 def test_suite_of_head_replaces_that_of_base(compare: Command, process: Process, project: Path) -> None:
@@ -227,10 +190,7 @@ def test_wrong_arguments_measure_nothing(compare: Command, process: Process, arg
     assert text in err
 
 
-@pytest.mark.parametrize("suite", [".", "..", "{project}/perf", "link/perf"])
-def test_suite_outside_of_the_worktree_is_refused(
-    compare: Command, process: Process, project: Path, suite: str
-) -> None:
+def test_suite_outside_of_the_worktree_is_refused(compare: Command, process: Process, project: Path) -> None:
     """Nothing there is replaced; and with "." both sides would have the code of HEAD."""
     (project / "outside" / "perf").mkdir(parents=True)
     (project / "link").symlink_to(project / "outside")
@@ -238,9 +198,9 @@ def test_suite_outside_of_the_worktree_is_refused(
     mine = [project / "outside" / "perf" / "suite.txt", project / "perf" / "untracked.txt"]
     for path in mine:
         path.write_text("mine")
-    code, _, err = compare("HEAD", "--suite", suite.format(project=project))
-    assert (code, process.seen) == (2, [])
-    assert "outside of the working tree" in err
+    for suite in (".", "..", str(project / "perf"), "link/perf"):
+        code, _, err = compare("HEAD", "--suite", suite)
+        assert (code, process.seen, "outside of the working tree" in err) == (2, [], True)
     assert [path.read_text() for path in mine] == ["mine", "mine"]
 
 
@@ -248,20 +208,16 @@ def test_worktrees_of_others_are_not_forgotten(compare: Command, tmp_path_factor
     disk = tmp_path_factory.mktemp("disk") / "tree"
     git("worktree", "add", str(disk), "-b", "other")
     disk.rename(disk.with_name("not mounted"))
-    assert compare("HEAD")[0] == 0
-    assert worktrees() == 2
+    assert (compare("HEAD")[0], worktrees()) == (0, 2)
 
 
 def test_base_alone_has_the_packages_of_with(compare: Command, process: Process, tmp_path: Path) -> None:
     pip = tmp_path / "python"  # the last arguments are the folder and the requirement
     pip.write_text('#!/bin/sh\nmkdir -p "$8"\nprintf %s "$9" > "$8/installed.txt"\n')
     pip.chmod(0o755)
-    code, _, _ = compare("HEAD", "--with", "a==1", "--with", "b==2", "--base-python", os.path.relpath(pip))
-    assert code == 0
+    assert compare("HEAD", "--with", "a==1", "--with", "b==2", "--base-python", os.path.relpath(pip))[0] == 0
     assert [each.packages for each in process.seen[:4]] == [["a==1", "b==2"], [], [], ["a==1", "b==2"]]
     assert [each.python for each in process.seen[:2]] == [str(pip), None]
     pip.write_text("#!/bin/sh\necho no such version >&2\nexit 1\n")
     code, _, err = compare("HEAD", "--with", "a==9", "--base-python", str(pip))
-    assert code == 2
-    assert "a==9 cannot be installed" in err
-    assert "no such version" in err
+    assert (code, "a==9 cannot be installed" in err, "no such version" in err) == (2, True, True)

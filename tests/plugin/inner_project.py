@@ -6,9 +6,8 @@ import json
 import shlex
 import sys
 import xml.etree.ElementTree as ET
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -70,17 +69,15 @@ def fake(
     """
 
     def samples(gelu_us: float) -> dict[Timer, Any]:
-        device, host = (
-            [center * (1 + spread * place) for place in (-1.0, 0.5, 1.0, -0.5)]
-            for center, spread in ((GEMM_US + gelu_us, noise), (host_us, 0.001))
-        )
-        return {Timer.DEVICE: builders.sample(device), Timer.HOST: builders.sample(host, control_us=10.0)}
+        places = (-1.0, 0.5, 1.0, -0.5)
+        device = builders.sample([(GEMM_US + gelu_us) * (1 + noise * place) for place in places])
+        host = builders.sample([host_us * (1 + 0.001 * place) for place in places], control_us=10.0)
+        return {Timer.DEVICE: device, Timer.HOST: host}
 
     declared = {"module": module, "variant": variant, "shape": (4, 8), **declared}
-    shape = "x".join(map(str, declared["shape"]))
     few = {"launches": 2, "kernels": 2, "memsets": 0, "dispatcher_ops": 5, "peak_allocated_bytes": None}
     run = builders.run(
-        workload=f"{module}-{variant}-bf16-{shape}",
+        workload=f"{module}-{variant}-bf16-{'x'.join(map(str, declared['shape']))}",
         kernels=(builders.launched("a_gemm", GEMM_US), builders.launched("a_gelu", gelu_us, kind="pointwise")),
         counts=builders.counts(**few | (counts or {})),
         samples={} if incomplete else samples(gelu_us),
@@ -96,14 +93,10 @@ IDS = [ID, COMPILED, LINEAR, "linear-compiled-bf16-4x8"]
 
 
 def two_modules(**of_the_third: Any) -> tuple[dict[str, Any], ...]:
-    """Return the fakes of `IDS`."""
     return fake(), fake(variant="compiled"), fake("linear", **of_the_third), fake("linear", "compiled")
 
 
-@dataclass(frozen=True)
-class Case:
-    """One test case of the JUnit file."""
-
+class Case(NamedTuple):
     name: str
     parameters: str
     outcome: str  # "passed", "skipped", "failure" or "error"
@@ -112,7 +105,6 @@ class Case:
 
 
 def junit_cases(path: Path) -> list[Case]:
-    """Return every test case of a JUnit file, in order."""
     found = []
     for case in ET.parse(path).iter("testcase"):
         name, _, parameters = case.attrib["name"].partition("[")
@@ -144,20 +136,16 @@ class Project:
         """Say what the next runs measure, and on which machine."""
         fingerprint = builders.fingerprint(**({"device": "Test GPU"} | machine))
         content = {"fakes": fakes, "fingerprint": fingerprint, "gpu": gpu, "has_device": has_device}
-        (self.root / "perf" / "fakes.json").write_bytes(msgspec.json.encode(content))
+        self.write("fakes.json", msgspec.json.encode(content).decode())
 
     def write(self, name: str, text: str) -> None:
-        """Write a file of the suite."""
         (self.root / "perf" / name).write_text(text)
 
-    def add_to_conftest(self, text: str, *, first: bool = False) -> None:
-        before = (self.root / "perf" / "conftest.py").read_text()
-        self.write("conftest.py", text + before if first else before + text)
-
-    # -- run
+    def add_to_conftest(self, text: str) -> None:
+        with (self.root / "perf" / "conftest.py").open("a") as file:
+            file.write(text)
 
     def run(self, *arguments: str, suite: str = "perf", **options: Any) -> pytest.RunResult:
-        """Run the suite in this process."""
         (self.root / "junit.xml").unlink(missing_ok=True)
         junit = f"--junitxml={self.root / 'junit.xml'}"
         return self.pytester.runpytest_inprocess(suite, junit, "-rA", *arguments, **options)
@@ -169,49 +157,33 @@ class Project:
 
     def refuse(self, *arguments: str) -> str:
         """Run the suite, require that nothing is measured, and return the text of the usage error."""
-        before = self.measured()
-        result = self.run(*arguments)
-        text = text_of(result)
+        before, result = self.measured(), self.run(*arguments)
         assert (result.ret, self.measured()) == (pytest.ExitCode.USAGE_ERROR, before)
-        assert "INTERNALERROR" not in text
-        return text
+        assert "INTERNALERROR" not in text_of(result)
+        return text_of(result)
 
     def run_command(self, command: str) -> pytest.RunResult:
-        """Run a command that a message proposed, in the current folder."""
-        program, *arguments = shlex.split(command)
-        if program == "kernelgauge":
-            return self.pytester.run(sys.executable, "-m", program, *arguments)
-        assert program == "pytest"
-        return self.pytester.runpytest_inprocess(*arguments)
-
-    # -- what it leaves
+        return self.pytester.run(sys.executable, "-m", *shlex.split(command))
 
     def stored(self) -> dict[str, bytes]:
-        """Return every stored baseline by workload id."""
         return {path.stem: path.read_bytes() for path in sorted((self.root / "baselines").glob("*/*.json"))}
 
     def edit_baseline(self, workload: str, **fields: Any) -> None:
-        """Replace fields of a baseline. Those of its fingerprint are merged."""
         path = self.baselines / f"{workload}.json"
         content = json.loads(path.read_text())
         if "fingerprint" in fields:
             fields["fingerprint"] = content["fingerprint"] | fields["fingerprint"]
         path.write_text(json.dumps(content | fields))
 
-    def measured(self) -> list[list[str]]:
+    def measured(self, name: str = "measured.txt") -> list[list[str]]:
         """Return the ids of the workloads that were measured so far, by call of the measurer."""
-        return self._noted("measured.txt")
-
-    def confirmed(self) -> list[str]:
-        """Return the ids of the workloads that were confirmed so far, once for each time."""
-        return [workload for together in self._noted("confirmed.txt") for workload in together]
-
-    def _noted(self, name: str) -> list[list[str]]:
         path = self.root / "perf" / name
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
+    def confirmed(self) -> list[str]:
+        return [workload for together in self.measured("confirmed.txt") for workload in together]
+
     def cases(self) -> list[Case]:
-        """Return the cases of the last run's JUnit file."""
         return junit_cases(self.root / "junit.xml")
 
     def case(self, name: str, workload: str = ID) -> Case:

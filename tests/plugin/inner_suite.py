@@ -1,7 +1,9 @@
 """The `perf/conftest.py` of an inner project. It measures what `fakes.json` says: without torch, a clock or a GPU."""
 
 import json
+import time
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,9 +32,7 @@ class FakeDevice:
 
     @property
     def torch_device(self):
-        import torch
-
-        return torch.device("cpu")
+        return import_module("torch").device("cpu")
 
     def check(self, workload):
         if FAKES[workload.id]["error"] == "unavailable":
@@ -58,14 +58,11 @@ def fake_error(kind):
 
 
 def note(name, workloads):
-    """Tell the test what was measured or confirmed together."""
     with (FOLDER / name).open("a") as file:
         file.write(" ".join(workload.id for workload in workloads) + "\n")
 
 
 class Group:
-    """All workloads together."""
-
     def __init__(self, workloads, fingerprint, progress, timed):
         self.workloads, self.progress = workloads, progress
         self.results = {each.id: measure(FAKES[each.id], fingerprint, timed) for each in workloads}
@@ -106,8 +103,6 @@ def measure_groups(workloads, device, fingerprint, settings, progress, *, timed,
 
 
 def build():
-    import time
-
     return lambda x: time.sleep(0.001)
 
 

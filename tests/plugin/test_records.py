@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,6 @@ from kernelgauge.results import read_results
 from kernelgauge.run import Timer
 from tests import builders
 from tests.plugin.inner_project import ID, LINEAR, Project, fake, text_of
-
-MIB = 1 << 20
 
 
 @pytest.fixture
@@ -36,9 +35,7 @@ def test_run_leaves_results_and_reports(project: Project, step: Path) -> None:
     workload = results.workloads[0]
     assert (workload.id, workload.suite, workload.module, workload.shape) == (ID, "perf", "mlp", (4, 8))
     assert (workload.status, results.exit_status, results.gpu) == (Status.REGRESSED, 1, "one")
-    assert results.fingerprint.device == "Test GPU"
     assert None not in (workload.run, workload.baseline)
-    assert workload.trace == f"traces/{ID}.json.gz"
     assert (project.latest / workload.trace).is_file()
     assert [test.outcome for test in results.tests].count("failed") == 3
     assert (results.arguments[0], results.baselines) == ("perf", "baselines")
@@ -54,12 +51,7 @@ def test_run_leaves_results_and_reports(project: Project, step: Path) -> None:
     assert step.read_text().endswith("\n\n" + report)
     properties = project.case("test_device_time").properties
     times = [float(properties[f"kernelgauge_{name}"]) for name in ("us", "baseline_us", "change_percent")]
-    assert times == [pytest.approx(11.5, abs=0.1), pytest.approx(10.0, abs=0.1), pytest.approx(15.0, abs=1.0)]
-
-
-def test_results_record_baselines_outside_of_the_project(project: Project, tmp_path: Path) -> None:
-    project.run("-o", f"kernelgauge_baselines={tmp_path / 'outside'}")
-    assert project.results().baselines == str(tmp_path / "outside")
+    assert times == pytest.approx([11.5, 10.0, 15.0], rel=0.05)
 
 
 OWN_TESTS = """
@@ -68,12 +60,6 @@ from kernelgauge.judge.evidence import Failed
 from kernelgauge.judge import Status, Verdict
 
 attempts = []
-
-@pytest.fixture
-def database():
-    raise NameError("name 'connection' is not defined")
-
-def test_setup(workload, run, database): ...
 
 @pytest.mark.xfail(strict=True, reason="not yet")
 def test_passes_by_surprise(workload, run): ...
@@ -96,13 +82,9 @@ RETRYING = """
 from _pytest.runner import runtestprotocol
 
 def pytest_runtest_protocol(item, nextitem):
-    if "flaky" not in item.name:
-        return None
-    runtestprotocol(item, nextitem=nextitem, log=False)
-    item._initrequest()
-    for report in runtestprotocol(item, nextitem=nextitem, log=False):
-        item.ihook.pytest_runtest_logreport(report=report)
-    return True
+    if "flaky" in item.name:
+        runtestprotocol(item, nextitem=nextitem, log=False)
+        item._initrequest()
 """
 
 
@@ -112,7 +94,6 @@ def test_own_tests_are_recorded_without_a_verdict(project: Project) -> None:
     project.pytester.runpytest_inprocess("perf")
     results = project.results()
     assert [(test.name.partition("[")[0], test.outcome, test.subject) for test in results.tests] == [
-        ("test_setup", "failed", None),
         ("test_passes_by_surprise", "failed", None),
         ("test_flaky", "passed", None),  # a retry replaces what failed
         ("test_teardown", "passed", "of the call"),
@@ -136,18 +117,19 @@ LOGS = """
 import logging
 
 def test_logs(workload):
+    logging.getLogger("mine").warning("the " + "first")
     logging.getLogger("torch._dynamo").warning("a recompile\\n  because of a guard")
-    logging.{call}
+    logging.log(25, "the " + "last")
     assert False
 """
 
 
-@pytest.mark.parametrize("call", ["getLogger('mine').warning('the ' + 'last')", "log(25, 'the ' + 'last')"])
-def test_log_of_the_user_stays_behind_that_of_torch(project: Project, call: str) -> None:
-    project.write("test_logs.py", LOGS.format(call=call))
+def test_log_of_the_user_stays_behind_that_of_torch(project: Project) -> None:
+    project.write("test_logs.py", LOGS)
     text = project.run("-k", "test_logs", "--log-level=1").stdout.str()
-    assert "the last" in text
-    assert not any(each in text.partition("Captured log")[2] for each in ("recompile", "because of a guard"))
+    log = text.partition("Captured log")[2]
+    assert all(each in log for each in ("the first", "the last"))
+    assert not any(each in log for each in ("recompile", "because of a guard"))
 
 
 def test_earlier_run_is_removed_before_measuring(project: Project) -> None:
@@ -156,47 +138,31 @@ def test_earlier_run_is_removed_before_measuring(project: Project) -> None:
     (project.latest / "mine").mkdir()
     (project.latest / "mine" / "results.json").touch()
     (project.latest / ".results.json.1.tmp").touch()  # of a run that was killed
-    names = ("report.md", "report.html", "results.json")
-    project.write(
-        "test_perf.py",
-        "from pathlib import Path\nfrom kernelgauge.standard import test_device_time\n"
-        f"def test_they_are_gone(workload):\n    assert not any(Path('reports/latest', name).exists() for name in {names})\n",
-    )
     project.set(fake("linear"))
-    project.run().assert_outcomes(passed=1, skipped=1)
+    project.run()
     assert (project.latest / "mine" / "results.json").exists()
     assert not list(project.latest.glob(".*.tmp"))
     assert {path.name for path in (project.latest / "traces").iterdir()} == {f"{LINEAR}.json.gz", f"{LINEAR}.txt"}
-
-
-def test_run_cut_short_before_measuring_has_no_results(project: Project) -> None:
-    project.run()
     project.add_to_conftest("\ndef pytest_runtest_setup():\n    raise KeyboardInterrupt\n")
     result = project.run(no_reraise_ctrlc=True)
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    assert len(project.measured()) == 1  # of the first run
+    assert (result.ret, len(project.measured())) == (pytest.ExitCode.INTERRUPTED, 2)
     result.stdout.fnmatch_lines(["*cut short before anything was measured: there are no results"])
-    assert not (project.latest / "results.json").exists()  # those were an earlier run's
+    assert {path.name for path in project.latest.iterdir()} <= {"mine", ".lock"}
 
 
-@pytest.mark.parametrize("room", [0, 700])
-def test_step_summary_gets_no_more_than_github_takes(project: Project, step: Path, room: int) -> None:
-    before = b"x" * (MIB - room)
-    step.write_bytes(before)
-    assert project.run().ret == pytest.ExitCode.OK
-    added = step.read_bytes().removeprefix(before)
-    assert len(added) <= room
-    assert added.startswith(b"\n**NO_BASELINE**") == (room > 0)
-
-
-def test_unwritable_step_summary_is_a_warning(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_step_summary_gets_no_more_than_github_takes(project: Project, step: Path, monkeypatch: Any) -> None:
+    for room in (0, 700):
+        before = b"x" * ((1 << 20) - room)
+        step.write_bytes(before)
+        assert project.run().ret == pytest.ExitCode.OK
+        added = step.read_bytes().removeprefix(before)
+        assert len(added) <= room
+        assert added.startswith(b"\n**NO_BASELINE**") == (room > 0)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/dev/full")
     result = project.run()
     assert result.ret == pytest.ExitCode.OK
     assert "warning: GITHUB_STEP_SUMMARY was not written: " in result.stdout.str()
 
-
-# -- a process of `kernelgauge calibrate` -----------------------------------------------------------------------------
 
 MORE = """
 from kernelgauge.standard import test_result_matches_float64
@@ -210,21 +176,14 @@ def test_of_something_else():
 """
 
 
-def test_calibrating_process_leaves_runs_of_timed_tests(
-    project: Project, step: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calibrating_process_leaves_runs_of_timed_tests(project: Project, step: Path, monkeypatch: Any) -> None:
     project.set(fake(), fake("linear"))
-    project.record()
     project.write("test_more.py", MORE)
-    before = project.stored()
-    step.unlink()
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
-    project.set(fake(gelu_us=9.0, host_us=300.0), fake("linear"))
     result = project.run("--perf-calibrate=c", "--perf-strict")
     result.assert_outcomes(passed=12, deselected=5)
     assert "::error" not in text_of(result)
-    assert not step.exists()
-    assert (project.stored(), project.confirmed()) == (before, [])
+    assert (project.stored(), project.latest.exists(), step.exists()) == ({}, False, False)
     written = read_results(project.root / "c" / "latest" / "results.json")
     assert [each.module for each in written.workloads] == ["mlp", "linear"]
     assert Path(written.baselines) == project.root / "baselines"
@@ -232,12 +191,6 @@ def test_calibrating_process_leaves_runs_of_timed_tests(
     assert "test_renamed" in {test.name for test in written.tests}
     project.set(fake(counts={"graph_breaks": 1}))
     assert project.run("--perf-calibrate=d").ret == pytest.ExitCode.TESTS_FAILED
-
-
-@pytest.mark.parametrize("workers", [("-n", "2"), ("--dist", "load", "--tx", "2*popen")], ids=["-n", "--tx"])
-def test_calibrating_process_with_workers_is_refused(project: Project, workers: tuple[str, ...]) -> None:
     pytest.importorskip("xdist")
-    assert "each process of a calibration measures alone: run it without" in project.refuse(
-        "--perf-calibrate=c", *workers
-    )
-    assert not (project.root / "c").exists()
+    for workers in (("-n", "2"), ("--dist", "load", "--tx", "2*popen")):
+        assert "each process of a calibration measures alone" in project.refuse("--perf-calibrate=e", *workers)
