@@ -173,7 +173,7 @@ def test_cause_of_a_higher_peak_is_the_line_that_allocates_more() -> None:
     def at(*parts: tuple[int, str]) -> tuple[PeakPart, ...]:
         return tuple(PeakPart(size, Origin("mlp", (SourceLine("model.py", 7, code),))) for size, code in parts)
 
-    stored = calibrated([run(peak=at((3_000_000, "h = up(x)"), (1_000_000, "y = down(h)")))])
+    stored = stored_run(peak=at((3_000_000, "h = up(x)"), (1_000_000, "y = down(h)")))
     now = run(
         counts=counts(peak_allocated_bytes=6_000_000),
         peak=at((4_000_000, "y = down(h)"), (3_000_000, "h = up(x)"), (2_000_000, "z = y.float()")),

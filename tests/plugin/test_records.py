@@ -13,7 +13,7 @@ from kernelgauge.judge import Status
 from kernelgauge.report.summary import summary_markdown
 from kernelgauge.report.words import headline
 from kernelgauge.results import read_results
-from kernelgauge.run import Timer
+from kernelgauge.run import CALL_TIMERS
 from tests import builders
 from tests.plugin.inner_project import ID, LINEAR, Project, fake, text_of
 
@@ -187,7 +187,7 @@ def test_calibrating_process_leaves_runs_of_timed_tests(project: Project, step: 
     written = read_results(project.root / "c" / "latest" / "results.json")
     assert [each.module for each in written.workloads] == ["mlp", "linear"]
     assert Path(written.baselines) == project.root / "baselines"
-    assert all(each.run is not None and set(each.run.samples) == set(Timer) for each in written.workloads)
+    assert all(each.run is not None and set(each.run.samples) == set(CALL_TIMERS) for each in written.workloads)
     assert "test_renamed" in {test.name for test in written.tests}
     project.set(fake(counts={"graph_breaks": 1}))
     assert project.run("--perf-calibrate=d").ret == pytest.ExitCode.TESTS_FAILED
