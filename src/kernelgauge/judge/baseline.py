@@ -141,9 +141,8 @@ class Process(msgspec.Struct, frozen=True):
 
     @property
     def host_references_us(self) -> dict[Timer, float]:
-        """The host reference beside each time of a call. Compile times have one of their own."""
-        calls = ((timer, each.control_us) for timer, each in self.timers.items() if timer not in COMPILE_TIMERS)
-        return {timer: us for timer, us in calls if us is not None}
+        """The host reference beside each time."""
+        return {timer: each.control_us for timer, each in self.timers.items() if each.control_us is not None}
 
     @property
     def place(self) -> str | None:
@@ -176,10 +175,8 @@ class Entry(msgspec.Struct, frozen=True):
 
 def _is_by_host(timer: Timer, counts: Counts, device_us: float, call_us: float) -> bool:
     """Return whether the host does not wait for the GPU within a call, or the GPU idles for more than half of it."""
-    if timer in COMPILE_TIMERS:
-        return True
     waits = timer is Timer.END_TO_END or counts.synchronizations > 0
-    return timer is not Timer.DEVICE and (not waits or 2 * device_us < call_us)
+    return timer in (Timer.HOST, Timer.END_TO_END) and (not waits or 2 * device_us < call_us)
 
 
 class Recorded(msgspec.Struct, frozen=True):

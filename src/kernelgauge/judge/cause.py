@@ -360,7 +360,7 @@ def _peak_cause(run: Run, baseline: Baseline) -> e.Cause:
     """Return where a call allocates more memory of its peak than in the baseline."""
 
     def place(part: PeakPart) -> object:
-        return part.origin and (part.origin.module, tuple((line.inner or line).code for line in part.origin.lines))
+        return part.origin and (*((line.inner or line).code for line in part.origin.lines), part.origin.is_backward)
 
     usual: Counter[object] = Counter()
     for part in baseline.peak:

@@ -85,9 +85,12 @@ def _found(
 ) -> Origins:
     there = structure.windows[-1]
     grown, at_peak = places.memory(on_gpu=device.gpu is not None)
-    parts: Counter[Origin | None] = Counter()
+    # By line: a model has a layer many times. Generated code does not say for which line it allocates.
+    parts: dict[object, list[tuple[int, Origin | None]]] = {}
     for size, place in at_peak:
-        parts[places.origin(place) or places.caller(place)] += size  # generated code does not say for which line
+        origin = places.origin(place) or places.caller(place)
+        parts.setdefault(origin and (origin.lines, origin.is_backward), []).append((size, origin))
+    peak = [PeakPart(sum(size for size, _ in each), _common([origin for _, origin in each])) for each in parts.values()]
     ops: dict[str, dict[Origin, None]] = {}
     for op in dispatcher_ops(window):
         if (origin := places.origin(places.ops.get(op.external_id))) is not None:
@@ -101,11 +104,15 @@ def _found(
         # The memory of a graph is its own.
         grown_bytes=None if structure.replays_graphs else sum(size for size, _ in grown),
         growth=tuple(dict.fromkeys(origin for _, place in grown if (origin := places.origin(place)))),
-        peak=()
-        if structure.replays_graphs
-        else tuple(PeakPart(size, each) for each, size in parts.most_common(_MOST_LINES)),
+        peak=() if structure.replays_graphs else tuple(sorted(peak, key=lambda each: -each.bytes)[:_MOST_LINES]),
         compiled=tuple(dict.fromkeys(filter(None, map(places.caller, called))))[:_MOST_LINES],
     )
+
+
+def _common(origins: Sequence[Origin | None]) -> Origin | None:
+    """Return one origin for several of the same lines."""
+    known = [each for each in origins if each is not None]
+    return msgspec.structs.replace(known[0], module=common_path([each.module for each in known])) if known else None
 
 
 class _Forwarding(TorchFunctionMode):
@@ -170,7 +177,7 @@ class _Places:
 
         self.ops: dict[int | None, _Place] = {}
         self.waits: list[_Place] = []
-        self._calls: list[int] = []  # when each ended
+        self._calls: list[tuple[int, int]] = []  # when each began and ended
         self._allocations: list[tuple[int, int, int, str, _Place]] = []  # time, address, bytes, device
         self._modules = modules
         self._prefixes = ("", *_prefix_regex())
@@ -189,7 +196,7 @@ class _Places:
                 where = extra.ptr, extra.alloc_size, extra.device.type
                 self._allocations.append((event.start_time_ns, *where, place))
             elif kind.name == "TorchOp" and event.name == REGION:
-                self._calls.append(event.end_time_ns)
+                self._calls.append((event.start_time_ns, event.end_time_ns))
                 self.waits.clear()  # of the call before
             elif kind.name == "TorchOp":
                 place = self._dispatched(event, extra, place)
@@ -200,24 +207,24 @@ class _Places:
 
         What replaces memory of the same size, as gradients replace those of the call before, is not left.
         """
-        first, *_, last = sorted(self._calls)
+        (_, first), *_, (start, last) = sorted(self._calls)
         device = "cuda" if on_gpu else "cpu"
         own = [each for each in sorted(self._allocations, key=itemgetter(0)) if first < each[0] <= last]
         own = [each for each in own if each[3] == device]
-        levels = list(accumulate(size for _, _, size, *_ in own))
+        levels = list(accumulate(size if at >= start else 0 for at, _, size, *_ in own))
         peak_at = levels.index(max(levels)) if levels else None
-        held: dict[int, tuple[int, _Place]] = {}
+        held: dict[int, tuple[int, _Place, bool]] = {}  # and whether the call itself allocated it
         at_peak: list[tuple[int, _Place]] = []
         freed: Counter[int] = Counter()
-        for number, (_, address, size, _, place) in enumerate(own):
+        for number, (at, address, size, _, place) in enumerate(own):
             if size > 0:
-                held[address] = size, place
+                held[address] = size, place, at >= start
             elif held.pop(address, None) is None:
                 freed[-size] += 1
             if number == peak_at:
-                at_peak = list(held.values())
+                at_peak = [(size, place) for size, place, is_own in held.values() if is_own]
         left: list[tuple[int, _Place]] = []
-        for size, place in held.values():
+        for size, place, _ in held.values():
             if freed[size] > 0:
                 freed[size] -= 1
             else:
@@ -235,7 +242,9 @@ class _Places:
     def caller(self, place: _Place | None) -> Origin | None:
         """Return where the user's code calls the generated code around a place; None where there is none."""
         frame = place and _innermost(place.frames, "generated", "user")
-        line = _line_of(place.frames) if place and frame and owner_of(frame[0]) == "generated" else None
+        asked = self._forward.get(place.node, _Place()) if place else _Place()
+        is_generated = place and frame and owner_of(frame[0]) == "generated"
+        line = _line_of((*asked.frames, *place.frames)) if place and is_generated else None
         return None if line is None else Origin(self._modules.root, (line,))
 
     def origin(self, place: _Place | None) -> Origin | None:
