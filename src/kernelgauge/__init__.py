@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from .errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
     from .judge.structure import Expectation
     from .plugin.fixtures import Sibling
+    from .results import __version__
     from .run import Run, Timer
     from .workload import Dtype, Matrix, Pass, Training, Workload
 
@@ -28,13 +29,12 @@ __all__ = [
     "__version__",
 ]
 
-__version__ = "0.1.0"
-
 # Imported at first use: the pytest plugin is loaded in sessions without a suite too.
 _HOMES = {
     "errors": ("KernelgaugeError", "WorkloadError", "WorkloadUnavailable"),
     "judge.structure": ("Expectation",),
     "plugin.fixtures": ("Sibling",),
+    "results": ("__version__",),
     "run": ("Run", "Timer"),
     "workload": ("Dtype", "Matrix", "Pass", "Training", "Workload"),
 }

@@ -18,8 +18,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from .. import __version__
 from ..errors import KernelgaugeError, printable
+from ..results import __version__
 
 if TYPE_CHECKING:
     Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"

@@ -8,7 +8,6 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from statistics import fmean
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -29,7 +28,8 @@ from ..run import (
     Timer,
     observe,
 )
-from ..trace.kernel import KernelRecord, is_dispatched, was_autotuned, with_current_kind
+from ..trace.difference import Likeness, likeness
+from ..trace.kernel import KernelRecord, is_dispatched, with_current_kind
 from .evidence import Move
 from .timing import ProcessTime
 
@@ -106,29 +106,6 @@ def count_changes(before: Counts, after: Counts, *, is_other_torch: bool = False
         if old != new and not (is_close or is_unknown or (is_other_torch and field in _COUNTS_OF_TORCH)):
             found[field] = None if field == "kernels" else None in (old, new) or new > old
     return found
-
-
-class Likeness(IntEnum):
-    """How much two launch sequences are alike. More is more."""
-
-    OTHER_KERNELS = 0
-    SAME_NAMES = 1
-    OTHER_CHOICE = 2  # nothing but what Inductor's autotuner chose differs
-    SAME_CONFIGURATION = 3  # from another source: another version of Inductor, say
-    IDENTICAL = 4
-
-
-def likeness(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> Likeness:
-    """Compare the identities of two launch sequences, in order."""
-    before, after = [kernel.identity for kernel in one], [kernel.identity for kernel in other]
-    if before == after:
-        return Likeness.IDENTICAL
-    if [identity.unnumbered for identity in before] != [identity.unnumbered for identity in after]:
-        return Likeness.OTHER_KERNELS
-    others = [pair for pair in zip(before, after, strict=True) if pair[0].without_source != pair[1].without_source]
-    if not others:
-        return Likeness.SAME_CONFIGURATION
-    return Likeness.OTHER_CHOICE if all(was_autotuned(*pair) for pair in others) else Likeness.SAME_NAMES
 
 
 class Process(msgspec.Struct, frozen=True):

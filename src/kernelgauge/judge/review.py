@@ -10,18 +10,17 @@ import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import Run, Timer
+from ..trace.difference import Likeness, likeness
 from . import Status, Verdict
 from . import evidence as e
 from .baseline import (
     Baseline,
     Comparison,
-    Likeness,
     Recorded,
     combined,
     compare,
     count_changes,
     from_run,
-    likeness,
     merge_entries,
 )
 from .structure import judge_structure, placement_changes

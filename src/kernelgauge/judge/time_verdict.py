@@ -9,13 +9,13 @@ from statistics import geometric_mean
 
 from ..errors import OTHER_KERNELS
 from ..run import COMPILE_TIMERS, Run, Timer, observe
+from ..trace.difference import Likeness
 from . import RATIO, Status, Verdict
 from . import evidence as e
 from .baseline import (
     COMPILE_COUNTS,
     Baseline,
     Entry,
-    Likeness,
     Process,
     compare,
     from_run,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .. import __version__
 from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, WorkloadUnavailable
 from ..judge import DECLARED, MEASUREMENT, Status, Verdict, settled
 from ..judge import evidence as e
@@ -23,7 +22,7 @@ from ..judge.time_verdict import not_measured
 from ..measure import Settings
 from ..measure.nvml import digest_of, visible_gpus
 from ..report.findings import CAUSES_WITH_CODE, brief
-from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, revision
+from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, __version__, revision
 from ..results.files import GpuLock, folder_lock
 from ..run import Fingerprint, Run, Sample, Timer
 from ..workload import Workload

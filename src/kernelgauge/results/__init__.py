@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..workload import Workload
 
 NAME = "results.json"
+__version__ = "0.1.0"  # of kernelgauge; pyproject.toml has it too
 SCHEMA_VERSION: Final = 3
 _MOST_COMPARISONS = 10**6  # a file that has more is damaged
 _GIT_TIMEOUT_S = 5.0  # a working tree on a slow network file system: then its commit is not known

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import Enum, IntEnum
 from itertools import zip_longest
 from statistics import fmean, stdev
 from typing import Generic, Protocol, TypeVar
@@ -18,7 +18,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 from rapidfuzz.distance import LCSseq
 
-from .kernel import KernelIdentity, LaneKernel, configuration_change, configuration_text, was_autotuned
+from .kernel import KernelIdentity, KernelRecord, LaneKernel, configuration_change, configuration_text, was_autotuned
 from .model import grouped
 from .names import Kind
 from .summary import HostLane
@@ -131,6 +131,29 @@ def _blocks(
         )
         for each in blocks
     ]
+
+
+class Likeness(IntEnum):
+    """How much two launch sequences are alike. More is more."""
+
+    OTHER_KERNELS = 0
+    SAME_NAMES = 1
+    OTHER_CHOICE = 2  # nothing but what Inductor's autotuner chose differs
+    SAME_CONFIGURATION = 3  # from another source: another version of Inductor, say
+    IDENTICAL = 4
+
+
+def likeness(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> Likeness:
+    """Compare the identities of two launch sequences, in order."""
+    before, after = [kernel.identity for kernel in one], [kernel.identity for kernel in other]
+    if before == after:
+        return Likeness.IDENTICAL
+    if [identity.unnumbered for identity in before] != [identity.unnumbered for identity in after]:
+        return Likeness.OTHER_KERNELS
+    others = [pair for pair in zip(before, after, strict=True) if pair[0].without_source != pair[1].without_source]
+    if not others:
+        return Likeness.SAME_CONFIGURATION
+    return Likeness.OTHER_CHOICE if all(was_autotuned(*pair) for pair in others) else Likeness.SAME_NAMES
 
 
 def align(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[tuple[Kernel | None, Kernel | None]]:
