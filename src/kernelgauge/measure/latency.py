@@ -13,7 +13,7 @@ from ..trace import KernelIdentity
 from ..workload import Workload
 from .compiler import GeneratedCode, empty_compile_caches, generated_code, reset_compiler, torch_set_up
 from .device import Device
-from .instance import Instance, build, collector_paused, first_call, grad_mode, reporting, warm_up
+from .instance import Instance, build, collector_paused, grad_mode, reporting, warm_up
 from .nvml import Reading, disturbances
 from .profile import listed, profile_session, without
 
@@ -168,11 +168,13 @@ def compile_starts(
                     reset_compiler()
                     forget_loaded()
                     instance = build(workload, device, replicate=number)
-                    device.synchronize()
                     before = generated_code()
-                    start = time.perf_counter_ns()
-                    first_call(instance)
-                    device.synchronize()
+                    with reporting(workload, "compiling"):
+                        instance.prepare()
+                        device.synchronize()
+                        start = time.perf_counter_ns()
+                        instance.call()
+                        device.synchronize()
                     times[timer].append((time.perf_counter_ns() - start) / 1000)
                     counts[timer] = generated_code().since(before)
                     del instance  # two are never held at once
