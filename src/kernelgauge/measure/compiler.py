@@ -325,8 +325,8 @@ def owner_of(file: str) -> Owner:
     if path.is_relative_to(_OURS):
         return "kernelgauge"
     if _is_in_torch(file):  # a workload that is a module of torch has no other code
-        is_optimizer = path.parent == _TORCH / "optim" and path.name != "optimizer.py"
-        is_module = is_optimizer or (path.parent == _TORCH / "nn" / "modules" and path.name != "module.py")
+        folders = (_TORCH / "nn" / "modules", _TORCH / "nn" / "utils", _TORCH / "optim")
+        is_module = path.parent in folders and path.name not in ("module.py", "optimizer.py")
         return "module of torch" if is_module else "other"
     if not {"site-packages", "dist-packages"}.isdisjoint(path.parts):  # of this Python, of the system, or of the user
         return "other" if "-packages/triton/" in file else "library"
