@@ -59,7 +59,9 @@ def test_show_selects_a_step_or_the_whole_trace(command: Command) -> None:
     assert re.search("(?s)there is no ProfilerStep#77.*ProfilerStep#2, ProfilerStep#3, ProfilerStep#4", err)
 
 
-def test_show_by_module_without_modules_is_refused(command: Command) -> None:
+def test_show_by_module_needs_modules(command: Command, show: Any) -> None:
+    out = show(launches(("aten::a", "gemm", 5.0), ("aten::b", "relu", 2.0), module="Net_0"), "--by", "module")
+    assert re.search(r"2  7\.0 us  100 %\n +Net_0\n +by aten::a, aten::b\n +gemm\n +relu\n", out)
     code, out, err = command("show", COMPILED, "--by", "module")
     assert (code, out) == (2, "")
     assert all(each in err for each in ("with_stack=True", f"kernelgauge show {COMPILED} --by op"))
