@@ -105,6 +105,9 @@ def test_latency_of_other_kernels_is_not_judged(timed: Project, monkeypatch: pyt
     strict = run("-k", "end_to_end", "--perf-strict", text="")
     strict.assert_outcomes(failed=1, deselected=5)
     strict.stdout.fnmatch_lines(["*a narrow one*", "*a wide one*"])
+    timed.write("test_perf.py", SLOW_FIRST)
+    run(text="").assert_outcomes(skipped=1)
+    assert timed.verdicts() == {"test_latency": "UNDECIDED"}
 
 
 def test_worker_times_latency_without_pytest_benchmark(timed: Project, monkeypatch: pytest.MonkeyPatch) -> None:
