@@ -33,6 +33,7 @@ def test_update_refuses_what_is_not_sound(project: Project) -> None:
         "claim": {"gelu_us": 9.0, "counts": {"graph_breaks": 1}},
         "failed": {"error": "measurement"},
         "newer": {},
+        "impossible": {"gelu_us": 20_000.0},
         "lost": {"incomplete": "the GPU no longer answers"},
     }
     project.set(*(fake(name) for name in faults if name != "lost"))
@@ -45,6 +46,7 @@ def test_update_refuses_what_is_not_sound(project: Project) -> None:
     lines = [
         "not stored: claim-*: test_kernels_and_graphs_are_as_declared*failed",
         "not stored: lost-*",
+        "not stored: impossible-*: GPU time cannot be: 20006.0 us cannot be a part of a call*",
         "mend what failed, or measure it again on a quiet machine, or store it as it is: kernelgauge accept --force",
         "*written by a newer version of kernelgauge; pip install --upgrade kernelgauge",
     ]
