@@ -184,6 +184,8 @@ def test_unknown_gpu_skips_host_clocks_and_hints(project: Project) -> None:
             assert project.case(name).outcome == "skipped"
             assert "not judged: the baseline does not know this machine" in project.case(name).message
         assert sum(HINT in line for line in result.outlines) == 1
+    project.set(fake(), gpu="another", driver="999.1", device="NVIDIA H200")
+    assert HINT not in text_of(project.run())
 
 
 def test_ini_sensitivity_decides_whether_a_time_passes(project: Project) -> None:
