@@ -1,9 +1,7 @@
 """What of a run may become a baseline, how saved results are reviewed, and what is stored of them."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,11 +73,10 @@ def accept(store: BaselineStore, *parts: Results, mode: Mode = Mode.ACCEPT, forc
     return apply(store, select(review(parts, store, mode), lambda _: True, force=force))
 
 
-def cases_of(subject: str, status: Status, doubts: list[str]) -> Iterator[Any]:
-    """Yield a workload with this verdict, and with a test that failed with it."""
+def failing(subject: str, status: Status, doubts: list[str]) -> Any:
+    """Return a workload with this verdict, and with a test that failed with it."""
     wrong = verdict(status, subject, "wrong")
-    yield passing(wrong), {}, doubts
-    yield passing(wrong), {"tests": [failed_test(verdict=wrong)]}, ["test_x failed", *doubts] if doubts else []
+    return passing(wrong), {"tests": [failed_test(verdict=wrong)]}, doubts
 
 
 def without(timer: Timer, **changes: Any) -> WorkloadResult:
@@ -94,11 +91,11 @@ REGRESSION, ERROR = verdict(Status.REGRESSED), verdict(Status.INVALID, "measurem
     ("workload", "changes", "doubts"),
     [
         (passing(), {"tests": [one_test("test_device_time")]}, []),
-        *(case for subject in ("structure", "GPU time") for case in cases_of(subject, Status.REGRESSED, [])),
-        *cases_of("structure", Status.INCOMPARABLE, []),
-        *cases_of("GPU time", Status.NO_BASELINE, []),
-        *cases_of("GPU time", Status.INVALID, ["GPU time: INVALID  wrong"]),
-        *cases_of("numerics", Status.REGRESSED, ["numerics: REGRESSED  wrong"]),
+        *(failing(subject, Status.REGRESSED, []) for subject in ("structure", "GPU time")),
+        failing("structure", Status.INCOMPARABLE, []),
+        failing("GPU time", Status.NO_BASELINE, []),
+        failing("GPU time", Status.INVALID, ["test_x failed", "GPU time: INVALID  wrong"]),
+        failing("numerics", Status.REGRESSED, ["test_x failed", "numerics: REGRESSED  wrong"]),
         *((passing(verdict(status)), {}, []) for status in (Status.PASS, Status.IMPROVED, Status.UNDECIDED)),
         # A teardown that failed: a verdict which may be accepted says nothing of that.
         (passing(REGRESSION), {"tests": [failed_test(verdict=REGRESSION), failed_test("test_y")]}, ["test_y failed"]),
@@ -135,10 +132,8 @@ def test_newer_file_is_kept_and_unreadable_replaced(store: BaselineStore, change
     changes, (refused,) = change(store)
     assert (changes, path.read_bytes()) == ([], NEWER)
     assert "newer version" in doubts_of(refused)[0]
-    for unreadable in (
-        CONFLICT,
-        encode_baseline(builders.baseline()).replace(b'"schema_version": 5', b'"schema_version": 4'),
-    ):
+    older = encode_baseline(builders.baseline()).replace(b'"schema_version": 5', b'"schema_version": 4')
+    for unreadable in (CONFLICT, older):
         write(store, unreadable)
         change(store)
         assert store.load(builders.DEVICE, WORKLOAD).recorded is not None

@@ -1,7 +1,5 @@
 """One run at a time on a GPU and in a folder of reports, across processes."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

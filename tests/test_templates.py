@@ -1,7 +1,5 @@
 """The templates are valid and safe, and use options and commands that exist."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

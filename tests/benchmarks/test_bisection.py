@@ -1,7 +1,5 @@
 """Bisections of real repositories with processes that an H200 recorded: the right commit is found, and named."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

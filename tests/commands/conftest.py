@@ -1,7 +1,5 @@
 """Repositories, and processes of pytest that measure what a text file says."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

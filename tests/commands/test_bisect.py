@@ -1,7 +1,5 @@
 """`kernelgauge bisect`: the commit or the package that changed a workload, in a small repository."""
 
-from __future__ import annotations
-
 import re
 import zipfile
 from collections.abc import Sequence
@@ -74,21 +72,15 @@ def test_other_kernels_are_found_with_one_process_a_state(bisect: Command, proce
 CHANGES = {
     "two": (["205"] * 5 + ["205 fewer"] * 6 + ["205 fewer breaks"] * 6, [5, 11], "2 changes"),
     "recompiles": (["205"] * 7 + ["205 recompiles"] * 6, [7], "recompiles 0 -> 1"),  # which only times show
-    "both": (["205"] * 3 + ["205 breaks"] * 4 + ["246 breaks"] * 4, [3], "GPU time changed too"),
     "taken back": (["205"] * 4 + ["230 fewer"] * 5 + ["205"] * 4 + ["208"] * 4, [13], "a third state"),
     "broken": (["205"] * 8 + ["broken"] + ["205"] * 2 + ["208"] * 6, [11], "Model 208"),
     "precision": (["205"] * 4 + ["190 tf32"] * 4, [4], ""),
     # After three processes of each end the host's change is sure, and that of the GPU is not.
     "gpu first": (["205 host=50"] * 3 + ["205 host=60"] * 3 + ["207.5 host=60"] * 3, [6], ""),
-    "slower first": (["205 host=50"] * 3 + ["195 host=50"] * 3 + ["195 host=65"] * 3, [6], ""),
     "slow host": (["205 host=50"] * 10 + ["205 host=53"] * 7, [10], "host dispatch "),
     # The cause leaves out what other commits changed.
     "cause": (["205"] * 4 + ["205 gate=66"] * 4 + ["225 gate=66 down=73"] * 4, [8], "53.0 -> 73.0 us"),
-    "skipped": (
-        ["205"] * 4 + ["broken"] + ["205 fewer"] * 4,
-        [],
-        "broken   skipped: ImportError: no module named gone",
-    ),
+    "skipped": (["205"] * 4 + ["broken"] + ["205 fewer"] * 4, [], "broken   skipped: ImportError: "),
     # The processes of the ends take turns: A B B A.
     "host scatters": (["205 host=50"] * 4, [], "undecided: the processes of the ends differ too much in host dispatch"),
     "gpu scatters": (["205"] * 3, [], "undecided: the processes of the ends differ too much in GPU time"),
@@ -184,16 +176,6 @@ def test_search_of_wrong_ends_is_an_error(process: Process, kernelgauge: Command
     assert (code, len(process.seen), len(git("worktree", "list").splitlines())) == (2, "2 workloads" in said, 1)
     assert said in err
     assert "mlp-a, mlp-b" in err or "2 workloads" not in said
-
-
-def test_escape_sequences_of_a_commit_are_shown_as_text(bisect: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    history(["205"])
-    monkeypatch.setenv("GIT_AUTHOR_NAME", "\x1b]0;Mallory\x07")
-    commit("205 fewer")
-    git("commit", "-q", "--amend", "-m", "evil \x1b[2J")
-    code, out, err = bisect()
-    assert (code, {"\x1b", "\x07"} & set(out + err)) == (0, set())
-    assert r"subject  evil \x1b[2J" in out
 
 
 def wheel(folder: Path, name: str, version: str, text: str) -> str:

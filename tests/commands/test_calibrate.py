@@ -1,7 +1,5 @@
 """`kernelgauge calibrate`: fresh processes, what is printed, stored and added, and what is refused."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """`kernelgauge compare`: two revisions in turns, each in a working tree of its own, and judged by each other."""
 
-from __future__ import annotations
-
 import os
 from functools import partial
 from pathlib import Path
@@ -160,18 +158,6 @@ def test_unwritable_reports_lose_no_verdict(compare: Command, project: Path) -> 
     (project / "reports").write_text("a file")
     code, out, err = compare("HEAD", "--processes", "3")
     assert (code, "REGRESSED" in out, "cannot write" in err) == (2, True, True)
-
-
-def test_suite_of_head_replaces_that_of_base(compare: Command, process: Process, project: Path) -> None:
-    git("mv", "perf", "elsewhere")
-    (project / "perf").symlink_to("elsewhere")
-    commit_all("before")
-    (project / "perf").unlink()
-    (project / "perf").mkdir()
-    (project / "perf" / "suite.txt").write_text("new")
-    (project / "perf" / "parent").symlink_to("..")  # followed, it would multiply the suite for ever
-    assert compare("HEAD")[0] == 0
-    assert {each.suite for each in process.seen} == {"new"}
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,6 @@
 """`kernelgauge report`, as it is typed; and the imports of every command on saved files."""
 
-from __future__ import annotations
-
 import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +8,7 @@ import pytest
 
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
-from tests.builders import HOSTILE, RECORDED, hostile, one_test, results, run, verdict, workload
+from tests.builders import HOSTILE, hostile, one_test, results, run, verdict, workload
 from tests.commands.conftest import Command
 
 
@@ -55,18 +51,6 @@ def test_each_form_is_written_where_asked(report: Command) -> None:
     assert not Path("-").exists()
 
 
-def test_print_shows_table_and_failures(report: Command) -> None:
-    absent = workload(name="absent", run=None, unavailable="not installed")
-    noisy = workload(verdict(Status.UNDECIDED, headline="too noisy", workload="noisy"), name="noisy")
-    save("a", results(*slow().workloads, absent, noisy, warnings=("not\x1bwritten",)))
-    code, out, _ = report("a", "--print")
-    lines = out.splitlines()
-    assert (code, lines[0][:30], lines[-1]) == (0, "NVIDIA H200, driver 580.159.04", "warning: not\\x1bwritten")
-    assert any(line.split()[-4:] == ["%", "REGRESSED", "GPU", "time"] for line in lines)
-    expected = {"  why      a kernel  1.0 -> 2.0 us", "noisy: UNDECIDED  too noisy", "not run: absent: not installed"}
-    assert expected <= set(lines)
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -95,17 +79,3 @@ def test_hostile_text_does_not_steer_the_terminal(report: Command, text: str) ->
         code, out, err = report("a", *form)
         assert (code, err) == (0, "")
         assert all(line.isprintable() for line in out.replace("\r\n", "\n").split("\n"))
-
-
-@pytest.mark.parametrize(
-    "words", ["report a --markdown x.md --html x.html --print", "review a", "accept a --dry-run", "show trace.json.gz"]
-)
-def test_command_imports_no_heavy_packages(command: Command, words: str) -> None:
-    Path("trace.json.gz").symlink_to(RECORDED / "mlp-eager.json.gz")
-    save("a", slow())
-    command("accept", "a", "--force")
-    assert list(Path("baselines").glob("*/*.json"))
-    heavy = {"torch", "pytest", "_pytest"} | ({"scipy"} if words.startswith(("report", "show")) else set())
-    script = "import sys; from kernelgauge.cli import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
-    ended = subprocess.run([sys.executable, "-c", script, *words.split()], capture_output=True, text=True, check=True)
-    assert not set(ended.stderr.split()) & heavy

@@ -1,7 +1,5 @@
 """`kernelgauge review` and `kernelgauge accept`, as they are typed."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -190,16 +188,6 @@ def test_accept_add_of_a_slower_run_is_refused(command: Command) -> None:
     code, out, _ = command("accept", "--add")
     assert (code, written(before), known_gpus(COMPILED)) == (1, {COMPILED}, [builders.HERE, "one"])
     assert re.search(rf"(?s)refused: {EAGER}: it cannot be added: .*GPU time 205\.1 -> 225\.1 us  \+9\.78 % \(", out)
-
-
-@pytest.mark.parametrize("text", builders.HOSTILE)
-def test_review_of_hostile_names_steers_no_terminal(command: Command, text: str) -> None:
-    left(builders.hostile(text, Status.REGRESSED, Status.IMPROVED))
-    for arguments in (("review",), ("review", "--markdown"), ("accept", "--force")):
-        code, out, err = command(*arguments)
-        assert code in ((2,) if arguments[0] == "accept" else (0, 1)), err
-        assert all(line.isprintable() for line in out.split("\n"))
-    assert {path.name for path in Path().glob("**/*.json")} <= {"results.json"}
 
 
 def test_revision_of_changed_tree_has_a_plus(repository: Path) -> None:

@@ -1,7 +1,5 @@
 """An inner project that measures fakes."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An inner pytest project that measures fakes, and what pytest, JUnit and the results say of them."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """End-to-end latency is pytest-benchmark's: real rounds of a real call, judged like the other times."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 from unittest.mock import Mock

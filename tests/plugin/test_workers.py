@@ -1,18 +1,11 @@
 """Under pytest-xdist: a GPU for each worker, a worker for each group of workloads, one result; and locks of a GPU."""
 
-from __future__ import annotations
-
-import signal
-import subprocess
-import sys
-import time
 from typing import Any
 
 import pytest
 
 from kernelgauge.results import files
 from kernelgauge.results.files import GpuLock
-from tests.commands.conftest import forget_signals
 from tests.plugin.inner_project import IDS, Project, fake, text_of, two_modules
 
 pytest.importorskip("xdist")
@@ -41,18 +34,6 @@ def measure_groups(workloads, *arguments, **named):
     if any(workload.module == "linear" for workload in workloads):
         os._exit(9)
     return measure_all(workloads, *arguments, **named)
-"""
-HANG_IN_ONE_TEST = """
-import time
-from xdist.workermanage import NodeManager
-
-NodeManager.EXIT_TIMEOUT = 1
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_call(item):
-    if item.name == "test_structure_is_that_of_the_baseline[linear-eager-bf16-4x8]":
-        (FOLDER / "hangs").touch()
-        time.sleep(600)
 """
 SPOIL_A_PART = """
 @pytest.hookimpl(tryfirst=True)
@@ -137,22 +118,6 @@ def test_worker_that_dies_loses_its_share_alone(project: Project) -> None:
     assert "crashed" in died.said
     assert len(found.tests) == 11
     assert set(project.stored()) == set(IDS[:2])
-
-
-def test_interrupted_run_reports_what_was_measured(project: Project) -> None:
-    project.set(*two_modules())
-    project.add_to_conftest(HANG_IN_ONE_TEST)
-    command = [sys.executable, "-m", "pytest", "perf", "-n", "1"]
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    process = subprocess.Popen(command, cwd=project.root, preexec_fn=forget_signals, **pipes)
-    while process.poll() is None and not (project.root / "perf" / "hangs").exists():
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate()
-    assert process.returncode == pytest.ExitCode.INTERRUPTED
-    assert "cannot send" not in output
-    assert all(any(line.startswith(name) for line in output.splitlines()) for name in IDS[:3])
-    assert [each.id for each in project.results().workloads] == IDS[:3]
 
 
 def test_lost_part_fails_the_run(project: Project) -> None:
