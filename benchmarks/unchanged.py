@@ -45,7 +45,7 @@ from kernelgauge.judge.evidence import Choice
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.timing import prior_for
 from kernelgauge.judge.two_sets import LOOKS, JudgedSet, judge_sets
-from kernelgauge.run import Run, Sample, Timer, observe
+from kernelgauge.run import CALL_TIMERS, Run, Sample, Timer, observe
 
 Pair = tuple[Suite, tuple[Suite, ...]]  # the run, and the processes of its baseline
 
@@ -118,9 +118,11 @@ def print_other_suites(change: Callable[[Suite], Suite], *, show: bool) -> None:
         print_design(name, pairs, show=show)
     (first,), (again,) = (read_suites([DATA / "side_by_side" / f"{name}.json.gz"]) for name in ("recorded", "again"))
     print_design("gallery on an H100 beside another suite", [(change(again), (change(first),))], show=show)
-    print(f"{len(h100)} processes of an H100, a model whose noise the rule does not know")
-    for name, pairs in designs(h100)[:2]:
-        print_design(name, pairs, show=show)
+    print(f"{len(h100)} processes of three H100s, a model whose noise the rule does not know")
+    for name, pairs in designs(h100):
+        if name in ("same GPU, all others", "same GPU, one process", "leave one GPU out"):
+            print_design(name, pairs, show=show)
+    print_design("unknown GPU, one process", [(a, (b,)) for a in h100 for b in h100 if a.gpu != b.gpu], show=show)
 
 
 # -- designs ---------------------------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ def judged(suite: Suite, known: Callable[[str], Baseline | None], *timers: Timer
         if baseline is None:
             continue
         for timer in timers or tuple(run.samples):
-            yield judge_time(timer, run, baseline, comparisons=len(suite.runs) * len(Timer))
+            yield judge_time(timer, run, baseline, comparisons=len(suite.runs) * len(CALL_TIMERS))
 
 
 def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
@@ -176,7 +178,7 @@ def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
         for verdict in verdicts:
             if verdict.change is None or verdict.change.sensitivity is None or is_choice(verdict):
                 continue
-            timer = next(each for each in Timer if each.label == verdict.subject)
+            timer = next(each for each in CALL_TIMERS if each.label == verdict.subject)
             short = is_short(suite.runs[verdict.workload])
             sensitivities[timer, short].append(verdict.change.sensitivity)
             baseline = _baseline(known, verdict.workload)
@@ -185,7 +187,7 @@ def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
                 (slowed,) = _judge_one(one.slower(slower, timer), baseline, timer, len(suite.runs))
                 caught[timer, short, slower].append(slowed.status is Status.REGRESSED)
     print_counts(name, counts)
-    for timer in Timer:
+    for timer in CALL_TIMERS:
         for short in (False, True):
             found = sensitivities[timer, short]
             if found:
@@ -201,7 +203,7 @@ def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
 def _judge_one(suite: Suite, baseline: Baseline | None, timer: Timer, workloads: int) -> Iterator[Verdict]:
     (run,) = suite.runs.values()
     assert baseline is not None
-    yield judge_time(timer, run, baseline, comparisons=workloads * len(Timer))
+    yield judge_time(timer, run, baseline, comparisons=workloads * len(CALL_TIMERS))
 
 
 def count(counts: Counter[str], verdicts: Sequence[Verdict], *, show: bool, name: str) -> None:
@@ -291,7 +293,7 @@ def _turns(suites: Sequence[Suite], processes: int) -> Iterator[tuple[list[Suite
 
 
 def _two_sets(before: Sequence[Suite], after: Sequence[Suite]) -> Iterator[JudgedSet]:
-    comparisons = LOOKS * len(after[0].runs) * len(Timer)
+    comparisons = LOOKS * len(after[0].runs) * len(CALL_TIMERS)
     for workload in after[0].runs:
         sides = [[suite.runs[workload] for suite in side if workload in suite.runs] for side in (before, after)]
         if all(sides):
@@ -315,7 +317,7 @@ def print_looks(path: Path) -> None:
             shuffled = chance.sample(host, 2 * half)
             after = [slower_run(run, slower, (Timer.HOST,)) for run in shuffled[half:]]
             for look in (3, 6, half):
-                comparisons = LOOKS * 7 * len(Timer)  # of the default suite
+                comparisons = LOOKS * 7 * len(CALL_TIMERS)  # of the default suite
                 found = judge_sets(
                     "host", shuffled[:look], after[:look], comparisons=comparisons, names=("one", "other")
                 )
@@ -465,7 +467,7 @@ def print_spreads(suites: Sequence[Suite]) -> None:
         if baseline is None:
             continue
         gemm = gemm_kernel(next(suite.runs[workload].controls for suite in suites if workload in suite.runs))
-        for timer in Timer:
+        for timer in CALL_TIMERS:
             by_gpu: dict[str | None, list[float]] = defaultdict(list)
             for each in baseline.times(timer, baseline.entries[0], gemm=gemm):
                 by_gpu[each.place].append(each.logarithm)

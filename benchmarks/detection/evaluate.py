@@ -21,7 +21,7 @@ from scipy.stats import mannwhitneyu
 
 from kernelgauge.judge import Status
 from kernelgauge.judge.timing import ProcessTime, decide, prior_for
-from kernelgauge.run import Fingerprint, Sample, Timer, observe, summarize
+from kernelgauge.run import CALL_TIMERS, Fingerprint, Sample, observe, summarize
 
 from .data import NONE, OURS, TIMERS, Level, Measured, Process, Values, by_gpu, dispatch_in_controls, replicate_times_us
 
@@ -360,7 +360,7 @@ def is_slower(workload: str, timer: str, baseline_processes: Sequence[Measured],
         [_time(workload, timer, process) for process in baseline_processes],
         [_time(workload, timer, test_process)],
         prior_for(TIMERS[timer], _fingerprint(test_process.process)),
-        comparisons=len(test_process.process.workloads) * len(Timer),
+        comparisons=len(test_process.process.workloads) * len(CALL_TIMERS),
     )
     return decision.status is Status.REGRESSED
 

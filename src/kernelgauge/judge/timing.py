@@ -348,7 +348,7 @@ def _expected_of_unknown_gpu(
     """Predict the logarithm on an unknown GPU, from the GPUs that the baseline knows and the reference GEMM.
 
     A regression of the GPUs' times on the GEMM, with a prior on the slope (ridge regression: Hoerl and Kennard, 1970).
-    Each host has one vote: its GPUs are alike, so hosts and not GPUs are the degrees of freedom.
+    Each host has one vote, since its GPUs are alike. Hosts are the degrees of freedom, and the scatter within them a part of one.
     """
     has_gemm = all("gemm" in each.references_us for each in (*before, after))
 
@@ -371,5 +371,6 @@ def _expected_of_unknown_gpu(
     slope = (ridge * _GEMM_SLOPE + count * math.fsum(weight * x * y for weight, x, y in points)) / along
     rest = count * math.fsum(weight * (y - slope * x) ** 2 for weight, x, y in points)
     moved = gemm_of(after) - gemm
-    of_one = _shrunk(expected, prior.dof, rest, count - 1)
+    # What GPUs of one host scatter counts as well: without a degree of freedom for it, more of them would only widen.
+    of_one = _shrunk(expected, prior.dof, rest, count - fmean(1 / hosts.count(host) for host in set(hosts)))
     return time + slope * moved, Variance(of_one.value * (1 + 1 / count + moved**2 / along), of_one.dof)
