@@ -18,6 +18,7 @@ from torch import nn
 
 from kernelgauge import Training, Workload
 from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
+from kernelgauge.measure.compiler import torch_set_up
 from kernelgauge.measure.device import CudaDevice, Device, choose_device, cpu_name
 from kernelgauge.measure.instance import TORCH_DTYPES
 from kernelgauge.measure.latency import Rounds
@@ -232,6 +233,12 @@ def test_triton_keys_need_an_op_of_the_same_name() -> None:
     (stranger,) = (each.identity for each in ran if each.identity.name == "gemm")
     assert (stranger.num_warps, stranger.kernel_kwargs, stranger.source_hash) == (None, None, None)
     assert stranger.grid == (24576, 1, 1)
+
+
+def test_older_torch_cannot_choose_without_timing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._inductor, "config", SimpleNamespace())
+    with pytest.raises(KernelgaugeError, match="cannot choose without timing"), torch_set_up(deterministic=True):
+        pytest.fail("it has not the switch")
 
 
 @pytest.fixture
