@@ -194,6 +194,7 @@ RESULTS_IN_FP32: dict[str, tuple[dict[str, Any], str]] = {
     "scaled step": (TRAINED | {"training": Training(torch.optim.AdamW, clip_norm=1.0, scaler=SCALER, schedule=SCHEDULE)}, ""),
     "optimizer of others": (TRAINED | {"training": FOREIGN}, "WorkloadError: *optimizer has parameters of another module*"),
     "nothing to train": (TRAINED | {"build": lambda: Linear().requires_grad_(False)}, "WorkloadError: *there is nothing to train*"),
+    "no sequence": ({"inputs": lambda: (each for each in ())}, "WorkloadError: *its inputs yield no call*"),
     "wrong step": (TRAINED | {"change": lambda y, module: y - module.bias}, "gradient of bias, parameter bias"),
     "trained sequence": ({"inputs": rows, "pass_": "train"}, ""),
     "sequence of integers with state": ({"build": Counting, "inputs": ids, "reference": Counting}, ""),

@@ -191,6 +191,7 @@ def test_reading_drops_samples_nobody_took(nvml: FakeNvml, clock: Clock) -> None
     ("gpu", "failing", "expected"),
     [
         ("GPU", "nvmlDeviceGetMigMode", ("580.159.04", 700.5, False)),
+        ("GPU", "nvmlSystemGetDriverVersion", (None, 700.5, True)),
         ("MIG", "nvmlDeviceGetMigMode", ("580.159.04", 700.5, True)),
     ],
 )

@@ -24,7 +24,7 @@ from kernelgauge.measure.device import Device, HostSpeed
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.profile import exported, profile_session
-from kernelgauge.run import Sample, Timer
+from kernelgauge.run import Timer
 from kernelgauge.trace import REGION, KernelIdentity, parse
 from tests.builders import FUSED, Event
 from tests.measure.conftest import QUICK, Clock, FakeGpu, hot, measured, tiny
@@ -79,20 +79,12 @@ def test_host_speed_waits_until_it_is_fast_or_tired(clock: Clock, controls_us: A
     assert clock.slept_s == pytest.approx(0.1)
 
 
-CALLS_BEFORE = 11 + 9  # to prepare; to warm up, and in the session of the profiler
-
-
-def host_sample(gpu: FakeGpu, dispatch_us: list[float], control_us: list[float]) -> Sample:
-    """Measure one replicate, in which the calls, and the controls beside them, take this long."""
-    calls = Work(gpu.clock, *[0.0] * CALLS_BEFORE, *dispatch_us)
-    gpu.dispatch_us = 0.0
-    gpu.host = HostSpeed(Work(gpu.clock, *tens(1.0), *control_us), wait=gpu.synchronize)
-    settings = replace(ONE, host_iterations=len(dispatch_us))
-    return measured(gpu, gpu.workload(on_call=calls), settings).run.samples[Timer.HOST]
-
-
 def test_host_dispatch_is_the_lower_decile_of_calls(gpu: FakeGpu) -> None:
-    sample = host_sample(gpu, [11, 9000, 13, 12, 10, 14, 800, 16, 15, 17, 18], [5.0] * 8 + [25.0, 25.0, 6.0])
+    before = 11 + 9  # to prepare; to warm up, and in the session of the profiler
+    calls = Work(gpu.clock, *[0.0] * before, 11, 9000, 13, 12, 10, 14, 800, 16, 15, 17, 18)
+    gpu.dispatch_us = 0.0
+    gpu.host = HostSpeed(Work(gpu.clock, *tens(1.0), *[5.0] * 8, 25.0, 25.0, 6.0), wait=gpu.synchronize)
+    sample = measured(gpu, gpu.workload(on_call=calls), replace(ONE, host_iterations=11)).run.samples[Timer.HOST]
     found = sample.iterations, *sample.replicates_us, *sample.controls_us
     assert found == pytest.approx((11, 11.0, 5.0))
 
