@@ -136,6 +136,10 @@ def rows() -> Iterator[Any]:
     yield from ((torch.randn(count, 4),) for count in (3, 5))
 
 
+def listed() -> Iterator[Any]:
+    yield torch.randn(5, 4), [torch.ones(4)]
+
+
 def own_dtype(module: Any) -> Iterator[Any]:
     yield (torch.randn(5, 4, dtype=module.weight.dtype),)
 
@@ -195,6 +199,7 @@ RESULTS_IN_FP32: dict[str, tuple[dict[str, Any], str]] = {
     "optimizer of others": (TRAINED | {"training": FOREIGN}, "WorkloadError: *optimizer has parameters of another module*"),
     "nothing to train": (TRAINED | {"build": lambda: Linear().requires_grad_(False)}, "WorkloadError: *there is nothing to train*"),
     "no sequence": ({"inputs": lambda: (each for each in ())}, "WorkloadError: *its inputs yield no call*"),
+    "sequence with a list": ({"build": lambda: lambda x, cache: x + cache[0], "inputs": listed}, ""),
     "wrong step": (TRAINED | {"change": lambda y, module: y - module.bias}, "gradient of bias, parameter bias"),
     "trained sequence": ({"inputs": rows, "pass_": "train"}, ""),
     "sequence of integers with state": ({"build": Counting, "inputs": ids, "reference": Counting}, ""),
@@ -309,6 +314,7 @@ IN_PLACE: dict[str, Any] = {  # writes over its first input, and reads an expand
 EQUAL: dict[str, dict[str, Any]] = {
     "complex buffer": {"build": rotates, "dtype": None},
     "writes to its input": IN_PLACE | {"dtype": None},
+    "keywords": {"build": lambda: lambda x, *, y: x + y, "inputs": lambda: ((torch.randn(4),), {"y": torch.randn(4)})},
     "zeros": {"build": zeros, "reference": zeros},
     "of nothing": CLOSURE | {"reference": lambda: lambda: 2 * SQUARE},
     "masked by -inf": {"build": lambda: partial(masked, -math.inf), "dtype": "bf16"},

@@ -154,7 +154,7 @@ OTHERS = {
     "container, one": ([OTHER], [(OTHER, 5, 97)], (0, 0, 0)),
     "container, one listed": ([OTHER], [(OTHER, 5, 30), (ANOTHER, 5, 60)], (1, ANOTHER, 60)),
     "container, several": ([OTHER, ANOTHER, OWN + 3], [(OTHER, 5, 90), (ANOTHER, 5, 20)], (2, 0, 20)),
-}  # fmt: skip
+}
 
 
 def others(reading: Reading) -> tuple[int | None, int, int | None]:
@@ -266,7 +266,7 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], tup
     "other came": ({"other_processes": 1, "other_pid": 8}, [{}], {**SILENT, "other_processes": 2}, (NEW,)),
     "others were there": (SILENT, [SILENT], SILENT, ()),
     "no list from before": ({"other_processes": None}, [{}], SILENT, ()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("before", "during", "after", "expected"), CASES.values(), ids=CASES)
