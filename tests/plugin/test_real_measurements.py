@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch._inductor.config  # noqa: F401 - else an inner session forgets it, and dies of its second import
 
 from kernelgauge.report.findings import reasons
 from kernelgauge.results import Results, WorkloadResult, read_results
