@@ -1,7 +1,5 @@
 """Small hand-built traces, runs, baselines and results. Every argument has a default: a test names its subject alone."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """Runs pytest and `kernelgauge` inside of tests."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,9 +1,6 @@
 """A suite with a fault planted in each workload, and what its failures say of it."""
 
-from __future__ import annotations
-
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -211,12 +208,6 @@ def failure(results: Results, workload: str) -> Failure:
     named = [(reason.label, reason.text) for verdict in verdicts for reason in findings.reasons(verdict)]
     first = dict(reversed(named))
     return Failure(first.get("cause", "").partition("\n")[0], first.get("code", "").partition("\n")[0])
-
-
-def longest_failure(said: str) -> list[str]:
-    """Return the longest failure of a verdict that pytest printed, with what it captured below."""
-    blocks = (each.strip().splitlines() for each in re.split(r"(?m)^_{3,} .* _{3,}$|^={3,} .*={3,}$", said))
-    return max((block for block in blocks if block and ": REGRESSED " in block[0]), key=len)
 
 
 def line_of(code: str) -> str:

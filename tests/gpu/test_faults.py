@@ -1,7 +1,5 @@
 """What only a real GPU has: a neighbour, a CUDA error, a cache that is not cold, an autotuner, graphs, Triton kernels."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

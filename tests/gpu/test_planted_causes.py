@@ -1,12 +1,10 @@
 """Each planted cause is named first, with its module and its line: what a clock, a kernel or a count shows of it comes after."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 from kernelgauge.results import Results
-from tests.planted import failure, line_of, longest_failure, run_suite
+from tests.planted import failure, line_of, run_suite
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -21,9 +19,7 @@ PLANTED = {
     "more_work-eager-train": ("6 new kernels", "mlp (forward and backward)", "h = h * torch.sigmoid(h)"),
     "more_work-compiled-forward": ("another kernel", MLP, "h = h * torch.sigmoid(h)"),
     "contiguous-compiled-forward": ("another kernel", MLP, "u = u.transpose(1, 2).contiguous()"),
-    "contiguous-compiled-train": ("2 other kernels", MLP, "u = u.transpose(1, 2).contiguous()"),
     "graph_break-compiled-forward": ("graph break: ", MLP, "torch._dynamo.graph_break()"),
-    "loop_break-compiled-forward": ("graph break: ", MLP, 'print(end="")'),
     "item-compiled-forward": ("graph break: ", MLP, "u[0, 0, 0].item()"),
     "recompile-compiled-forward": ("recompile: ", MLP, 'if self.fault == "recompile"'),
     "hook-eager-forward": ("1 new kernel", "mlp.up", "return output * 1.5"),
@@ -35,29 +31,23 @@ PLANTED = {
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Results]:
-    return run_suite(tmp_path_factory.mktemp("planted"), [*PLANTED, "dynamic-compiled-forward", "error-eager-forward"])
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return run_suite(tmp_path_factory.mktemp("planted"), [*PLANTED, "dynamic-compiled-forward"])[1]
 
 
 @pytest.mark.parametrize("workload", PLANTED)
-def test_failure_names_the_cause_first_and_the_line_second(ran: tuple[str, Results], workload: str) -> None:
+def test_failure_names_the_cause_first_and_the_line_second(ran: Results, workload: str) -> None:
     cause, module, code = PLANTED[workload]
-    found = failure(ran[1], workload)
+    found = failure(ran, workload)
     assert found.cause.startswith(cause), found
     assert found.code.startswith(module), found
     lines = {line_of(code)} if code != "y = " else {line_of("y = x.float()"), line_of("y = y * torch.rsqrt")}
     assert any(f"  {line}  " in f"{found.code}  " for line in lines), found
 
 
-def test_kernels_of_dynamic_shapes_have_lines(ran: tuple[str, Results]) -> None:
-    (run,) = (each.run for each in ran[1].workloads if each.id.startswith("dynamic-"))
+def test_kernels_of_dynamic_shapes_have_lines(ran: Results) -> None:
+    (run,) = (each.run for each in ran.workloads if each.id.startswith("dynamic-"))
     assert run is not None
     assert run.origins
     assert None not in run.origins
     assert any(each.is_dynamic for each in run.origins if each is not None)
-
-
-def test_failures_are_short(ran: tuple[str, Results]) -> None:
-    longest = longest_failure(ran[0])
-    assert len(longest) <= 12, "\n".join(longest)
-    assert ran[0].count(f"{line_of('h = h.view')} in forward: h = h.view(-1, 3, 7)") == 1

@@ -1,7 +1,5 @@
 """What the tests of measuring share: a clock, a GPU with its profiler, and an NVML, all of which only exist here."""
 
-from __future__ import annotations
-
 import gc
 import json
 import math

@@ -1,7 +1,5 @@
 """NVML: the state of one GPU, its settings, who else computes there, and which GPUs there are."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable
@@ -133,16 +131,9 @@ def test_reading_lacks_what_no_query_tells(nvml: FakeNvml, clock: Clock, error: 
     assert second_reading(clock) == Reading(event_reasons=0)
 
 
-@pytest.mark.parametrize(
-    ("failing", "why_not"),
-    [
-        (None, "no NVML: import of pynvml"),
-        ("nvmlInit", "no NVML: nvmlInit failed"),
-        ("nvmlDeviceGetHandleByUUID", f"NVML does not know the GPU {UUID}"),
-    ],
-)
+@pytest.mark.parametrize("failing", [None, "nvmlInit", "nvmlDeviceGetHandleByUUID"])
 def test_monitor_without_library_driver_or_gpu_knows_nothing(
-    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, failing: str | None, why_not: str
+    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, failing: str | None
 ) -> None:
     nvml.failing = {str(failing): NvmlError}
     if not failing:
@@ -151,7 +142,6 @@ def test_monitor_without_library_driver_or_gpu_knows_nothing(
     monitor = Monitor(UUID)
     assert (monitor.available, monitor.read(), monitor.read(processes=True)) == (False, Reading(), Reading())
     assert (monitor.driver, monitor.power_limit_watts, monitor.mig) == (None, None, None)
-    assert monitor.why_not.startswith(why_not)
 
 
 OTHERS = {
@@ -159,15 +149,12 @@ OTHERS = {
     "others": ([OWN, OTHER, ANOTHER], [(OWN, 5, 30), (OTHER, 6, 2), (ANOTHER, 6, 63)], (2, ANOTHER, 63)),
     "the most it used": ([OWN, OTHER], [(OTHER, 5, 3), (OTHER, 6, 63), (OTHER, 7, 0)], (1, OTHER, 63)),
     "not listed": ([OWN], [(OTHER, 6, 63)], (1, OTHER, 63)),
-    "without a number": ([OWN, OTHER], [(0, 6, 63)], (2, 0, 63)),
     "no sample in a second": ([OWN, OTHER], [], (1, OTHER, 0)),
-    "none": ([], [], (0, 0, 0)),
     # In a container NVML counts processes as the host does.
     "container, one": ([OTHER], [(OTHER, 5, 97)], (0, 0, 0)),
     "container, one listed": ([OTHER], [(OTHER, 5, 30), (ANOTHER, 5, 60)], (1, ANOTHER, 60)),
     "container, several": ([OTHER, ANOTHER, OWN + 3], [(OTHER, 5, 90), (ANOTHER, 5, 20)], (2, 0, 20)),
-    "container, one busy": ([OTHER, ANOTHER], [(OTHER, 5, 90)], (1, 0, 0)),
-}  # fmt: skip
+}
 
 
 def others(reading: Reading) -> tuple[int | None, int, int | None]:
@@ -204,9 +191,8 @@ def test_reading_drops_samples_nobody_took(nvml: FakeNvml, clock: Clock) -> None
     ("gpu", "failing", "expected"),
     [
         ("GPU", "nvmlDeviceGetMigMode", ("580.159.04", 700.5, False)),
-        ("MIG", "nvmlDeviceGetMigMode", ("580.159.04", 700.5, True)),
-        ("GPU", "nvmlDeviceGetEnforcedPowerLimit", ("580.159.04", None, True)),
         ("GPU", "nvmlSystemGetDriverVersion", (None, 700.5, True)),
+        ("MIG", "nvmlDeviceGetMigMode", ("580.159.04", 700.5, True)),
     ],
 )
 def test_monitor_knows_the_settings_of_its_gpu(nvml: FakeNvml, gpu: str, failing: str, expected: object) -> None:
@@ -240,7 +226,7 @@ def test_visible_gpus_are_slices_where_one_is_cut_and_not_lost(nvml: FakeNvml) -
 
 # -- what readings say of a measurement -------------------------------------------------------------------------------
 
-IDLE, _, CAP, SLOWDOWN, BOOST, _, HEAT, _ = (1 << bit for bit in range(8))
+IDLE, _, CAP, _, BOOST, _, HEAT, _ = (1 << bit for bit in range(8))
 SLOW = "SM clock 1500 MHz where 1980 is usual, and no power cap explains it"
 HOT = "throttled by hardware thermal slowdown"
 BUSY = "another process (pid 4711) used the GPU: 63 % of its SMs"
@@ -266,7 +252,6 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], tup
     "no reading in between": ({}, [], {"throttled_ns": counted(hardware_thermal_slowdown=12)}, (HOT,)),
     "counted a little": ({}, [{}], {"throttled_ns": counted(hardware_thermal_slowdown=0.5)}, (HOT,)),
     "counters began again": ({}, [{}], {"throttled_ns": dict.fromkeys(COUNTERS, 5)}, ()),
-    "seen, counters began again": ({}, [{"event_reasons": HEAT}], {"throttled_ns": dict.fromkeys(COUNTERS, 5)}, (HOT,)),
     "power cap counted": ({}, [{}], {"throttled_ns": counted(power_cap=60, sync_boost=60)}, ()),
     "heat under a power cap": ({}, [{"event_reasons": CAP | HEAT}], {}, (HOT,)),
     "slowest clock": ({}, [{"sm_clock_mhz": 1800}, {"sm_clock_mhz": 1500}, {"sm_clock_mhz": 1700}], {}, (SLOW,)),
@@ -276,19 +261,12 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], tup
     "slow, cap counted": ({}, [{"sm_clock_mhz": 1500}], {"throttled_ns": counted(power_cap=0.1)}, ()),
     "slow, sync boost": ({}, [{"sm_clock_mhz": 1500, "event_reasons": BOOST}], {}, (SLOW,)),
     "other is busy": ({}, [{}], USES, (BUSY,)),
-    "other without pid": ({}, [{"other_utilization_percent": 1}], {}, (BUSY.replace(" (pid 4711)", "").replace("63", "1"),)),
-    "busiest of the others": ({}, [{"other_pid": 1, "other_utilization_percent": 5}], USES, (BUSY,)),
     "other was busy before": (USES, [{}], {}, ()),
     "other holds memory": ({}, [{}], ALONE, ()),
     "other came": ({"other_processes": 1, "other_pid": 8}, [{}], {**SILENT, "other_processes": 2}, (NEW,)),
-    "other came and is busy": ({}, [SILENT], USES, (BUSY,)),
     "others were there": (SILENT, [SILENT], SILENT, ()),
     "no list from before": ({"other_processes": None}, [{}], SILENT, ()),
-    "all": (
-        {}, [{"sm_clock_mhz": 1500, "event_reasons": SLOWDOWN}], USES | {"throttled_ns": counted(hardware_thermal_slowdown=12)},
-        ("throttled by hardware slowdown", HOT, SLOW, BUSY),
-    ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("before", "during", "after", "expected"), CASES.values(), ids=CASES)

@@ -3,10 +3,7 @@
 A group of workloads can be measured further: three times as long in all, at other addresses. All of it counts.
 """
 
-from __future__ import annotations
-
 import math
-import unittest
 from collections.abc import Callable
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -75,11 +72,9 @@ def clock(mhz: int, reasons: int = 0) -> dict[str, Any]:
 
 
 BUILDING, RUNNING = (f"WorkloadError: ?-eager-fp32: {doing} failed: " for doing in ("building", "running"))
-SKIPPED = "WorkloadUnavailable: ?-eager-fp32: needs flash_attn: None"
 SCENARIOS: dict[str, tuple[Settings, Rows, str, dict[str, Any]]] = {  # settings, workloads, passes, results
     "controls": (SETTINGS, {"copy": {}, "gemm": {}, "a": {}, "b": {}}, "cgab" * 3, {"a": TENS, "b": TENS}),
     "not steady": (SETTINGS, {"a": {}, "b": {"us": WILD}}, "ababab" + "bbb", {"a": TENS, "b": WILD[:6]}),
-    "hot twice": (THREE, {"a": {"us": WILD, "reading": hot(1, 2)}, "b": {}}, "ababab" + "aa", {"a": WILD[2:5], "b": TENS}),
     "hot as often as kept": (THREE, {"a": {"reading": hot(1, 2, 3)}}, "aaa" + "aaa", {"a": TENS}),
     "hot too often": (THREE, {"a": {"reading": hot(1, 2, 3, 4)}, "b": {}}, "ababab" + "a", {"a": UNTRUSTED, "b": TENS}),
     # The usual clock is the highest of all: b is slow from its first replicate on.
@@ -93,25 +88,13 @@ SCENARIOS: dict[str, tuple[Settings, Rows, str, dict[str, Any]]] = {  # settings
         {"a": TENS, "b": BUILDING + ZERO, "c": RUNNING + ZERO, "d": BUILDING + ZERO, "e": "WorkloadUnavailable: Triton: *", "f": TENS},
     ),
     "what ends a test": (
-        THREE,
-        {
-            "a": at(0, pytest.skip.Exception("needs flash_attn")),
-            "b": {"on_call": raising(unittest.SkipTest("needs flash_attn"))},
-            "c": {"on_call": raising(SystemExit(2))},
-            "d": at(0, pytest.fail.Exception("no")),
-            "e": {},
-        },
-        "eee",
-        {"a": SKIPPED, "b": SKIPPED, "c": f"{RUNNING}SystemExit: 2", "d": f"{BUILDING}Failed: no", "e": TENS},
+        THREE, {"a": at(0, pytest.skip.Exception("needs flash_attn")), "b": {"on_call": raising(SystemExit(2))}, "c": {}},
+        "ccc", {"a": "WorkloadUnavailable: a-eager-fp32: needs flash_attn: None", "b": f"{RUNNING}SystemExit: 2", "c": TENS},
     ),
     "control fails at once": (SIX, {"gemm": at(0, NO), "a": {}, "b": at(0, NO)}, "", {"a": "WorkloadError: gemm*", "b": "WorkloadError: b*"}),
     "control fails later": (SIX, {"gemm": at(3, NO), "a": {}}, "gagaga", {"a": "WorkloadError: gemm*"}),
     "control slower": (SIX, {"copy": {"us": [50.0] * 4 + [52.0] * 2}, "a": {}, "b": {}}, "cab" * 6, {"a": f"{DRIFTED}: copy +4.0 %", "b": DRIFTED + "*"}),
     "control faster": (SIX, {"gemm": {"us": [200.0] * 4 + [190.0] * 2}, "a": {}}, "ga" * 6, {"a": f"{DRIFTED}: gemm -5.0 %"}),
-    "both slower": (
-        SIX, {"copy": {"us": [50.0] * 3 + [60.0] * 3}, "gemm": {"us": TENS + [11.0] * 3}, "a": {}},
-        "cga" * 6, {"a": f"{DRIFTED}: copy +20.0 %, gemm +10.0 %"},
-    ),
     "2 percent slower": (SIX, {"copy": {"us": [50.0, 50.0, 50.5, 50.5, 51.0, 51.0]}, "a": {}}, "ca" * 6, {"a": TENS * 2}),
     "slower meanwhile": (SIX, {"copy": {"us": [50.0, 50.0, 90.0, 90.0, 50.0, 50.0]}, "a": {}}, "ca" * 6, {"a": TENS * 2}),
     "lost while profiling": (SETTINGS, {"copy": {}, "a": {}, "b": {"loses": 0}, "c": {}}, "", {"a": LOST, "b": BUS, "c": BUS}),
@@ -179,14 +162,14 @@ def test_factory_that_changes_torch_for_all_is_refused(gpu: FakeGpu) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "after", "why"),
+    ("kernel", "after", "is_timed"),
     [
-        ("gemm", {"name": "cos"}, ": cos"),
-        ("triton_poi_fused_gelu_0", {"block": [256, 1, 1]}, ": triton_poi"),
-        ("nvjet_sm90_tst_64x8", {"block": [256, 1, 1]}, None),
+        ("gemm", {"name": "cos"}, False),
+        ("triton_poi_fused_gelu_0", {"block": [256, 1, 1]}, False),
+        ("nvjet_sm90_tst_64x8", {"block": [256, 1, 1]}, True),
     ],
 )
-def test_other_kernels_than_were_profiled_have_no_time(gpu: FakeGpu, kernel: str, after: Any, why: str | None) -> None:
+def test_other_kernels_than_were_profiled_have_no_time(gpu: FakeGpu, kernel: str, after: Any, is_timed: bool) -> None:
     """Their structure is judged all the same: a recompile may be why."""
     names, launch = [kernel], {"block": [128, 1, 1]}
 
@@ -196,9 +179,8 @@ def test_other_kernels_than_were_profiled_have_no_time(gpu: FakeGpu, kernel: str
             launch.update(block=after.get("block", launch["block"]))
 
     run = measured(gpu, gpu.workload(kernels=names, launch=launch, on_build=change)).run
-    assert (run.kernel_names(), bool(run.samples)) == ([kernel], why is None)
-    said = f"other kernels when it was timed than when it was profiled{why}" if why else ""
-    assert ": ".join(filter(None, (run.incomplete, run.other_kernels))).startswith(said)
+    assert (run.kernel_names(), bool(run.samples)) == ([kernel], is_timed)
+    assert (run.incomplete is None) is is_timed
 
 
 GRAPH = {"api": "cudaGraphLaunch"}
@@ -207,13 +189,12 @@ GRAPH = {"api": "cudaGraphLaunch"}
 @pytest.mark.parametrize(
     ("rows", "held"),
     [
-        (lambda _: {"a": {"on_call": lambda: 1 / 0}, "b": {}}, "0000"),
         (lambda gpu: {"a": {"on_call": lambda: gpu.held_us and 1 / 0}, "b": {}}, "00000"),
         (lambda gpu: {"a": {"on_call": lambda: gpu.held_us and 1 / 0, "launch": GRAPH}, "b": {}}, "0100"),
         (lambda _: {name: {"launch": GRAPH, "compile": {}} for name in "ab"}, "010"),  # b waits until a is measured
         (lambda _: {"copy": {}, "gemm": {}, "a": {}}, "000000000"),
     ],
-    ids=["profiling fails", "timing fails", "timing of a graph fails", "graphs", "reference kernels"],
+    ids=["timing fails", "timing of a graph fails", "graphs", "reference kernels"],
 )
 def test_memory_is_free_for_the_next(gpu: FakeGpu, rows: Callable[[FakeGpu], Rows], held: str) -> None:
     """All replicates of a CUDA graph are made on one instance: it alone is there when others are built."""
@@ -266,21 +247,19 @@ NINE = [*TENS, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0]
 
 def confirmed(
     device: Device, workloads: list[Workload], slower: str, settings: Settings = MORE
-) -> tuple[dict[str, Measured], dict[str, Measured], list[str]]:
-    """Measure workloads, and those of these modules further; results by module, before and after, and what was said."""
-    said: list[str] = []
-    groups = measure_groups(workloads, device, device.fingerprint(), settings, said.append)
+) -> list[dict[str, Any]]:
+    """Measure workloads, and those of these modules further; results by module, before and after."""
+    groups = measure_groups(workloads, device, device.fingerprint(), settings)
     group = next(groups)
     before = dict(group.results)
     group.confirm(workload.id for workload in workloads if workload.module in slower.split())
     assert list(groups) == []
-    results: Any = [{each.module: results[each.id] for each in workloads} for results in (before, group.results)]
-    return *results, said
+    return [{each.module: results[each.id] for each in workloads} for results in (before, group.results)]
 
 
 def test_confirm_measures_those_twice_as_long_and_controls(gpu: FakeGpu, paddings: list[int]) -> None:
     rows = {"copy": {"us": [50.0] * 3 + [50.5] * 6}, "a": {}, "b": {"us": NINE}, "c": {"reading": hot(1)}}
-    before, after, said = confirmed(gpu, set_up(gpu, rows), "b c")
+    before, after = confirmed(gpu, set_up(gpu, rows), "b c")
     assert gpu.replicates == [*["copy", "a", "b", "c"] * 3, "copy", "c", *["copy", "b", "c"] * 6]
     require(before, {"a": TENS, "b": TENS, "c": TENS})
     require(after, {"a": TENS, "b": NINE, "c": [10.0] * 9})
@@ -288,7 +267,6 @@ def test_confirm_measures_those_twice_as_long_and_controls(gpu: FakeGpu, padding
     controls = {module: result.run.controls["copy"].device_time_us for module, result in after.items()}
     assert controls == {"a": 50.0, "b": 50.5, "c": 50.5}  # of all passes
     assert after["a"] is before["a"]
-    assert "b-eager-fp32: looks slower: measuring again, twice as long" in said
     assert len(set(paddings)) == 10  # each pass is at other addresses
 
 
@@ -302,17 +280,16 @@ def test_confirm_measures_those_twice_as_long_and_controls(gpu: FakeGpu, padding
     ids=["drift", "heat", "lost"],
 )
 def test_confirm_that_fails_keeps_the_first(gpu: FakeGpu, rows: Rows, what: str, got: str) -> None:
-    before, after, said = confirmed(gpu, set_up(gpu, {"a": {}, "b": {}} | rows), "a")
+    before, after = confirmed(gpu, set_up(gpu, {"a": {}, "b": {}} | rows), "a")
     error = after["a"].not_confirmed
     assert error.what == what
     assert fnmatchcase(error.got or "", got)
     assert after["a"].run == before["a"].run
     assert after["b"] is before["b"]
-    assert said[-1] == f"a-eager-fp32: not measured again: {what}"
 
 
 def test_confirm_of_compiled_code_compiles_nothing(cpu: Device) -> None:
-    before, after, _ = confirmed(cpu, [tiny(compile={"backend": "eager"})], "tiny", QUICK)
+    before, after = confirmed(cpu, [tiny(compile={"backend": "eager"})], "tiny", QUICK)
     was, now = before["tiny"], after["tiny"]
     assert len(times(now)) == 3 * len(times(was)) == 6
     assert (now.run.counts, now.run.ops, now.run.counts.recompiles) == (was.run.counts, was.run.ops, 0)
@@ -320,7 +297,7 @@ def test_confirm_of_compiled_code_compiles_nothing(cpu: Device) -> None:
 
 @pytest.mark.parametrize(("launch", "builds"), [(GRAPH, 1), ({}, 10)], ids=["graph", "launches"])
 def test_group_of_graphs_measures_one_instance(gpu: FakeGpu, launch: dict[str, str], builds: int) -> None:
-    _, after, _ = confirmed(gpu, [gpu.workload("a", launch=launch)], "a")
+    _, after = confirmed(gpu, [gpu.workload("a", launch=launch)], "a")
     assert (len(times(after["a"])), gpu.builds["a"], after["a"].one_instance) == (9, builds, bool(launch))
 
 

@@ -1,23 +1,19 @@
-"""Measured for real on the CPU: odd workloads, steps, sequences, ratios, the README, an older torch, planted causes."""
-
-from __future__ import annotations
+"""Measured for real on the CPU: odd workloads, steps, sequences, ratios, the README, planted causes."""
 
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-import torch
-import torch._inductor.config
+import torch._inductor.config  # noqa: F401 - else an inner session forgets it, and dies of its second import
 
 from kernelgauge.report.findings import reasons
 from kernelgauge.results import Results, WorkloadResult, read_results
 from tests.commands.conftest import Command
-from tests.planted import failure, line_of, longest_failure, run_suite
-from tests.plugin.inner_project import VERDICT, Case, junit_cases, text_of
+from tests.planted import failure, line_of, run_suite
+from tests.plugin.inner_project import VERDICT, Case, junit_cases
 
 pytestmark = pytest.mark.timeout(600)  # compiling takes seconds, and many on a busy machine
 
@@ -91,7 +87,6 @@ def endless():
 square = torch.rand(256, 256) / 256
 adamw = partial(torch.optim.AdamW, lr=1e-3)
 clipped = Training(adamw, micro_batches=2, clip_norm=1.0, schedule=partial(torch.optim.lr_scheduler.StepLR, step_size=1))
-foreign = Training(lambda _: adamw(nn.Linear(1, 1).parameters()))
 
 def workload(module, variant, build=MLP, inputs=lambda: (torch.rand(64, 16),), **fields):
     return Workload(module, variant, build, inputs, **{"dtype": "fp32"} | fields)
@@ -121,7 +116,6 @@ def pytest_kernelgauge_workloads():
         workload("batches", "trained", inputs=batches, pass_="train"),
         workload("batches", "compiled", inputs=lambda: batches(), compile={}, compiles=1),
         workload("batches", "static", inputs=batches, compile={"dynamic": False}, compiles=3),
-        step("foreign", foreign),
         workload("sequence", "endless", inputs=endless),
     ]
 """
@@ -185,17 +179,15 @@ def test_ratio_is_judged_without_a_baseline(suite: Suite) -> None:
     slow, fast = (suite.cases(f"power-{variant}-256x256")[RATIO] for variant in ("often", "once"))
     assert (slow.outcome, slow.properties[VERDICT]) == ("failure", "REGRESSED")
     assert "not faster than once: CPU time" in slow.message
-    assert "kernelgauge diff reports/latest/traces/power-once-256x256.json.gz" in slow.message
     assert (fast.outcome, fast.properties[VERDICT]) == ("passed", "PASS")
     assert sum(case.name == RATIO for case in suite.all_cases) == 2  # no such test of a workload without a ratio
 
 
 def test_wrong_result_fails_numerics(suite: Suite) -> None:
-    nan, wrong = (suite.cases(f"{name}-eager")[NUMERICS] for name in ("nan", "wrong"))
-    assert (nan.outcome, nan.properties[VERDICT]) == ("failure", "INVALID")
-    texts = ("result differs from the float64 reference", "output 0: error nan, allowed", "seed")
-    assert all(text in nan.message for text in texts)
-    assert "Workload(..., tolerance=0." in wrong.message
+    for name in ("nan", "wrong"):
+        case = suite.cases(f"{name}-eager")[NUMERICS]
+        assert (case.outcome, case.properties[VERDICT]) == ("failure", "INVALID")
+        assert "result differs from the float64 reference" in case.message
 
 
 @pytest.mark.parametrize("variant", ["eager", "loop", "fused", "clipped", "compiled", "batches"])
@@ -237,18 +229,10 @@ def test_declaration_allows_graphs_and_breaks(suite: Suite) -> None:
         assert (case.outcome, got in case.message) == ("failure", True)
 
 
-@pytest.mark.parametrize(
-    ("workload", "text"),
-    [
-        ("step-foreign", "its optimizer has parameters of another module"),
-        ("sequence-endless", "its inputs yield too many calls"),
-    ],
-)
-def test_wrong_workload_fails_one_test(suite: Suite, workload: str, text: str) -> None:
-    first, second = suite.cases(workload).values()
+def test_wrong_workload_fails_one_test(suite: Suite) -> None:
+    first, second = suite.cases("sequence-endless").values()
     assert (first.outcome, second.outcome) == ("failure", "skipped")
-    assert text in first.message
-    assert f"{text}: see {DECLARED}" in second.message
+    assert "its inputs yield too many calls" in first.message
 
 
 def test_regression_names_the_call_and_the_line(suite: Suite) -> None:
@@ -295,31 +279,8 @@ def test_readme_quick_start_catches_a_slower_module(pytester: pytest.Pytester, k
     checked = pytester.runpytest_inprocess(*check)
     assert checked.ret == pytest.ExitCode.TESTS_FAILED
     checked.stdout.fnmatch_lines(["*REGRESSED  kernels differ from the baseline", "*launches 3 -> 4*"])
-    checked.stdout.no_fnmatch_line("*benchmark: 1 tests*")  # pytest-benchmark's table comes with -v
     assert kernelgauge(*accept)[0] == 0
     assert pytester.runpytest_inprocess(*check, "-m", "structure").ret == pytest.ExitCode.OK
-
-
-TINY = """
-import torch
-from kernelgauge import Workload
-
-def pytest_kernelgauge_workloads():
-    return [Workload("tiny", "eager", lambda: torch.nn.Linear(4, 4), lambda: (torch.randn(2, 4),))]
-"""
-
-
-def test_older_torch_without_the_switch_is_an_error(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    older = SimpleNamespace()
-    monkeypatch.setattr(torch._inductor, "config", older)
-    monkeypatch.setitem(sys.modules, "torch._inductor.config", older)
-    pytester.makeconftest(TINY)
-    pytester.makepyfile("def test_choices(workload, run): ...")
-    result = pytester.runpytest_inprocess("--perf-device", "cpu", "-o", "kernelgauge_deterministic=true")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert "INTERNALERROR" not in text_of(result)
-    result.stdout.fnmatch_lines(["*this torch cannot choose without timing", "*expected *torch 2.10 or newer"])
-    assert vars(older) == {}
 
 
 SIGMOID = "h = h * torch.sigmoid(h)"
@@ -340,8 +301,4 @@ def test_failure_names_the_cause_first_and_the_line_second(tmp_path: Path) -> No
         found = failure(results, workload)
         assert found.cause.startswith(cause), found
         assert found.code.startswith(f"{module}  {line_of(code)}  "), found
-    longest = longest_failure(said)
-    assert len(longest) <= 12, "\n".join(longest)
-    # What libkineto says to the standard error, and Dynamo there and to the log.
-    assert not re.search(r"profiler_st|torch/_dynamo/|torch\._dynamo\.variables", said)
     assert said.count(f"{line_of('h = h.view')} in forward: h = h.view(-1, 3, 7)") == 1
