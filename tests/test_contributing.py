@@ -1,7 +1,5 @@
 """The worked examples of CONTRIBUTING.md: each applies to the code as it is, in at most three files, and works."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

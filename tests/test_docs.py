@@ -1,7 +1,5 @@
 """The tutorial runs as it is written, the README fits a screen, and the reference has all that the code has."""
 
-from __future__ import annotations
-
 import os
 import re
 import runpy

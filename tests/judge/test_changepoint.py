@@ -1,23 +1,10 @@
 """The posterior over a change point: how often the search that it drives is right, and what it measures next."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
 
 from kernelgauge.judge.changepoint import FIRST, SURE, next_state, suspects
-
-
-def test_next_state_is_the_middle_and_then_an_end_every_fourth_time() -> None:
-    values: list[list[float] | None] = [[0.0] * FIRST, *([] for _ in range(63)), [9.0] * FIRST]
-    asked = []
-    while (place := next_state(values)) is not None:
-        asked.append(place)
-        values[place].append(0.0 if place < 23 else 9.0)  # type: ignore[union-attr]
-    assert asked[:4] == [32, 16, 24, 0]
-    assert max(suspects(values), key=lambda each: each.probability).high == 23
-    assert [len(values[place] or ()) for place in (22, 23)] == [FIRST, FIRST]
 
 
 def test_next_state_is_one_that_can_tell_more() -> None:

@@ -1,7 +1,5 @@
 """A run beside its stored baseline: the review, the plan of what is written, and processes that join a baseline."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -222,7 +220,6 @@ SLOW_CHOICE = {"kernels": builders.mlp_kernels(us=56.0, xblock=512)}
 NOT_JOINED = [
     ({"counts": counts(memsets=3)}, r"^memsets 2 -> 3$"),
     ({"machine": DRIVER}, r"^driver \S+ -> 590\.1$"),
-    ({"machine": fingerprint(power_limit_watts=500.0)}, r"^power_limit_watts 700\.0 -> 500\.0$"),
     (SOURCE, r"^generated source of its kernels"),
     ({"gpu": ELSEWHERE, "device": 225.0}, r"^GPU time 205\.\d -> 225.0 us  [+]"),
     ({"host": 80.0, **SLOW_CHOICE}, r"host dispatch 50\.0 -> 80\.0 us"),

@@ -1,7 +1,5 @@
 """The rules for times, as a verdict shows them. Noise is drawn with a fixed seed where it matters."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence
@@ -271,34 +269,25 @@ def ratio(us: float, by: float = 0.05, *, noise: Sequence[float] = STEADY, **cha
 
 
 @pytest.mark.parametrize(
-    ("us", "by", "machine", "status"),
+    ("us", "by", "machine", "status", "said"),
     [
-        (188.0, 0.05, H200, "PASS"),
-        (190.0, 0.05, H200, "UNDECIDED"),  # 5 % less, as measured: the interval holds more and less
-        (192.0, 0.05, H200, "REGRESSED"),
-        (198.0, 0.0, H200, "PASS"),
-        (189.0, 0.05, NEW_GPU, "UNDECIDED"),  # four times as wide where no data is
-        (160.0, 0.05, CPU, "UNDECIDED"),
+        (188.0, 0.05, H200, "PASS", "5 % faster than eager"),
+        (190.0, 0.05, H200, "UNDECIDED", "not known to be 5 % faster"),  # as measured: the interval holds more and less
+        (192.0, 0.05, H200, "REGRESSED", "not 5 % faster"),
+        (198.0, 0.0, H200, "PASS", "faster than eager"),
+        (189.0, 0.05, NEW_GPU, "UNDECIDED", ""),  # four times as wide where no data is
+        (160.0, 0.05, CPU, "UNDECIDED", ""),
     ],
 )
-def test_ratio_is_judged_by_its_interval(us: float, by: float, machine: object, status: str) -> None:
+def test_ratio_is_judged_by_its_interval(us: float, by: float, machine: object, status: str, said: str) -> None:
     verdict = ratio(us, by, machine=machine)
     assert (verdict.status, verdict.subject, verdict.workload) == (Status(status), "ratio", "mlp")
+    assert headline(verdict).startswith(said)
     assert not verdict.is_by_baseline  # no update overrules it
 
 
-def test_ratio_headline_says_asked_and_measured() -> None:
-    said = "{}5 % faster than eager: GPU time {} us against 200.0 us, {}"
-    assert headline(ratio(180.0)).startswith(said.format("", "180.0", "-10.00 % (-10."))
-    assert headline(ratio(210.0)).startswith(said.format("not ", "210.0", "+5.00 % (+4."))
-    undecided = ratio(190.0)
-    assert headline(undecided).startswith(said.format("not known to be ", "190.0", "-5.00 % (-5."))
-    assert reasons(undecided, "why") == ["the interval holds the fraction that is asked for"]
-    one = ratio(180.0, noise=(0.0,))
-    assert (one.status, reasons(one, "why")) == (Status.UNDECIDED, ["one replicate shows no spread"])
-
-
-def test_ratio_without_a_time_is_invalid() -> None:
+def test_ratio_without_a_time_or_a_spread_is_no_pass() -> None:
+    assert ratio(180.0, noise=(0.0,)).status is Status.UNDECIDED
     verdict = judge_ratio(run(workload="mlp"), run(device=None, incomplete="the GPU was throttled"), "eager", by=0.05)
     assert (verdict.status, verdict.workload, verdict.subject) == (Status.INVALID, "mlp", "ratio")
     assert headline(verdict) == "eager: GPU time was not measured: the GPU was throttled"

@@ -1,7 +1,5 @@
 """Two sets of processes of one machine: false alarms and detections of the rule, simulated."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Pages as their elements, and made-up results to write them from."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What failed, by its cause, with the next step; and words for every class of evidence."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,12 +1,9 @@
-"""The summary and the plan as text: within the width, plain without colour, and names shown as they are."""
-
-from __future__ import annotations
+"""The summary and the plan as text: what they say of each verdict, and names shown as they are."""
 
 import re
 from typing import Any
 
 import pytest
-from rich.cells import cell_len
 
 from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge import evidence as e
@@ -17,12 +14,10 @@ from kernelgauge.report.stored import plan_table
 from kernelgauge.report.summary import summary, summary_markdown
 from kernelgauge.report.text import render
 from kernelgauge.results import WorkloadResult
-from kernelgauge.run import CALL_TIMERS, Conditions, Timer
-from tests.builders import baseline, counts, fingerprint, results, run, verdict, workload
+from kernelgauge.run import CALL_TIMERS, Timer
+from tests.builders import baseline, fingerprint, results, run, verdict, workload
 
-LONG = "mlp-compiled-train-bf16-64x128x768x3072"
 MARKUP = ["[red]x[/red]", "[/red]x", "[link=a.b]x[/link]", ":warning:", "\\[red]x"]
-MACHINE = "NVIDIA H200, driver 580.159.04, CUDA 13.0, torch 2.11.0+cu130, triton 3.6.0, liger-kernel 0.8.5"
 CPU = fingerprint(arch="cpu", device="AMD EPYC", driver=None, cuda=None, triton=None, liger_kernel=None, torch="2.13.0")
 
 
@@ -43,22 +38,6 @@ def named(name: str, status: Status = Status.REGRESSED, **changes: Any) -> Workl
 
 def of_run(name: str, *verdicts: Verdict, **changes: Any) -> WorkloadResult:
     return workload(*verdicts, name=name, run=run(workload=name, **changes))
-
-
-def test_summary_table_layout() -> None:
-    small = verdict(workload="linear-eager-bf16-1024x32x64", change=e.RelativeChange(0.0074, 0.001, 0.012, 0.95))
-    assert shown(
-        named("mlp-eager-bf16-8x32x64"),
-        of_run(small.workload, small, device=(2.0, 3.7), counts=counts(launches=1)),
-        workload(verdict(Status.INVALID, "measurement"), name="mlp-liger-bf16-1", run=None),
-    ) == (
-        f"{MACHINE}\n"
-        "                                        GPU   base-\n"
-        "workload                     launches    us line us change verdict   about\n"
-        "mlp-eager-bf16-8x32x64              4 205.1   205.1 +8.1 % REGRESSED GPU time\n"
-        "linear-eager-bf16-1024x32x64        1  2.72   205.1 +0.7 % PASS\n"
-        "mlp-liger-bf16-1                    -     -       -      - INVALID   measurement\n"
-    )
 
 
 def test_summary_shows_no_change_of_a_time_that_is_not_judged() -> None:
@@ -105,39 +84,6 @@ def test_every_report_says_that_a_pass_has_no_time(statuses: dict[str, Status], 
     assert ("s-pass--structure" in page.replace('"', " ").partition("<header")[2][:99]) is (about == "time not judged")
 
 
-SLOWER = e.OtherHostSpeed(14.0, 16.8)
-SAID = "this host was 20 % slower (reference 14.0 -> 16.8 us)"
-ONE = e.Unclear("one replicate")
-
-
-def judged(*subjects: str, **unjudged: e.Doubt) -> list[Verdict]:
-    doubted = [verdict(Status.NOT_JUDGED, name.replace("_", " ")).because(doubt) for name, doubt in unjudged.items()]
-    return [*(verdict(subject=each) for each in subjects), *doubted]
-
-
-@pytest.mark.parametrize(
-    ("times", "last"),
-    [
-        # Two hosts that were slower by different amounts are one reason, and the commonest.
-        (judged("GPU time", end_to_end=SLOWER, host_dispatch=e.OtherHostSpeed(14.0, 20.0)),
-         f"PASS, structure and GPU time only: 4 of 7 times not judged: {SAID}"),
-        (judged(CPU_time=e.Unclear("scattered replicates"), end_to_end=SLOWER, host_dispatch=ONE),
-         f"PASS, structure only: 6 of 7 times not judged: {SAID}"),
-        (judged("GPU time", "host dispatch", end_to_end=ONE), "2 of 7 times not judged: one replicate shows no spread"),
-    ],
-)  # fmt: skip
-def test_times_not_judged_are_said_with_the_commonest_reason(times: list[Verdict], last: str) -> None:
-    other = [judged(end_to_end=e.OtherHostSpeed(14.0, 18.0))[0] if each.reasons else each for each in times]
-    three = {"a": times, "b": other, "c": judged("GPU time")}
-    assert shown(*(workload(*verdicts, name=name) for name, verdicts in three.items())).splitlines()[-1] == last
-
-
-def test_summary_table_names_subjects_where_they_fit() -> None:
-    bad = [verdict(Status.REGRESSED, subject) for subject in ("structure", "host dispatch", "structure")]
-    assert shown(workload(*bad, name="a")).endswith(" REGRESSED structure, host dispatch\n")
-    assert shown(workload(*bad, name=LONG)).endswith("-      - REGRESSED\n")  # the table's change is that of GPU time
-
-
 def test_summary_after_an_update_says_recorded() -> None:
     text = shown(*(named(name, Status.NO_BASELINE) for name in "ab"), named("c"), recorded=["a", "c"])
     assert re.findall(r"^[abc] .* ([A-Z_]{8,})", text, re.MULTILINE) == ["RECORDED", "NO_BASELINE", "REGRESSED"]
@@ -151,8 +97,6 @@ TUNED = f"the autotuner chose a launch configuration that is not in the baseline
 TIMES = "GPU time 205.1 -> 221.8 us"
 IN_FULL = [
     ([named("a", Status.IMPROVED, reasons=[("why", "x")])], [f"a: IMPROVED  {TIMES}", "  why      x"]),
-    ([named("a", Status.UNDECIDED, reasons=[("why", "x")])], [f"a: UNDECIDED  {TIMES}", "  why      x"]),
-    ([named("a", Status.INCOMPARABLE, reasons=[("why", "x")])], [f"a: INCOMPARABLE  {TIMES}", "  why      x"]),
     ([named("a", Status.PASS), CHOSEN], [f"b: PASS  {TIMES}", f"  tuning   {TUNED}", "           gelu: XBLOCK 1 -> 2"]),
     ([named(name, Status.PASS, reasons=[("machine", MOVED)]) for name in "abc"], [f"machine: {MOVED}"]),
 ]
@@ -161,47 +105,6 @@ IN_FULL = [
 @pytest.mark.parametrize(("workloads", "lines"), IN_FULL)
 def test_summary_tells_in_full_what_fails_no_test(workloads: list[WorkloadResult], lines: list[str]) -> None:
     assert below(*workloads) == lines
-
-
-def clock(lowest: int, median: float = 1980.0, **more: Any) -> Conditions:
-    return Conditions(lowest_sm_clock_mhz=lowest, median_sm_clock_mhz=median, **more)
-
-
-CAPPED = clock(1905, max_temperature_c=51, max_power_watts=612.4, throttled_ms={"power cap": 20.4})
-CAPPED_LESS = clock(1980, max_temperature_c=60, throttled_ms={"power cap": 10.0, "sync boost": 0.4})
-DIPPED = [clock(1905, 1950.0), clock(1890, 1950.0), clock(1755, 1755.0), clock(1980)]
-CONDITIONS = [
-    ([CAPPED, None, CAPPED_LESS], "", [": SM clock 1980 MHz, lowest 1905, 60 C, 612 W, power cap for 30 ms"]),
-    # Not the highest lowest reading: each run may dip for a moment, and one run may be slow all the time.
-    (DIPPED, "", [": SM clock 1950 MHz, lowest 1755"]),
-    ([Conditions()], "", []),
-    ([None], "no NVML", [" not watched: no NVML"]),
-]
-
-
-@pytest.mark.parametrize(("observed", "not_watched", "expected"), CONDITIONS)
-def test_conditions_of_all_runs_are_one_line(observed: list[Any], not_watched: str, expected: list[str]) -> None:
-    lines = shown(*(workload(run=run(conditions=each)) for each in observed), not_watched=not_watched).splitlines()
-    assert [line for line in lines if line.startswith("conditions")] == [f"conditions{each}" for each in expected]
-
-
-ENORMOUS = verdict(Status.INCOMPARABLE, change=e.RelativeChange(123456.0, 1.0, 2.0, 0.95))
-WIDE = {
-    "long names": workload(*(verdict(Status.REGRESSED, s) for s in ("structure", "end to end")), name=LONG * 5),
-    "wide letters": named("\u4e2d\u6587" * 40),  # two cells each
-    "numbers": of_run("a", ENORMOUS, device=(98_765_432.1, 98_765_432.1), counts=counts(launches=1_234_567)),
-}
-
-
-@pytest.mark.parametrize("width", [80, 200])
-@pytest.mark.parametrize("color", [False, True])
-@pytest.mark.parametrize("one", WIDE.values(), ids=WIDE)
-def test_summary_table_fits_the_terminal(one: WorkloadResult, color: bool, width: int) -> None:
-    found = shown(one, width=width, color=color)
-    assert ("\x1b[1;31mREGRESSED" in found) is (color and one is not WIDE["numbers"])
-    table = re.sub(r"\x1b\[[0-9;]*m", "", found.partition("\n")[2].partition("INCOMPARABLE  GPU time")[0])
-    assert max(cell_len(line) for line in table.splitlines()) <= width
-    assert not re.search(r"\u2026|\.\.\.", table)
 
 
 @pytest.mark.parametrize("name", MARKUP)

@@ -1,7 +1,5 @@
 """What changed between two traces, in one sentence."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Two traces compared: which launch is which, and what happened to it."""
 
-from __future__ import annotations
-
 import random
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """What one trace says: its launch sequence, the host's ops, and when the device worked and waited."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernelgauge.trace.kernel import METADATA_OPS, identity_of_op

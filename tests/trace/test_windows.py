@@ -1,7 +1,5 @@
 """Windows of a trace, their launches, and how launches and records pair."""
 
-from __future__ import annotations
-
 import pytest
 
 from kernelgauge.trace import Window, decode
