@@ -131,6 +131,12 @@ def test_unknown_gpu_is_predicted_by_the_reference_gemm() -> None:
     assert sensitivity(of_one) > sensitivity(of_many)  # the GPUs of one host count as one
 
 
+def test_more_gpus_of_one_host_make_no_verdict_blinder() -> None:
+    alike = [on_host("here", gpu=f"gpu{place}", device=times(each)) for place, each in enumerate((1.0, 1.002, 0.998))]
+    of_one, of_three = (judged(before=calibrated(alike[:count]), gpu=ELSEWHERE) for count in (1, 3))
+    assert sensitivity(of_three) < sensitivity(of_one)
+
+
 def test_few_processes_do_not_overrule_the_prior() -> None:
     assert sensitivity(judged(before=known([1.0, 1.0]))) > 0.9 * sensitivity(judged(before=known([1.0] * 20)))
 

@@ -1,4 +1,4 @@
-"""The HTML report in Chromium: it opens from a file without a network, and works."""
+"""The HTML report in Chromium: it opens from a file without a network, works, fits, and can be read by everyone."""
 
 import json
 import os
@@ -12,11 +12,16 @@ from typing import Any
 import pytest
 
 from kernelgauge.report.html import html
+from kernelgauge.report.stored import history_html
+from kernelgauge.results import encode_results
+from kernelgauge.results.history import read_nights
+from tests.builders import year
 
 from .pages import HOSTILE, everything, results, several
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PATIENCE_S = 60
+AXE = os.environ.get("AXE_CORE")
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
 
@@ -82,7 +87,9 @@ class Browser:
         message, self._buffer = self._buffer.split(b"\0", 1)
         return dict(json.loads(message))
 
-    def open(self, path: Path) -> None:
+    def open(self, path: Path, *, width: int = 1440, scheme: str = "light") -> None:
+        self.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.events.clear()
         self.send("Page.navigate", url=path.as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
@@ -103,11 +110,19 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    hostile = [workload for text in HOSTILE for workload in everything(text).workloads]
-    files = {name: tmp_path_factory.mktemp("pages") / f"{name}.html" for name in ("report", "hostile")}
-    files["report"].write_text(html(several()))
-    files["hostile"].write_text(html([results(*hostile)]))
-    return files
+    folder = tmp_path_factory.mktemp("pages")
+    nights = folder / "nights"
+    nights.mkdir()
+    for number, one in enumerate(year(nights=10)):
+        (nights / f"{number}.json").write_bytes(encode_results(one))
+    texts = {
+        "report": html(several()),
+        "trend": history_html(*read_nights(str(nights))),
+        "hostile": html([results(*(workload for text in HOSTILE for workload in everything(text).workloads))]),
+    }
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_text(text)
+    return {name: folder / f"{name}.html" for name in texts}
 
 
 def complaints(browser: Browser) -> list[Any]:
@@ -118,18 +133,35 @@ def complaints(browser: Browser) -> list[Any]:
     return [event for event in browser.events if event.get("method") in told] + requests[1:]
 
 
+UNFOLD = "document.querySelectorAll('details').forEach(one => { one.open = true })"
 COUNT = "document.getElementById('shown').textContent"
 SHOWN = "Array.from(document.querySelectorAll('#table tbody tr:not([hidden]) th')).map(cell => cell.textContent)"
+OVERFLOWING = """
+Array.from(document.querySelectorAll('body *')).filter(element => {
+  const box = element.getBoundingClientRect();
+  const inScroller = element.closest('.scroll, pre, svg') !== null && !element.matches('.scroll, pre');
+  return !inScroller && !element.matches('.skip, option') && box.width > 0 && box.right > innerWidth + 1;
+}).map(element => element.outerHTML.slice(0, 120))
+"""
 
 
-@pytest.mark.parametrize("page", ["report", "hostile"])
-def test_page_opens_without_complaints(browser: Browser, pages: dict[str, Path], page: str) -> None:
-    browser.open(pages[page])
+@pytest.mark.parametrize(("page", "scheme"), [("report", "light"), ("report", "dark"), ("hostile", "light")])
+def test_page_opens_without_complaints(browser: Browser, pages: dict[str, Path], page: str, scheme: str) -> None:
+    browser.open(pages[page], scheme=scheme)
     assert browser.run("document.querySelector('h1').textContent") == "REGRESSED"
     assert browser.run("document.querySelectorAll('script').length") == 1
     rows = 2 if page == "report" else 2 * len(HOSTILE)
     assert browser.run(COUNT) == f"{rows} of {rows} shown"
     assert complaints(browser) == []
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("page", ["report", "hostile", "trend"])
+def test_page_fits_the_screen(browser: Browser, pages: dict[str, Path], page: str, width: int) -> None:
+    browser.open(pages[page], width=width)
+    browser.run(UNFOLD)
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run(OVERFLOWING) == []
 
 
 def test_controls_filter_count_open_and_select(browser: Browser, pages: dict[str, Path]) -> None:
@@ -148,3 +180,17 @@ def test_controls_filter_count_open_and_select(browser: Browser, pages: dict[str
     browser.run("document.getElementById('filter').focus()")
     browser.send("Input.insertText", text=" pass")
     assert browser.run(SHOWN) == []
+
+
+@pytest.mark.skipif(AXE is None, reason="AXE_CORE does not name axe.min.js: npm install axe-core")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("page", ["report", "trend"])
+def test_page_passes_axe(browser: Browser, pages: dict[str, Path], page: str, scheme: str, width: int) -> None:
+    browser.open(pages[page], scheme=scheme, width=width)
+    browser.run(UNFOLD)
+    browser.run(Path(str(AXE)).read_text())
+    violations = "axe.run(document).then(found => found.violations.map(v => [v.id, v.nodes.length, v.nodes[0].html]))"
+    assert browser.run(violations) == []
+    checked = browser.run("axe.run(document).then(found => found.passes.map(rule => rule.id))")
+    assert {"color-contrast", "html-has-lang", "label" if page == "report" else "svg-img-alt"} <= set(checked)

@@ -1,9 +1,12 @@
-"""Traces with one oddity each, as torch and Kineto write them: in blocks of any size the same is read."""
+"""Traces with one oddity each, as torch and Kineto write them, and damaged ones: in blocks of any size the same is read."""
 
 import json
+import os
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kernelgauge.trace.summary import summarize_trace
 from tests.builders import Event, call, chrome, event, kernel, op, read_in_blocks, step
@@ -79,3 +82,45 @@ def test_read_odd_trace_keeps_the_rest(content: bytes, figures: Any, malformed: 
     assert (len(whole.kernels), sum(kernel.device_time_us for kernel in whole.kernels), copies) == figures
     assert (trace.malformed, trace.modules) == (malformed, ())
     assert sum(summarize_trace(trace).not_read.values()) == sum(malformed.values())
+
+
+# -- damaged content ------------------------------------------------------------------------------------------------------
+
+TIMES = int(os.environ.get("KERNELGAUGE_FUZZ_TIMES", "1"))  # how many times as many examples
+
+BLOCKS = st.lists(st.one_of(st.integers(1, 70), st.integers(1, 4000)), min_size=1, max_size=3)
+TEXTS = b"""{ } [ ] , : " \\ \\" },{ ]} ]}} "traceEvents": "traceEvents":[ {"traceEvents":[ [{ }] {} [] null true "ph":"X", "args":{},
+    -0 1e999 NaN 9223372036854775808 \\ud800 \\u0022 \xff \xed\xa0\x80 \xef\xbb\xbf \xe2\x80\xae /* // "cat":"kernel","""
+TOKENS = st.sampled_from([*TEXTS.split(), b" ", b"\n", b"\t", b"\x0b", b"\x00", b", ", b"} ,", b",\n{"])
+QUIET = {"deadline": None, "database": None, "suppress_health_check": [*HealthCheck]}
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """Draw a trace with one to three places cut, doubled, moved or overwritten."""
+    content = draw(TRACES)
+    for _ in range(draw(st.integers(1, 3))):
+        at, length = draw(st.integers(0, len(content))), draw(st.integers(0, 60))
+        before, cut, after = content[:at], content[at : at + length], content[at + length :]
+        written = draw(st.one_of(TOKENS, st.sampled_from([b"1", b"x", b" ", b""]), st.binary(max_size=3)))
+        texts = [before, before + cut + cut + after, before + after + cut, before + written + cut + after]
+        content = draw(st.sampled_from([*texts, *[before + written + content[at + 1 :]] * 6]))
+    return content
+
+
+MM = op("aten::mm", 1, 9, external_id=7)
+MM["args"] |= {"Input Dims": [[2, 3], []], "Input type": ["a", ""]}
+LAUNCH, RAN = call(3, 2), kernel(3, 4)
+LAUNCH["args"] |= {"objects": [{"a": {}}, {"b": "},"}, {"c": [{}, {}]}]}
+RAN["args"] |= {"grid": [1, 2, 3], "device": 0, "stream": 7}
+FLOW = event("ac2g", "flow", 1, 1, "thread")
+TRACE = chrome(step(1, 0, 50), MM, LAUNCH, RAN, FLOW, deviceProperties=[{"id": 0, "name": "G"}], traceName="x")
+TRACES = st.sampled_from([TRACE, json.dumps(json.loads(TRACE), indent=1).encode()])
+
+
+@settings(derandomize=TIMES == 1, max_examples=1000 * TIMES, **QUIET)
+@given(damaged(), BLOCKS)
+def test_reader_damaged_trace_is_the_same_in_all_blocks(content: bytes, blocks: list[int]) -> None:
+    expected = read_in_blocks(content)
+    for block in blocks:
+        assert read_in_blocks(content, block) == expected, block

@@ -2,13 +2,18 @@
 
 import gzip
 import json
+import os
 import re
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from itertools import repeat
 from pathlib import Path
 
 import pytest
 
+import kernelgauge
 from kernelgauge.cli.traces import read_trace as read
 from kernelgauge.errors import TraceError
 from kernelgauge.trace import Trace, parse, reader
@@ -182,6 +187,14 @@ def test_parse_depth_of_json_is_limited(field: str, depth: int, block: int | Non
     assert read_in_blocks(HEAD + b'], "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}") is None
 
 
+@pytest.mark.parametrize("start", [HEAD, b'{"a": 1, "traceEvents" : ['])
+@pytest.mark.parametrize("block", [10, 60, 200, 5000])
+def test_parse_error_names_event(monkeypatch: pytest.MonkeyPatch, start: bytes, block: int) -> None:
+    content = start + b", ".join([ROW, ROW, b'{"ph":"X",,}', ROW]) + b"]}"
+    monkeypatch.setattr(reader, "BLOCK_BYTES", block)
+    assert re.search(r"traceEvents\[[012]\] or later: JSON is malformed", refusal(content))
+
+
 MEBIBYTE = 1 << 20
 OBJECT = b'{"a":{}},'
 LONG = {
@@ -260,3 +273,32 @@ def test_read_file_cut_anywhere_is_refused(path: Path) -> None:
 def test_read_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     for name in ("absent.json.gz", "a\0b", "n" * 5000):
         refused_file(tmp_path / name)
+
+
+def test_read_pipe_is_read(path: Path) -> None:
+    os.mkfifo(path)
+    threading.Thread(target=path.write_bytes, args=(WHOLE,), daemon=True).start()
+    assert read(path) == parse(CONTENT)
+
+
+UNDER_A_LIMIT = """
+import resource, sys
+from kernelgauge.errors import TraceError
+from kernelgauge.cli.traces import read_trace as read
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]), int(sys.argv[2])))
+try:
+    read(sys.argv[1])
+except TraceError as error:
+    print(error.got)
+"""
+
+
+def test_read_gzip_bomb_is_refused_in_little_memory(path: Path) -> None:
+    parts = [(b'{"traceEvents":[{"args":[', b'{"a":{}},'), (b'{"traceEvents":[', b'{"args":'), (b'{"a":"', b"x")]
+    for start, unit in parts:
+        path.write_bytes(gzip.compress(start) + gzip.compress(unit * (MEBIBYTE // len(unit))) * 400)
+        assert path.stat().st_size < 4 * MEBIBYTE
+        command = [sys.executable, "-c", UNDER_A_LIMIT, str(path), str(600 * MEBIBYTE)]
+        environment = os.environ | {"PYTHONPATH": str(Path(kernelgauge.__file__).parents[1])}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
