@@ -141,6 +141,23 @@ def test_few_processes_do_not_overrule_the_prior() -> None:
     assert sensitivity(judged(before=known([1.0, 1.0]))) > 0.9 * sensitivity(judged(before=known([1.0] * 20)))
 
 
+COMPILES = (900e3, 1050e3, 980e3, 940e3, 1010e3)
+
+
+@pytest.mark.parametrize(
+    ("factor", "control_us", "status"),
+    [(1.0, 14.0, "PASS"), (4.5, 14.0, "REGRESSED"), (1.9, 28.0, "NOT_JUDGED")],
+)
+def test_compile_time_of_a_large_suite_is_judged(factor: float, control_us: float, status: str) -> None:
+    def compiled(factor: float, control_us: float) -> Run:
+        each = tuple(factor * us for us in COMPILES)
+        return msgspec.structs.replace(run(), samples={Timer.COLD_COMPILE: Sample(each, 1, (control_us,) * len(each))})
+
+    before = calibrated([compiled(1.0, 14.0)])
+    found = judge_time(Timer.COLD_COMPILE, compiled(factor, control_us), before, comparisons=80)
+    assert found.status is Status(status)
+
+
 AT_HOST_SPEED = "at equal host speed"
 ON_CPU = [
     (DEVICE, times(2.0), "there", 1.0, "NOT_JUDGED", UNKNOWN),

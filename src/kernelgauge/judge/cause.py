@@ -64,14 +64,15 @@ def find_causes(
     if counts.get("grown_bytes"):
         grown = (run.counts.grown_bytes or 0) - (baseline.counts.grown_bytes or 0)
         causes.append(_with_code(e.Cause(e.MemoryGrowth(grown)), run.growth_origins, known))
-    if counts.get("peak_allocated_bytes"):
-        causes.append(_peak_cause(run, baseline))
     if counts.get("compiled_ops") is not None and not causes:
         ops = e.CompiledOps(baseline.counts.compiled_ops, run.counts.compiled_ops)
         causes.append(_with_code(e.Cause(ops), run.compiled_origins, known))
     if baseline.ops and "dispatcher_ops" in counts and not (is_timed and changes):
         marks = {mark for change in changes for mark in change.marks}
         causes += _op_causes(run, baseline, known, marks, is_all=not causes)
+    peaks = baseline.counts.peak_allocated_bytes, run.counts.peak_allocated_bytes
+    if counts.get("peak_allocated_bytes") and peaks[0] is not None and peaks[1] is not None and not is_timed:
+        causes.append(_peak_cause(run, baseline, peaks[0], peaks[1]))
     ordered: list[e.Cause | e.Rest] = [*order_causes(causes)]
     if is_timed and alike:
         rest = join_launches(alike)
@@ -356,25 +357,26 @@ def _add_host_calls(
         (place.waits if are_waits else place.copies)[call] += 1
 
 
-def _peak_cause(run: Run, baseline: Baseline) -> e.Cause:
-    """Return where a call allocates more memory of its peak than in the baseline."""
+def _peak_cause(run: Run, baseline: Baseline, old: int, new: int) -> e.Cause:
+    """Return where a call allocates more memory of its peak than in the baseline; an older baseline does not say where."""
 
-    def place(part: PeakPart) -> object:
+    def codes(part: PeakPart) -> object:
         return part.origin and (*((line.inner or line).code for line in part.origin.lines), part.origin.is_backward)
 
     usual: Counter[object] = Counter()
     for part in baseline.peak:
-        usual[place(part)] += part.bytes
-    costs: Counter[Origin] = Counter()
-    for part in run.peak:
-        known = min(part.bytes, usual[place(part)])
-        usual[place(part)] -= known
+        usual[codes(part)] += part.bytes
+    more: Counter[SourceLine] = Counter()  # bytes, by line
+    origins: dict[Origin, None] = {}
+    for part in run.peak if baseline.peak else ():
+        known = min(part.bytes, usual[codes(part)])
+        usual[codes(part)] -= known
         if part.origin is not None and part.bytes > known:
-            costs[part.origin] += part.bytes - known
-    (_, more), *_ = *costs.most_common(1), (None, 0)
-    change = e.PeakMemory(baseline.counts.peak_allocated_bytes or 0, run.counts.peak_allocated_bytes or 0, more)
-    lines = {line: float(size) for origin, size in costs.items() for line in origin.lines}
-    return _with_code(e.Cause(change), [origin for origin, _ in costs.most_common()], costs_us=lines)
+            origins[part.origin] = None
+            more.update(dict.fromkeys(part.origin.lines, part.bytes - known))
+    by_size = sorted(origins, key=lambda origin: -max(more[line] for line in origin.lines))
+    change = e.PeakMemory(old, new, max(more.values(), default=0))
+    return _with_code(e.Cause(change), by_size, costs_us={line: float(size) for line, size in more.items()})
 
 
 def _op_causes(

@@ -383,7 +383,16 @@ class MeasuredTime(Evidence, frozen=True):  # nothing is stored of it
 
 
 class FileNote(Evidence, frozen=True):  # what becomes of a file of the baselines
-    what: Literal["accepted already", "unchanged", "undeclared", "suite", "fewer processes", "processes", "launches"]
+    what: Literal[
+        "accepted already",
+        "unchanged",
+        "undeclared",
+        "suite",
+        "fewer processes",
+        "processes",
+        "launches",
+        "compile times",
+    ]
     before: str = ""  # the suites, or how many processes or launches it has
     after: str = ""
 

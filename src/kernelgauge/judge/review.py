@@ -9,7 +9,7 @@ from enum import Enum
 import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
-from ..run import Run, Timer
+from ..run import COMPILE_TIMERS, Run, Timer
 from ..trace.difference import Likeness, likeness
 from . import Status, Verdict
 from . import evidence as e
@@ -194,6 +194,11 @@ def _file_notes(old: Baseline, planned: Baseline | None) -> Iterator[e.FileNote]
     known, left = len(old.processes), len(planned.processes)
     if left < known:  # to measure them takes minutes
         yield e.FileNote("fewer processes", str(known), str(left))
+    are_known, are_left = (
+        any(timer in each.timers for each in side.processes for timer in COMPILE_TIMERS) for side in (old, planned)
+    )
+    if are_known and not are_left:
+        yield e.FileNote("compile times")
 
 
 def _host_doubts(old: Baseline, new: Baseline) -> Iterator[e.OtherHostSpeed]:

@@ -50,7 +50,7 @@ _UNKNOWN_GPU = replace(_H200, process=UNKNOWN_FACTOR * _H200.process, gpu=UNKNOW
 _DISPATCH = Prior(gate=0.05, sensitivity=1.0, process=0.015, dof=10.0)
 _LATENCY = replace(_DISPATCH, gate=0.25, process=0.05)
 # Replicates within one process on an H100 spread by 8 to 20 %; between processes nobody has measured it yet.
-_COMPILE = replace(_LATENCY, process=0.1, dof=4.0, sensitivity=2.0)
+_COMPILE = replace(_LATENCY, process=0.1, sensitivity=3.0)
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):

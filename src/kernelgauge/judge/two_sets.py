@@ -25,6 +25,7 @@ _GATES = {Timer.DEVICE: 0.002, Timer.HOST: 0.02, **dict.fromkeys((Timer.END_TO_E
 # A time is decided once a change of this size is excluded, or one of so many microseconds: the profiler's clock has
 # steps of 0.032 us. A latency, which is the other two, asks for no further processes.
 _WANTED = {**dict.fromkeys(Timer.DEVICE.labels, 0.005), Timer.HOST.label: 0.05}
+_WANTED |= {timer.label: 0.25 for timer in COMPILE_TIMERS}
 _WANTED_US = 0.1
 _WANTED_ON_CPU = 0.25  # the gate of its times between nights
 # Student's t of 6 degrees of freedom, the fewest, at 1 - 0.05 / LOOKS, over that at 0.95: the looks share 5 in 100.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -143,7 +145,9 @@ class Rounds:
 
 # Of each kind. On an H100 one process spread by 8 to 20 %, and no host reference beside it explained that.
 _STARTS = 5
-_START_SECONDS = 20.0  # then no more are made: with max-autotune one takes a minute
+_REFERENCES = 10
+_FEWEST_STARTS = 2  # which show a spread
+_START_SECONDS = 20.0  # then no more are made than the fewest: with max-autotune one takes a minute
 
 
 def compile_starts(
@@ -158,28 +162,32 @@ def compile_starts(
     """
     times: dict[Timer, list[float]] = {timer: [] for timer in COMPILE_TIMERS}
     counts: dict[Timer, GeneratedCode] = {}
-    with torch_set_up(deterministic=deterministic), grad_mode(workload), collector_paused():
+    reference_us = math.inf  # the fastest of all: one moment says little of seconds, but tells a host at another speed
+    with torch_set_up(deterministic=deterministic), grad_mode(workload):
         started = time.perf_counter()
         for number in range(_STARTS):
-            if number and time.perf_counter() - started > _START_SECONDS:
+            if number >= _FEWEST_STARTS and time.perf_counter() - started > _START_SECONDS:
                 break
             with empty_compile_caches() as forget_loaded:
                 for timer in COMPILE_TIMERS:
                     reset_compiler()
                     forget_loaded()
+                    gc.collect()  # a training step refers to itself: its memory is for the next one
                     instance = build(workload, device, replicate=number)
+                    reference_us = min(reference_us, *(device.host.once_us() for _ in range(_REFERENCES)))
                     before = generated_code()
                     with reporting(workload, "compiling"):
                         instance.prepare()
                         device.synchronize()
-                        start = time.perf_counter_ns()
-                        instance.call()
-                        device.synchronize()
+                        with collector_paused():
+                            start = time.perf_counter_ns()
+                            instance.call()
+                            device.synchronize()
                     times[timer].append((time.perf_counter_ns() - start) / 1000)
                     counts[timer] = generated_code().since(before)
-                    del instance  # two are never held at once
+                    del instance
     cold, warm = (counts[timer] for timer in COMPILE_TIMERS)
-    samples = {timer: Sample(tuple(times[timer]), 1) for timer in COMPILE_TIMERS}
+    samples = {timer: Sample(tuple(each), 1, (reference_us,) * len(each)) for timer, each in times.items()}
     return samples, {
         "generated_kernels": cold.kernels,
         "autotuned_configurations": cold.configurations,

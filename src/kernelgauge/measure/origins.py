@@ -41,6 +41,7 @@ _CALLERS = ("_profile", "_loss")  # functions of ours that only call the workloa
 _RESUMED = re.compile(r"in torch_dynamo_resume_in_(\w+)_at_\d+$")  # Dynamo's name for a function after a break in it
 _STACKS_ON_PYTHON_3_13 = (2, 8)  # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _MOST_LINES = 8  # of a fusion: more are not read
+_MOST_PARTS = 100  # of the memory at a peak, by line: the whole models of examples/models have fewer
 _NAMED = ("user", "library", "module of torch", "generated")  # whose frames are kept
 _Calls = Sequence[tuple[str, "int | None"]]  # what each is, and the id of its op
 
@@ -104,7 +105,7 @@ def _found(
         # The memory of a graph is its own.
         grown_bytes=None if structure.replays_graphs else sum(size for size, _ in grown),
         growth=tuple(dict.fromkeys(origin for _, place in grown if (origin := places.origin(place)))),
-        peak=() if structure.replays_graphs else tuple(sorted(peak, key=lambda each: -each.bytes)[:_MOST_LINES]),
+        peak=() if structure.replays_graphs else tuple(sorted(peak, key=lambda each: -each.bytes)[:_MOST_PARTS]),
         compiled=tuple(dict.fromkeys(filter(None, map(places.caller, called))))[:_MOST_LINES],
     )
 

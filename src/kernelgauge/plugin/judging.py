@@ -134,7 +134,8 @@ class Judge:
         workloads = self.suites.workloads.values()
         planned = sum(map(self.suites.is_in_matrix, workloads))
         ratios = sum(workload.faster_than is not None for workload in workloads)
-        compiles = sum(each.compile is not None for each in workloads) if self.options.compiles else 0
+        compiled = [each for each in workloads if each.compile is not None and self.suites.is_in_matrix(each)]
+        compiles = len(compiled) if self.options.compiles else 0
         return max(1, planned) * len(device.timers) + ratios + len(COMPILE_TIMERS) * compiles
 
     def limits(self, workload: Workload) -> Limits:

@@ -24,7 +24,7 @@ from ..measure.nvml import digest_of, visible_gpus
 from ..report.findings import CAUSES_WITH_CODE, brief
 from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, __version__, revision
 from ..results.files import GpuLock, folder_lock
-from ..run import Fingerprint, Run, Sample, Timer
+from ..run import COMPILE_TIMERS, Fingerprint, Run, Sample, Timer
 from ..workload import Workload
 from .judging import Judge, not_judged, reasons_of
 from .options import Options
@@ -63,6 +63,7 @@ class Session:
         self._gpu_lock = GpuLock()
         self._folder_lock = folder_lock(options.reports)
         self._measured: dict[str, Result] = {}
+        self._not_compiled: dict[str, KernelgaugeError] = {}  # why compile times are missing
         self._confirmed: dict[str, KernelgaugeError | None] = {}  # latencies: why one could not be; None: it was
         self._verdicts: dict[tuple[str, str], Verdict] = {}  # by workload and subject
         self._causes_shown: dict[tuple[str, e.Cause], str] = {}  # by workload and cause: the first test that named it
@@ -152,14 +153,14 @@ class Session:
             if not self.options.accepts:
                 group.confirm([name for name, each in measured.items() if self._looks_slower(each.run)])
             self._measured |= group.results
-            for name in measured if self.options.compiles else ():
-                self._measure_compile(self.suites.workloads[name])
             for name, result in group.results.items():
                 if not isinstance(result, KernelgaugeError):
                     self.artifacts.write(self.suites.workloads[name], result.trace_json, result.table)
                     result.trace_json, result.table = b"", ""
                 elif not isinstance(result, WorkloadUnavailable):
                     self.conclude_error(self.suites.workloads[name], MEASUREMENT, result)
+        for workload in workloads if self.options.compiles else ():  # when nothing of the others is in memory
+            self._measure_compile(workload)
 
     def _measure_compile(self, workload: Workload) -> None:
         """Add how a workload compiles to what was measured of it."""
@@ -172,7 +173,7 @@ class Session:
         try:
             samples, counts = compile_starts(workload, self.device, deterministic=self.options.deterministic)
         except KernelgaugeError as error:
-            self._measured[workload.id] = error
+            self._not_compiled[workload.id] = error
             return
         run = result.run
         counted = msgspec.structs.replace(run.counts, **counts)
@@ -256,6 +257,8 @@ class Session:
         latency = self.latencies.get(workload.id) if timer is Timer.END_TO_END else None
         if isinstance(latency, OtherKernelsError):
             return not_judged(run, timer, "not compared", latency)
+        if timer in COMPILE_TIMERS and (error := self._not_compiled.get(workload.id)) is not None:
+            return not_judged(run, timer, "not measured", error)
         if run.incomplete is not None and run.sample(timer) is None:  # with a baseline or without one
             return not_measured(timer, run)
         verdict = self._by_baseline(run, timer)

@@ -222,6 +222,7 @@ _FILE_NOTES = {
     "fewer processes": "processes that it knows {it.before} -> {it.after} (kernelgauge calibrate records more)",
     "processes": "{it.after} process{es}",
     "launches": "{it.after} launch{es}",
+    "compile times": "its compile times are dropped: --perf-compile measures them",
 }
 _RUN_DOUBTS = {
     "cut short": "the run was cut short",
@@ -374,7 +375,7 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
     e.OtherSpeed: _speed,
     e.OtherIdentity: _identity,
     e.CompilerEvent: lambda it: (f"{it.event}: {it.reason}" + (f", {it.times} times" if it.times > 1 else ""), []),
-    e.MemoryGrowth: lambda it: (f"memory grows by {megabytes(it.bytes)} a call", []),
+    e.MemoryGrowth: lambda it: (f"each call leaves {megabytes(it.bytes)} more in memory", []),
     e.PeakMemory: lambda it: (
         f"peak memory {megabytes(it.before)} -> {megabytes(it.after)}",
         [f"+{megabytes(it.more)} in the first place named"] if it.more else [],
