@@ -15,7 +15,7 @@ from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.timing import Limits
 from kernelgauge.report.stored import doubt_text, review_lines
-from kernelgauge.run import Run, Timer
+from kernelgauge.run import COMPILE_TIMERS, Run, Sample, Timer
 from kernelgauge.trace import KernelRecord
 from tests import builders
 from tests.builders import ELSEWHERE, HERE, OTHER_SOURCE, baseline, calibrated, counts, drawn, fingerprint, pair, run
@@ -147,6 +147,15 @@ def test_plan_moves_what_a_test_would_call_slower() -> None:
         moved.append(judge_time(Timer.DEVICE, observed, old, comparisons=600).status is Status.REGRESSED)
         assert plan_one(old, observed, comparisons=600).action is (UPDATE if moved[-1] else KEEP), step
     assert 0 < sum(moved) < 18
+
+
+def test_plan_without_stored_compile_times_says_so() -> None:
+    timed = {"samples": run().samples | dict.fromkeys(COMPILE_TIMERS, Sample((1e6, 1.1e6), 1))}
+    stored = builders.calibrated([msgspec.structs.replace(run(), **timed)])
+    change = plan_one(stored, run(counts=counts(memsets=3)))
+    assert "its compile times are dropped: --perf-compile measures them" in [
+        line.text for line in review_lines(change.details)
+    ]
 
 
 @pytest.mark.parametrize(
