@@ -262,7 +262,7 @@ class Session:
         if run.incomplete is not None and run.sample(timer) is None:  # with a baseline or without one
             return not_measured(timer, run)
         verdict = self._by_baseline(run, timer)
-        if verdict.status is Status.REGRESSED and not self.options.accepts:
+        if verdict.status is Status.REGRESSED and not self.options.accepts and timer not in COMPILE_TIMERS:
             if latency is not None and workload.id not in self._confirmed:
                 self._confirm_latency(workload, latency)
                 verdict = self._by_baseline(self.run(workload), timer)
