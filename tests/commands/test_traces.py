@@ -84,6 +84,13 @@ def test_show_tells_malformed_rows_once(command: Command, show: Any, tmp_path: P
     assert "Before: 3 problems of launches and records. `kernelgauge show`" in command("diff", path, path)[1]
 
 
+def test_diff_as_markdown_has_a_column_of_kernels(command: Command) -> None:
+    traces = [str(RECORDED / f"mlp-{name}.json.gz") for name in ("eager", "compiled")]
+    _, out, _ = command("diff", *traces, "--markdown")
+    assert re.search(r"^\| .* kernel \|$", out, re.MULTILINE)
+    assert "triton_poi_fused__unsafe_view_gelu_mul_0" in out
+
+
 def test_diff_judges_a_kernel_by_op_and_module(diff: Any) -> None:
     """One launch becomes slower and another one faster by as much: their sum is the same."""
     inner = event("python_function", "nn.Module: Linear_0", 90, 50, 404)

@@ -1,17 +1,13 @@
 """Measured for real on the CPU: how long workloads take to compile, with empty caches and with full ones."""
 
-from __future__ import annotations
-
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from kernelgauge.report.findings import in_full
 from kernelgauge.results import WorkloadResult, read_results
 from kernelgauge.run import COMPILE_TIMERS
+from tests.commands.conftest import Command
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -21,58 +17,54 @@ import torch
 from torch import nn
 from kernelgauge import Workload
 
+IS_FAULTY = "FAULT" in os.environ
+
 def backend(graph, inputs):
-    time.sleep(1.0 if "FAULT" in os.environ else 0.05)
+    time.sleep(1.0 if IS_FAULTY else 0.05)
+    return graph.forward
+
+def lost(graph, inputs):
+    lost.calls = getattr(lost, "calls", 0) + 1
+    if lost.calls > 1:
+        raise RuntimeError("no second compile")
     return graph.forward
 
 def workload(variant, compile):
     inputs = lambda: (torch.randn(4, 8),)
-    return Workload("layer", variant, lambda: nn.Sequential(nn.Linear(8, 8), nn.Tanh()), inputs, dtype="fp32", compile=compile)
+    build = lambda: nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    return Workload("layer", variant, build, inputs, dtype="fp32", compile=compile)
 
 def pytest_kernelgauge_workloads():
-    return [workload("eager", None), workload("inductor", {}), workload("own", {"backend": backend})]
+    inductor = {"options": {"fx_graph_cache": not IS_FAULTY}}
+    return [workload("eager", None), workload("inductor", inductor), workload("own", {"backend": backend}),
+            workload("lost", {"backend": lost})]
 """
-EAGER, INDUCTOR, OWN = (f"layer-{variant}-fp32" for variant in ("eager", "inductor", "own"))
+EAGER, INDUCTOR, OWN, LOST = (f"layer-{variant}-fp32" for variant in ("eager", "inductor", "own", "lost"))
 
 
-Measured = dict[str, WorkloadResult]  # by workload
+def test_compile_is_timed_and_counted_and_fails_where_it_became_worse(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, kernelgauge: Command
+) -> None:
+    def measured(run: Callable[..., object]) -> dict[str, WorkloadResult]:
+        run("--perf-compile", "-k", "compile or structure or declared")
+        return {each.id: each for each in read_results(pytester.path / "reports/latest/results.json").workloads}
 
-
-def measured(folder: Path, **environment: str) -> Measured:
-    """The results of a run of the suite with all compile times."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--perf-compile", "-k", "compile"]
-    command[-1] += " or structure or declared"
-    subprocess.run(command, cwd=folder, env=os.environ | environment, capture_output=True, check=False)
-    return {each.id: each for each in read_results(folder / "reports" / "latest" / "results.json").workloads}
-
-
-@pytest.fixture(scope="module")
-def sound_and_planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, Measured]:
-    """The runs of a suite without and with a slow backend and a compiler without its cache."""
-    folder = tmp_path_factory.mktemp("compiles")
-    (folder / "conftest.py").write_text(SUITE)
-    (folder / "test_suite.py").write_text("from kernelgauge.standard import *\n")
-    (folder / "pytest.ini").write_text("[pytest]\nkernelgauge_replicates = 2\n")
-    sound = measured(folder)
-    accept = [sys.executable, "-m", "kernelgauge", "accept", "--force"]  # also of a busy machine
-    subprocess.run(accept, cwd=folder, capture_output=True, check=True)
-    return sound, measured(folder, FAULT="1", TORCHINDUCTOR_FORCE_DISABLE_CACHES="1")
-
-
-def test_compile_is_timed_and_counted_where_code_is_compiled(sound_and_planted: tuple[Measured, Measured]) -> None:
-    sound, _ = sound_and_planted
-    eager, inductor = sound[EAGER].run, sound[INDUCTOR].run
-    assert eager is not None
-    assert inductor is not None
-    assert not set(COMPILE_TIMERS) & set(eager.samples)
-    cold, warm = (inductor.time_us(timer) for timer in COMPILE_TIMERS)
+    pytester.makeconftest(SUITE)
+    pytester.makepyfile(test_suite="from kernelgauge.standard import *")
+    pytester.makeini("[pytest]\nkernelgauge_replicates = 2\nkernelgauge_device = cpu\n")
+    sound = measured(pytester.runpytest_inprocess)
+    runs = {name: each.run for name, each in sound.items() if each.run is not None}
+    assert not set(COMPILE_TIMERS) & set(runs[EAGER].samples)
+    cold, warm = (runs[INDUCTOR].time_us(timer) for timer in COMPILE_TIMERS)
     assert warm < cold
-    assert (inductor.counts.generated_kernels, inductor.counts.uncached_graphs) == (1, 0)
+    assert (runs[INDUCTOR].counts.generated_kernels, runs[INDUCTOR].counts.uncached_graphs) == (1, 0)
+    assert LOST in runs  # what was measured before stays
+    assert "no second compile" in str(sound[LOST].verdict("cold compile"))
 
-
-def test_compile_that_became_worse_fails(sound_and_planted: tuple[Measured, Measured]) -> None:
-    _, planted = sound_and_planted
-    said = {(each.id, verdict.subject): in_full(verdict) for each in planted.values() for verdict in each.verdicts}
+    kernelgauge("accept", "--force")  # also of a busy machine
+    monkeypatch.setenv("FAULT", "1")
+    planted = measured(pytester.runpytest_subprocess)  # torch is imported once in each
+    said = {(each.id, one.subject): in_full(one) for each in planted.values() for one in each.verdicts}
     assert "uncached graphs 0 -> 1" in said[INDUCTOR, "structure"]
     for name, subject in ((OWN, "cold compile"), (OWN, "warm compile"), (INDUCTOR, "warm compile")):
         assert "REGRESSED" in said[name, subject]

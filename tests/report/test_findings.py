@@ -11,11 +11,11 @@ from kernelgauge.judge import evidence as e
 from kernelgauge.report import findings as f
 from kernelgauge.report.html import html
 from kernelgauge.report.stored import doubt_text, review_lines
-from kernelgauge.report.summary import summary, summary_markdown
-from kernelgauge.report.words import reason_line
+from kernelgauge.report.summary import conditions_text, summary, summary_markdown
+from kernelgauge.report.words import cause_text, reason_line
 from kernelgauge.results import WorkloadResult, decode_results, encode_results
-from kernelgauge.run import SourceLine
-from tests.builders import HOSTILE, one_test, results, verdict, workload
+from kernelgauge.run import Conditions, SourceLine
+from tests.builders import HOSTILE, one_test, results, run, verdict, workload
 
 from .pages import caused
 
@@ -157,3 +157,13 @@ def test_no_class_of_evidence_is_left_out() -> None:
     known = {e.Conclusion, e.Reason, e.Doubt, *CONCLUSIONS, *REASONS, *OF_REVIEWS}
     found = {each for each in vars(e).values() if isinstance(each, type) and issubclass(each, e.Evidence)}
     assert found - {e.Evidence} == known
+
+
+def test_new_and_missing_ops_have_their_names() -> None:
+    change = e.OtherOps((("aten::add", 2),), (("aten::mul", 1),))
+    assert cause_text(e.Cause(change)) == ("2 new ops: aten::add x2", ["1 missing op: aten::mul"])
+
+
+def test_conditions_add_up_what_throttled_the_gpu() -> None:
+    throttled = [run(conditions=Conditions(throttled_ms={"power cap": ms})) for ms in (900.0, 600.0)]
+    assert "power cap for 1500 ms" in conditions_text(throttled)[0]
