@@ -43,7 +43,7 @@ def test_encoded_launches_that_are_alike_are_one_row() -> None:
     assert decoded(content) == stored
 
 
-def test_decode_ignores_unknown_fields() -> None:
+def test_unknown_fields_are_read_and_those_of_the_file_kept() -> None:
     recorded: dict[str, Any] = {"at": "2026-11-20T19:10:12+00:00", "commit": None, "kernelgauge": "0.1.0"}
 
     def add(stored: dict[str, Any]) -> None:
@@ -51,7 +51,10 @@ def test_decode_ignores_unknown_fields() -> None:
         for part in (stored["fingerprint"], stored["counts"], stored["entries"][0], process(stored), device(stored)):
             part["ancestors"] = "x"
 
-    assert decoded(changed(add)) == msgspec.structs.replace(baseline(), recorded=Recorded(**recorded))
+    read = decoded(changed(add))
+    newer = {"ancestors": [{"torch": "2.11.0"}]}
+    assert read == msgspec.structs.replace(baseline(), recorded=Recorded(**recorded), newer=newer)
+    assert decoded(encode_baseline(read)) == read
 
 
 def test_calibrated_of_exact_difference_is_refused() -> None:

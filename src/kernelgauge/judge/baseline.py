@@ -179,6 +179,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     host_calls: dict[str, int] = {}  # that wait for the device or copy: ``aten::item: cudaStreamSynchronize``
     compile_events: tuple[CompileEvent, ...] = ()  # graph breaks and recompiles, from the first call on
     peak: tuple[PeakPart, ...] = ()  # where a call allocated the memory of its peak, the most first
+    newer: dict[str, Any] = {}  # fields of a newer version, which stay in the file while it is added to
 
     def entry_like(self, kernels: Sequence[KernelRecord]) -> tuple[Entry, Likeness]:
         """Return the entry to compare kernels with: of their own configuration, else the one chosen most often."""
@@ -325,6 +326,7 @@ def encode_baseline(baseline: Baseline) -> bytes:
 
 def fold_baseline(stored: Any) -> Any:
     """Return a baseline as its file has it: launches that are alike are one row, and so are origins."""
+    stored |= stored.pop("newer", {})
     for entry in stored["entries"]:
         folded, processes = fold(entry.pop("kernels")), entry.pop("processes")
         entry |= {"kernels": folded["rows"], "sequence": folded["sequence"], "processes": processes}
@@ -398,7 +400,9 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
                 if is_newer
                 else "pytest --perf-update   (records it again)",
             )
-        baseline = msgspec.convert(unfold_baseline(msgspec.json.decode(content)), type=Baseline)
+        stored = unfold_baseline(msgspec.json.decode(content))
+        newer = {name: stored.pop(name) for name in stored.keys() - set(Baseline.__struct_fields__)}
+        baseline = replace(msgspec.convert(stored, type=Baseline), newer=newer)
         _refuse_contradictions(baseline, workload)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise BaselineError(
