@@ -1,4 +1,4 @@
-"""The suite in perf/, for real, on the CPU: from building to a baseline."""
+"""The suite in perf/ and the gallery, for real, on the CPU: from building to a baseline."""
 
 import os
 import subprocess
@@ -13,15 +13,19 @@ WORKLOADS = [
 
 
 @pytest.mark.timeout(1300)
-def test_small_workloads_are_recorded(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("suite", "chosen", "recorded"),
+    [("perf", "matmul_add or linear", WORKLOADS), ("examples/gallery", "rms_norm or rope", [])],
+)
+def test_suite_runs_on_the_cpu(suite: str, chosen: str, recorded: list[str], tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("CI", "PYTEST_"))}
-    options = ["--perf-device", "cpu", "--perf-update", "-k", "matmul_add or linear"]
+    options = ["--perf-device", "cpu", "-k", chosen, *(["--perf-update"] if recorded else ["-m", "not timing"])]
     settings = {"baselines": tmp_path / "baselines", "reports": tmp_path / "reports", "replicates": 3}
     options += [part for name, value in settings.items() for part in ("-o", f"kernelgauge_{name}={value}")]
-    command = [sys.executable, "-m", "pytest", "perf", *options]
+    command = [sys.executable, "-m", "pytest", suite, *options]
     root = Path(__file__).parents[1]
     ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert ended.returncode == 0, ended.stdout
-    assert sorted(path.stem for path in tmp_path.glob("baselines/cpu-*/*.json")) == sorted(WORKLOADS)
+    assert sorted(path.stem for path in tmp_path.glob("baselines/cpu-*/*.json")) == sorted(recorded)
     traces = {path.name for path in (tmp_path / "reports" / "latest" / "traces").iterdir()}
-    assert traces >= {f"{workload}.json.gz" for workload in WORKLOADS}
+    assert traces >= {f"{workload}.json.gz" for workload in recorded}
