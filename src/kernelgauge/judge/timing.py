@@ -293,12 +293,17 @@ def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> Doubt:
 
 
 def _is_far_slower(before: Sequence[ProcessTime], after: ProcessTime) -> bool:
-    """Return whether a time is above `_FAR_SLOWER` times that of each process, beyond what the host became slower."""
+    """Return whether a time is above `_FAR_SLOWER` times that of each process, beyond what the host became slower.
+
+    What its own replicates scatter, beside another job say, is no slowdown.
+    """
     now = after.observation
+    own = [] if now.replicates < 2 else [Variance(after.own_variance, now.replicates - 1)]
+    scatter = math.exp(min(_margin(own, 1 - FALSE_ALARMS_PER_RUN), _LARGEST_LOGARITHM)) if own and own[0].value else 1.0
     for then in (each.observation for each in before):
         if now.control_us is None or then.control_us is None:
             return False
-        if now.mean_us <= _FAR_SLOWER * then.mean_us * max(1.0, now.control_us / then.control_us):
+        if now.mean_us <= scatter * _FAR_SLOWER * then.mean_us * max(1.0, now.control_us / then.control_us):
             return False
     return True
 
