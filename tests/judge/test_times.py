@@ -162,7 +162,7 @@ AT_HOST_SPEED = "at equal host speed"
 ON_CPU = [
     (DEVICE, times(2.0), "there", 1.0, "NOT_JUDGED", UNKNOWN),
     (DEVICE, times(2.0), "here", 1.0, "REGRESSED", ""),
-    (DEVICE, (9000.0, 120.0, 11000.0, 130.0), "there", 1.0, "NOT_JUDGED", UNKNOWN),  # beside another job
+    (LATENCY, (9000.0, 120.0, 11000.0, 130.0), "there", 1.0, "NOT_JUDGED", UNKNOWN),  # beside another job
     (DEVICE, times(1.2), "here", 1.0, "PASS", ""),
     (DEVICE, (120.0, 400.0, 90.0, 350.0), "here", 1.0, "NOT_JUDGED", "scatter too much on this host"),
     # A host that is slower by 26 % needs so much more for an unchanged call.
