@@ -89,6 +89,7 @@ def test_diff_as_markdown_has_a_column_of_kernels(command: Command) -> None:
     _, out, _ = command("diff", *traces, "--markdown")
     assert re.search(r"^\| .* kernel \|$", out, re.MULTILINE)
     assert "triton_poi_fused__unsafe_view_gelu_mul_0" in out
+    assert re.search(r"and \d+ smaller cause", command("diff", EAGER, TRAIN)[1])
 
 
 def test_diff_judges_a_kernel_by_op_and_module(diff: Any) -> None:

@@ -227,6 +227,7 @@ def joined_with(**changes: Any) -> Baseline:
 
 SLOW_CHOICE = {"kernels": builders.mlp_kernels(us=56.0, xblock=512)}
 NOT_JOINED = [
+    ({"machine": fingerprint(power_limit_watts=500.0)}, r"^power_limit_watts 700\.0 -> 500\.0$"),
     ({"counts": counts(memsets=3)}, r"^memsets 2 -> 3$"),
     ({"machine": DRIVER}, r"^driver \S+ -> 590\.1$"),
     (SOURCE, r"^generated source of its kernels"),
