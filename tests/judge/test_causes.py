@@ -167,5 +167,5 @@ def test_cause_of_a_higher_peak_is_the_line_that_allocates_more() -> None:
     )
     assert reasons(judge_structure(now, stored_run()), "code") == []  # an older baseline does not say where
     verdict = judge_structure(now, stored)
-    assert reasons(verdict, "cause") == ["peak memory 1.0 MB -> 6.0 MB\n+3.0 MB in the first place named"]
+    assert reasons(verdict, "cause") == ["peak memory 1.0 MB -> 6.0 MB\n+3.0 MB at the first line below"]
     assert reasons(verdict, "code") == ["mlp  model.py:7  y = down(h)\nmlp  model.py:7  z = y.float()"]

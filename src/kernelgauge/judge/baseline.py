@@ -85,9 +85,10 @@ def compare(before: Fingerprint, after: Fingerprint, *, without: Sequence[str] =
 
 # The peak of unchanged training steps and ResNets moved by 0.3 to 1.1 % between processes on an H100: workspaces.
 _PEAK_TOLERANCE = 0.02
+_COUNTS_OF_COMPILER = ("compiled_ops", "generated_kernels", "autotuned_configurations", "uncached_graphs")
+COMPILE_COUNTS = ("graphs", *_COUNTS_OF_COMPILER)  # what a compile time depends on
 # Counts that belong to torch as much as to the code: another version of torch may count otherwise for the same work.
-COMPILE_COUNTS = ("graphs", "compiled_ops", "generated_kernels", "autotuned_configurations", "uncached_graphs")
-_COUNTS_OF_TORCH = ("dispatcher_ops", "peak_allocated_bytes", "grown_bytes", *COMPILE_COUNTS[1:])
+_COUNTS_OF_TORCH = ("dispatcher_ops", "peak_allocated_bytes", "grown_bytes", *_COUNTS_OF_COMPILER)
 _NEWER_COUNTS = [each.name for each in fields(Counts) if not each.required]  # that older baselines lack
 
 
@@ -186,6 +187,10 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
         best = max(self.entries, key=lambda entry: (likeness(entry.kernels, kernels), entry.draws))
         return best, likeness(best.kernels, kernels)
 
+    def entries_of(self, timer: Timer | None, entry: Entry) -> tuple[Entry, ...]:
+        """Return the entries whose times of a timer are comparable: all for the host's work, which is the same in each."""
+        return self.entries if timer in (Timer.HOST, *COMPILE_TIMERS) else (entry,)
+
     def times(self, timer: Timer, entry: Entry, *, gemm: str | None = None) -> list[ProcessTime]:
         """Return the times of each process. Every configuration counts for the host's work, which is the same.
 
@@ -204,7 +209,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
                 is_by_host=is_by_host,
                 references_us=references_us(process.controls, gemm),
             )
-            for each in (self.entries if timer in (Timer.HOST, *COMPILE_TIMERS) else (entry,))
+            for each in self.entries_of(timer, entry)
             for process in each.processes
             if timer in process.timers
         ]
@@ -326,7 +331,7 @@ def encode_baseline(baseline: Baseline) -> bytes:
 
 def fold_baseline(stored: Any) -> Any:
     """Return a baseline as its file has it: launches that are alike are one row, and so are origins."""
-    stored |= stored.pop("newer", {})
+    stored |= stored.pop("newer", {})  # each is a field of the file, as it was
     for entry in stored["entries"]:
         folded, processes = fold(entry.pop("kernels")), entry.pop("processes")
         entry |= {"kernels": folded["rows"], "sequence": folded["sequence"], "processes": processes}

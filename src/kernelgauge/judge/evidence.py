@@ -147,7 +147,7 @@ class MemoryGrowth(Change, frozen=True):  # what each call leaves in memory, bey
 class PeakMemory(Change, frozen=True):  # the most that a call holds at once
     before: int
     after: int
-    more: int = 0  # bytes, in the first place that is named
+    more: int = 0  # bytes, at the first line of code shown
 
 
 class CompiledOps(Change, frozen=True):  # how many ops torch.compile was given

@@ -223,7 +223,6 @@ def stored_doubt(
     `timer`: None: any of them. `entry`: None: of any launch configuration.
     """
     (later,) = from_run(run, suite="").processes
-    is_of_all = timer in (Timer.HOST, *COMPILE_TIMERS)
-    entries = baseline.entries if entry is None or is_of_all else (entry,)
+    entries = baseline.entries if entry is None else baseline.entries_of(timer, entry)
     found = (_impossible_times(each, baseline.counts.launches, later) for one in entries for each in one.processes)
     return next((why for each in found for of, why in each.items() if timer in (of, None)), None)

@@ -49,7 +49,7 @@ _UNKNOWN_GPU = replace(_H200, process=UNKNOWN_FACTOR * _H200.process, gpu=UNKNOW
 # Host clocks of the same processes. Latencies, and times of two CPU cores (benchmarks/data/cpu), spread by 2 to 5 %.
 _DISPATCH = Prior(gate=0.05, sensitivity=1.0, process=0.015, dof=10.0)
 _LATENCY = replace(_DISPATCH, gate=0.25, process=0.05)
-# Replicates within one process on an H100 spread by 8 to 20 %; between processes nobody has measured it yet.
+# Starts within one process on an H100 spread by 8 to 20 %. The spread between processes is not measured yet.
 _COMPILE = replace(_LATENCY, process=0.1, sensitivity=3.0)
 
 
@@ -295,15 +295,17 @@ def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> Doubt:
 def _is_far_slower(before: Sequence[ProcessTime], after: ProcessTime) -> bool:
     """Return whether a time is above `_FAR_SLOWER` times that of each process, beyond what the host became slower.
 
-    What its own replicates scatter, beside another job say, is no slowdown.
+    It must also be above the scatter of its own replicates, which another job may cause.
     """
     now = after.observation
-    own = [] if now.replicates < 2 else [Variance(after.own_variance, now.replicates - 1)]
-    scatter = math.exp(min(_margin(own, 1 - FALSE_ALARMS_PER_RUN), _LARGEST_LOGARITHM)) if own and own[0].value else 1.0
+    limit = math.log(_FAR_SLOWER)
+    if now.replicates > 1 and after.own_variance > 0:
+        limit += _margin([Variance(after.own_variance, now.replicates - 1)], 1 - FALSE_ALARMS_PER_RUN)
     for then in (each.observation for each in before):
         if now.control_us is None or then.control_us is None:
             return False
-        if now.mean_us <= scatter * _FAR_SLOWER * then.mean_us * max(1.0, now.control_us / then.control_us):
+        host = max(0.0, math.log(now.control_us / then.control_us))
+        if math.log(now.mean_us / then.mean_us) <= limit + host:
             return False
     return True
 
@@ -376,6 +378,6 @@ def _expected_of_unknown_gpu(
     slope = (ridge * _GEMM_SLOPE + count * math.fsum(weight * x * y for weight, x, y in points)) / along
     rest = count * math.fsum(weight * (y - slope * x) ** 2 for weight, x, y in points)
     moved = gemm_of(after) - gemm
-    # What GPUs of one host scatter counts as well: without a degree of freedom for it, more of them would only widen.
+    # The scatter of GPUs of one host is in `rest`. Without a degree of freedom for it, more GPUs would only widen the interval.
     of_one = _shrunk(expected, prior.dof, rest, count - fmean(1 / hosts.count(host) for host in set(hosts)))
     return time + slope * moved, Variance(of_one.value * (1 + 1 / count + moved**2 / along), of_one.dof)

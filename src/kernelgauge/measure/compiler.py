@@ -1,6 +1,7 @@
 """What torch.compile did: graphs, graph breaks, recompiles, and the lines that each generated kernel was made of.
 
-At the end are the settings of torch for the whole process. Private names of torch, checked on 2.11 and 2.13: those that `_keep_stacks` wraps, and what `_events` reads.
+The last part restores the settings of torch for the whole process. Private names of torch, checked on 2.11 and 2.13: those
+that `_keep_stacks` wraps, and those that `_events` reads.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def compile_counts() -> CompileCounts:
 
 
 class GeneratedCode(NamedTuple):
-    """Totals of what Inductor did in this process."""
+    """Inductor's totals in this process."""
 
     kernels: int
     configurations: int  # that its autotuner chose from
@@ -112,7 +113,7 @@ def generated_code() -> GeneratedCode:
 
 @contextmanager
 def empty_compile_caches() -> Iterator[Callable[[], None]]:
-    """Compile with empty caches of its own. Yields a function that forgets what is loaded, and leaves it on the disk."""
+    """Compile with empty caches of its own. Yield a function that unloads compiled code and keeps its files."""
     from torch._inductor import utils
 
     with utils.fresh_inductor_cache():  # from torch 2.8 on another name of `fresh_cache`
@@ -317,7 +318,7 @@ _EXECUTED = re.compile(r"<(string|stdin|ipython-input-.*)>")
 
 @lru_cache(maxsize=4096)  # each frame of a session asks
 def owner_of(file: str) -> Owner:
-    """Return whose code a file is: an installed package is a library's, and torch counts where it defines modules and optimizers."""
+    """Return whose code a file is: an installed package is a library's. Of torch, modules and optimizers count."""
     path = Path(file)
     cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     if "torchinductor_" in file or (cache and path.is_relative_to(cache)):

@@ -143,10 +143,10 @@ class Rounds:
 
 # -- first calls that compile -----------------------------------------------------------------------------------------
 
-# Of each kind. On an H100 one process spread by 8 to 20 %, and no host reference beside it explained that.
+# Cold starts, and warm ones. Within one process on an H100 they spread by 8 to 20 %, which the host reference did not explain.
 _STARTS = 5
-_REFERENCES = 10
-_FEWEST_STARTS = 2  # which show a spread
+_REFERENCES = 10  # host references before each start
+_FEWEST_STARTS = 2  # they show a spread
 _START_SECONDS = 20.0  # then no more are made than the fewest: with max-autotune one takes a minute
 
 
@@ -155,8 +155,8 @@ def compile_starts(
 ) -> tuple[dict[Timer, Sample], dict[str, int]]:
     """Compile a workload with empty caches, and again with the caches that this filled, each time in a new instance.
 
-    Return the times of both, and the counts of `COMPILE_COUNTS` that nothing else tells. This process has compiled the
-    workload before: what torch imports and starts for its first compile is not timed.
+    Return the times of both, and the counts of kernels, configurations and uncached graphs. Call it when this process has
+    compiled the workload before: imports and the start of the compiler's workers are then in no time.
 
     Raises `WorkloadError` if a call fails.
     """

@@ -245,7 +245,7 @@ class _Pair:
                 self._require_same_inputs(inputs_of([batch for batches in calls for batch in batches]))
             else:
                 calls = tree_map(partial(_copied, dtype=dtype), self._arguments)
-            if workload.training is not None:  # what is compiled is compared with what is not
+            if workload.training is not None:  # the reference is not compiled
                 workload = replace(workload, training=replace(workload.training, compile=None))
             return _results(workload, reference, reference, calls)
 

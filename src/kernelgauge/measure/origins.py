@@ -206,7 +206,7 @@ class _Places:
     def memory(self, *, on_gpu: bool) -> tuple[list[tuple[int, _Place]], list[tuple[int, _Place]]]:
         """Return the bytes that the last call left allocated, with their places, and those allocated at its peak.
 
-        What replaces memory of the same size, as gradients replace those of the call before, is not left.
+        Memory that replaces freed memory of the same size does not count as left: gradients replace those of the call before.
         """
         (_, first), *_, (start, last) = sorted(self._calls)
         device = "cuda" if on_gpu else "cpu"

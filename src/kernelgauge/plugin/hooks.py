@@ -20,7 +20,7 @@ from .fixtures import SESSION, SUBJECT
 from .options import options_of
 from .record import Recorder, keep_part, refusing
 from .session import Session
-from .suites import is_of_compiles, is_of_ratios, workload_of, workloads_of
+from .suites import is_conditional, workload_of, workloads_of
 
 _CONTROLLER = "kernelgauge-controller"
 _LONGEST_SAID = 20_000  # characters: a traceback is not what the results are for
@@ -74,7 +74,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         suites = metafunc.config.stash[SESSION].suites
         try:
             found = suites.workloads_for(metafunc)
-            if found or not (is_of_ratios(metafunc) or is_of_compiles(metafunc)):  # those are left out
+            if found or not is_conditional(metafunc):
                 metafunc.parametrize("workload", found, ids=str, indirect=True)
         except KernelgaugeError as error:
             suites.error = suites.error or error
@@ -82,8 +82,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
-    # Of a suite without a ratio pytest would show a skipped test, or a deselected one.
-    items[:] = [each for each in items if workload_of(each) or not (is_of_ratios(each) or is_of_compiles(each))]
+    # Of a conditional test without a workload pytest would show a skipped test, or a deselected one.
+    items[:] = [each for each in items if workload_of(each) or not is_conditional(each)]
     yield
     selected = config.stash[SESSION].suites.select(items)
     if others := set(items) - set(selected):

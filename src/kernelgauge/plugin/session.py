@@ -163,7 +163,7 @@ class Session:
             self._measure_compile(workload)
 
     def _measure_compile(self, workload: Workload) -> None:
-        """Add how a workload compiles to what was measured of it."""
+        """Add the compile times and counts of a workload to its run."""
         from ..measure.latency import compile_starts
 
         result = self._measured[workload.id]

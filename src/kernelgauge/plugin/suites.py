@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,7 @@ class Suites:
             for each in declared
             if self.is_in_matrix(each)
             and (not marks or any(_matches(each, mark.kwargs) for mark in marks))
-            and (each.faster_than is not None or not is_of_ratios(test))
-            and ((each.compile is not None and self.options.compiles) or not is_of_compiles(test))
+            and all(is_meant(each, self.options) for is_meant in _conditions_of(test))
         ]
 
     def _declare(self, folder: Path, returned: Any) -> list[Workload]:
@@ -203,12 +202,21 @@ def group_of(workload: Workload) -> str:
     return workload.module + workload.id.removeprefix(f"{workload.module}-{workload.variant}")
 
 
-def is_of_ratios(test: pytest.Item | pytest.Metafunc) -> bool:
-    return "kernelgauge_ratio" in getattr(test, "fixturenames", ())
+# Fixtures of tests that run for some workloads only, and for which.
+_RATIO = "kernelgauge_ratio"
+_CONDITIONS: dict[str, Callable[[Workload, Options], bool]] = {
+    _RATIO: lambda workload, _: workload.faster_than is not None,
+    "kernelgauge_compile": lambda workload, options: workload.compile is not None and options.compiles,
+}
 
 
-def is_of_compiles(test: pytest.Item | pytest.Metafunc) -> bool:
-    return "kernelgauge_compile" in getattr(test, "fixturenames", ())
+def _conditions_of(test: pytest.Item | pytest.Metafunc) -> list[Callable[[Workload, Options], bool]]:
+    return [_CONDITIONS[name] for name in getattr(test, "fixturenames", ()) if name in _CONDITIONS]
+
+
+def is_conditional(test: pytest.Item | pytest.Metafunc) -> bool:
+    """Whether a test runs for some workloads only. Without such a workload it is left out."""
+    return bool(_conditions_of(test))
 
 
 def _needs_gpu(item: pytest.Item, options: Options) -> bool:
@@ -224,7 +232,9 @@ def _calibrates(item: pytest.Item) -> bool:
     Not those of ratios: each would measure another workload.
     """
     marks = {mark.name for mark in item.iter_markers()}
-    return workload_of(item) is not None and ("structure" in marks or ("timing" in marks and not is_of_ratios(item)))
+    return workload_of(item) is not None and (
+        "structure" in marks or ("timing" in marks and _RATIO not in getattr(item, "fixturenames", ()))
+    )
 
 
 def _matches(workload: Workload, fields: Mapping[str, object]) -> bool:

@@ -378,7 +378,7 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
     e.MemoryGrowth: lambda it: (f"each call leaves {megabytes(it.bytes)} more in memory", []),
     e.PeakMemory: lambda it: (
         f"peak memory {megabytes(it.before)} -> {megabytes(it.after)}",
-        [f"+{megabytes(it.more)} in the first place named"] if it.more else [],
+        [f"+{megabytes(it.more)} at the first line below"] if it.more else [],
     ),
     e.CompiledOps: lambda it: (f"torch.compile was given {it.after} ops instead of {it.before}", []),
     e.OtherOps: _ops,
