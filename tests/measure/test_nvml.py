@@ -178,7 +178,7 @@ def test_reading_without_a_new_sample_has_the_last(nvml: FakeNvml, clock: Clock)
 
     assert [used(), used((OTHER, 5, 63), after_us=1e6)] == [None, 63]
     assert [used() for _ in range(12)] == [63] * 9 + [None] * 3
-    assert [used((OTHER, 20, 40)), used((OTHER, 21, 0)), used()] == [40, 0, None]
+    assert [used((OTHER, 20, 40)), used((OWN, 21, 9)), used((OTHER, 22, 0)), used()] == [40, 40, 0, None]
 
 
 def test_reading_drops_samples_nobody_took(nvml: FakeNvml, clock: Clock) -> None:

@@ -154,7 +154,7 @@ class Monitor:
         self.mig = bool(part or is_cut) if self.available else None  # whether it is cut into slices
         self._seen_until_us = 0  # the newest sample of utilisation: NVML's clock
         self._asked_s: float | None = None  # when that was: ours
-        self._others_used = (-math.inf, 0)  # the last sample of another process: our clock, and percent
+        self._used: dict[int, tuple[float, int]] = {}  # the last sample of each process: our clock, and percent
         self.read()  # the first query of each kind takes 1 to 2 ms, the later ones some us
 
     def read(self, *, processes: bool = False) -> Reading:
@@ -197,17 +197,16 @@ class Monitor:
         own = os.getpid()
         if len(percent) == 1 and own not in (used or ()):
             (own,) = percent  # in a container: NVML counts as the host does, and we are the one that is here
-        percent.update(used or {})
+        # Each process has samples of its own: one that this batch lacks was busy at its last.
+        now = time.monotonic()
+        self._used.update((pid, (now, share)) for pid, share in (used or {}).items())
+        percent.update((pid, share) for pid, (at, share) in self._used.items() if now - at < _SAMPLING_PERIOD_S)
         others = sorted(((share, pid) for pid, share in percent.items() if pid != own), key=itemgetter(0), reverse=True)
         if own not in percent:
             # One of them is ours, and most likely the busiest. What the second has used, another has used at least.
             others = [(share, 0) for share, _ in others[1:]]
         most, pid = others[0] if others else (0, 0)
-        if used is not None:
-            self._others_used = time.monotonic(), most
-        sampled_s, last = self._others_used
-        is_news = used is not None or (last and time.monotonic() - sampled_s < _SAMPLING_PERIOD_S)
-        return None if listed is None else len(others), pid, last if is_news else None
+        return None if listed is None else len(others), pid, most if used is not None or most else None
 
     def _utilization(self) -> dict[int, int] | None:
         """Return the percent of the SMs by process since the last call, also of processes that the list lacks."""
