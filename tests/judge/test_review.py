@@ -253,3 +253,8 @@ def test_joined_kernel_times_are_means_over_processes() -> None:
     assert (joined.draws, len(joined.processes)) == (12, 4)
     assert [entry.draws for entry in joined_with(device=224.0, **SLOW_CHOICE).entries] == [3, 3]
     assert joined.kernels[0].device_time_us == 58.5  # of two that are alike: 57 in one process, 59 in three
+
+
+def test_joined_has_what_the_stored_lacks() -> None:
+    joined = joined_with(counts=counts(generated_kernels=2))
+    assert joined.counts == counts(generated_kernels=2)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
-from ..run import COMPILE_TIMERS, Run, Timer
+from ..run import COMPILE_TIMERS, Counts, Run, Timer
 from ..trace.difference import Likeness, likeness
 from . import Status, Verdict
 from . import evidence as e
@@ -222,6 +223,8 @@ def with_runs(
 ) -> Baseline:
     """Return the baseline with those processes of the runs that it lacks. The arguments are those of `review_run`.
 
+    What it does not know of the workload, it takes from the newest run: a memory peak by line, say.
+
     Raises `DifferentRunsError` where adding it would make noise of a change, and `ValueError` if the runs differ among
     themselves.
     """
@@ -238,7 +241,15 @@ def with_runs(
             raise DifferentRunsError(*differs)
     recorded = max(filter(None, (old.recorded, recorded)), key=lambda each: each.at, default=None)
     entries = merge_entries([old, combined([new for _, new in added])])
-    return msgspec.structs.replace(old, entries=entries, recorded=recorded)
+    _, newest = added[-1]
+    counts = msgspec.structs.replace(old.counts, **_unknown(old.counts, newest.counts))
+    fields = _unknown(old, newest) | {"entries": entries, "recorded": recorded, "counts": counts}
+    return msgspec.structs.replace(old, **fields)
+
+
+def _unknown(old: Counts | Baseline, new: Counts | Baseline) -> dict[str, Any]:
+    """Return the fields that `old` lacks, as an older version or a run without a timer leaves them."""
+    return {name: known for name, known in msgspec.structs.asdict(new).items() if getattr(old, name) in (None, (), {})}
 
 
 def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> Iterator[Fact]:

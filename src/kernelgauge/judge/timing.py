@@ -49,7 +49,7 @@ _UNKNOWN_GPU = replace(_H200, process=UNKNOWN_FACTOR * _H200.process, gpu=UNKNOW
 # Host clocks of the same processes. Latencies, and times of two CPU cores (benchmarks/data/cpu), spread by 2 to 5 %.
 _DISPATCH = Prior(gate=0.05, sensitivity=1.0, process=0.015, dof=10.0)
 _LATENCY = replace(_DISPATCH, gate=0.25, process=0.05)
-# Starts within one process on an H100 spread by 8 to 20 %. The spread between processes is not measured yet.
+# Starts within one process on an H100 spread by 8 to 20 %, three processes on an H200 by 2 to 11 % (docs/models.md).
 _COMPILE = replace(_LATENCY, process=0.1, sensitivity=3.0)
 
 

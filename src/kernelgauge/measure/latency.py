@@ -8,6 +8,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
+from functools import cache
+
+import torch
 
 from ..errors import OTHER_KERNELS, DisturbedError, OtherKernelsError, WorkloadError
 from ..run import COMPILE_TIMERS, Sample, Timer, summarize
@@ -150,13 +153,22 @@ _FEWEST_STARTS = 2  # they show a spread
 _START_SECONDS = 20.0  # then no more are made than the fewest: with max-autotune one takes a minute
 
 
+@cache
+def _load_compiler(device: torch.device) -> None:
+    """Compile once, so that imports and the start of the compiler's workers are in no time.
+
+    Where its caches were full, much of the compiler was never loaded: the first cold start took three to five times as long.
+    """
+    with empty_compile_caches():
+        torch.compile(torch.relu)(torch.ones(64, device=device))
+
+
 def compile_starts(
     workload: Workload, device: Device, *, deterministic: bool = False
 ) -> tuple[dict[Timer, Sample], dict[str, int]]:
     """Compile a workload with empty caches, and again with the caches that this filled, each time in a new instance.
 
-    Return the times of both, and the counts of kernels, configurations and uncached graphs. Call it when this process has
-    compiled the workload before: imports and the start of the compiler's workers are then in no time.
+    Return the times of both, and the counts of kernels, configurations and uncached graphs.
 
     Raises `WorkloadError` if a call fails.
     """
@@ -164,6 +176,7 @@ def compile_starts(
     counts: dict[Timer, GeneratedCode] = {}
     reference_us = math.inf  # the fastest of all: one moment says little of seconds, but tells a host at another speed
     with torch_set_up(deterministic=deterministic), grad_mode(workload):
+        _load_compiler(device.torch_device)
         started = time.perf_counter()
         for number in range(_STARTS):
             if number >= _FEWEST_STARTS and time.perf_counter() - started > _START_SECONDS:
