@@ -28,7 +28,7 @@ from .judge.review import (
 from .judge.time_verdict import run_doubts
 from .results import Results, WorkloadResult
 from .results.files import LONGEST_NAME, Lock, is_file_name, remove_temporary, slug, write_files
-from .run import CALL_TIMERS, Run
+from .run import CALL_TIMERS, Run, Timer
 
 _LOCK_TIMEOUT_SECONDS = 30.0  # an update writes a few small files: one that holds the lock longer hangs
 
@@ -229,10 +229,11 @@ def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Itera
     yield from run_doubts(run)
     if workload.verdict(DECLARED) is None:
         yield RunDoubt("not checked")
-    missing = [run.label(timer) for timer in results.timers or CALL_TIMERS if run.sample(timer) is None]
+    timers = [timer for timer in results.timers or CALL_TIMERS if run.kernels or timer is Timer.END_TO_END]
+    missing = [run.label(timer) for timer in timers if run.sample(timer) is None]
     if run.incomplete:
         yield RunDoubt("incomplete", run.incomplete)
-    else:
+    elif run.samples:  # else its test wants none
         yield from (RunDoubt("not measured", label) for label in missing)
 
 

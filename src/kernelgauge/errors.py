@@ -52,6 +52,12 @@ class WorkloadError(KernelgaugeError):
     """A workload that is declared wrongly, or that fails to build, compile or run."""
 
 
+class NoKernelsError(WorkloadError):
+    """A workload that runs no kernel. `call_us`: how long the host takes for a call, in microseconds."""
+
+    call_us = 0.0
+
+
 class WorkloadUnavailable(KernelgaugeError):
     """A workload that cannot run on this machine for a reason that is no fault: it is skipped, and says why."""
 

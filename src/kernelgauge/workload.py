@@ -90,6 +90,7 @@ class Workload:
         tolerance: the relative error that the result and the gradients may have beside their reference, as a fraction. None:
             what rounding explains.
         by: how much faster at least, as a fraction of the other variant's GPU time: 0.05 is 5 % less.
+        name: the id; empty: it is made of module, variant, pass, dtype and shape.
     """
 
     module: str
@@ -112,6 +113,7 @@ class Workload:
     by: float = 0.0
     tolerance: float | None = None
     training: Training | None = None
+    name: str = ""
 
     @classmethod
     def from_callable(cls, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Workload:
@@ -182,6 +184,8 @@ class Workload:
     @property
     def id(self) -> str:
         """For example ``mlp-compiled-bf16-64x128x768x3072``; stable, and unique within a suite."""
+        if self.name:
+            return self.name
         parts = [self.module, self.variant, self.dtype or "", "x".join(map(str, self.shape))]
         if self.pass_ != "forward":
             parts.insert(2, self.pass_)  # before the shape: the id of one workload is no substring of another's

@@ -15,8 +15,8 @@ from ..errors import (
     DisturbedError,
     KernelgaugeError,
     MeasurementError,
+    NoKernelsError,
     TimesError,
-    WorkloadError,
 )
 from ..run import (
     CallRecord,
@@ -83,6 +83,20 @@ class Measured:
     problem: str = ""  # `Origins.problem`
 
 
+def without_kernels(
+    workload: Workload, error: NoKernelsError, device: Device, fingerprint: Fingerprint, settings: Settings
+) -> Measured:
+    """Return the run of a call that runs no kernel. Only its latency has a meaning, which is timed later."""
+    none = Counts(
+        launches=0, kernels=0, memsets=0, copies=0, synchronizations=0, dispatcher_ops=0, graph_breaks=0, recompiles=0,
+        peak_allocated_bytes=None,
+    )  # fmt: skip
+    host = digest(platform.node()) if platform.node() else None
+    run = Run(workload.id, fingerprint, kernels=(), counts=none, samples={}, gpu=device.gpu, host=host)
+    own = settings.for_call(error.call_us)
+    return Measured(run, own.latency_replicates, own.iterations_for(error.call_us, Timer.END_TO_END), b"", "")
+
+
 @dataclass(frozen=True)
 class Replicate:
     """The times of one replicate, and what the machine went through."""
@@ -121,7 +135,9 @@ class Subject:
             call_us = call_duration_us(device, instance)
             self.structure = profile_session(device, instance, iterations=_STRUCTURE_ITERATIONS, is_structure=True)
             if not self.structure.kernels:
-                raise WorkloadError(f"{workload.id}: it runs no kernel, so there is nothing to measure")
+                error = NoKernelsError(f"{workload.id}: it runs no kernel, so there is nothing to measure")
+                error.call_us = call_us
+                raise error
             instance.prepare()
             prepared = compile_counts()
             self.peak_bytes = device.peak_allocated_bytes(instance.call)

@@ -17,9 +17,11 @@ import pytest
 
 if TYPE_CHECKING:
     from ..workload import Workload
+    from .fixtures import Gauge
 
 SESSION_KEY = pytest.StashKey[pytest.Session]()
 WORKER_ERROR = "kernelgauge_error"  # in what a worker of pytest-xdist tells its controller at the end
+WORKER_MEASURES = "kernelgauge_measures"  # likewise: its tests make workloads
 _PARENT = "KERNELGAUGE_PARENT"  # of a process of calibrate, compare or bisect: the number of the command's process
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _HOOKS = "kernelgauge-hooks"
@@ -28,6 +30,7 @@ _MARKS = (
     "structure: needs no clock: kernels, launches and counts (kernelgauge)",
     "timing: judges or reads times; without such a test nothing is timed (kernelgauge)",
     "numerics: compares results with float64 (kernelgauge)",
+    "kernelgauge(**options): options of the fixture kernelgauge in this test: dtype, pass_, tolerance, timing=False and others",
     "gpu: a test of a workload that means something on a GPU only: deselected on a CPU (kernelgauge)",
 )
 
@@ -52,8 +55,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager) -> None:
     """Load the rest with the first `conftest.py` or plugin that declares workloads, at the latest while collecting."""
-    declares = any(caller.name == "pytest_kernelgauge_workloads" for caller in manager.get_hookcallers(plugin) or ())
-    if not declares or manager.has_plugin(_HOOKS):
+    if any(caller.name == "pytest_kernelgauge_workloads" for caller in manager.get_hookcallers(plugin) or ()):
+        _load_hooks(manager)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Load the rest with the first test that measures what it calls."""
+    if set(made_by(item.config)).intersection(getattr(item, "fixturenames", ())):
+        _load_hooks(item.config.pluginmanager)
+
+
+def made_by(config: pytest.Config) -> tuple[str, ...]:
+    """Return the fixtures by which a test measures what it calls."""
+    return ("kernelgauge", "benchmark") if config.getoption("--perf-benchmark") else ("kernelgauge",)
+
+
+def _load_hooks(manager: pytest.PytestPluginManager) -> None:
+    if manager.has_plugin(_HOOKS):
         return
     try:
         # Not `from . import hooks`: that may find the module of an earlier session in this process.
@@ -70,9 +88,12 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """End the run with the error of a worker of pytest-xdist. It may have found a suite of which this process knows nothing."""
-    if error := getattr(node, "workeroutput", {}).get(WORKER_ERROR):
+    """End the run with the error of a worker of pytest-xdist, or gather what it measured: this process has collected nothing."""
+    output = getattr(node, "workeroutput", {})
+    if error := output.get(WORKER_ERROR):
         raise pytest.UsageError(error)
+    if output.get(WORKER_MEASURES):
+        _load_hooks(node.config.pluginmanager)
 
 
 @pytest.fixture(scope="session")
@@ -81,6 +102,16 @@ def workload(request: pytest.FixtureRequest) -> Workload:
     if not hasattr(request, "param"):
         pytest.fail("no pytest_kernelgauge_workloads in a conftest.py of this folder or above it", pytrace=False)
     return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def kernelgauge(request: pytest.FixtureRequest) -> Gauge:
+    """Measure a call: ``kernelgauge(function, *args, **kwargs)``. The test ends with its verdict; `Gauge` has the options."""
+    from .fixtures import gauge_of
+
+    if request.config.option.setuponly:
+        pytest.skip("--setup-only measures nothing")
+    return gauge_of(request.node)
 
 
 def _end_with_parent(parent: str) -> None:
@@ -106,6 +137,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--perf-strict", action="store_true", help=strict)
     compile_ = "measure compile times too, from empty caches and from full ones: seconds for each compiled workload"
     add("--perf-compile", action="store_true", help=compile_)
+    benchmarks = "measure what tests call by the fixture benchmark, of pytest-benchmark or pytest-codspeed"
+    add("--perf-benchmark", action="store_true", help=benchmarks)
     add("--perf-seed", type=int, metavar="N", help="seed of the random input that numerics are compared on")
     add("--perf-calibrate", metavar="DIR", help="a process of kernelgauge calibrate: measure into DIR only")
     for name, kind, default, what in (

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar
 
 import pytest
 
-from ..errors import KernelgaugeError, WorkloadUnavailable
-from ..judge import MEASUREMENT, Status, Verdict
+from ..errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
+from ..judge import MEASUREMENT, NUMERICS, WORST_FIRST, Status, Verdict
 from ..report.findings import in_full
 from ..report.words import headline
-from ..run import Run
+from ..run import COMPILE_TIMERS, Run, Timer
 from ..workload import Workload
 from .session import Session
+from .suites import MADE_BY_TEST
 
 SESSION = pytest.StashKey[Session]()
 SUBJECT = pytest.StashKey["str | None"]()  # of the verdict that a phase of a test ended with
@@ -110,9 +111,11 @@ class WorkloadTest:
         """End the test with the verdict of a function on its workload."""
         self.conclude(self.ask(function, self.workload, *arguments, subject=subject))
 
-    def conclude(self, verdict: Verdict) -> None:
-        """Keep a verdict, and end the test with it: passed, failed or skipped."""
-        self._end(self.session.conclude(verdict))
+    def conclude(self, *verdicts: Verdict) -> None:
+        """Keep verdicts, and end the test with the worst of them: passed, failed or skipped."""
+        kept, fails = [self.session.conclude(each) for each in verdicts], self.session.judge.fails
+        verdict = min(kept, key=lambda each: (not fails(each), WORST_FIRST.index(each.status)))
+        self._end(verdict)
         change = verdict.change
         for name, value in (  # of a time: pytest's --junitxml has them
             ("us", verdict.after_us),
@@ -125,12 +128,16 @@ class WorkloadTest:
         if self.session.judge.fails(verdict):
             is_verbose = self.item.config.get_verbosity() > 0
             text = in_full(verdict) if is_verbose else self.session.failure(verdict, self.item.name)
-            pytest.fail(text, pytrace=False)
+            also = [f"also {headline(each)}" for each in kept if fails(each) and each is not verdict]
+            pytest.fail("\n".join([text, *also]), pytrace=False)
         accepts = self.session.options.accepts
         if verdict.status is Status.NO_BASELINE and not accepts:
-            pytest.skip(
-                self.session.judge.how_to_record(self.session.fingerprint)
-            )  # the same words for each test: pytest folds them into one line
+            if self.workload.id in self.session.suites.made:
+                pytest.fail(
+                    self.session.judge.how_to_record(self.session.fingerprint, [self.item.nodeid]), pytrace=False
+                )
+            # The same words for each test: pytest folds them into one line.
+            pytest.skip(self.session.judge.how_to_record(self.session.fingerprint))
         if verdict.status is Status.NOT_JUDGED or (not verdict.status.decided and not accepts):
             pytest.skip(in_full(verdict))
 
@@ -145,3 +152,137 @@ class WorkloadTest:
         if self.session.options.strict:
             pytest.fail(detail or reason, pytrace=False)
         pytest.skip(reason)
+
+
+# -- workloads that a test function makes --------------------------------------------------------------------------------
+
+_TIMING = "timing"
+_OPTIONS = (
+    *("dtype", "pass_", "compile", "reference", "expectations", "graph_breaks", "compiles", "training"),
+    *("tolerance", "gate", "sensitivity", _TIMING),
+)
+
+
+@dataclass
+class Gauge:
+    """Measures what a test function calls, and ends the test with the worst of the verdicts on it."""
+
+    item: pytest.Item
+    session: Session
+    options: dict[str, Any] = field(default_factory=dict)
+    has_measured: bool = False
+
+    def using(self, **options: Any) -> Gauge:
+        """Return this with options: ``kernelgauge.using(pass_="train", tolerance=0.02)(loss, logits, labels)``.
+
+        They are the fields of `Workload` of these names, and ``timing=False``, which measures structure and numerics alone:
+        dtype, pass_, compile, reference, expectations, graph_breaks, compiles, training, tolerance, gate, sensitivity.
+        The mark ``@pytest.mark.kernelgauge(...)`` takes the same.
+        """
+        if unknown := [name for name in options if name not in _OPTIONS]:
+            self._refuse(WorkloadError("unknown option", got=", ".join(unknown), expected=", ".join(_OPTIONS)))
+        self.options |= options
+        return self
+
+    def __call__(self, function: Any, /, *args: Any, **kwargs: Any) -> Run:
+        """Measure ``function(*args, **kwargs)``, judge it, and return its `Run`: kernels, counts and times of a call.
+
+        `function` is any callable, an ``nn.Module``, or a `Workload`, whose own inputs it is called with. Tensors are copied
+        to the device that measures, afresh for each replicate, and so is a module.
+
+        The test fails if the run differs from its baseline, if there is none yet, or if a result differs from float64. It
+        is skipped if the workload cannot run here.
+        """
+        if not (isinstance(function, Workload) or callable(function)):
+            got = type(function).__name__
+            self._refuse(WorkloadError("there is nothing to call", got=got, expected="kernelgauge(function, *args)"))
+        made = function if isinstance(function, Workload) else Workload.from_callable(function, *args, **kwargs)
+        return self.measure(made)
+
+    def measure(self, made: Workload, *, may_lack_kernels: bool = False) -> Run:
+        """Measure a workload under the test's id, judge it, and return its run.
+
+        `may_lack_kernels`: without a kernel, the host's time alone is measured. Else that is an error.
+        """
+        known, options = self.item.stash[MADE_BY_TEST], dict(self.options)
+        has_times = options.pop(_TIMING, True)
+        if self.has_measured:
+            self._refuse(WorkloadError("a test measures one call", expected="a test for each: pytest.mark.parametrize"))
+        self.has_measured = True
+        named: dict[str, Any] = {"module": known.module, "variant": known.variant, "shape": (), "name": known.id}
+        wrong: WorkloadError | None = None
+        try:
+            workload = replace(made, **named, **options)
+        except WorkloadError as error:
+            wrong = error
+        if wrong is not None:  # outside of the handler: within it pytest would print the error twice
+            self._refuse(wrong)
+        self.session.suites.workloads[known.id] = self.item.stash[MADE_BY_TEST] = workload
+        if not has_times:
+            self.session.judge.without_times.add(workload.id)
+        test = WorkloadTest(self.item, self.session, workload)
+        run = test.ask(self.session.measure_made, workload, may_lack_kernels)
+        test.conclude(*self._verdicts(test, workload, run))
+        return self.session.run(workload)
+
+    def _refuse(self, error: WorkloadError) -> NoReturn:
+        error.where = self.item.nodeid
+        pytest.fail(str(error), pytrace=False)
+
+    def _verdicts(self, test: WorkloadTest, workload: Workload, run: Run) -> list[Verdict]:
+        """Return all verdicts: the cause of a slower time before the time."""
+        session = self.session
+        declared = session.conclude(session.judge_declared(workload))
+        timers = [timer for timer in session.device.timers if run.kernels or timer is Timer.END_TO_END]
+        timers += COMPILE_TIMERS if session.options.compiles and workload.compile is not None else ()
+        times = [session.judge_time(workload, each) for each in timers] if session.judge.is_timed(workload) else []
+        structure = session.judge_structure(workload)
+        numerics = [test.ask(session.judge_numerics, workload, subject=NUMERICS)] if run.kernels else []
+        return [declared, structure, *times, *numerics]
+
+
+def gauge_of(item: pytest.Item) -> Gauge:
+    """Return what the fixture of a test is, with the options of its marks. The nearest mark counts."""
+    gauge = Gauge(item, item.config.stash[SESSION])
+    for mark in reversed(list(item.iter_markers("kernelgauge"))):
+        gauge.using(**mark.kwargs)
+    return gauge
+
+
+class Benchmark:
+    """What the fixture of pytest-benchmark or pytest-codspeed becomes with --perf-benchmark: what it is given is measured.
+
+    It has no statistics of its own: the times of all clocks are in the results.
+    """
+
+    _gauge: Gauge
+
+    @staticmethod
+    def take_over(fixture: Any, gauge: Gauge) -> None:
+        """Make a fixture measure by kernelgauge. It stays an instance of its class, as pytest-benchmark wants it."""
+        fixture.__class__ = type("Benchmark", (Benchmark, type(fixture)), {})
+        fixture._gauge = gauge
+        fixture._mode = "kernelgauge"  # else pytest-benchmark warns that nobody has used it
+
+    def __call__(self, function: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
+        """Measure ``function(*args, **kwargs)``, judge it, and return its result."""
+        self._gauge.measure(Workload.from_callable(function, *args, **kwargs), may_lack_kernels=True)
+        return function(*args, **kwargs)
+
+    def pedantic(
+        self,
+        target: Callable[..., _T],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        setup: Callable[[], Any] | None = None,
+        **_: Any,
+    ) -> _T:
+        """Measure ``target(*args, **kwargs)``, likewise. `setup` makes the arguments of each replicate; rounds are not counted."""
+
+        def inputs() -> Any:
+            return (setup() if setup is not None else None) or (args, kwargs or {})
+
+        workload = Workload.from_callable(target, *args, **(kwargs or {}))
+        self._gauge.measure(replace(workload, inputs=inputs) if setup else workload, may_lack_kernels=True)
+        positional, named = inputs()
+        return target(*positional, **named)

@@ -15,12 +15,12 @@ import pytest
 from ..errors import KernelgaugeError
 from ..results import TestResult
 from ..results.files import WAITING
-from . import SESSION_KEY
-from .fixtures import SESSION, SUBJECT
+from . import SESSION_KEY, WORKER_MEASURES, made_by
+from .fixtures import SESSION, SUBJECT, Benchmark, gauge_of
 from .options import options_of
 from .record import Recorder, keep_part, refusing
 from .session import Session
-from .suites import is_conditional, workload_of, workloads_of
+from .suites import MADE_BY_TEST, is_conditional, workload_of, workloads_of
 
 _CONTROLLER = "kernelgauge-controller"
 _LONGEST_SAID = 20_000  # characters: a traceback is not what the results are for
@@ -84,6 +84,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     # Of a conditional test without a workload pytest would show a skipped test, or a deselected one.
     items[:] = [each for each in items if workload_of(each) or not is_conditional(each)]
+    config.stash[SESSION].suites.adopt(items, made_by(config))
     yield
     selected = config.stash[SESSION].suites.select(items)
     if others := set(items) - set(selected):
@@ -106,15 +107,29 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             config.option.collectonly or config.option.setuponly or shows_fixtures
         )  # --setup-plan sets setuponly
         if workloads and not (runs_none or sys.exc_info()[0] is not None):
-            ours.selected = workloads
-            ours.judge.is_timed = any(item.get_closest_marker("timing") for item in session.items if workload_of(item))
+            ours.selected = [each for each in workloads if each.id not in ours.suites.made]
+            ours.judge.has_timing_tests = any(
+                item.get_closest_marker("timing") for item in session.items if workload_of(item)
+            )
             if ours.options.worker:
                 from .workers import prepare_worker
 
                 prepare_worker(ours)
+                config.workeroutput[WORKER_MEASURES] = True  # type: ignore[attr-defined]
             ours.prepare()
             if not ours.options.worker:
                 ours.artifacts.empty()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """With --perf-benchmark, let the fixture `benchmark` of a test measure by kernelgauge."""
+    value = yield
+    if fixturedef.argname == "benchmark" and MADE_BY_TEST in request.node.stash:
+        Benchmark.take_over(value, gauge_of(request.node))
+    return value
 
 
 # -- how they end -----------------------------------------------------------------------------------------------------

@@ -30,13 +30,21 @@ class Judge:
     """Judges runs, and says what to do next. It times nothing.
 
     Attributes:
-        is_timed: whether a test of the session judges or reads times.
+        has_timing_tests: whether a test of a suite judges or reads times.
+        without_times: workloads that their tests want no times of.
     """
 
     def __init__(self, options: Options, suites: Suites, artifacts: Artifacts) -> None:
         self.options, self.suites, self.artifacts = options, suites, artifacts
         self.store = BaselineStore(options.baselines)
-        self.is_timed = False
+        self.has_timing_tests = False
+        self.without_times: set[str] = set()
+
+    def is_timed(self, workload: Workload) -> bool:
+        """Whether the session times a workload."""
+        if workload.id in self.suites.made:
+            return workload.id not in self.without_times and not self.options.leaves_out_timing
+        return self.has_timing_tests
 
     def declared(self, workload: Workload, run: Run) -> Verdict:
         """Judge what the workload declares: every expectation that holds for this machine, and no recompile."""
@@ -118,7 +126,8 @@ class Judge:
             if declared is not None and declared.status.fails:
                 return verdict.because(e.Next(e.Step.MEND))
             accept = self.options.accept_command("-k", self.suites.selector(workload))
-            measure = "" if self.is_timed else self.suites.command(workload, update=False)
+            is_complete = self.is_timed(workload) or run.workload in self.without_times
+            measure = "" if is_complete else self.suites.command(workload, update=False)
             return verdict.because(e.Next(e.Step.ACCEPT, accept, measure))
         has_step = any(isinstance(reason, e.Next) for reason in verdict.reasons)
         return verdict if has_step else verdict.because(e.Next(e.Step.AGAIN))

@@ -37,6 +37,7 @@ class Options:
         arguments: all of pytest's, as they were given.
         measuring_arguments: those that a proposed command must repeat to measure the same.
         worker: of pytest-xdist; empty: the only process. `neighbours`: how many workers there are beside it.
+        leaves_out_timing: ``-m "not timing"``, which also holds for what is no test of its own.
         share: the part of the suite that this worker measures, and of how many: (2, 4) is the second of four. None: all.
     """
 
@@ -57,6 +58,7 @@ class Options:
     arguments: tuple[str, ...] = ()
     measuring_arguments: tuple[str, ...] = ()
     worker: str = ""
+    leaves_out_timing: bool = False
     share: tuple[int, int] | None = None
     neighbours: int = 0
 
@@ -125,6 +127,7 @@ def options_of(config: pytest.Config) -> Options:
             *(("--perf-compile",) if ask("--perf-compile") else ()),
             *(part for each in overridden if not each.startswith(f"{_INI}reports") for part in ("-o", each)),
         ),
+        leaves_out_timing="not timing" in (ask("markexpr") or ""),
         worker=worker.get("workerid", ""),
         share=worker.get(f"{_INI}share"),
         neighbours=worker.get("workercount", 1) - 1,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, WorkloadUnavailable
+from ..errors import BaselineError, KernelgaugeError, NoKernelsError, OtherKernelsError, WorkloadUnavailable
 from ..judge import DECLARED, MEASUREMENT, Status, Verdict, settled
 from ..judge import evidence as e
 from ..judge.time_verdict import not_measured
@@ -63,6 +63,7 @@ class Session:
         self._gpu_lock = GpuLock()
         self._folder_lock = folder_lock(options.reports)
         self._measured: dict[str, Result] = {}
+        self._may_lack_kernels: set[str] = set()  # workloads of tests
         self._not_compiled: dict[str, KernelgaugeError] = {}  # why compile times are missing
         self._confirmed: dict[str, KernelgaugeError | None] = {}  # latencies: why one could not be; None: it was
         self._verdicts: dict[tuple[str, str], Verdict] = {}  # by workload and subject
@@ -129,6 +130,19 @@ class Session:
         """
         return self._with_latency(self._result(workload).run)
 
+    def measure_made(self, workload: Workload, may_lack_kernels: bool) -> Run:
+        """Measure what a test calls, and its latency. Raises what `run` and `keep_latency` raise.
+
+        `may_lack_kernels`: without a kernel its latency alone is measured. Else `run` raises a `NoKernelsError`.
+        """
+        if may_lack_kernels:
+            self._may_lack_kernels.add(workload.id)
+        self._result(workload)
+        if self.judge.is_timed(workload):
+            rounds = self.rounds(workload)
+            self.keep_latency(workload, rounds, rounds.durations_s())
+        return self.run(workload)
+
     def _result(self, workload: Workload) -> Measured:
         if workload.id not in self._measured:
             together = [each for each in self.selected if each.id not in self._measured]
@@ -146,7 +160,7 @@ class Session:
             self.fingerprint,
             self.settings,
             self.progress,
-            timed=self.judge.is_timed,
+            timed=any(map(self.judge.is_timed, workloads)),
             deterministic=self.options.deterministic,
         ):
             measured = {name: each for name, each in group.results.items() if not isinstance(each, KernelgaugeError)}
@@ -154,13 +168,20 @@ class Session:
                 group.confirm([name for name, each in measured.items() if self._looks_slower(each.run)])
             self._measured |= group.results
             for name, result in group.results.items():
-                if not isinstance(result, KernelgaugeError):
+                if isinstance(result, NoKernelsError) and name in self._may_lack_kernels:
+                    self._measured[name] = self._without_kernels(self.suites.workloads[name], result)
+                elif not isinstance(result, KernelgaugeError):
                     self.artifacts.write(self.suites.workloads[name], result.trace_json, result.table)
                     result.trace_json, result.table = b"", ""
                 elif not isinstance(result, WorkloadUnavailable):
                     self.conclude_error(self.suites.workloads[name], MEASUREMENT, result)
         for workload in workloads if self.options.compiles else ():  # when nothing of the others is in memory
             self._measure_compile(workload)
+
+    def _without_kernels(self, workload: Workload, error: NoKernelsError) -> Measured:
+        from ..measure.subject import without_kernels
+
+        return without_kernels(workload, error, self.device, self.fingerprint, self.settings)
 
     def _measure_compile(self, workload: Workload) -> None:
         """Add the compile times and counts of a workload to its run."""
@@ -186,10 +207,11 @@ class Session:
 
     def _with_latency(self, run: Run) -> Run:
         latency = self.latencies.get(run.workload)
+        incomplete = None if run.workload in self.judge.without_times else run.incomplete
         return msgspec.structs.replace(
             run,
             samples={**run.samples, Timer.END_TO_END: latency} if isinstance(latency, Sample) else run.samples,
-            incomplete=run.incomplete or (latency.what if isinstance(latency, OtherKernelsError) else None),
+            incomplete=incomplete or (latency.what if isinstance(latency, OtherKernelsError) else None),
             neighbours=self.options.neighbours,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from ..errors import KernelgaugeError, SuitesError
+from ..errors import KernelgaugeError, SuitesError, WorkloadError
 from ..judge.baseline import Baseline
-from ..workload import Workload
+from ..workload import Workload, to_name
 from .options import Options
+
+MADE_BY_TEST = pytest.StashKey[Workload]()  # of a test with a fixture that measures what the test calls
 
 
 @dataclass
@@ -23,7 +26,9 @@ class Suites:
 
     Attributes:
         workloads: by id, in the order in which they are declared.
-        suite_of: the name of each one's suite, by id: its folder, relative to the root. A baseline remembers that.
+        suite_of: the name of each one's suite, by id: its folder, relative to the root, or the file of the test that makes it.
+            A baseline remembers that.
+        made: the ids of those that tests make.
         folders: the name of each suite that was collected, also of one that declares nothing.
         error: a wrong declaration. It is kept until collection has ended, because pytest would make a traceback of it.
     """
@@ -31,6 +36,7 @@ class Suites:
     options: Options
     workloads: dict[str, Workload] = field(default_factory=dict)
     suite_of: dict[str, str] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
     folders: list[str] = field(default_factory=list)
     error: KernelgaugeError | None = None
     _asked: dict[Any, list[Workload]] = field(default_factory=dict)  # by the conftest or plugin
@@ -89,22 +95,44 @@ class Suites:
                 if workload.id in self._for_cpu:  # another workload has the same form there
                     continue
                 self._for_cpu.add(workload.id)
-            if workload.id in self.workloads:
-                raise KernelgaugeError(
-                    "two workloads have the same id",
-                    where=f"suites {self.suite_of[workload.id]} and {suite}",
-                    got=workload.id,
-                    expected="one entry for each module, variant, pass, dtype and shape",
-                )
-            self.workloads[workload.id], self.suite_of[workload.id] = workload, suite
+            self._add(workload, suite, expected="one entry for each module, variant, pass, dtype and shape")
             found.append(workload)
         return found
 
+    def _add(self, workload: Workload, suite: str, *, expected: str) -> None:
+        if workload.id in self.workloads:
+            raise KernelgaugeError(
+                "two workloads have the same id",
+                where=f"suites {self.suite_of[workload.id]} and {suite}",
+                got=workload.id,
+                expected=expected,
+            )
+        self.workloads[workload.id], self.suite_of[workload.id] = workload, suite
+
+    def adopt(self, items: Iterable[pytest.Item], fixtures: Iterable[str]) -> None:
+        """Give each test that asks for one of the fixtures a workload with the test's id. A call of the test says what it is."""
+        for item in items:
+            if workload_of(item) is not None or not set(fixtures).intersection(getattr(item, "fixturenames", ())):
+                continue
+            file, _, name = item.nodeid.partition("::")
+            numbers = re.sub(r"(?<![A-Za-z0-9_])-(?=[\d.])", "neg", re.sub(r"(?<=\d)\.(?=\d)", "_", name))
+            workload = Workload(
+                to_name(item.path.stem), to_name(numbers), build=_not_known, inputs=_not_known, dtype=None
+            )
+            try:
+                self._add(workload, file, expected="another name of one of the tests, or of its file or parameters")
+            except KernelgaugeError as error:
+                self.error = self.error or error
+            self.made.add(workload.id)
+            item.stash[MADE_BY_TEST] = workload
+            item.extra_keyword_matches.update((workload.id, f"[{workload.id}]"))  # `-k` knows it, as a suite's
+
     def declared(self) -> dict[str, tuple[str, ...]]:
-        """Return the ids of all workloads, by suite."""
+        """Return the ids of all workloads that suites declare, by suite. Which tests a file has, no run knows for sure."""
         found: dict[str, tuple[str, ...]] = {}
         for name, suite in self.suite_of.items():
-            found[suite] = (*found.get(suite, ()), name)
+            if name not in self.made:
+                found[suite] = (*found.get(suite, ()), name)
         return found
 
     def require_workloads(self) -> None:
@@ -160,7 +188,7 @@ class Suites:
                 for item in selected
                 if (group_of(workload) in groups if (workload := workload_of(item)) else index == 1)
             ]
-        places = {name: place for place, name in enumerate(self.workloads)}
+        places = {name: place for place, name in enumerate(self.workloads) if name not in self.made}
         return sorted(selected, key=lambda item: places.get(str(workload_of(item)), len(places)))
 
     # -- commands ---------------------------------------------------------------------------------------------------
@@ -170,7 +198,7 @@ class Suites:
 
         `suites`: their names, where other processes have collected them. `update`: else it measures only.
         """
-        names = [self.suite_of[workload.id]] if workload else list(suites) or list(self.declared())
+        names = [self.suite_of[workload.id]] if workload else list(suites) or sorted(set(self.suite_of.values()))
         folders = sorted(os.path.relpath(self.options.root / name, self.options.invoked_from) for name in names)
         chosen = ("-k", self.selector(workload)) if workload else ()
         action = ("--perf-update",) if update else ()
@@ -182,11 +210,17 @@ class Suites:
         return f"[{workload.id}]" if is_in_another else workload.id
 
 
+def _not_known() -> Any:
+    raise WorkloadError("a workload of a test is measured when the test calls it")
+
+
 # -- tests ------------------------------------------------------------------------------------------------------------
 
 
 def workload_of(item: pytest.Item) -> Workload | None:
-    """Return the workload that a test runs for; None for a test of something else."""
+    """Return the workload that a test runs for, or makes; None for a test of something else."""
+    if (made := item.stash.get(MADE_BY_TEST, None)) is not None:
+        return made
     callspec = getattr(item, "callspec", None)
     value = callspec.params.get("workload") if callspec else None
     return value if isinstance(value, Workload) else None
@@ -233,7 +267,9 @@ def _calibrates(item: pytest.Item) -> bool:
     """
     marks = {mark.name for mark in item.iter_markers()}
     return workload_of(item) is not None and (
-        "structure" in marks or ("timing" in marks and _RATIO not in getattr(item, "fixturenames", ()))
+        MADE_BY_TEST in item.stash
+        or "structure" in marks
+        or ("timing" in marks and _RATIO not in getattr(item, "fixturenames", ()))
     )
 
 

@@ -104,6 +104,7 @@ class Controller:
             raise ResultsError(what, got=got, next_command=f"{VISIBLE}=0 pytest perf   (those of one model only)")
         workloads = {each.id: each for part in parts for each in part.workloads}
         declared = {suite: names for part in parts for suite, names in part.declared.items()}
+        places = {name: place for place, name in enumerate(name for names in declared.values() for name in names)}
         gpus = {part.gpu for part in parts}
         said = dict.fromkeys(warning for part in parts for warning in part.warnings)
         return msgspec.structs.replace(
@@ -111,7 +112,7 @@ class Controller:
             fingerprint=next((part.fingerprint for part in parts if part.fingerprint is not None), None),
             gpu=gpus.pop() if len(gpus) == 1 else None,
             not_watched="; ".join(dict.fromkeys(part.not_watched for part in parts if part.not_watched)),
-            workloads=tuple(workloads[name] for names in declared.values() for name in names if name in workloads),
+            workloads=tuple(sorted(workloads.values(), key=lambda each: places.get(each.id, len(places)))),
             tests=(
                 *(test for part in parts for test in part.tests if test.node not in self._session.tests),
                 *own.tests,
@@ -129,7 +130,7 @@ def prepare_worker(session: Session) -> None:
 
     Raises `KernelgaugeError` if the controller knew of no suite: this worker would share its GPU with the others.
     """
-    if session.options.share is None:
+    if session.options.share is None and session.selected:
         raise KernelgaugeError(
             "several workers found workloads that nobody had divided among them",
             got="a suite below the folders that pytest was given",
