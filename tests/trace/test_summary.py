@@ -1,6 +1,7 @@
 """What one trace says: its launch sequence, the host's ops, and when the device worked and waited."""
 
 import pytest
+import torch
 
 from kernelgauge.trace.kernel import METADATA_OPS, identity_of_op
 from kernelgauge.trace.model import Op
@@ -118,6 +119,21 @@ OUTERMOST = [
 @pytest.mark.parametrize(("rows", "expected"), OUTERMOST)
 def test_computing_ops_are_the_outermost_that_compute(rows: list[Event], expected: list[str]) -> None:
     assert kernels(summary_of(step(1, 0, 1000), *rows)) == expected
+
+
+def test_views_of_this_torch_are_no_kernels() -> None:
+    """All ops that return a view by their schema, but for those that may copy or compute instead."""
+    may_copy = {f"aten::{name}" for name in ("coalesce", "contiguous", "keys", "_test_autograd_multiple_dispatch_view")}
+    may_copy |= {f"aten::{name}" for name in ("_sparse_broadcast_to", "_ncf_view", "_ncf_unsqueeze")}
+    views = {
+        schema.name
+        for schema in torch._C._jit_get_all_schemas()
+        if schema.name.startswith("aten::") and "Tensor" in str([each.type for each in schema.returns])
+        and any(each.alias_info and not each.alias_info.is_write for each in schema.returns)
+    }  # fmt: skip
+    rows = {name: [op(name, 0, 5)] for name in views - may_copy}
+    assert len(rows) > 60
+    assert [name for name, row in rows.items() if summary_of(step(1, 0, 100), *row).kernels] == []
 
 
 def test_host_ops_are_of_the_dispatcher_and_of_metadata() -> None:

@@ -249,7 +249,9 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
         torch.manual_seed(seed)
         with target:
             module = workload.build()
-        if isinstance(module, nn.Module):
+        if isinstance(module, nn.Module) and not any(
+            each.is_meta for each in module.parameters()
+        ):  # else it is given them
             module = module.to(target) if dtype is None else module.to(target, dtype)
         if not callable(module):
             raise TypeError(f"build() returned {type(module).__name__}, expected something to call")

@@ -20,6 +20,7 @@ from .suites import MADE_BY_TEST
 
 SESSION = pytest.StashKey[Session]()
 SUBJECT = pytest.StashKey["str | None"]()  # of the verdict that a phase of a test ended with
+GOES_ON = pytest.StashKey[bool]()  # whether the test went on after its verdict: what fails then is no verdict
 _T = TypeVar("_T")
 
 
@@ -140,6 +141,7 @@ class WorkloadTest:
             pytest.skip(self.session.judge.how_to_record(self.session.fingerprint))
         if verdict.status is Status.NOT_JUDGED or (not verdict.status.decided and not accepts):
             pytest.skip(in_full(verdict))
+        self.item.stash[GOES_ON] = True
 
     def _end(self, verdict: Verdict) -> None:
         self.item.stash[SUBJECT] = verdict.subject

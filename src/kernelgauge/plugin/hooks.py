@@ -16,7 +16,7 @@ from ..errors import KernelgaugeError
 from ..results import TestResult
 from ..results.files import WAITING
 from . import SESSION_KEY, WORKER_MEASURES, made_by
-from .fixtures import SESSION, SUBJECT, Benchmark, gauge_of
+from .fixtures import GOES_ON, SESSION, SUBJECT, Benchmark, gauge_of
 from .options import options_of
 from .record import Recorder, keep_part, refusing
 from .session import Session
@@ -153,6 +153,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.when == "setup":
         tests.pop(item.nodeid, None)  # an attempt before this one
     subject, item.stash[SUBJECT] = item.stash.get(SUBJECT, None), None
+    went_on, item.stash[GOES_ON] = item.stash.get(GOES_ON, False), False
+    if went_on and not report.passed:
+        subject = None
     if report.when == "call" or not report.passed:  # what was skipped or failed before its call has none
         said = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr if report.failed else ""
         said = "" if subject is not None else said  # the verdict says it, and is not cut to a terminal's width

@@ -1,0 +1,174 @@
+"""Test functions that measure what they call, for real on the CPU: the fixture kernelgauge, and --perf-benchmark."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelgauge.judge import Status
+from kernelgauge.results import Results, read_results
+from kernelgauge.run import Timer
+
+pytestmark = pytest.mark.timeout(300)
+
+OPS = """
+import os
+import pytest, torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+from kernelgauge import Workload
+
+def attention(q, k, v):
+    if "FAULT" in os.environ:
+        return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1) @ v
+    return scaled_dot_product_attention(q, k, v)
+
+@pytest.mark.parametrize("scale", [-1, 1.5])
+def test_attention(kernelgauge, scale):
+    run = kernelgauge(attention, *(scale * torch.randn(2, 4, 64, 32) for _ in range(3)))
+    assert run.counts.launches == 1
+
+@pytest.mark.kernelgauge(timing=False, pass_="train")
+class TestModule:
+    def test_structure(self, kernelgauge):
+        kernelgauge.using(dtype="fp32")(nn.Linear(64, 64), torch.randn(8, 64))
+
+def test_sequence(kernelgauge):
+    def batches():
+        yield (torch.randn(4, 8),)
+        yield (torch.randn(2, 8),)
+    kernelgauge(Workload("any", "name", build=lambda: nn.Linear(8, 8), inputs=batches, dtype="fp32"))
+
+def test_other():
+    pass
+"""
+WRONG = """
+import pytest, torch
+
+def test_twice(kernelgauge):
+    kernelgauge(torch.relu, torch.randn(4))
+    kernelgauge(torch.relu, torch.randn(4))
+
+@pytest.mark.kernelgauge(speed=2)
+def test_option(kernelgauge):
+    pass
+
+def test_value(kernelgauge):
+    kernelgauge.using(dtype="int3")(torch.relu, torch.randn(4))
+
+def test_tensor(kernelgauge):
+    kernelgauge(torch.randn(4))
+
+def test_host(kernelgauge):
+    kernelgauge(sorted, [2, 1])
+
+def test_raises(kernelgauge):
+    kernelgauge(torch.mm, torch.randn(4, 5), torch.randn(4, 5))
+"""
+BENCHMARKS = """
+import torch
+
+def test_relu(benchmark):
+    x = torch.randn(1000)
+    assert (benchmark(torch.relu, x) >= 0).all()
+
+def test_setup(benchmark):
+    benchmark.extra_info["size"] = 64
+    assert len(benchmark.pedantic(torch.mm, setup=lambda: ((torch.randn(64, 64),) * 2, {}), rounds=3)) == 64
+
+def test_host(benchmark):
+    assert benchmark(sorted, [3, 1, 2]) == [1, 2, 3]
+"""
+IDS = [
+    *("test_ops-test_attention-neg1", "test_ops-test_attention-1_5"),
+    *("test_ops-TestModule-test_structure", "test_ops-test_sequence"),
+]
+
+
+def run_pytest(folder: Path, *arguments: str, **environment: str) -> str:
+    kept = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
+    command = [sys.executable, "-m", "pytest", "-p", "kernelgauge.plugin", "-q", "--perf-device=cpu", *arguments]
+    ended = subprocess.run(command, cwd=folder, env=kept | environment, capture_output=True, text=True, check=False)
+    return ended.stdout + ended.stderr
+
+
+def results(folder: Path) -> Results:
+    return read_results(folder / "reports" / "latest" / "results.json")
+
+
+def statuses(folder: Path) -> dict[str, Status | None]:
+    return {workload.id: workload.status for workload in results(folder).workloads}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ops")
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "test_ops.py").write_text(OPS)
+    said = run_pytest(folder, "-k", "structure")
+    assert "record one with: pytest test_ops.py::TestModule::test_structure --perf-device cpu --perf-update" in said
+    said = run_pytest(folder, "--perf-update")
+    assert "5 passed" in said
+    assert "4 written" in said
+    return folder
+
+
+def test_function_is_compared_with_its_baseline(recorded: Path) -> None:
+    said = run_pytest(recorded, FAULT="1")
+    assert [name for name, status in statuses(recorded).items() if status is Status.REGRESSED] == IDS[:2]
+    assert list(statuses(recorded)) == IDS
+    assert "2 failed, 3 passed" in said
+    first = said[said.index("test_attention[-1] _") :].splitlines()[1:5]
+    assert first[0] == f"{IDS[0]}: REGRESSED  kernels differ from the baseline"
+    assert first[1].startswith("  cause    4 kernels instead of 1")
+    assert first[3].startswith("  code     test_ops.py:10  return (q @ k.mT")
+    assert f"kernelgauge accept -k {IDS[0]}" in said
+
+
+def test_only_structure_is_measured_where_timing_is_left_out(recorded: Path) -> None:
+    said = run_pytest(recorded, "-m", "not timing", "-k", f"{IDS[0]} or test_sequence")
+    assert "2 passed" in said
+    assert [workload.run.samples for workload in results(recorded).workloads if workload.run] == [{}, {}]
+
+
+def test_workers_measure_functions_into_one_result(recorded: Path) -> None:
+    said = run_pytest(recorded, "-n", "2")
+    assert sorted(statuses(recorded)) == sorted(IDS), said
+    assert not (recorded / "reports" / "latest" / "workers").exists()
+
+
+def test_wrong_call_is_one_clear_failure(tmp_path: Path) -> None:
+    (tmp_path / "test_wrong.py").write_text(WRONG)
+    said = run_pytest(tmp_path, "--perf-update")
+    for what, got in (
+        ("a test measures one call", "test_twice"),
+        ("unknown option", "speed"),
+        ("unknown dtype", "'int3'"),
+        ("there is nothing to call", "Tensor"),
+        ("test_host: it runs no kernel", ""),
+        ("test_raises: running failed", "RuntimeError: mat1"),
+    ):
+        assert what in said
+        assert got in said
+    assert "Traceback" not in said
+    assert "5 failed" in said
+    assert "1 error" in said
+    assert not list(tmp_path.glob("baselines/*/*.json"))
+
+
+def test_two_functions_of_one_id_are_refused(tmp_path: Path) -> None:
+    test = "import pytest\n@pytest.mark.parametrize('x', ['a b', 'a-b'])\ndef test_x(kernelgauge, x): pass\n"
+    (tmp_path / "test_same.py").write_text(test)
+    assert "two workloads have the same id" in run_pytest(tmp_path)
+
+
+def test_benchmarks_are_measured_unchanged(tmp_path: Path) -> None:
+    (tmp_path / "test_speed.py").write_text(BENCHMARKS)
+    assert "3 written" in run_pytest(tmp_path, "--perf-benchmark", "--perf-update")
+    timers = {each.id: set(each.run.samples) for each in results(tmp_path).workloads if each.run}
+    both, host = {Timer.DEVICE, Timer.END_TO_END}, {Timer.END_TO_END}
+    assert timers == {"test_speed-test_relu": both, "test_speed-test_setup": both, "test_speed-test_host": host}
+    assert "3 passed" in run_pytest(tmp_path, "--perf-benchmark", "-m", "not timing")  # a busy host's times may be red
+    assert "kernelgauge" not in run_pytest(tmp_path).replace("kernelgauge.plugin", "")  # pytest-benchmark's own table
