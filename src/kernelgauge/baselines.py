@@ -238,5 +238,5 @@ def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Itera
 
 
 def _is_acceptable(verdict: Verdict) -> bool:
-    differs = (Status.REGRESSED, Status.NO_BASELINE, Status.INCOMPARABLE)
+    differs = (Status.REGRESSED, Status.CHANGED, Status.NO_BASELINE, Status.INCOMPARABLE)
     return verdict.is_by_baseline and verdict.status in differs

@@ -8,7 +8,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 from kernelgauge.baselines import BaselineStore
-from kernelgauge.judge import Status
+from kernelgauge.judge import STRUCTURE, Status
 from kernelgauge.results import Results, encode_results, revision
 from tests import builders
 from tests.builders import complete_results, counts, fingerprint, mlp_kernels, passing, run, verdict
@@ -97,6 +97,14 @@ def test_accept_stores_the_selected_only(command: Command) -> None:
         code, out, _ = command("accept", "-k", expression)
         assert (code, killed.exists(), written(before)) == (0, False, changed)
         assert f"{len(changed)} written to baselines" in out
+
+
+def test_accept_stores_other_structure_whether_it_loses_or_not(command: Command) -> None:
+    for status in (Status.CHANGED, Status.REGRESSED):
+        other = verdict(status, workload=EAGER, subject=STRUCTURE)
+        left(complete_results(passing(other, name=EAGER, run=run(workload=EAGER))))
+        assert (command("accept")[0], stored()) == (0, {EAGER})
+        next(Path("baselines").glob("*/*.json")).unlink()
 
 
 def test_accept_names_the_refused_and_stores_the_others(command: Command) -> None:
