@@ -248,34 +248,19 @@ def test_regression_names_the_call_and_the_line(suite: Suite) -> None:
 
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-MODEL = """
-import torch
-from torch import nn
-
-
-class Block(nn.Module):
-    def __init__(self, dim):
-        super().__init__()
-        self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
-
-    def forward(self, x):
-        return self.down(torch.relu(self.up(x)))
-"""
 
 
 def test_readme_quick_start_catches_a_slower_module(pytester: pytest.Pytester, kernelgauge: Command) -> None:
+    ((name, test),) = re.findall(r"```python\n# (\S+)\n(.*?)```", README, re.DOTALL)
     pytester.mkdir("perf")
-    for name, text in re.findall(r"```python\n# (\S+)\n(.*?)```", README, re.DOTALL):
-        (pytester.path / name).write_text(text)
-    pytester.makeini("[pytest]\npythonpath = .\nkernelgauge_device = cpu\n")
-    model = pytester.path / "my_model.py"
-    model.write_text(MODEL)
+    (file := pytester.path / name).write_text(test)
+    pytester.makeini("[pytest]\nkernelgauge_device = cpu\n")
     commands = re.search(r"```sh\n(.*?)```", README, re.DOTALL)[1].splitlines()
     (_, *record), (_, *check), (_, *accept) = (command.split() for command in commands)
     recorded = pytester.runpytest_inprocess(*record)
     assert recorded.ret == pytest.ExitCode.OK
     recorded.stdout.fnmatch_lines(["1 written to *"])
-    model.write_text(MODEL.replace("self.up(x))", "self.up(x)).clone()"))
+    file.write_text(test.replace("nn.ReLU(),", "nn.ReLU(), nn.Hardtanh(),"))
     checked = pytester.runpytest_inprocess(*check)
     assert checked.ret == pytest.ExitCode.TESTS_FAILED
     checked.stdout.fnmatch_lines(["*REGRESSED  kernels differ from the baseline", "*launches 3 -> 4*"])
