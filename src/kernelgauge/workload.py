@@ -19,7 +19,7 @@ from .judge.structure import Expectation
 from .run import Timer
 
 Dtype = Literal["bf16", "fp16", "fp32"]
-Pass = Literal["forward", "train", "step"]
+Pass = Literal["forward", "call", "train", "step"]
 Matrix = Literal["default", "full"]
 
 _NAME = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*")
@@ -69,7 +69,8 @@ class Workload:
         shape: the numbers that tell this workload from its siblings; part of the id.
         dtype: ``bf16``, ``fp16`` or ``fp32``; None leaves the module and its inputs as they are built: mixed precision, fp8,
             int8.
-        pass_: ``forward`` (without autograd), or ``train``: forward, sum and backward. An output's scalar ``loss`` is the
+        pass_: ``forward`` (without autograd), ``call``: with autograd, for a function that may run a backward of its own, or
+            ``train``: forward, sum and backward. An output's scalar ``loss`` is the
             sum, and so is an output that is one scalar; else every floating-point tensor in it is added. ``step``: that, and a
             step of the optimizer in `training`.
         training: how a ``step`` trains; for that pass alone.

@@ -41,6 +41,10 @@ def test_sequence(kernelgauge):
         yield (torch.randn(2, 8),)
     kernelgauge(Workload("any", "name", build=lambda: nn.Linear(8, 8), inputs=batches, dtype="fp32"))
 
+def test_backward_of_its_own(kernelgauge):
+    linear = nn.Linear(8, 8)
+    kernelgauge(lambda x: linear(x).sum().backward(), torch.randn(4, 8))
+
 def test_other():
     pass
 """
@@ -64,6 +68,10 @@ def test_tensor(kernelgauge):
 def test_host(kernelgauge):
     kernelgauge(sorted, [2, 1])
 
+def test_forward(kernelgauge):
+    x = torch.randn(4, requires_grad=True)
+    kernelgauge.using(pass_="forward")(lambda x: x.sum().backward(), x)
+
 def test_raises(kernelgauge):
     kernelgauge(torch.mm, torch.randn(4, 5), torch.randn(4, 5))
 """
@@ -83,7 +91,7 @@ def test_host(benchmark):
 """
 IDS = [
     *("test_ops-test_attention-neg1", "test_ops-test_attention-1_5"),
-    *("test_ops-TestModule-test_structure", "test_ops-test_sequence"),
+    *("test_ops-TestModule-test_structure", "test_ops-test_sequence", "test_ops-test_backward_of_its_own"),
 ]
 
 
@@ -110,8 +118,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     said = run_pytest(folder, "-k", "structure")
     assert "record one with: pytest test_ops.py::TestModule::test_structure --perf-device cpu --perf-update" in said
     said = run_pytest(folder, "--perf-update")
-    assert "5 passed" in said
-    assert "4 written" in said
+    assert "6 passed" in said
+    assert "5 written" in said
     return folder
 
 
@@ -119,7 +127,7 @@ def test_function_is_compared_with_its_baseline(recorded: Path) -> None:
     said = run_pytest(recorded, FAULT="1")
     assert [name for name, status in statuses(recorded).items() if status is Status.REGRESSED] == IDS[:2]
     assert list(statuses(recorded)) == IDS
-    assert "2 failed, 3 passed" in said
+    assert "2 failed, 4 passed" in said
     first = said[said.index("test_attention[-1] _") :].splitlines()[1:5]
     assert first[0] == f"{IDS[0]}: REGRESSED  kernels differ from the baseline"
     assert first[1].startswith("  cause    4 kernels instead of 1")
@@ -149,11 +157,12 @@ def test_wrong_call_is_one_clear_failure(tmp_path: Path) -> None:
         ("there is nothing to call", "Tensor"),
         ("test_host: it runs no kernel", ""),
         ("test_raises: running failed", "RuntimeError: mat1"),
+        ("test_forward: running failed", 'next     pass_="call"'),
     ):
         assert what in said
         assert got in said
     assert "Traceback" not in said
-    assert "5 failed" in said
+    assert "6 failed" in said
     assert "1 error" in said
     assert not list(tmp_path.glob("baselines/*/*.json"))
 

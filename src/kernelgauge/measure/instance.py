@@ -64,7 +64,7 @@ class Instance:
         self.call: Callable[[], object] = partial(self._call, self.calls[0])
         if self.is_sequence:
             self.call = self._call_all
-        elif workload.pass_ == "forward":
+        elif workload.pass_ in ("forward", "call"):
             self.call = partial(self.function, *positional, **keywords)  # nothing of ours is in its dispatch time
 
     def prepare(self) -> None:
@@ -359,7 +359,11 @@ def reporting(workload: Workload, doing: str) -> Iterator[None]:
         lines = [f"{shown_path(each.filename)}:{each.lineno} in {each.name}: {each.line}" for each in frames]
         where = "\n".join(lines[-_SHOWN_FRAMES:])
         got = f"{kind}: {_message(error)}"
-        raise WorkloadError(f"{workload.id}: {doing} failed", where=where, got=got) from error
+        needs_autograd = workload.pass_ == "forward" and "does not require grad" in got
+        hint = 'pass_="call" (it runs its own backward), "train" or "step": "forward" has no autograd'
+        failed = WorkloadError(f"{workload.id}: {doing} failed", where=where, got=got)
+        failed.next_command = hint if needs_autograd else None
+        raise failed from error
 
 
 def _message(error: BaseException) -> str:

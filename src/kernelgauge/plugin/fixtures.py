@@ -190,7 +190,8 @@ class Gauge:
         """Measure ``function(*args, **kwargs)``, judge it, and return its `Run`: kernels, counts and times of a call.
 
         `function` is any callable, an ``nn.Module``, or a `Workload`, whose own inputs it is called with. Tensors are copied
-        to the device that measures, afresh for each replicate, and so is a module.
+        to the device that measures, afresh for each replicate, and so is a module. A function runs with autograd, unless the
+        test has switched it off; a module without, unless `pass_` says otherwise.
 
         The test fails if the run differs from its baseline, if there is none yet, or if a result differs from float64. It
         is skipped if the workload cannot run here.
@@ -198,8 +199,7 @@ class Gauge:
         if not (isinstance(function, Workload) or callable(function)):
             got = type(function).__name__
             self._refuse(WorkloadError("there is nothing to call", got=got, expected="kernelgauge(function, *args)"))
-        made = function if isinstance(function, Workload) else Workload.from_callable(function, *args, **kwargs)
-        return self.measure(made)
+        return self.measure(function if isinstance(function, Workload) else _called(function, *args, **kwargs))
 
     def measure(self, made: Workload, *, may_lack_kernels: bool = False) -> Run:
         """Measure a workload under the test's id, judge it, and return its run.
@@ -243,6 +243,15 @@ class Gauge:
         return [declared, structure, *times, *numerics]
 
 
+def _called(function: Any, /, *args: Any, **kwargs: Any) -> Workload:
+    """Return the workload of a call, with autograd where the test has it. A module alone is measured without, as in a suite."""
+    import torch
+
+    workload = Workload.from_callable(function, *args, **kwargs)
+    is_forward = isinstance(function, torch.nn.Module) or not torch.is_grad_enabled()
+    return replace(workload, pass_="forward" if is_forward else "call")
+
+
 def gauge_of(item: pytest.Item) -> Gauge:
     """Return what the fixture of a test is, with the options of its marks. The nearest mark counts."""
     gauge = Gauge(item, item.config.stash[SESSION])
@@ -268,7 +277,7 @@ class Benchmark:
 
     def __call__(self, function: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T:
         """Measure ``function(*args, **kwargs)``, judge it, and return its result."""
-        self._gauge.measure(Workload.from_callable(function, *args, **kwargs), may_lack_kernels=True)
+        self._gauge.measure(_called(function, *args, **kwargs), may_lack_kernels=True)
         return function(*args, **kwargs)
 
     def pedantic(
@@ -284,7 +293,7 @@ class Benchmark:
         def inputs() -> Any:
             return (setup() if setup is not None else None) or (args, kwargs or {})
 
-        workload = Workload.from_callable(target, *args, **(kwargs or {}))
+        workload = _called(target, *args, **(kwargs or {}))
         self._gauge.measure(replace(workload, inputs=inputs) if setup else workload, may_lack_kernels=True)
         positional, named = inputs()
         return target(*positional, **named)
