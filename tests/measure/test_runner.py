@@ -43,7 +43,7 @@ def test_run_has_structure_of_an_eager_workload(cpu: Device) -> None:
     assert (counts.memsets, counts.copies, counts.synchronizations, counts.peak_allocated_bytes) == (0, 0, 0, None)
     assert counts.dispatcher_ops == sum("::" in name for name in run.op_names()) > 3
     assert (run.launch_apis, run.occupancy_queries, run.metadata_ops_that_launched) == ((), 0, ())
-    assert said == ["tiny-eager-fp32: profiling", "timing, pass 1: 1 of 1 workloads"]
+    assert said == ["1 of 1: profiling tiny-eager-fp32", "timing, pass 1: 1 of 1 workloads, about 2 s left"]
     assert run.steps == len(parse(result.trace_json).steps()) == 3
 
 
@@ -180,7 +180,7 @@ def test_recompiles_on_fresh_allocations_are_counted(cpu: Device, changes_in: in
     turn, said = count(), list[str]()
     counts = measured(cpu, tiny(build=build, compile=CAPTURED), progress=said.append).run.counts
     assert (counts.recompiles, counts.graph_breaks) == (int(changes_in < 3), 0)
-    assert said[0] == "tiny-eager-fp32: compiling and profiling"
+    assert said[0] == "1 of 1: compiling and profiling tiny-eager-fp32"
 
 
 def test_cpu_kernels_add_up_to_the_time_that_is_judged(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """Test functions that measure what they call, for real on the CPU: the fixture kernelgauge, and --perf-benchmark."""
 
 import os
+import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -181,3 +183,22 @@ def test_benchmarks_are_measured_unchanged(tmp_path: Path) -> None:
     assert timers == {"test_speed-test_relu": both, "test_speed-test_setup": both, "test_speed-test_host": host}
     assert "3 passed" in run_pytest(tmp_path, "--perf-benchmark", "-m", "not timing")  # a busy host's times may be red
     assert "kernelgauge" not in run_pytest(tmp_path).replace("kernelgauge.plugin", "")  # pytest-benchmark's own table
+
+
+def test_terminal_has_one_line_of_progress(tmp_path: Path) -> None:
+    (tmp_path / "test_relu.py").write_text(
+        "import torch\ndef test_relu(kernelgauge): kernelgauge(torch.relu, torch.randn(9))"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "kernelgauge.plugin", "--perf-device=cpu", "--perf-update"]
+    shown: list[bytes] = []
+    there = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        pty.spawn(command, lambda terminal: shown.append(os.read(terminal, 1 << 16)) or shown[-1])
+    finally:
+        os.chdir(there)
+    said = b"".join(shown).decode(errors="replace")
+    progress = re.findall(r"\r\x1b\[2K  (.*?), \d+ s(?=\r)", said)
+    assert progress[:2] == ["starting torch and the device", "1 of 1: profiling test_relu-test_relu"]
+    assert "timing, pass 1: 1 of 1 workloads" in progress[2]
+    assert re.search(r"\r\x1b\[2K\x1b\[32m\.", said)  # the dot takes the line's place

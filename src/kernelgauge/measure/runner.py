@@ -122,7 +122,7 @@ class MeasuredGroup:
             has_breaks = workload.compile is not None and compile_counts().graph_breaks > 0
             return has_breaks or self.roots.get(workload.id) in roots
 
-        for workload in workloads:
+        for number, workload in enumerate(workloads, 1):
             instance: Instance | None = None  # gone before the next one is built
             if must_wait(workload):
                 deferred.append(workload)
@@ -136,7 +136,8 @@ class MeasuredGroup:
                     continue
                 if root is not None:
                     roots.add(root)  # before it runs: one that fails may have compiled as well
-                self.progress(f"{workload.id}: {'profiling' if root is None else 'compiling and profiling'}")
+                doing = "profiling" if root is None else "compiling and profiling"
+                self.progress(f"{number} of {len(workloads)}: {doing} {workload.id}")
                 self.subjects.append(Subject(workload, instance, self.device, self.settings))
             except KernelgaugeError as error:
                 failed[workload.id] = told(error, self.device)
@@ -155,7 +156,9 @@ class MeasuredGroup:
             if (now := time.perf_counter()) - told_at >= _TOLD_EVERY_S:
                 told_at = now
                 number = self._passes - first + 1
-                self.progress(f"timing, pass {number}: {len(active)} of {len(subjects)} workloads")
+                left = math.fsum(subject.seconds_left for subject in active)
+                about = f", about {left:.0f} s left" if 1 <= left < math.inf else ""
+                self.progress(f"timing, pass {number}: {len(active)} of {len(subjects)} workloads{about}")
             for subject in (*self._controls, *active):
                 readings = subject.measure_once(self._passes, self._usual_mhz)
                 self._usual_mhz = max(filter(None, (self._usual_mhz, highest_clock_mhz(readings))), default=None)

@@ -162,11 +162,17 @@ class Subject:
                 instance.training.save()
 
     @property
+    def _seconds(self) -> float:
+        return math.fsum(each.seconds for each in (*self.replicates, *self.spoilt))
+
+    @property
+    def seconds_left(self) -> float:
+        """How long it may still be timed. Few replicates of a slow call take longer."""
+        return max(0.0, self._own_settings.budget_seconds - self._seconds)
+
+    @property
     def is_done(self) -> bool:
-        if self.error is not None:
-            return True
-        seconds = math.fsum(each.seconds for each in (*self.replicates, *self.spoilt))
-        return self._own_settings.is_enough(self.device_us, seconds)
+        return self.error is not None or self._own_settings.is_enough(self.device_us, self._seconds)
 
     @property
     def device_us(self) -> tuple[float, ...]:

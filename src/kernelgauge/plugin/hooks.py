@@ -6,8 +6,10 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Generator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,8 +32,10 @@ def pytest_configure(config: pytest.Config) -> None:
     options = options_of(config)
     # A worker of pytest-xdist and a process of a calibration share the standard error of the process that started them.
     has_terminal = not (options.worker or options.calibrating)
-    waiting = _writer(config, has_terminal=has_terminal, is_urgent=True)  # it may take an hour
-    session = Session(options, progress=_writer(config), waiting=waiting)
+    status, progress = (StatusLine(config, has_terminal=each) for each in (has_terminal, True))
+    config.pluginmanager.register(progress)
+    waiting = partial(status.show, is_urgent=True)  # it may take an hour
+    session = Session(options, progress=progress.show, waiting=waiting)
     config.stash[SESSION] = session
     if has_terminal and sys.stdout.isatty() and not config.getoption("xmlpath", None):  # its file has the same text
         session.width = shutil.get_terminal_size().columns
@@ -44,20 +48,46 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Controller(session, config), _CONTROLLER)
 
 
-def _writer(config: pytest.Config, *, has_terminal: bool = True, is_urgent: bool = False) -> Callable[[str], None]:
-    """Return what shows a line, past pytest's capture. `is_urgent`: with -q too."""
+class StatusLine:
+    """What is being measured, past pytest's capture: one line on a terminal, which is rewritten; else a line each time."""
 
-    def show(text: str) -> None:
-        reporter = config.pluginmanager.get_plugin("terminalreporter")
-        capture: Any = config.pluginmanager.get_plugin("capturemanager")
+    def __init__(self, config: pytest.Config, *, has_terminal: bool) -> None:
+        self._config, self._has_terminal = config, has_terminal
+        self._started = time.monotonic()
+        self._is_shown = False  # a line that must be cleared
+
+    def show(self, text: str, *, is_urgent: bool = False) -> None:
+        """Show a line. `is_urgent`: with -q too, and it stays."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        capture: Any = self._config.pluginmanager.get_plugin("capturemanager")
         with capture.global_and_fixture_disabled() if capture else nullcontext():
-            if not has_terminal:
+            if not self._has_terminal:
                 os.write(2, f"{WAITING}{text}\n".encode(errors="backslashreplace"))
-            elif reporter is not None and (is_urgent or config.getoption("verbose") >= 0):
+            elif reporter is None or not (is_urgent or self._config.getoption("verbose") >= 0):
+                return
+            elif is_urgent or not reporter.isatty:
                 reporter.ensure_newline()
                 reporter.write_line(f"  {text}")
+            else:
+                if not self._is_shown:
+                    reporter.ensure_newline()
+                line = f"  {text}, {time.monotonic() - self._started:.0f} s"
+                reporter._tw.write(f"\r\x1b[2K{line[: reporter._tw.fullwidth - 1]}", flush=True)
+                self._is_shown = True
 
-    return show
+    def _clear(self) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if self._is_shown and reporter is not None:
+            reporter._tw.write("\r\x1b[2K", flush=True)
+            self._is_shown = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self) -> None:
+        self._clear()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_terminal_summary(self) -> None:
+        self._clear()
 
 
 # -- which tests run --------------------------------------------------------------------------------------------------

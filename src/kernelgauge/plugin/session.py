@@ -86,6 +86,7 @@ class Session:
     @cached_property
     def device(self) -> Device:
         """The device. Nobody else of ours uses it until the run ends: what compiles disturbs what is timed."""
+        self.progress("starting torch and the device")
         names = visible_gpus() if self.options.device != "cpu" else ()
         # Before CUDA starts: a process that waits on the GPU would be a stranger to the one that times there.
         if names and (gpu := digest_of(names[0])) is not None:
@@ -154,12 +155,14 @@ class Session:
         return result
 
     def _measure(self, workloads: Sequence[Workload]) -> None:
+        # In a log, the test of each workload that a test makes says enough.
+        is_shown = self.width is not None or any(each.id not in self.suites.made for each in workloads)
         for group in self.measure_groups(
             workloads,
             self.device,
             self.fingerprint,
             self.settings,
-            self.progress,
+            self.progress if is_shown else lambda _: None,
             timed=any(map(self.judge.is_timed, workloads)),
             deterministic=self.options.deterministic,
         ):
