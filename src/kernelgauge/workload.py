@@ -144,7 +144,7 @@ class Workload:
                 where = f"workload {self.module}-{self.variant}"
                 raise WorkloadError(what, where=where, got=repr(got), expected=expected)
 
-        for what in ("module", "variant"):
+        for what in ("module", "variant", *(("name",) if self.name else ())):
             named = f"a workload's {what} becomes a file name and a test id"
             name = getattr(self, what)
             require(bool(_NAME.fullmatch(name)), named, name, "letters, digits, '_', and single '-' between them")

@@ -249,9 +249,8 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
         torch.manual_seed(seed)
         with target:
             module = workload.build()
-        if isinstance(module, nn.Module) and not any(
-            each.is_meta for each in module.parameters()
-        ):  # else it is given them
+        is_module = isinstance(module, nn.Module)
+        if is_module and not any(each.is_meta for each in module.parameters()):  # each call gives those to it
             module = module.to(target) if dtype is None else module.to(target, dtype)
         if not callable(module):
             raise TypeError(f"build() returned {type(module).__name__}, expected something to call")

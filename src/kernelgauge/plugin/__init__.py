@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .fixtures import Gauge
 
 SESSION_KEY = pytest.StashKey[pytest.Session]()
+MEASURED_BY = pytest.StashKey["set[str]"]()  # workers of pytest-xdist that have measured
 WORKER_ERROR = "kernelgauge_error"  # in what a worker of pytest-xdist tells its controller at the end
 WORKER_MEASURES = "kernelgauge_measures"  # likewise: its tests make workloads
 _PARENT = "KERNELGAUGE_PARENT"  # of a process of calibrate, compare or bisect: the number of the command's process
@@ -93,6 +94,7 @@ def pytest_testnodedown(node: Any) -> None:
     if error := output.get(WORKER_ERROR):
         raise pytest.UsageError(error)
     if output.get(WORKER_MEASURES):
+        node.config.stash.setdefault(MEASURED_BY, set()).add(node.gateway.id)
         _load_hooks(node.config.pluginmanager)
 
 

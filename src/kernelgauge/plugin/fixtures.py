@@ -223,8 +223,10 @@ class Gauge:
         if not has_times:
             self.session.judge.without_times.add(workload.id)
         test = WorkloadTest(self.item, self.session, workload)
-        run = test.ask(self.session.measure_made, workload, may_lack_kernels)
-        test.conclude(*self._verdicts(test, workload, run))
+        with self.session.alone():
+            run = test.ask(self.session.measure_made, workload, may_lack_kernels)
+            verdicts = self._verdicts(test, workload, run)
+        test.conclude(*verdicts)
         return self.session.run(workload)
 
     def _refuse(self, error: WorkloadError) -> NoReturn:

@@ -6,8 +6,8 @@ This state has one owner, `Session`. It measures all selected workloads together
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from functools import cached_property
 from importlib import import_module
@@ -23,7 +23,7 @@ from ..measure import Settings
 from ..measure.nvml import digest_of, visible_gpus
 from ..report.findings import CAUSES_WITH_CODE, brief
 from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, __version__, revision
-from ..results.files import GpuLock, folder_lock
+from ..results.files import GpuLock, folder_lock, worker_lock
 from ..run import COMPILE_TIMERS, Fingerprint, Run, Sample, Timer
 from ..workload import Workload
 from .judging import Judge, not_judged, reasons_of
@@ -130,6 +130,19 @@ class Session:
         Raises the error that ended this one's measurement.
         """
         return self._with_latency(self._result(workload).run)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Let no other worker measure meanwhile, where several measure what tests make on one CPU."""
+        is_shared = self.options.worker and self.options.share is None and self.device.gpu is None
+        lock = worker_lock(self.options.reports) if is_shared else None
+        if lock is not None:
+            lock.hold(self.waiting)
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
 
     def measure_made(self, workload: Workload, may_lack_kernels: bool) -> Run:
         """Measure what a test calls, and its latency. Raises what `run` and `keep_latency` raise.

@@ -15,6 +15,7 @@ import pytest
 from ..errors import KernelgaugeError, ResultsError
 from ..measure.nvml import VISIBLE, visible_gpus
 from ..results import NAME, Results, TestResult, read_results
+from . import MEASURED_BY
 from .record import refusing
 from .session import Session
 
@@ -33,8 +34,8 @@ class Controller:
     """Hooks of the process that starts the workers, and measures nothing itself."""
 
     def __init__(self, session: Session, config: pytest.Config) -> None:
-        self._session = session
-        self._started = 0  # workers
+        self._session, self._config = session, config
+        self._started = 0  # workers that know of a suite
         self._collected = 0  # tests, by all of them
         if _has_suite(config):
             config.option.dist = "each"
@@ -90,6 +91,9 @@ class Controller:
         parts: list[Results] = []
         warnings = [f"a worker died in {test}: the rest of its share was not run" for test in self._session.tests]
         for file in sorted(self._session.artifacts.workers.glob(f"*/{NAME}")):
+            # Without a suite nobody has removed what an earlier run left, and a worker that died has nothing to be gathered.
+            if not (self._started or file.parent.name in self._config.stash[MEASURED_BY]):
+                continue
             try:
                 parts.append(read_results(file))
             except ResultsError as error:

@@ -210,3 +210,8 @@ def folder_lock(folder: Path, *, patience_s: float = _PATIENCE_S) -> Lock:
     elsewhere = "pytest perf -o kernelgauge_reports=DIR   (writes elsewhere)"
     reason = f"another run writes to {folder}; -o kernelgauge_reports=DIR writes elsewhere"
     return Lock(folder / ".lock", reason, elsewhere=elsewhere, patience_s=patience_s)
+
+
+def worker_lock(folder: Path, *, patience_s: float = _PATIENCE_S) -> Lock:
+    """Return the lock by which workers of one run measure one after another on a CPU, where no GPU keeps them apart."""
+    return Lock(folder / ".worker.lock", "another worker of this run measures", patience_s=patience_s)
