@@ -106,6 +106,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--perf-strict", action="store_true", help=strict)
     compile_ = "measure compile times too, from empty caches and from full ones: seconds for each compiled workload"
     add("--perf-compile", action="store_true", help=compile_)
+    no_confirm = "fail a slower time without measuring it in a fresh process: for jobs that repeat a failure themselves"
+    add("--perf-no-confirm", action="store_true", help=no_confirm)
     add("--perf-seed", type=int, metavar="N", help="seed of the random input that numerics are compared on")
     add("--perf-calibrate", metavar="DIR", help="a process of kernelgauge calibrate: measure into DIR only")
     for name, kind, default, what in (

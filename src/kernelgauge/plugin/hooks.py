@@ -108,6 +108,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if workloads and not (runs_none or sys.exc_info()[0] is not None):
             ours.selected = workloads
             ours.judge.is_timed = any(item.get_closest_marker("timing") for item in session.items if workload_of(item))
+            ours.timing_tests = [item for item in session.items if item.get_closest_marker("timing")]
             if ours.options.worker:
                 from .workers import prepare_worker
 

@@ -36,6 +36,8 @@ class Options:
         seed: of the random input that numerics are compared on; None: a new one for each test.
         arguments: all of pytest's, as they were given.
         measuring_arguments: those that a proposed command must repeat to measure the same.
+        confirms: whether a fresh process must confirm a slower time before its test fails.
+        process_arguments: those with which a fresh process measures the same, and writes none of this one's files.
         worker: of pytest-xdist; empty: the only process. `neighbours`: how many workers there are beside it.
         share: the part of the suite that this worker measures, and of how many: (2, 4) is the second of four. None: all.
     """
@@ -56,6 +58,8 @@ class Options:
     invoked_from: Path = Path()
     arguments: tuple[str, ...] = ()
     measuring_arguments: tuple[str, ...] = ()
+    confirms: bool = True
+    process_arguments: tuple[str, ...] = ()
     worker: str = ""
     share: tuple[int, int] | None = None
     neighbours: int = 0
@@ -125,9 +129,27 @@ def options_of(config: pytest.Config) -> Options:
             *(("--perf-compile",) if ask("--perf-compile") else ()),
             *(part for each in overridden if not each.startswith(f"{_INI}reports") for part in ("-o", each)),
         ),
+        confirms=not ask("--perf-no-confirm"),
+        process_arguments=_process_arguments(config),
         worker=worker.get("workerid", ""),
         share=worker.get(f"{_INI}share"),
         neighbours=worker.get("workercount", 1) - 1,
+    )
+
+
+def _process_arguments(config: pytest.Config) -> tuple[str, ...]:
+    ask, ini = config.getoption, config.inipath
+    overridden = [*(ask("override_ini") or ()), "addopts="]  # reports, coverage, workers: this process's own
+    # A worker of pytest-xdist has no terminal, which writes the results.
+    plugins = [each for each in ask("plugins") or () if each != "no:terminal"]
+    return (
+        *(("-c", str(ini)) if ini else ()),
+        *(part for each in overridden for part in ("-o", each)),
+        *(part for each in plugins for part in ("-p", each)),
+        f"--rootdir={config.rootpath}",
+        f"--import-mode={ask('importmode')}",
+        f"--perf-matrix={ask('--perf-matrix')}",
+        *((f"--perf-device={device}",) if (device := ask("--perf-device")) else ()),
     )
 
 
