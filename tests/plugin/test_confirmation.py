@@ -86,6 +86,7 @@ def test_fresh_process_uses_the_gpu_of_its_parent(project: Project, gelu_us: flo
     assert (project.root / "junit.xml").exists()
     assert {"--perf-matrix=full", "addopts=", "no:hypothesispytest"} <= {*arguments}
     assert not {"-x", "-k", "--maxfail=9"} & {*arguments}
+    assert environment["PYTEST_ADDOPTS"] == ""
     assert environment["KERNELGAUGE_HELD"].endswith("kernelgauge-gpu-one.lock")
     assert len(project.measured()) == 3  # the record, the run, and its one fresh process
 

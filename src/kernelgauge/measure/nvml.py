@@ -213,7 +213,6 @@ class Monitor:
         if self.available:
             time.sleep(_SAMPLING_PERIOD_S)
             self._utilization()
-            self._used.clear()
 
     def _utilization(self) -> dict[int, int] | None:
         """Return the percent of the SMs by process since the last call, also of processes that the list lacks."""

@@ -21,7 +21,8 @@ from .revisions import LOADED, Imports
 _SHOWN_LINES = 15  # of the output of a process that failed
 _NO_TESTS = 5  # pytest.ExitCode.NO_TESTS_COLLECTED
 _PATIENCE_S = 5.0  # with a process that is asked to end
-_OF_THE_JOB = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
+# A job shows what the command concludes, and not each of its processes. pytest-benchmark times nothing in a worker.
+_LEFT_OUT = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "PYTEST_XDIST_WORKER")
 
 
 def draw(arguments: Sequence[str], *, processes: int, progress: Callable[[str], None]) -> list[Results]:
@@ -64,8 +65,7 @@ def run_process(
     Raises `MeasurementError` if it leaves no results, fails or is killed, `KernelgaugeError` if it measures another folder's code.
     """
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as own:
-        # The page of a job shows what the command concludes, and not each of its processes.
-        inherited = {name: value for name, value in os.environ.items() if name not in _OF_THE_JOB}
+        inherited = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
         inherited |= variables
         environment = inherited | compile_caches(own) | {"KERNELGAUGE_PARENT": str(os.getpid())}  # see the plugin
         imports = None if folder is None else Imports(folder, python)
