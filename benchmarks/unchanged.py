@@ -42,12 +42,13 @@ from kernelgauge.baselines import BaselineStore
 from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.baseline import Baseline, gemm_kernel
 from kernelgauge.judge.evidence import Choice
-from kernelgauge.judge.time_verdict import judge_time
+from kernelgauge.judge.time_verdict import confirm, judge_time
 from kernelgauge.judge.timing import prior_for
 from kernelgauge.judge.two_sets import LOOKS, JudgedSet, judge_sets
 from kernelgauge.run import CALL_TIMERS, Run, Sample, Timer, observe
 
 Pair = tuple[Suite, tuple[Suite, ...]]  # the run, and the processes of its baseline
+Trial = tuple[Suite, tuple[Suite, ...], Suite]  # likewise, and the fresh process that confirms what is red
 
 _SLOWER = {
     Timer.DEVICE: (0.003, 0.005, 0.01, 0.02, 0.03),
@@ -94,6 +95,7 @@ def main() -> None:
         return
     for name, pairs in designs(suites):
         print_design(name, pairs, show=options.show)
+        print_confirmed(name, trials(pairs, suites))
     print_other_suites(change or (lambda suite: suite), show=options.show)
     if change is None:
         print_two_sets(suites, 3)
@@ -116,6 +118,7 @@ def print_other_suites(change: Callable[[Suite], Suite], *, show: bool) -> None:
     )
     for name, pairs in designs(archive)[:3]:
         print_design(name, pairs, show=show)
+        print_confirmed(name, trials(pairs, archive))
     (first,), (again,) = (read_suites([DATA / "side_by_side" / f"{name}.json.gz"]) for name in ("recorded", "again"))
     print_design("gallery on an H100 beside another suite", [(change(again), (change(first),))], show=show)
     print(f"{len(h100)} processes of three H100s, a model whose noise the rule does not know")
@@ -204,6 +207,61 @@ def _judge_one(suite: Suite, baseline: Baseline | None, timer: Timer, workloads:
     (run,) = suite.runs.values()
     assert baseline is not None
     yield judge_time(timer, run, baseline, comparisons=workloads * len(CALL_TIMERS))
+
+
+# -- a fresh process confirms what is red ------------------------------------------------------------------------------
+
+
+def trials(pairs: Sequence[Pair], suites: Sequence[Suite]) -> list[Trial]:
+    """Return the pairs with the next process of the same GPU, which the baseline lacks, as the fresh one."""
+    found: list[Trial] = []
+    for suite, known in pairs:
+        place = suites.index(suite)
+        others = [each for each in (*suites[place + 1 :], *suites[:place]) if each.gpu == suite.gpu]
+        fresh = next((each for each in others if each not in known), next(iter(others), None))
+        left = tuple(each for each in known if each is not fresh)
+        found += [(suite, left, fresh)] if fresh is not None and left else []
+    return found
+
+
+def print_confirmed(name: str, found: Sequence[Trial]) -> None:
+    """Print how many suites are red, and the share of slowdowns that is caught, before and after a fresh process."""
+    red: Counter[str] = Counter()
+    caught: dict[tuple[Timer, bool, float], list[tuple[bool, bool]]] = defaultdict(list)
+    for trial in found:
+        alarms: list[tuple[bool, bool]] = []
+        for (timer, short, slower), verdict, is_red in _confirmed(*trial):
+            if is_choice(verdict):
+                continue
+            if not slower:
+                alarms.append(is_red)
+            elif verdict.change is not None and verdict.change.sensitivity is not None:
+                caught[timer, short, slower].append(is_red)
+        red.update(before=any(before for before, _ in alarms), after=any(after for _, after in alarms))
+    print(f"{name}, a fresh process confirms: REGRESSED {red['before']} -> {red['after']} of {len(found)}")
+    for timer, short in dict.fromkeys((timer, short) for timer, short, _ in sorted(caught, key=str)):
+        levels = []
+        for slower in _SLOWER[timer]:
+            before, after = (100 * fmean(side) for side in zip(*caught[timer, short, slower], strict=True))
+            levels.append(f"{slower:+.1%} {before:.0f} -> {after:.0f} %")
+        print(f"    {timer.label:<14}{'short kernels' if short else 'MLPs':<14} caught {'  '.join(levels)}")
+
+
+def _confirmed(
+    suite: Suite, known: tuple[Suite, ...], fresh: Suite
+) -> Iterator[tuple[tuple[Timer, bool, float], Verdict, tuple[bool, bool]]]:
+    """Yield each time and slowdown with its verdict, and whether it is red before and after the fresh process."""
+    for workload, run in suite.runs.items():
+        baseline, again = _baseline(known, workload), fresh.runs.get(workload)
+        for timer in run.samples if baseline is not None else ():
+            for slower in (0.0, *_SLOWER[timer]):
+                one = slower_run(run, slower, (timer,))
+                verdict = judge_time(timer, one, baseline, comparisons=len(suite.runs) * len(CALL_TIMERS))
+                before = after = verdict.status is Status.REGRESSED
+                if before and again is not None and timer in again.samples:
+                    other = slower_run(again, slower, (timer,))
+                    after = confirm(verdict, timer, one, other, baseline).status is Status.REGRESSED
+                yield (timer, is_short(run), slower), verdict, (before, after)
 
 
 def count(counts: Counter[str], verdicts: Sequence[Verdict], *, show: bool, name: str) -> None:

@@ -2,10 +2,13 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import unchanged
 from recorded import DATA, Suite, h100_suites, read_suites, recorded_suites
+
+from kernelgauge import Timer
 
 # Of each design: how many suites may be red, as docs/verdicts.md says, and one of how many is judged here.
 RED = {
@@ -53,3 +56,15 @@ def test_suites_without_known_noise_are_red_where_slower(device: str, slower: fl
     for factor, red in ((0.0, 0), (slower, number)):
         counts = counts_of(suites, "same GPU, all others", slower=factor)
         assert (counts["suites"], counts["REGRESSED"], counts["UNDECIDED"]) == (number, red, 0)
+
+
+def test_fresh_process_dispels_alarms_and_confirms_slowdowns(
+    suites: list[Suite], monkeypatch: Any, capsys: Any
+) -> None:
+    """Figures of docs/verdicts.md."""
+    monkeypatch.setattr(unchanged, "_SLOWER", {Timer.DEVICE: (0.01,), Timer.HOST: (0.15,), Timer.END_TO_END: (0.5,)})
+    pairs = dict(unchanged.designs(suites))["same GPU, one process"]
+    unchanged.print_confirmed("a", unchanged.trials(pairs, suites))
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "a, a fresh process confirms: REGRESSED 2 -> 0 of 424"
+    assert [line.split("caught ")[1] for line in printed if "MLPs" in line and "GPU" in line] == ["+1.0% 100 -> 100 %"]

@@ -181,6 +181,14 @@ def test_reading_without_a_new_sample_has_the_last(nvml: FakeNvml, clock: Clock)
     assert [used((OTHER, 20, 40)), used((OWN, 21, 9)), used((OTHER, 22, 0)), used()] == [40, 40, 0, None]
 
 
+def test_process_that_has_ended_is_forgotten(nvml: FakeNvml) -> None:
+    monitor = Monitor(UUID)
+    monitor.read(processes=True)
+    nvml.samples.append((OTHER, 5, 63))  # a process that this one has waited for
+    monitor.forget_others()
+    assert [others(monitor.read(processes=True)) for _ in range(2)] == [(0, 0, None)] * 2
+
+
 def test_reading_drops_samples_nobody_took(nvml: FakeNvml, clock: Clock) -> None:
     nvml.pids, nvml.samples = [OWN, OTHER], [(OTHER, 50, 1)]
     nvml.bogus_samples = [(OTHER, 20, 99), (ANOTHER, 10**18, 4_294_967_295)]

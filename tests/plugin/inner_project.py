@@ -58,12 +58,16 @@ def fake(
     incomplete: str | None = None,
     error: str | None = None,
     confirm_error: str | None = None,
+    fresh_gelu_us: float | None = None,
+    fresh_error: bool = False,
+    fresh_kernel: str = "a_gemm",
     problem: str = "",
     **declared: Any,
 ) -> dict[str, Any]:
     """Return a workload and its run: a GEMM, and a pointwise kernel of `gelu_us`.
 
-    `again_gelu_us`, `confirm_error`: what a confirmation finds; by default the same again. `declared`: its other fields.
+    `again_gelu_us`, `confirm_error`: what a confirmation finds; by default the same again. `fresh_...`: what a
+    fresh process does, likewise. `declared`: its other fields.
     """
 
     def samples(gelu_us: float) -> dict[Timer, Any]:
@@ -83,8 +87,11 @@ def fake(
         controls={},
     )
     again = samples(gelu_us if again_gelu_us is None else again_gelu_us)
-    errors = {"error": error, "confirm_error": confirm_error, "problem": problem}
-    return {"declared": declared, "kinds": kinds, "run": run, "again": again, **errors}
+    fresh_samples = {} if incomplete else samples(gelu_us if fresh_gelu_us is None else fresh_gelu_us)
+    fresh_kernels = (builders.launched(fresh_kernel, GEMM_US), run.kernels[1])
+    fresh = msgspec.structs.replace(run, samples=fresh_samples, kernels=fresh_kernels)
+    errors = {"error": error, "confirm_error": confirm_error, "fresh_error": fresh_error, "problem": problem}
+    return {"declared": declared, "kinds": kinds, "run": run, "again": again, "fresh": fresh, **errors}
 
 
 IDS = [ID, COMPILED, LINEAR, "linear-compiled-bf16-4x8"]
@@ -130,10 +137,18 @@ class Project:
         self.write("test_perf.py", TESTS)
         self.set(fake())
 
-    def set(self, *fakes: dict[str, Any], gpu: str = "one", has_device: bool = True, **machine: Any) -> None:
-        """Say what the next runs measure, and on which machine."""
+    def set(
+        self,
+        *fakes: dict[str, Any],
+        gpu: str = "one",
+        has_device: bool = True,
+        is_process_real: bool = False,
+        **machine: Any,
+    ) -> None:
+        """Say what the next runs measure, and on which machine. `is_process_real`: a fresh process is one."""
         fingerprint = builders.fingerprint(**({"device": "Test GPU"} | machine))
         content = {"fakes": fakes, "fingerprint": fingerprint, "gpu": gpu, "has_device": has_device}
+        content["is_process_real"] = is_process_real
         self.write("fakes.json", msgspec.json.encode(content).decode())
 
     def write(self, name: str, text: str) -> None:
@@ -180,6 +195,9 @@ class Project:
 
     def confirmed(self) -> list[str]:
         return [workload for together in self.measured("confirmed.txt") for workload in together]
+
+    def afresh(self) -> list[str]:
+        return [workload for (workload,) in self.measured("fresh.txt")]
 
     def cases(self) -> list[Case]:
         return junit_cases(self.root / "junit.xml")

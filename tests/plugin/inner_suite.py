@@ -28,7 +28,7 @@ class FakeDevice:
     gpu = CONTENT["gpu"]
     timers = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
     host = SimpleNamespace(wait_until_fast=lambda: 10.0, round_trip_us=lambda: 20.0)
-    monitor = SimpleNamespace(available=True, why_not="", read=lambda **_: Reading())
+    monitor = SimpleNamespace(available=True, why_not="", read=lambda **_: Reading(), forget_others=lambda: None)
 
     @property
     def torch_device(self):
@@ -44,7 +44,7 @@ class FakeDevice:
     def synchronize(self):
         pass
 
-    flush_cache = forget_peak = synchronize
+    flush_cache = forget_peak = free_memory = synchronize
 
 
 def choose_device(choice):
@@ -96,6 +96,15 @@ def confirm(fake, measured):
     measured.run = msgspec.structs.replace(measured.run, samples=samples)
 
 
+def run_process(arguments, **how):
+    (workload,) = {each.partition("[")[2].removesuffix("]") for each in arguments if "::" in each}
+    note("fresh.txt", [SimpleNamespace(id=workload)])
+    fake = FAKES[workload]
+    if fake["fresh_error"]:
+        raise fake_error("measurement")
+    return SimpleNamespace(runs=[measure(fake | {"run": fake["fresh"]}, FakeDevice().fingerprint(), True).run])
+
+
 def measure_groups(workloads, device, fingerprint, settings, progress, *, timed, deterministic):
     note("measured.txt", workloads)
     progress("compiling")
@@ -135,4 +144,6 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config):
     session = config.stash[SESSION]
     session.measure_groups, session.choose_device = measure_groups, choose_device
+    if not CONTENT["is_process_real"]:
+        session.run_process = run_process
     session.settings = replace(session.settings, latency_replicates=4)

@@ -24,6 +24,7 @@ PLUGIN = ("-p", "kernelgauge.plugin")
 def test_process_has_its_own_caches_and_no_page_of_a_job(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")  # there, pytest-benchmark times nothing
     project.add_to_conftest("\nimport os\n(FOLDER / 'environment').write_text(json.dumps(dict(os.environ)))\n")
     environments = []
     for _ in range(2):
@@ -31,7 +32,7 @@ def test_process_has_its_own_caches_and_no_page_of_a_job(project: Project, monke
         environments.append(json.loads((project.root / "perf" / "environment").read_text()))
     caches = {each[f"{name}_CACHE_DIR"] for each in environments for name in ("TORCHINDUCTOR", "TRITON")}
     assert [Path(each).parent.exists() for each in caches] == [False] * 4
-    assert not [name for name in environments[0] if name.startswith("GITHUB_")]
+    assert not [name for name in environments[0] if name.startswith(("GITHUB_", "PYTEST_XDIST"))]
 
 
 @pytest.mark.parametrize(

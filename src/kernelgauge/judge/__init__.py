@@ -32,7 +32,8 @@ class Status(str, Enum):
     NO_BASELINE = "NO_BASELINE"
     IMPROVED = "IMPROVED"
     PASS = "PASS"
-    NOT_JUDGED = "NOT_JUDGED"  # shown only: the baseline does not know this machine, or knows it at another speed
+    # Shown only: the baseline does not know this machine, or knows it at another speed, or two processes contradict.
+    NOT_JUDGED = "NOT_JUDGED"
 
     @property
     def fails(self) -> bool:

@@ -248,6 +248,17 @@ class SlowReference(Doubt, frozen=True):  # the reference beside a time took far
     fastest_us: float
 
 
+class FreshProcess(Doubt, frozen=True):  # what one measured of a time that looked slower
+    us: float
+    change: RelativeChange
+    status: str
+
+
+class NoFreshProcess(Reason, frozen=True):  # why a fresh process says nothing of a time that looked slower
+    why: Literal["failed", "other structure", "not measured"]
+    text: str = ""  # of the error
+
+
 class TimeCompared(Conclusion, frozen=True):  # a time beside that of the baseline
     at_host_speed: bool = False
     is_other_choice: bool = False  # the autotuner's choice is in no baseline

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import geometric_mean
 
+import msgspec
+
 from ..errors import OTHER_KERNELS
 from ..run import COMPILE_TIMERS, Run, Timer, observe
 from ..trace.difference import Likeness
@@ -23,7 +25,7 @@ from .baseline import (
     references_us,
 )
 from .cause import compile_causes, find_causes
-from .structure import kernel_changes
+from .structure import judge_structure, kernel_changes
 from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, prior_for
 
 # What is known of other machines, beside two sets of processes that show their own spread. Simulated
@@ -96,6 +98,28 @@ def judge_time(
     return Verdict(
         decision.status, run.workload, label, conclusion, reasons, decision.before_us, after_us, decision.change
     )
+
+
+def confirm(
+    verdict: Verdict, timer: Timer, run: Run, fresh: Run, baseline: Baseline, *, limits: Limits | None = None
+) -> Verdict:
+    """Return the verdict on a slower time after a fresh process has measured it too. It stays, or is NOT_JUDGED.
+
+    A process that passes contradicts the first one. One that has another structure, or decides nothing, does not.
+    It is a single comparison, planned beforehand: there are no others to correct for.
+    """
+    structure = judge_structure(fresh, baseline)
+    if structure.status is not Status.PASS or kernel_changes(run.kernels, fresh.kernels):
+        return verdict.because(e.NoFreshProcess("other structure"))
+    found = judge_time(timer, fresh, baseline, limits=limits)
+    if found.change is None or found.after_us is None:
+        return verdict.because(e.NoFreshProcess("not measured"))
+    measured = e.FreshProcess(found.after_us, found.change, found.status.value)
+    if found.status not in (Status.PASS, Status.IMPROVED):
+        return verdict.because(measured)
+    reasons = tuple(each for each in verdict.reasons if not isinstance(each, e.Next))
+    conclusion = msgspec.structs.replace(verdict.conclusion, doubt=measured)
+    return replace(verdict, status=Status.NOT_JUDGED, conclusion=conclusion, reasons=reasons)
 
 
 def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: int = 1) -> Verdict:

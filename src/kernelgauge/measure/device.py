@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import math
 import os
 import platform
@@ -146,6 +147,9 @@ class Device:
         """Whether the device no longer answers. It does not recover in this process."""
         return False
 
+    def free_memory(self) -> None:
+        """Give back what nothing uses: another process is about to need it."""
+
     def forget_peak(self) -> None:
         """Begin the peak of what is allocated anew, as in a new process: Inductor's autotuner looks at it (docs/autotuner.md)."""
 
@@ -276,6 +280,10 @@ class CudaDevice(Device):
         except RuntimeError:  # an error of CUDA stays for the life of the process
             return True
         return False
+
+    def free_memory(self) -> None:
+        gc.collect()
+        torch.cuda.empty_cache()
 
     def forget_peak(self) -> None:
         torch.cuda.reset_peak_memory_stats(self.torch_device)

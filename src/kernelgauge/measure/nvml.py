@@ -208,6 +208,12 @@ class Monitor:
         most, pid = others[0] if others else (0, 0)
         return None if listed is None else len(others), pid, most if used is not None or most else None
 
+    def forget_others(self) -> None:
+        """Forget who has used the GPU, when NVML has told: a process that has ended would pass for one that uses it still."""
+        if self.available:
+            time.sleep(_SAMPLING_PERIOD_S)
+            self._utilization()
+
     def _utilization(self) -> dict[int, int] | None:
         """Return the percent of the SMs by process since the last call, also of processes that the list lacks."""
         samples = self._ask("nvmlDeviceGetProcessUtilization", self._seen_until_us, if_none_found=())

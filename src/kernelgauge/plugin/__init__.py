@@ -141,6 +141,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--perf-compile", action="store_true", help=compile_)
     benchmarks = "measure what tests call by the fixture benchmark, of pytest-benchmark or pytest-codspeed"
     add("--perf-benchmark", action="store_true", help=benchmarks)
+    no_confirm = "fail a slower time without measuring it in a fresh process: for jobs that repeat a failure themselves"
+    add("--perf-no-confirm", action="store_true", help=no_confirm)
     add("--perf-seed", type=int, metavar="N", help="seed of the random input that numerics are compared on")
     add("--perf-calibrate", metavar="DIR", help="a process of kernelgauge calibrate: measure into DIR only")
     for name, kind, default, what in (

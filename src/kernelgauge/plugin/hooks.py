@@ -141,6 +141,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             ours.judge.has_timing_tests = any(
                 item.get_closest_marker("timing") for item in session.items if workload_of(item)
             )
+            ours.timing_tests = [
+                each for each in session.items if each.get_closest_marker("timing") or MADE_BY_TEST in each.stash
+            ]
             if ours.options.worker:
                 from .workers import prepare_worker
 

@@ -14,7 +14,7 @@ from ..judge import evidence as e
 from ..judge.baseline import compare
 from ..judge.cause import compile_causes
 from ..judge.structure import judge_structure, mismatches
-from ..judge.time_verdict import judge_ratio, judge_time
+from ..judge.time_verdict import confirm, judge_ratio, judge_time
 from ..judge.timing import Limits
 from ..results import Artifacts
 from ..run import COMPILE_TIMERS, Fingerprint, Run, Timer
@@ -131,6 +131,16 @@ class Judge:
             return verdict.because(e.Next(e.Step.ACCEPT, accept, measure))
         has_step = any(isinstance(reason, e.Next) for reason in verdict.reasons)
         return verdict if has_step else verdict.because(e.Next(e.Step.AGAIN))
+
+    def confirmed(self, verdict: Verdict, timer: Timer, run: Run, fresh: Run | KernelgaugeError) -> Verdict:
+        """Return the verdict on a slower time after a fresh process has measured it too, or could not."""
+        if isinstance(fresh, KernelgaugeError):
+            last = str(fresh.got or "").strip().rpartition("\n")[2]  # of its output
+            return verdict.because(e.NoFreshProcess("failed", ": ".join(filter(None, (fresh.what, last)))))
+        baseline = self.store.load(run.fingerprint.device, run.workload)
+        assert baseline is not None  # the time is slower than its
+        limits = self.limits(self.suites.workloads[run.workload])
+        return confirm(verdict, timer, run, fresh, baseline, limits=limits)
 
     def fails(self, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, with the strictness that is asked for."""

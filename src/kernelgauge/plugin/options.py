@@ -36,6 +36,8 @@ class Options:
         seed: of the random input that numerics are compared on; None: a new one for each test.
         arguments: all of pytest's, as they were given.
         measuring_arguments: those that a proposed command must repeat to measure the same.
+        confirms: whether a fresh process must confirm a slower time before its test fails.
+        process_arguments: those with which a fresh process measures the same, and writes none of this one's files.
         worker: of pytest-xdist; empty: the only process. `neighbours`: how many workers there are beside it.
         leaves_out_timing: ``-m "not timing"``, which also holds for what is no test of its own.
         share: the part of the suite that this worker measures, and of how many: (2, 4) is the second of four. None: all.
@@ -57,6 +59,8 @@ class Options:
     invoked_from: Path = Path()
     arguments: tuple[str, ...] = ()
     measuring_arguments: tuple[str, ...] = ()
+    confirms: bool = True
+    process_arguments: tuple[str, ...] = ()
     worker: str = ""
     leaves_out_timing: bool = False
     share: tuple[int, int] | None = None
@@ -128,9 +132,28 @@ def options_of(config: pytest.Config) -> Options:
             *(part for each in overridden if not each.startswith(f"{_INI}reports") for part in ("-o", each)),
         ),
         leaves_out_timing="not timing" in (ask("markexpr") or ""),
+        confirms=not ask("--perf-no-confirm"),
+        process_arguments=_process_arguments(config),
         worker=worker.get("workerid", ""),
         share=worker.get(f"{_INI}share"),
         neighbours=worker.get("workercount", 1) - 1,
+    )
+
+
+def _process_arguments(config: pytest.Config) -> tuple[str, ...]:
+    ask, ini = config.getoption, config.inipath
+    overridden = [*(ask("override_ini") or ()), "addopts="]  # reports, coverage, workers: this process's own
+    # A worker of pytest-xdist has no terminal, which writes the results.
+    plugins = [each for each in ask("plugins") or () if each != "no:terminal"]
+    return (
+        *(("-c", str(ini)) if ini else ()),
+        *(part for each in overridden for part in ("-o", each)),
+        *(part for each in plugins for part in ("-p", each)),
+        f"--rootdir={config.rootpath}",
+        f"--import-mode={ask('importmode')}",
+        f"--perf-matrix={ask('--perf-matrix')}",
+        *((f"--perf-device={device}",) if (device := ask("--perf-device")) else ()),
+        *(("--perf-benchmark",) if ask("--perf-benchmark") else ()),
     )
 
 

@@ -6,6 +6,7 @@ This state has one owner, `Session`. It measures all selected workloads together
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
@@ -15,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..errors import BaselineError, KernelgaugeError, NoKernelsError, OtherKernelsError, WorkloadUnavailable
+from ..errors import (
+    BaselineError,
+    KernelgaugeError,
+    MeasurementError,
+    NoKernelsError,
+    OtherKernelsError,
+    WorkloadUnavailable,
+)
 from ..judge import DECLARED, MEASUREMENT, Status, Verdict, settled
 from ..judge import evidence as e
 from ..judge.time_verdict import not_measured
@@ -28,13 +36,17 @@ from ..run import COMPILE_TIMERS, Fingerprint, Run, Sample, Timer
 from ..workload import Workload
 from .judging import Judge, not_judged, reasons_of
 from .options import Options
-from .suites import Suites
+from .suites import Suites, is_conditional, workload_of
 
 if TYPE_CHECKING:
+    import pytest
+
     from ..measure.device import Device, DeviceChoice
     from ..measure.latency import Rounds
     from ..measure.runner import MeasuredGroup, Result
     from ..measure.subject import Measured
+
+_LEAST_PATIENCE_S = 120.0  # with a fresh process, which imports and compiles anew
 
 
 class Session:
@@ -54,6 +66,7 @@ class Session:
         self.artifacts = Artifacts(options.reports / "latest", options.worker)
         self.judge = Judge(options, self.suites, self.artifacts)
         self.selected: list[Workload] = []  # this process has tests for them
+        self.timing_tests: list[pytest.Item] = []  # selected
         self.tests: dict[str, list[TestResult]] = {}  # by pytest's id; two of one that failed after its call too
         self.width: int | None = None  # of the terminal, in columns; None: there is none
         self.errors_shown: dict[tuple[str, str], str] = {}  # by workload and text: the first test that showed it
@@ -66,6 +79,8 @@ class Session:
         self._may_lack_kernels: set[str] = set()  # workloads of tests
         self._not_compiled: dict[str, KernelgaugeError] = {}  # why compile times are missing
         self._confirmed: dict[str, KernelgaugeError | None] = {}  # latencies: why one could not be; None: it was
+        self._fresh: dict[str, Run | KernelgaugeError] = {}  # of fresh processes, or why there is none
+        self._measuring_s = 0.0  # how long all that is measured took
         self._verdicts: dict[tuple[str, str], Verdict] = {}  # by workload and subject
         self._causes_shown: dict[tuple[str, e.Cause], str] = {}  # by workload and cause: the first test that named it
 
@@ -80,6 +95,11 @@ class Session:
         from ..measure.runner import measure_groups
 
         return measure_groups(*arguments, **named)
+
+    def run_process(self, arguments: Sequence[str], **named: Any) -> Results:
+        from ..processes import run_process
+
+        return run_process(arguments, **named)
 
     # -- the machine ----------------------------------------------------------------------------------------------
 
@@ -168,6 +188,7 @@ class Session:
         return result
 
     def _measure(self, workloads: Sequence[Workload]) -> None:
+        started = time.monotonic()
         # In a log, the test of each workload that a test makes says enough.
         is_shown = self.width is not None or any(each.id not in self.suites.made for each in workloads)
         for group in self.measure_groups(
@@ -193,6 +214,7 @@ class Session:
                     self.conclude_error(self.suites.workloads[name], MEASUREMENT, result)
         for workload in workloads if self.options.compiles else ():  # when nothing of the others is in memory
             self._measure_compile(workload)
+        self._measuring_s += time.monotonic() - started
 
     def _without_kernels(self, workload: Workload, error: NoKernelsError) -> Measured:
         from ..measure.subject import without_kernels
@@ -307,7 +329,37 @@ class Session:
             error = self._confirmed[workload.id] if latency is not None else self._result(workload).not_confirmed
             if error is not None:
                 return not_judged(run, timer, "not confirmed", error)
+            return self._confirmed_afresh(workload, timer, verdict)
         return verdict
+
+    def _confirmed_afresh(self, workload: Workload, timer: Timer, verdict: Verdict) -> Verdict:
+        """Return the verdict on a time that is slower after a fresh process has measured the workload, once."""
+        is_explained = self.judge_structure(workload).status is not Status.PASS
+        if verdict.status is not Status.REGRESSED or is_explained or not self.options.confirms:
+            return verdict
+        if workload.id not in self._fresh:
+            self.progress(f"{workload.id}: looks slower: measuring in a fresh process")
+            self.device.free_memory()
+            self._fresh[workload.id] = self._measure_afresh(workload)
+            self.device.monitor.forget_others()
+        return self.judge.confirmed(verdict, timer, self.run(workload), self._fresh[workload.id])
+
+    def _measure_afresh(self, workload: Workload) -> Run | KernelgaugeError:
+        """Measure all times of a workload in a fresh process. Return the error if that is not possible."""
+        # Those of ratios need another workload, and compile times are not confirmed.
+        tests = [each for each in self.timing_tests if workload_of(each) == workload and not is_conditional(each)]
+        nodes = [f"{each.path}::{each.nodeid.partition('::')[2]}" for each in tests]
+        # Ten times its share, and as much as all took: its caches are empty.
+        patience_s = max(_LEAST_PATIENCE_S, self._measuring_s * (1 + 10 / len(self._measured)))
+        variables = {"PYTEST_ADDOPTS": "", **self._gpu_lock.environment_of_child()}
+        try:
+            results = self.run_process(
+                [*self.options.process_arguments, *nodes], may_fail=True, variables=variables, patience_s=patience_s
+            )
+        except (KernelgaugeError, OSError) as error:
+            return error if isinstance(error, KernelgaugeError) else MeasurementError(str(error))
+        runs = {each.workload: each for each in results.runs}
+        return runs.get(workload.id) or MeasurementError("it could not measure the workload")
 
     def judge_ratio(self, workload: Workload) -> Verdict:
         """Judge the GPU time of a workload against that of the variant that it says it is faster than."""

@@ -7,8 +7,11 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from ..errors import MeasurementError
 from ..results import NAME, Results, read_results
@@ -18,7 +21,8 @@ from .revisions import LOADED, Imports
 _SHOWN_LINES = 15  # of the output of a process that failed
 _NO_TESTS = 5  # pytest.ExitCode.NO_TESTS_COLLECTED
 _PATIENCE_S = 5.0  # with a process that is asked to end
-_OF_THE_JOB = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")
+# A job shows what the command concludes, and not each of its processes. pytest-benchmark times nothing in a worker.
+_LEFT_OUT = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "PYTEST_XDIST_WORKER")
 
 
 def draw(arguments: Sequence[str], *, processes: int, progress: Callable[[str], None]) -> list[Results]:
@@ -46,6 +50,8 @@ def run_process(
     packages: Sequence[Path] = (),
     python: str = sys.executable,
     may_fail: bool = False,
+    variables: Mapping[str, str] = MappingProxyType({}),
+    patience_s: float = threading.TIMEOUT_MAX,
 ) -> Results:
     """Run `pytest *arguments` in a fresh process with empty compile caches, which measures and compares nothing.
 
@@ -53,12 +59,14 @@ def run_process(
         folder: of the project, whose code it imports; None: this one, as it is installed.
         packages: folders whose modules come before those that are installed.
         may_fail: whether the tests of what a workload declares may fail.
+        variables: of its environment, beside this process's.
+        patience_s: when it is killed.
 
-    Raises `MeasurementError` if it leaves no results, or fails, and `KernelgaugeError` if it measures another folder's code.
+    Raises `MeasurementError` if it leaves no results, fails or is killed, `KernelgaugeError` if it measures another folder's code.
     """
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as own:
-        # The page of a job shows what the command concludes, and not each of its processes.
-        inherited = {name: value for name, value in os.environ.items() if name not in _OF_THE_JOB}
+        inherited = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
+        inherited |= variables
         environment = inherited | compile_caches(own) | {"KERNELGAUGE_PARENT": str(os.getpid())}  # see the plugin
         imports = None if folder is None else Imports(folder, python)
         paths = (
@@ -78,6 +86,9 @@ def run_process(
             errors="replace",
         ) as process:
             assert process.stdout is not None
+            started, alarm = time.monotonic(), threading.Timer(patience_s, process.kill)
+            alarm.daemon = True
+            alarm.start()
             try:
                 for line in process.stdout:
                     output.append(line.rstrip())
@@ -90,6 +101,10 @@ def run_process(
                 except subprocess.TimeoutExpired:
                     process.kill()
                 raise
+            finally:
+                alarm.cancel()
+        if time.monotonic() - started >= patience_s:
+            raise MeasurementError(f"a process that measures did not end in {patience_s:.0f} s")
         results = Path(own, "latest", NAME)
         if process.returncode == _NO_TESTS:
             raise MeasurementError("no test is selected", next_command=shlex.join(["pytest", *arguments]))

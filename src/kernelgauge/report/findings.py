@@ -12,7 +12,7 @@ import msgspec
 
 from ..errors import printable
 from ..judge import WORST_FIRST, Status, Verdict
-from ..judge.evidence import Cause, Next, Step
+from ..judge.evidence import Cause, FreshProcess, Next, Step
 from ..results import Results, TestResult
 from .text import short_commit
 from .words import BASELINE, Line, cause_text, code_lines, dearest_code, headline, reason_line
@@ -221,7 +221,13 @@ def failing_verdicts(results: Results) -> list[Verdict]:
 def notable_verdicts(results: Results) -> list[Verdict]:
     """Return the verdicts that fail nothing and are worth a look."""
     failing = failing_verdicts(results)
-    return [each for each in results.verdicts if each.status in _NOTABLE and each not in failing]
+    found = [each for each in results.verdicts if each.status in _NOTABLE or is_unconfirmed(each)]
+    return [each for each in found if each not in failing]
+
+
+def is_unconfirmed(verdict: Verdict) -> bool:
+    """Whether a time was slower in this run, and in a fresh process of the same code was not."""
+    return isinstance(getattr(verdict.conclusion, "doubt", None), FreshProcess)
 
 
 def baseline_commits(results: Sequence[Results]) -> str:

@@ -26,6 +26,7 @@ from .findings import (
     failing_verdicts,
     findings,
     in_full,
+    is_unconfirmed,
     next_step,
     notable_verdicts,
     reasons,
@@ -45,6 +46,7 @@ _STYLES: dict[Status | None, str] = {
 }
 _QUIET = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED, None)
 _NOT_TIMED = "time not judged"  # of a pass
+_NOT_CONFIRMED = "not confirmed by a fresh process"
 _PASSES = (Status.PASS, Status.IMPROVED)
 _NO_FAILURE = (0, 5)  # pytest.ExitCode: all passed; no test was collected
 _CONDITIONS: tuple[tuple[str, Callable[[list[float]], float], str], ...] = (
@@ -92,6 +94,8 @@ class Row:
     def about(self) -> str:
         """Return the subjects of the verdicts that need a look, or that a pass has no GPU time; else nothing."""
         status, timed = self.result.status, self.result.time_verdict(Timer.DEVICE)
+        if self.is_quiet and any(map(is_unconfirmed, self.result.verdicts)):
+            return "time not confirmed"
         if status in _PASSES and (timed is None or timed.status not in _PASSES):
             return _NOT_TIMED
         verdicts = [] if self.is_quiet else [each for each in self.result.verdicts if each.status is status]
@@ -165,7 +169,7 @@ def _time_verdicts(results: Sequence[Results]) -> list[Verdict]:
 def _unjudged_text(results: Sequence[Results]) -> str:
     """Return how many times were not judged, and a reason of the commonest kind; empty if all were."""
     times = _time_verdicts(results)
-    unjudged = [each for each in times if each.status is Status.NOT_JUDGED]
+    unjudged = [each for each in times if each.status is Status.NOT_JUDGED and not is_unconfirmed(each)]
     if not unjudged:
         return ""
     # By kind: of hosts that were slower, each was so by another factor.
@@ -189,6 +193,8 @@ def counts_text(results: Sequence[Results]) -> list[str]:
     ended = [f"{outcomes[outcome]} {outcome}" for outcome in ("failed", "skipped") if outcomes[outcome]]
     parts = ((len(workloads), "workload", judged), (outcomes.total(), "test", ended))
     texts = [counted(total, noun) + (f" ({', '.join(each)})" if each else "") for total, noun, each in parts]
+    unconfirmed = sum(map(is_unconfirmed, _time_verdicts(results)))
+    texts += [f"{counted(unconfirmed, 'slower time')} {_NOT_CONFIRMED}"] if unconfirmed else []
     return [*texts, *filter(None, [_unjudged_text(results)])]
 
 

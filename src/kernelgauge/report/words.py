@@ -147,6 +147,12 @@ def _host_speed(it: e.OtherHostSpeed, _: str) -> str:
     return f"this host was {how} (reference {it.before_us:.1f} -> {it.after_us:.1f} us)"
 
 
+def _fresh(it: e.FreshProcess, _: str) -> str:
+    word = {"REGRESSED": "confirms", "PASS": "does not confirm", "IMPROVED": "does not confirm"}.get(it.status)
+    status = f", {it.status}" if word is None else ""
+    return f"a fresh process {word or 'cannot confirm'} it: {it.us:.1f} us  {interval_text(it.change)}{status}"
+
+
 def _choice(it: e.Choice, name: str) -> str:
     cost = f"{it.cost_us:+.1f} us against the fastest that {name} knows"
     line = f"the autotuner chose a launch configuration that is not in {name} ({cost})"
@@ -214,6 +220,11 @@ _NOISES = {
     "processes": "the noise between processes and machines",
     "gpu": "the GPU's own change of speed",
 }
+_NO_FRESH_PROCESS = {
+    "failed": "{it.text}",
+    "other structure": "it ran other kernels, or had other counts",
+    "not measured": "it did not measure this time",
+}
 _FILE_NOTES = {
     "accepted already": "accepted already",
     "unchanged": "unchanged within noise: it stays as it is",
@@ -251,6 +262,11 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
     e.SlowReference: (
         "why",
         "the host reference beside it took {it.us:.1f} us, on a host where it takes {it.fastest_us:.1f} us",
+    ),
+    e.FreshProcess: ("fresh", _fresh),
+    e.NoFreshProcess: (
+        "fresh",
+        lambda it, _: f"no fresh process confirms it: {_NO_FRESH_PROCESS[it.why].format(it=it)}",
     ),
     e.Choice: ("tuning", _choice),
     e.DispatcherOps: ("why", _dispatcher_ops),

@@ -133,6 +133,7 @@ def store_errors(what: str, location: str) -> Iterator[None]:
 # -- locks ------------------------------------------------------------------------------------------------------------
 
 WAITING = "kernelgauge: "  # prefix of messages about waiting, on the standard error of a process without a terminal
+_HELD = "KERNELGAUGE_HELD"  # of a process that measures for its parent: the parent's number, and the lock that it holds
 LOCKS = "KERNELGAUGE_LOCKS"  # folder of the lock files, to share it between containers
 _PATIENCE_S = 3600.0  # of a nightly job: a suite takes minutes
 _POLL_S = 0.2
@@ -189,10 +190,14 @@ class GpuLock:
         self._folder = folder or Path(os.environ.get(LOCKS) or tempfile.gettempdir())
         self._patience_s = patience_s
         self._lock: Lock | None = None
+        parent, _, held = os.environ.get(_HELD, "").partition(":")
+        self._held_by_parent = Path(held) if parent == str(os.getppid()) else None  # nobody else inherits it
 
     def hold(self, gpu: str, waiting: Callable[[str], None] = lambda _: None) -> None:
         """Hold this GPU, given by its digest, and no other. Raises `StorageError` after an hour, or as `Lock.hold`."""
         path = self._folder / f"kernelgauge-gpu-{gpu}.lock"
+        if path == self._held_by_parent:  # which waits for this process
+            return
         if self._lock is None or self._lock.path != path:
             self.release()
             elsewhere = f"{LOCKS}=DIR pytest perf   (the same DIR for all who use the GPU)"
@@ -203,6 +208,10 @@ class GpuLock:
     def release(self) -> None:
         if self._lock is not None:
             self._lock.release()
+
+    def environment_of_child(self) -> dict[str, str]:
+        """Return what lets a child process use the GPU that this process holds, as long as it waits for the child."""
+        return {} if self._lock is None else {_HELD: f"{os.getpid()}:{self._lock.path}"}
 
 
 def folder_lock(folder: Path, *, patience_s: float = _PATIENCE_S) -> Lock:

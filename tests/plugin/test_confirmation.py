@@ -1,0 +1,103 @@
+"""A time that looks slower is measured in a fresh process before its test fails."""
+
+import json
+from typing import Any
+
+import pytest
+
+from kernelgauge.errors import MeasurementError
+from kernelgauge.judge import Status
+from kernelgauge.judge.evidence import FreshProcess
+from kernelgauge.processes import run_process
+from tests.plugin.inner_project import ID, Project, fake, text_of
+
+SLOWER = {"gelu_us": 5.5, "host_us": 200.0}  # two times: one process measures both
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "verdict", "line"),
+    [
+        ({}, "", "REGRESSED", "  fresh    a fresh process confirms it: 11.5 us  +15.00 %*"),
+        (
+            {"fresh_gelu_us": 4.0},
+            "--perf-strict",
+            "NOT_JUDGED",
+            f"{ID}: NOT_JUDGED  GPU time 10.0 -> 11.5 us, not judged:*",
+        ),
+        ({"fresh_gelu_us": 3.0}, "", "NOT_JUDGED", "*a fresh process does not confirm it: 9.0 us  -10.00 %*"),
+        ({"fresh_error": True}, "", "REGRESSED", "*no fresh process confirms it: the fake error: a fake"),
+        ({"fresh_kernel": "another"}, "", "REGRESSED", "*no fresh process confirms it: it ran other kernels*"),
+        ({}, "--perf-no-confirm", "REGRESSED", ""),
+        ({"counts": {"dispatcher_ops": 7}, "fresh_gelu_us": 4.0}, "", "REGRESSED", ""),  # which explains the time
+    ],
+)
+def test_slower_time_is_measured_in_a_fresh_process(
+    project: Project, changes: dict[str, Any], options: str, verdict: str, line: str
+) -> None:
+    project.record()
+    project.set(fake(**SLOWER, **changes))
+    result = project.run(*options.split())
+    assert (project.verdicts()["device"], project.verdicts()["host"]) == (verdict, "REGRESSED")
+    assert project.afresh() == ([ID] if line else [])
+    assert ("looks slower: measuring in a fresh process" in text_of(result)) == bool(line)
+    assert project.case("test_device_time").outcome == ("failure" if verdict == "REGRESSED" else "skipped")
+    if line:
+        result.stdout.fnmatch_lines([line])
+    else:
+        assert " fresh " not in text_of(result)
+
+
+def test_unconfirmed_time_is_shown_and_fails_nothing(project: Project) -> None:
+    project.record()
+    project.set(fake(gelu_us=5.5, fresh_gelu_us=4.0))
+    result = project.run("--perf-strict")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines([f"{ID} *PASS *time not confirmed", f"{ID}: NOT_JUDGED*"])
+    assert (
+        sum("a fresh process does not confirm it" in line for line in result.outlines) == 2
+    )  # and of the skipped test
+    assert "kernelgauge accept" not in text_of(result)  # a slower baseline would hide the next one
+    assert "1 slower time not confirmed by a fresh process" in (project.latest / "report.md").read_text()
+    (verdict,) = [each for each in project.results().verdicts if each.status is Status.NOT_JUDGED]
+    assert isinstance(fresh := verdict.conclusion.doubt, FreshProcess)
+    assert (verdict.after_us, fresh.us, fresh.status) == (pytest.approx(11.5), pytest.approx(10.0), "PASS")
+
+
+INI = "[pytest]\naddopts = -p no:cacheprovider --junitxml=ini.xml\nkernelgauge_replicates = 5\n"
+CHILD = """
+import os, sys
+if (FOLDER / "measured.txt").exists():
+    (FOLDER / "child.json").write_text(json.dumps([sys.argv, dict(os.environ)]))
+"""
+
+
+@pytest.mark.parametrize("gelu_us", [5.5, 4.0])
+def test_fresh_process_uses_the_gpu_of_its_parent(project: Project, gelu_us: float, monkeypatch: Any) -> None:
+    """It would wait for the lock for an hour, and overwrite files. `gelu_us`: that it measures."""
+    project.pytester.makeini(INI)
+    project.record()
+    project.set(fake(gelu_us=5.5), is_process_real=True)
+    in_child = f"\nFAKES[WORKLOADS[0].id] = json.loads({json.dumps(encoded(fake(gelu_us=gelu_us)))})\n"
+    project.add_to_conftest(CHILD + in_child.replace("\nFAKES", "\nif '--perf-calibrate' in str(sys.argv): FAKES"))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest --maxfail=9")
+    result = project.run("-k", "mlp", "-x", "--perf-matrix=full")
+    assert project.verdicts()["device"] == ("REGRESSED" if gelu_us == 5.5 else "NOT_JUDGED"), text_of(result)
+    arguments, environment = json.loads((project.root / "perf" / "child.json").read_text())
+    assert (project.root / "junit.xml").exists()
+    assert {"--perf-matrix=full", "addopts=", "no:hypothesispytest"} <= {*arguments}
+    assert not {"-x", "-k", "--maxfail=9"} & {*arguments}
+    assert environment["PYTEST_ADDOPTS"] == ""
+    assert environment["KERNELGAUGE_HELD"].endswith("kernelgauge-gpu-one.lock")
+    assert len(project.measured()) == 3  # the record, the run, and its one fresh process
+
+
+def encoded(fake: dict[str, Any]) -> str:
+    import msgspec
+
+    return msgspec.json.encode(fake).decode()
+
+
+def test_process_that_hangs_is_killed(project: Project) -> None:
+    project.add_to_conftest("\ntime.sleep(600)\n")
+    with pytest.raises(MeasurementError, match="did not end in 2 s"):
+        run_process(["perf", "-p", "kernelgauge.plugin"], patience_s=2.0)
