@@ -103,7 +103,7 @@ def reference(tool: dict[str, Any]) -> str:
 
 def test_reference_has_every_option_setting_and_mark(reference: str, pytestconfig: pytest.Config) -> None:
     described = help_of("pytest")
-    for pattern in (r"(--perf-[a-z]+)", r"(kernelgauge_\w+)"):
+    for pattern in (r"(--perf-[a-z-]+)", r"(kernelgauge_\w+)"):
         names = set(re.findall(rf"^\| `{pattern}", reference, re.MULTILINE))
         assert names == set(re.findall(rf"^  {pattern}[ =]", described, re.MULTILINE))
     marks = [line.partition(":")[0] for line in pytestconfig.getini("markers")]

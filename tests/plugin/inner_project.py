@@ -87,9 +87,8 @@ def fake(
         controls={},
     )
     again = samples(gelu_us if again_gelu_us is None else again_gelu_us)
-    fresh_samples = {} if incomplete else samples(gelu_us if fresh_gelu_us is None else fresh_gelu_us)
-    fresh_kernels = (builders.launched(fresh_kernel, GEMM_US), run.kernels[1])
-    fresh = msgspec.structs.replace(run, samples=fresh_samples, kernels=fresh_kernels)
+    kernels = (builders.launched(fresh_kernel, GEMM_US), run.kernels[1])
+    fresh = msgspec.structs.replace(run, samples=samples(fresh_gelu_us or gelu_us), kernels=kernels)
     errors = {"error": error, "confirm_error": confirm_error, "fresh_error": fresh_error, "problem": problem}
     return {"declared": declared, "kinds": kinds, "run": run, "again": again, "fresh": fresh, **errors}
 
@@ -137,18 +136,10 @@ class Project:
         self.write("test_perf.py", TESTS)
         self.set(fake())
 
-    def set(
-        self,
-        *fakes: dict[str, Any],
-        gpu: str = "one",
-        has_device: bool = True,
-        is_process_real: bool = False,
-        **machine: Any,
-    ) -> None:
-        """Say what the next runs measure, and on which machine. `is_process_real`: a fresh process is one."""
+    def set(self, *fakes: dict[str, Any], gpu: str = "one", has_device: bool = True, **machine: Any) -> None:
+        """Say what the next runs measure, and on which machine."""
         fingerprint = builders.fingerprint(**({"device": "Test GPU"} | machine))
         content = {"fakes": fakes, "fingerprint": fingerprint, "gpu": gpu, "has_device": has_device}
-        content["is_process_real"] = is_process_real
         self.write("fakes.json", msgspec.json.encode(content).decode())
 
     def write(self, name: str, text: str) -> None:

@@ -144,6 +144,6 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config):
     session = config.stash[SESSION]
     session.measure_groups, session.choose_device = measure_groups, choose_device
-    if not CONTENT["is_process_real"]:
+    if run_process:
         session.run_process = run_process
     session.settings = replace(session.settings, latency_replicates=4)

@@ -46,7 +46,6 @@ _STYLES: dict[Status | None, str] = {
 }
 _QUIET = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED, None)
 _NOT_TIMED = "time not judged"  # of a pass
-_NOT_CONFIRMED = "not confirmed by a fresh process"
 _PASSES = (Status.PASS, Status.IMPROVED)
 _NO_FAILURE = (0, 5)  # pytest.ExitCode: all passed; no test was collected
 _CONDITIONS: tuple[tuple[str, Callable[[list[float]], float], str], ...] = (
@@ -194,7 +193,7 @@ def counts_text(results: Sequence[Results]) -> list[str]:
     parts = ((len(workloads), "workload", judged), (outcomes.total(), "test", ended))
     texts = [counted(total, noun) + (f" ({', '.join(each)})" if each else "") for total, noun, each in parts]
     unconfirmed = sum(map(is_unconfirmed, _time_verdicts(results)))
-    texts += [f"{counted(unconfirmed, 'slower time')} {_NOT_CONFIRMED}"] if unconfirmed else []
+    texts += [f"{counted(unconfirmed, 'slower time')} not confirmed by a fresh process"] if unconfirmed else []
     return [*texts, *filter(None, [_unjudged_text(results)])]
 
 

@@ -220,7 +220,7 @@ _NOISES = {
     "processes": "the noise between processes and machines",
     "gpu": "the GPU's own change of speed",
 }
-_NO_FRESH_PROCESS = {
+_NOT_FRESH = {
     "failed": "{it.text}",
     "other structure": "it ran other kernels, or had other counts",
     "not measured": "it did not measure this time",
@@ -264,10 +264,7 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
         "the host reference beside it took {it.us:.1f} us, on a host where it takes {it.fastest_us:.1f} us",
     ),
     e.FreshProcess: ("fresh", _fresh),
-    e.NoFreshProcess: (
-        "fresh",
-        lambda it, _: f"no fresh process confirms it: {_NO_FRESH_PROCESS[it.why].format(it=it)}",
-    ),
+    e.NoFreshProcess: ("fresh", lambda it, _: f"no fresh process confirms it: {_NOT_FRESH[it.why].format(it=it)}"),
     e.Choice: ("tuning", _choice),
     e.DispatcherOps: ("why", _dispatcher_ops),
     e.PartOfLatency: ("why", _part),
