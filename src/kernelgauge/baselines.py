@@ -13,7 +13,7 @@ from typing import Any
 from .errors import BaselineError, NewerBaselineError, StorageError
 from .judge import DECLARED, Status, Verdict
 from .judge.baseline import Baseline, Recorded, decode_baseline, encode_baseline
-from .judge.evidence import Detail, FileNote, RunDoubt
+from .judge.evidence import Creep, Detail, FileNote, RunDoubt
 from .judge.review import (
     Action,
     DifferentRunsError,
@@ -194,7 +194,7 @@ def _reviewed(found: _Found, old: Baseline | BaselineError | None, comparisons: 
     results, workload, run = measured[-1]
     origin: dict[str, Any] = {
         "suite": workload.suite,
-        "recorded": Recorded(results.started_at, results.commit, results.kernelgauge),
+        "recorded": Recorded(results.started_at, results.commit, results.kernelgauge, results.release),
         "comparisons": comparisons,
         "limits": workload.limits,
     }
@@ -210,7 +210,8 @@ def _reviewed(found: _Found, old: Baseline | BaselineError | None, comparisons: 
         why = NotAdded((RunDoubt("error", str(error)),))
         return replace(newest, change=None, doubts=(*newest.doubts, why))
     count = sum(len(entry.processes) for entry in whole.entries)
-    details = (FileNote("processes", after=str(count)),)
+    creep = (each for each in newest.evidence if isinstance(each, Creep))
+    details = (FileNote("processes", after=str(count)), *creep)
     change = PlannedChange(Action.UPDATE if old else Action.CREATE, run.workload, whole, details)
     return replace(newest, change=newest.change if whole == old else change)
 

@@ -63,12 +63,13 @@ def test_table_has_a_line_for_each_workload(history: History, place: str) -> Non
     history.add(*builders.year())
     code, out, err = history.show()
     fsspec.filesystem("memory").store.clear()
-    machine, heading, same, slow = out.splitlines()
+    machine, heading, same, slow, _, level = out.splitlines()
     assert (code, err) == (0, "")
     assert machine == "NVIDIA H200, sm_90, 132 SMs, 700 W, GPU time"
     assert heading.split() == ["first", "us", "last", "us", "change", "verdict", "since", "workload"]
     assert same.split() == ["100.0", "100.1", "+0.1", "%", "PASS", "2026-01-05", "same"]
     assert slow.split() == ["200.0", "210.2", "+5.1", "%", "REGRESSED", "2026-01-25", "slow"]
+    assert level == "slower: slow +4.97 % since 2026-01-24, on 2 of 2 GPUs"
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -77,11 +78,12 @@ def test_pattern_shows_details(history: History, tmp_path: Path) -> None:
     page = tmp_path / "x.html"
     code, out, _ = history.show("slow")
     assert history.show("slow", "--html", page)[::2] == (0, f"written: {page}\n")
+    assert "slower: +4.97 % since 2026-01-24, on 2 of 2 GPUs" in page.read_text()
     drawn = [len(line.attributes["points"].split()) for line in Parsed(page.read_text()).all("polyline")]
     assert drawn == [40, 40]  # two GPUs
     lines = out.splitlines()
-    assert (code, [line.split()[-1] for line in lines[1:3]], lines[4]) == (0, ["workload", "slow"], "workload slow")
-    assert lines[5].startswith(f"  GPU {HERE}: 40 runs, 2026-01-05 to 2026-02-13, last 2")
+    assert (code, [line.split()[-1] for line in lines[1:3]], lines[6]) == (0, ["workload", "slow"], "workload slow")
+    assert lines[7].startswith(f"  GPU {HERE}: 40 runs, 2026-01-05 to 2026-02-13, last 2")
     assert f"    2026-01-25  GPU {HERE}  driver 580.1 -> 585.1" in lines
     change = r"    2026-01-25  GPU {}  PASS -> REGRESSED, commit 0+ -> 0+: slower"
     text = re.sub(r"\n {8}", " ", out)

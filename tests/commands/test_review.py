@@ -9,10 +9,10 @@ from filelock import FileLock, Timeout
 
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.judge import STRUCTURE, Status
-from kernelgauge.results import Results, encode_results, revision
+from kernelgauge.results import Results, encode_results, nearest_tag, revision
 from tests import builders
 from tests.builders import complete_results, counts, fingerprint, mlp_kernels, passing, run, verdict
-from tests.commands.conftest import Command, commit_all
+from tests.commands.conftest import Command, commit_all, git
 
 SLOWER = (225.0, 225.1, 225.2, 225.3)
 EAGER, COMPILED, LINEAR, GONE = "mlp-eager-bf16-4x8", "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8", "old-x-bf16-1"
@@ -198,12 +198,23 @@ def test_accept_add_of_a_slower_run_is_refused(command: Command) -> None:
     assert re.search(rf"(?s)refused: {EAGER}: it cannot be added: .*GPU time 205\.1 -> 225\.1 us  \+9\.78 % \(", out)
 
 
+def test_accept_ends_with_creep(command: Command) -> None:
+    recorded(command)
+    for day in (1, 2, 3):
+        observed = of(EAGER, machine=fingerprint(driver=f"590.{day}"), device=(205.0 + day,) * 4)
+        started = {"started_at": f"2026-11-1{day}T00:00:00+00:00", "release": "v2"}
+        left(complete_results(observed, fingerprint=observed.run.fingerprint, **started))
+        out = command("accept")[1]
+    assert out.endswith(f"\ncreep: {EAGER}: GPU time +1.4 % since v2 (2026-11-01), in 3 accepted steps\n")
+
+
 def test_revision_of_changed_tree_has_a_plus(repository: Path) -> None:
     (repository / "measured.py").write_text("1\n")
     commit = commit_all("One")
     (repository / "not_tracked.py").write_text("2\n")
-    assert revision(repository) == commit
+    assert (revision(repository), nearest_tag(repository)) == (commit, None)
+    git("tag", "v1.2")
     (repository / "measured.py").write_text("3\n")
-    assert revision(repository) == f"{commit}+"
+    assert (revision(repository), nearest_tag(repository)) == (f"{commit}+", "v1.2")
     (repository / ".git" / "index").write_bytes(b"no index")
     assert revision(repository) is None

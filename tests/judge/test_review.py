@@ -1,6 +1,7 @@
 """A run beside its stored baseline: the review, the plan of what is written, and processes that join a baseline."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -8,7 +9,8 @@ import pytest
 
 from kernelgauge.errors import BaselineError, NewerBaselineError
 from kernelgauge.judge import Status, review
-from kernelgauge.judge.baseline import Baseline, Recorded, from_run
+from kernelgauge.judge.baseline import Baseline, Process, Recorded, from_run
+from kernelgauge.judge.creep import without_times
 from kernelgauge.judge.evidence import FileNote, RunDoubt
 from kernelgauge.judge.review import Action, DifferentRunsError, Group, PlannedChange, Reviewed, review_run, with_runs
 from kernelgauge.judge.structure import judge_structure
@@ -117,6 +119,11 @@ def host_only(us: float, control_us: float = builders.CONTROL_US) -> dict[str, A
     return {"host": (us,) * 4, "end_to_end": None, "host_control_us": control_us}
 
 
+def with_fresh(old: Sequence[Process], fresh: Sequence[Process], timer: Timer) -> list[Process]:
+    """Return old processes without a time, and fresh ones with that time only."""
+    return [*without_times(old, {timer}), *without_times(fresh, set(Timer) - {timer})]
+
+
 SLOW_HOST = {"gpu": ELSEWHERE, "device": steady(), "host": steady(1.9), "end_to_end": steady(1.9)}
 UNMOVED = [
     (baseline(), {"kernels": builders.mlp_kernels(gate=56.4)}, KEEP),  # kernel times within the noise
@@ -136,7 +143,9 @@ UNMOVED = [
 @pytest.mark.parametrize(("old", "new", "action"), UNMOVED)
 def test_plan_keeps_what_did_not_move(old: Baseline, new: dict[str, Any], action: Action) -> None:
     change = plan_one(old, run(**new))
-    assert (change.action, change.baseline) == (action, None if action is KEEP else baseline(**new))
+    assert change.action is action
+    if action is not KEEP:
+        assert change.baseline.processes == with_fresh(old.processes, baseline(**new).processes, Timer.DEVICE)
 
 
 def test_plan_moves_what_a_test_would_call_slower() -> None:
@@ -170,28 +179,47 @@ def test_plan_without_stored_compile_times_says_so() -> None:
 def test_plan_replaces_all_where_something_exact_differs(changes: dict[str, Any], detail: str) -> None:
     observed = {name: value for name, value in changes.items() if name != "suite"}
     change = plan_one(drawn({1024: 3, 512: 2}), run(**observed), suite=changes.get("suite", "perf"))
-    assert (change.action, change.baseline) == (UPDATE, baseline(**changes))
+    assert (change.action, msgspec.structs.replace(change.baseline, anchors=())) == (UPDATE, baseline(**changes))
     lines = [line.text for line in review_lines(change.details)]
     assert any(line.startswith(detail) for line in lines)
-    assert lines[-1] == "processes that it knows 5 -> 1 (kernelgauge calibrate records more)"
+    assert lines[-1] == "processes behind a replaced time 5 -> 1 (kernelgauge calibrate records more)"
 
 
 @pytest.mark.parametrize(
-    ("changes", "detail", "replaced"),
+    ("changes", "detail", "place"),
     [
         ({"kernels": builders.mlp_kernels(xblock=256)}, "the autotuner chose a launch", None),
         ({"device": steady(1.1)} | XBLOCK_512, "GPU time 200.0 -> 220.0 us  +10.00 %", 1),
     ],
 )
-def test_plan_replaces_only_the_entry_that_moved(changes: Any, detail: str, replaced: int | None) -> None:
+def test_plan_replaces_only_the_entry_that_moved(changes: Any, detail: str, place: int | None) -> None:
     old, (fresh,) = drawn({1024: 3, 512: 2}, device=steady()), baseline(**changes).entries
     change = plan_one(old, run(**changes))
     assert change.action is UPDATE
     assert any(line.text.startswith(detail) for line in review_lines(change.details))
     expected = [*old.entries, fresh]
-    if replaced is not None:
-        expected[replaced] = msgspec.structs.replace(expected.pop(), draws=old.entries[replaced].draws)
+    if place is not None:
+        left = old.entries[place]
+        processes = with_fresh(left.processes, fresh.processes, Timer.DEVICE)
+        expected[place] = msgspec.structs.replace(expected.pop(), draws=left.draws, processes=tuple(processes))
     assert list(change.baseline.entries) == expected
+
+
+@pytest.mark.parametrize("kernels", [None, SOURCE["kernels"]])
+def test_accepted_dispatch_leaves_gpu_times_of_all_processes(kernels: Any) -> None:
+    old = calibrated([run(device=steady(1 + number / 10_000), gpu=gpu) for number, gpu in enumerate((HERE, "b", HERE))])
+    slower = run(device=steady(1.0005), host=(90.0,) * 4, kernels=kernels)
+    change = plan_one(old, slower)
+    new = change.baseline
+    assert new.processes == with_fresh(old.processes, from_run(slower, suite="perf").processes, Timer.HOST)
+    assert new.entries[0].device_time_us == old.entries[0].device_time_us
+    assert review_lines(change.details)[-1].text.startswith("processes behind a replaced time 3 -> 1 ")
+    again = review_run(slower, new, suite="perf", recorded=None, comparisons=3)
+    assert (again.change.action, again.evidence) == (KEEP, (FileNote("accepted already"),))
+    assert with_runs(new, [slower], suite="perf", recorded=None, comparisons=3) == new
+    for xblock in (1024, 256):  # the host's times are of all choices, known and new ones
+        slow = run(host=(90.0,) * 4, kernels=builders.mlp_kernels(xblock=xblock))
+        assert len(plan_one(drawn({1024: 3, 512: 2}), slow).baseline.times(Timer.HOST, old.entries[0])) == 1
 
 
 def hand_written(width: int, us: float = 56.0, **of_fused: Any) -> tuple[KernelRecord, ...]:

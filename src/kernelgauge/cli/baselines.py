@@ -123,7 +123,7 @@ def _review(options: argparse.Namespace) -> Exit:
 
 def _accept(options: argparse.Namespace) -> Exit:
     from ..baselines import Mode, review, select
-    from ..report.stored import lines_table, plan_table
+    from ..report.stored import creep_lines, lines_table, plan_table
     from ..report.text import render
 
     _require_force_under_ci(options, "accept")
@@ -145,6 +145,8 @@ def _accept(options: argparse.Namespace) -> Exit:
             command = shlex.join(["pytest", *suites, "-k", " or ".join(each.workload for each in refused)])
             say(printable(f"to measure it again, in full and on a quiet machine: {command}"))
             say("to accept it as it is, where possible: add --force")
+        for line in creep_lines(changes):
+            say(line)
         return exit_code
 
 

@@ -148,25 +148,35 @@ class Entry(msgspec.Struct, frozen=True):
         if device_us is None or not usual_us:
             return self.kernels
         factor = device_us / fmean(usual_us)
-        return [_rounded(replace(each, device_time_us=factor * each.device_time_us)) for each in self.kernels]
+        return [rounded(replace(each, device_time_us=factor * each.device_time_us)) for each in self.kernels]
 
 
-def _is_by_host(timer: Timer, counts: Counts, device_us: float, call_us: float) -> bool:
+def is_filled_by_host(timer: Timer, counts: Counts, device_us: float, call_us: float) -> bool:
     """Return whether the host does not wait for the GPU within a call, or the GPU idles for more than half of it."""
     waits = timer is Timer.END_TO_END or counts.synchronizations > 0
     return timer in (Timer.HOST, Timer.END_TO_END) and (not waits or 2 * device_us < call_us)
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
     """How the last acceptance of a baseline came about."""
 
     at: str  # when the accepted run began: UTC, ISO 8601
     commit: str | None  # of the measured working tree, with ``+`` behind it if that had changes; None: not known
     kernelgauge: str  # its version
+    release: str | None = None  # the nearest tag of that commit; None: none, or not known
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """Times that no acceptance moves (`judge.creep`). Each time of a workload has at most one anchor."""
+
+    at: str  # when the newest of them was measured; empty: not known
+    release: str | None  # the latest one when they became the anchor
+    accepted: int  # how often the file was written since
+    processes: tuple[Process, ...]  # one for each GPU, or for each host of a CPU
 
 
 class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One file of `baselines/<gpu>/`. Field order is the order in the file; older files lack the last five fields."""
+    """One file of `baselines/<gpu>/`. Field order is the order in the file; older files lack the last six fields."""
 
     schema_version: Literal[5]
     suite: str  # folder of the suite that declares the workload: what may be trimmed with it
@@ -180,6 +190,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     host_calls: dict[str, int] = {}  # that wait for the device or copy: ``aten::item: cudaStreamSynchronize``
     compile_events: tuple[CompileEvent, ...] = ()  # graph breaks and recompiles, from the first call on
     peak: tuple[PeakPart, ...] = ()  # where a call allocated the memory of its peak, the most first
+    anchors: tuple[Anchor, ...] = ()
     newer: dict[str, Any] = {}  # fields of a newer version, which stay in the file while it is added to
 
     def entry_like(self, kernels: Sequence[KernelRecord]) -> tuple[Entry, Likeness]:
@@ -198,7 +209,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
         """
         is_cpu = self.fingerprint.arch == "cpu"
         times_us = [process.timers[timer].mean_us for process in entry.processes if timer in process.timers]
-        is_by_host = bool(times_us) and _is_by_host(timer, self.counts, entry.device_time_us, fmean(times_us))
+        is_by_host = bool(times_us) and is_filled_by_host(timer, self.counts, entry.device_time_us, fmean(times_us))
         is_by_host |= timer is Timer.END_TO_END and is_cpu  # the host does all of it
         return [
             ProcessTime(
@@ -234,11 +245,13 @@ def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Basel
     kernels = _averaged(run.kernels, run.origins)
     device_us = sum(kernel.device_time_us for kernel in kernels)
     timers = {
-        timer: _rounded(observe(sample, is_by_host=_is_by_host(timer, run.counts, device_us, observe(sample).mean_us)))
+        timer: rounded(
+            observe(sample, is_by_host=is_filled_by_host(timer, run.counts, device_us, observe(sample).mean_us))
+        )
         for timer in Timer
         if (sample := run.sample(timer)) is not None
     }
-    controls = {name: _rounded(control) for name, control in run.controls.items()}
+    controls = {name: rounded(control) for name, control in run.controls.items()}
     return Baseline(
         schema_version=SCHEMA_VERSION,
         suite=suite,
@@ -262,14 +275,14 @@ def _averaged(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None])
     times: dict[object, list[float]] = defaultdict(list)
     for key, kernel in zip(keys, kernels, strict=True):
         times[key].append(kernel.device_time_us)
-    return tuple(_rounded(replace(key[0], device_time_us=fmean(times[key]))) for key in keys)
+    return tuple(rounded(replace(key[0], device_time_us=fmean(times[key]))) for key in keys)
 
 
 _Stored = TypeVar("_Stored", KernelRecord, ControlTime, Observation)
 _Launched = TypeVar("_Launched", Entry, Run)
 
 
-def _rounded(stored: _Stored) -> _Stored:
+def rounded(stored: _Stored) -> _Stored:
     numbers = {name: value for name, value in msgspec.structs.asdict(stored).items() if isinstance(value, float)}
     decimals = {"spread": _SPREAD_DECIMALS}
     return replace(stored, **{name: round(value, decimals.get(name, _DECIMALS)) for name, value in numbers.items()})
@@ -301,7 +314,7 @@ def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
         kernels: list[KernelRecord] = []
         for of_one in zip(*(entry.kernels for entry in group), strict=True):
             times = (len(entry.processes) * each.device_time_us for entry, each in zip(group, of_one, strict=True))
-            kernels.append(_rounded(replace(of_one[0], device_time_us=math.fsum(times) / len(processes))))
+            kernels.append(rounded(replace(of_one[0], device_time_us=math.fsum(times) / len(processes))))
         merged.append(Entry(sum(entry.draws for entry in group), tuple(kernels), processes))
     return tuple(sorted(merged, key=lambda entry: entry.draws, reverse=True))
 
@@ -396,14 +409,13 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
         version = msgspec.json.decode(content, type=_Header).schema_version
         if version != SCHEMA_VERSION:
             is_newer = version > SCHEMA_VERSION
+            mend = "pip install --upgrade kernelgauge" if is_newer else "pytest --perf-update   (records it again)"
             raise (NewerBaselineError if is_newer else BaselineError)(
                 f"the baseline was written by {'a newer' if is_newer else 'an older'} version of kernelgauge",
                 where=f"{where}, field schema_version",
                 got=str(version),
                 expected=str(SCHEMA_VERSION),
-                next_command="pip install --upgrade kernelgauge"
-                if is_newer
-                else "pytest --perf-update   (records it again)",
+                next_command=mend,
             )
         stored = unfold_baseline(msgspec.json.decode(content))
         newer = {name: stored.pop(name) for name in stored.keys() - set(Baseline.__struct_fields__)}

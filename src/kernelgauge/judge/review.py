@@ -17,6 +17,8 @@ from . import evidence as e
 from .baseline import (
     Baseline,
     Comparison,
+    Entry,
+    Process,
     Recorded,
     combined,
     compare,
@@ -24,6 +26,7 @@ from .baseline import (
     from_run,
     merge_entries,
 )
+from .creep import creep_of, judge_anchors, with_anchors, without_times
 from .structure import judge_structure, placement_changes
 from .time_verdict import judge_time, stored_doubt
 from .timing import Limits
@@ -39,6 +42,9 @@ class Action(str, Enum):
     CREATE = "create"
     UPDATE = "update"
     KEEP = "keep"  # nothing moved beyond noise: the file stays as it is, byte for byte
+
+
+_MOVED = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)  # what an acceptance writes
 
 
 class Group(str, Enum):
@@ -131,15 +137,19 @@ def review_run(
     planned = new if is_wrong else _planned(old, new, comparison, group, times)
     if is_wrong and group is Group.SAME_SPEED:  # nobody knows it
         group = Group.SPEED
-    evidence: tuple[Fact, ...] = (judge_structure(run, old), *times, *_file_notes(old, planned))
+    judged = judge_anchors(run, old, comparisons=comparisons, limits=limits)
+    creep = tuple(creep_of(judged, times, is_written=planned is not None))
+    if planned is not None and not is_wrong:
+        planned = with_anchors(planned, old, judged)
+    evidence: tuple[Fact, ...] = (judge_structure(run, old), *times, *_file_notes(old, planned), *creep)
     doubts = [*doubts, *_host_doubts(old, new)]
     if not is_fresh:
         if old.recorded is not None and new.recorded is not None and new.recorded.at < old.recorded.at:  # both in UTC
             doubts.append(e.RunDoubt("older", new.recorded.at, old.recorded.at))
         if group is not Group.KERNELS:  # a time of other kernels need not agree with the stored one
             doubts += [each for each in times if each.status is Status.UNDECIDED]
-    if planned is None and new.entries[0].processes[0] in old.processes:  # to be judged against itself is nothing
-        group, evidence, doubts = Group.SAME_SPEED, (e.FileNote("accepted already"),), []
+    if planned is None and _is_stored(new.processes[0], old):  # to be judged against itself is nothing
+        group, evidence, doubts = Group.SAME_SPEED, (e.FileNote("accepted already"), *creep), []
     action = Action.KEEP if planned is None else Action.UPDATE
     change = PlannedChange(action, run.workload, planned, (*comparison.moves, *evidence))
     return Reviewed(run.workload, group, suite, change, comparison.moves, evidence, tuple(doubts))
@@ -162,15 +172,38 @@ def _planned(
     is_same = comparison.identical and old.suite == new.suite and group is not Group.KERNELS
     if not is_same or nearest < Likeness.OTHER_CHOICE:
         return new
-    has_moved = any(each.status in (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE) for each in times)
-    if nearest is Likeness.IDENTICAL and not has_moved:
+    subjects = [each.subject for each in times if each.status in _MOVED]
+    moved = {timer for timer in Timer if any(label in subjects for label in timer.labels)}
+    if nearest is Likeness.IDENTICAL and not moved:
         return None
     # The autotuner may choose another entry again. Code alone returns to another grid of a kernel: that must not pass.
     kept = [each for each in old.entries if likeness(each.kernels, fresh.kernels) >= Likeness.OTHER_CHOICE]
-    if nearest is Likeness.OTHER_CHOICE:
-        return msgspec.structs.replace(new, entries=(*kept, fresh))
-    fresh = msgspec.structs.replace(fresh, draws=entry.draws)
-    return msgspec.structs.replace(new, entries=tuple(fresh if each is entry else each for each in kept))
+    shared = moved & {Timer.HOST, *COMPILE_TIMERS}  # the times of all configurations
+    entries = [
+        _with_times(each, fresh, moved)
+        if each is entry and nearest > Likeness.OTHER_CHOICE
+        else msgspec.structs.replace(each, processes=without_times(each.processes, shared) or each.processes)
+        for each in kept
+    ]
+    entries += [fresh] if nearest is Likeness.OTHER_CHOICE else []
+    return msgspec.structs.replace(new, entries=tuple(entries))
+
+
+def _with_times(entry: Entry, fresh: Entry, moved: set[Timer]) -> Entry:
+    """Return the fresh kernels, with the fresh times of the timers that moved. The other times stay."""
+    (process,) = fresh.processes
+    processes = (*without_times(entry.processes, moved), *without_times([process], set(Timer) - moved))
+    kernels = fresh.kernels
+    if Timer.DEVICE not in moved:
+        pairs = zip(fresh.kernels, entry.kernels, strict=True)
+        kernels = tuple(msgspec.structs.replace(new, device_time_us=old.device_time_us) for new, old in pairs)
+    return Entry(entry.draws, kernels, processes or fresh.processes)
+
+
+def _is_stored(process: Process, old: Baseline) -> bool:
+    """Return whether a baseline has some times of this process: those that moved, when it was accepted."""
+    alike = (each for each in old.processes if msgspec.structs.replace(each, timers=process.timers) == process)
+    return any(each.timers.items() <= process.timers.items() and (each.timers or not process.timers) for each in alike)
 
 
 def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence[Verdict]) -> Group:
@@ -192,7 +225,9 @@ def _file_notes(old: Baseline, planned: Baseline | None) -> Iterator[e.FileNote]
         return
     if old.suite != planned.suite:
         yield e.FileNote("suite", old.suite, planned.suite)
-    known, left = len(old.processes), len(planned.processes)
+    timers = {timer for each in old.processes for timer in each.timers}
+    counts = [[sum(timer in it.timers for it in side.processes) for side in (old, planned)] for timer in timers]
+    known, left = min(counts, key=lambda each: each[1] - each[0], default=(len(old.processes), len(planned.processes)))
     if left < known:  # to measure them takes minutes
         yield e.FileNote("fewer processes", str(known), str(left))
     are_known, are_left = (
@@ -233,7 +268,7 @@ def with_runs(
     alone = [from_run(run, suite=suite, recorded=recorded) for run in runs]
     if old is None:
         return combined(alone)
-    added = [pair for pair in zip(runs, alone, strict=True) if pair[1].processes[0] not in old.processes]
+    added = [pair for pair in zip(runs, alone, strict=True) if not _is_stored(pair[1].processes[0], old)]
     if not added:
         return old
     for run, _ in added:
@@ -244,7 +279,8 @@ def with_runs(
     _, newest = added[-1]
     counts = msgspec.structs.replace(old.counts, **_unknown(old.counts, newest.counts))
     fields = _unknown(old, newest) | {"entries": entries, "recorded": recorded, "counts": counts}
-    return msgspec.structs.replace(old, **fields)
+    judged = judge_anchors(runs[-1], old, comparisons=comparisons, limits=limits)
+    return with_anchors(msgspec.structs.replace(old, **fields), old, judged)
 
 
 def _unknown(old: Counts | Baseline, new: Counts | Baseline) -> dict[str, Any]:

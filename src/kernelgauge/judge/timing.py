@@ -137,12 +137,12 @@ def decide(
         comparisons: how many times the suite has: false alarms are controlled over all of them (Bonferroni).
         kernels: launches in a call.
     """
-    after = _mean_of(afters)
+    after = mean_of(afters)
     same = [each for each in before if each.place == after.place]
     if after.is_host_clock:
         usual = at_shared_speed(same, afters)
         afters = on_same_host(afters, usual)
-        after = _mean_of(afters)
+        after = mean_of(afters)
         if not on_same_host(same, usual):
             why = _why_unknown_host(same, after)
             before_us = geometric_mean(each.observation.mean_us for each in before)
@@ -249,7 +249,7 @@ def _margin(variances: Sequence[Variance], probability: float) -> float:
     return float(stdtrit(dof, probability)) * math.sqrt(total)
 
 
-def _mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
+def mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
     """Return one time for several processes of one machine: their geometric mean, with all their replicates."""
     seen = [each.observation for each in processes]
     spreads = [one.spread for one in seen if one.spread is not None]
@@ -317,17 +317,22 @@ def variance_between_processes(
 
     Smyth, "Linear models and empirical Bayes methods for assessing differential expression", 2004.
     """
-    places = [*_by_place(before), *_by_place(after)]
+    places = [*by_place(before), *by_place(after)]
     squares = [(each.logarithm - fmean(one.logarithm for one in group)) ** 2 for group in places for each in group]
-    expected = prior.process**2 + kernels * (prior.resolution_us / before[0].observation.mean_us) ** 2
+    expected = expected_variance(prior, kernels, before[0].observation.mean_us)
     return _shrunk(expected, prior.dof, math.fsum(squares), len(squares) - len(places))
+
+
+def expected_variance(prior: Prior, kernels: int, us: float) -> float:
+    """Return the variance between processes that the prior expects of a time."""
+    return prior.process**2 + kernels * (prior.resolution_us / us) ** 2
 
 
 def _shrunk(expected: float, dof: float, squares: float, own: float) -> Variance:
     return Variance((dof * expected + squares) / (dof + own), dof + own)
 
 
-def _by_place(processes: Sequence[ProcessTime]) -> list[list[ProcessTime]]:
+def by_place(processes: Sequence[ProcessTime]) -> list[list[ProcessTime]]:
     groups: dict[str | None, list[ProcessTime]] = {}
     for each in processes:
         groups.setdefault(each.place, []).append(each)
@@ -362,7 +367,7 @@ def _expected_of_unknown_gpu(
     def gemm_of(each: ProcessTime) -> float:
         return math.log(each.references_us["gemm"]) if has_gemm else 0.0
 
-    gpus = _by_place(before)
+    gpus = by_place(before)
     hosts = [each[0].host if each[0].host is not None else each[0].place for each in gpus]
     count = len(set(hosts))
     weights = [1 / count / hosts.count(host) for host in hosts]

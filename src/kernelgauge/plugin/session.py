@@ -30,7 +30,7 @@ from ..judge.time_verdict import not_measured
 from ..measure import Settings
 from ..measure.nvml import digest_of, visible_gpus
 from ..report.findings import CAUSES_WITH_CODE, brief
-from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, __version__, revision
+from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, __version__, nearest_tag, revision
 from ..results.files import GpuLock, folder_lock, worker_lock
 from ..run import COMPILE_TIMERS, Fingerprint, Run, Sample, Timer
 from ..workload import Workload
@@ -73,6 +73,7 @@ class Session:
         self.latencies: dict[str, Sample | OtherKernelsError] = {}  # or why a latency was not kept
         self._started = datetime.now(timezone.utc)
         self._commit: str | None = None
+        self._release: str | None = None
         self._gpu_lock = GpuLock()
         self._folder_lock = folder_lock(options.reports)
         self._measured: dict[str, Result] = {}
@@ -127,6 +128,7 @@ class Session:
             self._folder_lock.hold(self.waiting)
             self.artifacts.prepare()
         self._commit = revision(self.options.root)  # that of now: it may move while the suite runs
+        self._release = nearest_tag(self.options.root)
         if self.options.update:
             with self.judge.store.locked():
                 pass
@@ -417,6 +419,7 @@ class Session:
             exit_status=exit_status,
             host=platform.node(),
             commit=self._commit,
+            release=self._release,
             timers=tuple(self.device.timers) if runs else (),
             comparisons=self.judge.comparisons(self.device) if runs else 0,
             declared=self.suites.declared(),

@@ -19,6 +19,7 @@ from ..errors import printable
 from ..judge import Status, Verdict, worst
 from ..judge import evidence as e
 from ..judge.baseline import Baseline, gemm_kernel
+from ..judge.creep import find_creep
 from ..judge.review import Action, Fact, Group, NotAdded, PlannedChange, Reviewed
 from ..judge.timing import ProcessTime, decide, on_same_host, prior_for, variance_between_processes
 from ..results.history import Night
@@ -60,6 +61,12 @@ def plan_table(plan: Sequence[PlannedChange]) -> Table:
         for change in plan
     )
     return table([Column(is_whole=True), Column(), Column()], rows, gap=2)
+
+
+def creep_lines(plan: Sequence[PlannedChange]) -> list[str]:
+    """Return a line for each time of a plan that is slower than its anchor."""
+    found = ((change.workload, each) for change in plan for each in change.details if isinstance(each, e.Creep))
+    return [printable(f"creep: {workload}: {reason_line(each).text}") for workload, each in found]
 
 
 def review_page(device: str, reviewed: Sequence[Reviewed]) -> Iterator[RenderableType]:
@@ -192,6 +199,17 @@ class _Trend:
         ]
 
     @property
+    def creep(self) -> str:
+        """Return ``+0.45 % since 2026-01-25, on 2 of 4 GPUs``; empty if no GPU is above an earlier level."""
+        found = [(find_creep([(it.logarithm, it.noise) for it in each]), each) for each in self.series.values()]
+        levels = [(level.change, nights[level.since].at.date()) for level, nights in found if level is not None]
+        if not levels:
+            return ""
+        kind = self.nights[0].place.split()[0]  # GPU or host
+        on = f", on {len(levels)} of {counted(len(found), kind)}" if len(found) > 1 else ""
+        return f"{100 * median(change for change, _ in levels):+.2f} % since {min(day for _, day in levels)}{on}"
+
+    @property
     def changes(self) -> list[str]:
         """Return what changed from one night of a GPU to the next, the latest first."""
         pairs = (pair for nights in self.series.values() for pair in pairwise(nights))
@@ -235,13 +253,15 @@ def _by_machine(nights: Iterable[Night]) -> list[tuple[str, list[_Trend]]]:
 def history_text(
     nights: Iterable[Night], not_shown: Sequence[str], *, with_details: bool, width: int, color: bool
 ) -> str:
-    """Return a table for each kind of machine, with a line for each workload.
+    """Return a table for each kind of machine, with a line for each workload, and the creep of all of them.
 
     `with_details`: below it, the GPUs of each workload, and what changed: the environment, the kernels, the verdict.
     """
     sections: list[Section] = []
     for machine, trends in _by_machine(nights):
         sections.append(Section(machine, columns=_HISTORY_COLUMNS, rows=[trend.cells for trend in trends]))
+        if slower := [f"slower: {it.workload} {creep}" for it in trends if (creep := it.creep)]:
+            sections.append(Section(lines=slower))
         for trend in trends if with_details else ():
             changes = first(trend.changes, _MOST_LINES)
             lines = [*(f"  {line}" for line in trend.places), *(f"    {line}" for line in changes)]

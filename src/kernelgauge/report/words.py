@@ -230,7 +230,7 @@ _FILE_NOTES = {
     "unchanged": "unchanged within noise: it stays as it is",
     "undeclared": "the suite no longer declares it: git rm its baseline, if that is meant",
     "suite": "suite {it.before} -> {it.after}",
-    "fewer processes": "processes that it knows {it.before} -> {it.after} (kernelgauge calibrate records more)",
+    "fewer processes": "processes behind a replaced time {it.before} -> {it.after} (kernelgauge calibrate records more)",
     "processes": "{it.after} process{es}",
     "launches": "{it.after} launch{es}",
     "compile times": "its compile times are dropped: --perf-compile measures them",
@@ -246,6 +246,15 @@ _RUN_DOUBTS = {
     "other source": "generated source of its kernels",
     "error": "{it.text}",
 }
+
+
+def _creep(it: e.Creep, _: str) -> str:
+    """Return ``GPU time +1.8 % since v1.2 (2026-03-01), in 12 accepted steps``."""
+    day = it.at[:10] or "the anchor"
+    since = f"{it.release} ({day})" if it.release else day
+    return f"{it.label} {100 * it.change:+.1f} % since {since}, in {counted(it.accepted, 'accepted step')}"
+
+
 _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str], str]]] = {
     e.CountMoved: ("counts", _count),
     e.KernelMoved: ("kernels", _kernel),
@@ -282,6 +291,7 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
         lambda it, _: _FILE_NOTES[it.what].format(it=it, es="" if it.after == "1" else "es"),
     ),
     e.RunDoubt: ("refused", lambda it, _: _RUN_DOUBTS[it.what].format(it=it)),
+    e.Creep: ("creep", _creep),
     e.ImpossibleTime: ("refused", lambda it, name: f"{it.label} cannot be: {reason_line(it.why, name).text}"),
 }
 

@@ -115,6 +115,7 @@ class Results(msgspec.Struct, frozen=True):
         0  # times that the suites of the run have, selected or not; 0: not known
     )
     declared: dict[str, tuple[str, ...]] = {}  # ids of all workloads of each suite, by its folder, selected or not
+    release: str | None = None  # the nearest tag of that commit; None: none, or not known
     baselines: str = "baselines"  # their folder, with slashes, from the root of the project; absolute if not in it
 
     @property
@@ -308,10 +309,18 @@ def revision(folder: Path) -> str | None:
 
     Git's own answer, with git's own rules about whose repositories it trusts.
     """
-    describe = ["describe", "--always", "--exclude=*", "--abbrev=64", "--dirty=+"]  # no tag, and all digits
+    return _describe(folder, "--always", "--exclude=*", "--abbrev=64", "--dirty=+")  # no tag, and all digits
+
+
+def nearest_tag(folder: Path) -> str | None:
+    """Return the nearest tag of the commit of the working tree that `folder` is in; None: there is none, or not known."""
+    return _describe(folder, "--tags", "--abbrev=0")
+
+
+def _describe(folder: Path, *options: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(folder), *describe],
+            ["git", "--no-optional-locks", "-C", str(folder), "describe", *options],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -13,8 +14,9 @@ import msgspec
 
 from ..errors import ResultsError, printable
 from ..judge import Status, Verdict
-from ..judge.baseline import SOFTWARE_FIELDS
-from ..run import Timer, observe
+from ..judge.baseline import SOFTWARE_FIELDS, is_filled_by_host
+from ..judge.timing import ProcessTime, expected_variance, prior_for
+from ..run import Run, Timer, observe
 from . import Results, decode_results
 from .files import open_location, store_errors
 
@@ -31,6 +33,8 @@ class Night(NamedTuple):
         environment: the software and the host, by name.
         verdict: on the time; None: there is none.
         baseline_us: what the time was compared with.
+        logarithm: of the time; of its ratio to the host reference where the host alone fills it.
+        noise: the standard deviation of the logarithm that the rule expects between processes.
     """
 
     machine: str
@@ -43,6 +47,8 @@ class Night(NamedTuple):
     verdict: Verdict | None
     kernels: str | None
     baseline_us: float | None
+    logarithm: float
+    noise: float
 
     @property
     def status(self) -> Status | None:
@@ -87,13 +93,19 @@ def read_nights(
     return sorted(nights.values(), key=itemgetter(0, 1, 2, 3)), not_shown
 
 
+def _process_time(run: Run, timer: Timer) -> ProcessTime:
+    mean_us = observe(run.samples[timer]).mean_us
+    is_by_host = is_filled_by_host(timer, run.counts, sum(each.device_time_us for each in run.kernels), mean_us)
+    return ProcessTime(observe(run.samples[timer], is_by_host=is_by_host), is_by_host=is_by_host)
+
+
 def _nights(results: Results, timer: Timer, matches: Callable[[str], bool]) -> Iterator[Night]:
     for workload in results.workloads:
         run, verdict = workload.run, workload.time_verdict(timer)
         sample = run.sample(timer) if run is not None and matches(workload.id) else None
         if run is None or sample is None or (verdict is not None and verdict.status is Status.INVALID):
             continue
-        device = run.fingerprint
+        device, time = run.fingerprint, _process_time(run, timer)
         kind = [device.device, device.arch]
         kind += [f"{device.sm_count} SMs"] if device.sm_count is not None else []
         kind += [f"{device.power_limit_watts:g} W"] if device.power_limit_watts is not None else []
@@ -105,8 +117,10 @@ def _nights(results: Results, timer: Timer, matches: Callable[[str], bool]) -> I
             at=results.started,
             environment=software | {"kernelgauge": results.kernelgauge, "host": results.host},
             commit=results.commit,
-            us=round(observe(sample).mean_us, 4),
+            us=round(time.observation.mean_us, 4),
             verdict=verdict,
             kernels=sha256(msgspec.json.encode(run.kernel_names())).hexdigest()[:16],
             baseline_us=verdict.before_us if verdict is not None else None,
+            logarithm=time.logarithm,
+            noise=math.sqrt(expected_variance(prior_for(timer, device), len(run.kernels), time.observation.mean_us)),
         )
