@@ -252,8 +252,10 @@ def _confirmed(
 ) -> Iterator[tuple[tuple[Timer, bool, float], Verdict, tuple[bool, bool]]]:
     """Yield each time and slowdown with its verdict, and whether it is red before and after the fresh process."""
     for workload, run in suite.runs.items():
-        baseline, again = _baseline(known, workload), fresh.runs.get(workload)
-        for timer in run.samples if baseline is not None else ():
+        if (baseline := _baseline(known, workload)) is None:
+            continue
+        again = fresh.runs.get(workload)
+        for timer in run.samples:
             for slower in (0.0, *_SLOWER[timer]):
                 one = slower_run(run, slower, (timer,))
                 verdict = judge_time(timer, one, baseline, comparisons=len(suite.runs) * len(CALL_TIMERS))
