@@ -13,9 +13,10 @@ from typing import Any
 from .errors import BaselineError, NewerBaselineError, StorageError
 from .judge import DECLARED, Status, Verdict
 from .judge.baseline import Baseline, Recorded, decode_baseline, encode_baseline
-from .judge.evidence import Creep, Detail, FileNote, RunDoubt
+from .judge.evidence import Detail, FileNote, RunDoubt
 from .judge.review import (
     Action,
+    Creep,
     DifferentRunsError,
     Fact,
     Group,

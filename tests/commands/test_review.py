@@ -209,11 +209,13 @@ def test_accept_ends_with_creep(command: Command) -> None:
 
 
 def test_revision_of_changed_tree_has_a_plus(repository: Path) -> None:
+    git("commit", "--allow-empty", "-qm", "None")
+    assert nearest_tag(repository) is None
+    git("tag", "v1.2")
     (repository / "measured.py").write_text("1\n")
     commit = commit_all("One")
     (repository / "not_tracked.py").write_text("2\n")
-    assert (revision(repository), nearest_tag(repository)) == (commit, None)
-    git("tag", "v1.2")
+    assert revision(repository) == commit
     (repository / "measured.py").write_text("3\n")
     assert (revision(repository), nearest_tag(repository)) == (f"{commit}+", "v1.2")
     (repository / ".git" / "index").write_bytes(b"no index")

@@ -1,10 +1,11 @@
-"""The posterior over a change point: how often the search that it drives is right, and what it measures next."""
+"""The posterior over a change point: how often its search is right, and what it measures next. Rises over nights."""
 
+import math
 import random
 
 import pytest
 
-from kernelgauge.judge.changepoint import FIRST, SURE, next_state, suspects
+from kernelgauge.judge.changepoint import FIRST, SURE, find_creep, next_state, suspects
 
 
 def test_next_state_is_one_that_can_tell_more() -> None:
@@ -32,3 +33,27 @@ def test_search_finds_the_change(shift: float, most_missed: int, most_processes:
         used += sum(map(len, values))
     assert missed <= most_missed
     assert used / trials <= most_processes
+
+
+A, B = [200.0] * 20, [202.0] * 10
+
+
+@pytest.mark.parametrize(
+    ("levels", "drift", "spread", "since", "percent"),
+    [
+        (10 * A, 0.0, 0.01, None, 0.0),  # nights show more noise than the rule expects
+        (A + A[:10], 5e-4, 6e-4, 20, 0.5),
+        (3 * A, 5e-4, 6e-4, 20, 2.0),  # of several alarms the lowest level counts
+        (A + B + A, 0.0, 6e-4, None, 0.0),  # mended
+        (A + 20 * [180.0] + 10 * [182.0], 0.0, 6e-4, 40, 1.1),  # of what was gained
+        ([*A, 300.0, *A], 0.0, 6e-4, None, 0.0),  # an outlier
+    ],
+)
+def test_rise_is_found_while_it_lasts(
+    levels: list[float], drift: float, spread: float, since: int, percent: float
+) -> None:
+    rng = random.Random(5)
+    nights = [math.log(us) + drift * max(0, n - 19) + rng.gauss(0, spread) for n, us in enumerate(levels)]
+    found = find_creep([(each, 6e-4) for each in nights])
+    assert (found and found.since) == (since and pytest.approx(since, abs=2))
+    assert found is None or 100 * found.change == pytest.approx(percent, abs=0.12)

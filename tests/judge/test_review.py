@@ -9,10 +9,18 @@ import pytest
 
 from kernelgauge.errors import BaselineError, NewerBaselineError
 from kernelgauge.judge import Status, review
-from kernelgauge.judge.baseline import Baseline, Process, Recorded, from_run
-from kernelgauge.judge.creep import without_times
+from kernelgauge.judge.baseline import Baseline, Process, Recorded, decode_baseline, encode_baseline, from_run
 from kernelgauge.judge.evidence import FileNote, RunDoubt
-from kernelgauge.judge.review import Action, DifferentRunsError, Group, PlannedChange, Reviewed, review_run, with_runs
+from kernelgauge.judge.review import (
+    Action,
+    DifferentRunsError,
+    Group,
+    PlannedChange,
+    Reviewed,
+    review_run,
+    with_runs,
+    without_times,
+)
 from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.timing import Limits
@@ -205,7 +213,7 @@ def test_plan_replaces_only_the_entry_that_moved(changes: Any, detail: str, plac
     assert list(change.baseline.entries) == expected
 
 
-@pytest.mark.parametrize("kernels", [None, SOURCE["kernels"]])
+@pytest.mark.parametrize("kernels", [builders.mlp_kernels(gate=56.4), SOURCE["kernels"]])
 def test_accepted_dispatch_leaves_gpu_times_of_all_processes(kernels: Any) -> None:
     old = calibrated([run(device=steady(1 + number / 10_000), gpu=gpu) for number, gpu in enumerate((HERE, "b", HERE))])
     slower = run(device=steady(1.0005), host=(90.0,) * 4, kernels=kernels)
@@ -286,3 +294,68 @@ def test_joined_kernel_times_are_means_over_processes() -> None:
 def test_joined_has_what_the_stored_lacks() -> None:
     joined = joined_with(counts=counts(generated_kernels=2))
     assert joined.counts == counts(generated_kernels=2)
+
+
+# -- creep: slowdowns that are each too small to fail
+
+FIRST = calibrated([run(device=(200.0,) * 4)], recorded=Recorded("2025-12-01T00:00:00", None, "0.1.0", "v1.2"))
+
+
+def upgraded(old: Baseline, us: float, month: int, release: str | None = "v1.2", **changes: Any) -> Reviewed:
+    """A run after an upgrade in some month of the next year."""
+    recorded = Recorded(f"2026-{month:02}-01T00:00:00", None, "0.1.0", release)
+    observed = run(**{"device": (us,) * 4, "machine": fingerprint(driver=f"590.{month}")} | changes)
+    return review_run(observed, old, suite="perf", recorded=recorded, comparisons=600)
+
+
+def accepted(old: Baseline, us: float, month: int, release: str | None = "v1.2", **changes: Any) -> Baseline:
+    written: Any = upgraded(old, us, month, release, **changes).change
+    return decode_baseline(encode_baseline(written.baseline), where="", workload=builders.WORKLOAD)
+
+
+def creep(found: Reviewed) -> list[str]:
+    return [line.text for line in review_lines(found.evidence) if line.label == "creep"]
+
+
+def anchors(stored: Baseline) -> dict[Timer, tuple[str | None, float]]:
+    found = [(each, process) for each in stored.anchors for process in each.processes]
+    return {timer: (each.release, time.mean_us) for each, process in found for timer, time in process.timers.items()}
+
+
+def test_upgrades_that_add_up_are_named() -> None:
+    stored, said = FIRST, []
+    for step in range(1, 13):
+        said.append(creep(upgraded(stored, us := 200 * 1.0015**step, step)))
+        stored = accepted(stored, us, step)
+    assert (said[:2], said[-1]) == ([[], []], ["GPU time +1.8 % since v1.2 (2025-12-01), in 12 accepted steps"])
+    assert anchors(stored)[Timer.DEVICE] == ("v1.2", 200.0)
+    assert creep(upgraded(stored, 203.6, 12)) == said[-1]  # the file stays as it is
+    slow = {"controls": pair(copy=30.6)}
+    assert creep(upgraded(stored, 203.6, 12, **slow)) == []  # the GPU itself may be slow now
+    assert creep(upgraded(accepted(stored, 203.6, 11, **slow), 203.6, 12, **slow)) != []  # and since the upgrade
+    slower = {"kernels": builders.mlp_kernels()[:3], "counts": counts(launches=3, kernels=2)}
+    assert anchors(accepted(stored, 210.0, 12, **slower)) == anchors(stored)  # slower kernels creep too
+    assert anchors(accepted(stored, 210.0, 12, machine=fingerprint(mig=True))) == {}  # of another device
+    undated = accepted(msgspec.structs.replace(FIRST, recorded=None), 200.1, 4, None)
+    assert creep(upgraded(undated, 203.0, 5)) == ["GPU time +1.5 % since the anchor, in 2 accepted steps"]
+
+
+def test_added_nights_leave_the_anchor() -> None:
+    stored, said = FIRST, []
+    for night in range(1, 14):
+        added = run(device=(200 * 1.0005**night,) * 4)
+        said.append(creep(upgraded(stored, 200 * 1.0005**night, 12)) != [])
+        stored = with_runs(stored, [added], suite="perf", recorded=FIRST.recorded, comparisons=600)
+    assert (anchors(stored)[Timer.DEVICE], len(stored.processes)) == (("v1.2", 200.0), 14)
+    assert 6 < said.index(True) < 12
+
+
+def test_release_anchors_only_the_times_that_moved() -> None:
+    """What is within the noise keeps its anchor: it adds up over releases."""
+    stored = accepted(accepted(FIRST, 200.3, 4), 202.0, 5)
+    assert creep(upgraded(stored, 202.1, 6, "v1.3")) == ["GPU time +1.1 % since v1.2 (2025-12-01), in 3 accepted steps"]
+    released = accepted(stored, 202.1, 6, "v1.3")
+    assert anchors(released) == {**anchors(stored), Timer.DEVICE: ("v1.3", 202.0)}
+    for month, release in ((7, None), (8, "v1.3"), (9, "v1.4")):  # no tag, as in a shallow clone, is no new one
+        released = accepted(released, 204.0, month, release)
+        assert anchors(released)[Timer.DEVICE] == (("v1.4", 204.0) if month == 9 else ("v1.3", 202.0))

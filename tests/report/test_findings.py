@@ -89,7 +89,7 @@ def test_next_step_accepts_one_workload_and_reviews_several(workloads: list[Work
 
 CONCLUSIONS = e.Conclusion.__subclasses__()
 REASONS = [each for each in (*e.Reason.__subclasses__(), *e.Doubt.__subclasses__()) if each is not e.Doubt]
-OF_REVIEWS = [e.MeasuredTime, e.FileNote, e.RunDoubt, e.Creep, e.ImpossibleTime]
+OF_REVIEWS = [e.MeasuredTime, e.FileNote, e.RunDoubt, e.ImpossibleTime]
 PLAIN: dict[type, tuple[Any, ...]] = {
     inspect.BoolType: (False, True),
     inspect.IntType: (0, 1, 2, 10**12),

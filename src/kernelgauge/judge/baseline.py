@@ -151,7 +151,7 @@ class Entry(msgspec.Struct, frozen=True):
         return [rounded(replace(each, device_time_us=factor * each.device_time_us)) for each in self.kernels]
 
 
-def is_filled_by_host(timer: Timer, counts: Counts, device_us: float, call_us: float) -> bool:
+def is_host_only(timer: Timer, counts: Counts, device_us: float, call_us: float) -> bool:
     """Return whether the host does not wait for the GPU within a call, or the GPU idles for more than half of it."""
     waits = timer is Timer.END_TO_END or counts.synchronizations > 0
     return timer in (Timer.HOST, Timer.END_TO_END) and (not waits or 2 * device_us < call_us)
@@ -167,7 +167,7 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Anchor(msgspec.Struct, frozen=True):
-    """Times that no acceptance moves (`judge.creep`). Each time of a workload has at most one anchor."""
+    """Times that no acceptance moves (`judge.review`). Each time of a workload has at most one anchor."""
 
     at: str  # when the newest of them was measured; empty: not known
     release: str | None  # the latest one when they became the anchor
@@ -209,7 +209,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
         """
         is_cpu = self.fingerprint.arch == "cpu"
         times_us = [process.timers[timer].mean_us for process in entry.processes if timer in process.timers]
-        is_by_host = bool(times_us) and is_filled_by_host(timer, self.counts, entry.device_time_us, fmean(times_us))
+        is_by_host = bool(times_us) and is_host_only(timer, self.counts, entry.device_time_us, fmean(times_us))
         is_by_host |= timer is Timer.END_TO_END and is_cpu  # the host does all of it
         return [
             ProcessTime(
@@ -245,9 +245,7 @@ def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Basel
     kernels = _averaged(run.kernels, run.origins)
     device_us = sum(kernel.device_time_us for kernel in kernels)
     timers = {
-        timer: rounded(
-            observe(sample, is_by_host=is_filled_by_host(timer, run.counts, device_us, observe(sample).mean_us))
-        )
+        timer: rounded(observe(sample, is_by_host=is_host_only(timer, run.counts, device_us, observe(sample).mean_us)))
         for timer in Timer
         if (sample := run.sample(timer)) is not None
     }

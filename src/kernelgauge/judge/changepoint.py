@@ -1,8 +1,9 @@
-"""Where along a line of states a time changed: a posterior over one change point, and the state to measure next.
+"""Where a time changed: along a line of states, and over the nights of a history.
 
-The model: each process measures the logarithm of a time, with Gaussian noise of one standard deviation. States before
-the change share one unknown level, states from the change on another. Both levels and the logarithm of the standard
-deviation have flat priors. They integrate in closed form, to Student's t: Gelman et al., "Bayesian Data Analysis",
+Along a line of states: a posterior over one change point, and the state to measure next. The model: each process
+measures the logarithm of a time, with Gaussian noise of one standard deviation. States before the change share one
+unknown level, states from the change on another. Both levels and the logarithm of the standard deviation have flat
+priors. They integrate in closed form, to Student's t: Gelman et al., "Bayesian Data Analysis",
 2013, chapter 3. Each state is as likely as another to be the first of the new level. Measuring where a state is as
 likely old as new is probabilistic bisection: Waeber, Frazier and Henderson, "Bisection search with noisy responses",
 2013.
@@ -11,9 +12,10 @@ likely old as new is probabilistic bisection: Waeber, Frazier and Henderson, "Bi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import insort
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, median
 from typing import NamedTuple
 
 FIRST = 3  # processes of each end, before any other state, and of both states beside an answer: one may be an outlier
@@ -75,3 +77,80 @@ def next_state(values: Values) -> int | None:
 def _squares(values: Sequence[float]) -> float:
     mean = fmean(values)
     return math.fsum((value - mean) ** 2 for value in values)
+
+
+# -- nights -----------------------------------------------------------------------------------------------------------
+
+# Of the CUSUM, in standard deviations of a night. `python benchmarks/creep.py` prints false alarms and delays.
+_SLACK = 1.25  # a level that is higher by less is no finding
+_LIMIT = 5.0  # of the sum: an alarm
+_LARGEST = 3.0  # of one night: an outlier alone raises no alarm
+_REFERENCE_NIGHTS = 2  # before any night is judged
+_FEWEST_DIFFERENCES = 5  # before the nights show their own noise
+_LEAST_RISE = 2.0  # of the level of now: below, the time came back
+_NIGHTS_OF_LEVEL = 3  # that the level of now is the median of
+# The median of absolute differences of two independent Gaussian nights is 0.954 standard deviations of one. Nights that
+# correlate by 0.3 differ by 0.84 times as much.
+_OF_MEDIAN = 1 / 0.954 / 0.84
+
+
+class Alarm(NamedTuple):
+    """A level of the nights before `since`, and that later ones are above it."""
+
+    level: float
+    since: int
+    spread: float  # of a night
+
+
+class Rise(NamedTuple):
+    """How far the last nights are above an earlier level."""
+
+    since: int  # the first night above it
+    change: float  # as a fraction
+
+
+def find_creep(nights: Sequence[tuple[float, float]]) -> Rise | None:
+    """Return how far the last nights of one machine are above the lowest level that an alarm was raised for.
+
+    None: there was no alarm, or the times came back.
+
+    Args:
+        nights: the logarithm of each time, and the least standard deviation to expect of it.
+    """
+    alarm = min(find_alarms(nights), default=None)
+    if alarm is None:
+        return None
+    change = median(value for value, _ in nights[-_NIGHTS_OF_LEVEL:]) - alarm.level
+    return Rise(alarm.since, math.expm1(change)) if change > _LEAST_RISE * alarm.spread else None
+
+
+def find_alarms(nights: Sequence[tuple[float, float]]) -> Iterator[Alarm]:
+    """Yield an alarm for each rise. The arguments are those of `find_creep`; later nights never change an alarm.
+
+    A two-sided CUSUM. Its reference grows while both sums are zero, and starts anew where one exceeds the limit. Page,
+    "Continuous inspection schemes", 1954; Hawkins, "Self-starting CUSUM charts for location and scale", 1987.
+    """
+    differences: list[float] = []
+    reference: list[float] = []
+    waiting: list[float] = []  # nights since a sum is above zero
+    above = below = 0.0
+    since = 0
+    for place, (value, least) in enumerate(nights):
+        if place:
+            insort(differences, abs(value - nights[place - 1][0]))
+        if len(reference) < _REFERENCE_NIGHTS:
+            reference.append(value)
+            continue
+        shown = _OF_MEDIAN * median(differences) if len(differences) >= _FEWEST_DIFFERENCES else 0.0
+        spread, level = max(least, shown), fmean(reference)
+        score = (value - level) / (spread * math.sqrt(1 + 1 / len(reference)))
+        since = since if above else place
+        above = max(0.0, above + min(score, _LARGEST) - _SLACK)
+        below = max(0.0, below + min(-score, _LARGEST) - _SLACK)
+        waiting.append(value)
+        if above > _LIMIT:
+            yield Alarm(level, since, spread)
+        if max(above, below) > _LIMIT:
+            reference, waiting, above, below = [], [], 0.0, 0.0
+        elif above == below == 0.0:
+            reference, waiting = reference + waiting, []

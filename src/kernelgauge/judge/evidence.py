@@ -424,14 +424,6 @@ class RunDoubt(Evidence, frozen=True):  # what speaks against storing a run
     other: str = ""
 
 
-class Creep(Evidence, frozen=True):  # a time is slower than its anchor
-    label: str
-    change: float
-    at: str  # when the anchor was accepted; empty: not known
-    accepted: int  # how often since
-    release: str | None = None  # of the anchor
-
-
 class ImpossibleTime(Evidence, frozen=True):
     label: str
     why: Doubt

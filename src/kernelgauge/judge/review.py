@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
-from ..run import COMPILE_TIMERS, Counts, Run, Timer
+from ..run import COMPILE_TIMERS, Counts, Observation, Run, Timer
 from ..trace.difference import Likeness, likeness
 from . import Status, Verdict
 from . import evidence as e
 from .baseline import (
+    Anchor,
     Baseline,
     Comparison,
     Entry,
@@ -25,11 +26,11 @@ from .baseline import (
     count_changes,
     from_run,
     merge_entries,
+    rounded,
 )
-from .creep import creep_of, judge_anchors, with_anchors, without_times
 from .structure import judge_structure, placement_changes
 from .time_verdict import judge_time, stored_doubt
-from .timing import Limits
+from .timing import Limits, by_place, mean_of, on_same_host
 
 # A host that is slower than this was disturbed. Hosts of H200s changed their speed by factors of 1.6
 # (benchmarks/data/earlier_detection) and 1.9 (tests/report/test_stored.py).
@@ -57,6 +58,16 @@ class Group(str, Enum):
     NEW = "new"
     VANISHED = "vanished"  # the suite no longer declares it: its file stays until somebody removes it
     NOT_MEASURED = "not-measured"
+
+
+class Creep(e.Evidence, frozen=True):
+    """A time that is slower than its anchor."""
+
+    label: str
+    change: float
+    at: str  # when the anchor was measured; empty: not known
+    accepted: int  # how often since
+    release: str | None  # of the anchor
 
 
 Fact = e.Move | Verdict | e.Evidence  # what differs, or what speaks against storing it
@@ -137,10 +148,10 @@ def review_run(
     planned = new if is_wrong else _planned(old, new, comparison, group, times)
     if is_wrong and group is Group.SAME_SPEED:  # nobody knows it
         group = Group.SPEED
-    judged = judge_anchors(run, old, comparisons=comparisons, limits=limits)
-    creep = tuple(creep_of(judged, times, is_written=planned is not None))
+    judged = _judge_anchors(run, old, comparisons=comparisons, limits=limits)
+    creep = tuple(_creep(judged, times, is_written=planned is not None))
     if planned is not None and not is_wrong:
-        planned = with_anchors(planned, old, judged)
+        planned = _with_anchors(planned, old, judged)
     evidence: tuple[Fact, ...] = (judge_structure(run, old), *times, *_file_notes(old, planned), *creep)
     doubts = [*doubts, *_host_doubts(old, new)]
     if not is_fresh:
@@ -204,6 +215,84 @@ def _is_stored(process: Process, old: Baseline) -> bool:
     """Return whether a baseline has some times of this process: those that moved, when it was accepted."""
     alike = (each for each in old.processes if msgspec.structs.replace(each, timers=process.timers) == process)
     return any(each.timers.items() <= process.timers.items() and (each.timers or not process.timers) for each in alike)
+
+
+_Judged = tuple[Anchor, Timer, Verdict]
+
+
+def without_times(processes: Iterable[Process], timers: Iterable[Timer]) -> tuple[Process, ...]:
+    """Return processes without the times of these timers, and without those that have no time left."""
+    left_out = set(timers)
+    left = (
+        msgspec.structs.replace(it, timers={name: each for name, each in it.timers.items() if name not in left_out})
+        for it in processes
+    )
+    return tuple(each for each in left if each.timers)
+
+
+def _judge_anchors(run: Run, old: Baseline, *, comparisons: int, limits: Limits | None) -> list[_Judged]:
+    """Judge each time of a run by its anchor. On a GPU of the anchor, the reference kernels excuse nothing.
+
+    The anchor may be of other software, which may slow them down too.
+    """
+    if compare(old.fingerprint, run.fingerprint).foreign:
+        return []
+    alone, found = from_run(run, suite=old.suite), []
+    for anchor in old.anchors:
+        before = msgspec.structs.replace(
+            alone, entries=(msgspec.structs.replace(alone.entries[0], processes=anchor.processes),)
+        )
+        is_known = any(each.place == run.place for each in anchor.processes)
+        judged = msgspec.structs.replace(run, controls={}) if is_known else run
+        for timer in run.samples:
+            if any(timer in each.timers for each in anchor.processes):
+                verdict = judge_time(timer, judged, before, comparisons=comparisons, limits=limits)
+                found.append((anchor, timer, verdict))
+    return found
+
+
+def _creep(judged: Sequence[_Judged], times: Sequence[Verdict], *, is_written: bool) -> Iterator[Creep]:
+    """Yield the times that are slower than their anchors, where `times`, of the same run, blame no machine for it."""
+    machines = [each.subject for each in times for why in each.reasons if isinstance(why, e.Machine) and why.is_own]
+    for anchor, _, verdict in judged:
+        accepted = anchor.accepted + is_written
+        is_slower = verdict.status is Status.REGRESSED and verdict.subject not in machines
+        if is_slower and verdict.change is not None and accepted > 1:  # a review has shown a single step
+            yield Creep(verdict.subject, verdict.change.estimate, anchor.at, accepted, anchor.release)
+
+
+def _with_anchors(new: Baseline, old: Baseline, judged: Sequence[_Judged]) -> Baseline:
+    """Return what is written in place of a stored baseline, with its anchors.
+
+    A stored time without an anchor becomes one. With the first run of a new release, so does a time that has left its
+    anchor. A time that has not keeps it: slow drift adds up over releases too.
+    """
+    if compare(old.fingerprint, new.fingerprint).foreign:
+        return new
+    before = old.recorded.release if old.recorded else None
+    release = (new.recorded.release if new.recorded else None) or before
+    anchors = list(old.anchors)
+    if release != before:
+        moved = {timer for _, timer, each in judged if each.status in (Status.REGRESSED, Status.IMPROVED)}
+        anchors = [msgspec.structs.replace(each, processes=without_times(each.processes, moved)) for each in anchors]
+    anchored = {timer for each in anchors for process in each.processes for timer in process.timers}
+    anchors.append(_anchor(old, [timer for timer in Timer if timer not in anchored], release))
+    anchors = [msgspec.structs.replace(each, accepted=each.accepted + 1) for each in anchors if each.processes]
+    recorded = msgspec.structs.replace(new.recorded, release=release) if new.recorded else None
+    return msgspec.structs.replace(new, anchors=tuple(anchors), recorded=recorded)
+
+
+def _anchor(old: Baseline, timers: Sequence[Timer], release: str | None) -> Anchor:
+    """Return the stored times as an anchor: of each place their mean, of the slowest launch configuration."""
+    entry = max(old.entries, key=lambda each: each.device_time_us)
+    found: dict[str | None, dict[Timer, Observation]] = {}
+    for timer in timers:
+        for group in by_place(old.times(timer, entry)):
+            mean = mean_of(on_same_host(group, group[-1]))
+            found.setdefault(mean.place, {})[timer] = rounded(mean.observation)
+    firsts = {each.place: each for each in reversed(old.processes)}
+    processes = (msgspec.structs.replace(firsts[place], timers=times) for place, times in found.items())
+    return Anchor(old.recorded.at if old.recorded else "", release, 0, tuple(processes))
 
 
 def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence[Verdict]) -> Group:
@@ -279,8 +368,8 @@ def with_runs(
     _, newest = added[-1]
     counts = msgspec.structs.replace(old.counts, **_unknown(old.counts, newest.counts))
     fields = _unknown(old, newest) | {"entries": entries, "recorded": recorded, "counts": counts}
-    judged = judge_anchors(runs[-1], old, comparisons=comparisons, limits=limits)
-    return with_anchors(msgspec.structs.replace(old, **fields), old, judged)
+    judged = _judge_anchors(runs[-1], old, comparisons=comparisons, limits=limits)
+    return _with_anchors(msgspec.structs.replace(old, **fields), old, judged)
 
 
 def _unknown(old: Counts | Baseline, new: Counts | Baseline) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from ..errors import printable
 from ..judge import Status, Verdict, worst
 from ..judge import evidence as e
 from ..judge.baseline import Baseline, gemm_kernel
-from ..judge.creep import find_creep
-from ..judge.review import Action, Fact, Group, NotAdded, PlannedChange, Reviewed
+from ..judge.changepoint import find_creep
+from ..judge.review import Action, Creep, Fact, Group, NotAdded, PlannedChange, Reviewed
 from ..judge.timing import ProcessTime, decide, on_same_host, prior_for, variance_between_processes
 from ..results.history import Night
 from ..run import Timer
@@ -65,7 +65,7 @@ def plan_table(plan: Sequence[PlannedChange]) -> Table:
 
 def creep_lines(plan: Sequence[PlannedChange]) -> list[str]:
     """Return a line for each time of a plan that is slower than its anchor."""
-    found = ((change.workload, each) for change in plan for each in change.details if isinstance(each, e.Creep))
+    found = ((change.workload, each) for change in plan for each in change.details if isinstance(each, Creep))
     return [printable(f"creep: {workload}: {reason_line(each).text}") for workload, each in found]
 
 

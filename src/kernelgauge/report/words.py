@@ -13,6 +13,7 @@ import msgspec
 
 from ..judge import Status, Verdict
 from ..judge import evidence as e
+from ..judge.review import Creep
 from ..trace.difference import What
 from .text import counted, first, interval_text, megabytes, ranges, sensitivity_text, times
 
@@ -248,7 +249,7 @@ _RUN_DOUBTS = {
 }
 
 
-def _creep(it: e.Creep, _: str) -> str:
+def _creep(it: Creep, _: str) -> str:
     """Return ``GPU time +1.8 % since v1.2 (2026-03-01), in 12 accepted steps``."""
     day = it.at[:10] or "the anchor"
     since = f"{it.release} ({day})" if it.release else day
@@ -291,7 +292,7 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
         lambda it, _: _FILE_NOTES[it.what].format(it=it, es="" if it.after == "1" else "es"),
     ),
     e.RunDoubt: ("refused", lambda it, _: _RUN_DOUBTS[it.what].format(it=it)),
-    e.Creep: ("creep", _creep),
+    Creep: ("creep", _creep),
     e.ImpossibleTime: ("refused", lambda it, name: f"{it.label} cannot be: {reason_line(it.why, name).text}"),
 }
 

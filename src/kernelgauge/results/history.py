@@ -14,7 +14,7 @@ import msgspec
 
 from ..errors import ResultsError, printable
 from ..judge import Status, Verdict
-from ..judge.baseline import SOFTWARE_FIELDS, is_filled_by_host
+from ..judge.baseline import SOFTWARE_FIELDS, is_host_only
 from ..judge.timing import ProcessTime, expected_variance, prior_for
 from ..run import Run, Timer, observe
 from . import Results, decode_results
@@ -95,7 +95,7 @@ def read_nights(
 
 def _process_time(run: Run, timer: Timer) -> ProcessTime:
     mean_us = observe(run.samples[timer]).mean_us
-    is_by_host = is_filled_by_host(timer, run.counts, sum(each.device_time_us for each in run.kernels), mean_us)
+    is_by_host = is_host_only(timer, run.counts, sum(each.device_time_us for each in run.kernels), mean_us)
     return ProcessTime(observe(run.samples[timer], is_by_host=is_by_host), is_by_host=is_by_host)
 
 
