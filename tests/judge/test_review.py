@@ -336,6 +336,8 @@ def test_upgrades_that_add_up_are_named() -> None:
     slower = {"kernels": builders.mlp_kernels()[:3], "counts": counts(launches=3, kernels=2)}
     assert anchors(accepted(stored, 210.0, 12, **slower)) == anchors(stored)  # slower kernels creep too
     assert anchors(accepted(stored, 210.0, 12, machine=fingerprint(mig=True))) == {}  # of another device
+    impossible = msgspec.structs.replace(stored, entries=calibrated([run(host=(2000.0,) * 4)]).entries)
+    assert anchors(accepted(impossible, 200.0, 12)) == anchors(stored)
     undated = accepted(msgspec.structs.replace(FIRST, recorded=None), 200.1, 4, None)
     assert creep(upgraded(undated, 203.0, 5)) == ["GPU time +1.5 % since the anchor, in 2 accepted steps"]
 

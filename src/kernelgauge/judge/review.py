@@ -150,8 +150,9 @@ def review_run(
         group = Group.SPEED
     judged = _judge_anchors(run, old, comparisons=comparisons, limits=limits)
     creep = tuple(_creep(judged, times, is_written=planned is not None))
-    if planned is not None and not is_wrong:
-        planned = _with_anchors(planned, old, judged)
+    if planned is not None:
+        sound = msgspec.structs.replace(old, entries=new.entries, recorded=new.recorded) if is_wrong else old
+        planned = _with_anchors(planned, sound, judged)  # a time that cannot be is no anchor
     evidence: tuple[Fact, ...] = (judge_structure(run, old), *times, *_file_notes(old, planned), *creep)
     doubts = [*doubts, *_host_doubts(old, new)]
     if not is_fresh:
