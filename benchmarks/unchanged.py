@@ -48,7 +48,7 @@ from kernelgauge.judge.two_sets import LOOKS, JudgedSet, judge_sets
 from kernelgauge.run import CALL_TIMERS, Run, Sample, Timer, observe
 
 Pair = tuple[Suite, tuple[Suite, ...]]  # the run, and the processes of its baseline
-Trial = tuple[Suite, tuple[Suite, ...], Suite]  # likewise, and the fresh process that confirms what is red
+Trial = tuple[Suite, tuple[Suite, ...], Suite]  # likewise, and the fresh process that confirms red times
 
 _SLOWER = {
     Timer.DEVICE: (0.003, 0.005, 0.01, 0.02, 0.03),
@@ -209,7 +209,7 @@ def _judge_one(suite: Suite, baseline: Baseline | None, timer: Timer, workloads:
     yield judge_time(timer, run, baseline, comparisons=workloads * len(CALL_TIMERS))
 
 
-# -- a fresh process confirms what is red ------------------------------------------------------------------------------
+# -- confirmation by a fresh process ------------------------------------------------------------------------------
 
 
 def trials(pairs: Sequence[Pair], suites: Sequence[Suite]) -> list[Trial]:

@@ -81,7 +81,7 @@ def _squares(values: Sequence[float]) -> float:
 
 # -- nights -----------------------------------------------------------------------------------------------------------
 
-# Of the CUSUM, in standard deviations of a night. `python benchmarks/creep.py` prints false alarms and delays.
+# The CUSUM's constants, in standard deviations of a night. `python benchmarks/creep.py` prints false alarms and delays.
 _SLACK = 1.25  # a level that is higher by less is no finding
 _LIMIT = 5.0  # of the sum: an alarm
 _LARGEST = 3.0  # of one night: an outlier alone raises no alarm

@@ -336,9 +336,10 @@ class Session:
 
     def _confirmed_afresh(self, workload: Workload, timer: Timer, verdict: Verdict) -> Verdict:
         """Return the verdict on a time that is slower after a fresh process has measured the workload, once."""
-        is_explained = self.judge_structure(workload).status is not Status.PASS
-        if verdict.status is not Status.REGRESSED or is_explained or not self.options.confirms:
+        if verdict.status is not Status.REGRESSED or not self.options.confirms:
             return verdict
+        if self.judge_structure(workload).status is not Status.PASS:
+            return verdict  # that explains the time
         if workload.id not in self._fresh:
             self.progress(f"{workload.id}: looks slower: measuring in a fresh process")
             self.device.free_memory()
