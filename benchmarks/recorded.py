@@ -24,11 +24,13 @@ from kernelgauge.run import Observation, Run, Sample, Timer
 
 __all__ = [
     "DATA",
+    "ROOT",
     "Suite",
     "archived_suites",
     "baseline_of",
     "busy_suites",
     "h100_suites",
+    "model_suites",
     "read_states",
     "read_suites",
     "recorded_suites",
@@ -93,6 +95,15 @@ def h100_suites() -> list[Suite]:
     return list(_of_baselines(COMMITTED.with_name("nvidia-h100-80gb-hbm3"), "h100"))
 
 
+def model_suites() -> list[Suite]:
+    """Return the processes of the committed baselines of whole models and of the gallery."""
+    return [
+        each
+        for device in ("nvidia-h100-80gb-hbm3", "nvidia-h200")
+        for each in _of_baselines(COMMITTED.with_name(device), device, suites=("examples/models", "examples/gallery"))
+    ]
+
+
 def archived_suites() -> list[Suite]:
     """Return the unslowed processes of an earlier detection benchmark: GPU and dispatch times, without kernels' names."""
     return list(read_suites(sorted((DATA / "earlier_detection").glob("*.json.gz"))))
@@ -109,13 +120,15 @@ def read_suites(files: Sequence[Path], host: str | None = None) -> Iterator[Suit
             yield Suite(f"{path.parent.name}/{_stem(path)}", host or next(iter(runs.values())).host or gpu, gpu, runs)
 
 
-def _of_baselines(folder: Path, host: str, *, is_committed: bool = False) -> Iterator[Suite]:
+def _of_baselines(
+    folder: Path, host: str, *, is_committed: bool = False, suites: Sequence[str] = ("perf",)
+) -> Iterator[Suite]:
     """Yield the processes of baseline files. Those of one process have the same reference kernels."""
     processes: dict[object, dict[str, Run]] = {}
     for path in sorted(folder.glob("*-*-*.json*")):
         workload = _stem(path)
         baseline = decode_baseline(read_bytes(path), where=str(path), workload=workload)
-        if baseline.suite != "perf":
+        if baseline.suite not in suites:
             continue
         for entry in baseline.entries:
             for process in entry.processes:

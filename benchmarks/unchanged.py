@@ -42,7 +42,7 @@ from kernelgauge.baselines import BaselineStore
 from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.baseline import Baseline, gemm_kernel
 from kernelgauge.judge.evidence import Choice
-from kernelgauge.judge.time_verdict import confirm, judge_time
+from kernelgauge.judge.time_verdict import Beside, confirm, judge_time
 from kernelgauge.judge.timing import prior_for
 from kernelgauge.judge.two_sets import LOOKS, JudgedSet, judge_sets
 from kernelgauge.run import CALL_TIMERS, Run, Sample, Timer, observe
@@ -160,14 +160,26 @@ def _baseline(known: tuple[Suite, ...], workload: str) -> Baseline | None:
     return baseline_of(known, workload)
 
 
+def beside_of(suite: Suite, known: Callable[[str], Baseline | None]) -> Beside:
+    """Return what was measured beside each workload of a suite."""
+    pairs = ((run, known(workload)) for workload, run in suite.runs.items())
+    return Beside((run, baseline) for run, baseline in pairs if baseline is not None)
+
+
+@lru_cache(maxsize=64)
+def _beside(suite: Suite, known: tuple[Suite, ...]) -> Beside:
+    return beside_of(suite, partial(_baseline, known))
+
+
 def judged(suite: Suite, known: Callable[[str], Baseline | None], *timers: Timer) -> Iterator[Verdict]:
     """Yield the verdict of each time of a suite."""
+    beside = beside_of(suite, known)
     for workload, run in suite.runs.items():
         baseline = known(workload)
         if baseline is None:
             continue
         for timer in timers or tuple(run.samples):
-            yield judge_time(timer, run, baseline, comparisons=len(suite.runs) * len(CALL_TIMERS))
+            yield judge_time(timer, run, baseline, comparisons=len(suite.runs) * len(CALL_TIMERS), beside=beside)
 
 
 def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
@@ -187,7 +199,8 @@ def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
             baseline = _baseline(known, verdict.workload)
             for slower in _SLOWER[timer]:
                 one = Suite(suite.name, suite.host, suite.gpu, {verdict.workload: suite.runs[verdict.workload]})
-                (slowed,) = _judge_one(one.slower(slower, timer), baseline, timer, len(suite.runs))
+                beside = _beside(suite, known)
+                (slowed,) = _judge_one(one.slower(slower, timer), baseline, timer, len(suite.runs), beside)
                 caught[timer, short, slower].append(slowed.status is Status.REGRESSED)
     print_counts(name, counts)
     for timer in CALL_TIMERS:
@@ -203,10 +216,12 @@ def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
                 )
 
 
-def _judge_one(suite: Suite, baseline: Baseline | None, timer: Timer, workloads: int) -> Iterator[Verdict]:
+def _judge_one(
+    suite: Suite, baseline: Baseline | None, timer: Timer, workloads: int, beside: Beside
+) -> Iterator[Verdict]:
     (run,) = suite.runs.values()
     assert baseline is not None
-    yield judge_time(timer, run, baseline, comparisons=workloads * len(CALL_TIMERS))
+    yield judge_time(timer, run, baseline, comparisons=workloads * len(CALL_TIMERS), beside=beside)
 
 
 # -- confirmation by a fresh process ------------------------------------------------------------------------------
@@ -251,6 +266,7 @@ def _confirmed(
     suite: Suite, known: tuple[Suite, ...], fresh: Suite
 ) -> Iterator[tuple[tuple[Timer, bool, float], Verdict, tuple[bool, bool]]]:
     """Yield each time and slowdown with its verdict, and whether it is red before and after the fresh process."""
+    beside = _beside(suite, known)
     for workload, run in suite.runs.items():
         if (baseline := _baseline(known, workload)) is None:
             continue
@@ -258,11 +274,12 @@ def _confirmed(
         for timer in run.samples:
             for slower in (0.0, *_SLOWER[timer]):
                 one = slower_run(run, slower, (timer,))
-                verdict = judge_time(timer, one, baseline, comparisons=len(suite.runs) * len(CALL_TIMERS))
+                count = len(suite.runs) * len(CALL_TIMERS)
+                verdict = judge_time(timer, one, baseline, comparisons=count, beside=beside)
                 before = after = verdict.status is Status.REGRESSED
                 if before and again is not None and timer in again.samples:
                     other = slower_run(again, slower, (timer,))
-                    after = confirm(verdict, timer, one, other, baseline).status is Status.REGRESSED
+                    after = confirm(verdict, timer, one, other, baseline, beside=beside).status is Status.REGRESSED
                 yield (timer, is_short(run), slower), verdict, (before, after)
 
 

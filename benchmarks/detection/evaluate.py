@@ -20,8 +20,8 @@ import numpy as np
 from scipy.stats import mannwhitneyu
 
 from kernelgauge.judge import Status
-from kernelgauge.judge.timing import ProcessTime, decide, prior_for
-from kernelgauge.run import CALL_TIMERS, Fingerprint, Sample, observe, summarize
+from kernelgauge.judge.timing import decide, prior_for
+from kernelgauge.run import CALL_TIMERS, Fingerprint, ProcessTime, Sample, observe, summarize
 
 from .data import NONE, OURS, TIMERS, Level, Measured, Process, Values, by_gpu, dispatch_in_controls, replicate_times_us
 

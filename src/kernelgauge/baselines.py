@@ -26,7 +26,7 @@ from .judge.review import (
     review_run,
     with_runs,
 )
-from .judge.time_verdict import run_doubts
+from .judge.time_verdict import Beside, run_doubts
 from .results import Results, WorkloadResult
 from .results.files import LONGEST_NAME, Lock, is_file_name, remove_temporary, slug, write_files
 from .run import CALL_TIMERS, Run, Timer
@@ -169,7 +169,12 @@ def _review(device: str, several: Sequence[Results], store: BaselineStore, mode:
         for workload in results.workloads:
             found.setdefault(workload.id, []).append((results, workload))
     comparisons = max(1, *(results.comparisons for results in several))
-    reviewed = [_reviewed(each, stored.get(name), comparisons, mode) for name, each in found.items()]
+    # The newest run of a workload is judged beside the others of its results.
+    beside = {results.started_at: _beside(results, stored) for results in several}
+    reviewed = [
+        _reviewed(each, stored.get(name), comparisons, mode, beside[each[-1][0].started_at])
+        for name, each in found.items()
+    ]
     # A run that was cut short may not have collected all.
     declared = {suite: ids for each in several if not each.was_cut_short for suite, ids in each.declared.items()}
     alive = {name for ids in declared.values() for name in ids}  # a workload may have moved to another suite
@@ -182,7 +187,14 @@ def _review(device: str, several: Sequence[Results], store: BaselineStore, mode:
     return sorted(reviewed, key=lambda each: (list(Group).index(each.group), each.workload))
 
 
-def _reviewed(found: _Found, old: Baseline | BaselineError | None, comparisons: int, mode: Mode) -> Reviewed:
+def _beside(results: Results, stored: Mapping[str, Baseline | BaselineError]) -> Beside:
+    pairs = ((each.run, stored.get(each.id)) for each in results.workloads)
+    return Beside((run, old) for run, old in pairs if run is not None and isinstance(old, Baseline))
+
+
+def _reviewed(
+    found: _Found, old: Baseline | BaselineError | None, comparisons: int, mode: Mode, beside: Beside
+) -> Reviewed:
     """Review the newest run of a workload. What is wrong with any run of it is a doubt."""
     measured = [(results, workload, workload.run) for results, workload in found if workload.run is not None]
     if not measured:
@@ -198,6 +210,7 @@ def _reviewed(found: _Found, old: Baseline | BaselineError | None, comparisons: 
         "recorded": Recorded(results.started_at, results.commit, results.kernelgauge, results.release),
         "comparisons": comparisons,
         "limits": workload.limits,
+        "beside": beside,
     }
     doubts = list(dict.fromkeys(doubt for each in measured for doubt in _shortcomings(*each)))
     newest = review_run(run, old, doubts=doubts, is_fresh=mode is not Mode.ACCEPT, **origin)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from statistics import fmean, quantiles
+from statistics import fmean, geometric_mean, quantiles
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -153,6 +154,74 @@ def on_the_fastest_host(count: int, controls_us: Sequence[float]) -> list[int]:
     limit = _AS_FAST * min(controls_us, default=math.inf)
     as_fast = [index for index, control_us in enumerate(controls_us) if control_us <= limit]
     return as_fast if len(as_fast) > 1 else list(range(count))
+
+
+# Clocks of one host agree within this factor: beyond, its times are another machine's (benchmarks/data/host_states).
+_SAME_HOST_FACTOR = 1.28
+
+
+@dataclass(frozen=True)
+class ProcessTime:
+    """A time of one process, and what it is compared by."""
+
+    observation: Observation
+    night: str | None = None  # the day it was measured: processes of one night may share what changes until the next
+    place: str | None = None  # the GPU, or on a CPU the host, that it was measured on. None: not known
+    host: str | None = None  # GPUs of one host are alike
+    is_host_clock: bool = False  # comparable on a known host only
+    is_by_host: bool = False  # the host alone fills it: it is compared by its ratio to the host reference
+    references_us: Mapping[str, float] = field(default_factory=dict)  # of the reference kernels beside it, by name
+
+    @property
+    def logarithm(self) -> float:
+        """The value that is compared."""
+        unit_us = (self.observation.control_us or 1.0) if self.is_by_host else 1.0
+        return math.log(self.observation.mean_us / unit_us)
+
+    @property
+    def own_variance(self) -> float:
+        """The variance of the mean, by its own replicates. Infinite for a single replicate."""
+        spread, count = self.observation.spread, self.observation.replicates
+        return math.inf if spread is None else spread**2 / count
+
+
+def mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
+    """Return one time for several processes of one machine: their geometric mean, with all their replicates."""
+    seen = [each.observation for each in processes]
+    spreads = [one.spread for one in seen if one.spread is not None]
+    controls = [one.control_us for one in seen if one.control_us is not None]
+    names = [name for name in processes[0].references_us if all(name in each.references_us for each in processes)]
+    whole = msgspec.structs.replace(
+        seen[0],
+        mean_us=geometric_mean(one.mean_us for one in seen),
+        spread=math.sqrt(fmean(spread**2 for spread in spreads)) if len(spreads) == len(seen) else None,
+        replicates=sum(one.replicates for one in seen),
+        control_us=geometric_mean(controls) if len(controls) == len(seen) else None,
+    )
+    references = {name: geometric_mean(each.references_us[name] for each in processes) for name in names}
+    return replace(processes[0], observation=whole, references_us=references)
+
+
+def on_same_host(processes: Sequence[ProcessTime], after: ProcessTime) -> list[ProcessTime]:
+    """Return the processes at the host speed of `after`. Without host references nothing tells them apart."""
+    now = after.observation.control_us
+
+    def is_same(us: float | None) -> bool:
+        return us is now or bool(us and now and abs(math.log(now / us)) <= math.log(_SAME_HOST_FACTOR))
+
+    return [each for each in processes if is_same(each.observation.control_us)]
+
+
+def at_shared_speed(before: Sequence[ProcessTime], afters: Sequence[ProcessTime]) -> ProcessTime:
+    """Return the process of `afters` at the host speed that is most frequent on both sides: a host has several."""
+    return max(afters, key=lambda each: min(len(on_same_host(side, each)) for side in (before, afters)))
+
+
+def by_place(processes: Sequence[ProcessTime]) -> list[list[ProcessTime]]:
+    groups: dict[str | None, list[ProcessTime]] = {}
+    for each in processes:
+        groups.setdefault(each.place, []).append(each)
+    return list(groups.values())
 
 
 CALL_TIMERS = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
@@ -305,6 +374,8 @@ class Run(msgspec.Struct, frozen=True):
     origins: tuple[Origin | None, ...] = ()
     synchronization_origins: tuple[Origin | None, ...] = ()
     copy_origins: tuple[Origin | None, ...] = ()
+    day: str | None = None  # when it was measured: UTC, YYYY-MM-DD
+    trains: bool = False  # whether a call runs a backward
     calls: tuple[CallRecord, ...] = ()  # of a sequence, in order; their launches are those of `kernels`
     compile_events: tuple[CompileEvent, ...] = ()  # each once; `counts` says how many there were
 

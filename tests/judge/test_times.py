@@ -12,7 +12,7 @@ from kernelgauge.errors import OTHER_KERNELS
 from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.baseline import Baseline
 from kernelgauge.judge.review import DifferentRunsError, Group, review_run, with_runs
-from kernelgauge.judge.time_verdict import judge_ratio, judge_time, not_measured, run_doubts
+from kernelgauge.judge.time_verdict import Beside, judge_ratio, judge_time, not_measured, run_doubts
 from kernelgauge.judge.timing import Limits
 from kernelgauge.report import findings
 from kernelgauge.report.stored import doubt_text
@@ -70,7 +70,7 @@ JUDGED = [
     (DEVICE, 1.06, {"gpu": ELSEWHERE}, "REGRESSED", ""),
     (DEVICE, 1.01, {"before": known([0.99, 1.0, 1.01] * 2)}, "PASS", ""),  # noisy processes
     (DEVICE, 1.0045, {"before": known([1.0, 1.00001])}, "REGRESSED", ""),
-    (DEVICE, 1.01, {"before": known(machine=NEW_GPU), "machine": NEW_GPU}, "PASS", ""),
+    (DEVICE, 1.006, {"before": known(machine=NEW_GPU), "machine": NEW_GPU}, "PASS", ""),
     (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012)}, "PASS", ""),  # a slower GPU
     (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012, gemm_kernel="x")}, "REGRESSED", ""),
     (DEVICE, 1, {"device": (200.0,)}, "UNDECIDED", "one replicate"),
@@ -137,6 +137,64 @@ def test_more_gpus_of_one_host_make_no_verdict_blinder() -> None:
     assert sensitivity(of_three) < sensitivity(of_one)
 
 
+NEW_DRIVER = {"machine": fingerprint(driver="590.1")}
+
+
+def test_no_reference_excuses_other_software() -> None:
+    slower: dict[str, Any] = {"controls": pair(copy=30 * 1.05, gemm=150 * 1.05)}
+    assert judged(1.05, **slower).status is Status.PASS  # the GPU itself
+    assert judged(1.05, **slower, **NEW_DRIVER).status is Status.REGRESSED
+    far = {"gpu": ELSEWHERE} | slower
+    assert sensitivity(judged(**far, **NEW_DRIVER)) > 1.3 * sensitivity(judged(**far))
+
+
+def suite_on(gpu: str, factors: dict[str, float], **changes: Any) -> Beside:
+    """Workloads of the same kernels, whose baselines know one GPU."""
+    pairs = ((run(workload=name, gpu=gpu, device=times(each), **changes), known()) for name, each in factors.items())
+    return Beside((now, msgspec.structs.replace(before, workload=now.workload)) for now, before in pairs)
+
+
+@pytest.mark.parametrize(
+    ("twins", "changes", "status"),
+    [
+        ({"a": 1.0, "b": 1.001}, {}, "REGRESSED"),
+        ({"a": 1.01, "b": 1.01}, {}, "PASS"),  # the GPU is slower
+        ({"a": 1.0}, {}, "PASS"),  # one alone may have changed itself
+        ({"a": 1.0, "b": 1.012}, {}, "PASS"),  # as one of these two did
+        ({"a": 1.0, "b": 1.0}, NEW_DRIVER, "PASS"),  # that may have changed them
+        ({"a": 1.0, "b": 1.0}, {"kernels": ()}, "PASS"),
+    ],
+)
+def test_unknown_gpu_is_predicted_by_workloads_of_the_same_kernels(
+    twins: dict[str, float], changes: Any, status: str
+) -> None:
+    beside = suite_on(ELSEWHERE, twins, **changes)
+    verdict = judge_time(DEVICE, run(device=times(1.01), gpu=ELSEWHERE), known(), beside=beside)
+    assert verdict.status is Status(status)
+    if status == "REGRESSED":
+        assert reasons(verdict, "machine") == [
+            "this GPU is not in the baseline; workloads with the same kernels moved by +0.0 %"
+        ]
+    assert judge_time(DEVICE, run(device=times(1.06), gpu=ELSEWHERE), known(), beside=beside).status is Status.REGRESSED
+
+
+def test_noise_of_a_machine_is_that_of_all_its_workloads() -> None:
+    before, now = known([1.0, 1.0]), run(device=times(1.005))
+    steady, noisy = (
+        Beside([(run(workload="other"), known([1.0, 1.0 + each, 1.0 - each, 1.0]))]) for each in (0.0001, 0.004)
+    )
+    assert judge_time(DEVICE, now, before, beside=steady).status is Status.REGRESSED
+    assert judge_time(DEVICE, now, before, beside=noisy).status is Status.PASS
+
+
+def test_processes_of_one_night_know_less_than_of_many() -> None:
+    one, many = (
+        calibrated([msgspec.structs.replace(run(), day=f"2026-01-0{1 + number * step}") for number in range(5)])
+        for step in (0, 1)
+    )
+    assert sensitivity(judge_time(DEVICE, run(), many)) < sensitivity(judge_time(DEVICE, run(), one))
+
+
 def test_few_processes_do_not_overrule_the_prior() -> None:
     assert sensitivity(judged(before=known([1.0, 1.0]))) > 0.9 * sensitivity(judged(before=known([1.0] * 20)))
 
@@ -160,8 +218,9 @@ def test_compile_time_of_a_large_suite_is_judged(factor: float, control_us: floa
 
 AT_HOST_SPEED = "at equal host speed"
 ON_CPU = [
-    (DEVICE, times(2.0), "there", 1.0, "NOT_JUDGED", UNKNOWN),
+    (DEVICE, times(2.0), "there", 1.0, "NOT_JUDGED", "needs five processes of three days"),
     (DEVICE, times(2.0), "here", 1.0, "REGRESSED", ""),
+    (DEVICE, times(2.0), "in two nights", 1.0, "NOT_JUDGED", "needs five processes of three days"),
     (LATENCY, (9000.0, 120.0, 11000.0, 130.0), "there", 1.0, "NOT_JUDGED", UNKNOWN),  # beside another job
     (DEVICE, times(1.2), "here", 1.0, "PASS", ""),
     (DEVICE, (120.0, 400.0, 90.0, 350.0), "here", 1.0, "NOT_JUDGED", "scatter too much on this host"),
@@ -176,8 +235,13 @@ def test_cpu_time_is_judged_on_its_quiet_host_only(
     timer: Timer, replicates: Any, host: str, speed: float, status: str, said: str
 ) -> None:
     on_cpu: dict[str, Any] = {"machine": CPU, "gpu": None, "controls": {}, "device": times(), "end_to_end": times()}
-    after = on_host(host, **on_cpu | {FIELDS[timer]: replicates, "host_control_us": speed * builders.CONTROL_US})
-    verdict = judge_time(timer, after, calibrated([on_host("here", **on_cpu)]))
+    days = "22222" if host == "in two nights" else "11223"
+    after = on_host(
+        host.replace("in two nights", "here"),
+        **on_cpu | {FIELDS[timer]: replicates, "host_control_us": speed * builders.CONTROL_US},
+    )
+    before = [msgspec.structs.replace(on_host("here", **on_cpu), day=f"2026-01-0{day}") for day in days]
+    verdict = judge_time(timer, after, calibrated(before))
     assert verdict.status is Status(status)
     assert said in headline(verdict)
 

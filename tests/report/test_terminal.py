@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge import evidence as e
@@ -15,7 +16,7 @@ from kernelgauge.report.summary import summary, summary_markdown
 from kernelgauge.report.text import render
 from kernelgauge.results import WorkloadResult
 from kernelgauge.run import CALL_TIMERS, Timer
-from tests.builders import baseline, fingerprint, results, run, verdict, workload
+from tests.builders import calibrated, fingerprint, results, run, verdict, workload
 
 MARKUP = ["[red]x[/red]", "[/red]x", "[link=a.b]x[/link]", ":warning:", "\\[red]x"]
 CPU = fingerprint(arch="cpu", device="AMD EPYC", driver=None, cuda=None, triton=None, liger_kernel=None, torch="2.13.0")
@@ -47,7 +48,7 @@ def test_summary_shows_no_change_of_a_time_that_is_not_judged() -> None:
 
 
 def test_reports_of_a_cpu_name_no_gpu() -> None:
-    before = baseline(workload="a", machine=CPU)
+    before = calibrated([replace(run(workload="a", machine=CPU), day=f"2026-01-0{day}") for day in range(1, 6)])
     slower = run(workload="a", machine=CPU, device=(410.0, 410.4), incomplete="interrupted")
     verdicts = [judge_time(timer, slower, before) for timer in CALL_TIMERS]
     verdicts.append(judge_time(Timer.DEVICE, run(machine=CPU, device=None, incomplete="interrupted"), before))

@@ -24,13 +24,12 @@ from ..judge import STRUCTURE, Status, Verdict
 from ..judge.baseline import SET_BY_CODE, compare, from_run
 from ..judge.changepoint import SURE, next_state, suspects
 from ..judge.structure import judge_structure
-from ..judge.timing import ProcessTime, at_shared_speed, on_same_host
 from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks
 from ..processes import revisions
 from ..report.findings import brief, in_full
 from ..report.words import headline
 from ..results import Results, WorkloadResult
-from ..run import Run, Timer, observe
+from ..run import ProcessTime, Run, Timer, at_shared_speed, observe, on_same_host
 from . import Exit, note, say
 
 _SHOWN = 5  # likely changes, where none is sure

@@ -24,6 +24,7 @@ from ..run import (
     Observation,
     Origin,
     PeakPart,
+    ProcessTime,
     Run,
     Timer,
     observe,
@@ -31,7 +32,6 @@ from ..run import (
 from ..trace.difference import Likeness, likeness
 from ..trace.kernel import KernelRecord, is_dispatched, with_current_kind
 from .evidence import Move
-from .timing import ProcessTime
 
 SCHEMA_VERSION: Final = 5
 # Nanoseconds: finer than the profiler's own resolution (32 ns on an H200), so nothing is lost, and a re-record
@@ -109,13 +109,14 @@ def count_changes(before: Counts, after: Counts, *, is_other_torch: bool = False
     return found
 
 
-class Process(msgspec.Struct, frozen=True):
+class Process(msgspec.Struct, frozen=True, omit_defaults=True):
     """The measurements of one process. A baseline learns its noise from several."""
 
     gpu: str | None  # a digest of the GPU's UUID. None: a CPU
     timers: dict[Timer, Observation]
     controls: dict[str, ControlTime]  # the reference kernels beside them, by name
     host: str | None = None  # a digest of the host's name, or another label of it. None: not known
+    day: str | None = None  # when it was measured: UTC, YYYY-MM-DD. None: not known
 
     @property
     def host_references_us(self) -> dict[Timer, float]:
@@ -214,6 +215,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
         return [
             ProcessTime(
                 process.timers[timer],
+                night=process.day,
                 place=process.place,
                 host=process.host,
                 is_host_clock=timer is not Timer.DEVICE or is_cpu,
@@ -256,7 +258,7 @@ def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Basel
         workload=run.workload,
         fingerprint=run.fingerprint,
         counts=run.counts,
-        entries=(Entry(draws=1, kernels=kernels, processes=(Process(run.gpu, timers, controls, run.host),)),),
+        entries=(Entry(draws=1, kernels=kernels, processes=(Process(run.gpu, timers, controls, run.host, run.day),)),),
         recorded=recorded,
         origins=run.origins,
         ops=dict(Counter(each.name for each in run.ops if is_dispatched(each.name))),

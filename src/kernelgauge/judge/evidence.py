@@ -220,8 +220,12 @@ class Rest(Reason, frozen=True):  # the kernels that did not change, and how the
 # -- times ------------------------------------------------------------------------------------------------------------
 
 
+_Unknown = Literal["unknown machine", "unknown choice", "few nights"]
+_Noisy = Literal["scattered replicates", "scattered processes", "one replicate", "both possible"]
+
+
 class Unclear(Doubt, frozen=True):  # why a time cannot be judged
-    why: Literal["unknown machine", "scattered replicates", "one replicate", "both possible", "unknown choice"]
+    why: _Unknown | _Noisy
 
 
 class OtherHostSpeed(Doubt, frozen=True):  # the reference on the host takes another time than beside the baseline
@@ -298,10 +302,14 @@ class PartOfLatency(Reason, frozen=True):
 
 
 class Machine(Reason, frozen=True):
-    """How the reference kernels moved, which the code cannot touch. None: the baseline does not know this GPU."""
+    """How the reference kernels moved, which the code cannot touch. None: the baseline does not know this GPU.
+
+    `twins`: how far workloads moved that run the same kernels.
+    """
 
     moves: tuple[tuple[str, float], ...] | None
     is_own: bool = False
+    twins: float | None = None
 
 
 class Neighbours(Reason, frozen=True):  # other workers of the run that measured on this host

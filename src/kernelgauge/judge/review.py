@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
-from ..run import COMPILE_TIMERS, Counts, Observation, Run, Timer
+from ..run import COMPILE_TIMERS, Counts, Observation, Run, Timer, by_place, mean_of, on_same_host
 from ..trace.difference import Likeness, likeness
 from . import Status, Verdict
 from . import evidence as e
@@ -29,8 +29,8 @@ from .baseline import (
     rounded,
 )
 from .structure import judge_structure, placement_changes
-from .time_verdict import judge_time, stored_doubt
-from .timing import Limits, by_place, mean_of, on_same_host
+from .time_verdict import Beside, judge_time, stored_doubt
+from .timing import Limits
 
 # A host that is slower than this was disturbed. Hosts of H200s changed their speed by factors of 1.6
 # (benchmarks/data/earlier_detection) and 1.9 (tests/report/test_stored.py).
@@ -119,6 +119,7 @@ def review_run(
     recorded: Recorded | None,
     comparisons: int,
     limits: Limits | None = None,
+    beside: Beside | None = None,
     doubts: Sequence[Fact] = (),
     is_fresh: bool = False,
 ) -> Reviewed:
@@ -127,6 +128,7 @@ def review_run(
     Args:
         old: None: nothing is stored; an error: the file cannot be used.
         comparisons: times that the suite has: false alarms are controlled over all of them together.
+        beside: the other workloads of the same run.
         doubts: what speaks against storing the run, whatever is stored.
         is_fresh: whether the run has just ended: then it replaces what is unreadable, undecided or newer.
     """
@@ -142,7 +144,7 @@ def review_run(
         change = PlannedChange(action, run.workload, new, summary)
         return replace(found, change=change, evidence=summary, doubts=(*doubts, *unreadable))
     comparison = compare(old.fingerprint, new.fingerprint)
-    times = [] if comparison.foreign else _time_verdicts(old, run, comparisons, limits)
+    times = [] if comparison.foreign else _time_verdicts(old, run, comparisons, limits, beside)
     is_wrong = bool(stored_doubt(old, run))
     group = _group(old, new, comparison, times)
     planned = new if is_wrong else _planned(old, new, comparison, group, times)
@@ -167,9 +169,11 @@ def review_run(
     return Reviewed(run.workload, group, suite, change, comparison.moves, evidence, tuple(doubts))
 
 
-def _time_verdicts(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> list[Verdict]:
+def _time_verdicts(
+    old: Baseline, run: Run, comparisons: int, limits: Limits | None, beside: Beside | None
+) -> list[Verdict]:
     timers = (timer for timer in Timer if timer in run.samples)
-    return [judge_time(timer, run, old, comparisons=comparisons, limits=limits) for timer in timers]
+    return [judge_time(each, run, old, comparisons=comparisons, limits=limits, beside=beside) for each in timers]
 
 
 def _planned(
@@ -345,6 +349,7 @@ def with_runs(
     recorded: Recorded | None,
     comparisons: int,
     limits: Limits | None = None,
+    beside: Beside | None = None,
 ) -> Baseline:
     """Return the baseline with those processes of the runs that it lacks. The arguments are those of `review_run`.
 
@@ -362,7 +367,9 @@ def with_runs(
     if not added:
         return old
     for run, _ in added:
-        if differs := list(_differences(old, run, comparisons * len(added), limits)):
+        if differs := list(
+            _differences(old, run, comparisons * len(added), limits, beside if run is runs[-1] else None)
+        ):
             raise DifferentRunsError(*differs)
     recorded = max(filter(None, (old.recorded, recorded)), key=lambda each: each.at, default=None)
     entries = merge_entries([old, combined([new for _, new in added])])
@@ -378,7 +385,9 @@ def _unknown(old: Counts | Baseline, new: Counts | Baseline) -> dict[str, Any]:
     return {name: known for name, known in msgspec.structs.asdict(new).items() if getattr(old, name) in (None, (), {})}
 
 
-def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | None) -> Iterator[Fact]:
+def _differences(
+    old: Baseline, run: Run, comparisons: int, limits: Limits | None, beside: Beside | None
+) -> Iterator[Fact]:
     """Yield what is no noise. The times of another launch configuration may differ, the host's work may not."""
     comparison = compare(old.fingerprint, run.fingerprint)
     yield from comparison.moves
@@ -392,7 +401,7 @@ def _differences(old: Baseline, run: Run, comparisons: int, limits: Limits | Non
     _, nearest = old.entry_like(run.kernels)
     if nearest is Likeness.SAME_CONFIGURATION:
         yield e.RunDoubt("other source")
-    for verdict in _time_verdicts(old, run, comparisons, limits):
+    for verdict in _time_verdicts(old, run, comparisons, limits, beside):
         moved = [each for each in verdict.reasons if isinstance(each, e.Machine)]  # the reference kernels
         more_would_help = any(isinstance(each, e.Next) for each in verdict.reasons)
         if verdict.status in (Status.REGRESSED, Status.IMPROVED):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from statistics import geometric_mean
+from functools import partial
+from statistics import fmean, geometric_mean
 
 import msgspec
 
 from ..errors import OTHER_KERNELS
-from ..run import COMPILE_TIMERS, Run, Timer, observe
-from ..trace.difference import Likeness
+from ..run import COMPILE_TIMERS, ProcessTime, Run, Timer, observe, on_same_host
+from ..trace.difference import Likeness, likeness
+from ..trace.kernel import KernelIdentity, KernelRecord
 from . import RATIO, Status, Verdict
 from . import evidence as e
 from .baseline import (
@@ -26,18 +28,112 @@ from .baseline import (
 )
 from .cause import compile_causes, find_causes
 from .structure import judge_structure, kernel_changes
-from .timing import Decision, Limits, ProcessTime, decide, decide_ratio, prior_for
+from .timing import (
+    FALSE_ALARMS_PER_RUN,
+    TWINS,
+    Decision,
+    Limits,
+    Prior,
+    Scatter,
+    decide,
+    decide_ratio,
+    prior_for,
+    scatter,
+)
 
 # What is known of other machines, beside two sets of processes that show their own spread. Simulated
 # (tests/judge/test_two_sets.py): with noise of ten times what is expected, three processes of each side raise no more
 # false alarms than they may.
 _DOF_BESIDE_TWO_SETS = 2.0
+_SHARED = 0.5  # of the GPU time of a workload is in kernels that its twin runs too
+_TWINS = 2  # one alone may have changed itself
+_TWINS_AGREE = 0.006  # three standard deviations of the difference of two twins on GPUs of other hosts (noise.json)
+# On two CPU cores, unchanged ops were red in 4 of 100 comparisons on a quiet host and in 7 of 100 on a busy one, by a
+# baseline of one process (docs/design/times.md).
+CPU_PROCESSES, _CPU_NIGHTS = 5, 3
 _SHOWN_TRANSFERS = 0.1  # of the time without kernels: less is not what a call waits for
 # Of 533 recorded runs on GPUs and CPUs, busy hosts included (benchmarks/data), none had a GPU time, a CPU time or a
 # dispatch time above 1.09 times its latency, and none host references that differ by more than a factor of 4.7.
 _LONGEST_PART = 3.0  # times the latency
 _SLOWEST_REFERENCE = 10.0  # times the fastest host reference on the same machine
 _MOST_STREAMS = 16  # launches on several streams, or ops on several threads, add up to more than the latency
+
+
+class Beside:
+    """Other workloads that were measured beside one, with their baselines: they show what the machine does."""
+
+    def __init__(self, judged: Iterable[tuple[Run, Baseline]]) -> None:
+        self._known: dict[str, tuple[Run, Baseline, Entry]] = {}
+        for run, baseline in judged:
+            if not compare(baseline.fingerprint, run.fingerprint).foreign:
+                self._known[run.workload] = (run, baseline, baseline.entry_like(run.kernels)[0])
+        self._scatters: dict[tuple[str, Timer, str | None], Scatter] = {}
+
+    def scatter(self, timer: Timer, run: Run) -> Scatter:
+        """Return how far the baselines of the others scatter on this machine, together."""
+        found = [self._scatter(name, timer, run.place) for name in self._known if name != run.workload]
+        return Scatter(*map(math.fsum, zip(*found, strict=True))) if found else Scatter()
+
+    def _scatter(self, name: str, timer: Timer, place: str | None) -> Scatter:
+        key = (name, timer, place)
+        if key not in self._scatters:
+            run, baseline, entry = self._known[name]
+            times = [each for each in baseline.times(timer, entry) if each.place == place]
+            if times and times[0].is_host_clock:
+                times = on_same_host(times, times[-1])
+            prior = prior_for(timer, run.fingerprint, trains=run.trains)
+            self._scatters[key] = scatter(times, prior, len(run.kernels)) if times else Scatter()
+        return self._scatters[key]
+
+    def twins(
+        self, run: Run, before: Sequence[ProcessTime], afters: Sequence[ProcessTime]
+    ) -> tuple[tuple[list[ProcessTime], list[ProcessTime]], float | None]:
+        """Return both sides with its twins as a reference, and how far their kernels moved, as a fraction.
+
+        A twin is a workload that runs the same kernels: those in which `run` spends at least half of its time. It must
+        have the software of its baseline. None: there are not two of them on each GPU of the baseline that agree.
+        """
+        found = list(self._twins(run, {each.place for each in before}))
+        moves = [move for _, _, move in found]
+        if len(found) < _TWINS or max(moves) - min(moves) > _TWINS_AGREE:
+            return (list(before), list(afters)), None
+        usual_us = {each.place: math.exp(fmean(usual[each.place] for usual, _, _ in found)) for each in before}
+        now_us = math.exp(fmean(now for _, now, _ in found))
+        return (
+            [replace(each, references_us={**each.references_us, TWINS: usual_us[each.place]}) for each in before],
+            [replace(each, references_us={**each.references_us, TWINS: now_us}) for each in afters],
+        ), math.expm1(fmean(moves))
+
+    def _twins(self, run: Run, places: set[str | None]) -> Iterator[tuple[dict[str | None, float], float, float]]:
+        """Yield what a workload does on each place and now, as its twin does, and how far this moved: logarithms."""
+        for name, (twin, baseline, entry) in self._known.items():
+            shared = {each.identity for each in twin.kernels} & {each.identity for each in run.kernels}
+            weight = _part(run.kernels, shared)
+            is_same = compare(baseline.fingerprint, twin.fingerprint).identical
+            if name == run.workload or Timer.DEVICE not in twin.samples or not is_same or weight < _SHARED:
+                continue
+            is_one_choice = likeness(entry.kernels, twin.kernels) >= Likeness.SAME_CONFIGURATION
+            if is_one_choice and places <= {each.place for each in entry.processes}:
+                entries, weight = [entry], 1.0
+                shared = {each.identity for each in (*entry.kernels, *twin.kernels)}
+            else:  # the autotuner chose otherwise somewhere: the shared kernels count alone, and the rest is taken to stay
+                entries = [each for each in baseline.entries if shared <= {it.identity for it in each.kernels}]
+            logs: dict[str | None, list[float]] = {place: [] for place in places}
+            for chosen, process in ((each, process) for each in entries for process in each.processes):
+                if process.place in places and Timer.DEVICE in process.timers:
+                    us = _part(chosen.kernels, shared) * process.timers[Timer.DEVICE].mean_us
+                    logs[process.place].append(math.log(us))
+            if all(logs.values()):
+                usual = {place: fmean(values) for place, values in logs.items()}
+                now = math.log(_part(twin.kernels, shared) * twin.time_us(Timer.DEVICE))
+                moved = now - fmean(usual.values())
+                yield {place: weight * value for place, value in usual.items()}, weight * now, moved
+
+
+def _part(kernels: Sequence[KernelRecord], identities: set[KernelIdentity]) -> float:
+    """Return the part of the GPU time that is spent in kernels of these identities."""
+    whole_us = math.fsum(each.device_time_us for each in kernels)
+    return math.fsum(each.device_time_us for each in kernels if each.identity in identities) / (whole_us or 1.0)
 
 
 def judge_time(
@@ -48,6 +144,8 @@ def judge_time(
     comparisons: int = 1,
     limits: Limits | None = None,
     more: Sequence[Run] = (),
+    beside: Beside | None = None,
+    is_final: bool = False,
 ) -> Verdict:
     """Judge one time of a run by the rule of docs/verdicts.md.
 
@@ -55,14 +153,16 @@ def judge_time(
         more: of other processes on the same machine, with the same kernels: their mean with the run's is judged.
         comparisons: times that the suite has.
         limits: gates and sensitivity that the suite asks for; None: the defaults.
+        beside: what was measured beside it.
+        is_final: no fresh process confirms the verdict.
     """
     label = run.label(timer)
     if (comparison := compare(baseline.fingerprint, run.fingerprint)).foreign:
         return Verdict(Status.INCOMPARABLE, run.workload, label, e.NotCompared(comparison.moves))
     if run.sample(timer) is None:
         return not_measured(timer, run)
-    entry, likeness = baseline.entry_like(run.kernels)
-    is_other_choice = likeness is Likeness.OTHER_CHOICE
+    entry, nearest = baseline.entry_like(run.kernels)
+    is_other_choice = nearest is Likeness.OTHER_CHOICE
     if is_other_choice and timer is Timer.DEVICE:  # only a choice slower than all known ones is a finding
         entry = max(baseline.entries, key=lambda each: each.device_time_us)
     gemm = gemm_kernel(run.controls)
@@ -72,6 +172,10 @@ def judge_time(
     if why := stored_doubt(baseline, run, timer, entry):
         found = Verdict(Status.NOT_JUDGED, run.workload, label, e.TimeDoubted(why), after_us=run.time_us(timer))
         return found.because(why, e.Next(e.Step.REPLACE))
+    if timer is Timer.DEVICE and not more and _are_few_nights(before, run):
+        few, usual_us = e.Unclear("few nights"), geometric_mean(each.observation.mean_us for each in before)
+        found = Verdict(Status.NOT_JUDGED, run.workload, label, e.TimeDoubted(few), before_us=usual_us)
+        return replace(found, after_us=run.time_us(timer)).because(few)
     afters = [
         replace(
             before[0],
@@ -83,25 +187,72 @@ def judge_time(
         for each in (run, *more)
         if timer in each.samples
     ]
-    prior = prior_for(timer, run.fingerprint, limits)
-    if more:
-        prior = replace(prior, dof=min(prior.dof, _DOF_BESIDE_TWO_SETS))
-    decision = decide(before, afters, prior, comparisons=comparisons, kernels=len(run.kernels))
+    prior = _prior(timer, run, limits, is_final=is_final or bool(more), are_two_sets=bool(more))
+    decide_by = partial(
+        decide,
+        prior=prior,
+        comparisons=comparisons,
+        kernels=len(run.kernels),
+        shown=beside.scatter(timer, run) if beside else None,
+        is_other_software=bool(comparison.moved),
+    )
+    decision, twins = _decided(decide_by, timer, run, before, afters, beside)
     after_us = decision.after.observation.mean_us
     if is_other_choice and timer is Timer.END_TO_END:
         unknown = e.Unclear("unknown choice")
         return Verdict(Status.NOT_JUDGED, run.workload, label, e.TimeDoubted(unknown), (unknown,), after_us=after_us)
     if is_other_choice and decision.status is Status.IMPROVED:  # it is compared with the slowest of the known ones
         decision = replace(decision, status=Status.PASS)
-    reasons = tuple(_reasons(timer, run, baseline, entry, decision, is_other_choice=is_other_choice))
+    reasons = tuple(_reasons(timer, run, baseline, entry, decision, twins, is_other_choice=is_other_choice))
     conclusion = e.TimeCompared(decision.after.is_by_host, is_other_choice, decision.doubt)
     return Verdict(
         decision.status, run.workload, label, conclusion, reasons, decision.before_us, after_us, decision.change
     )
 
 
+def _prior(timer: Timer, run: Run, limits: Limits | None, *, is_final: bool, are_two_sets: bool) -> Prior:
+    prior = prior_for(timer, run.fingerprint, limits, trains=run.trains)
+    if is_final or timer in COMPILE_TIMERS:
+        prior = replace(prior, level=FALSE_ALARMS_PER_RUN)
+    if are_two_sets:  # of one night
+        noise = msgspec.structs.replace(prior.noise, dof=min(prior.noise.dof, _DOF_BESIDE_TWO_SETS), night=0.0)
+        prior = replace(prior, noise=noise)
+    return prior
+
+
+def _are_few_nights(before: Sequence[ProcessTime], run: Run) -> bool:
+    """Return whether too little is known of a CPU to judge its ops by their time."""
+    known = [each for each in before if each.place == run.place]
+    nights = {each.night for each in known}
+    return run.fingerprint.arch == "cpu" and (len(known) < CPU_PROCESSES or len(nights) < _CPU_NIGHTS)
+
+
+def _decided(
+    decide_by: Callable[[Sequence[ProcessTime], Sequence[ProcessTime]], Decision],
+    timer: Timer,
+    run: Run,
+    before: Sequence[ProcessTime],
+    afters: Sequence[ProcessTime],
+    beside: Beside | None,
+) -> tuple[Decision, float | None]:
+    """Return the decision, and how far the twins moved by which an unknown GPU is judged. They excuse no red time."""
+    decision = decide_by(before, afters)
+    is_unknown = timer is Timer.DEVICE and decision.moves is None
+    if beside is None or not is_unknown or decision.status is Status.REGRESSED:
+        return decision, None
+    sides, twins = beside.twins(run, before, afters)
+    return (decision if twins is None else decide_by(*sides)), twins
+
+
 def confirm(
-    verdict: Verdict, timer: Timer, run: Run, fresh: Run, baseline: Baseline, *, limits: Limits | None = None
+    verdict: Verdict,
+    timer: Timer,
+    run: Run,
+    fresh: Run,
+    baseline: Baseline,
+    *,
+    limits: Limits | None = None,
+    beside: Beside | None = None,
 ) -> Verdict:
     """Return the verdict on a slower time after a fresh process has measured it too. It stays, or is NOT_JUDGED.
 
@@ -111,7 +262,7 @@ def confirm(
     structure = judge_structure(fresh, baseline)
     if structure.status is not Status.PASS or kernel_changes(run.kernels, fresh.kernels):
         return verdict.because(e.NoFreshProcess("other structure"))
-    found = judge_time(timer, fresh, baseline, limits=limits)
+    found = judge_time(timer, fresh, baseline, limits=limits, beside=beside, is_final=True)
     if found.change is None or found.after_us is None:
         return verdict.because(e.NoFreshProcess("not measured"))
     measured = e.FreshProcess(found.after_us, found.change, found.status.value)
@@ -133,7 +284,7 @@ def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: i
             missing = not_measured(timer, each, side="" if each is run else variant)
             return replace(missing, workload=run.workload, subject=RATIO)
     now, then = (ProcessTime(observe(each.samples[timer])) for each in (run, other))
-    prior, kernels = prior_for(timer, run.fingerprint), (len(other.kernels), len(run.kernels))
+    prior, kernels = prior_for(timer, run.fingerprint, trains=run.trains), (len(other.kernels), len(run.kernels))
     decision = decide_ratio(then, now, prior, by=by, comparisons=comparisons, kernels=kernels)
     times_us = (now.observation.mean_us, then.observation.mean_us)
     conclusion = e.RatioCompared(run.label(timer), variant, by, *times_us, decision.change)
@@ -154,7 +305,14 @@ def not_measured(timer: Timer, run: Run, side: str = "") -> Verdict:
 
 
 def _reasons(
-    timer: Timer, run: Run, baseline: Baseline, entry: Entry, decision: Decision, *, is_other_choice: bool
+    timer: Timer,
+    run: Run,
+    baseline: Baseline,
+    entry: Entry,
+    decision: Decision,
+    twins: float | None,
+    *,
+    is_other_choice: bool,
 ) -> Iterator[e.Reason]:
     """Yield why a time is judged so. `entry`: of the run's launch configuration, or the nearest one."""
     has_moved = decision.status in (Status.REGRESSED, Status.IMPROVED)
@@ -168,7 +326,7 @@ def _reasons(
         yield from _causes(timer, run, baseline, entry, decision)
     if timer is Timer.DEVICE and (has_moved or decision.machine):
         if decision.moves is None:
-            yield e.Machine(None)
+            yield e.Machine(None, twins=twins)
         elif decision.moves:
             moves = tuple((name, math.expm1(move)) for name, move in decision.moves.items())
             yield e.Machine(moves, is_own=bool(decision.machine))

@@ -4,53 +4,84 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import lru_cache
+from pkgutil import get_data
 from statistics import fmean, geometric_mean
 from typing import NamedTuple
 
 import msgspec
 
-from ..run import COMPILE_TIMERS, MEASURED_GPUS, UNKNOWN_FACTOR, Fingerprint, Observation, Timer
+from ..run import (
+    CALL_TIMERS,
+    COMPILE_TIMERS,
+    MEASURED_GPUS,
+    UNKNOWN_FACTOR,
+    Fingerprint,
+    ProcessTime,
+    Timer,
+    at_shared_speed,
+    by_place,
+    mean_of,
+    on_same_host,
+)
 from . import Status
 from .evidence import Doubt, NoHostReference, Noise, OtherHostSpeed, RelativeChange, Unclear
 
-# What is assumed of a time before a baseline has shown it: `python benchmarks/unchanged.py --spread` prints the spreads
-# and degrees of freedom; docs/design/times.md has the sources.
-FALSE_ALARMS_PER_RUN = 0.01  # at most one run in a hundred may call unchanged code slower, however large its suite
+# At most so many runs of unchanged code may suspect it, and call it slower, however large the suite. Between the two
+# stands a fresh process (benchmarks/a_year.py).
+SUSPECTS_PER_RUN, FALSE_ALARMS_PER_RUN = 0.05, 0.01
 _POWER = 0.95  # the sensitivity of a verdict is the slowdown that would fail in this share of runs
-# Clocks of one host agree within this factor: beyond, its times are another machine's (benchmarks/data/host_states).
-_SAME_HOST_FACTOR = 1.28
+# Unchanged code took at most 1.86 times as long end to end, and 1.29 times to dispatch, beyond what the host's own
+# speed explains: in 115,860 pairs of recorded processes of 20 hosts (benchmarks/noise.py).
+_FAR_SLOWER = 2.0
+_NODES = 64  # of the quadrature over the spread of a machine: more change no quantile by 0.1 %
+_LARGEST_LOGARITHM = 69.0  # of the ratio of two times that can be measured; exponentials of larger ones overflow
+
+
+class Spreads(msgspec.Struct, frozen=True):
+    """What unchanged code showed of one timer. Spreads are standard deviations of logarithms (0.01 is 1 %)."""
+
+    process: float  # between processes on one GPU, in one night
+    dof: float  # degrees of freedom of the factor by which a machine is noisier than others, in all of its times
+    night: float = 0.0  # the variance between nights, as a fraction of that between processes
+    # Parts of each kernel's spread that do not shrink with its time, and that no machine changes: between processes, of
+    # each kernel by itself, and between GPUs of other hosts, of all kernels together.
+    resolution_us: float = 0.0
+    gpu_us: float = 0.0
+    gpu: float = 0.0  # between GPUs of other hosts, beyond what the reference GEMM explains
+    twins: float = 0.0  # likewise, beyond what workloads that run the same kernels explain
+    hosts: float = 1.0  # degrees of freedom of these two
+
+
+# `python benchmarks/noise.py` fits them to the recorded processes and writes the file; docs/design/times.md has its output.
+_FITTED = msgspec.json.decode(get_data(__package__, "noise.json") or b"", type=dict[str, Spreads])
+_GPU = _FITTED["GPU time"]
+_UNKNOWN_GPU = msgspec.structs.replace(
+    _GPU, dof=4.0, hosts=4.0, **{name: UNKNOWN_FACTOR * getattr(_GPU, name) for name in ("process", "gpu", "twins")}
+)
+# Starts within one process on an H100 spread by 8 to 20 %, three processes on an H200 by 2 to 11 % (docs/models.md).
+_COMPILE = Spreads(process=0.1, dof=10.0)
 # How a GPU time follows the reference GEMM between GPUs of one model: mean and standard deviation of the slope of their
 # logarithms (MLPs 0.43 to 0.45 on eight H200s, short kernels 0.0 to 0.5).
 _GEMM_SLOPE, _GEMM_SLOPE_SPREAD = 0.4, 0.25
-# Unchanged code took at most 1.86 times as long end to end, and 1.29 times to dispatch, beyond what the host's own
-# speed explains: in 115,860 pairs of recorded processes of 20 hosts (benchmarks/unchanged.py --spread).
-_FAR_SLOWER = 2.0
-_LARGEST_LOGARITHM = 69.0  # of the ratio of two times that can be measured; exponentials of larger ones overflow
+_RESOLUTION_DOF = 100.0  # times of 3 us kernels on 41 H200s scatter alike on all of them (benchmarks/noise.py)
+TWINS = "twins"  # the reference of workloads that run the same kernels
+_TWIN_SLOPE_SPREAD = 0.15  # about a slope of 1: of the three MLPs 0.84, 1.01 and 1.12
+# Of each timer the gate and the sensitivity, as fractions: choices (docs/verdicts.md).
+_CHOICES = {Timer.DEVICE: (0.003, 0.25), Timer.HOST: (0.05, 1.0), Timer.END_TO_END: (0.25, 1.0)}
+_NOBODY_ASKS = 1.0  # a sensitivity that is the default: a blind verdict on a host's clock is no fault then
+_CHOICE_OF_COMPILES = (0.25, 3.0)
 
 
 @dataclass(frozen=True)
 class Prior:
-    """What is expected of one timer on one machine. Spreads are standard deviations of logarithms (0.01 is 1 %)."""
+    """What is expected of one timer on one machine, and what is asked of a verdict on it."""
 
+    noise: Spreads
     gate: float  # a smaller change is no finding, as a fraction
-    sensitivity: float  # the default for the largest slowdown that a PASS may miss, as a fraction
-    process: float  # spread between processes on one GPU
-    dof: float  # degrees of freedom that these spreads count as, against those of the baseline
-    # A part of each kernel's spread that does not shrink with its time. Between processes the parts are independent;
-    # between GPUs all kernels share one.
-    resolution_us: float = 0.0
-    gpu: float = 0.0  # spread between GPUs of one model, beyond what the reference GEMM explains
-
-
-# GPU times of 96 processes of seven workloads on 37 H200s. The profiler's clock has steps of 0.032 us.
-_H200 = Prior(gate=0.003, sensitivity=0.25, process=0.0006, dof=18.0, resolution_us=0.012, gpu=0.0025)
-_UNKNOWN_GPU = replace(_H200, process=UNKNOWN_FACTOR * _H200.process, gpu=UNKNOWN_FACTOR * _H200.gpu, dof=4.0)
-# Host clocks of the same processes. Latencies, and times of two CPU cores (benchmarks/data/cpu), spread by 2 to 5 %.
-_DISPATCH = Prior(gate=0.05, sensitivity=1.0, process=0.015, dof=10.0)
-_LATENCY = replace(_DISPATCH, gate=0.25, process=0.05)
-# Starts within one process on an H100 spread by 8 to 20 %, three processes on an H200 by 2 to 11 % (docs/models.md).
-_COMPILE = replace(_LATENCY, process=0.1, sensitivity=3.0)
+    sensitivity: float  # the largest slowdown that a PASS may miss, as a fraction
+    level: float = SUSPECTS_PER_RUN  # of false alarms
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,43 +91,23 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     sensitivity: dict[Timer, float] = {}  # the largest slowdown that a PASS may miss
 
 
-def prior_for(timer: Timer, fingerprint: Fingerprint, limits: Limits | None = None) -> Prior:
-    """Return what to expect of a timer on this machine, with the limits that a suite asks for."""
+def prior_for(timer: Timer, fingerprint: Fingerprint, limits: Limits | None = None, *, trains: bool = False) -> Prior:
+    """Return what to expect of a timer on this machine, with the limits that a suite asks for.
+
+    `trains`: whether a call runs a backward: on the host that is work of other threads.
+    """
+    is_cpu = fingerprint.arch == "cpu"
     if timer is Timer.HOST:
-        prior = _DISPATCH
+        noise = _FITTED["dispatch of a training step" if trains else "dispatch"]
     elif timer in COMPILE_TIMERS:
-        prior = _COMPILE
-    elif timer is Timer.END_TO_END or fingerprint.arch == "cpu":
-        prior = _LATENCY
+        noise = _COMPILE
+    elif timer is Timer.END_TO_END or is_cpu:
+        noise = _FITTED["latency"]
     else:
-        prior = _H200 if fingerprint.device in MEASURED_GPUS else _UNKNOWN_GPU
+        noise = _GPU if fingerprint.device in MEASURED_GPUS else _UNKNOWN_GPU
+    gate, sensitivity = _CHOICES[Timer.END_TO_END if is_cpu else timer] if timer in _CHOICES else _CHOICE_OF_COMPILES
     asked = limits or Limits()
-    gate, sensitivity = asked.gate.get(timer, prior.gate), asked.sensitivity.get(timer, prior.sensitivity)
-    return replace(prior, gate=gate, sensitivity=sensitivity)
-
-
-@dataclass(frozen=True)
-class ProcessTime:
-    """A time of one process, and what it is compared by."""
-
-    observation: Observation
-    place: str | None = None  # the GPU, or on a CPU the host, that it was measured on. None: not known
-    host: str | None = None  # GPUs of one host are alike
-    is_host_clock: bool = False  # comparable on a known host only
-    is_by_host: bool = False  # the host alone fills it: it is compared by its ratio to the host reference
-    references_us: Mapping[str, float] = field(default_factory=dict)  # of the reference kernels beside it, by name
-
-    @property
-    def logarithm(self) -> float:
-        """The value that is compared."""
-        unit_us = (self.observation.control_us or 1.0) if self.is_by_host else 1.0
-        return math.log(self.observation.mean_us / unit_us)
-
-    @property
-    def own_variance(self) -> float:
-        """The variance of the mean, by its own replicates. Infinite for a single replicate."""
-        spread, count = self.observation.spread, self.observation.replicates
-        return math.inf if spread is None else spread**2 / count
+    return Prior(noise, asked.gate.get(timer, gate), asked.sensitivity.get(timer, sensitivity))
 
 
 @dataclass(frozen=True)
@@ -127,6 +138,8 @@ def decide(
     *,
     comparisons: int = 1,
     kernels: int = 1,
+    shown: Scatter | None = None,
+    is_other_software: bool = False,
 ) -> Decision:
     """Compare a run with the processes of its baseline.
 
@@ -136,6 +149,8 @@ def decide(
         prior: the noise to expect, the gate, and the sensitivity that is asked for.
         comparisons: how many times the suite has: false alarms are controlled over all of them (Bonferroni).
         kernels: launches in a call.
+        shown: how far other times scattered on this machine.
+        is_other_software: then the references may have changed with it, and excuse nothing.
     """
     after = mean_of(afters)
     same = [each for each in before if each.place == after.place]
@@ -146,35 +161,42 @@ def decide(
         if not on_same_host(same, usual):
             why = _why_unknown_host(same, after)
             before_us = geometric_mean(each.observation.mean_us for each in before)
-            change = _relative_change(math.log(after.observation.mean_us / before_us), -math.inf, math.inf, 1)
+            moved = math.log(after.observation.mean_us / before_us)
+            change = _relative_change(moved, -math.inf, math.inf, FALSE_ALARMS_PER_RUN)
             is_slower = _is_far_slower(same or before, after)
             status = Status.REGRESSED if is_slower else Status.NOT_JUDGED
             return Decision(status, change, after, before_us, doubt=why)
         same, before = on_same_host(same, usual), on_same_host(before, usual)
-    process = variance_between_processes(before, prior, kernels, afters)
-    # A process is never steadier than its replicates. One of a baseline may have met another job on the host.
-    run = max(process.value / len(afters), after.own_variance)
+    noise = prior.noise
+    process = variance_between_processes(same or before, prior, kernels, afters, shown if same else None)
+    # A process is never steadier than its replicates. One of a baseline may have met another job.
+    night = noise.night * max(0.0, process.value - expected_variance(prior, kernels, after.observation.mean_us)[1])
+    run = max(process.value / len(afters), after.own_variance) + night
     if same:
         expected = fmean(each.logarithm for each in same)
-        own_variances = [each.own_variance for each in same]
-        owns = [own if after.is_host_clock and math.isfinite(own) else 0.0 for own in own_variances]
+        owns = [each.own_variance if math.isfinite(each.own_variance) else 0.0 for each in same]
         stored, own = fmean(max(process.value, each) for each in owns), fmean(owns)
-        variances = [Variance(stored / len(same) + run, process.dof)]
-    else:
+        nights = len({each.night for each in same})
+        variances = [Variance(stored / len(same) + night / nights + run, process.dof)]
+    else:  # how much noisier than others an unknown machine is, others do not show
         own = 0.0
-        expected, unknown = _expected_of_unknown_gpu(before, after, prior, kernels)
-        variances = [Variance(run, process.dof), unknown]
+        expected, unknown = _expected_of_unknown_gpu(before, after, prior, kernels, is_other_software=is_other_software)
+        variances = [Variance(run, min(process.dof, noise.dof)), unknown]
     moves = _reference_moves(same, after) if same else None
-    machine = _machine_part(moves, prior.gate) if moves and not after.is_host_clock else 0.0
+    is_excused = moves and not after.is_host_clock and not is_other_software
+    machine = _machine_part(moves, prior.gate) if moves and is_excused else 0.0
     delta = after.logarithm - expected
     before_us = after.observation.mean_us / math.exp(delta)
     if after.is_by_host:  # compared at equal host speed, and shown as measured
         before_us = geometric_mean(each.observation.mean_us for each in same)
-    margin = _margin(variances, 1 - FALSE_ALARMS_PER_RUN / comparisons)
+    # Each timer has its share. On an unknown GPU only one is judged, and a fresh process of that GPU contradicts little.
+    timers = min(comparisons, len(CALL_TIMERS))
+    level = prior.level if same else FALSE_ALARMS_PER_RUN
+    margin = _margin(variances, level / timers if same else level, comparisons / timers)
     needed = max(margin, math.log1p(prior.gate))
-    missed = _percent(needed + abs(machine) + _margin(variances, _POWER))
+    missed = _percent(needed + abs(machine) + _margin(variances, 1 - _POWER))
     slower, faster = max(machine, 0.0), min(machine, 0.0)
-    change = _relative_change(delta, delta - slower - margin, delta - faster + margin, comparisons, missed)
+    change = _relative_change(delta, delta - slower - margin, delta - faster + margin, level, missed)
     own = after.own_variance + own / max(1, len(same))
     scattered = 2 * own > math.fsum(each.value for each in variances)
     status = Status.PASS
@@ -187,8 +209,9 @@ def decide(
         status = Status.UNDECIDED
         if not math.isfinite(margin):
             doubt = Unclear("one replicate")
-        elif scattered and after.is_host_clock:  # by other jobs, of which the GPU's times know nothing
-            status, doubt = Status.NOT_JUDGED, Unclear("scattered replicates")
+        elif after.is_host_clock and (scattered or prior.sensitivity >= _NOBODY_ASKS):
+            # By other jobs, of which the GPU's times know nothing.
+            status, doubt = Status.NOT_JUDGED, Unclear("scattered replicates" if scattered else "scattered processes")
         else:
             is_gpu = abs(machine) > needed
             doubt = Noise("gpu" if is_gpu else "replicates" if scattered else "processes", prior.sensitivity)
@@ -210,8 +233,9 @@ def decide_ratio(
     known = [(each, variance_between_processes([each], prior, count)) for each, count in times]
     variances = [Variance(max(between.value, each.own_variance), between.dof) for each, between in known]
     delta, limit = this.logarithm - other.logarithm, math.log1p(-by)
-    margin = _margin(variances, 1 - FALSE_ALARMS_PER_RUN / comparisons)
-    change = _relative_change(delta, delta - margin, delta + margin, comparisons)
+    level = FALSE_ALARMS_PER_RUN / comparisons
+    margin = _margin(variances, level)
+    change = _relative_change(delta, delta - margin, delta + margin, level)
     status, doubt = Status.UNDECIDED, None
     if delta + margin <= limit:
         status = Status.PASS
@@ -223,62 +247,50 @@ def decide_ratio(
 
 
 def _relative_change(
-    delta: float, low: float, high: float, comparisons: int, sensitivity: float | None = None
+    delta: float, low: float, high: float, level: float, sensitivity: float | None = None
 ) -> RelativeChange:
-    """Return logarithms as fractions. Each side of the interval is at the level of the suite."""
-    confidence = 1 - 2 * FALSE_ALARMS_PER_RUN / comparisons
-    return RelativeChange(math.expm1(delta), _percent(low), _percent(high), confidence, sensitivity)
+    """Return logarithms as fractions. Each side of all such intervals of a run holds with a probability of 1 - `level`."""
+    return RelativeChange(math.expm1(delta), _percent(low), _percent(high), 1 - 2 * level, sensitivity)
 
 
 def _percent(logarithm: float) -> float | None:
     return math.expm1(logarithm) if abs(logarithm) <= _LARGEST_LOGARITHM else None
 
 
-def _margin(variances: Sequence[Variance], probability: float) -> float:
-    """Return what a difference of these variances stays below with this probability. Infinite if one of them is.
+def _margin(variances: Sequence[Variance], level: float, comparisons: float = 1.0) -> float:
+    """Return what no one of so many differences of these variances exceeds, but for a probability of `level`.
 
-    Student's t with the degrees of freedom of Satterthwaite, "An approximate distribution of estimates of variance
-    components", 1946.
+    Infinite if a variance is. Student's t with the degrees of freedom of Satterthwaite, "An approximate distribution of
+    estimates of variance components", 1946.
     """
-    from scipy.special import stdtrit  # here, because importing scipy costs more than all of kernelgauge.judge
-
     total = math.fsum(each.value for each in variances)
     if math.isinf(total):
         return math.inf
     dof = total**2 / math.fsum(each.value**2 / each.dof for each in variances)
-    return float(stdtrit(dof, probability)) * math.sqrt(total)
+    return _quantile(round(dof, 3), level, comparisons) * math.sqrt(total)
 
 
-def mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
-    """Return one time for several processes of one machine: their geometric mean, with all their replicates."""
-    seen = [each.observation for each in processes]
-    spreads = [one.spread for one in seen if one.spread is not None]
-    controls = [one.control_us for one in seen if one.control_us is not None]
-    names = [name for name in processes[0].references_us if all(name in each.references_us for each in processes)]
-    whole = msgspec.structs.replace(
-        seen[0],
-        mean_us=geometric_mean(one.mean_us for one in seen),
-        spread=math.sqrt(fmean(spread**2 for spread in spreads)) if len(spreads) == len(seen) else None,
-        replicates=sum(one.replicates for one in seen),
-        control_us=geometric_mean(controls) if len(controls) == len(seen) else None,
-    )
-    references = {name: geometric_mean(each.references_us[name] for each in processes) for name in names}
-    return replace(processes[0], observation=whole, references_us=references)
+@lru_cache(maxsize=4096)
+def _quantile(dof: float, level: float, comparisons: float) -> float:
+    """Return the quantile of the largest of independent normal variables over one estimate of their common spread.
 
+    That is the factor of the machine, which all times of a timer share: Bonferroni's correction takes each for itself,
+    and is twice as wide with few degrees of freedom. For one comparison it is Student's t.
+    """
+    import numpy as np  # here, because importing scipy costs more than all of kernelgauge.judge
+    from scipy.special import chdtri, log_ndtr, stdtrit
 
-def on_same_host(processes: Sequence[ProcessTime], after: ProcessTime) -> list[ProcessTime]:
-    """Return the processes at the host speed of `after`. Without host references nothing tells them apart."""
-    now = after.observation.control_us
-
-    def is_same(us: float | None) -> bool:
-        return us is now or bool(us and now and abs(math.log(now / us)) <= math.log(_SAME_HOST_FACTOR))
-
-    return [each for each in processes if is_same(each.observation.control_us)]
-
-
-def at_shared_speed(before: Sequence[ProcessTime], afters: Sequence[ProcessTime]) -> ProcessTime:
-    """Return the process of `afters` at the host speed that is most frequent on both sides: a host has several."""
-    return max(afters, key=lambda each: min(len(on_same_host(side, each)) for side in (before, afters)))
+    if comparisons <= 1:
+        return float(stdtrit(dof, 1 - level))
+    places, weights = np.polynomial.legendre.leggauss(_NODES)
+    roots = (places + 1) / 2  # the small quantiles of the spread count: their squares are dense there
+    spreads = np.sqrt(chdtri(dof, 1 - roots**2) / dof)
+    low, high = 0.0, float(stdtrit(dof, 1 - level / comparisons))  # Bonferroni's
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        exceeded = -np.expm1(comparisons * log_ndtr(middle * spreads)) @ (roots * weights)
+        low, high = (middle, high) if exceeded > level else (low, middle)
+    return high
 
 
 def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> Doubt:
@@ -300,7 +312,7 @@ def _is_far_slower(before: Sequence[ProcessTime], after: ProcessTime) -> bool:
     now = after.observation
     limit = math.log(_FAR_SLOWER)
     if now.replicates > 1 and after.own_variance > 0:
-        limit += _margin([Variance(after.own_variance, now.replicates - 1)], 1 - FALSE_ALARMS_PER_RUN)
+        limit += _margin([Variance(after.own_variance, now.replicates - 1)], FALSE_ALARMS_PER_RUN)
     for then in (each.observation for each in before):
         if now.control_us is None or then.control_us is None:
             return False
@@ -310,33 +322,56 @@ def _is_far_slower(before: Sequence[ProcessTime], after: ProcessTime) -> bool:
     return True
 
 
-def variance_between_processes(
-    before: Sequence[ProcessTime], prior: Prior, kernels: int, after: Sequence[ProcessTime] = ()
-) -> Variance:
-    """Estimate the variance of one process's mean, each about the mean of its side and GPU, shrunk to the prior.
+class Scatter(NamedTuple):
+    """How far processes of one machine scatter: squares over what is expected of each, and their degrees of freedom."""
 
-    Smyth, "Linear models and empirical Bayes methods for assessing differential expression", 2004.
+    squares: float = 0.0
+    dof: float = 0.0
+
+
+def scatter(processes: Sequence[ProcessTime], prior: Prior, kernels: int) -> Scatter:
+    """Return how far processes scatter, each about the mean of its GPU. What nights add to that counts with it.
+
+    A time that is little but the resolution of its kernels says nothing of the machine: then it is empty.
     """
-    places = [*by_place(before), *by_place(after)]
-    squares = [(each.logarithm - fmean(one.logarithm for one in group)) ** 2 for group in places for each in group]
-    expected = expected_variance(prior, kernels, before[0].observation.mean_us)
-    return _shrunk(expected, prior.dof, math.fsum(squares), len(squares) - len(places))
+    expected, resolution = expected_variance(prior, kernels, processes[0].observation.mean_us)
+    return Scatter() if 2 * resolution > expected else _squares(processes, expected)
 
 
-def expected_variance(prior: Prior, kernels: int, us: float) -> float:
-    """Return the variance between processes that the prior expects of a time."""
-    return prior.process**2 + kernels * (prior.resolution_us / us) ** 2
+def _squares(processes: Sequence[ProcessTime], expected: float) -> Scatter:
+    groups = by_place(processes)
+    squares = ((it.logarithm - fmean(each.logarithm for each in group)) ** 2 for group in groups for it in group)
+    return Scatter(math.fsum(squares) / expected, len(processes) - len(groups))
 
 
-def _shrunk(expected: float, dof: float, squares: float, own: float) -> Variance:
-    return Variance((dof * expected + squares) / (dof + own), dof + own)
+def expected_variance(prior: Prior, kernels: int, us: float) -> tuple[float, float]:
+    """Return the variance between processes that is expected of a time, and the part of it that is resolution."""
+    resolution = kernels * (prior.noise.resolution_us / us) ** 2
+    return prior.noise.process**2 + resolution, resolution
 
 
-def by_place(processes: Sequence[ProcessTime]) -> list[list[ProcessTime]]:
-    groups: dict[str | None, list[ProcessTime]] = {}
-    for each in processes:
-        groups.setdefault(each.place, []).append(each)
-    return list(groups.values())
+def variance_between_processes(
+    before: Sequence[ProcessTime],
+    prior: Prior,
+    kernels: int,
+    after: Sequence[ProcessTime] = (),
+    shown: Scatter | None = None,
+) -> Variance:
+    """Estimate the variance of one process's mean: what is expected of it, by the factor that this machine shows.
+
+    The factor is shrunk to 1 (Smyth, "Linear models and empirical Bayes methods for assessing differential expression",
+    2004). It is one for all times of a timer: `shown` are the others.
+    """
+    expected, resolution = expected_variance(prior, kernels, before[0].observation.mean_us)
+    own = [_squares(side, expected) for side in (before, after) if side]
+    squares, dof = (math.fsum(each) for each in zip(*own, strict=True))
+    if 2 * resolution > expected:
+        count = _RESOLUTION_DOF + dof
+        return Variance((_RESOLUTION_DOF + squares) / count * expected, count)
+    squares, dof = squares + (shown.squares if shown else 0.0), dof + (shown.dof if shown else 0.0)
+    count = prior.noise.dof + dof
+    factor = (prior.noise.dof + squares) / count
+    return Variance(factor * (expected - resolution) + resolution, count)
 
 
 def _machine_part(moves: Mapping[str, float], gate: float) -> float:
@@ -350,39 +385,43 @@ def _reference_moves(before: Sequence[ProcessTime], after: ProcessTime) -> dict[
     return {
         name: math.log(time_us) - fmean(math.log(each.references_us[name]) for each in before)
         for name, time_us in after.references_us.items()
-        if all(name in each.references_us for each in before)
+        if name != TWINS and all(name in each.references_us for each in before)
     }
 
 
 def _expected_of_unknown_gpu(
-    before: Sequence[ProcessTime], after: ProcessTime, prior: Prior, kernels: int
+    before: Sequence[ProcessTime], after: ProcessTime, prior: Prior, kernels: int, *, is_other_software: bool
 ) -> tuple[float, Variance]:
-    """Predict the logarithm on an unknown GPU, from the GPUs that the baseline knows and the reference GEMM.
+    """Predict the logarithm on an unknown GPU, from the GPUs that the baseline knows and a reference.
 
-    A regression of the GPUs' times on the GEMM, with a prior on the slope (ridge regression: Hoerl and Kennard, 1970).
+    A regression of the GPUs' times on the reference, with a prior on the slope (ridge regression: Hoerl and Kennard, 1970).
     Each host has one vote, since its GPUs are alike. Hosts are the degrees of freedom, and the scatter within them a part of one.
     """
-    has_gemm = all("gemm" in each.references_us for each in (*before, after))
+    names = (name for name in (TWINS, "gemm") if all(name in each.references_us for each in (*before, after)))
+    name = None if is_other_software else next(names, None)
 
-    def gemm_of(each: ProcessTime) -> float:
-        return math.log(each.references_us["gemm"]) if has_gemm else 0.0
+    def reference_of(each: ProcessTime) -> float:
+        return math.log(each.references_us[name]) if name else 0.0
 
     gpus = by_place(before)
     hosts = [each[0].host if each[0].host is not None else each[0].place for each in gpus]
     count = len(set(hosts))
     weights = [1 / count / hosts.count(host) for host in hosts]
     times = [fmean(each.logarithm for each in gpu) for gpu in gpus]
-    gemms = [fmean(map(gemm_of, gpu)) for gpu in gpus]
-    time, gemm = (math.fsum(map(float.__mul__, weights, values)) for values in (times, gemms))
-    points = [(weight, x - gemm, y - time) for weight, x, y in zip(weights, gemms, times, strict=True)]
-    expected = prior.gpu**2 + (kernels * prior.resolution_us / before[0].observation.mean_us) ** 2
-    if not has_gemm:  # then nothing is known of a GPU's speed
+    references = [fmean(map(reference_of, gpu)) for gpu in gpus]
+    time, reference = (math.fsum(map(float.__mul__, weights, values)) for values in (times, references))
+    points = [(weight, x - reference, y - time) for weight, x, y in zip(weights, references, times, strict=True)]
+    noise, resolution = prior.noise, kernels * prior.noise.gpu_us / before[0].observation.mean_us
+    slope, slope_spread = (1.0, _TWIN_SLOPE_SPREAD) if name == TWINS else (_GEMM_SLOPE, _GEMM_SLOPE_SPREAD)
+    expected = (noise.twins if name == TWINS else noise.gpu) ** 2 + resolution**2
+    if name is None:  # then nothing is known of a GPU's speed
         expected *= UNKNOWN_FACTOR**2
-    ridge = expected / _GEMM_SLOPE_SPREAD**2
+    ridge = expected / slope_spread**2
     along = ridge + count * math.fsum(weight * x**2 for weight, x, _ in points)
-    slope = (ridge * _GEMM_SLOPE + count * math.fsum(weight * x * y for weight, x, y in points)) / along
+    slope = (ridge * slope + count * math.fsum(weight * x * y for weight, x, y in points)) / along
     rest = count * math.fsum(weight * (y - slope * x) ** 2 for weight, x, y in points)
-    moved = gemm_of(after) - gemm
+    moved = reference_of(after) - reference
     # The scatter of GPUs of one host is in `rest`. Without a degree of freedom for it, more GPUs would only widen the interval.
-    of_one = _shrunk(expected, prior.dof, rest, count - fmean(1 / hosts.count(host) for host in set(hosts)))
-    return time + slope * moved, Variance(of_one.value * (1 + 1 / count + moved**2 / along), of_one.dof)
+    dof = count - fmean(1 / hosts.count(host) for host in set(hosts))
+    of_one = (noise.hosts * expected + rest) / (noise.hosts + dof)
+    return time + slope * moved, Variance(of_one * (1 + 1 / count + moved**2 / along), noise.hosts + dof)

@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from statistics import fmean, median
 
 from ..errors import (
@@ -326,6 +327,8 @@ class Subject:
             growth_origins=self.origins.growth[:_SHOWN_ORIGINS],
             peak=self.origins.peak,
             compiled_origins=self.origins.compiled,
+            day=datetime.now(timezone.utc).date().isoformat(),
+            trains=self.workload.pass_ in ("train", "step") or any("_backward" in op.name for op in window.ops),
             calls=self._calls(),
             compile_events=self.compile_events,
         )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..baselines import BaselineStore
 from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, SuitesError
 from ..judge import DECLARED, NUMERICS, STRUCTURE, Status, Verdict
 from ..judge import evidence as e
-from ..judge.baseline import compare
+from ..judge.baseline import Baseline, compare
 from ..judge.cause import compile_causes
 from ..judge.structure import judge_structure, mismatches
-from ..judge.time_verdict import confirm, judge_ratio, judge_time
+from ..judge.time_verdict import Beside, confirm, judge_ratio, judge_time
 from ..judge.timing import Limits
 from ..results import Artifacts
 from ..run import COMPILE_TIMERS, Fingerprint, Run, Timer
@@ -24,6 +25,7 @@ from .suites import Suites
 
 if TYPE_CHECKING:
     from ..measure.device import Device
+    from ..measure.subject import Measured
 
 
 class Judge:
@@ -92,7 +94,20 @@ class Judge:
         traces = (self.options.shown(self.artifacts.trace(each)) for each in (other, workload))
         return verdict.because(e.Next(e.Step.COMMAND, shlex.join(["kernelgauge", "diff", *traces])))
 
-    def by_baseline(self, run: Run, timer: Timer | None, device: Device, *, declared: Verdict | None = None) -> Verdict:
+    def beside(self, measured: Mapping[str, Measured | KernelgaugeError]) -> Beside:
+        """Return what was measured, with those of the baselines that can be used."""
+        found: list[tuple[Run, Baseline]] = []
+        for each in measured.values():
+            with suppress(BaselineError):
+                if isinstance(each, KernelgaugeError):
+                    continue
+                if (baseline := self.store.load(each.run.fingerprint.device, each.run.workload)) is not None:
+                    found.append((each.run, baseline))
+        return Beside(found)
+
+    def by_baseline(
+        self, run: Run, timer: Timer | None, device: Device, beside: Beside, *, declared: Verdict | None = None
+    ) -> Verdict:
         """Judge a time of a run, or its structure, and say where its baseline is and what to do next.
 
         A baseline that cannot be used is INVALID, one that is missing NO_BASELINE. `declared`: the verdict on what the
@@ -116,7 +131,18 @@ class Judge:
         # The verdict on structure depends on those of the times.
         timers = [timer] if timer is not None else [each for each in device.timers if run.sample(each)]
         comparisons, limits = self.comparisons(device), self.limits(workload)
-        times = [judge_time(each, run, baseline, comparisons=comparisons, limits=limits) for each in timers]
+        times = [
+            judge_time(
+                each,
+                run,
+                baseline,
+                comparisons=comparisons,
+                limits=limits,
+                beside=beside,
+                is_final=not self.options.confirms,
+            )
+            for each in timers
+        ]
         verdict = judge_structure(run, baseline, times) if timer is None else times[0]
         if verdict.status in (Status.PASS, Status.NOT_JUDGED):
             return verdict
@@ -132,7 +158,9 @@ class Judge:
         has_step = any(isinstance(reason, e.Next) for reason in verdict.reasons)
         return verdict if has_step else verdict.because(e.Next(e.Step.AGAIN))
 
-    def confirmed(self, verdict: Verdict, timer: Timer, run: Run, fresh: Run | KernelgaugeError) -> Verdict:
+    def confirmed(
+        self, verdict: Verdict, timer: Timer, run: Run, fresh: Run | KernelgaugeError, beside: Beside
+    ) -> Verdict:
         """Return the verdict on a slower time after a fresh process has measured it too, or could not."""
         if isinstance(fresh, KernelgaugeError):
             last = str(fresh.got or "").strip().rpartition("\n")[2]  # of its output
@@ -140,7 +168,7 @@ class Judge:
         baseline = self.store.load(run.fingerprint.device, run.workload)
         assert baseline is not None  # the time is slower than its
         limits = self.limits(self.suites.workloads[run.workload])
-        return confirm(verdict, timer, run, fresh, baseline, limits=limits)
+        return confirm(verdict, timer, run, fresh, baseline, limits=limits, beside=beside)
 
     def fails(self, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, with the strictness that is asked for."""

@@ -21,9 +21,9 @@ from ..judge import evidence as e
 from ..judge.baseline import Baseline, gemm_kernel
 from ..judge.changepoint import find_creep
 from ..judge.review import Action, Creep, Fact, Group, NotAdded, PlannedChange, Reviewed
-from ..judge.timing import ProcessTime, decide, on_same_host, prior_for, variance_between_processes
+from ..judge.timing import decide, prior_for, variance_between_processes
 from ..results.history import Night
-from ..run import Timer
+from ..run import ProcessTime, Timer, on_same_host
 from .findings import in_one_line, reasons
 from .text import Column, Section, as_text, counted, cut, first, short_commit, table, us
 from .words import Line, headline, reason_line

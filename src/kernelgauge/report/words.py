@@ -179,7 +179,8 @@ def _part(it: e.PartOfLatency, _: str) -> str:
 
 def _machine(it: e.Machine, name: str) -> str:
     if it.moves is None:
-        return f"this GPU is not in {name}"
+        moved = f"; workloads with the same kernels moved by {100 * it.twins:+.1f} %" if it.twins is not None else ""
+        return f"this GPU is not in {name}{moved}"
     shown = ", ".join(f"{reference} {round(100 * move, 1) + 0.0:+.1f} %" for reference, move in it.moves)
     return f"{'the GPU itself changed its speed' if it.is_own else 'unchanged'} (reference {shown})"
 
@@ -212,9 +213,11 @@ _STEPS = {
 _UNCLEAR = {
     "unknown machine": "{name} does not know this machine",
     "scattered replicates": "the replicates scatter too much on this host",
+    "scattered processes": "the processes of {name} scatter too much on this host",
     "one replicate": "one replicate shows no spread",
     "both possible": "the interval holds the fraction that is asked for",
     "unknown choice": "the autotuner's choice is not in {name}",
+    "few nights": "a time on a CPU needs five processes of three days in {name}",
 }
 _NOISES = {
     "replicates": "the scatter of replicates",

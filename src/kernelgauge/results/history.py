@@ -15,8 +15,8 @@ import msgspec
 from ..errors import ResultsError, printable
 from ..judge import Status, Verdict
 from ..judge.baseline import SOFTWARE_FIELDS, is_host_only
-from ..judge.timing import ProcessTime, expected_variance, prior_for
-from ..run import Run, Timer, observe
+from ..judge.timing import expected_variance, prior_for
+from ..run import ProcessTime, Run, Timer, observe
 from . import Results, decode_results
 from .files import open_location, store_errors
 
@@ -106,6 +106,8 @@ def _nights(results: Results, timer: Timer, matches: Callable[[str], bool]) -> I
         if run is None or sample is None or (verdict is not None and verdict.status is Status.INVALID):
             continue
         device, time = run.fingerprint, _process_time(run, timer)
+        prior = prior_for(timer, device, trains=run.trains)
+        expected, resolution = expected_variance(prior, len(run.kernels), time.observation.mean_us)
         kind = [device.device, device.arch]
         kind += [f"{device.sm_count} SMs"] if device.sm_count is not None else []
         kind += [f"{device.power_limit_watts:g} W"] if device.power_limit_watts is not None else []
@@ -122,5 +124,5 @@ def _nights(results: Results, timer: Timer, matches: Callable[[str], bool]) -> I
             kernels=sha256(msgspec.json.encode(run.kernel_names())).hexdigest()[:16],
             baseline_us=verdict.before_us if verdict is not None else None,
             logarithm=time.logarithm,
-            noise=math.sqrt(expected_variance(prior_for(timer, device), len(run.kernels), time.observation.mean_us)),
+            noise=math.sqrt(expected + prior.noise.night * (expected - resolution)),
         )

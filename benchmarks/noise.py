@@ -1,0 +1,296 @@
+"""Fit what the rule for times expects of unchanged code to every recorded process. Needs no GPU.
+
+    python benchmarks/noise.py            print the fit, and how far it is from src/kernelgauge/judge/noise.json
+    python benchmarks/noise.py --write    write that file
+    python benchmarks/noise.py --without-hosts 3    fit without every third host: what the fit has not seen
+
+Spreads are standard deviations of logarithms of times; docs/design/times.md says what each number is for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from statistics import fmean, stdev
+
+import msgspec
+import numpy as np
+from recorded import ROOT, Suite, baseline_of, busy_suites, h100_suites, model_suites, recorded_suites
+from scipy import optimize, stats
+
+from kernelgauge.judge.baseline import from_run, gemm_kernel
+from kernelgauge.judge.time_verdict import Beside
+from kernelgauge.judge.timing import TWINS
+from kernelgauge.run import ProcessTime, Timer, observe, on_same_host
+from kernelgauge.trace.difference import Likeness
+
+FILE = ROOT / "src" / "kernelgauge" / "judge" / "noise.json"
+_LONG_US = 20.0  # from here on, the resolution of the profiler is the smaller part of a GPU time's spread
+_TRAINS = ("-train-", "-step-")  # in the ids of the recorded workloads
+# The kinds of times that are fitted apart.
+GPU, DISPATCH, TRAINING, LATENCY = "GPU time", "dispatch", "dispatch of a training step", "latency"
+_GEMM_SLOPE = 0.4  # as the rule assumes before a baseline has shown it
+_QUANTILES = (np.arange(200) + 0.5) / 200  # of the factor of a machine
+
+
+@dataclass(frozen=True)
+class Group:
+    """Times of one workload, in one launch configuration, on one GPU: its variance, degrees of freedom and kernels."""
+
+    gpu: str
+    workload: str
+    variance: float
+    dof: int
+    kernels: int
+    us: float
+    own: float  # the variance of a mean that its replicates show
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write noise.json")
+    parser.add_argument("--without-hosts", type=int, metavar="N", help="leave out every N-th host")
+    options = parser.parse_args()
+    suites = recorded_suites()
+    if options.without_hosts:
+        left_out = sorted({each.host for each in suites})[:: options.without_hosts]
+        suites = [each for each in suites if each.host not in left_out]
+    found = fit(suites)
+    shown = json.dumps(found, indent=2)
+    print(shown)
+    print_hosts(suites)
+    if options.write:
+        FILE.write_text(shown + "\n")
+    elif json.loads(FILE.read_text()) != found:
+        print(f"{FILE.relative_to(ROOT)} has other numbers")
+
+
+def fit(suites: Sequence[Suite]) -> dict[str, dict[str, float]]:
+    """Return the fitted numbers by kind of time."""
+    busy, known = busy_suites()
+    others = [*h100_suites(), *model_suites(), *busy, *known]
+    gpu = list(groups([*suites, *others], Timer.DEVICE))
+    long, short = ([each for each in gpu if (each.us > _LONG_US) is side] for side in (True, False))
+    process, dof = machine_factor(long, "GPU times of more than 20 us")
+    resolution = math.sqrt(
+        max(
+            0.0,
+            fmean_by_dof(
+                (each.variance - process**2) * each.us**2 / each.kernels for each in short for _ in range(each.dof)
+            ),
+        )
+    )
+    print(
+        f"    resolution of a kernel {1000 * resolution:.1f} ns, from {sum(each.dof for each in short)} degrees of freedom"
+    )
+    by_gemm, by_twins, of_short_us = between_hosts(suites)
+    hosts = len({each.host for each in suites}) - 1
+    dispatch = list(groups([*suites, *others], Timer.HOST))
+    trains, rest = ([each for each in dispatch if is_training(each.workload) is side] for side in (True, False))
+    of_dispatch, _ = machine_factor(rest, DISPATCH)
+    found = {
+        GPU: {
+            "process": process,
+            "dof": dof,
+            # Two nights on five GPUs show none. That is no proof, so it is assumed to be as large as that of dispatch.
+            "night": max(
+                between_nights(suites, Timer.DEVICE, process), between_nights(suites, Timer.HOST, of_dispatch)
+            ),
+            "resolution_us": resolution,
+            "gpu_us": of_short_us,
+            "gpu": by_gemm,
+            "twins": by_twins,
+            "hosts": hosts,
+        }
+    }
+    for kind, each, timer in (
+        (DISPATCH, rest, Timer.HOST),
+        (TRAINING, trains, Timer.HOST),
+        (LATENCY, list(groups([*suites, *others], Timer.END_TO_END)), Timer.END_TO_END),
+    ):
+        process, dof = machine_factor(each, kind)
+        found[kind] = {"process": process, "dof": dof}
+        if kind != TRAINING:
+            found[kind]["night"] = between_nights(suites, timer, process)
+    return {kind: {name: float(f"{value:.3g}") for name, value in each.items()} for kind, each in found.items()}
+
+
+def fmean_by_dof(values: Iterator[float]) -> float:
+    return fmean(list(values))
+
+
+def is_training(workload: str) -> bool:
+    return any(each in workload for each in _TRAINS)
+
+
+def groups(suites: Sequence[Suite], timer: Timer) -> Iterator[Group]:
+    """Yield the groups of at least two processes. Of a host's clock: those at the host speed of the last one."""
+    for workload, by_gpu in times_by_gpu(suites, timer).items():
+        for (gpu, _), (kernels, times) in by_gpu.items():
+            alike = on_same_host(times, times[-1]) if times[-1].is_host_clock else times
+            if len(alike) > 1 and (not alike[0].is_host_clock or alike[0].is_by_host or timer is Timer.HOST):
+                values = [each.logarithm for each in alike]
+                us = fmean(each.observation.mean_us for each in alike)
+                own = fmean(each.own_variance if math.isfinite(each.own_variance) else 0.0 for each in alike)
+                yield Group(gpu, workload, stdev(values) ** 2, len(values) - 1, kernels, us, own)
+
+
+def times_by_gpu(
+    suites: Sequence[Suite], timer: Timer, *, is_by_folder: bool = False
+) -> dict[str, dict[tuple[str, int], tuple[int, list[ProcessTime]]]]:
+    """Return the kernels of a call and the times of each GPU and launch configuration, by workload.
+
+    `is_by_folder`: apart for each folder of records, with its name behind the GPU's.
+    """
+    found: dict[str, dict[tuple[str, int], tuple[int, list[ProcessTime]]]] = defaultdict(dict)
+    for workload in sorted({name for suite in suites for name in suite.runs}):
+        models = {run.fingerprint.device for suite in suites if (run := suite.runs.get(workload)) is not None}
+        for model in sorted(models):
+            own = [each for each in suites if workload in each.runs and each.runs[workload].fingerprint.device == model]
+            if is_by_folder:
+                own = [_in_folder(each, workload) for each in own]
+            baseline = baseline_of(own, workload)
+            if baseline is None:
+                continue
+            gemm = gemm_kernel(own[0].runs[workload].controls)
+            for number, entry in enumerate(baseline.entries[: None if timer is not Timer.HOST else 1]):
+                for each in baseline.times(timer, entry, gemm=gemm):
+                    key = (f"{model} {each.place}", number)
+                    found[workload].setdefault(key, (baseline.counts.launches, []))[1].append(each)
+    return found
+
+
+def _in_folder(suite: Suite, workload: str) -> Suite:
+    run = suite.runs[workload]
+    named = msgspec.structs.replace(run, gpu=f"{run.gpu}|{suite.name.partition('/')[0]}")
+    return dataclasses.replace(suite, runs={workload: named})
+
+
+def machine_factor(found: Sequence[Group], name: str) -> tuple[float, float]:
+    """Fit the spread between processes, and the degrees of freedom of the factor of a machine, by maximum likelihood.
+
+    All times of a machine share the factor. A second one, of each workload alone, is tried: its gain is printed.
+    """
+    by_gpu: dict[str, list[Group]] = defaultdict(list)
+    for each in found:
+        by_gpu[each.gpu].append(each)
+
+    def loss(spread: float, machine: float | None, workload: float | None) -> float:
+        factors = machine / stats.chi2.ppf(_QUANTILES, machine) if machine else np.ones(1)
+        total = 0.0
+        for each in by_gpu.values():
+            variances, owns, dofs = (
+                np.array([getattr(one, name) for one in each])[:, None] for name in ("variance", "own", "dof")
+            )
+            expected = np.maximum(factors * spread**2, owns)  # a process is never steadier than its replicates
+            terms = stats.f.logpdf(np.maximum(variances, 1e-10) / expected, dofs, workload or 1e7) - np.log(expected)
+            sums = terms.sum(axis=0)
+            total -= sums.max() + math.log(np.exp(sums - sums.max()).mean())
+        return total
+
+    def best(*start: float, is_machine: bool = False, is_workload: bool = False) -> optimize.OptimizeResult:
+        def of(values: Sequence[float]) -> float:
+            spread, *rest = np.exp(np.clip(values, -12, 7))
+            return loss(spread, rest.pop(0) if is_machine else None, rest.pop(0) if is_workload else None)
+
+        return optimize.minimize(of, np.log(start), method="Nelder-Mead", options={"maxiter": 600})
+
+    usual = math.sqrt(np.median([each.variance for each in found]))
+    none, workload = best(usual), best(usual, 5.0, is_workload=True)
+    machine = best(usual, 5.0, is_machine=True)
+    both = best(*np.exp(machine.x), 50.0, is_machine=True, is_workload=True)
+    spread, dof = np.exp(machine.x)
+    print(
+        f"{name}: {len(found)} groups with {sum(each.dof for each in found)} degrees of freedom on {len(by_gpu)} GPUs; "
+        f"spread {100 * spread:.3g} %, factor of a machine with {dof:.1f} degrees of freedom\n"
+        f"    log likelihood above that of one spread: by workload {none.fun - workload.fun:.1f}, "
+        f"by machine {none.fun - machine.fun:.1f}, by both {none.fun - both.fun:.1f}"
+    )
+    return float(spread), min(float(dof), float(sum(each.dof for each in found)))  # no more than the data have
+
+
+def between_nights(suites: Sequence[Suite], timer: Timer, process: float) -> float:
+    """Return the variance between nights over that between processes: of GPUs that were recorded in two folders."""
+    ratios: list[float] = []
+    for by_gpu in times_by_gpu(suites, timer, is_by_folder=True).values():
+        by_place: dict[object, list[list[ProcessTime]]] = defaultdict(list)
+        for (place, number), (_, times) in by_gpu.items():
+            by_place[place.partition("|")[0], number].append(times)
+        for one, other in (sides for sides in by_place.values() if len(sides) == 2):
+            alike = on_same_host(other, one[-1]) if one[0].is_host_clock else other
+            if not alike or one[0].observation.mean_us < _LONG_US:
+                continue
+            count = 1 / len(one) + 1 / len(alike)
+            moved = fmean(each.logarithm for each in one) - fmean(each.logarithm for each in alike)
+            ratios.append((moved**2 / process**2 - count) / 2)
+    found = max(0.0, fmean(ratios)) if ratios else 0.0
+    print(f"    between nights {found:.2f} of the variance between processes, from {len(ratios)} pairs of nights")
+    return found
+
+
+def between_hosts(suites: Sequence[Suite]) -> list[float]:
+    """Return how far GPU times of other hosts lie apart: beyond what the reference GEMM and what twins explain.
+
+    The third is that of short kernels, in microseconds, beyond the GEMM.
+    """
+    by_gemm: list[float] = []
+    by_twins: list[float] = []
+    of_short_us: list[float] = []
+    for one, other in list(permutations(suites, 2))[::7]:
+        if one.host == other.host:
+            continue
+        baselines = {name: baseline_of([one], name) for name in other.runs}
+        beside = Beside((other.runs[name], each) for name, each in baselines.items() if each is not None)
+        for name, run in other.runs.items():
+            baseline = baselines[name]
+            if baseline is None or baseline.entry_like(run.kernels)[1] < Likeness.SAME_CONFIGURATION:
+                continue
+            gemm = gemm_kernel(run.controls)
+            before, after = (
+                each.times(Timer.DEVICE, each.entries[0], gemm=gemm)[0]
+                for each in (baseline, from_run(run, suite="perf"))
+            )
+            move = after.logarithm - before.logarithm
+            is_short = after.observation.mean_us < _LONG_US
+            if "gemm" in before.references_us and "gemm" in after.references_us:
+                rest = move - _GEMM_SLOPE * math.log(after.references_us["gemm"] / before.references_us["gemm"])
+                by_gemm += [] if is_short else [rest]
+                of_short_us += [rest * after.observation.mean_us / len(run.kernels)] if is_short else []
+            if is_short:
+                continue
+            ((before,), (after,)), twins = beside.twins(run, [before], [after])
+            if twins is not None:
+                by_twins.append(move - math.log(after.references_us[TWINS] / before.references_us[TWINS]))
+    found = [math.sqrt(fmean(each**2 for each in values) / 2) for values in (by_gemm, by_twins, of_short_us)]
+    print(f"between hosts, of one side: beyond the GEMM {100 * found[0]:.3f} %, beyond twins {100 * found[1]:.3f} %")
+    print(
+        f"    from {len(by_gemm)} and {len(by_twins)} pairs; the largest beyond twins {100 * max(map(abs, by_twins)):.2f} %"
+    )
+    print(
+        f"    of kernels below {_LONG_US:g} us, beyond the GEMM: {1000 * found[2]:.1f} ns, from {len(of_short_us)} pairs"
+    )
+    return found
+
+
+def print_hosts(suites: Sequence[Suite]) -> None:
+    """Print how much longer the host's times were than the host's own change of speed explains, at most over all pairs."""
+    for timer in (Timer.HOST, Timer.END_TO_END):
+        ratios = []
+        for workload in sorted({name for suite in suites for name in suite.runs}):
+            samples = [run.samples.get(timer) for suite in suites if (run := suite.runs.get(workload)) is not None]
+            seen = [observe(sample) for sample in samples if sample is not None]
+            known = [(each.mean_us, each.control_us) for each in seen if each.control_us]
+            for (before_us, was_us), (after_us, is_us) in permutations(known, 2):
+                ratios.append((after_us / before_us / max(1.0, is_us / was_us), workload))
+        largest, workload = max(ratios)
+        print(f"{timer.label}: at most {largest:.2f} times in {len(ratios)} pairs of processes ({workload})")
+
+
+if __name__ == "__main__":
+    main()
