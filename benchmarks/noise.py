@@ -27,7 +27,7 @@ from scipy import optimize, stats
 from kernelgauge.judge.baseline import from_run, gemm_kernel
 from kernelgauge.judge.time_verdict import Beside
 from kernelgauge.judge.timing import TWINS
-from kernelgauge.run import ProcessTime, Timer, observe, on_same_host
+from kernelgauge.run import CALL_TIMERS, ProcessTime, Timer, observe, on_same_host
 from kernelgauge.trace.difference import Likeness
 
 FILE = ROOT / "src" / "kernelgauge" / "judge" / "noise.json"
@@ -64,7 +64,8 @@ def main() -> None:
     found = fit(suites)
     shown = json.dumps(found, indent=2)
     print(shown)
-    print_hosts(suites)
+    print_spreads(suites)
+    print_hosts([*suites, *(each for side in busy_suites() for each in side)])
     if options.write:
         FILE.write_text(shown + "\n")
     elif json.loads(FILE.read_text()) != found:
@@ -276,6 +277,19 @@ def between_hosts(suites: Sequence[Suite]) -> list[float]:
         f"    of kernels below {_LONG_US:g} us, beyond the GEMM: {1000 * found[2]:.1f} ns, from {len(of_short_us)} pairs"
     )
     return found
+
+
+def print_spreads(suites: Sequence[Suite]) -> None:
+    """Print the spread between processes of one GPU and between GPUs, in percent, of each workload and timer."""
+    print(f"{'workload':<40}{'timer':<15}{'processes %':>12}{'GPUs %':>8}")
+    for workload in sorted({name for suite in suites for name in suite.runs}):
+        for timer in CALL_TIMERS:
+            groups = [each for _, each in times_by_gpu(suites, timer)[workload].values()]
+            means = [fmean(each.logarithm for each in group) for group in groups]
+            dof = sum(len(each) - 1 for each in groups)
+            squares = ((it.logarithm - mean) ** 2 for mean, group in zip(means, groups, strict=True) for it in group)
+            within = 100 * math.sqrt(math.fsum(squares) / dof)
+            print(f"{workload:<40}{timer.label:<15}{within:>12.3f}{100 * stdev(means):>8.2f}")
 
 
 def print_hosts(suites: Sequence[Suite]) -> None:

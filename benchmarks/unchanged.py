@@ -3,7 +3,6 @@
     python benchmarks/unchanged.py                                  every design
     python benchmarks/unchanged.py --against baselines FILE.json.gz... files of benchmarks/nights.py
     python benchmarks/unchanged.py --without gemm                   an ablation: one piece of information removed
-    python benchmarks/unchanged.py --spread                         the spreads behind the priors, and how far hosts differ
 
 A suite is one process: all times of all workloads, judged as `pytest perf --perf-strict` judges them. It is green if none
 is REGRESSED and none UNDECIDED. A suite whose autotuner made a choice slower than all that the baseline knows is counted
@@ -18,7 +17,6 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import permutations
 from pathlib import Path
 from statistics import fmean, median
 
@@ -35,15 +33,12 @@ from recorded import (
     recorded_suites,
     slower_run,
 )
-from scipy.optimize import brentq
-from scipy.special import digamma, polygamma
 
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.baseline import Baseline, gemm_kernel
 from kernelgauge.judge.evidence import Choice
 from kernelgauge.judge.time_verdict import Beside, confirm, judge_time
-from kernelgauge.judge.timing import prior_for
 from kernelgauge.judge.two_sets import LOOKS, JudgedSet, judge_sets
 from kernelgauge.run import CALL_TIMERS, Run, Sample, Timer, observe
 
@@ -69,7 +64,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="baselines to judge the files against")
     parser.add_argument("--without", choices=sorted(_ABLATIONS), help="remove what the rule knows of this")
     parser.add_argument("--with", dest="extra", choices=sorted(_EXTRAS), help="add what the rule leaves out")
-    parser.add_argument("--spread", action="store_true", help="print spreads between processes, GPUs and hosts")
     parser.add_argument("--show", action="store_true", help="print every verdict that is red")
     options = parser.parse_args()
     if options.against is not None and not options.files:
@@ -88,11 +82,6 @@ def main() -> None:
         suites = list(map(change, suites))
     gpus, hosts = {suite.gpu for suite in suites}, {suite.host for suite in suites}
     print(f"{len(suites)} processes on {len(gpus)} GPUs of {len(hosts)} hosts; unchanged code, judged as a strict run")
-    if options.spread:
-        print_spreads(suites)
-        busy, known = busy_suites()
-        print_hosts([*suites, *busy, *known])
-        return
     for name, pairs in designs(suites):
         print_design(name, pairs, show=options.show)
         print_confirmed(name, trials(pairs, suites))
@@ -527,61 +516,6 @@ _ABLATIONS: dict[str, Callable[[Suite], Suite]] = {
     "scatter": _without_scatter,
 }
 _EXTRAS: dict[str, Callable[[Suite], Suite]] = {"slope": _with_slope, "speeds": _with_speeds}
-
-
-# -- spreads -----------------------------------------------------------------------------------------------------------
-
-
-def print_spreads(suites: Sequence[Suite]) -> None:
-    """Print the spread between processes of one GPU and between GPUs, in percent, of each workload and timer.
-
-    Then, of each timer, the degrees of freedom that its prior deserves, by how workloads differ from it.
-    """
-    print(f"{'workload':<40}{'timer':<15}{'processes %':>12}{'GPUs %':>8}")
-    found: dict[Timer, list[tuple[float, int]]] = defaultdict(list)
-    for workload in sorted({name for suite in suites for name in suite.runs}):
-        baseline = baseline_of(suites, workload)
-        if baseline is None:
-            continue
-        gemm = gemm_kernel(next(suite.runs[workload].controls for suite in suites if workload in suite.runs))
-        for timer in CALL_TIMERS:
-            by_gpu: dict[str | None, list[float]] = defaultdict(list)
-            for each in baseline.times(timer, baseline.entries[0], gemm=gemm):
-                by_gpu[each.place].append(each.logarithm)
-            means = {gpu: fmean(values) for gpu, values in by_gpu.items()}
-            dof = sum(len(values) - 1 for values in by_gpu.values())
-            variance = math.fsum((v - means[gpu]) ** 2 for gpu, values in by_gpu.items() for v in values) / dof
-            prior = prior_for(timer, baseline.fingerprint)
-            us = fmean(each.observation.mean_us for each in baseline.times(timer, baseline.entries[0], gemm=gemm))
-            expected = prior.process**2 + baseline.counts.launches * (prior.resolution_us / us) ** 2
-            found[timer].append((variance / expected, dof))
-            among = math.fsum((each - fmean(means.values())) ** 2 for each in means.values()) / max(1, len(means) - 1)
-            print(f"{workload:<40}{timer.label:<15}{100 * math.sqrt(variance):>12.3f}{100 * math.sqrt(among):>8.2f}")
-    for timer, variances in found.items():
-        print(f"{timer.label}: a prior over workloads deserves {_deserved(variances):.0f} degrees of freedom")
-
-
-def print_hosts(suites: Sequence[Suite]) -> None:
-    """Print how much longer the host's times were than the host's own change of speed explains, at most over all pairs."""
-    for timer in (Timer.HOST, Timer.END_TO_END):
-        ratios = []
-        for workload in sorted({name for suite in suites for name in suite.runs}):
-            samples = [run.samples.get(timer) for suite in suites if (run := suite.runs.get(workload)) is not None]
-            seen = [observe(sample) for sample in samples if sample is not None]
-            known = [(each.mean_us, each.control_us) for each in seen if each.control_us]
-            for (before_us, was_us), (after_us, is_us) in permutations(known, 2):
-                ratios.append((after_us / before_us / max(1.0, is_us / was_us), workload))
-        largest, workload = max(ratios)
-        print(f"{timer.label}: at most {largest:.2f} times in {len(ratios)} pairs of processes ({workload})")
-
-
-def _deserved(variances: Sequence[tuple[float, int]]) -> float:
-    """Fit the degrees of freedom of a prior to variances, each with its own (Smyth, 2004, section 6.2)."""
-    logs = [math.log(each) - digamma(dof / 2) + math.log(dof / 2) for each, dof in variances]
-    mean = fmean(logs)
-    excess = fmean((each - mean) ** 2 for each in logs) * len(logs) / (len(logs) - 1)
-    excess -= fmean(polygamma(1, dof / 2) for _, dof in variances)
-    return 2 * brentq(lambda half: polygamma(1, half) - excess, 1e-3, 1e6) if excess > 0 else math.inf
 
 
 if __name__ == "__main__":

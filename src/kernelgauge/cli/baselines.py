@@ -180,7 +180,7 @@ def _matcher(expression: str) -> Callable[[str], bool]:
 def _calibrate(options: argparse.Namespace) -> Exit:
     from ..baselines import BaselineStore, Mode, plan_update
     from ..processes import draw
-    from ..report.stored import calibration_table
+    from ..report.stored import calibration_table, red_nights_a_year
     from ..report.text import render
 
     _require_force_under_ci(options, "calibrate")
@@ -192,7 +192,10 @@ def _calibrate(options: argparse.Namespace) -> Exit:
         baselines = {change.workload: change.baseline for change in changes if change.baseline is not None}
         if not baselines and not refused:
             raise KernelgaugeError("nothing to calibrate: no workload was measured")
-        say(render(calibration_table(baselines, comparisons=max(1, measured[0].comparisons)), **terminal()))
+        comparisons = max(1, measured[0].comparisons)
+        say(render(calibration_table(baselines, comparisons=comparisons), **terminal()))
+        nights = red_nights_a_year(baselines, comparisons=comparisons)
+        say(f"unchanged code is red in about {nights:.1f} nights a year, where a fresh process confirms")
         return _store(plans, refused, store, dry_run=options.dry_run)
 
 

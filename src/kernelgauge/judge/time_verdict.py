@@ -30,6 +30,8 @@ from .cause import compile_causes, find_causes
 from .structure import judge_structure, kernel_changes
 from .timing import (
     FALSE_ALARMS_PER_RUN,
+    FRESH_LEVEL,
+    SUSPECTS_PER_RUN,
     TWINS,
     Decision,
     Limits,
@@ -145,7 +147,7 @@ def judge_time(
     limits: Limits | None = None,
     more: Sequence[Run] = (),
     beside: Beside | None = None,
-    is_final: bool = False,
+    level: float = SUSPECTS_PER_RUN,
 ) -> Verdict:
     """Judge one time of a run by the rule of docs/verdicts.md.
 
@@ -154,7 +156,7 @@ def judge_time(
         comparisons: times that the suite has.
         limits: gates and sensitivity that the suite asks for; None: the defaults.
         beside: what was measured beside it.
-        is_final: no fresh process confirms the verdict.
+        level: of false alarms, over all comparisons.
     """
     label = run.label(timer)
     if (comparison := compare(baseline.fingerprint, run.fingerprint)).foreign:
@@ -187,7 +189,7 @@ def judge_time(
         for each in (run, *more)
         if timer in each.samples
     ]
-    prior = _prior(timer, run, limits, is_final=is_final or bool(more), are_two_sets=bool(more))
+    prior = _prior(timer, run, limits, level, are_two_sets=bool(more))
     decide_by = partial(
         decide,
         prior=prior,
@@ -210,10 +212,10 @@ def judge_time(
     )
 
 
-def _prior(timer: Timer, run: Run, limits: Limits | None, *, is_final: bool, are_two_sets: bool) -> Prior:
+def _prior(timer: Timer, run: Run, limits: Limits | None, level: float, *, are_two_sets: bool) -> Prior:
+    is_final = are_two_sets or timer in COMPILE_TIMERS  # no fresh process confirms it
     prior = prior_for(timer, run.fingerprint, limits, trains=run.trains)
-    if is_final or timer in COMPILE_TIMERS:
-        prior = replace(prior, level=FALSE_ALARMS_PER_RUN)
+    prior = replace(prior, level=FALSE_ALARMS_PER_RUN if is_final else level)
     if are_two_sets:  # of one night
         noise = msgspec.structs.replace(prior.noise, dof=min(prior.noise.dof, _DOF_BESIDE_TWO_SETS), night=0.0)
         prior = replace(prior, noise=noise)
@@ -262,7 +264,7 @@ def confirm(
     structure = judge_structure(fresh, baseline)
     if structure.status is not Status.PASS or kernel_changes(run.kernels, fresh.kernels):
         return verdict.because(e.NoFreshProcess("other structure"))
-    found = judge_time(timer, fresh, baseline, limits=limits, beside=beside, is_final=True)
+    found = judge_time(timer, fresh, baseline, limits=limits, beside=beside, level=FRESH_LEVEL)
     if found.change is None or found.after_us is None:
         return verdict.because(e.NoFreshProcess("not measured"))
     measured = e.FreshProcess(found.after_us, found.change, found.status.value)

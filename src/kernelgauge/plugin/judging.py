@@ -16,7 +16,7 @@ from ..judge.baseline import Baseline, compare
 from ..judge.cause import compile_causes
 from ..judge.structure import judge_structure, mismatches
 from ..judge.time_verdict import Beside, confirm, judge_ratio, judge_time
-from ..judge.timing import Limits
+from ..judge.timing import FALSE_ALARMS_PER_RUN, SUSPECTS_PER_RUN, Limits
 from ..results import Artifacts
 from ..run import COMPILE_TIMERS, Fingerprint, Run, Timer
 from ..workload import Workload
@@ -139,7 +139,7 @@ class Judge:
                 comparisons=comparisons,
                 limits=limits,
                 beside=beside,
-                is_final=not self.options.confirms,
+                level=SUSPECTS_PER_RUN if self.options.confirms else FALSE_ALARMS_PER_RUN,
             )
             for each in timers
         ]

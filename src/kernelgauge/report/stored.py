@@ -21,9 +21,9 @@ from ..judge import evidence as e
 from ..judge.baseline import Baseline, gemm_kernel
 from ..judge.changepoint import find_creep
 from ..judge.review import Action, Creep, Fact, Group, NotAdded, PlannedChange, Reviewed
-from ..judge.timing import decide, prior_for, variance_between_processes
+from ..judge.timing import FRESH_LEVEL, Scatter, decide, prior_for, scatter, variance_between_processes
 from ..results.history import Night
-from ..run import ProcessTime, Timer, on_same_host
+from ..run import CALL_TIMERS, ProcessTime, Timer, on_same_host
 from .findings import in_one_line, reasons
 from .text import Column, Section, as_text, counted, cut, first, short_commit, table, us
 from .words import Line, headline, reason_line
@@ -39,6 +39,7 @@ _GROUPS = {  # heading and style
     Group.NOT_MEASURED: ("not measured", "dim"),
 }
 _LEAST_SPAN = 0.02  # of the time: in a chart, noise of a tenth of a percent is flat
+_NIGHTS = 20_000  # that are drawn: one red night a year is 55 of them
 _MOST_LINES = 12  # of the changes of a workload, and of files that are not shown
 _HISTORY_COLUMNS = (
     *(Column(title, number=True) for title in ("first us", "last us", "change")),
@@ -140,6 +141,46 @@ def calibration_table(baselines: Mapping[str, Baseline], *, comparisons: int) ->
     titles = ("us", "spread\n%", "caught\nfrom %", "else-\nwhere %")
     columns = [Column("workload"), Column("timer", is_whole=True), *(Column(title, number=True) for title in titles)]
     return table(columns, rows)
+
+
+def red_nights_a_year(baselines: Mapping[str, Baseline], *, comparisons: int) -> float:
+    """Return in how many nights of a year unchanged code is red on the machine of these baselines: the model's answer.
+
+    A night is red if one time is, in the run and in the fresh process that confirms it. The noise is that which
+    `judge.timing` expects and the baselines show; drawn with a fixed seed.
+    """
+    import numpy as np
+    from scipy.special import chdtri
+
+    chance, red = np.random.default_rng(0), np.zeros(_NIGHTS, dtype=bool)
+    for timer in CALL_TIMERS:
+        known = []
+        for baseline in baselines.values():
+            entry, kernels = baseline.entries[0], baseline.counts.launches
+            times = baseline.times(timer, entry)
+            if times and not (baseline.fingerprint.arch == "cpu" and timer is Timer.DEVICE):
+                here = on_same_host([each for each in times if each.place == times[-1].place], times[-1])
+                known.append((here, prior_for(timer, baseline.fingerprint), kernels))
+        scatters = [scatter(*each) for each in known]
+        whole = Scatter(*map(math.fsum, zip(*scatters, strict=True))) if scatters else Scatter()
+        ranks = chance.random(_NIGHTS)  # of this machine among all, by its noise
+        for (here, prior, kernels), own in zip(known, scatters, strict=True):
+            shown = Scatter(whole.squares - own.squares, whole.dof - own.dof)
+            process = variance_between_processes(here, prior, kernels, shown=shown)
+            spread = np.sqrt(process.value * process.dof / chdtri(process.dof, 1 - ranks))
+            drawn = chance.standard_normal((4, _NIGHTS)) * spread
+            nights = len({each.night for each in here})
+            expected = math.sqrt(1 / len(here) + prior.noise.night / nights) * drawn[0]
+            tonight = math.sqrt(prior.noise.night) * drawn[1] - expected
+            final = replace(prior, level=FRESH_LEVEL)
+            first, again = (
+                decide(here, here[-1:], each, comparisons=count, kernels=kernels, shown=shown).change
+                for each, count in ((prior, comparisons), (final, 1))
+            )
+            needed = [math.log1p(each.estimate) - math.log1p(each.low or 0.0) for each in (first, again)]
+            gate = math.log1p(prior.gate)
+            red |= (tonight + drawn[2] > max(needed[0], gate)) & (tonight + drawn[3] > max(needed[1], gate))
+    return 365 * float(red.mean())
 
 
 def _numbers(baseline: Baseline, timer: Timer, comparisons: int) -> tuple[str, ...]:
