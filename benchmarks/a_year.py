@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from kernelgauge.judge.timing import FRESH_LEVEL, Prior, Scatter, decide, prior_for, scatter
+from kernelgauge.judge.timing import Scatter, decide, prior_for, scatter
 from kernelgauge.run import CALL_TIMERS, Fingerprint, Observation, ProcessTime, Timer
 
 _NIGHTS = 365
@@ -95,26 +94,16 @@ def year(chance: np.random.Generator, kind: str, processes: int, nights: int, wo
             if timer in _SLOW:  # the reference shows it, and the rule takes it off
                 tonight = tonight + is_slow * (_SLOW[timer] - _SLOW_REFERENCE)
             run, fresh = (tonight + _drawn(chance, kind, _NIGHTS, is_night=False) * spread for _ in range(2))
-            first, again = _needed(here, prior, kernels, shown, 3 * workloads)
-            suspected |= run > first
-            red |= (run > first) & (fresh > again)
+            change = decide(here, here[-1:], prior, comparisons=3 * workloads, kernels=kernels, shown=shown).change
+            assert change.low is not None
+            needed = max(math.log1p(change.estimate) - math.log1p(change.low), math.log1p(prior.gate))
+            suspected |= run > needed
+            red |= (run > needed) & (fresh > needed)
     return int(red.sum()), int(suspected.sum())
 
 
 def _usual_us(timer: Timer, us: float) -> float:
     return min((each for each, _ in _WORKLOADS[timer]), key=lambda each: abs(math.log(us / each)))
-
-
-def _needed(
-    here: list[ProcessTime], prior: Prior, kernels: int, shown: Scatter, comparisons: int
-) -> tuple[float, float]:
-    """Return from which change on a run is suspected, and a fresh process confirms it: logarithms."""
-    found = []
-    for each, count in ((prior, comparisons), (replace(prior, level=FRESH_LEVEL), 1)):
-        change = decide(here, here[-1:], each, comparisons=count, kernels=kernels, shown=shown).change
-        assert change.low is not None
-        found.append(max(math.log1p(change.estimate) - math.log1p(change.low), math.log1p(prior.gate)))
-    return found[0], found[1]
 
 
 def _process(us: float, night: int, timer: Timer) -> ProcessTime:

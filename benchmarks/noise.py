@@ -14,16 +14,18 @@ import dataclasses
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from statistics import fmean, stdev
 
 import msgspec
 import numpy as np
+import unchanged
 from recorded import ROOT, Suite, baseline_of, busy_suites, h100_suites, model_suites, recorded_suites
 from scipy import optimize, stats
 
+from kernelgauge.judge import timing
 from kernelgauge.judge.baseline import from_run, gemm_kernel
 from kernelgauge.judge.time_verdict import Beside
 from kernelgauge.judge.timing import TWINS
@@ -59,8 +61,10 @@ def main() -> None:
     options = parser.parse_args()
     suites = recorded_suites()
     if options.without_hosts:
-        left_out = sorted({each.host for each in suites})[:: options.without_hosts]
-        suites = [each for each in suites if each.host not in left_out]
+        hosts = sorted({each.host for each in suites})[:: options.without_hosts]
+        found = fit([each for each in suites if each.host not in hosts])
+        judge_left_out(found, suites, hosts)
+        return
     found = fit(suites)
     shown = json.dumps(found, indent=2)
     print(shown)
@@ -94,15 +98,13 @@ def fit(suites: Sequence[Suite]) -> dict[str, dict[str, float]]:
     hosts = len({each.host for each in suites}) - 1
     dispatch = list(groups([*suites, *others], Timer.HOST))
     trains, rest = ([each for each in dispatch if is_training(each.workload) is side] for side in (True, False))
-    of_dispatch, _ = machine_factor(rest, DISPATCH)
+    of_dispatch = between_nights(suites, Timer.HOST, machine_factor(rest, DISPATCH)[0])
     found = {
         GPU: {
             "process": process,
             "dof": dof,
             # Two nights on five GPUs show none. That is no proof, so it is assumed to be as large as that of dispatch.
-            "night": max(
-                between_nights(suites, Timer.DEVICE, process), between_nights(suites, Timer.HOST, of_dispatch)
-            ),
+            "night": max(between_nights(suites, Timer.DEVICE, process), of_dispatch),
             "resolution_us": resolution,
             "gpu_us": of_short_us,
             "gpu": by_gemm,
@@ -120,6 +122,23 @@ def fit(suites: Sequence[Suite]) -> dict[str, dict[str, float]]:
         if kind != TRAINING:
             found[kind]["night"] = between_nights(suites, timer, process)
     return {kind: {name: float(f"{value:.3g}") for name, value in each.items()} for kind, each in found.items()}
+
+
+def judge_left_out(found: Mapping[str, Mapping[str, float]], suites: Sequence[Suite], hosts: Sequence[str]) -> None:
+    """Judge the suites of hosts that the fit has not seen, by it."""
+    timing._FITTED |= {kind: timing.Spreads(**each) for kind, each in found.items()}
+    timing._GPU = timing._FITTED[GPU]
+    left_out = [each for each in suites if each.host in hosts]
+    print(
+        f"{len(left_out)} suites on {len({each.gpu for each in left_out})} GPUs of {len(hosts)} hosts that the fit lacks"
+    )
+    others = [(one, tuple(each for each in suites if each.host != one.host)) for one in left_out]
+    unchanged.print_design("all other hosts", others, show=False)
+    unchanged.print_design(
+        "another host, one process", [(one, (it,)) for one, known in others for it in known][::7], show=False
+    )
+    same = [(one, (it,)) for one in left_out for it in left_out if one is not it and one.gpu == it.gpu]
+    unchanged.print_design("same GPU, one process", same, show=False)
 
 
 def fmean_by_dof(values: Iterator[float]) -> float:

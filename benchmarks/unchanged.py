@@ -268,7 +268,10 @@ def _confirmed(
                 before = after = verdict.status is Status.REGRESSED
                 if before and again is not None and timer in again.samples:
                     other = slower_run(again, slower, (timer,))
-                    after = confirm(verdict, timer, one, other, baseline, beside=beside).status is Status.REGRESSED
+                    after = (
+                        confirm(verdict, timer, one, other, baseline, comparisons=count, beside=beside).status
+                        is Status.REGRESSED
+                    )
                 yield (timer, is_short(run), slower), verdict, (before, after)
 
 
@@ -456,6 +459,21 @@ def _without_control(*names: str) -> Callable[[Suite], Suite]:
     return lambda suite: _map_runs(suite, change)
 
 
+def _without_twins(suite: Suite) -> Suite:
+    """Give each workload kernels that no other one runs."""
+
+    def change(run: Run) -> Run:
+        names = (
+            msgspec.structs.replace(each.identity, name=f"{run.workload} {each.identity.name}") for each in run.kernels
+        )
+        pairs = zip(run.kernels, names, strict=True)
+        return msgspec.structs.replace(
+            run, kernels=tuple(msgspec.structs.replace(one, identity=it) for one, it in pairs)
+        )
+
+    return _map_runs(suite, change)
+
+
 def _without_hosts(suite: Suite) -> Suite:
     return _map_runs(suite, lambda run: msgspec.structs.replace(run, host=None))
 
@@ -510,6 +528,7 @@ def _with_speeds(suite: Suite) -> Suite:
 _ABLATIONS: dict[str, Callable[[Suite], Suite]] = {
     "gemm": _without_control("gemm"),
     "machine": _without_control("gemm", "copy"),
+    "twins": _without_twins,
     "hosts": _without_hosts,
     "host-reference": _without_host_reference,
     "fast-host": _without_fast_host,

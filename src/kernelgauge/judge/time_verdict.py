@@ -30,7 +30,6 @@ from .cause import compile_causes, find_causes
 from .structure import judge_structure, kernel_changes
 from .timing import (
     FALSE_ALARMS_PER_RUN,
-    FRESH_LEVEL,
     SUSPECTS_PER_RUN,
     TWINS,
     Decision,
@@ -253,18 +252,19 @@ def confirm(
     fresh: Run,
     baseline: Baseline,
     *,
+    comparisons: int = 1,
     limits: Limits | None = None,
     beside: Beside | None = None,
 ) -> Verdict:
     """Return the verdict on a slower time after a fresh process has measured it too. It stays, or is NOT_JUDGED.
 
     A process that passes contradicts the first one. One that has another structure, or decides nothing, does not.
-    It is a single comparison, planned beforehand: there are no others to correct for.
+    The other arguments are those of `judge_time`: what makes a run suspect makes the fresh process suspect too.
     """
     structure = judge_structure(fresh, baseline)
     if structure.status is not Status.PASS or kernel_changes(run.kernels, fresh.kernels):
         return verdict.because(e.NoFreshProcess("other structure"))
-    found = judge_time(timer, fresh, baseline, limits=limits, beside=beside, level=FRESH_LEVEL)
+    found = judge_time(timer, fresh, baseline, comparisons=comparisons, limits=limits, beside=beside)
     if found.change is None or found.after_us is None:
         return verdict.because(e.NoFreshProcess("not measured"))
     measured = e.FreshProcess(found.after_us, found.change, found.status.value)

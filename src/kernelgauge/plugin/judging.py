@@ -159,7 +159,7 @@ class Judge:
         return verdict if has_step else verdict.because(e.Next(e.Step.AGAIN))
 
     def confirmed(
-        self, verdict: Verdict, timer: Timer, run: Run, fresh: Run | KernelgaugeError, beside: Beside
+        self, verdict: Verdict, timer: Timer, fresh: Run | KernelgaugeError, run: Run, device: Device, beside: Beside
     ) -> Verdict:
         """Return the verdict on a slower time after a fresh process has measured it too, or could not."""
         if isinstance(fresh, KernelgaugeError):
@@ -168,7 +168,8 @@ class Judge:
         baseline = self.store.load(run.fingerprint.device, run.workload)
         assert baseline is not None  # the time is slower than its
         limits = self.limits(self.suites.workloads[run.workload])
-        return confirm(verdict, timer, run, fresh, baseline, limits=limits, beside=beside)
+        comparisons = self.comparisons(device)
+        return confirm(verdict, timer, run, fresh, baseline, comparisons=comparisons, limits=limits, beside=beside)
 
     def fails(self, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, with the strictness that is asked for."""

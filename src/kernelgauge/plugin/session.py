@@ -344,7 +344,7 @@ class Session:
                 self.device.free_memory()
                 known.append(self._measure_afresh(workload))
                 self.device.monitor.forget_others()
-            verdict = self.judge.confirmed(verdict, timer, self.run(workload), known[number], self._beside)
+            verdict = self.judge.confirmed(verdict, timer, known[number], self.run(workload), self.device, self._beside)
             if verdict.status is not Status.REGRESSED:
                 break
         return verdict

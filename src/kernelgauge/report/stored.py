@@ -21,7 +21,7 @@ from ..judge import evidence as e
 from ..judge.baseline import Baseline, gemm_kernel
 from ..judge.changepoint import find_creep
 from ..judge.review import Action, Creep, Fact, Group, NotAdded, PlannedChange, Reviewed
-from ..judge.timing import FRESH_LEVEL, Scatter, decide, prior_for, scatter, variance_between_processes
+from ..judge.timing import Scatter, decide, prior_for, scatter, variance_between_processes
 from ..results.history import Night
 from ..run import CALL_TIMERS, ProcessTime, Timer, on_same_host
 from .findings import in_one_line, reasons
@@ -172,14 +172,10 @@ def red_nights_a_year(baselines: Mapping[str, Baseline], *, comparisons: int) ->
             nights = len({each.night for each in here})
             expected = math.sqrt(1 / len(here) + prior.noise.night / nights) * drawn[0]
             tonight = math.sqrt(prior.noise.night) * drawn[1] - expected
-            final = replace(prior, level=FRESH_LEVEL)
-            first, again = (
-                decide(here, here[-1:], each, comparisons=count, kernels=kernels, shown=shown).change
-                for each, count in ((prior, comparisons), (final, 1))
-            )
-            needed = [math.log1p(each.estimate) - math.log1p(each.low or 0.0) for each in (first, again)]
-            gate = math.log1p(prior.gate)
-            red |= (tonight + drawn[2] > max(needed[0], gate)) & (tonight + drawn[3] > max(needed[1], gate))
+            change = decide(here, here[-1:], prior, comparisons=comparisons, kernels=kernels, shown=shown).change
+            margin = math.log1p(change.estimate) - math.log1p(change.low or 0.0)
+            needed = max(margin, math.log1p(prior.gate))
+            red |= (tonight + drawn[2] > needed) & (tonight + drawn[3] > needed)
     return 365 * float(red.mean())
 
 
