@@ -43,7 +43,7 @@ _PACKAGE = "kernelgauge.report"
 _LONGEST_NAME, _LONGEST_TEXT = 200, 4000  # characters
 _SHOWN_BARS, _MOST_BARS = 8, 30  # of a time, and if more need a look; the others are folded
 _FINE = 80  # launches: of more, neighbours in a strip are one
-_LEAST_WIDTH = 0.012  # of a strip, for a kernel that is lost or added, but at most _LEAST_WIDTHS for all of them
+_LEAST_WIDTH = 0.012  # of a strip, for a kernel that is gone or new, but at most _LEAST_WIDTHS for all of them
 _LEAST_WIDTHS = 0.3
 _FARTHEST = 1e9  # gates: what a chart shows
 _TICKS = (-0.9, -0.5, -0.1, -0.01, 0.0, 0.01, 0.1, 1.0, 10.0, 100.0)
@@ -162,7 +162,7 @@ class _Launch(NamedTuple):
 
     before: KernelRecord | None
     after: KernelRecord | None
-    mark: str  # lost, added or changed; empty if it is as it was
+    mark: str  # gone, new or changed; empty if it is as it was
     how: str  # it changed
     origin: Origin | None  # of the kernel of this run, else of the baseline's
 
@@ -263,7 +263,7 @@ class _Workload(Row):
                 is_other = configuration_change(old_kernel.identity, kernel.identity)
                 others = ["configuration"] if is_other else placement_changes([old_kernel], [kernel])
                 how = f"other {' and '.join(others)}" if others else ""
-            mark = "added" if old_kernel is None else "lost" if kernel is None else "changed" if how else ""
+            mark = "new" if old_kernel is None else "gone" if kernel is None else "changed" if how else ""
             found.append(_Launch(old_kernel, kernel, mark, how, origin))
         return found
 
@@ -277,7 +277,7 @@ class _Workload(Row):
     def strip(self) -> list[tuple[str, list[_Piece]]]:
         """Return the kernels of the baseline and of this run as two lanes, with those that are in both below each other.
 
-        Widths are times; without any time, all are equal. What is lost or added has a least width.
+        Widths are times; without any time, all are equal. What is gone or new has a least width.
         """
         times = [[each.device_time_us if each else 0.0 for each in launch[:2]] for launch in self.launches]
         if not any(map(any, times)):
@@ -338,7 +338,7 @@ class _Workload(Row):
         ]
 
 
-_MARKS = ("lost", "added", "changed", "")
+_MARKS = ("gone", "new", "changed", "")
 
 
 def _joined(group: Sequence[_Piece], scale: float) -> _Piece:
