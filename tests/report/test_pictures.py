@@ -123,13 +123,15 @@ def test_many_passes_are_folded_and_counted() -> None:
     assert any("193 more (193 PASS): +0.0 to +0.2 %" in each.text for each in page.all("summary"))
 
 
-def test_no_regression_hides_behind_passes() -> None:
-    """A change that fails is never folded behind one that passes."""
-    many = [judged(f"w{n}", Status.REGRESSED, 0.02, 0.01, 0.03, 0.012) for n in range(40)]
+def test_no_failure_hides_behind_passes() -> None:
+    """A workload that fails in structure alone is shown before larger changes that pass."""
+    other = Verdict(Status.CHANGED, "w", STRUCTURE, StructureCompared("kernels"))
+    failing = [judged(f"w{n}", Status.PASS, 0.001, -0.01, 0.012, 0.02) for n in range(12)]
+    failing = [msgspec.structs.replace(each, verdicts=(*each.verdicts, other)) for each in failing]
     passes = [judged(f"p{n}", Status.PASS, 0.05, -0.1, 0.2, 0.3) for n in range(9)]
-    shown = [each.name for each in bars(Parsed(html([results(*passes, *many)]))) if not each.is_folded]
-    assert len(shown) == 30
-    assert all(name.startswith("w") for name in shown)
+    shown = [each for each in bars(Parsed(html([results(*passes, *failing)]))) if not each.is_folded]
+    assert sorted(each.name for each in shown) == sorted(each.id for each in failing)
+    assert all("structure CHANGED" in each.text for each in shown)
 
 
 # -- strips -----------------------------------------------------------------------------------------------------------
@@ -172,7 +174,7 @@ def structural(before: Sequence[tuple[str, float]], after: Sequence[tuple[str, f
     return workload("w", run=new, baseline=stored, verdicts=(judge_structure(new, stored),))
 
 
-NAMES = st.lists(st.tuples(st.sampled_from("abcde"), st.integers(20, 100)), min_size=1, max_size=60)
+NAMES = st.lists(st.tuples(st.sampled_from("abcde"), st.integers(20, 100)), min_size=2, max_size=60)
 
 
 @settings(
@@ -220,6 +222,12 @@ def test_strip_stands_first_and_marks_by_shape() -> None:
     assert added.bottom > kept.bottom
     texts = [each.text for each in page.all("text") if "figure" in each.inside][:3]
     assert texts == ["\N{MINUS SIGN}", "+", "+"]
+
+
+def test_shortest_new_kernel_is_seen() -> None:
+    shown = structural([("a", 5000.0), ("b", 5000.0)], [("a", 5000.0), ("c", 0.5), ("b", 5000.0)])
+    _, new = next(lanes(Parsed(html([results(shown)]))))
+    assert [(each.mark, each.width > 1) for each in new] == [("", True), ("new", True), ("", True)]
 
 
 def test_other_dtype_of_a_kernel_is_a_change() -> None:

@@ -11,7 +11,7 @@ import math
 import re
 import shlex
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -71,7 +71,7 @@ def html(results: Sequence[Results]) -> str:
         status=overall(shown),
         sentence=", ".join(counts_text(shown)),
         findings=found,
-        panels=list(_panels(workloads)),
+        panels=_panels(workloads),
         strips=_strips(found, workloads),
         not_failing=[verdict for one in shown for verdict in notable_verdicts(one)],
         next_step=next_step(shown),
@@ -417,17 +417,16 @@ class _Panel:
         return [(self.x(change), f"{100 * change:+g} %" if change else "0") for change in found]
 
 
-def _panels(workloads: Sequence[_Workload]) -> Iterator[_Panel]:
-    """Yield a chart for each time of which any was judged, and then what there is of the others."""
-    bars: dict[tuple[Timer, str], list[_Bar]] = {}
-    for workload in workloads:
-        for timer in Timer:
-            if (verdict := workload.result.time_verdict(timer)) is not None:
-                bars.setdefault((timer, verdict.subject), []).append(_Bar(workload, verdict))
-    panels = [
-        _Panel(label, bars[timer, label]) for timer, label in sorted(bars, key=lambda key: list(Timer).index(key[0]))
-    ]
-    return iter(sorted(panels, key=lambda panel: not panel.changes))
+def _panels(workloads: Sequence[_Workload]) -> list[_Panel]:
+    """Return a chart for each time, and for each device if there are several; those without a judged time come last."""
+    devices = {each.result.run.fingerprint.device for each in workloads if each.result.run}
+    bars: dict[str, list[_Bar]] = {}
+    for timer in Timer:
+        for each in workloads:
+            if (verdict := each.result.time_verdict(timer)) is not None:
+                on = f", {each.result.run.fingerprint.device}" if each.result.run and len(devices) > 1 else ""
+                bars.setdefault(f"{verdict.subject}{on}", []).append(_Bar(each, verdict))
+    return sorted((_Panel(*each) for each in bars.items()), key=lambda panel: not panel.changes)
 
 
 def _workloads(shown: Sequence[Results], results: Sequence[Results]) -> list[_Workload]:

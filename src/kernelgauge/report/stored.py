@@ -172,7 +172,7 @@ def _numbers(baseline: Baseline, timer: Timer, comparisons: int) -> tuple[str, .
 def times_beside(baseline: Baseline, run: Run, timer: Timer, name: str) -> list[tuple[str, list[tuple[float, bool]]]]:
     """Return the processes of the anchors and of the baseline, and the replicates of the run, in microseconds.
 
-    Beside each time stands whether a verdict is founded on it: another machine, or a host at another speed, is left out.
+    Beside each time stands whether the verdict is founded on it: another machine, or a host at another speed, is left out.
     Where the host alone fills the time, all are at the host speed of this run.
     """
     sample, before = run.samples[timer], baseline.times(timer, baseline.entry_like(run.kernels)[0])
@@ -180,27 +180,25 @@ def times_beside(baseline: Baseline, run: Run, timer: Timer, name: str) -> list[
         return []
     now = observe(sample, is_by_host=before[0].is_by_host)
     after = replace(before[0], observation=now, place=run.place)
-    unit_us = (now.control_us or 1.0) if after.is_by_host else 1.0
 
-    def in_us(times: Iterable[ProcessTime]) -> list[float]:
-        return [unit_us * math.exp(each.logarithm) for each in times]
+    def judged(times: Iterable[ProcessTime]) -> list[tuple[ProcessTime, bool]]:
+        return [(each, each.place == after.place and bool(on_same_host([each], after))) for each in times]
 
-    sides: list[tuple[str, list[ProcessTime]]] = []
+    sides: list[tuple[str, list[tuple[ProcessTime, bool]]]] = []
     for anchor in baseline.anchors:
         stored = [each for each in anchor.processes if timer in each.timers]
         times = [replace(after, observation=each.timers[timer], place=each.place) for each in stored]
-        sides.append((f"anchor, {anchor.release or anchor.at[:10]}", times))
-    sides.append((name, before))
-    rows = [
-        (label, [each.place == after.place and bool(on_same_host([each], after)) for each in times], in_us(times))
-        for label, times in sides
-    ]
+        sides.append((f"anchor, {anchor.release or anchor.at[:10]}", judged(times)))
     kept = on_the_fastest_host(len(sample.replicates_us), sample.controls_us)
     pairs = zip(sample.replicates_us, sample.controls_us or [None] * len(sample.replicates_us), strict=True)
     replicates = [msgspec.structs.replace(now, mean_us=us, control_us=control_us) for us, control_us in pairs]
-    are_kept = [number in kept for number in range(len(replicates))]
-    rows.append(("this run", are_kept, in_us(replace(after, observation=each) for each in replicates)))
-    return [(label, list(zip(times, used, strict=True))) for label, used, times in rows if times]
+    of_run = [(replace(after, observation=each), number in kept) for number, each in enumerate(replicates)]
+    unit_us = (now.control_us or 1.0) if after.is_by_host else 1.0
+    return [
+        (label, [(unit_us * math.exp(each.logarithm), is_judged) for each, is_judged in times])
+        for label, times in (*sides, (name, judged(before)), ("this run", of_run))
+        if times
+    ]
 
 
 # -- history ----------------------------------------------------------------------------------------------------------
