@@ -196,11 +196,7 @@ class _Part(NamedTuple):
         return list(zip(*(each[:2] for each in self.launches), strict=True))
 
 
-class _Module(NamedTuple):
-    """A module in the diff: all of its launches, and the kernels in it that changed."""
-
-    whole: _Part
-    changed: Sequence[_Part]
+_Module = tuple[_Part, Sequence[_Part]]  # all of its launches, and its kernels that changed
 
 
 class _Piece(NamedTuple):
@@ -302,7 +298,7 @@ class _Workload(Row):
 
     @cached_property
     def modules(self) -> tuple[list[_Module], list[_Module]]:
-        """Return the modules that changed, and the others: kernels of a module differ, or moved the call by its gate."""
+        """Return the modules that changed, and the others. Kernels of one differ, or move the call by its gate."""
         verdict = self.result.time_verdict(Timer.DEVICE)
         least_us = math.inf  # a time that is not judged hides and shows nothing
         if verdict is not None and verdict.change is not None and verdict.status is not Status.NOT_JUDGED:
@@ -318,10 +314,10 @@ class _Workload(Row):
             parts = [_Part(*key, each) for key, each in kernels.items()]
             changed = [part for part in parts if part.mark or abs(part.delta_us) > least_us]
             whole = _Part("", name, launches)
-            sides[not changed and abs(whole.delta_us) <= least_us].append(_Module(whole, changed))
+            sides[not changed and abs(whole.delta_us) <= least_us].append((whole, changed))
         if not sides[0] and verdict is not None and verdict.status in (Status.REGRESSED, Status.IMPROVED):
             sides = sides[::-1]  # each moved a little
-        sides[0].sort(key=lambda each: -abs(each.whole.delta_us))
+        sides[0].sort(key=lambda each: -abs(each[0].delta_us))
         return sides
 
     def dots(self, timer: Timer) -> list[_Dots]:
