@@ -72,6 +72,7 @@ WRONG = [
     ("workloads.0.run.samples.wall_time", {}, "wall_time"),
     ("workloads.0.limits", {"gate": {"device_time": -1}}, "positive fractions"),
     ("workloads.0.verdicts.0.change", CHANGE, "positive fractions"),
+    ("workloads.0.verdicts.0.change", CHANGE | {"sensitivity": 0.1, "gate": 0}, "positive fractions"),
     ("workloads.0.run.origins", {"rows": [None], "sequence": [0]}, "1 origins for"),
     ("workloads.0.run.kernels.sequence", [99], "not the places of"),
 ]

@@ -96,6 +96,13 @@ def test_judge_time_gives_status_and_says_why(
     assert said in headline(verdict)
 
 
+@pytest.mark.parametrize(("timer", "limits", "gate"), [(DEVICE, None, 0.003), (HOST, None, 0.05), (DEVICE, 0.02, 0.02)])
+def test_change_has_the_gate_of_its_verdict(timer: Timer, limits: float | None, gate: float) -> None:
+    verdict = judged(timer=timer, limits=None if limits is None else Limits(gate={timer: limits}))
+    assert verdict.change is not None
+    assert verdict.change.gate == gate
+
+
 def test_pass_names_the_slowdown_that_would_have_failed() -> None:
     verdict = judged()
     seen = sensitivity(verdict)

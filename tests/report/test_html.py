@@ -44,11 +44,10 @@ def test_kernel_row_and_module_table_have_the_code() -> None:
     assert code == ["normmodel.py:7 ", "normmodel.py:7 ", "mlpmodel.py:9 ", ""]
     cells = [each.text for each in page.elements if each.tag in ("th", "td") and "table" in each.inside]
     place = cells.index("module")
-    assert cells[place + 5 : place + 25] == [
-        *("mlp", "1", "38.1", "38.1", "19 %"),
-        *("norm", "2", "114.0", "114.0", "56 %"),
-        *("not known", "1", "53.0", "53.0", "26 %"),
-        *("all", "4", "205.1", "205.1", "100 %"),
+    assert cells[place + 6 : place + 24] == [
+        *("mlp", "1", "38.1", "38.1", "+0.00", "19 %"),
+        *("norm", "2", "114.0", "114.0", "+0.00", "56 %"),
+        *("not known", "1", "53.0", "53.0", "+0.00", "26 %"),
     ]
 
 

@@ -50,7 +50,7 @@ class RelativeChange(msgspec.Struct, frozen=True):
     """A change against the baseline (0.05 is 5 % slower), with a confidence interval.
 
     `low` and `high` are None where nothing is known about the noise. `sensitivity`: a slowdown that fails in 95 of 100
-    runs; None: not known.
+    runs; None: not known. `gate`: a smaller change is no finding; None: not known, or none was asked.
     """
 
     estimate: float
@@ -58,6 +58,7 @@ class RelativeChange(msgspec.Struct, frozen=True):
     high: float | None
     confidence: float
     sensitivity: float | None = None
+    gate: float | None = None
 
 
 # -- structure --------------------------------------------------------------------------------------------------------

@@ -196,7 +196,7 @@ def decide(
     needed = max(margin, math.log1p(prior.gate))
     missed = _percent(needed + abs(machine) + _margin(variances, 1 - _POWER))
     slower, faster = max(machine, 0.0), min(machine, 0.0)
-    change = _relative_change(delta, delta - slower - margin, delta - faster + margin, level, missed)
+    change = _relative_change(delta, delta - slower - margin, delta - faster + margin, level, missed, prior.gate)
     own = after.own_variance + own / max(1, len(same))
     scattered = 2 * own > math.fsum(each.value for each in variances)
     status = Status.PASS
@@ -247,10 +247,15 @@ def decide_ratio(
 
 
 def _relative_change(
-    delta: float, low: float, high: float, level: float, sensitivity: float | None = None
+    delta: float,
+    low: float,
+    high: float,
+    level: float,
+    sensitivity: float | None = None,
+    gate: float | None = None,
 ) -> RelativeChange:
     """Return logarithms as fractions. Each side of all such intervals of a run holds with a probability of 1 - `level`."""
-    return RelativeChange(math.expm1(delta), _percent(low), _percent(high), 1 - 2 * level, sensitivity)
+    return RelativeChange(math.expm1(delta), _percent(low), _percent(high), 1 - 2 * level, sensitivity, gate)
 
 
 def _percent(logarithm: float) -> float | None:

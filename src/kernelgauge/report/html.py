@@ -7,34 +7,47 @@ and the one script in it by their hashes, so that no other markup could run or l
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from importlib.resources import files
+from itertools import chain, groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..errors import printable
-from ..judge import WORST_FIRST
+from ..judge import WORST_FIRST, Status, Verdict
 from ..judge.baseline import compare
+from ..judge.evidence import RelativeChange
+from ..judge.structure import placement_changes
 from ..results import Results, TestResult
 from ..results.files import slug
 from ..run import Origin, Timer
 from ..trace.difference import align
 from ..trace.kernel import KernelRecord, configuration_change, configuration_text
-from .findings import baseline_commits, findings, next_step, notable_verdicts, reasons
+from .findings import Finding, baseline_commits, findings, next_step, notable_verdicts, reasons
+from .stored import Trend, times_beside, trends_of
 from .summary import Row, conditions_text, counts_text, describe, notes, overall
-from .text import counted, percent, short_commit, us
+from .text import bounds_text, counted, percent, sensitivity_text, short_commit, us
 from .words import headline
 
 _PACKAGE = "kernelgauge.report"
 _LONGEST_NAME, _LONGEST_TEXT = 200, 4000  # characters
+_SHOWN_BARS, _MOST_BARS = 8, 30  # of a time, and if more need a look; the others are folded
+_FINE = 80  # launches: of more, neighbours in a strip are one
+_LEAST_WIDTH = 0.012  # of a strip, for a kernel that is gone or new, but at most _LEAST_WIDTHS for all of them
+_LEAST_WIDTHS = 0.3
+_FARTHEST = 1e9  # gates: what a chart shows
+_TICKS = (-0.9, -0.5, -0.1, -0.01, 0.0, 0.01, 0.1, 1.0, 10.0, 100.0)
+_BETWEEN_TICKS = 11.0  # % of the width of a chart
 _TRACE = re.compile(r"(?:\w[\w.-]*/)?traces/\w[\w.-]*\.json\.gz", re.ASCII)  # beside the page, or in a machine's folder
 
 
@@ -48,7 +61,8 @@ def html(results: Sequence[Results]) -> str:
     for one in reversed(results):
         newest.setdefault(one.fingerprint.device if one.fingerprint else "", one)
     shown = list(newest.values())
-    workloads = _workloads(shown)
+    workloads = _workloads(shown, results)
+    found = findings(shown)
     pairs = [(each.result.baseline, each.result.run) for each in workloads]
     environments = [compare(baseline.fingerprint, run.fingerprint) for baseline, run in pairs if baseline and run]
     return render_page(
@@ -56,7 +70,9 @@ def html(results: Sequence[Results]) -> str:
         script="report.js",
         status=overall(shown),
         sentence=", ".join(counts_text(shown)),
-        findings=findings(shown),
+        findings=found,
+        panels=_panels(workloads),
+        strips=_strips(found, workloads),
         not_failing=[verdict for one in shown for verdict in notable_verdicts(one)],
         next_step=next_step(shown),
         commits=", ".join(dict.fromkeys(short_commit(one.commit) for one in shown)),
@@ -97,6 +113,7 @@ def _environment() -> Environment:
     made.filters.update(
         headline=headline, reasons=reasons, conditions=conditions_text, configuration=configuration_text
     )
+    made.filters.update(bounds=bounds_text, sensitivity=sensitivity_text)
     # The newline stands between lines that are untrusted themselves.
     made.globals.update(counted=counted, describe=describe, newline=Markup("\n"))
     return made
@@ -145,13 +162,60 @@ class _Launch(NamedTuple):
 
     before: KernelRecord | None
     after: KernelRecord | None
-    mark: str  # how the two differ; empty if they do not
+    mark: str  # gone, new or changed; empty if it is as it was
+    how: str  # it changed
     origin: Origin | None  # of the kernel of this run, else of the baseline's
 
     @property
+    def name(self) -> str:
+        kernel = self.after or self.before
+        return kernel.identity.shown if kernel is not None else ""
+
+
+class _Part(NamedTuple):
+    """Launches of one place: their number and time in microseconds, before and after."""
+
+    mark: str
+    name: str
+    launches: Sequence[_Launch]
+
+    @property
+    def counts(self) -> list[int]:
+        return [sum(each is not None for each in side) for side in self._sides]
+
+    @property
+    def times_us(self) -> list[float]:
+        return [sum(each.device_time_us for each in side if each) for side in self._sides]
+
+    @property
     def delta_us(self) -> float:
-        before, after = (each.device_time_us if each else 0.0 for each in (self.before, self.after))
-        return after - before
+        return self.times_us[1] - self.times_us[0]
+
+    @property
+    def _sides(self) -> list[tuple[KernelRecord | None, ...]]:
+        return list(zip(*(each[:2] for each in self.launches), strict=True))
+
+
+_Module = tuple[_Part, Sequence[_Part]]  # all of its launches, and its kernels that changed
+
+
+class _Piece(NamedTuple):
+    """Launches of one side in a strip. Place and width are in percent of the strip."""
+
+    mark: str
+    kind: str
+    text: str
+    x: float
+    width: float
+
+
+class _Dots(NamedTuple):
+    """Times of one side. Of each: its place in percent of the width, and whether the change is founded on it."""
+
+    label: str
+    dots: Sequence[tuple[float, bool]]
+    least_us: float
+    most_us: float
 
 
 @dataclass(frozen=True)
@@ -161,6 +225,11 @@ class _Workload(Row):
     anchor: str  # its name for links within the page
     tests: Sequence[TestResult]
     is_beside: bool  # the page lies beside its trace
+    trend: Trend | None  # of its GPU time, where the page is of several runs
+
+    @property
+    def fails(self) -> bool:
+        return self.result.status is not None and self.result.status.fails
 
     @property
     def trace(self) -> str:
@@ -185,20 +254,185 @@ class _Workload(Row):
         for old_kernel, kernel in align(stored, run.kernels):
             origin = next(before, None) if old_kernel is not None else None
             origin = next(after, None) if kernel is not None else origin
-            if old_kernel is None or kernel is None:
-                mark = "new" if old_kernel is None else "gone"
-            else:
-                mark = "other configuration" if configuration_change(old_kernel.identity, kernel.identity) else ""
-            found.append(_Launch(old_kernel, kernel, mark, origin))
+            how = ""
+            if old_kernel is not None and kernel is not None and old_kernel != kernel:
+                is_other = configuration_change(old_kernel.identity, kernel.identity)
+                others = ["configuration"] if is_other else placement_changes([old_kernel], [kernel])
+                how = f"other {' and '.join(others)}" if others else ""
+            mark = "new" if old_kernel is None else "gone" if kernel is None else "changed" if how else ""
+            found.append(_Launch(old_kernel, kernel, mark, how, origin))
         return found
 
+    @cached_property
+    def marked(self) -> Mapping[str, _Part]:
+        """Return the launches by how they differ, with those that do not."""
+        marks = {mark: [each for each in self.launches if each.mark == mark] for mark in _MARKS}
+        return {mark: _Part(mark, "", launches) for mark, launches in marks.items() if launches}
 
-def _workloads(shown: Sequence[Results]) -> list[_Workload]:
+    @property
+    def strip(self) -> list[tuple[str, list[_Piece]]]:
+        """Return the kernels of the baseline and of this run as two lanes, with those that are in both below each other.
+
+        Widths are times; without any time, all are equal. What is gone or new has a least width.
+        """
+        times = [[each.device_time_us if each else 0.0 for each in launch[:2]] for launch in self.launches]
+        if not any(map(any, times)):
+            times = [[float(each is not None) for each in launch[:2]] for launch in self.launches]
+        marks = sum(bool(each.mark) for each in self.launches)
+        least = min(_LEAST_WIDTH, _LEAST_WIDTHS / max(1, marks)) * max(map(sum, zip(*times, strict=True)), default=0.0)
+        ends, lanes = [0.0, 0.0], (list[_Piece](), list[_Piece]())
+        for launch, widths in zip(self.launches, times, strict=True):
+            if None not in launch[:2]:
+                ends = [max(ends)] * 2
+            for side, kernel in enumerate(launch[:2]):
+                if isinstance(kernel, KernelRecord):
+                    width = max(widths[side], least if launch.mark else 0.0)
+                    text = f"{launch.name}: {us(kernel.device_time_us)} us"
+                    lanes[side].append(_Piece(launch.mark, kernel.identity.kind, text, ends[side], width))
+                    ends[side] += width
+        scale = max(ends) / 100 or 1.0
+        key = id if len(self.launches) <= _FINE else attrgetter("mark")  # each alone, or neighbours as one
+        groups = ([list(group) for _, group in groupby(lane, key)] for lane in lanes)
+        names = ("baseline", "this run")
+        return [(name, [_joined(each, scale) for each in lane]) for name, lane in zip(names, groups, strict=True)]
+
+    @cached_property
+    def modules(self) -> tuple[list[_Module], list[_Module]]:
+        """Return the modules that changed, and the others. Kernels of one differ, or move the call by its gate."""
+        verdict = self.result.time_verdict(Timer.DEVICE)
+        least_us = math.inf  # a time that is not judged hides and shows nothing
+        if verdict is not None and verdict.change is not None and verdict.status is not Status.NOT_JUDGED:
+            least_us = (verdict.change.gate or 0.0) * (verdict.before_us or 0.0)
+        by_module: dict[str, list[_Launch]] = {}
+        for launch in self.launches:
+            by_module.setdefault(launch.origin.module if launch.origin else "not known", []).append(launch)
+        sides: tuple[list[_Module], list[_Module]] = [], []
+        for name, launches in sorted(by_module.items()):
+            kernels: dict[tuple[str, str], list[_Launch]] = {}
+            for launch in launches:
+                kernels.setdefault((launch.mark, launch.name), []).append(launch)
+            parts = [_Part(*key, each) for key, each in kernels.items()]
+            changed = [part for part in parts if part.mark or abs(part.delta_us) > least_us]
+            whole = _Part("", name, launches)
+            sides[not changed and abs(whole.delta_us) <= least_us].append((whole, changed))
+        if not sides[0] and verdict is not None and verdict.status in (Status.REGRESSED, Status.IMPROVED):
+            sides = sides[::-1]  # each moved a little
+        sides[0].sort(key=lambda each: -abs(each[0].delta_us))
+        return sides
+
+    def dots(self, timer: Timer) -> list[_Dots]:
+        """Return the replicates of a judged time beside the processes of the baseline and of its anchors."""
+        run, baseline, verdict = self.result.run, self.result.baseline, self.times[timer].verdict
+        if run is None or baseline is None or verdict is None or not self.times[timer].change:
+            return []
+        rows = times_beside(baseline, run, timer, verdict.against or "baseline")
+        low, high = (pick((it for _, times in rows for it, _ in times), default=0.0) for pick in (min, max))
+        scale = (high - low) / 94 or 1.0
+        return [
+            _Dots(label, [(3 + (it - low) / scale, is_used) for it, is_used in times], min(times)[0], max(times)[0])
+            for label, times in rows
+        ]
+
+
+_MARKS = ("gone", "new", "changed", "")
+
+
+def _joined(group: Sequence[_Piece], scale: float) -> _Piece:
+    """Return neighbours in a strip as one piece."""
+    it, last = group[0], group[-1]
+    x, width = it.x / scale, (last.x + last.width - it.x) / scale
+    is_one = len(group) == 1
+    return _Piece(it.mark, it.kind if is_one else "", it.text if is_one else counted(len(group), "kernel"), x, width)
+
+
+def _strips(found: Sequence[Sequence[Finding]], workloads: Sequence[_Workload]) -> dict[int, _Workload]:
+    """Return the workload whose kernels stand above a cause, by the number of the cause: each once, if kernels differ."""
+    others = {each.result.id: each for each in reversed(workloads) if each.result.baseline and set(each.marked) - {""}}
+    strips: dict[int, _Workload] = {}
+    for number, cases in enumerate(found):
+        shown = (others.pop(case.workload, None) for case in cases if case.verdicts and case.verdicts[0].is_by_baseline)
+        if workload := next(filter(None, shown), None):
+            strips[number] = workload
+    return strips
+
+
+class _Bar(NamedTuple):
+    """A time of a workload in the chart of its timer."""
+
+    workload: _Workload
+    verdict: Verdict
+
+    @property
+    def change(self) -> RelativeChange | None:
+        """Return the change; None for a time that is not judged."""
+        return self.verdict.change if self.verdict.status is not Status.NOT_JUDGED else None
+
+    @property
+    def is_quiet(self) -> bool:
+        return self.verdict.status is Status.PASS and not self.workload.fails
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        return not self.verdict.status.fails, -self.change.estimate if self.change is not None else -math.inf
+
+
+class _Panel:
+    """The changes of one time, the worst first, on one scale: linear within the gate, and logarithmic beyond it."""
+
+    def __init__(self, label: str, bars: Sequence[_Bar]) -> None:
+        self.label = label
+        judged = sorted((each for each in bars if each.change or each.verdict.status.fails), key=attrgetter("rank"))
+        self.unjudged = [each for each in bars if not (each.change or each.verdict.status.fails)]
+        loud = sum(not each.is_quiet for each in judged)
+        room = max(_SHOWN_BARS, min(loud, _MOST_BARS))
+        room += len(judged) == room + 1  # a fold of one saves nothing
+        by_need = sorted(judged, key=attrgetter("is_quiet"))
+        self.shown, self.folded = sorted(by_need[:room], key=attrgetter("rank")), by_need[room:]
+        self.changes = [each.change for each in judged if each.change is not None]
+        self.gates = sorted({each.gate for each in self.changes if each.gate is not None})
+        self._unit = self.gates[0] if self.gates else 0.01
+        values = chain.from_iterable((each.estimate, each.low, each.high, each.sensitivity) for each in self.changes)
+        places = [self._place(each) for each in (*values, -2 * self._unit, 2 * self._unit) if each is not None]
+        self._low, self._high = min(places), max(places)
+
+    def _place(self, change: float) -> float:
+        return math.asinh(max(-_FARTHEST, min(_FARTHEST, change / self._unit)))
+
+    def x(self, change: float) -> float:
+        """Return the place of a change, in percent of the width."""
+        return round(2 + 96 * (self._place(change) - self._low) / (self._high - self._low), 2)
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return the places on the axis that have a number: zero, and others that leave room between them."""
+        found = [0.0]
+        for change in sorted(_TICKS, key=abs):
+            is_free = all(abs(self.x(change) - self.x(other)) >= _BETWEEN_TICKS for other in found)
+            if is_free and 2 <= self.x(change) <= 98:
+                found.append(change)
+        return [(self.x(change), f"{100 * change:+g} %" if change else "0") for change in found]
+
+
+def _panels(workloads: Sequence[_Workload]) -> list[_Panel]:
+    """Return a chart for each time, and for each device if there are several; those without a judged time come last."""
+    devices = {each.result.run.fingerprint.device for each in workloads if each.result.run}
+    bars: dict[str, list[_Bar]] = {}
+    for timer in Timer:
+        for each in workloads:
+            if (verdict := each.result.time_verdict(timer)) is not None:
+                on = f", {each.result.run.fingerprint.device}" if each.result.run and len(devices) > 1 else ""
+                bars.setdefault(f"{verdict.subject}{on}", []).append(_Bar(each, verdict))
+    return sorted((_Panel(*each) for each in bars.items()), key=lambda panel: not panel.changes)
+
+
+def _workloads(shown: Sequence[Results], results: Sequence[Results]) -> list[_Workload]:
     """Return the workloads of all runs, the worst status first. Links are made for the newest run only, which is the first."""
+    trends = trends_of(results)
     found: list[_Workload] = []
     for one in shown:
         for result in one.workloads:
             tests = [test for test in one.tests if test.workload == result.id]
-            found.append(_Workload(result, f"w{len(found)}-{slug(result.id)}", tests, is_beside=one is shown[0]))
+            trend = trends.get((one.fingerprint.device if one.fingerprint else "", result.id))
+            found.append(_Workload(result, f"w{len(found)}-{slug(result.id)}", tests, one is shown[0], trend))
     places = {status: place for place, status in enumerate((*WORST_FIRST, None))}
     return sorted(found, key=lambda each: places[each.result.status])

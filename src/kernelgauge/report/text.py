@@ -58,10 +58,14 @@ def percent(share: float) -> str:
 
 def interval_text(change: RelativeChange) -> str:
     """Return ``+8.10 % (+7.90 … +8.40)``."""
-    estimate = f"{100 * change.estimate:+.2f} %"
+    return f"{100 * change.estimate:+.2f} % ({bounds_text(change)})"
+
+
+def bounds_text(change: RelativeChange) -> str:
+    """Return ``+7.90 … +8.40``."""
     if change.low is None or change.high is None:
-        return f"{estimate} (no interval)"
-    return f"{estimate} ({100 * change.low:+.2f} … {100 * change.high:+.2f})"
+        return "no interval"
+    return f"{100 * change.low:+.2f} … {100 * change.high:+.2f}"
 
 
 def sensitivity_text(change: RelativeChange) -> str:

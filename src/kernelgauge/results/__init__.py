@@ -199,7 +199,8 @@ def decode_results(content: bytes, *, where: str) -> Results:
 def _refuse_contradictions(results: Results) -> None:
     """Raise `ValueError` for what the types allow and no run leaves."""
     for each in results.workloads:
-        seen = [verdict.change.sensitivity for verdict in each.verdicts if verdict.change is not None]
+        changes = [verdict.change for verdict in each.verdicts if verdict.change is not None]
+        seen = [fraction for change in changes for fraction in (change.sensitivity, change.gate)]
         fractions = (*each.limits.gate.values(), *each.limits.sensitivity.values(), *seen)
         if any(fraction is not None and not fraction > 0 for fraction in fractions):
             raise ValueError(f"gates and sensitivities are positive fractions - in {each.id}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -86,7 +86,9 @@ def read_nights(
             results = decode_results(content, where=path)
             if results.started.year < _FIRST_YEAR:
                 raise ValueError("invalid timestamp")
-            nights |= {(*night[:4], results.host): night for night in _nights(results, timer, matches)}
+            nights |= {
+                (*night[:4], results.host): night for night in nights_of(results, timer) if matches(night.workload)
+            }
         except (OSError, ValueError, ResultsError) as error:
             why = error.got if isinstance(error, ResultsError) else error
             not_shown.append(printable(f"{path.removeprefix(f'{base}/')}: {why}"))
@@ -99,10 +101,11 @@ def _process_time(run: Run, timer: Timer) -> ProcessTime:
     return ProcessTime(observe(run.samples[timer], is_by_host=is_by_host), is_by_host=is_by_host)
 
 
-def _nights(results: Results, timer: Timer, matches: Callable[[str], bool]) -> Iterator[Night]:
+def nights_of(results: Results, timer: Timer = Timer.DEVICE) -> Iterator[Night]:
+    """Yield the times of a run."""
     for workload in results.workloads:
         run, verdict = workload.run, workload.time_verdict(timer)
-        sample = run.sample(timer) if run is not None and matches(workload.id) else None
+        sample = run.sample(timer) if run is not None else None
         if run is None or sample is None or (verdict is not None and verdict.status is Status.INVALID):
             continue
         device, time = run.fingerprint, _process_time(run, timer)
