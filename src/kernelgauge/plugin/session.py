@@ -333,20 +333,18 @@ class Session:
 
     def _confirmed_afresh(self, workload: Workload, timer: Timer, verdict: Verdict) -> Verdict:
         """Return the verdict on a time that is slower after a fresh process has measured the workload, once."""
-        if verdict.status is not Status.REGRESSED or not self.options.confirms:
-            return verdict
-        if self.judge_structure(workload).status is not Status.PASS:
-            return verdict  # that explains the time
+        if not self.options.confirms or self.judge_structure(workload).status is not Status.PASS:
+            return verdict  # other structure explains the time
         known = self._fresh.setdefault(workload.id, [])
         for number in range(2 if self.fingerprint.arch == "cpu" else 1):
+            if verdict.status is not Status.REGRESSED:
+                break
             if number == len(known):
                 self.progress(f"{workload.id}: looks slower: measuring in a fresh process")
                 self.device.free_memory()
                 known.append(self._measure_afresh(workload))
                 self.device.monitor.forget_others()
             verdict = self.judge.confirmed(verdict, timer, known[number], self.run(workload), self.device, self._beside)
-            if verdict.status is not Status.REGRESSED:
-                break
         return verdict
 
     def _measure_afresh(self, workload: Workload) -> Run | KernelgaugeError:
