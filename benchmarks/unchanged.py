@@ -2,6 +2,7 @@
 
     python benchmarks/unchanged.py                                  every design
     python benchmarks/unchanged.py --against baselines FILE.json.gz... files of benchmarks/nights.py
+    python benchmarks/unchanged.py --design "leave one"             only designs whose name has this
     python benchmarks/unchanged.py --without gemm                   an ablation: one piece of information removed
 
 A suite is one process: all times of all workloads, judged as `pytest perf --perf-strict` judges them. It is green if none
@@ -62,6 +63,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE.json.gz")
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="baselines to judge the files against")
+    parser.add_argument("--design", default="", metavar="TEXT", help="only designs whose name has this")
     parser.add_argument("--without", choices=sorted(_ABLATIONS), help="remove what the rule knows of this")
     parser.add_argument("--with", dest="extra", choices=sorted(_EXTRAS), help="add what the rule leaves out")
     parser.add_argument("--show", action="store_true", help="print every verdict that is red")
@@ -83,8 +85,11 @@ def main() -> None:
     gpus, hosts = {suite.gpu for suite in suites}, {suite.host for suite in suites}
     print(f"{len(suites)} processes on {len(gpus)} GPUs of {len(hosts)} hosts; unchanged code, judged as a strict run")
     for name, pairs in designs(suites):
-        print_design(name, pairs, show=options.show)
-        print_confirmed(name, trials(pairs, suites))
+        if options.design in name:
+            print_design(name, pairs, show=options.show)
+            print_confirmed(name, trials(pairs, suites))
+    if options.design:
+        return
     print_other_suites(change or (lambda suite: suite), show=options.show)
     if change is None:
         print_two_sets(suites, 3)

@@ -49,6 +49,8 @@ class Spreads(msgspec.Struct, frozen=True):
     # each kernel by itself, and between GPUs of other hosts, of all kernels together.
     resolution_us: float = 0.0
     gpu_us: float = 0.0
+    # Of the resolution. 3 us kernels scatter alike on 41 H200s; but ten processes may overrule it on the 42nd.
+    resolution_dof: float = 18.0
     gpu: float = 0.0  # between GPUs of other hosts, beyond what the reference GEMM explains
     twins: float = 0.0  # likewise, beyond what workloads that run the same kernels explain
     hosts: float = 1.0  # degrees of freedom of these two
@@ -57,15 +59,15 @@ class Spreads(msgspec.Struct, frozen=True):
 # `python benchmarks/noise.py` fits them to the recorded processes and writes the file; docs/design/times.md has its output.
 _FITTED = msgspec.json.decode(get_data(__package__, "noise.json") or b"", type=dict[str, Spreads])
 _GPU = _FITTED["GPU time"]
+_SPREADS = ("process", "resolution_us", "gpu_us", "gpu", "twins")
 _UNKNOWN_GPU = msgspec.structs.replace(
-    _GPU, dof=4.0, hosts=4.0, **{name: UNKNOWN_FACTOR * getattr(_GPU, name) for name in ("process", "gpu", "twins")}
+    _GPU, dof=4.0, hosts=4.0, resolution_dof=4.0, **{name: UNKNOWN_FACTOR * getattr(_GPU, name) for name in _SPREADS}
 )
 # Starts within one process on an H100 spread by 8 to 20 %, three processes on an H200 by 2 to 11 % (docs/models.md).
 _COMPILE = Spreads(process=0.1, dof=10.0)
 # How a GPU time follows the reference GEMM between GPUs of one model: mean and standard deviation of the slope of their
 # logarithms (MLPs 0.43 to 0.45 on eight H200s, short kernels 0.0 to 0.5).
 _GEMM_SLOPE, _GEMM_SLOPE_SPREAD = 0.4, 0.25
-_RESOLUTION_DOF = 100.0  # times of 3 us kernels on 41 H200s scatter alike on all of them (benchmarks/noise.py)
 TWINS = "twins"  # the reference of workloads that run the same kernels
 _TWIN_SLOPE_SPREAD = 0.15  # about a slope of 1: of the three MLPs 0.84, 1.01 and 1.12
 # Of each timer the gate and the sensitivity, as fractions: choices (docs/verdicts.md).
@@ -371,8 +373,8 @@ def variance_between_processes(
     own = [_squares(side, expected) for side in (before, after) if side]
     squares, dof = (math.fsum(each) for each in zip(*own, strict=True))
     if 2 * resolution > expected:
-        count = _RESOLUTION_DOF + dof
-        return Variance((_RESOLUTION_DOF + squares) / count * expected, count)
+        count = prior.noise.resolution_dof + dof
+        return Variance((prior.noise.resolution_dof + squares) / count * expected, count)
     squares, dof = squares + (shown.squares if shown else 0.0), dof + (shown.dof if shown else 0.0)
     count = prior.noise.dof + dof
     factor = (prior.noise.dof + squares) / count
