@@ -13,14 +13,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.stats import mannwhitneyu
 
 from kernelgauge.judge import Status
-from kernelgauge.judge.timing import decide, prior_for
+from kernelgauge.judge.timing import FALSE_ALARMS_PER_RUN, Scatter, decide, prior_for, scatter
 from kernelgauge.run import CALL_TIMERS, Fingerprint, ProcessTime, Sample, observe, summarize
 
 from .data import NONE, OURS, TIMERS, Level, Measured, Process, Values, by_gpu, dispatch_in_controls, replicate_times_us
@@ -352,17 +352,33 @@ def _share(answers: Sequence[tuple[int, bool]]) -> Share:
 
 
 def is_slower(workload: str, timer: str, baseline_processes: Sequence[Measured], test_process: Measured, /) -> bool:
-    """Judge by the suite's rule, without the second measurement that a slower time gets there.
+    """Judge by the suite's rule with `--perf-no-confirm`: without a second measurement and without a fresh process.
 
-    The data do not say which kernels ran: on a GPU that the baseline does not know, each workload counts as one kernel.
+    The data do not say which kernels ran: on a GPU that the baseline does not know, each workload counts as one kernel,
+    and there are no twins.
     """
+    prior = prior_for(TIMERS[timer], _fingerprint(test_process.process))
     decision = decide(
         [_time(workload, timer, process) for process in baseline_processes],
         [_time(workload, timer, test_process)],
-        prior_for(TIMERS[timer], _fingerprint(test_process.process)),
+        replace(prior, level=FALSE_ALARMS_PER_RUN),
         comparisons=len(test_process.process.workloads) * len(CALL_TIMERS),
+        shown=_shown(workload, timer, tuple(baseline_processes), test_process.gpu),
     )
     return decision.status is Status.REGRESSED
+
+
+@functools.lru_cache(maxsize=4096)
+def _shown(workload: str, timer: str, processes: tuple[Measured, ...], gpu: str | None) -> Scatter:
+    """Return how far the other workloads scatter on this GPU."""
+    here = [each for each in processes if each.gpu == gpu]
+    found = [Scatter()]
+    for other in here[0].process.workloads if here else ():
+        times = [_time(other, timer, each) for each in here if each.values(other, OURS[timer]) is not None]
+        if other != workload and times:
+            prior = prior_for(TIMERS[timer], _fingerprint(here[0].process))
+            found.append(scatter(times, prior, 1))
+    return Scatter(*map(math.fsum, zip(*found, strict=True)))
 
 
 def _fingerprint(process: Process) -> Fingerprint:

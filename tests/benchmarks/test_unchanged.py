@@ -65,5 +65,5 @@ def test_fresh_process_dispels_alarms_only(suites: list[Suite], monkeypatch: Any
     pairs = dict(unchanged.designs(suites))["same GPU, one process"]
     unchanged.print_confirmed("a", unchanged.trials(pairs, suites))
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0] == "a, a fresh process confirms: REGRESSED 5 -> 0 of 424"
+    assert printed[0] == "a, a fresh process confirms: REGRESSED 0 -> 0 of 424"
     assert [line.split("caught ")[1] for line in printed if "MLPs" in line and "GPU" in line] == ["+1.0% 100 -> 100 %"]
