@@ -124,6 +124,12 @@ class OtherSpeed(Change, frozen=True):  # the same kernels in another time
     kernels: Counted
     before_us: float
     after_us: float
+    moves: tuple[Move, ...] = ()  # of its compiled code; of machine code alone, the digests may be equal
+
+
+class OtherCode(Change, frozen=True):  # the same kernels, compiled to spill or to a lower occupancy
+    kernels: Counted
+    moves: tuple[Move, ...]
 
 
 class OtherIdentity(Change, frozen=True):  # the same kernel, launched or compiled otherwise
@@ -132,6 +138,7 @@ class OtherIdentity(Change, frozen=True):  # the same kernel, launched or compil
     source: tuple[str, str] | None = None  # beginnings of the digests of its source
     is_autotuned: bool = False
     is_dynamic: bool = False
+    moves: tuple[Move, ...] = ()
 
 
 class CompilerEvent(Change, frozen=True):  # a graph break or a recompile

@@ -300,7 +300,7 @@ def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence
     entry, nearest = old.entry_like(new.entries[0].kernels)
     if comparison.foreign:
         return Group.NEW
-    is_placed = placement_changes(entry.kernels, new.entries[0].kernels)
+    is_placed = placement_changes(entry.kernels, new.entries[0].kernels, new.fingerprint)
     if nearest is Likeness.OTHER_KERNELS or is_placed or count_changes(old.counts, new.counts):
         return Group.KERNELS
     if nearest < Likeness.SAME_CONFIGURATION:

@@ -387,6 +387,7 @@ class Subject:
                 op=each.op.name if each.op is not None and self.device.gpu is not None else "",
                 inputs=input_texts(each.op.input_shapes, each.op.input_types) if each.op else (),
                 stream=streams[each.stream],
+                resources=each.resources,
             )
             for place, each in enumerate(last)
         )

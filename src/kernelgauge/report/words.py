@@ -373,7 +373,14 @@ def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
 
 def _speed(it: e.OtherSpeed) -> tuple[str, list[str]]:
     word = "slower" if it.after_us > it.before_us else "faster"
-    return f"the same kernel, {word}: {_names(it.kernels)}  {it.before_us:.1f} -> {it.after_us:.1f} us", []
+    text = f"the same kernel, {word}: {_names(it.kernels)}  {it.before_us:.1f} -> {it.after_us:.1f} us"
+    return text, _code(it.moves)
+
+
+def _code(moves: Sequence[e.Move]) -> list[str]:
+    """Return ``registers 64 -> 72, occupancy 50 % -> 44 %``, or that the code is the same; empty if nothing is known."""
+    texts = [str(each) if each.before != each.after else "the same machine code" for each in moves]
+    return [", ".join(texts)] if texts else []
 
 
 def _identity(it: e.OtherIdentity) -> tuple[str, list[str]]:
@@ -384,7 +391,7 @@ def _identity(it: e.OtherIdentity) -> tuple[str, list[str]]:
     else:
         text = "another launch configuration" if it.configuration else "the same name, other source"
     parts = ["" if it.is_dynamic else it.configuration, f"source {' -> '.join(it.source)}" if it.source else ""]
-    return text, [f"{it.kernel}: {', '.join(filter(None, parts))}"]
+    return text, [f"{it.kernel}: {', '.join(filter(None, parts))}", *_code(it.moves)]
 
 
 def _ops(it: e.OtherOps) -> tuple[str, list[str]]:
@@ -397,6 +404,7 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
     e.OtherKernels: _other_kernels,
     e.OtherPlacement: _placement,
     e.OtherSpeed: _speed,
+    e.OtherCode: lambda it: (f"the same kernel, compiled otherwise: {_names(it.kernels)}", _code(it.moves)),
     e.OtherIdentity: _identity,
     e.CompilerEvent: lambda it: (f"{it.event}: {it.reason}" + (f", {it.times} times" if it.times > 1 else ""), []),
     e.MemoryGrowth: lambda it: (f"each call leaves {megabytes(it.bytes)} more in memory", []),

@@ -149,6 +149,13 @@ class Summary:
         return sum(kernel.device_time_us for kernel in self.kernels)
 
     @property
+    def arch(self) -> str:
+        """Return the architecture of all its NVIDIA GPUs, such as ``sm_90``; empty if not known, or if there are several."""
+        numbers = {(it.get("computeMajor"), it.get("computeMinor")) for it in self.trace.device_properties}
+        (major, minor), *others = [*numbers, (None, None)][: max(1, len(numbers))]
+        return "" if others or None in (major, minor) else f"sm_{major}{minor}"
+
+    @property
     def noun(self) -> str:
         """Return what a window is: "step", "call", or "trace" if there were no steps."""
         first = self.all_windows[0]
