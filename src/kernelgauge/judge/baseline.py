@@ -8,7 +8,6 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from statistics import fmean
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -30,7 +29,7 @@ from ..run import (
     observe,
 )
 from ..trace.difference import Likeness, likeness
-from ..trace.kernel import KernelRecord, Resources, is_dispatched, with_current_kind
+from ..trace.kernel import KernelRecord, is_dispatched, with_current_kind
 from .evidence import Move
 from .timing import ProcessTime
 
@@ -314,7 +313,7 @@ def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
         for of_one in zip(*(entry.kernels for entry in group), strict=True):
             times = (len(entry.processes) * each.device_time_us for entry, each in zip(group, of_one, strict=True))
             known = [each.resources for each in of_one if each.resources is not None]
-            resources = reduce(Resources.filled, known) if known else None
+            resources = known[0].filled(known[-1]) if known else None
             kernels.append(replace(of_one[0], device_time_us=math.fsum(times) / len(processes), resources=resources))
         merged.append(Entry(sum(entry.draws for entry in group), tuple(map(rounded, kernels)), processes))
     return tuple(sorted(merged, key=lambda entry: entry.draws, reverse=True))

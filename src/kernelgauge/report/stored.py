@@ -20,7 +20,7 @@ from ..judge import Status, Verdict, worst
 from ..judge import evidence as e
 from ..judge.baseline import Baseline, gemm_kernel
 from ..judge.changepoint import find_creep
-from ..judge.review import Action, Creep, Fact, Group, NotAdded, PlannedChange, Reviewed
+from ..judge.review import EFFECTS, Action, CodeMoved, Creep, Fact, Group, NotAdded, PlannedChange, Reviewed
 from ..judge.timing import ProcessTime, decide, on_same_host, prior_for, variance_between_processes
 from ..results.history import Night
 from ..run import Timer
@@ -39,6 +39,7 @@ _GROUPS = {  # heading and style
     Group.NOT_MEASURED: ("not measured", "dim"),
 }
 _LEAST_SPAN = 0.02  # of the time: in a chart, noise of a tenth of a percent is flat
+_MOST_WORKLOADS = 3  # of a kernel
 _MOST_LINES = 12  # of the changes of a workload, and of files that are not shown
 _HISTORY_COLUMNS = (
     *(Column(title, number=True) for title in ("first us", "last us", "change")),
@@ -74,6 +75,7 @@ def review_page(device: str, reviewed: Sequence[Reviewed]) -> Iterator[Renderabl
     yield Text(f"\n{printable(device)}: {counted(len(reviewed), 'workload')}", style="bold")
     moved = Counter(move for each in reviewed for move in each.environment)
     yield lines_table(("moved", f"{move}   ({counted(count, 'workload')})") for move, count in moved.items())
+    yield from _code_by_effect(reviewed)
     for group, (title, style) in _GROUPS.items():
         found = [each for each in reviewed if each.group is group]
         if not found:
@@ -82,7 +84,24 @@ def review_page(device: str, reviewed: Sequence[Reviewed]) -> Iterator[Renderabl
         for each in found:
             yield Text(f"  {printable(each.workload)}")
             doubts = [("refused", doubt_text(doubt)) for doubt in each.doubts]
-            yield lines_table([*review_lines(each.evidence), *doubts], indent=4)
+            facts = [fact for fact in each.evidence if not isinstance(fact, CodeMoved)]
+            yield lines_table([*review_lines(facts), *doubts], indent=4)
+
+
+def _code_by_effect(reviewed: Sequence[Reviewed]) -> Iterator[RenderableType]:
+    """Yield what the new software made of kernels: each change once, with its workloads, by what it does to the code."""
+    workloads: dict[CodeMoved, list[str]] = {}
+    for each in reviewed:
+        for fact in each.evidence:
+            if isinstance(fact, CodeMoved):
+                workloads.setdefault(fact, []).append(each.workload)
+    for effect in EFFECTS:
+        found = {fact: names for fact, names in workloads.items() if fact.effect == effect}
+        if found:
+            yield Text(f"\n{effect}: {counted(len(found), 'kernel')}", style="bold")
+        for fact, names in found.items():
+            yield Text(printable(f"  {fact.kernel}   ({', '.join(first(names, _MOST_WORKLOADS))})"))
+            yield lines_table([("", reason_line(fact).text.partition(f"{effect}: ")[2])], indent=4)
 
 
 def lines_table(lines: Iterable[tuple[str, str]], *, indent: int = 0) -> Table:

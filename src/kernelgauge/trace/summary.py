@@ -26,6 +26,7 @@ from .kernel import (
     launch_sequence,
     metadata_ops_that_launched,
     places_of,
+    resources_of,
 )
 from .model import (
     DEVICE_CATEGORIES,
@@ -87,6 +88,7 @@ class KernelGroup:
     launched_by: list[str]  # ops, the most frequent first
     input_shapes: list[tuple[Any, ...]]
     identities: list[KernelIdentity]
+    code: list[dict[str, str]]  # what it takes: registers, occupancy, shared memory
 
 
 # What a row of `kernelgauge show --by` has in common.
@@ -172,6 +174,7 @@ class Summary:
                 launched_by=[name for name, _ in Counter(kernel.op for kernel in kernels if kernel.op).most_common()],
                 input_shapes=list(dict.fromkeys(kernel.input_shapes for kernel in kernels if kernel.input_shapes)),
                 identities=list(dict.fromkeys(kernel.identity for kernel in kernels)),
+                code=list({str(code): code for code in (resources_of(it, self.arch) for it in kernels)}.values()),
             )
             for key, kernels in grouped(self.kernels, GROUPINGS[by]).items()
         ]
