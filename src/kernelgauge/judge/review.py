@@ -79,7 +79,7 @@ class CodeMoved(e.Evidence, frozen=True):
     moves: tuple[e.Move, ...]
 
 
-EFFECTS = ("spilled words", "occupancy", "registers", "shared bytes", "other instructions", "other library kernel")
+EFFECTS = ("spilled words", "occupancy", "registers", "shared bytes", "instructions", "library kernel")
 _OF_LIBRARIES = (Kind.GEMM.value, Kind.CONVOLUTION.value, Kind.ATTENTION.value)
 Fact = e.Move | Verdict | e.Evidence  # what differs, or what speaks against storing it
 

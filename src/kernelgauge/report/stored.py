@@ -98,10 +98,10 @@ def _code_by_effect(reviewed: Sequence[Reviewed]) -> Iterator[RenderableType]:
     for effect in EFFECTS:
         found = {fact: names for fact, names in workloads.items() if fact.effect == effect}
         if found:
-            yield Text(f"\n{effect}: {counted(len(found), 'kernel')}", style="bold")
+            yield Text(f"\nother {effect}: {counted(len(found), 'kernel')}", style="bold")
         for fact, names in found.items():
             yield Text(printable(f"  {fact.kernel}   ({', '.join(first(names, _MOST_WORKLOADS))})"))
-            yield lines_table([("", reason_line(fact).text.partition(f"{effect}: ")[2])], indent=4)
+            yield lines_table([("", reason_line(fact).text.removeprefix(f"{fact.kernel}: "))], indent=4)
 
 
 def lines_table(lines: Iterable[tuple[str, str]], *, indent: int = 0) -> Table:

@@ -293,7 +293,7 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
     ),
     e.RunDoubt: ("refused", lambda it, _: _RUN_DOUBTS[it.what].format(it=it)),
     Creep: ("creep", _creep),
-    CodeMoved: ("code", lambda it, _: f"{it.kernel}: {it.effect}: {_code(it.moves)[0]}"),
+    CodeMoved: ("code", lambda it, _: f"{it.kernel}: {_code(it.moves)[0]}"),
     e.ImpossibleTime: ("refused", lambda it, name: f"{it.label} cannot be: {reason_line(it.why, name).text}"),
 }
 
