@@ -142,6 +142,12 @@ OF_CODE = [
     (coded(spilled_words=None), coded(spilled_words=9), False),
     (coded(), coded(72, spilled_words=9, **TUNED), False),  # the autotuner's choice
     (tuned(32), tuned(72, xblock=512), False),
+    (
+        coded(options="", is_tuned=True),
+        coded(72, options="", is_tuned=True),
+        False,
+    ),  # nobody knows whether it is the same
+    (coded(**TUNED), coded(72, **TUNED), True),
 ]
 
 

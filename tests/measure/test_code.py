@@ -99,5 +99,20 @@ def test_code_is_the_same_after_a_line_moved(tmp_path: Any, monkeypatch: pytest.
     assert len({code for _, code in codes}) == 1
 
 
+def test_choice_of_an_autotuner_is_known() -> None:
+    tuned = triton.autotune([triton.Config({"SIZE": 1024})], key=["n"])(planted_scale)
+    kernel = compiled()
+    assert (tuned.base_fn.__name__, kernel.name, read().is_tuned) == (kernel.name, "planted_scale", True)
+    del kernel
+    gc.collect()
+    assert read() == Resources(32, 0, is_tuned=True)
+
+
+def test_code_of_an_unknown_version_is_left_out() -> None:
+    kernel = compiled()
+    kernel.asm = None
+    assert read() == Resources(32, 0)
+
+
 def test_triton_says_registers_and_spills_when_it_loads() -> None:
     assert "self.n_regs, self.n_spills" in inspect.getsource(compiler.CompiledKernel._init_handles)

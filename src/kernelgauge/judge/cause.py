@@ -93,11 +93,12 @@ def find_causes(
 def find_trace_causes(before: Summary, after: Summary, found: Iterable[Difference]) -> list[e.Cause]:
     """Return the changes between two traces, the largest effect first. A wait costs what host or device wait longer."""
     launches = []
+    is_same_gpu = set(before.devices) == set(after.devices)  # another one has other code
     for each in found:
-        old_launches, new_launches = (tuple(map(_launch_of, side)) for side in (each.before, each.after))
+        sides = ((_launch_of(it, has_code=is_same_gpu) for it in side) for side in (each.before, each.after))
+        old_launches, new_launches = map(tuple, sides)
         launches.append(LaunchDifference(each.what, old_launches, new_launches, each.details))
-    gpu = after.arch if before.arch == after.arch else "", None
-    changes, _ = _kernel_changes(launches, gpu, is_timed=True, are_judged=True)
+    changes, _ = _kernel_changes(launches, (after.arch, None), is_timed=True, are_judged=True)
     old, new = (side.windows[-1] for side in (before, after))
     usual = Counter(text for text, _ in (*old.synchronizing_ops, *old.copying_ops))
     calls: list[_Change] = []
@@ -117,11 +118,12 @@ def find_trace_causes(before: Summary, after: Summary, found: Iterable[Differenc
     return order_causes(msgspec.structs.replace(each, weight_us=lost_us) if each.waits else each for each in causes)
 
 
-def _launch_of(kernel: LaneKernel) -> _Launch:
+def _launch_of(kernel: LaneKernel, *, has_code: bool = False) -> _Launch:
     op = kernel.op if kernel.op and (is_dispatched(kernel.op) or kernel.op != kernel.identity.name) else ""
     inputs = input_texts(kernel.input_shapes, kernel.input_types)
     origin = _origin_of(kernel.module or "", kernel.frame)
-    return _Launch(kernel.identity, kernel.device_time_us, op, inputs, kernel.stream, kernel.resources, origin)
+    code = kernel.resources if has_code else None
+    return _Launch(kernel.identity, kernel.device_time_us, op, inputs, kernel.stream, code, origin)
 
 
 def _origin_of(module: str, frame: str) -> Origin | None:

@@ -11,7 +11,7 @@ import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import COMPILE_TIMERS, Counts, Observation, Run, Timer
-from ..trace.difference import Likeness, What, launch_differences, likeness, resource_changes
+from ..trace.difference import Likeness, What, is_chosen, launch_differences, likeness, resource_changes
 from ..trace.names import Kind
 from . import Status, Verdict
 from . import evidence as e
@@ -188,7 +188,7 @@ def _code_moved(old: Baseline, run: Run) -> Iterator[CodeMoved]:
                 if one.identity.kind == other.identity.kind and one.identity.kind in _OF_LIBRARIES:
                     move = e.Move(one.identity.kind, one.identity.shown, other.identity.shown)
                     yield CodeMoved(one.identity.shown, EFFECTS[-1], (move,))
-            elif one.identity.without_source == other.identity.without_source:
+            elif one.identity.without_source == other.identity.without_source and not is_chosen(one, other):
                 moves = [e.Move(*it) for it in resource_changes(one, other, run.fingerprint.arch) if it[1] != it[2]]
                 names = [it.name for it in moves]
                 if moves:

@@ -247,7 +247,7 @@ _AUTOTUNER = "Autotuner"  # of Triton: several choices of one kernel
 _INSTRUCTIONS = {  # of PTX, by the field of `Resources`
     "tensor_core_instructions": re.compile(r"\b(?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)\b"),
     "memory_instructions": re.compile(
-        r"\b(?:(?:ld|st)(?!\.param)|atom|red|ldmatrix|stmatrix|cp\.async(?!\.(?:commit|wait)))\."
+        r"\b(?:(?:ld|st)(?!\.param)|atom|red|(?:ld|st)matrix|cp\.async(?!\.(?:commit|wait)))\."
     ),
     "conversions": re.compile(r"\bcvt\."),
 }
@@ -271,14 +271,20 @@ def resources_of_call(session: ProfilerSession) -> list[Resources | None]:
 def _with_code(launch: Execution, loaded: list[Any], tuned: AbstractSet[str]) -> Resources | None:
     """Return what a launch takes, with what all loaded kernels have in common that may be the one launched."""
     known, block = launch.resources, launch.identity.block
-    if known is None or not loaded:
+    if known is None:
+        return None
+    known = msgspec.structs.replace(known, is_tuned=launch.identity.name in tuned)
+    if not loaded:
         return known
     sizes = (known.registers, math.prod(block or (0,)), known.shared_bytes)
-    for place, size in enumerate(sizes):
-        loaded = [each for each in loaded if _sizes(each)[place] == size] or loaded
-    first, *others = (msgspec.structs.asdict(_code_of(each)) for each in loaded)
+    try:
+        for place, size in enumerate(sizes):
+            loaded = [each for each in loaded if _sizes(each)[place] == size] or loaded
+        first, *others = (msgspec.structs.asdict(_code_of(each)) for each in loaded)
+    except Exception:  # private fields: those of another version may be others
+        return known
     common = {name: value for name, value in first.items() if all(other[name] == value for other in others)}
-    return Resources(**common | {"is_tuned": launch.identity.name in tuned}).filled(known)
+    return msgspec.structs.replace(Resources(**common).filled(known), is_tuned=known.is_tuned)
 
 
 def _sizes(loaded: Any) -> tuple[int, int, int]:
@@ -291,18 +297,19 @@ def _code_of(loaded: Any) -> Resources:
     assembly = loaded.asm if hasattr(loaded, "asm") else _cached(loaded)
     ptx, elf = assembly.get("ptx"), assembly.get("cubin")
     counts: dict[str, Any] = {name: len(each.findall(ptx)) for name, each in _INSTRUCTIONS.items()} if ptx else {}
-    metadata, source = getattr(loaded, "metadata", loaded), getattr(loaded, "src", None)
-    options = {name: getattr(metadata, name, None) for name in ("num_warps", "num_stages", "maxnreg")}
-    if source is not None:
-        constants = source.constants.items()
-        options |= {
-            source.fn.arg_names[place[0]]: value for place, value in constants if isinstance(value, (int, float, str))
-        }
+    options: dict[str, Any] = {}
+    if source := getattr(loaded, "src", None):
+        options = {name: getattr(loaded.metadata, name, None) for name in ("num_warps", "num_stages", "maxnreg")}
+        options |= {source.fn.arg_names[place[0]]: value for place, value in source.constants.items()}
         for (place, *_), values in source.attrs.items():
             options[source.fn.arg_names[place]] = " and ".join(f"divisible by {number}" for _, number in values)
-    texts = (f"{name}={value}" for name, value in options.items() if value is not None and "," not in str(value))
+    known = {
+        name: value for name, value in options.items() if isinstance(value, (int, float, str)) and "," not in str(value)
+    }
     code = None if elf is None else _machine_code_digest(elf)
-    return Resources(spilled_words=loaded.n_spills, code=code, options=",".join(texts), **counts)
+    return Resources(
+        None, None, loaded.n_spills, code=code, options=",".join(f"{name}={known[name]}" for name in known), **counts
+    )
 
 
 def _cached(loaded: Any) -> dict[str, Any]:
@@ -319,7 +326,7 @@ def _machine_code_digest(elf: bytes) -> str:
     """Return the beginning of a digest of the sections of code: names of files and lines of code are no part of them."""
     (start,), (size, count, names) = struct.unpack_from("<Q", elf, 40), struct.unpack_from("<HHH", elf, 58)
     headers = [struct.unpack_from("<IIQQQQ", elf, start + place * size) for place in range(count)]
-    code = [
-        elf[at : at + length] for name, *_, at, length in headers if elf.startswith(b".text", headers[names][4] + name)
-    ]
-    return hashlib.sha256(b"".join(code)).hexdigest()[:8]
+    parts = (
+        elf[at:][:length] for name, *_, at, length in headers if elf.startswith(b".text", headers[names][4] + name)
+    )
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:8]

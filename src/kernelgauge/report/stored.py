@@ -24,6 +24,7 @@ from ..judge.review import EFFECTS, Action, CodeMoved, Creep, Fact, Group, NotAd
 from ..judge.timing import ProcessTime, decide, on_same_host, prior_for, variance_between_processes
 from ..results.history import Night
 from ..run import Timer
+from ..trace.model import grouped
 from .findings import in_one_line, reasons
 from .text import Column, Section, as_text, counted, cut, first, short_commit, table, us
 from .words import Line, headline, reason_line
@@ -90,18 +91,15 @@ def review_page(device: str, reviewed: Sequence[Reviewed]) -> Iterator[Renderabl
 
 def _code_by_effect(reviewed: Sequence[Reviewed]) -> Iterator[RenderableType]:
     """Yield what the new software made of kernels: each change once, with its workloads, by what it does to the code."""
-    workloads: dict[CodeMoved, list[str]] = {}
-    for each in reviewed:
-        for fact in each.evidence:
-            if isinstance(fact, CodeMoved):
-                workloads.setdefault(fact, []).append(each.workload)
+    facts = [(fact, each.workload) for each in reviewed for fact in each.evidence if isinstance(fact, CodeMoved)]
     for effect in EFFECTS:
-        found = {fact: names for fact, names in workloads.items() if fact.effect == effect}
+        found = grouped([each for each in facts if each[0].effect == effect], itemgetter(0))
         if found:
             yield Text(f"\nother {effect}: {counted(len(found), 'kernel')}", style="bold")
-        for fact, names in found.items():
-            yield Text(printable(f"  {fact.kernel}   ({', '.join(first(names, _MOST_WORKLOADS))})"))
-            yield lines_table([("", reason_line(fact).text.removeprefix(f"{fact.kernel}: "))], indent=4)
+        for fact, pairs in found.items():
+            names = ", ".join(first([name for _, name in pairs], _MOST_WORKLOADS))
+            yield Text(printable(f"  {fact.kernel}   ({names})"))
+            yield lines_table([("", ", ".join(map(str, fact.moves)))], indent=4)
 
 
 def lines_table(lines: Iterable[tuple[str, str]], *, indent: int = 0) -> Table:

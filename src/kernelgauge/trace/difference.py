@@ -23,6 +23,7 @@ from .kernel import (
     KernelRecord,
     LaneKernel,
     Launched,
+    Resources,
     configuration_change,
     configuration_text,
     occupancy,
@@ -408,13 +409,18 @@ def resource_changes(before: Launched, after: Launched, arch: str) -> list[tuple
     ]
 
 
+def is_chosen(before: Launched, after: Launched) -> bool:
+    """Tell whether an autotuner may have chosen what differs in the code of the same kernel."""
+    old, new, one = before.resources or Resources(), after.resources or Resources(), before.identity
+    is_inductors_choice = one.kernel_kwargs is None or one.without_source != after.identity.without_source
+    is_same_choice = bool(old.options) and old.options == new.options
+    return (one.is_inductors and is_inductors_choice) or ((old.is_tuned or new.is_tuned) and not is_same_choice)
+
+
 def has_worse_code(before: Launched, after: Launched, arch: str, sm_count: int | None) -> bool:
     """Tell whether the code of the same kernel spills and did not, or fills less of the GPU; and no autotuner chose that."""
-    old, new, one, other = before.resources, after.resources, before.identity, after.identity
-    if old is None or new is None:
-        return False
-    is_chosen = one.is_inductors and (one.kernel_kwargs is None or one.without_source != other.without_source)
-    if is_chosen or ((old.is_tuned or new.is_tuned) and old.options != new.options):
+    old, new = before.resources, after.resources
+    if old is None or new is None or is_chosen(before, after):
         return False
     shares = [occupancy(each, arch, sm_count=sm_count) for each in (before, after)]
     has_less = None not in shares and shares[1] < shares[0]  # type: ignore[operator]

@@ -44,6 +44,7 @@ from .names import Kind, decode
 _START = attrgetter("start_us")
 _STILL_RUNNING = 128  # records before a moment that are looked at: as many as a device has streams
 _LOADER = "enumerate(DataLoader)"  # how torch names the rows of fetching a batch
+_WARP = 32  # threads: AMD's have 64, where torch gives numbers that NVIDIA has too
 _MOST_BETWEEN_STEPS = 0.5  # of the step before: a longer time between two steps was not profiled
 # What takes more than this share of a step is worth naming before the kernels.
 _MOST_BESIDE_COMPUTE = 0.25
@@ -153,9 +154,11 @@ class Summary:
     @property
     def arch(self) -> str:
         """Return the architecture of all its NVIDIA GPUs, such as ``sm_90``; empty if not known, or if there are several."""
-        numbers = {(it.get("computeMajor"), it.get("computeMinor")) for it in self.trace.device_properties}
-        (major, minor), *others = [*numbers, (None, None)][: max(1, len(numbers))]
-        return "" if others or None in (major, minor) else f"sm_{major}{minor}"
+        known = {
+            (it.get("computeMajor"), it.get("computeMinor"), it.get("warpSize")) for it in self.trace.device_properties
+        }
+        major, minor, warp = known.pop() if len(known) == 1 else (None, None, None)
+        return f"sm_{major}{minor}" if warp == _WARP else ""
 
     @property
     def noun(self) -> str:
