@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernelgauge.trace.kernel import METADATA_OPS, KernelIdentity, KernelRecord, Resources, identity_of_op, occupancy
+from kernelgauge.trace.kernel import METADATA_OPS, KernelIdentity, Resources, identity_of_op, occupancy
 from kernelgauge.trace.model import Op
 from kernelgauge.trace.summary import Summary, summarize_trace
 from tests.builders import BACKWARD_THREAD, Event, call, event, kernel, on, op, recorded_events, region, step, trace_of
@@ -265,9 +265,6 @@ def test_occupancy_is_as_the_profiler_estimates_it(name: str) -> None:
     }
     assert estimates
     for (registers, shared_bytes, block), percent in estimates.items():
-        kernel = KernelRecord(
-            KernelIdentity("k", "other", block=block), 1.0, resources=Resources(registers, shared_bytes)
-        )
-        share = occupancy(kernel, "sm_90")
+        share = occupancy(KernelIdentity("k", "other", block=block), Resources(registers, shared_bytes), "sm_90")
         assert share is not None
         assert int(100 * share + 0.5) == percent

@@ -30,6 +30,7 @@ def json_text(data: Mapping[str, Any]) -> str:
 
 def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str, Any]:
     """Return a trace as data. `kernels`: sums over all of it; `step`: means over the steps that launched the same."""
+    arch = summary.arch
     return {
         "schema": _SCHEMA,
         **_side_data(summary, name),
@@ -46,7 +47,7 @@ def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str
             "kernels": [
                 _identity(kernel.identity)
                 | {field: getattr(kernel, field) for field in _OF_A_LAUNCH}
-                | {"code": resources_of(kernel, summary.arch)}
+                | {"code": resources_of(kernel.identity, kernel.resources, arch)}
                 for kernel in summary.kernels
             ],
             "groups": [

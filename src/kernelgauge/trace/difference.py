@@ -398,7 +398,7 @@ def resource_changes(before: Launched, after: Launched, arch: str) -> list[tuple
     """
     if before.resources is None or after.resources is None:
         return []
-    old, new = (resources_of(each, arch) for each in (before, after))
+    old, new = (resources_of(each.identity, each.resources, arch) for each in (before, after))
     found = [(label, old[label], new[label]) for label in old if label in new]
     if before.resources.options and after.resources.options:
         old, new = parse_kwargs(before.resources.options), parse_kwargs(after.resources.options)
@@ -422,6 +422,6 @@ def has_worse_code(before: Launched, after: Launched, arch: str, sm_count: int |
     old, new = before.resources, after.resources
     if old is None or new is None or is_chosen(before, after):
         return False
-    shares = [occupancy(each, arch, sm_count=sm_count) for each in (before, after)]
+    shares = [occupancy(each.identity, each.resources, arch, sm_count=sm_count) for each in (before, after)]
     has_less = None not in shares and shares[1] < shares[0]  # type: ignore[operator]
     return has_less or bool(old.spilled_words == 0 and new.spilled_words)

@@ -394,29 +394,37 @@ _LIMITS = {
 _WARP, _PARTS, _PART_REGISTERS, _REGISTER_UNIT, _SHARED_UNIT, _KIB = 32, 4, 16384, 256, 128, 1024
 
 
-def occupancy(kernel: Launched, arch: str, *, sm_count: int | None = None) -> float | None:
+def occupancy(
+    kernel: KernelIdentity, sizes: Resources | None, arch: str, *, sm_count: int | None = None
+) -> float | None:
     """Return the share of the warps of a multiprocessor that a kernel can fill. None: not known.
 
     `sm_count`: of the GPU. With it, a grid that is too small to fill them counts as what it fills. The profiler's estimate
     depends on the grid too, and is 0 for kernels that ask for more than 48 KiB of shared memory (libkineto's DeviceProperties.cpp).
     """
-    sizes, block, grid = kernel.resources, kernel.identity.block, kernel.identity.grid
-    if arch not in _LIMITS or sizes is None or sizes.registers is None or sizes.shared_bytes is None or not block:
+    if (
+        arch not in _LIMITS
+        or sizes is None
+        or sizes.registers is None
+        or sizes.shared_bytes is None
+        or not kernel.block
+    ):
         return None
     most_warps, most_blocks, kib = _LIMITS[arch]
-    warps = max(1, -(-prod(block) // _WARP))
+    warps = max(1, -(-prod(kernel.block) // _WARP))
     registers = max(1, -(-sizes.registers * _WARP // _REGISTER_UNIT)) * _REGISTER_UNIT
     shared = -(-(sizes.shared_bytes + _KIB) // _SHARED_UNIT) * _SHARED_UNIT
     by_registers = _PARTS * (_PART_REGISTERS // registers) // warps
     blocks = min(most_blocks, most_warps // warps, by_registers, _KIB * kib // shared)
-    if sm_count and grid:
-        blocks = min(blocks, -(-prod(grid) // sm_count))
+    if sm_count and kernel.grid:
+        blocks = min(blocks, -(-prod(kernel.grid) // sm_count))
     return blocks * warps / most_warps if blocks > 0 else None  # it ran: then a limit is not as it is here
 
 
-def resources_of(kernel: Launched, arch: str) -> dict[str, str]:
+@lru_cache(maxsize=4096)
+def resources_of(kernel: KernelIdentity, sizes: Resources | None, arch: str) -> dict[str, str]:
     """Return the numbers that are known of a kernel's code: ``{"registers": "64", "occupancy": "50 %"}``."""
-    fields = {} if kernel.resources is None else msgspec.structs.asdict(kernel.resources)
+    fields = {} if sizes is None else msgspec.structs.asdict(sizes)
     found = {name.replace("_", " "): str(value) for name, value in fields.items() if type(value) is int}
-    share = occupancy(kernel, arch)
+    share = occupancy(kernel, sizes, arch)
     return found if share is None else found | {"occupancy": f"{100 * share:.0f} %"}

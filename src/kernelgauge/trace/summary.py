@@ -168,6 +168,7 @@ class Summary:
 
     def groups(self, by: str = "config") -> list[KernelGroup]:
         """Return the kernels of a step in groups by one of `GROUPINGS`: launches in order, else the longest first."""
+        arch = self.arch
         groups = [
             KernelGroup(
                 title=key if isinstance(key, str) else kernels[0].identity.name,
@@ -177,7 +178,7 @@ class Summary:
                 launched_by=[name for name, _ in Counter(kernel.op for kernel in kernels if kernel.op).most_common()],
                 input_shapes=list(dict.fromkeys(kernel.input_shapes for kernel in kernels if kernel.input_shapes)),
                 identities=list(dict.fromkeys(kernel.identity for kernel in kernels)),
-                code=list({str(code): code for code in (resources_of(it, self.arch) for it in kernels)}.values()),
+                code=[resources_of(*it, arch) for it in dict.fromkeys((it.identity, it.resources) for it in kernels)],
             )
             for key, kernels in grouped(self.kernels, GROUPINGS[by]).items()
         ]
