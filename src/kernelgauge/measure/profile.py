@@ -246,9 +246,7 @@ _LOADED = ("CompiledKernel", "StaticallyLaunchedCudaKernel")
 _AUTOTUNER = "Autotuner"  # of Triton: several choices of one kernel
 _INSTRUCTIONS = {  # of PTX, by the field of `Resources`
     "tensor_core_instructions": re.compile(r"\b(?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)\b"),
-    "memory_instructions": re.compile(
-        r"\b(?:(?:ld|st)(?!\.param)|atom|red|(?:ld|st)matrix|cp\.async(?!\.(?:commit|wait)))\."
-    ),
+    "memory_instructions": re.compile(r"\b(?:(?:ld|st)(?!\.param)|atom|red|(?:ld|st)matrix|cp\.async(?!\.[cw]))\."),
     "conversions": re.compile(r"\bcvt\."),
 }
 _WARP = 32
@@ -303,13 +301,10 @@ def _code_of(loaded: Any) -> Resources:
         options |= {source.fn.arg_names[place[0]]: value for place, value in source.constants.items()}
         for (place, *_), values in source.attrs.items():
             options[source.fn.arg_names[place]] = " and ".join(f"divisible by {number}" for _, number in values)
-    known = {
-        name: value for name, value in options.items() if isinstance(value, (int, float, str)) and "," not in str(value)
-    }
+    plain = {name: value for name, value in options.items() if isinstance(value, (int, float, str))}
+    text = ",".join(f"{name}={value}" for name, value in plain.items() if "," not in str(value))
     code = None if elf is None else _machine_code_digest(elf)
-    return Resources(
-        None, None, loaded.n_spills, code=code, options=",".join(f"{name}={known[name]}" for name in known), **counts
-    )
+    return Resources(None, None, loaded.n_spills, code=code, options=text, **counts)
 
 
 def _cached(loaded: Any) -> dict[str, Any]:
@@ -326,7 +321,6 @@ def _machine_code_digest(elf: bytes) -> str:
     """Return the beginning of a digest of the sections of code: names of files and lines of code are no part of them."""
     (start,), (size, count, names) = struct.unpack_from("<Q", elf, 40), struct.unpack_from("<HHH", elf, 58)
     headers = [struct.unpack_from("<IIQQQQ", elf, start + place * size) for place in range(count)]
-    parts = (
-        elf[at:][:length] for name, *_, at, length in headers if elf.startswith(b".text", headers[names][4] + name)
-    )
+    labels = headers[names][4]  # where their names begin
+    parts = (elf[at:][:length] for name, *_, at, length in headers if elf.startswith(b".text", labels + name))
     return hashlib.sha256(b"".join(parts)).hexdigest()[:8]

@@ -255,20 +255,16 @@ def executions(window: Window, *, on_cpu: bool) -> list[Execution]:
         return [Execution(identity_of_op(op), op.duration_us, op.start_us, op) for op in computing_ops(window)]
     ran: list[tuple[DeviceRecord, Op | None]] = [(launch.record, launch.op) for launch in window.launches]
     ran += [(record, None) for record in window.orphans if record.category == "kernel"]
-    return [
-        Execution(identity_of(row, op), row.duration_us, row.start_us, op, row.stream, _resources(row))
-        for row, op in ran
-    ]
-
-
-def _resources(record: DeviceRecord) -> Resources | None:
-    sizes = record.registers, record.shared_bytes
-    return None if None in sizes else _shared_resources(*sizes)
+    found = []
+    for row, op in ran:
+        resources = _resources(row.registers, row.shared_bytes)
+        found.append(Execution(identity_of(row, op), row.duration_us, row.start_us, op, row.stream, resources))
+    return found
 
 
 @lru_cache(maxsize=4096)
-def _shared_resources(registers: int, shared_bytes: int) -> Resources:
-    return Resources(registers, shared_bytes)
+def _resources(registers: int | None, shared_bytes: int | None) -> Resources | None:
+    return None if registers is None or shared_bytes is None else Resources(registers, shared_bytes)
 
 
 @dataclass(frozen=True)
