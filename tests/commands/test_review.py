@@ -4,12 +4,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from filelock import FileLock, Timeout
 
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.judge import STRUCTURE, Status
 from kernelgauge.results import Results, encode_results, nearest_tag, revision
+from kernelgauge.trace.kernel import Resources
 from tests import builders
 from tests.builders import complete_results, counts, fingerprint, mlp_kernels, passing, run, verdict
 from tests.commands.conftest import Command, commit_all, git
@@ -71,6 +73,27 @@ def test_review_after_an_upgrade_shows_every_group(command: Command) -> None:
     assert (code, content()) == (1, before)
     page = command("review", "--markdown", "reports/latest", "reports/latest")[1]  # equal results count once
     assert re.match(r"(?s)```text\nresults  reports/latest/results\.json .*\n\nNVIDIA H200: 5 workloads\n", page)
+
+
+def test_review_groups_kernels_by_what_the_compiler_did(command: Command) -> None:
+    def kernels(registers: int, spilled_words: int, library: str = builders.DOWN) -> Any:
+        fused = msgspec.structs.replace(builders.fused(38.1), resources=Resources(registers, 0, spilled_words))
+        return builders.launched(builders.GEMM, 56.0), fused, builders.launched(library, 53.0)
+
+    few, machine = counts(launches=3), fingerprint(triton="3.7.0")
+    old, new, gemm = kernels(32, 0), kernels(72, 9), kernels(32, 0, "nvjet_sm90_tst_128x160_64x5_4x1_v_bz_NTT")
+    left(complete_results(*(of(name, kernels=old, counts=few) for name in (EAGER, COMPILED, LINEAR))))
+    assert command("accept")[0] == 0
+    changed = [
+        of(EAGER, kernels=new, counts=few, machine=machine),
+        of(COMPILED, kernels=new, counts=few, machine=machine),
+    ]
+    left(complete_results(*changed, of(LINEAR, kernels=gemm, counts=few, machine=machine), fingerprint=machine))
+    out = " ".join(command("review")[1].split())
+    moved = "registers 32 -> 72, spilled words 0 -> 9, occupancy 100 % -> 44 %"
+    assert f"other spilled words: 1 kernel {builders.FUSED} ({COMPILED}, {EAGER}) {moved}" in out
+    library = f"gemm {builders.DOWN} -> nvjet_sm90_tst_128x160_64x5_4x1_v_bz_NTT"
+    assert f"other library kernel: 1 kernel {builders.DOWN} ({LINEAR}) {library}" in out
 
 
 def test_results_that_cannot_be_read_are_trouble(command: Command) -> None:

@@ -1,5 +1,6 @@
 """`kernelgauge show` and `kernelgauge diff`, as they are typed."""
 
+import gzip
 import json
 import re
 from collections.abc import Sequence
@@ -109,6 +110,30 @@ def test_diff_judges_a_kernel_by_op_and_module(diff: Any) -> None:
     assert "the same kernel, slower: gemm  20.1 -> 50.1 us (+30.0 us)\n" in out
     assert "   by aten::b in Net_0\n" in out
     assert re.search(r"(?s)by module.*Net_0\.Linear_0 +50\.1 us +20\.1 us +-30\.0 us +-42\.7 %", out)
+
+
+def test_diff_names_registers_of_a_slower_kernel(diff: Any, command: Command, tmp_path: Path) -> None:
+    content = gzip.decompress((RECORDED / "mlp-liger.json.gz").read_bytes())
+    old = json.loads(content)
+    new = json.loads(content)
+    for row in new["traceEvents"]:
+        if row["name"] == "_geglu_tanh_forward_kernel" and row.get("cat") == "kernel":
+            row["args"]["registers per thread"] = 72
+            row["dur"] += 20
+    odd = json.loads(content)
+    for row in odd["traceEvents"]:
+        if row.get("cat") == "kernel":
+            row["args"] |= {"registers per thread": "48", "shared memory": 1.5}
+    files = [tmp_path / f"{name}.json" for name in ("old", "new", "odd")]
+    for file, trace in zip(files, (old, new, odd), strict=True):
+        file.write_text(json.dumps(trace))
+    said = "registers 48 -> 72, occupancy 62 % -> 38 %"
+    out = command("diff", *files[:2])[1]
+    assert "the same kernel, compiled otherwise: _geglu_tanh_forward_kernel (+20.0 us)" in out
+    assert said in out
+    assert "Nothing on the GPU changed." in command("diff", files[0], files[2])[1]
+    data = json.loads(command("show", files[1], "--json")[1])
+    assert data["step"]["kernels"][2]["code"] == {"registers": "72", "shared bytes": "0", "occupancy": "38 %"}
 
 
 def test_diff_of_several_gpus_is_of_the_busiest(diff: Any) -> None:

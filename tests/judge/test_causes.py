@@ -11,6 +11,7 @@ from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.run import Origin, PeakPart, SourceLine, Timer
 from kernelgauge.trace import KernelRecord
+from kernelgauge.trace.kernel import Resources
 from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, counts, fused, launched, mlp_kernels, pair, reasons, run
 from tests.builders import baseline as stored_run
 
@@ -56,6 +57,30 @@ def test_regression_names_its_causes_and_sums_up_the_rest(
     named = reasons(verdict, "cause") + reasons(verdict, "also")
     assert named[: len(causes)] == causes
     assert rest is None or (len(named), "".join(reasons(verdict, "rest"))) == (len(causes), rest)
+
+
+def coded(us: float, **resources: Any) -> KernelRecord:
+    sizes = Resources(**{"registers": 64, "shared_bytes": 0, "code": "1a2b"} | resources)
+    return msgspec.structs.replace(launched("scale", us), resources=sizes)
+
+
+ALIGNED = {"memory_instructions": 2, "options": "num_warps=4,x=divisible by 16"}
+OF_CODE = [
+    (coded(57.0), coded(90.0, registers=88, code="3c4d"), "registers 64 -> 88, occupancy 38 % -> 19 %"),
+    (coded(57.0, **ALIGNED), coded(90.0, memory_instructions=9, options="num_warps=4", code="3c4d"),
+     "memory instructions 2 -> 9, x divisible by 16 -> (none)"),
+    (coded(57.0), coded(90.0, code="3c4d"), "machine code 1a2b -> 3c4d"),
+    (coded(57.0), coded(90.0), "the same machine code"),
+    (launched("scale", 57.0), coded(90.0), ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "said"), OF_CODE)
+def test_slower_kernel_says_how_its_code_differs(before: KernelRecord, after: KernelRecord, said: str) -> None:
+    cause = reasons(judged([before], [after]), "cause")[0]
+    assert cause.partition("\n")[2] == said
+    assert cause.startswith("the same kernel, ")
+    assert "(+33.0 us)" in cause
 
 
 NORM = launched("vectorized_layer_norm_kernel", 5.0)

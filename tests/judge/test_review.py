@@ -27,6 +27,7 @@ from kernelgauge.judge.timing import Limits
 from kernelgauge.report.stored import doubt_text, review_lines
 from kernelgauge.run import COMPILE_TIMERS, Run, Sample, Timer
 from kernelgauge.trace import KernelRecord
+from kernelgauge.trace.kernel import Resources
 from tests import builders
 from tests.builders import ELSEWHERE, HERE, OTHER_SOURCE, baseline, calibrated, counts, drawn, fingerprint, pair, run
 
@@ -299,6 +300,36 @@ def test_joined_has_what_the_stored_lacks() -> None:
 # -- creep: slowdowns that are each too small to fail
 
 FIRST = calibrated([run(device=(200.0,) * 4)], recorded=Recorded("2025-12-01T00:00:00", None, "0.1.0", "v1.2"))
+
+
+def coded(registers: int, spilled_words: int | None = 0) -> tuple[Any, ...]:
+    first, *others = builders.mlp_kernels()
+    return msgspec.structs.replace(first, resources=Resources(registers, 0, spilled_words)), *others
+
+
+def test_new_spill_is_accepted_and_other_code_is_no_change() -> None:
+    old, unknown = measured(kernels=coded(64)), measured(kernels=builders.mlp_kernels())
+    spilt = reviewed(old, of={"kernels": coded(64, 9)})
+    assert spilt.group is Group.KERNELS
+    assert spilt.change is not None
+    assert spilt.change.baseline is not None
+    assert spilt.change.baseline.entries[0].kernels[0].resources == Resources(64, 0, 9)
+    assert (
+        reviewed(old, of={"kernels": coded(63)}).group
+        is reviewed(unknown, of={"kernels": coded(64)}).group
+        is Group.SAME_SPEED
+    )
+    again = decode_baseline(encode_baseline(old), where="", workload=old.workload)
+    assert again == old
+    assert b"resources" not in encode_baseline(unknown)
+
+
+def test_joined_kernels_have_the_code_that_the_stored_lack() -> None:
+    stored = measured(kernels=coded(64, None))
+    joined = with_runs(
+        stored, [run(kernels=coded(64, 7), device=steady(), gpu="two")], suite="perf", recorded=None, comparisons=3
+    )
+    assert joined.entries[0].kernels[0].resources == Resources(64, 0, 7)
 
 
 def upgraded(

@@ -3,6 +3,7 @@
 import itertools
 from typing import Any
 
+import msgspec
 import pytest
 
 from kernelgauge.judge import Status, Verdict, worst
@@ -10,9 +11,10 @@ from kernelgauge.judge.baseline import compare
 from kernelgauge.judge.structure import Expectation, judge_structure, mismatches
 from kernelgauge.report import words
 from kernelgauge.run import CompileEvent, Origin, SourceLine
-from kernelgauge.trace import KernelRecord
+from kernelgauge.trace import KernelIdentity, KernelRecord
+from kernelgauge.trace.kernel import Resources
 from tests import builders
-from tests.builders import DOWN, FUSED, GEMM, H200, counts, fingerprint, launched, mlp_kernels, reasons, run
+from tests.builders import DOWN, FUSED, GEMM, H200, counts, fingerprint, fused, launched, mlp_kernels, reasons, run
 
 GATE, UP, MIDDLE, LAST = mlp_kernels()
 NARROW, WIDE = (launched(GEMM, 56.0, grid=(2, width, 1)) for width in (66, 33))
@@ -112,6 +114,51 @@ def test_same_kernels_of_other_tensors_are_changed(old: Any, new: Any, said: str
     verdict = judged(stored=stored, ran=ran)
     assert words.headline(verdict) == f"same kernels, {said}"
     assert verdict.status is (Status.PASS if said == "same counts" else Status.CHANGED)
+
+
+def coded(registers: int | None = 64, grid: int = 8192, **changes: Any) -> KernelRecord:
+    """A kernel of 256 threads, 50 % of whose warps fit on an SM of an H200 with 64 registers, and 38 % with 72."""
+    identity = KernelIdentity(name="scale", kind="other", grid=(grid, 1, 1), block=(256, 1, 1))
+    sizes = {"registers": registers, "shared_bytes": 0, "spilled_words": 0, "options": "num_stages=3"} | changes
+    return KernelRecord(identity, 56.0, resources=None if registers is None else Resources(**sizes))
+
+
+def tuned(registers: int, xblock: int = 1024, **chosen: Any) -> KernelRecord:
+    return msgspec.structs.replace(fused(38.1, xblock=xblock, **chosen), resources=Resources(registers, 0, 0))
+
+
+TUNED = {"is_tuned": True, "options": "num_stages=2"}
+OF_CODE = [
+    (coded(), coded(72), True),  # fewer warps fit
+    (coded(), coded(spilled_words=12), True),
+    (coded(), coded(shared_bytes=100_000), True),
+    (tuned(32), tuned(72), True),
+    (coded(), coded(32), False),  # more fit
+    (coded(), coded(60), False),  # as many fit
+    (coded(72, grid=132), coded(96, grid=132), False),  # the grid is too small for more than one block on an SM
+    (coded(spilled_words=12), coded(spilled_words=14), False),
+    (coded(), coded(memory_instructions=9, code="5e6f", options="num_stages=3,x=divisible by 16"), False),
+    (coded(None), coded(72, spilled_words=9), False),  # an older baseline does not know
+    (coded(spilled_words=None), coded(spilled_words=9), False),
+    (coded(), coded(72, spilled_words=9, **TUNED), False),  # the autotuner's choice
+    (tuned(32), tuned(72, xblock=512), False),
+    (
+        coded(options="", is_tuned=True),
+        coded(72, options="", is_tuned=True),
+        False,
+    ),  # nobody knows whether it is the same
+    (coded(**TUNED), coded(72, **TUNED), True),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "is_finding"), OF_CODE)
+def test_spills_and_lower_occupancy_are_structure(old: Any, new: Any, is_finding: bool) -> None:
+    verdict = judged(stored=(old, UP), ran=(new, UP))
+    assert verdict.status is (Status.CHANGED if is_finding else Status.PASS)
+    name = old.identity.name
+    cause = [f"the same kernel, compiled otherwise: {name}"] if is_finding else []
+    assert [text.partition("\n")[0] for text in reasons(verdict, "cause")] == cause
+    assert judged(stored=(new, UP), ran=(new, UP)).status is Status.PASS
 
 
 def compiled(kind: str, reason: str, *lines: int) -> tuple[CompileEvent, ...]:

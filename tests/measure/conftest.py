@@ -163,6 +163,7 @@ class FakeGpu(Device):
             begins = max(free.get(stream, start + self.held_us), at + 2)
             free[stream] = begins + each["us"]
             shape = {"grid": [8, 1, 1], "block": each.get("block", [128, 1, 1]), "stream": stream, "correlation": ids}
+            shape |= {"registers_per_thread": each.get("registers"), "shared_memory": 0}
             events.append(event("kernel", each["name"], begins, each["us"], stream, External_id=ids, **shape))
             if each.get("synchronizes"):
                 events.append(call(None, at + 2, name="cudaStreamSynchronize"))

@@ -24,7 +24,7 @@ from kernelgauge.measure.runner import measure_groups
 from kernelgauge.measure.subject import Replicate, Subject
 from kernelgauge.run import Sample, Timer
 from kernelgauge.trace import parse
-from kernelgauge.trace.kernel import executions
+from kernelgauge.trace.kernel import Resources, executions
 from tests.builders import FUSED, recorded_events, trace_of
 from tests.measure.conftest import QUICK, FakeGpu, measured, raising, tiny
 
@@ -52,11 +52,12 @@ def test_run_on_gpu_has_times_ops_inputs_and_streams(gpu: FakeGpu) -> None:
 
     def call() -> None:
         gpu.launch("gemm", 10.0, stream=20, op="aten::mm", inputs=inputs)
-        gpu.launch("gelu", 15.0, stream=7)  # the default one
+        gpu.launch("gelu", 15.0, stream=7, registers=32)  # the default one
         gpu.launch("gemm", 10.0, stream=20, synchronizes=True)
 
     result = measured(gpu, gpu.workload(kernels=(), on_call=call))
     run, counts = result.run, result.run.counts
+    assert [each.resources for each in run.kernels] == [None, Resources(32, 0), None]
     found = [(each.op, each.inputs, each.stream, each.device_time_us) for each in run.kernels]
     assert found == [("aten::mm", ("bf16[8,4]", "fp32[4,2]"), 1, 10.0), ("", (), 0, 15.0), ("", (), 1, 10.0)]
     device = Sample((20.0, 20.0), 3)  # with at least one kernel running

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from kernelgauge.trace.kernel import METADATA_OPS, identity_of_op
+from kernelgauge.trace.kernel import METADATA_OPS, KernelIdentity, Resources, identity_of_op, occupancy
 from kernelgauge.trace.model import Op
 from kernelgauge.trace.summary import Summary, summarize_trace
-from tests.builders import BACKWARD_THREAD, Event, call, event, kernel, on, op, region, step, trace_of
+from tests.builders import BACKWARD_THREAD, Event, call, event, kernel, on, op, recorded_events, region, step, trace_of
 
 
 def summary_of(*rows: Event) -> Summary:
@@ -252,3 +252,19 @@ def test_totals_are_of_the_whole_trace() -> None:
     found = summary_of(step(1, 0, 10), *rows)
     assert [(name, us) for (name, *_), us in found.totals.items()] == [("gemm", [5, 5]), ("orphan", [5])]
     assert (found.problems_inside, len(found.problems), len(found.kernels)) == (0, 1, 1)
+
+
+@pytest.mark.parametrize("name", ["mlp-compiled-fp32", "mlp-compiled-train", "mlp-eager-train", "mlp-liger-train"])
+def test_occupancy_is_as_the_profiler_estimates_it(name: str) -> None:
+    # Where it makes an estimate, and there are enough blocks to fill an SM.
+    rows = [row["args"] for row in recorded_events(name) if row["cat"] == "kernel"]
+    estimates = {
+        (row["registers per thread"], row["shared memory"], tuple(row["block"])): row["est. achieved occupancy %"]
+        for row in rows
+        if row["est. achieved occupancy %"] and row["warps per SM"] >= 64
+    }
+    assert estimates
+    for (registers, shared_bytes, block), percent in estimates.items():
+        share = occupancy(KernelIdentity("k", "other", block=block), Resources(registers, shared_bytes), "sm_90")
+        assert share is not None
+        assert int(100 * share + 0.5) == percent

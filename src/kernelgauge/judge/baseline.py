@@ -8,6 +8,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from statistics import fmean
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -298,8 +299,7 @@ def combined(runs: Sequence[Baseline]) -> Baseline:
     for other in runs[1:]:
         if count_changes(first.counts, other.counts):
             raise ValueError(f"the processes counted differently: {first.counts} and {other.counts}")
-        comparison = compare(first.fingerprint, other.fingerprint)
-        if not comparison.identical:
+        if not (comparison := compare(first.fingerprint, other.fingerprint)).identical:
             raise ValueError(f"the processes ran on different machines or software: {comparison}")
         if likeness(first.entries[0].kernels, other.entries[0].kernels) is Likeness.OTHER_KERNELS:
             raise ValueError("the processes ran different kernels")
@@ -314,8 +314,10 @@ def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
         kernels: list[KernelRecord] = []
         for of_one in zip(*(entry.kernels for entry in group), strict=True):
             times = (len(entry.processes) * each.device_time_us for entry, each in zip(group, of_one, strict=True))
-            kernels.append(rounded(replace(of_one[0], device_time_us=math.fsum(times) / len(processes))))
-        merged.append(Entry(sum(entry.draws for entry in group), tuple(kernels), processes))
+            known = [each.resources for each in of_one if each.resources is not None]
+            one = replace(of_one[0], device_time_us=math.fsum(times) / len(processes))
+            kernels.append(replace(one, resources=known[0].filled(known[-1]) if known else None))
+        merged.append(Entry(sum(entry.draws for entry in group), tuple(map(rounded, kernels)), processes))
     return tuple(sorted(merged, key=lambda entry: entry.draws, reverse=True))
 
 
@@ -430,11 +432,9 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             next_command=f"git checkout {'--theirs ' if conflict else ''}-- {where}   "
             "(or delete it and record again with --perf-update)",
         ) from error
-    return replace(baseline, entries=tuple(map(_with_current_kinds, baseline.entries)))
-
-
-def _with_current_kinds(entry: Entry) -> Entry:
-    return replace(entry, kernels=tuple(replace(it, identity=with_current_kind(it.identity)) for it in entry.kernels))
+    kernels = (replace(it, identity=with_current_kind(it.identity)) for each in baseline.entries for it in each.kernels)
+    entries = (replace(each, kernels=tuple(islice(kernels, len(each.kernels)))) for each in baseline.entries)
+    return replace(baseline, entries=tuple(entries))
 
 
 def _refuse_contradictions(baseline: Baseline, workload: str) -> None:

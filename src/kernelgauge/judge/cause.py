@@ -12,7 +12,15 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from ..run import CompileEvent, Origin, PeakPart, Run, SourceLine, common_path
-from ..trace.difference import Difference, LaunchDifference, What, join_launches, launch_differences
+from ..trace.difference import (
+    Difference,
+    LaunchDifference,
+    What,
+    has_worse_code,
+    join_launches,
+    launch_differences,
+    resource_changes,
+)
 from ..trace.kernel import KernelRecord, LaneKernel, input_texts, is_dispatched
 from ..trace.model import FRAME
 from ..trace.summary import Summary
@@ -49,7 +57,8 @@ def find_causes(
     known = {(line.inner or line).code for origin in filter(None, baseline.origins) for line in origin.lines}
     in_call = [number for number, call in enumerate(run.calls) for _ in range(call.launches)]
     launches = launch_differences(_launches(usual, baseline.origins), _launches(run.kernels, run.origins, in_call))
-    changes, alike = _kernel_changes(launches, is_timed=is_timed)
+    gpu = run.fingerprint.arch, run.fingerprint.sm_count
+    changes, alike = _kernel_changes(launches, gpu, is_timed=is_timed)
     host_calls = Counter(baseline.host_calls)
     counts = count_changes(baseline.counts, run.counts)
     for name, calls, origins in (
@@ -84,10 +93,12 @@ def find_causes(
 def find_trace_causes(before: Summary, after: Summary, found: Iterable[Difference]) -> list[e.Cause]:
     """Return the changes between two traces, the largest effect first. A wait costs what host or device wait longer."""
     launches = []
+    is_same_gpu = set(before.devices) == set(after.devices)  # another one has other code
     for each in found:
-        old_launches, new_launches = (tuple(map(_launch_of, side)) for side in (each.before, each.after))
+        sides = ((_launch_of(it, has_code=is_same_gpu) for it in side) for side in (each.before, each.after))
+        old_launches, new_launches = map(tuple, sides)
         launches.append(LaunchDifference(each.what, old_launches, new_launches, each.details))
-    changes, _ = _kernel_changes(launches, is_timed=True, are_judged=True)
+    changes, _ = _kernel_changes(launches, (after.arch, None), is_timed=True, are_judged=True)
     old, new = (side.windows[-1] for side in (before, after))
     usual = Counter(text for text, _ in (*old.synchronizing_ops, *old.copying_ops))
     calls: list[_Change] = []
@@ -107,11 +118,12 @@ def find_trace_causes(before: Summary, after: Summary, found: Iterable[Differenc
     return order_causes(msgspec.structs.replace(each, weight_us=lost_us) if each.waits else each for each in causes)
 
 
-def _launch_of(kernel: LaneKernel) -> _Launch:
+def _launch_of(kernel: LaneKernel, *, has_code: bool = False) -> _Launch:
     op = kernel.op if kernel.op and (is_dispatched(kernel.op) or kernel.op != kernel.identity.name) else ""
     inputs = input_texts(kernel.input_shapes, kernel.input_types)
     origin = _origin_of(kernel.module or "", kernel.frame)
-    return _Launch(kernel.identity, kernel.device_time_us, op, inputs, kernel.stream, origin)
+    code = kernel.resources if has_code else None
+    return _Launch(kernel.identity, kernel.device_time_us, op, inputs, kernel.stream, code, origin)
 
 
 def _origin_of(module: str, frame: str) -> Origin | None:
@@ -204,12 +216,13 @@ _OF_PAIRS = (What.SAME, What.SLOWER, What.FASTER, What.SOURCE, What.CONFIGURATIO
 
 
 def _kernel_changes(
-    found: Sequence[_Difference], *, is_timed: bool, are_judged: bool = False
+    found: Sequence[_Difference], gpu: tuple[str, int | None], *, is_timed: bool, are_judged: bool = False
 ) -> tuple[list[_Change], list[_Difference]]:
     """Return what changed between two launch sequences, and the launches that did not change.
 
     Other launches at the same lines of code are one change. So are launches of one kernel that changed in the same way.
-    `are_judged`: the differences are those of traces, which say what belongs together, and what is slower or faster.
+    `gpu`: its architecture and number of SMs. `are_judged`: the differences are those of traces, which say what belongs
+    together, and what is slower or faster.
     """
     others: list[tuple[set[object], _Change]] = []
     pairs: dict[object, list[_Difference]] = {}  # by what differs, or by kernel and lines
@@ -228,7 +241,7 @@ def _kernel_changes(
         for old, new in zip(each.before, each.after, strict=True):
             is_same_op = old.op == new.op and len(old.inputs) == len(new.inputs)
             place = _placement_change(old, new, are_inputs_alike=is_same_op or not are_judged)
-            key: object = place or (each.what, old.identity, new.identity, new.lines)
+            key: object = place or (each.what, old.identity, new.identity, new.lines, old.resources, new.resources)
             pairs.setdefault(key, []).append(LaunchDifference(each.what, (old,), (new,), each.details))
     changes = [_described(change) for _, change in others]
     alike: list[_Difference] = []
@@ -240,7 +253,7 @@ def _kernel_changes(
             change.follows = key == e.OtherPlacement((), other_tensors=True) and not is_timed
             # Other shapes nearly everywhere: the input is another, and all else follows. Streams slow each other.
             change.explains = key.stream is not None or 2 * len(group) >= sum(len(each.after) for each in found)
-        elif other := _other_identity(whole, is_timed=is_timed):
+        elif other := _other_identity(whole, gpu, is_timed=is_timed):
             change.change = other
         else:
             alike.append(whole)
@@ -250,7 +263,7 @@ def _kernel_changes(
     if is_timed and not are_judged:
         slower = _most_of_the_change(alike, changes)
     for each in slower:
-        speed = e.OtherSpeed(_names(each.after), each.before_us, each.after_us)
+        speed = e.OtherSpeed(_names(each.after), each.before_us, each.after_us, _code_moves(each, gpu[0]))
         changes.append(_Change([each], speed, origins=[launch.origin for launch in each.after]))
     return changes, [each for each in alike if each not in slower]
 
@@ -325,20 +338,28 @@ def _names(kernels: Iterable[_Launch]) -> e.Counted:
     return tuple(Counter(kernel.identity.shown for kernel in kernels).items())
 
 
-def _other_identity(pair: _Difference, *, is_timed: bool) -> e.OtherIdentity | None:
+def _code_moves(pair: _Difference, arch: str) -> tuple[e.Move, ...]:
+    return tuple(e.Move(*each) for each in resource_changes(pair.before[0], pair.after[0], arch))
+
+
+def _other_identity(
+    pair: _Difference, gpu: tuple[str, int | None], *, is_timed: bool
+) -> e.OtherIdentity | e.OtherCode | None:
     """Return what differs between launches of one kernel besides their times."""
     (old, *_), (new, *_) = pair.before, pair.after
     configuration = pair.details if is_timed or not new.identity.is_inductors else ""
     hashes = str(old.identity.source_hash)[:8], str(new.identity.source_hash)[:8]
     source = hashes if is_timed and pair.what is What.SOURCE else None
+    moves = _code_moves(pair, gpu[0])
     if not configuration and source is None:
-        return None
+        return e.OtherCode(_names(pair.after), moves) if has_worse_code(old, new, *gpu) else None
     return e.OtherIdentity(
         new.identity.shown,
         configuration,
         source,
         is_autotuned=is_timed and pair.was_autotuned,
         is_dynamic=bool(source and new.origin and new.origin.is_dynamic and not (old.origin and old.origin.is_dynamic)),
+        moves=moves,
     )
 
 

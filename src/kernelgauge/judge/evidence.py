@@ -125,6 +125,12 @@ class OtherSpeed(Change, frozen=True):  # the same kernels in another time
     kernels: Counted
     before_us: float
     after_us: float
+    moves: tuple[Move, ...] = ()  # of its compiled code; of machine code alone, the digests may be equal
+
+
+class OtherCode(Change, frozen=True):  # the same kernels, compiled to spill or to a lower occupancy
+    kernels: Counted
+    moves: tuple[Move, ...]
 
 
 class OtherIdentity(Change, frozen=True):  # the same kernel, launched or compiled otherwise
@@ -133,6 +139,7 @@ class OtherIdentity(Change, frozen=True):  # the same kernel, launched or compil
     source: tuple[str, str] | None = None  # beginnings of the digests of its source
     is_autotuned: bool = False
     is_dynamic: bool = False
+    moves: tuple[Move, ...] = ()
 
 
 class CompilerEvent(Change, frozen=True):  # a graph break or a recompile
@@ -402,33 +409,22 @@ class MeasuredTime(Evidence, frozen=True):  # nothing is stored of it
     us: float
 
 
+_OfFile = Literal["accepted already", "unchanged", "undeclared", "suite", "compile times"]
+_OfCounts = Literal["fewer processes", "processes", "launches"]
+
+
 class FileNote(Evidence, frozen=True):  # what becomes of a file of the baselines
-    what: Literal[
-        "accepted already",
-        "unchanged",
-        "undeclared",
-        "suite",
-        "fewer processes",
-        "processes",
-        "launches",
-        "compile times",
-    ]
+    what: _OfFile | _OfCounts
     before: str = ""  # the suites, or how many processes or launches it has
     after: str = ""
 
 
+_OfRun = Literal["cut short", "incomplete", "not measured", "unmeasured", "older", "error"]
+_OfTests = Literal["test failed", "not checked", "other source"]
+
+
 class RunDoubt(Evidence, frozen=True):  # what speaks against storing a run
-    what: Literal[
-        "cut short",
-        "test failed",
-        "not checked",
-        "incomplete",
-        "not measured",
-        "unmeasured",
-        "older",
-        "other source",
-        "error",
-    ]
+    what: _OfRun | _OfTests
     text: str = ""  # of which test or time, why, or when
     other: str = ""
 

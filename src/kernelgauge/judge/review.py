@@ -11,7 +11,8 @@ import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import COMPILE_TIMERS, Counts, Observation, Run, Timer, by_place, mean_of, on_same_host
-from ..trace.difference import Likeness, likeness
+from ..trace.difference import Likeness, What, is_chosen, launch_differences, likeness, resource_changes
+from ..trace.names import Kind
 from . import Status, Verdict
 from . import evidence as e
 from .baseline import (
@@ -70,6 +71,16 @@ class Creep(e.Evidence, frozen=True):
     release: str | None  # of the anchor
 
 
+class CodeMoved(e.Evidence, frozen=True):
+    """What the new software made of a kernel that is launched as before, or of one that a library exchanged."""
+
+    kernel: str
+    effect: str  # the first of `EFFECTS` that it has
+    moves: tuple[e.Move, ...]
+
+
+EFFECTS = ("spilled words", "occupancy", "registers", "shared bytes", "instructions", "library kernel")
+_OF_LIBRARIES = (Kind.GEMM.value, Kind.CONVOLUTION.value, Kind.ATTENTION.value)
 Fact = e.Move | Verdict | e.Evidence  # what differs, or what speaks against storing it
 
 
@@ -155,7 +166,8 @@ def review_run(
     if planned is not None:
         sound = msgspec.structs.replace(old, entries=new.entries, recorded=new.recorded) if is_wrong else old
         planned = _with_anchors(planned, sound, judged)  # a time that cannot be is no anchor
-    evidence: tuple[Fact, ...] = (judge_structure(run, old), *times, *_file_notes(old, planned), *creep)
+    notes = (*_file_notes(old, planned), *creep, *dict.fromkeys(_code_moved(old, run)))
+    evidence: tuple[Fact, ...] = (judge_structure(run, old), *times, *notes)
     doubts = [*doubts, *_host_doubts(old, new)]
     if not is_fresh:
         if old.recorded is not None and new.recorded is not None and new.recorded.at < old.recorded.at:  # both in UTC
@@ -167,6 +179,23 @@ def review_run(
     action = Action.KEEP if planned is None else Action.UPDATE
     change = PlannedChange(action, run.workload, planned, (*comparison.moves, *evidence))
     return Reviewed(run.workload, group, suite, change, comparison.moves, evidence, tuple(doubts))
+
+
+def _code_moved(old: Baseline, run: Run) -> Iterator[CodeMoved]:
+    if compare(old.fingerprint, run.fingerprint).foreign:
+        return
+    for each in launch_differences(old.entry_like(run.kernels)[0].kernels, run.kernels):
+        for one, other in zip(each.before, each.after, strict=False):
+            if each.what is What.REPLACED:
+                if one.identity.kind == other.identity.kind and one.identity.kind in _OF_LIBRARIES:
+                    move = e.Move(one.identity.kind, one.identity.shown, other.identity.shown)
+                    yield CodeMoved(one.identity.shown, EFFECTS[-1], (move,))
+            elif one.identity.without_source == other.identity.without_source and not is_chosen(one, other):
+                moves = [e.Move(*it) for it in resource_changes(one, other, run.fingerprint.arch) if it[1] != it[2]]
+                names = [it.name for it in moves]
+                if moves:
+                    effect = next((name for name in EFFECTS if name in names), EFFECTS[-2])
+                    yield CodeMoved(one.identity.shown, effect, tuple(moves))
 
 
 def _time_verdicts(
@@ -304,7 +333,7 @@ def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence
     entry, nearest = old.entry_like(new.entries[0].kernels)
     if comparison.foreign:
         return Group.NEW
-    is_placed = placement_changes(entry.kernels, new.entries[0].kernels)
+    is_placed = placement_changes(entry.kernels, new.entries[0].kernels, new.fingerprint)
     if nearest is Likeness.OTHER_KERNELS or is_placed or count_changes(old.counts, new.counts):
         return Group.KERNELS
     if nearest < Likeness.SAME_CONFIGURATION:

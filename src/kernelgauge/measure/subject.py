@@ -42,7 +42,7 @@ from .device import Device
 from .instance import Instance, build, call_duration_us, first_call, host_calls, reporting, warm_up
 from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mhz
 from .origins import Modules, origins_of
-from .profile import Pace, listed, profile_session, without
+from .profile import Pace, listed, profile_session, resources_of_call, without
 
 _NOTHING_COMPILED = CompileEvent("graph break", "torch.compile is switched off: all of it runs eagerly")
 _STRUCTURE_ITERATIONS = 3  # the article's schedule (docs/claims.md, C24): wait=1, warmup=1, active=3
@@ -151,6 +151,7 @@ class Subject:
             if workload.compile is not None and not self.compile_events and not self.structure.runs_compiled_code:
                 self.graph_breaks += 1
                 self.compile_events = (_NOTHING_COMPILED,)
+            self.resources = resources_of_call(self.structure)
             self.pace = Pace.of(call_us, self.structure)
             self.origins = origins_of(instance, self.modules, self.structure, device)
             # For all replicates. Inductor records a CUDA graph for the addresses of each instance, and keeps them all: a call
@@ -390,6 +391,7 @@ class Subject:
                 op=each.op.name if each.op is not None and self.device.gpu is not None else "",
                 inputs=input_texts(each.op.input_shapes, each.op.input_types) if each.op else (),
                 stream=streams[each.stream],
+                resources=self.resources[place],
             )
             for place, each in enumerate(last)
         )

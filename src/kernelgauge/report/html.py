@@ -257,7 +257,7 @@ class _Workload(Row):
             how = ""
             if old_kernel is not None and kernel is not None and old_kernel != kernel:
                 is_other = configuration_change(old_kernel.identity, kernel.identity)
-                others = ["configuration"] if is_other else placement_changes([old_kernel], [kernel])
+                others = ["configuration"] if is_other else placement_changes([old_kernel], [kernel], run.fingerprint)
                 how = f"other {' and '.join(others)}" if others else ""
             mark = "new" if old_kernel is None else "gone" if kernel is None else "changed" if how else ""
             found.append(_Launch(old_kernel, kernel, mark, how, origin))

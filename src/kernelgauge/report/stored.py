@@ -21,11 +21,12 @@ from ..judge import Status, Verdict, worst
 from ..judge import evidence as e
 from ..judge.baseline import Baseline, gemm_kernel
 from ..judge.changepoint import find_creep
-from ..judge.review import Action, Creep, Fact, Group, NotAdded, PlannedChange, Reviewed
+from ..judge.review import EFFECTS, Action, CodeMoved, Creep, Fact, Group, NotAdded, PlannedChange, Reviewed
 from ..judge.timing import Scatter, decide, prior_for, scatter, variance_between_processes
 from ..results import Results
 from ..results.history import Night, nights_of
 from ..run import CALL_TIMERS, ProcessTime, Run, Timer, observe, on_same_host, on_the_fastest_host
+from ..trace.model import grouped
 from .findings import in_one_line, reasons
 from .text import Column, Section, as_text, counted, cut, first, short_commit, table, us
 from .words import Line, headline, reason_line
@@ -42,6 +43,7 @@ _GROUPS = {  # heading and style
 }
 _LEAST_SPAN = 0.02  # of the time: in a chart, noise of a tenth of a percent is flat
 _NIGHTS = 20_000  # that are drawn: one red night a year is 55 of them
+_MOST_WORKLOADS = 3  # of a kernel
 _MOST_LINES = 12  # of the changes of a workload, and of files that are not shown
 _HISTORY_COLUMNS = (
     *(Column(title, number=True) for title in ("first us", "last us", "change")),
@@ -77,6 +79,7 @@ def review_page(device: str, reviewed: Sequence[Reviewed]) -> Iterator[Renderabl
     yield Text(f"\n{printable(device)}: {counted(len(reviewed), 'workload')}", style="bold")
     moved = Counter(move for each in reviewed for move in each.environment)
     yield lines_table(("moved", f"{move}   ({counted(count, 'workload')})") for move, count in moved.items())
+    yield from _code_by_effect(reviewed)
     for group, (title, style) in _GROUPS.items():
         found = [each for each in reviewed if each.group is group]
         if not found:
@@ -85,7 +88,21 @@ def review_page(device: str, reviewed: Sequence[Reviewed]) -> Iterator[Renderabl
         for each in found:
             yield Text(f"  {printable(each.workload)}")
             doubts = [("refused", doubt_text(doubt)) for doubt in each.doubts]
-            yield lines_table([*review_lines(each.evidence), *doubts], indent=4)
+            facts = [fact for fact in each.evidence if not isinstance(fact, CodeMoved)]
+            yield lines_table([*review_lines(facts), *doubts], indent=4)
+
+
+def _code_by_effect(reviewed: Sequence[Reviewed]) -> Iterator[RenderableType]:
+    """Yield what the new software made of kernels: each change once, with its workloads, by what it does to the code."""
+    facts = [(fact, each.workload) for each in reviewed for fact in each.evidence if isinstance(fact, CodeMoved)]
+    for effect in EFFECTS:
+        found = grouped([each for each in facts if each[0].effect == effect], itemgetter(0))
+        if found:
+            yield Text(f"\nother {effect}: {counted(len(found), 'kernel')}", style="bold")
+        for fact, pairs in found.items():
+            names = ", ".join(first([name for _, name in pairs], _MOST_WORKLOADS))
+            yield Text(printable(f"  {fact.kernel}   ({names})"))
+            yield lines_table([("", ", ".join(map(str, fact.moves)))], indent=4)
 
 
 def lines_table(lines: Iterable[tuple[str, str]], *, indent: int = 0) -> Table:

@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from ..trace.kernel import KernelIdentity, LaneKernel
+from ..trace.kernel import KernelIdentity, LaneKernel, resources_of
 from ..trace.names import decode
 from ..trace.summary import Summary
 from .traces import TraceComparison, conclusion
 
 _SCHEMA = 4  # counts up when a key changes its meaning or goes; new keys come without that
-_OF_A_LAUNCH = ("kind", "device_time_us", "durations_us", "op", "module", "input_shapes", "input_types")
+_OF_A_LAUNCH = ("kind", "device_time_us", "durations_us", "op", "module", "input_shapes", "input_types", "stream")
 _DIGITS = 6  # of microseconds: sums of binary fractions have up to 16
 
 
@@ -30,6 +30,7 @@ def json_text(data: Mapping[str, Any]) -> str:
 
 def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str, Any]:
     """Return a trace as data. `kernels`: sums over all of it; `step`: means over the steps that launched the same."""
+    arch = summary.arch
     return {
         "schema": _SCHEMA,
         **_side_data(summary, name),
@@ -44,7 +45,9 @@ def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str
             **_step_data(summary),
             "bound": summary.bound,
             "kernels": [
-                _identity(kernel.identity) | {field: getattr(kernel, field) for field in _OF_A_LAUNCH}
+                _identity(kernel.identity)
+                | {field: getattr(kernel, field) for field in _OF_A_LAUNCH}
+                | {"code": resources_of(kernel.identity, kernel.resources, arch)}
                 for kernel in summary.kernels
             ],
             "groups": [

@@ -157,6 +157,7 @@ def _group_lines(group: KernelGroup) -> Iterator[str]:
         parts = [name.dtype or "", *(f"{field} {value}" for field, value in fields if value)]
         parts += ["split-K"] * name.split_k + ["bias epilogue"] * name.bias_epilogue
         yield "  " + " ".join(filter(None, (*parts, configuration_text(identity))))
+        yield from (f"  {', '.join(f'{name} {value}' for name, value in code.items())}" for code in group.code[:1])
 
 
 def _name(identity: KernelIdentity) -> str:

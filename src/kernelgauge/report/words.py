@@ -13,7 +13,7 @@ import msgspec
 
 from ..judge import Status, Verdict
 from ..judge import evidence as e
-from ..judge.review import Creep
+from ..judge.review import CodeMoved, Creep
 from ..trace.difference import What
 from .text import counted, first, interval_text, megabytes, ranges, sensitivity_text, times
 
@@ -296,6 +296,7 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
     ),
     e.RunDoubt: ("refused", lambda it, _: _RUN_DOUBTS[it.what].format(it=it)),
     Creep: ("creep", _creep),
+    CodeMoved: ("code", lambda it, _: f"{it.kernel}: {_code(it.moves)[0]}"),
     e.ImpossibleTime: ("refused", lambda it, name: f"{it.label} cannot be: {reason_line(it.why, name).text}"),
 }
 
@@ -376,7 +377,14 @@ def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
 
 def _speed(it: e.OtherSpeed) -> tuple[str, list[str]]:
     word = "slower" if it.after_us > it.before_us else "faster"
-    return f"the same kernel, {word}: {_names(it.kernels)}  {it.before_us:.1f} -> {it.after_us:.1f} us", []
+    text = f"the same kernel, {word}: {_names(it.kernels)}  {it.before_us:.1f} -> {it.after_us:.1f} us"
+    return text, _code(it.moves)
+
+
+def _code(moves: Sequence[e.Move]) -> list[str]:
+    """Return ``registers 64 -> 72, occupancy 50 % -> 44 %``, or that the code is the same; empty if nothing is known."""
+    texts = [str(each) if each.before != each.after else "the same machine code" for each in moves]
+    return [", ".join(texts)] if texts else []
 
 
 def _identity(it: e.OtherIdentity) -> tuple[str, list[str]]:
@@ -387,7 +395,7 @@ def _identity(it: e.OtherIdentity) -> tuple[str, list[str]]:
     else:
         text = "another launch configuration" if it.configuration else "the same name, other source"
     parts = ["" if it.is_dynamic else it.configuration, f"source {' -> '.join(it.source)}" if it.source else ""]
-    return text, [f"{it.kernel}: {', '.join(filter(None, parts))}"]
+    return text, [f"{it.kernel}: {', '.join(filter(None, parts))}", *_code(it.moves)]
 
 
 def _ops(it: e.OtherOps) -> tuple[str, list[str]]:
@@ -400,6 +408,7 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
     e.OtherKernels: _other_kernels,
     e.OtherPlacement: _placement,
     e.OtherSpeed: _speed,
+    e.OtherCode: lambda it: (f"the same kernel, compiled otherwise: {_names(it.kernels)}", _code(it.moves)),
     e.OtherIdentity: _identity,
     e.CompilerEvent: lambda it: (f"{it.event}: {it.reason}" + (f", {it.times} times" if it.times > 1 else ""), []),
     e.MemoryGrowth: lambda it: (f"each call leaves {megabytes(it.bytes)} more in memory", []),

@@ -18,7 +18,19 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 from rapidfuzz.distance import LCSseq
 
-from .kernel import KernelIdentity, KernelRecord, LaneKernel, configuration_change, configuration_text, was_autotuned
+from .kernel import (
+    KernelIdentity,
+    KernelRecord,
+    LaneKernel,
+    Launched,
+    Resources,
+    configuration_change,
+    configuration_text,
+    occupancy,
+    parse_kwargs,
+    resources_of,
+    was_autotuned,
+)
 from .model import grouped
 from .names import Kind
 from .summary import HostLane
@@ -374,3 +386,42 @@ def _gained_an_addend(difference: Difference) -> bool:
         return False
     epilogues = [kernel.identity.decoded.bias_epilogue for kernel in kernels]
     return epilogues == [False, True] or [kernel.op for kernel in kernels] == ["aten::mm", "aten::addmm"]
+
+
+# -- the code of one kernel -------------------------------------------------------------------------------------------
+
+
+def resource_changes(before: Launched, after: Launched, arch: str) -> list[tuple[str, str, str]]:
+    """Return what differs in the code of two launches: ``("registers", "64", "72")``. What is not known does not differ.
+
+    If nothing else does, return the digests of the machine code, which may be equal.
+    """
+    if before.resources is None or after.resources is None:
+        return []
+    old, new = (resources_of(each.identity, each.resources, arch) for each in (before, after))
+    found = [(label, old[label], new[label]) for label in old if label in new]
+    if before.resources.options and after.resources.options:
+        old, new = parse_kwargs(before.resources.options), parse_kwargs(after.resources.options)
+        found += [(key, old.get(key, "(none)"), new.get(key, "(none)")) for key in dict.fromkeys([*old, *new])]
+    codes = before.resources.code, after.resources.code
+    return [each for each in found if each[1] != each[2]] or [
+        ("machine code", code, other) for code, other in (codes,) if code and other
+    ]
+
+
+def is_chosen(before: Launched, after: Launched) -> bool:
+    """Tell whether an autotuner may have chosen what differs in the code of the same kernel."""
+    old, new, one = before.resources or Resources(), after.resources or Resources(), before.identity
+    is_inductors_choice = one.kernel_kwargs is None or one.without_source != after.identity.without_source
+    is_same_choice = bool(old.options) and old.options == new.options
+    return (one.is_inductors and is_inductors_choice) or ((old.is_tuned or new.is_tuned) and not is_same_choice)
+
+
+def has_worse_code(before: Launched, after: Launched, arch: str, sm_count: int | None) -> bool:
+    """Tell whether the code of the same kernel spills and did not, or fills less of the GPU; and no autotuner chose that."""
+    old, new = before.resources, after.resources
+    if old is None or new is None or is_chosen(before, after):
+        return False
+    shares = [occupancy(each.identity, each.resources, arch, sm_count=sm_count) for each in (before, after)]
+    has_less = None not in shares and shares[1] < shares[0]  # type: ignore[operator]
+    return has_less or bool(old.spilled_words == 0 and new.spilled_words)

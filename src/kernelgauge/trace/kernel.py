@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from pkgutil import get_data
 from statistics import fmean
 from typing import Any
@@ -66,6 +67,33 @@ class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, name=self.unnumbered, source_hash=None)
 
 
+class Resources(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the compiled code of a kernel takes. None: not known. It is no part of what makes two launches the same kernel.
+
+    Attributes:
+        registers: of a thread; `spilled_words`, of 32 bits, are those that a thread has in local memory beside them.
+        shared_bytes: of a block, static and dynamic together: the profiler records the sum.
+        code: the beginning of a digest of the machine code.
+        options: of the compilation, ``num_warps=4,BLOCK=1024,x_ptr=divisible by 16``; empty: not known.
+        is_tuned: whether an autotuner chose the options.
+    """
+
+    registers: int | None = None
+    shared_bytes: int | None = None
+    spilled_words: int | None = None
+    tensor_core_instructions: int | None = None
+    memory_instructions: int | None = None
+    conversions: int | None = None
+    code: str | None = None
+    options: str = ""
+    is_tuned: bool = False
+
+    def filled(self, other: Resources) -> Resources:
+        """Return these, with those of `other` where they are not known."""
+        unknown = [name for name in self.__struct_fields__ if getattr(self, name) in (None, "")]
+        return msgspec.structs.replace(self, **{name: getattr(other, name) for name in unknown})
+
+
 class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One launch of a call, by its place in launch order.
 
@@ -74,6 +102,7 @@ class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         op: the op that launched it; empty if not known, or where the op itself stands for a kernel.
         inputs: dtype and shape of each tensor that the op was given: ``bf16[8192,768]``. Empty: not known.
         stream: 0 for the default stream, or else that of the first launch of the call; 1 for the next one, and so on.
+        resources: None: not known.
     """
 
     identity: KernelIdentity
@@ -81,6 +110,7 @@ class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     op: str = ""
     inputs: tuple[str, ...] = ()
     stream: int = 0
+    resources: Resources | None = None
 
     @property
     def context(self) -> Hashable:
@@ -216,6 +246,7 @@ class Execution:
     start_us: float
     op: Op | None
     stream: int = 0
+    resources: Resources | None = None
 
 
 def executions(window: Window, *, on_cpu: bool) -> list[Execution]:
@@ -224,7 +255,16 @@ def executions(window: Window, *, on_cpu: bool) -> list[Execution]:
         return [Execution(identity_of_op(op), op.duration_us, op.start_us, op) for op in computing_ops(window)]
     ran: list[tuple[DeviceRecord, Op | None]] = [(launch.record, launch.op) for launch in window.launches]
     ran += [(record, None) for record in window.orphans if record.category == "kernel"]
-    return [Execution(identity_of(row, op), row.duration_us, row.start_us, op, row.stream) for row, op in ran]
+    found = []
+    for row, op in ran:
+        resources = _resources(row.registers, row.shared_bytes)
+        found.append(Execution(identity_of(row, op), row.duration_us, row.start_us, op, row.stream, resources))
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _resources(registers: int | None, shared_bytes: int | None) -> Resources | None:
+    return None if registers is None or shared_bytes is None else Resources(registers, shared_bytes)
 
 
 @dataclass(frozen=True)
@@ -239,6 +279,7 @@ class LaneKernel:
     module: str | None = None  # the nn.Modules around the op, the outermost first
     frame: str = ""  # the Python function around the op, as the trace has it: the deepest that is not torch's
     stream: int = 0  # as `KernelRecord.stream`
+    resources: Resources | None = None
 
     @property
     def kind(self) -> str:
@@ -252,6 +293,9 @@ class LaneKernel:
     @property
     def device_time_us(self) -> float:
         return fmean(self.durations_us)
+
+
+Launched = KernelRecord | LaneKernel
 
 
 def launch_sequence(ran: Sequence[Sequence[Execution]], frames: Sequence[Op]) -> tuple[LaneKernel, ...]:
@@ -270,8 +314,9 @@ def launch_sequence(ran: Sequence[Sequence[Execution]], frames: Sequence[Op]) ->
         shapes, types = inputs.pop() if len(inputs) == 1 else ((), ())
         durations_us = tuple(max(0.0, each.duration_us) for each in launches)
         module, frame = places.get(id(last), ("", ""))
-        place = (module or None, frame, streams[launches[-1].stream])
-        found.append(LaneKernel(identity, durations_us, last.name if last else None, shapes, types, *place))
+        resources = {each.resources for each in launches}
+        where = (module or None, frame, streams[launches[-1].stream], resources.pop() if len(resources) == 1 else None)
+        found.append(LaneKernel(identity, durations_us, last.name if last else None, shapes, types, *where))
     return tuple(found)
 
 
@@ -313,7 +358,7 @@ def was_autotuned(before: KernelIdentity, after: KernelIdentity) -> bool:
 
 def configuration_change(before: KernelIdentity, after: KernelIdentity) -> str:
     """Return what differs between two kernels of one name, for example ``XBLOCK 1024 -> 512, num_warps 4 -> 8``."""
-    old, new = _parse_kwargs(before.kernel_kwargs), _parse_kwargs(after.kernel_kwargs)
+    old, new = parse_kwargs(before.kernel_kwargs), parse_kwargs(after.kernel_kwargs)
     pairs = [(key, old.get(key, "(none)"), new.get(key, "(none)")) for key in dict.fromkeys([*old, *new])]
     # Grid and block follow from the rest where the autotuner's choice is known, and tell it where it is not.
     fields = ("num_warps", "num_stages") if old != new else ("num_warps", "num_stages", "grid", "block")
@@ -321,7 +366,7 @@ def configuration_change(before: KernelIdentity, after: KernelIdentity) -> str:
     return ", ".join(f"{key} {one} -> {other}" for key, one, other in pairs if one != other)
 
 
-def _parse_kwargs(text: str | None) -> dict[str, str]:
+def parse_kwargs(text: str | None) -> dict[str, str]:
     # "XBLOCK=1024,YBLOCK=16": as Inductor writes it on the op (torch/_inductor/runtime/triton_heuristics.py).
     pairs = (part.partition("=") for part in (text or "").split(",") if part.strip())
     return {key.strip(): value.strip() for key, _, value in pairs}
@@ -329,3 +374,53 @@ def _parse_kwargs(text: str | None) -> dict[str, str]:
 
 def _shown(value: object) -> str:
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+# -- what its code takes ----------------------------------------------------------------------------------------------
+
+# Of a multiprocessor, by architecture: the most warps and blocks that it holds, and its KiB of shared memory (CUDA C++
+# Programming Guide, "Technical Specifications per Compute Capability").
+_LIMITS = {
+    "sm_80": (64, 32, 164), "sm_86": (48, 16, 100), "sm_87": (48, 16, 164),
+    "sm_89": (48, 24, 100), "sm_90": (64, 32, 228), "sm_100": (64, 32, 228), "sm_103": (64, 32, 228),
+    "sm_110": (48, 24, 228), "sm_120": (48, 24, 100), "sm_121": (48, 24, 100),
+}  # fmt: skip
+# Each has 64 Ki registers in four parts, of which a warp of 32 threads takes a multiple of 256. Shared memory comes in
+# units of 128 bytes, and each block has 1 KiB more for the system (cuda_occupancy.h of the CUDA toolkit).
+_WARP, _PARTS, _PART_REGISTERS, _REGISTER_UNIT, _SHARED_UNIT, _KIB = 32, 4, 16384, 256, 128, 1024
+
+
+def occupancy(
+    kernel: KernelIdentity, sizes: Resources | None, arch: str, *, sm_count: int | None = None
+) -> float | None:
+    """Return the share of the warps of a multiprocessor that a kernel can fill. None: not known.
+
+    `sm_count`: of the GPU. With it, a grid that is too small to fill them counts as what it fills. The profiler's estimate
+    depends on the grid too, and is 0 for kernels that ask for more than 48 KiB of shared memory (libkineto's DeviceProperties.cpp).
+    """
+    if (
+        arch not in _LIMITS
+        or sizes is None
+        or sizes.registers is None
+        or sizes.shared_bytes is None
+        or not kernel.block
+    ):
+        return None
+    most_warps, most_blocks, kib = _LIMITS[arch]
+    warps = max(1, -(-prod(kernel.block) // _WARP))
+    registers = max(1, -(-sizes.registers * _WARP // _REGISTER_UNIT)) * _REGISTER_UNIT
+    shared = -(-(sizes.shared_bytes + _KIB) // _SHARED_UNIT) * _SHARED_UNIT
+    by_registers = _PARTS * (_PART_REGISTERS // registers) // warps
+    blocks = min(most_blocks, most_warps // warps, by_registers, _KIB * kib // shared)
+    if sm_count and kernel.grid:
+        blocks = min(blocks, -(-prod(kernel.grid) // sm_count))
+    return blocks * warps / most_warps if blocks > 0 else None  # it ran: then a limit is not as it is here
+
+
+@lru_cache(maxsize=4096)
+def resources_of(kernel: KernelIdentity, sizes: Resources | None, arch: str) -> dict[str, str]:
+    """Return the numbers that are known of a kernel's code: ``{"registers": "64", "occupancy": "50 %"}``."""
+    fields = {} if sizes is None else msgspec.structs.asdict(sizes)
+    found = {name.replace("_", " "): str(value) for name, value in fields.items() if type(value) is int}
+    share = occupancy(kernel, sizes, arch)
+    return found if share is None else found | {"occupancy": f"{100 * share:.0f} %"}

@@ -115,6 +115,8 @@ class DeviceRecord(_Row, frozen=True, gc=False):
     grid: tuple[int, int, int] | None = None
     block: tuple[int, int, int] | None = None
     bytes: int | None = None
+    registers: int | None = None  # of a thread
+    shared_bytes: int | None = None  # of a block, static and dynamic together
 
     @property
     def time_us(self) -> float:

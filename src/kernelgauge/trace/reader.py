@@ -85,7 +85,8 @@ _Shape = tuple[int, ...]  # of a tensor; of a list of tensors there is a tuple o
 
 
 class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "older_id": "external id",
-           "input_dims": "Input Dims", "input_types": "Input type"}):  # fmt: skip
+           "input_dims": "Input Dims", "input_types": "Input type", "registers": "registers per thread",
+           "shared_bytes": "shared memory"}):  # fmt: skip
     """Of an event: those that a trace is read for."""
 
     external_id: int | None = None
@@ -100,6 +101,8 @@ class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "olde
     grid: tuple[int, int, int] | str | None = None
     block: tuple[int, int, int] | str | None = None
     bytes: int | str | None = None
+    registers: Any = None  # of these two, a number of another type is not known, and no odd row
+    shared_bytes: Any = None
     kernel_kwargs: str | None = None
     num_warps: int | None = None
     num_stages: int | None = None
@@ -313,7 +316,8 @@ class _Rows:
                 if stream is None:  # Kineto shows a stream as a thread
                     stream = event.tid if isinstance(event.tid, int) else 0
                 ran = (name, event.ts, event.dur, category, device or 0, stream, args.correlation)
-                self._records.append(DeviceRecord(*ran, external_id, *sizes))
+                needs = (each if type(each) is int else None for each in (args.registers, args.shared_bytes))
+                self._records.append(DeviceRecord(*ran, external_id, *sizes, *needs))
 
     def _category(self, event: Event) -> str:
         """Return the category of a row that has none; keep what its process is."""

@@ -26,6 +26,7 @@ from .kernel import (
     launch_sequence,
     metadata_ops_that_launched,
     places_of,
+    resources_of,
 )
 from .model import (
     DEVICE_CATEGORIES,
@@ -43,6 +44,7 @@ from .names import Kind, decode
 _START = attrgetter("start_us")
 _STILL_RUNNING = 128  # records before a moment that are looked at: as many as a device has streams
 _LOADER = "enumerate(DataLoader)"  # how torch names the rows of fetching a batch
+_WARP = 32  # threads: AMD's have 64, where torch gives numbers that NVIDIA has too
 _MOST_BETWEEN_STEPS = 0.5  # of the step before: a longer time between two steps was not profiled
 # What takes more than this share of a step is worth naming before the kernels.
 _MOST_BESIDE_COMPUTE = 0.25
@@ -87,6 +89,7 @@ class KernelGroup:
     launched_by: list[str]  # ops, the most frequent first
     input_shapes: list[tuple[Any, ...]]
     identities: list[KernelIdentity]
+    code: list[dict[str, str]]  # what it takes: registers, occupancy, shared memory
 
 
 # What a row of `kernelgauge show --by` has in common.
@@ -149,6 +152,15 @@ class Summary:
         return sum(kernel.device_time_us for kernel in self.kernels)
 
     @property
+    def arch(self) -> str:
+        """Return the architecture of all its NVIDIA GPUs, such as ``sm_90``; empty if not known, or if there are several."""
+        known = {
+            (it.get("computeMajor"), it.get("computeMinor"), it.get("warpSize")) for it in self.trace.device_properties
+        }
+        major, minor, warp = known.pop() if len(known) == 1 else (None, None, None)
+        return f"sm_{major}{minor}" if warp == _WARP else ""
+
+    @property
     def noun(self) -> str:
         """Return what a window is: "step", "call", or "trace" if there were no steps."""
         first = self.all_windows[0]
@@ -156,6 +168,7 @@ class Summary:
 
     def groups(self, by: str = "config") -> list[KernelGroup]:
         """Return the kernels of a step in groups by one of `GROUPINGS`: launches in order, else the longest first."""
+        arch = self.arch
         groups = [
             KernelGroup(
                 title=key if isinstance(key, str) else kernels[0].identity.name,
@@ -165,6 +178,7 @@ class Summary:
                 launched_by=[name for name, _ in Counter(kernel.op for kernel in kernels if kernel.op).most_common()],
                 input_shapes=list(dict.fromkeys(kernel.input_shapes for kernel in kernels if kernel.input_shapes)),
                 identities=list(dict.fromkeys(kernel.identity for kernel in kernels)),
+                code=[resources_of(*it, arch) for it in dict.fromkeys((it.identity, it.resources) for it in kernels)],
             )
             for key, kernels in grouped(self.kernels, GROUPINGS[by]).items()
         ]
