@@ -45,7 +45,7 @@ class _State:
 
     shown: str  # in one line
     change: str  # what it changes, for the answer
-    run_process: Callable[[Sequence[str]], Results]  # of pytest, with these arguments
+    run_process: Callable[[Sequence[str], processes.Progress], Results]  # of pytest, with these arguments
     workloads: list[WorkloadResult] = field(default_factory=list)  # one of each process
     failure: str = ""  # why it is skipped
 
@@ -80,10 +80,10 @@ def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     with revisions.worktree(bad) as tree:
         revisions.copy_suite(tree / options.suite, folder, "suite", owner=f"--bad {options.bad}")
 
-    def run(name: str, arguments: Sequence[str]) -> Results:
+    def run(name: str, arguments: Sequence[str], progress: processes.Progress) -> Results:
         with revisions.worktree(name) as tree:
             revisions.copy_suite(folder / "suite", tree, options.suite, owner="--bad")
-            return processes.run_process(arguments, progress=note, may_fail=True, folder=tree)
+            return processes.run_process(arguments, progress, may_fail=True, folder=tree)
 
     commits = [revisions.git("show", "--no-patch", *form, good), *later.strip("\0").split("\0")]
     parts = (each.split("\n", 2) for each in commits)
@@ -108,9 +108,9 @@ def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
         note(f"installing {requirement}")
         return revisions.install(requirement, Path(tempfile.mkdtemp(dir=folder)))
 
-    def run(wanted: Sequence[str], arguments: Sequence[str]) -> Results:
+    def run(wanted: Sequence[str], arguments: Sequence[str], progress: processes.Progress) -> Results:
         packages = [installed(each) for each in wanted]
-        return processes.run_process(arguments, progress=note, may_fail=True, packages=packages)
+        return processes.run_process(arguments, progress, may_fail=True, packages=packages)
 
     def state(shown: str, change: str) -> _State:
         wanted = [each for each in packages.values() if each]
@@ -163,6 +163,7 @@ class _Search:
         self._states, self._options, self._started = states, options, time.monotonic()
         self._ends = self._good, self._bad = states[0], states[-1]
         self._used = 0  # processes
+        self._progress = processes.Progress(None)
 
     def conclude(self) -> Exit:
         """Search, and print the answer."""
@@ -219,7 +220,7 @@ class _Search:
         `selection`: for ``-k``, and further arguments. `timer`: the time that must have been measured.
         """
         self._used += 1
-        note(f"process {self._used}: {state.shown}")
+        self._progress.begin(f"process {self._used}: {state.shown}")
         try:
             state.workloads.append(self._measured(state, selection, timer))
         except MeasurementError as error:
@@ -237,7 +238,7 @@ class _Search:
         wanted = self._options.workload
         pinned = ["-o", "kernelgauge_deterministic=true"]  # or the autotuner's choice could be what changed
         arguments = [self._options.suite, *pinned, "-k", *selection, *self._options.pytest_arguments]
-        workloads = state.run_process(arguments).workloads
+        workloads = state.run_process(arguments, self._progress).workloads
         matching = [each for each in workloads if each.id == wanted] or workloads
         if len(matching) > 1:
             what, got = f"-k {wanted} selects {len(matching)} workloads", ", ".join(each.id for each in matching)
