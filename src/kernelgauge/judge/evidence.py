@@ -298,10 +298,11 @@ class PartOfLatency(Reason, frozen=True):
 
 
 class Machine(Reason, frozen=True):
-    """How the reference kernels moved, which the code cannot touch. None: the baseline does not know this GPU."""
+    """How the reference kernels moved, which the code cannot touch. None: the baseline does not know this GPU or host."""
 
     moves: tuple[tuple[str, float], ...] | None
     is_own: bool = False
+    on_cpu: bool = False
 
 
 class Neighbours(Reason, frozen=True):  # other workers of the run that measured on this host

@@ -179,7 +179,7 @@ def _part(it: e.PartOfLatency, _: str) -> str:
 
 def _machine(it: e.Machine, name: str) -> str:
     if it.moves is None:
-        return f"this GPU is not in {name}"
+        return f"this {'host' if it.on_cpu else 'GPU'} is not in {name}"
     shown = ", ".join(f"{reference} {round(100 * move, 1) + 0.0:+.1f} %" for reference, move in it.moves)
     return f"{'the GPU itself changed its speed' if it.is_own else 'unchanged'} (reference {shown})"
 
