@@ -73,9 +73,8 @@ def test_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
                 assert not differences(shown, printed), f"$ {command}\n{printed}"
         elif language == "diff":
             replace_lines(block, tmp_path)
-        else:
+        elif language == "python":
             file = tmp_path / block.partition("\n")[0].removeprefix("# ")
-            file.parent.mkdir(exist_ok=True)
             file.write_text(block)
 
 

@@ -175,9 +175,9 @@ def test_unwritable_reports_lose_no_verdict(compare: Command, project: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["nowhere"], "git knows no revision nowhere"),
+        (["nowhere"], "a shallow clone lacks old ones: git fetch --unshallow"),
         (["HEAD", "perf"], "--suite perf   (it is a path here, and not a revision)"),
-        (["HEAD", "--suite", "absent"], "the working tree has no such suite"),
+        (["HEAD", "--suite", "absent"], "--suite PATH names it (default: perf)"),
         (["HEAD", "--budget", "nan"], "got nan, expected"),
         (["HEAD", "--processes", "0"], "got 0, expected"),
     ],
