@@ -28,6 +28,7 @@ from ..judge.timing import ProcessTime, at_shared_speed, on_same_host
 from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks
 from ..processes import revisions
 from ..report.findings import brief, in_full
+from ..report.text import counted
 from ..report.words import headline
 from ..results import Results, WorkloadResult
 from ..run import Run, Timer, observe
@@ -163,7 +164,7 @@ class _Search:
         self._states, self._options, self._started = states, options, time.monotonic()
         self._ends = self._good, self._bad = states[0], states[-1]
         self._used = 0  # processes
-        self._progress = processes.Progress(None)
+        self._progress, self._suspects = processes.Progress(None), len(states) - 1
 
     def conclude(self) -> Exit:
         """Search, and print the answer."""
@@ -220,7 +221,7 @@ class _Search:
         `selection`: for ``-k``, and further arguments. `timer`: the time that must have been measured.
         """
         self._used += 1
-        self._progress.begin(f"process {self._used}: {state.shown}")
+        self._progress.begin(f"process {self._used}: {state.shown}, {counted(self._suspects, 'suspect')}")
         try:
             state.workloads.append(self._measured(state, selection, timer))
         except MeasurementError as error:
@@ -275,6 +276,7 @@ class _Search:
             changes = {pair: verdict for pair, verdict in verdicts.items() if verdict.status is not Status.PASS}
             inner = ((abs(low + high - 2 * index), index) for low, high in changes for index in range(low + 1, high))
             left = [each for each in inner if not self._states[each[1]].failure]
+            self._suspects = sum(high - low for low, high in changes)
             if not left or not self._may_go_on():
                 break
             self._measure(self._states[min(left)[1]], self._options.workload, *marks)  # the one in the middle
