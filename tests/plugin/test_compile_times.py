@@ -68,17 +68,3 @@ def test_compile_is_timed_and_counted_and_fails_where_it_became_worse(
     assert "uncached graphs 0 -> 1" in said[INDUCTOR, "structure"]
     for name, subject in ((OWN, "cold compile"), (OWN, "warm compile"), (INDUCTOR, "warm compile")):
         assert "REGRESSED" in said[name, subject]
-
-
-def test_baseline_without_compile_times_is_named_as_that(pytester: pytest.Pytester, kernelgauge: Command) -> None:
-    def run(*arguments: str) -> str:
-        return pytester.runpytest_subprocess("-k", "own", *arguments).stdout.str()
-
-    pytester.makeconftest(SUITE)
-    pytester.makepyfile(test_suite="from kernelgauge.standard import *")
-    pytester.makeini("[pytest]\nkernelgauge_replicates = 2\nkernelgauge_device = cpu\n")
-    assert "no baseline in baselines/" in run()
-    kernelgauge("accept", "--force")  # also of a busy machine
-    said = run("--perf-compile", "-m", "not numerics")
-    assert "have no cold compile and warm compile; record them with: pytest . --perf-compile --perf-update" in said
-    assert "no baseline in" not in said
