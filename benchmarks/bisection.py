@@ -405,7 +405,7 @@ def _replay(
     """Return what stands for a process: a recorded one. Each is used once, until the search needs more of its state."""
     unused: dict[str, list[WorkloadResult]] = {}
 
-    def run_process(_: Sequence[str], *, folder: Path, **__: Any) -> Results:
+    def run_process(_: Sequence[str], *__: Any, folder: Path, **___: Any) -> Results:
         number = int((folder / "model.py").read_text().rpartition("# commit ")[2])
         state = f"{kind}-{'bad' if number >= first else 'good'}".replace("break-good", "fusion-good")  # the same code
         if not unused.get(state):

@@ -1,4 +1,4 @@
-"""What the tests of single claims share. Their numbers are those of the table in docs/claims.md."""
+"""What the tests of single claims share. Their numbers are those of the table in docs/design/claims.md."""
 
 from __future__ import annotations
 

@@ -73,9 +73,8 @@ def test_tutorial_prints_what_it_shows(tmp_path: Path) -> None:
                 assert not differences(shown, printed), f"$ {command}\n{printed}"
         elif language == "diff":
             replace_lines(block, tmp_path)
-        else:
+        elif language == "python":
             file = tmp_path / block.partition("\n")[0].removeprefix("# ")
-            file.parent.mkdir(exist_ok=True)
             file.write_text(block)
 
 
@@ -84,6 +83,18 @@ def test_differences_finds_changed_lines() -> None:
     assert not differences("one 2.5\n...\nthree", printed)
     assert differences("one 2.5\nthree", printed) == ["three"]
     assert differences("...\nfour", printed) == ["four"]
+
+
+def test_prose_finds_sentences_that_begin_with_a_genitive() -> None:
+    fronted = runpy.run_path(str(ROOT / "tools" / "prose.py"))["fronted_sentences"]
+    wrong = ["Of the workloads, three are slower.", "Its name the kernel has from Inductor."]
+    right = ["Its name is that of the kernel.", "Three of the workloads are slower.", "Of course it runs."]
+    assert list(fronted(" ".join([*wrong, *right]))) == wrong
+
+
+def test_side_bar_has_few_entries() -> None:
+    entries = re.findall(r"^ +- .*\.md$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert 15 < len(entries) <= 25
 
 
 def help_of(module: str) -> str:
@@ -127,7 +138,7 @@ def test_page_has_every_environment_variable() -> None:
     source = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
     read = set(re.findall(r"environ(?:\.get\(|\.setdefault\(|\[)\"([A-Z_]+)\"", source)) | {"KERNELGAUGE_LOCKS"}
     assert len(read) > 5
-    page = (DOCS / "files.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference.md").read_text(encoding="utf-8")
     assert not {name for name in read if f"`{name}`" not in page}
 
 

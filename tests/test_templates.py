@@ -1,5 +1,6 @@
 """The templates are valid and safe, and use options and commands that exist."""
 
+import json
 import os
 import re
 import shlex
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,65 @@ def test_workflow_is_valid_and_safe(name):
     for job in yaml.safe_load(path.read_text())["jobs"].values():
         for step in job["steps"]:
             check_shell(f"set -eo pipefail\n{step.get('run', ':')}\n")
+
+
+GH = """#!/bin/sh
+case "$1 $2" in
+"run download") cp -a "$FAKE/artifact" artifact ;;
+"pr comment") cp "$5" "$FAKE/created-$3" ;;
+"api --silent") echo "$5" > "$FAKE/edited" ;;
+"api repos/"*/pulls) jq -r "$4" "$FAKE/pulls.json" ;;
+"api repos/"*/comments) jq -r "$5" "$FAKE/comments.json" ;;
+esac
+"""
+
+
+def pull(number: int, **head: str) -> dict[str, Any]:
+    repo = {"full_name": head.get("fork", "ann/model")}
+    return {"number": number, "state": "open", "head": {"sha": head.get("sha", "abc"), "ref": "fast", "repo": repo}}
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_comment_goes_to_its_own_pull_request_alone(tmp_path, is_link):
+    """With stand-ins for GitHub. The artifact of a stranger has a link to a secret, or a text with a mention."""
+    yaml = pytest.importorskip("yaml")
+    if shutil.which("jq") is None:
+        pytest.skip("jq is not installed")
+    (step,) = yaml.safe_load((TEMPLATES / "github-actions/comment.yml").read_text())["jobs"]["comment"]["steps"]
+    report = tmp_path / "artifact" / "latest" / "report.md"
+    report.parent.mkdir(parents=True)
+    (tmp_path / "secret").write_text("a token")
+    report.symlink_to(tmp_path / "secret") if is_link else report.write_text("REGRESSED, says @everybody")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "gh").write_text(GH)
+    (tmp_path / "bin" / "gh").chmod(0o755)
+    pulls = [pull(1, fork="eve/model"), pull(2, sha="def"), pull(3)]
+    (tmp_path / "pulls.json").write_text(json.dumps(pulls))
+
+    def run(**changes: str) -> None:
+        given = {"GH_REPO": "org/model", "COMMIT": "abc", "BRANCH": "fast", "FORK": "ann/model", "RUN": "7"} | changes
+        path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+        environment = (
+            os.environ | given | {"FAKE": str(tmp_path), "PATH": path, "GITHUB_SERVER_URL": "https://github.com"}
+        )
+        command = ["bash", "-eo", "pipefail", "-c", step["run"]]
+        done = subprocess.run(
+            command, cwd=tmp_path / "bin", env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == int(is_link and "FORK" not in changes), done.stderr
+        shutil.rmtree(tmp_path / "bin" / "artifact", ignore_errors=True)
+
+    (tmp_path / "comments.json").write_text("[]")
+    run(FORK="eve/other")
+    run()
+    created = tmp_path / "created-3"
+    assert list(tmp_path.glob("created-*")) == ([] if is_link else [created])
+    if not is_link:
+        assert "@\u200beverybody" in created.read_text()
+        comment = {"id": 5, "user": {"login": "github-actions[bot]"}, "body": created.read_text()}
+        (tmp_path / "comments.json").write_text(json.dumps([comment, comment | {"id": 6, "body": "of another job"}]))
+        run()
+        assert (tmp_path / "edited").read_text().strip() == "repos/org/model/issues/comments/5"
 
 
 @pytest.mark.parametrize("name", names("kubernetes/*.yaml"))

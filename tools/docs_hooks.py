@@ -21,7 +21,6 @@ _ROOT_PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
-    "templates/README.md": "templates.md",
 }
 _HOME_OF = {place: page for page, place in _ROOT_PAGES.items()}
 _BLOCK = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""Check the prose of the documents: length of sentences, and phrases that banned_phrases.txt lists.
+"""Check the prose of the documents: length and order of sentences, and phrases that banned_phrases.txt lists.
 
     python tools/prose.py            every document; exit status 1 if one breaks a rule
 
@@ -19,6 +19,12 @@ _FEWEST_WORDS = 3
 _CODE, _TABLE_OR_HEADING = re.compile(r"```.*?```", re.DOTALL), re.compile(r"^(\||#|!|<).*$", re.MULTILINE)
 _LINK, _ITEM = re.compile(r"\[([^\]]*)\]\([^)]*\)"), re.compile(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.)\s)")
 _END = re.compile(r"(?<=[.!?:;])\s+(?=[\"`A-Z(*])")
+
+# "Of the workloads, three ..." and "Its name the kernel has from ...": the subject comes first.
+_FRONTED = re.compile(
+    r"\W*(?:Of (?!course\b)|(?:Its|Their) (?:\w+ ){1,2}(?:the|a|an|it|they|you|each|every|kernelgauge) (?:\w+ )?"
+    r"(?:has|have|is|are|does|do|gets?|takes?|knows?|gives?|reads?)\b)"
+)
 
 
 def documents() -> list[Path]:
@@ -48,6 +54,11 @@ def long_sentences(path: Path) -> Iterator[str]:
         yield f"    the longest: {found[-1]}"
 
 
+def fronted_sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a Markdown text that begin with a genitive."""
+    return (each for each in sentences(text) if _FRONTED.match(each))
+
+
 def figures(paths: list[Path]) -> str:
     """Sum up the lengths of all sentences."""
     texts = (path.read_text(encoding="utf-8") for path in paths)
@@ -75,6 +86,9 @@ def main() -> int:
     rules = banned_phrases(Path(__file__).with_name("banned_phrases.txt"))
     source = [each for folder in ("src", "perf", "benchmarks") for each in sorted((ROOT / folder).rglob("*.py"))]
     wrong = [line for path in documents() for line in long_sentences(path)]
+    for path in documents():
+        found = fronted_sentences(path.read_text(encoding="utf-8"))
+        wrong += [f"{path.relative_to(ROOT)}: the subject comes first: {each}" for each in found]
     wrong += [line for path in (*documents(), *source) for line in banned(path, rules)]
     print("\n".join(wrong) or f"prose: {len(documents())} documents, {figures(documents())}; {len(rules)} phrases")
     return int(bool(wrong))

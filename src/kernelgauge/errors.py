@@ -124,6 +124,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
+CLEAR_LINE = "\r\x1b[2K"  # of a terminal: back to its start, and erase it
+
+
+def clear_status() -> None:
+    """Clear the line of a terminal that shows how far the work is (`processes.Progress`)."""
+    if sys.stderr.isatty():
+        print(CLEAR_LINE, end="", file=sys.stderr, flush=True)  # noqa: T201
+
+
 def printable_url(text: str) -> str:
     """Return a URL, or a message with one, for a terminal: without its password."""
     return printable(re.sub(r"//[^/@\s]*@", "//***@", text))

@@ -244,6 +244,7 @@ def test_packages_are_changed_after_what_they_need(
     assert "found: 4: torch==2\npackage  torch==1 -> torch==2" in out
     assert "process 7: 2: aaa==2" in err
     assert "process 8: 3: bbb==2" in err
+    assert err.index(", 4 suspects") < err.index(", 2 suspects")  # of kernels, which are exact
 
 
 def test_version_is_found_over_several_lists(bisect_packages: Command, process: Process, changing: list[str]) -> None:

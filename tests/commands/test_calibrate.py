@@ -21,7 +21,8 @@ def test_calibrate_stores_and_prints_the_noise(command: Command, process: Proces
     code, out, err = command("calibrate", "perf", "-k", "mlp or linear", "--processes", "3")
     assert (code, [len(each.entries[0].processes) for each in process.stored().values()]) == (0, [3, 3])
     assert all(text in out for text in (FIRST, SECOND, f"2 written to {process.baselines}"))
-    assert err.splitlines() == [f"process {number} of 3" for number in (1, 2, 3)]
+    left = ", about 0 s left"  # by the mean of those before
+    assert err.splitlines() == ["process 1 of 3", *(f"process {number} of 3{left}" for number in (2, 3))]
     assert {tuple(each.arguments) for each in process.seen[3:]} == {("perf", "-k", "mlp or linear")}
     assert command("calibrate", "--processes", "2", "--", "perf", "--other", "x")[0] == 0
     assert process.seen[-1].arguments == ["perf", "--other", "x"]

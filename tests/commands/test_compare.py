@@ -1,6 +1,7 @@
 """`kernelgauge compare`: two revisions in turns, each in a working tree of its own, and judged by each other."""
 
 import os
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,13 +41,24 @@ def test_unchanged_revision_passes_after_few_processes(compare: Command, process
     assert (code, "PASS" in out, "processes of each side: 3 " in out) == (0, True, True)
     assert {tuple(each.arguments[-2:]) for each in process.seen} == {("--perf-device", "cpu")}
     *lines, last = err.splitlines()
-    base, head = "HEAD: process", "the working tree: process"
-    assert lines == [f"{base} 1", f"{head} 1", f"{head} 2", f"{base} 2", f"{base} 3", f"{head} 3"]
+    sides, most = {"b": "HEAD", "h": "the working tree"}, "of at most 12"
+    begun = [f"{sides[side]}: process {number} {most}" for side, number in zip("bhhbbh", "112233", strict=True)]
+    assert lines == [begun[0], *(f"{each}, at most 0 s left" for each in begun[1:])]
     assert last == "after process 3 of each side: 1 of 1 workloads decided"
     results = read_results(Path("reports/compare/results.json"))
     assert len(results.workloads[0].baseline.entries[0].processes) == 3  # type: ignore[union-attr]
     assert "traces/" not in out + Path("reports/compare/report.html").read_text()
     assert not process.baselines.exists()
+
+
+def test_time_left_is_that_of_the_processes_or_the_budget(
+    compare: Command, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelgauge.processes.time.monotonic", lambda: 10.0 * len(process.seen))  # seconds
+    left = re.findall(r"at most (\d+) s left", compare("HEAD", "--processes", "2")[2])
+    assert left == ["30", "20", "10"]  # of four processes
+    process.seen.clear()
+    assert "at most 15 s left" in compare("HEAD", "--budget", "25")[2]
 
 
 def test_slower_working_tree_fails_and_stays_as_it_is(compare: Command, process: Process, project: Path) -> None:
@@ -163,9 +175,9 @@ def test_unwritable_reports_lose_no_verdict(compare: Command, project: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["nowhere"], "git knows no revision nowhere"),
+        (["nowhere"], "a shallow clone lacks old ones: git fetch --unshallow"),
         (["HEAD", "perf"], "--suite perf   (it is a path here, and not a revision)"),
-        (["HEAD", "--suite", "absent"], "the working tree has no such suite"),
+        (["HEAD", "--suite", "absent"], "--suite PATH names it (default: perf)"),
         (["HEAD", "--budget", "nan"], "got nan, expected"),
         (["HEAD", "--processes", "0"], "got 0, expected"),
     ],

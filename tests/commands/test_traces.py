@@ -252,6 +252,6 @@ def test_output_that_ends_early_is_no_traceback(script: str, code: int, out: str
 def test_documentation_shows_the_output(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(RECORDED)
     examples = re.findall(r"```console\n\$ kernelgauge (.*?)\n(.*?)```", TRACES_PAGE, re.DOTALL)
-    assert len(examples) == 3
+    assert len(examples) == 2
     for arguments, output in examples:
         assert command(*arguments.split())[1].rstrip() == output.rstrip()

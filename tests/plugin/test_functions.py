@@ -185,20 +185,35 @@ def test_benchmarks_are_measured_unchanged(tmp_path: Path) -> None:
     assert "kernelgauge" not in run_pytest(tmp_path).replace("kernelgauge.plugin", "")  # pytest-benchmark's own table
 
 
-def test_terminal_has_one_line_of_progress(tmp_path: Path) -> None:
-    (tmp_path / "test_relu.py").write_text(
+def on_terminal(folder: Path, module: str, *arguments: str) -> str:
+    """Return what a program writes to a terminal, with a test of one op in the folder."""
+    (folder / "test_relu.py").write_text(
         "import torch\ndef test_relu(kernelgauge): kernelgauge(torch.relu, torch.randn(9))"
     )
-    command = [sys.executable, "-m", "pytest", "-p", "kernelgauge.plugin", "--perf-device=cpu", "--perf-update"]
     shown: list[bytes] = []
     there = os.getcwd()
-    os.chdir(tmp_path)
+    os.chdir(folder)
     try:
+        command = [sys.executable, "-m", module, *arguments, "-p", "kernelgauge.plugin", "--perf-device=cpu"]
         pty.spawn(command, lambda terminal: shown.append(os.read(terminal, 1 << 16)) or shown[-1])
     finally:
         os.chdir(there)
-    said = b"".join(shown).decode(errors="replace")
+    return b"".join(shown).decode(errors="replace")
+
+
+def test_terminal_has_one_line_of_progress(tmp_path: Path) -> None:
+    said = on_terminal(tmp_path, "pytest", "--perf-update")
     progress = re.findall(r"\r\x1b\[2K  (.*?), \d+ s(?=\r)", said)
     assert progress[:2] == ["starting torch and the device", "1 of 1: profiling test_relu-test_relu"]
     assert "timing, pass 1: 1 of 1 workloads" in progress[2]
+    assert "test_relu-test_relu: timing the end-to-end latency" in progress
     assert re.search(r"\r\x1b\[2K\x1b\[32m\.", said)  # the dot takes the line's place
+
+
+def test_command_has_one_line_of_progress_of_its_processes(tmp_path: Path) -> None:
+    said = on_terminal(tmp_path, "kernelgauge", "calibrate", "--processes=2", "--dry-run", "--", "test_relu.py")
+    lines = re.findall(r"\r\x1b\[2K(process[^\r\n]*)(?=\r)", said)
+    assert re.fullmatch(r"process 1 of 2: 1 of 1: profiling test_relu-test_relu, \d+ s", lines[2])
+    assert re.fullmatch(r"process 2 of 2: 1 of 1: profiling test_relu-test_relu, \d+ s, about \d+ s left", lines[-4])
+    assert max(map(len, lines)) < 80
+    assert re.search(r"\r\x1b\[2K[^\r]*workload", said)  # the table takes the line's place

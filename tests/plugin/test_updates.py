@@ -8,7 +8,8 @@ import pytest
 
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.errors import StorageError
-from tests.plugin.inner_project import COMPILED, ID, LINEAR, Project, fake
+from tests.commands.conftest import Command
+from tests.plugin.inner_project import COMPILED, ID, LINEAR, Project, fake, text_of
 
 
 def changed(project: Project, before: dict[str, bytes]) -> set[str]:
@@ -52,6 +53,17 @@ def test_update_refuses_what_is_not_sound(project: Project) -> None:
     ]
     result.stdout.fnmatch_lines_random(lines)
     assert changed(project, before) == {"fine-eager-bf16-4x8"}
+
+
+def test_baseline_that_lacks_times_is_no_missing_baseline(project: Project, kernelgauge: Command) -> None:
+    """As one without compile times is, beside --perf-compile."""
+    assert "no baseline in baselines/test-gpu/" in text_of(project.run("-k", "not latency"))
+    kernelgauge("accept", "--force")
+    said = text_of(project.run())
+    assert (
+        "the baselines in baselines/test-gpu/ have no end to end; record them with: pytest perf --perf-update" in said
+    )
+    assert "no baseline in" not in said
 
 
 def test_baseline_of_another_suite_is_not_shared(project: Project) -> None:

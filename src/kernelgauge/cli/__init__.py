@@ -18,7 +18,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..errors import KernelgaugeError, printable
+from ..errors import KernelgaugeError, clear_status, printable
 from ..results import __version__
 
 if TYPE_CHECKING:
@@ -56,11 +56,13 @@ def add_command(
 
 def say(text: str) -> None:
     """Print to standard output, at once."""
+    clear_status()
     print(text.removesuffix("\n"), flush=True)  # noqa: T201
 
 
 def note(line: str) -> None:
     """Print one line about the work itself to standard error."""
+    clear_status()
     print(printable(line), file=sys.stderr)  # noqa: T201
 
 
@@ -91,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _print_error(f"system error: {error}")
         _discard_output()
     except KeyboardInterrupt:
+        clear_status()
         return Exit.INTERRUPTED
     return Exit.TROUBLE
 

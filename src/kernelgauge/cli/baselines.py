@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ..errors import KernelgaugeError, ResultsError, printable
-from . import Commands, Exit, add_command, note, say, terminal
+from . import Commands, Exit, add_command, say, terminal
 
 if TYPE_CHECKING:
     from ..baselines import BaselineStore, Plans
@@ -184,7 +184,7 @@ def _calibrate(options: argparse.Namespace) -> Exit:
     from ..report.text import render
 
     _require_force_under_ci(options, "calibrate")
-    measured = draw(options.pytest_arguments, processes=options.processes, progress=note)
+    measured = draw(options.pytest_arguments, processes=options.processes)
     store = BaselineStore(Path(measured[0].baselines))
     with nullcontext() if options.dry_run else store.locked():
         plans, refused = plan_update(measured, store, Mode.ADD if options.add else Mode.CALIBRATE)

@@ -27,6 +27,7 @@ from ..judge.structure import judge_structure
 from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks
 from ..processes import revisions
 from ..report.findings import brief, in_full
+from ..report.text import counted
 from ..report.words import headline
 from ..results import Results, WorkloadResult
 from ..run import ProcessTime, Run, Timer, at_shared_speed, observe, on_same_host
@@ -44,7 +45,7 @@ class _State:
 
     shown: str  # in one line
     change: str  # what it changes, for the answer
-    run_process: Callable[[Sequence[str]], Results]  # of pytest, with these arguments
+    run_process: Callable[[Sequence[str], processes.Progress], Results]  # of pytest, with these arguments
     workloads: list[WorkloadResult] = field(default_factory=list)  # one of each process
     failure: str = ""  # why it is skipped
 
@@ -79,10 +80,10 @@ def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     with revisions.worktree(bad) as tree:
         revisions.copy_suite(tree / options.suite, folder, "suite", owner=f"--bad {options.bad}")
 
-    def run(name: str, arguments: Sequence[str]) -> Results:
+    def run(name: str, arguments: Sequence[str], progress: processes.Progress) -> Results:
         with revisions.worktree(name) as tree:
             revisions.copy_suite(folder / "suite", tree, options.suite, owner="--bad")
-            return processes.run_process(arguments, progress=note, may_fail=True, folder=tree)
+            return processes.run_process(arguments, progress, may_fail=True, folder=tree)
 
     commits = [revisions.git("show", "--no-patch", *form, good), *later.strip("\0").split("\0")]
     parts = (each.split("\n", 2) for each in commits)
@@ -107,9 +108,9 @@ def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
         note(f"installing {requirement}")
         return revisions.install(requirement, Path(tempfile.mkdtemp(dir=folder)))
 
-    def run(wanted: Sequence[str], arguments: Sequence[str]) -> Results:
+    def run(wanted: Sequence[str], arguments: Sequence[str], progress: processes.Progress) -> Results:
         packages = [installed(each) for each in wanted]
-        return processes.run_process(arguments, progress=note, may_fail=True, packages=packages)
+        return processes.run_process(arguments, progress, may_fail=True, packages=packages)
 
     def state(shown: str, change: str) -> _State:
         wanted = [each for each in packages.values() if each]
@@ -162,6 +163,7 @@ class _Search:
         self._states, self._options, self._started = states, options, time.monotonic()
         self._ends = self._good, self._bad = states[0], states[-1]
         self._used = 0  # processes
+        self._progress, self._suspects = processes.Progress(None), len(states) - 1
 
     def conclude(self) -> Exit:
         """Search, and print the answer."""
@@ -218,7 +220,7 @@ class _Search:
         `selection`: for ``-k``, and further arguments. `timer`: the time that must have been measured.
         """
         self._used += 1
-        note(f"process {self._used}: {state.shown}")
+        self._progress.begin(f"process {self._used}: {state.shown}, {counted(self._suspects, 'suspect')}")
         try:
             state.workloads.append(self._measured(state, selection, timer))
         except MeasurementError as error:
@@ -236,7 +238,7 @@ class _Search:
         wanted = self._options.workload
         pinned = ["-o", "kernelgauge_deterministic=true"]  # or the autotuner's choice could be what changed
         arguments = [self._options.suite, *pinned, "-k", *selection, *self._options.pytest_arguments]
-        workloads = state.run_process(arguments).workloads
+        workloads = state.run_process(arguments, self._progress).workloads
         matching = [each for each in workloads if each.id == wanted] or workloads
         if len(matching) > 1:
             what, got = f"-k {wanted} selects {len(matching)} workloads", ", ".join(each.id for each in matching)
@@ -273,6 +275,7 @@ class _Search:
             changes = {pair: verdict for pair, verdict in verdicts.items() if verdict.status is not Status.PASS}
             inner = ((abs(low + high - 2 * index), index) for low, high in changes for index in range(low + 1, high))
             left = [each for each in inner if not self._states[each[1]].failure]
+            self._suspects = sum(high - low for low, high in changes)
             if not left or not self._may_go_on():
                 break
             self._measure(self._states[min(left)[1]], self._options.workload, *marks)  # the one in the middle

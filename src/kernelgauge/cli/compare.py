@@ -38,7 +38,7 @@ class _Side:
     """One revision: how a process measures it, and what its processes measured."""
 
     name: str
-    run_process: Callable[[Sequence[str]], Results]  # of pytest, with these arguments
+    run_process: Callable[[Sequence[str], processes.Progress], Results]  # of pytest, with these arguments
     results: list[Results] = field(default_factory=list)
 
     def runs(self, workload: str) -> list[Run]:
@@ -78,7 +78,7 @@ def _sides(options: argparse.Namespace) -> Iterator[tuple[_Side, _Side]]:
         base, head = trees[0], trees[1] if options.head else Path.cwd()
         revisions.copy_suite(head / options.suite, base, options.suite, owner=names[1])
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelgauge-")))
-        python, run = options.base_python, partial(processes.run_process, progress=note, may_fail=True)
+        python, run = options.base_python, partial(processes.run_process, may_fail=True)
         packages = [revisions.install(each, folder / str(n), python) for n, each in enumerate(options.packages)]
         of_base = partial(run, folder=base, packages=packages, python=python)
         yield _Side(names[0], of_base), _Side(names[1], partial(run, folder=head))
@@ -89,13 +89,14 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
     selected = ["-k", options.expression] if options.expression else []
     arguments = [options.suite, *selected, *options.pytest_arguments]
     deselected: list[str] = []  # arguments that leave out the tests of decided workloads
-    started = time.monotonic()
-    for done in range(1, max(1, options.processes) + 1):
+    started, most = time.monotonic(), max(1, options.processes)
+    progress = processes.Progress(2 * most, budget_s=options.budget)
+    for done in range(1, most + 1):
         # A B B A: what drifts meanwhile meets both alike.
         for side in (base, head) if done % 2 else (head, base):
-            note(f"{side.name}: process {done}")
+            progress.begin(f"{side.name}: process {done} of at most {most}")
             try:
-                side.results.append(side.run_process([*arguments, *deselected]))
+                side.results.append(side.run_process([*arguments, *deselected], progress))
             except MeasurementError as error:
                 error.what = f"{side.name}: {error.what}"
                 raise

@@ -34,7 +34,7 @@ _NAMED_AT_LEAST = 3
 _UNCHANGED = 0.01
 _MOST_LINES = 2  # of code
 _MOST_OPS = 2  # that launched what is new
-# Of an op, for the order of causes alone: an eager linear takes 11 us for its eight ops (docs/claims.md).
+# Of an op, for the order of causes alone: an eager linear takes 11 us for its eight ops (docs/design/claims.md).
 _DISPATCH_US = 1.0
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")  # the number of a layer in the path of a module
 _FLOAT = re.compile(r"[bf]+p?\d+")  # a dtype of floating point: bf16, fp32, fp8

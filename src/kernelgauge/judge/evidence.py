@@ -310,7 +310,7 @@ class PartOfLatency(Reason, frozen=True):
 
 
 class Machine(Reason, frozen=True):
-    """How the reference kernels moved, which the code cannot touch. None: the baseline does not know this GPU.
+    """How the reference kernels moved, which the code cannot touch. None: the baseline does not know this GPU or host.
 
     `twins`: how far workloads moved that run the same kernels.
     """
@@ -318,6 +318,7 @@ class Machine(Reason, frozen=True):
     moves: tuple[tuple[str, float], ...] | None
     is_own: bool = False
     twins: float | None = None
+    on_cpu: bool = False
 
 
 class Neighbours(Reason, frozen=True):  # other workers of the run that measured on this host

@@ -328,7 +328,7 @@ def _reasons(
         yield from _causes(timer, run, baseline, entry, decision)
     if timer is Timer.DEVICE and (has_moved or decision.machine):
         if decision.moves is None:
-            yield e.Machine(None, twins=twins)
+            yield e.Machine(None, twins=twins, on_cpu=run.fingerprint.arch == "cpu")
         elif decision.moves:
             moves = tuple((name, math.expm1(move)) for name, move in decision.moves.items())
             yield e.Machine(moves, is_own=bool(decision.machine))

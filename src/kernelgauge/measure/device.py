@@ -151,7 +151,7 @@ class Device:
         """Give back what nothing uses: another process is about to need it."""
 
     def forget_peak(self) -> None:
-        """Begin the peak of what is allocated anew, as in a new process: Inductor's autotuner looks at it (docs/autotuner.md)."""
+        """Begin the peak of what is allocated anew, as in a new process: Inductor's autotuner looks at it (docs/measuring.md)."""
 
     def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:  # noqa: ARG002
         """Return the most bytes held at once during `call`, beyond those held before; None if not observable.

@@ -45,7 +45,7 @@ from .origins import Modules, origins_of
 from .profile import Pace, listed, profile_session, resources_of_call, without
 
 _NOTHING_COMPILED = CompileEvent("graph break", "torch.compile is switched off: all of it runs eagerly")
-_STRUCTURE_ITERATIONS = 3  # the article's schedule (docs/claims.md, C24): wait=1, warmup=1, active=3
+_STRUCTURE_ITERATIONS = 3  # the article's schedule (docs/design/claims.md, C24): wait=1, warmup=1, active=3
 _SHOWN_ORIGINS = 3  # of memory that is left behind
 _SHOWN_KERNELS = 2  # of those that differ, in an error
 

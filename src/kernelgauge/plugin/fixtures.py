@@ -135,10 +135,10 @@ class WorkloadTest:
         if verdict.status is Status.NO_BASELINE and not accepts:
             if self.workload.id in self.session.suites.made:
                 pytest.fail(
-                    self.session.judge.how_to_record(self.session.fingerprint, [self.item.nodeid]), pytrace=False
+                    self.session.judge.how_to_record(kept, self.session.fingerprint, [self.item.nodeid]), pytrace=False
                 )
             # The same words for each test: pytest folds them into one line.
-            pytest.skip(self.session.judge.how_to_record(self.session.fingerprint))
+            pytest.skip(self.session.judge.how_to_record(kept, self.session.fingerprint))
         if verdict.status is Status.NOT_JUDGED or (not verdict.status.decided and not accepts):
             pytest.skip(in_full(verdict))
         self.item.stash[GOES_ON] = True

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from ..errors import KernelgaugeError
+from ..errors import CLEAR_LINE, KernelgaugeError
+from ..processes import status_line
 from ..results import TestResult
-from ..results.files import WAITING
+from ..results.files import DOING, WAITING
 from . import SESSION_KEY, WORKER_MEASURES, made_by
 from .fixtures import GOES_ON, SESSION, SUBJECT, Benchmark, gauge_of
 from .options import options_of
@@ -32,10 +33,11 @@ def pytest_configure(config: pytest.Config) -> None:
     options = options_of(config)
     # A worker of pytest-xdist and a process of a calibration share the standard error of the process that started them.
     has_terminal = not (options.worker or options.calibrating)
-    status, progress = (StatusLine(config, has_terminal=each) for each in (has_terminal, True))
-    config.pluginmanager.register(progress)
+    status = StatusLine(config, has_terminal=has_terminal)
+    config.pluginmanager.register(status)
     waiting = partial(status.show, is_urgent=True)  # it may take an hour
-    session = Session(options, progress=progress.show, waiting=waiting)
+    # The controller of workers shows its tests. A calibration rewrites its own line.
+    session = Session(options, progress=(lambda _: None) if options.worker else status.show, waiting=waiting)
     config.stash[SESSION] = session
     if has_terminal and sys.stdout.isatty() and not config.getoption("xmlpath", None):  # its file has the same text
         session.width = shutil.get_terminal_size().columns
@@ -62,7 +64,7 @@ class StatusLine:
         capture: Any = self._config.pluginmanager.get_plugin("capturemanager")
         with capture.global_and_fixture_disabled() if capture else nullcontext():
             if not self._has_terminal:
-                os.write(2, f"{WAITING}{text}\n".encode(errors="backslashreplace"))
+                os.write(2, f"{WAITING if is_urgent else DOING}{text}\n".encode(errors="backslashreplace"))
             elif reporter is None or not (is_urgent or self._config.getoption("verbose") >= 0):
                 return
             elif is_urgent or not reporter.isatty:
@@ -71,14 +73,13 @@ class StatusLine:
             else:
                 if not self._is_shown:
                     reporter.ensure_newline()
-                line = f"  {text}, {time.monotonic() - self._started:.0f} s"
-                reporter._tw.write(f"\r\x1b[2K{line[: reporter._tw.fullwidth - 1]}", flush=True)
+                reporter._tw.write(status_line(f"  {text}", self._started, reporter._tw.fullwidth), flush=True)
                 self._is_shown = True
 
     def _clear(self) -> None:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if self._is_shown and reporter is not None:
-            reporter._tw.write("\r\x1b[2K", flush=True)
+            reporter._tw.write(CLEAR_LINE, flush=True)
             self._is_shown = False
 
     @pytest.hookimpl(tryfirst=True)

@@ -194,10 +194,15 @@ class Judge:
             sensitivity={**project.sensitivity, **{Timer(name): value for name, value in workload.sensitivity.items()}},
         )
 
-    def how_to_record(self, fingerprint: Fingerprint, suites: Iterable[str] = ()) -> str:
-        """Return which folder has no baseline, and the command that records one."""
+    def how_to_record(self, verdicts: Iterable[Verdict], fingerprint: Fingerprint, suites: Iterable[str] = ()) -> str:
+        """Return which baselines these verdicts miss, or which times in them, and the command that records them."""
         folder = self.options.shown(self.store.path(fingerprint.device, "x").parent)
-        return f"no baseline in {folder}/; record one with: {self.suites.command(suites=suites)}"
+        missing = [each for each in verdicts if each.status is Status.NO_BASELINE]
+        command = self.suites.command(suites=suites)
+        if all(isinstance(each.conclusion, e.NoBaseline) and each.conclusion.is_partial for each in missing):
+            times = " and ".join(dict.fromkeys(each.subject for each in missing))
+            return f"the baselines in {folder}/ have no {times}; record them with: {command}"
+        return f"no baseline in {folder}/; record one with: {command}"
 
 
 def reasons_of(error: KernelgaugeError) -> tuple[e.Reason, ...]:

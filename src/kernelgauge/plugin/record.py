@@ -93,11 +93,10 @@ class Recorder:
     def _write_summary(self, results: Results) -> None:
         recorded = self._stored(results)
         self._reporter.write_line(summary(results, **self._style, failures=False, recorded=recorded))
-        no_baseline = any(verdict.status is Status.NO_BASELINE for verdict in results.verdicts)
-        if no_baseline and not self._options.update:
+        if any(verdict.status is Status.NO_BASELINE for verdict in results.verdicts) and not self._options.update:
             fingerprint = results.fingerprint or self._session.fingerprint
             suites = dict.fromkeys([*results.declared, *(workload.suite for workload in results.workloads)])
-            self._warn(self._session.judge.how_to_record(fingerprint, suites))
+            self._warn(self._session.judge.how_to_record(results.verdicts, fingerprint, suites))
         if not self._options.accepts and (unknown := unknown_machines(results)):
             what = "GPU" if results.fingerprint is not None and results.fingerprint.arch != "cpu" else "host"
             self._reporter.write_line(f"the baselines do not know this {what}: {printable(', '.join(unknown))}")

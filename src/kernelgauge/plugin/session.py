@@ -141,6 +141,11 @@ class Session:
 
     # -- measure --------------------------------------------------------------------------------------------------
 
+    @property
+    def shows_tests(self) -> bool:
+        """Whether a line that says what a single test does is rewritten: in a log, its dot says enough."""
+        return self.width is not None or self.options.calibrating
+
     def run(self, workload: Workload) -> Run:
         """Return what was measured of a workload so far, its latency included.
 
@@ -187,8 +192,7 @@ class Session:
 
     def _measure(self, workloads: Sequence[Workload]) -> None:
         started = time.monotonic()
-        # In a log, the test of each workload that a test makes says enough.
-        is_shown = self.width is not None or any(each.id not in self.suites.made for each in workloads)
+        is_shown = self.shows_tests or any(each.id not in self.suites.made for each in workloads)
         for group in self.measure_groups(
             workloads,
             self.device,
@@ -259,6 +263,8 @@ class Session:
         from ..measure.latency import Rounds
 
         measured = self._result(workload)
+        if self.shows_tests and not first:
+            self.progress(f"{workload.id}: timing the end-to-end latency")
         return Rounds(
             workload,
             self.device,
@@ -371,6 +377,8 @@ class Session:
 
     def judge_numerics(self, workload: Workload) -> Verdict:
         """Compare the workload with its reference in float64, on random input."""
+        if self.shows_tests:
+            self.progress(f"{workload.id}: comparing the result with float64")
         return self.judge.numerics(workload, self.device)
 
     def _by_baseline(self, run: Run, timer: Timer | None = None) -> Verdict:

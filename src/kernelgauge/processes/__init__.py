@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from ..errors import MeasurementError
+from ..errors import CLEAR_LINE, MeasurementError, clear_status, printable
 from ..results import NAME, Results, read_results
-from ..results.files import WAITING
+from ..results.files import DOING, WAITING
 from .revisions import LOADED, Imports
 
 _SHOWN_LINES = 15  # of the output of a process that failed
@@ -25,14 +27,59 @@ _PATIENCE_S = 5.0  # with a process that is asked to end
 _LEFT_OUT = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "PYTEST_XDIST_WORKER")
 
 
-def draw(arguments: Sequence[str], *, processes: int, progress: Callable[[str], None]) -> list[Results]:
+def status_line(text: str, started: float, columns: int, left: str = "") -> str:
+    """Return what rewrites the line of a terminal: a text, cut to its columns, the seconds since `started`, and what is left."""
+    end = f", {time.monotonic() - started:.0f} s{left}"
+    return f"{CLEAR_LINE}{printable(text)[: max(0, columns - 1 - len(end))]}{end}"
+
+
+class Progress:
+    """Processes as they go on, on standard error: one line on a terminal, which is rewritten; else a line for each of them.
+
+    Args:
+        most: how many there are at most. None: a search, which may end at any of them.
+        budget_s: after which no further one begins.
+        is_exact: whether all of them will run.
+    """
+
+    def __init__(self, most: int | None, *, budget_s: float = math.inf, is_exact: bool = False) -> None:
+        self._most, self._budget_s, self._about = most, budget_s, "about" if is_exact else "at most"
+        self._started, self._begun = time.monotonic(), 0
+        self._text = self._left = ""
+
+    def begin(self, text: str) -> None:
+        """Say which process begins, and how long the rest takes by the mean of those before."""
+        if self._begun and self._most:
+            seconds = time.monotonic() - self._started
+            rest = min(seconds / self._begun * (self._most - self._begun), max(0.0, self._budget_s - seconds))
+            self._left = f", {self._about} {rest:.0f} s left"
+        self._begun += 1
+        self._text = printable(text)
+        if not sys.stderr.isatty():
+            print(f"{self._text}{self._left}", file=sys.stderr)  # noqa: T201
+        self(DOING)
+
+    def __call__(self, line: str) -> None:
+        """Show a line of the process that runs: one about waiting stays, and stands in a log too."""
+        if line.startswith(WAITING):
+            clear_status()
+            print(printable(line), file=sys.stderr)  # noqa: T201
+        elif sys.stderr.isatty():
+            doing = line.removeprefix(DOING)
+            text = f"{self._text}: {doing}" if doing else self._text
+            columns = shutil.get_terminal_size().columns
+            print(status_line(text, self._started, columns, self._left), end="", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def draw(arguments: Sequence[str], *, processes: int) -> list[Results]:
     """Run `pytest *arguments` in fresh processes, each with empty compile caches: the autotuner chooses anew in each.
 
     Raises `MeasurementError` if one of them fails: what is left would not be a fair sample.
     """
     measured: list[Results] = []
+    progress = Progress(processes, is_exact=True)
     for number in range(1, processes + 1):
-        progress(f"process {number} of {processes}")
+        progress.begin(f"process {number} of {processes}")
         measured.append(run_process(arguments, progress))
     return measured
 
@@ -92,7 +139,7 @@ def run_process(
             try:
                 for line in process.stdout:
                     output.append(line.rstrip())
-                    if line.startswith(WAITING):
+                    if line.startswith((WAITING, DOING)):
                         progress(line.strip())
             except BaseException:  # interrupted: its files go away
                 process.terminate()

@@ -33,6 +33,8 @@ def commit(revision: str) -> str:
     except KernelgaugeError as error:
         if Path(revision).exists():
             error.next_command = f"--suite {shlex.quote(revision)}   (it is a path here, and not a revision)"
+        else:
+            error.expected = "a branch, a tag or a commit   (a shallow clone lacks old ones: git fetch --unshallow)"
         raise
 
 
@@ -65,7 +67,7 @@ def copy_suite(source: Path, tree: Path, suite: str, *, owner: str) -> None:
         expected = "a path from the current folder to a part of it"
         raise KernelgaugeError("the suite is outside of the working tree", got=suite, expected=expected)
     if not source.exists():
-        expected = "a folder or a file, which --suite names"
+        expected = "a folder or a file: --suite PATH names it (default: perf)"
         raise KernelgaugeError(f"{owner} has no such suite", got=source.name, expected=expected)
     shutil.rmtree(target, ignore_errors=True)
     if target.is_file() or target.is_symlink():

@@ -180,7 +180,7 @@ def _part(it: e.PartOfLatency, _: str) -> str:
 def _machine(it: e.Machine, name: str) -> str:
     if it.moves is None:
         moved = f"; workloads with the same kernels moved by {100 * it.twins:+.1f} %" if it.twins is not None else ""
-        return f"this GPU is not in {name}{moved}"
+        return f"this {'host' if it.on_cpu else 'GPU'} is not in {name}{moved}"
     shown = ", ".join(f"{reference} {round(100 * move, 1) + 0.0:+.1f} %" for reference, move in it.moves)
     return f"{'the GPU itself changed its speed' if it.is_own else 'unchanged'} (reference {shown})"
 

@@ -132,7 +132,8 @@ def store_errors(what: str, location: str) -> Iterator[None]:
 
 # -- locks ------------------------------------------------------------------------------------------------------------
 
-WAITING = "kernelgauge: "  # prefix of messages about waiting, on the standard error of a process without a terminal
+# Prefixes of lines on the standard error of a process without a terminal: that it waits, and how far it is.
+WAITING, DOING = "kernelgauge: ", "kernelgauge measures: "
 _HELD = "KERNELGAUGE_HELD"  # of a process that measures for its parent: the parent's number, and the lock that it holds
 LOCKS = "KERNELGAUGE_LOCKS"  # folder of the lock files, to share it between containers
 _PATIENCE_S = 3600.0  # of a nightly job: a suite takes minutes
