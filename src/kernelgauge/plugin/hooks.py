@@ -131,7 +131,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if ours.suites.error is not None:
             raise ours.suites.error
         if ours.options.worker:  # its controller knows no suite
-            ours.require_workloads()
+            ours.suites.require_workloads()
         # Else the results of an earlier run stay. pytest calls our hook in a `finally`: an expression of -k may be wrong.
         shows_fixtures = config.option.showfixtures or config.option.show_fixtures_per_test
         runs_none = (

@@ -41,7 +41,7 @@ class Recorder:
     def record(self, results_at: Callable[[int], Results], *, has_workers: bool) -> None:
         """Record the results at pytest's exit status. Only this process knows the suites, unless it has workers."""
         try:
-            self._session.require_workloads()
+            self._session.suites.require_workloads()
         except KernelgaugeError as error:
             self._fail(str(error))
         status = int(self._pytest.exitstatus)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timezone
 from functools import cached_property
 from importlib import import_module
@@ -129,11 +129,6 @@ class Session:
             with self.judge.store.locked():
                 pass
 
-    def require_workloads(self) -> None:
-        """Raise `KernelgaugeError` if a suite is empty where that must not pass: with --perf-strict and --perf-update."""
-        if self.options.strict or self.options.update:
-            self.suites.require_workloads()
-
     def release(self) -> None:
         """Let other runs use the GPU and the folder."""
         self._gpu_lock.release()
@@ -157,15 +152,12 @@ class Session:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Let no other worker measure meanwhile, where several measure what tests make on one CPU."""
-        is_shared = self.options.worker and self.options.share is None and self.device.gpu is None
-        lock = worker_lock(self.options.reports) if is_shared else None
-        if lock is not None:
-            lock.hold(self.waiting)
-        try:
+        with ExitStack() as held:
+            if self.options.worker and self.options.share is None and self.device.gpu is None:
+                lock = worker_lock(self.options.reports)
+                lock.hold(self.waiting)
+                held.callback(lock.release)
             yield
-        finally:
-            if lock is not None:
-                lock.release()
 
     def measure_made(self, workload: Workload, may_lack_kernels: bool) -> Run:
         """Measure what a test calls, and its latency. Raises what `run` and `keep_latency` raise.
