@@ -59,7 +59,7 @@ class Spreads(msgspec.Struct, frozen=True):
 # `python benchmarks/noise.py` fits them to the recorded processes and writes the file; docs/design/times.md has its output.
 _FITTED = msgspec.json.decode(get_data(__package__, "noise.json") or b"", type=dict[str, Spreads])
 _GPU = _FITTED["GPU time"]
-_SPREADS = ("process", "resolution_us", "gpu_us", "gpu", "twins")
+_SPREADS = ("process", "gpu", "twins")  # the clock of the profiler is alike on all
 _UNKNOWN_GPU = msgspec.structs.replace(
     _GPU, dof=4.0, hosts=4.0, resolution_dof=4.0, **{name: UNKNOWN_FACTOR * getattr(_GPU, name) for name in _SPREADS}
 )
