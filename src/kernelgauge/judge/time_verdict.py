@@ -49,9 +49,8 @@ _DOF_BESIDE_TWO_SETS = 2.0
 _SHARED = 0.5  # of the GPU time of a workload is in kernels that its twin runs too
 _TWINS = 2  # one alone may have changed itself
 _TWINS_AGREE = 0.006  # three standard deviations of the difference of two twins on GPUs of other hosts (noise.json)
-# On two CPU cores, unchanged ops were red in 4 of 100 comparisons on a quiet host and in 7 of 100 on a busy one, by a
-# baseline of one process (docs/design/times.md).
-CPU_PROCESSES, _CPU_NIGHTS = 5, 3
+# A choice: ops on a CPU have no reference beside each call, and other jobs slow them (docs/design/times.md).
+_CPU_PROCESSES, _CPU_NIGHTS = 5, 3
 _SHOWN_TRANSFERS = 0.1  # of the time without kernels: less is not what a call waits for
 # Of 533 recorded runs on GPUs and CPUs, busy hosts included (benchmarks/data), none had a GPU time, a CPU time or a
 # dispatch time above 1.09 times its latency, and none host references that differ by more than a factor of 4.7.
@@ -225,7 +224,7 @@ def _are_few_nights(before: Sequence[ProcessTime], run: Run) -> bool:
     """Return whether too little is known of a CPU to judge its ops by their time."""
     known = [each for each in before if each.place == run.place]
     nights = {each.night for each in known}
-    return run.fingerprint.arch == "cpu" and (len(known) < CPU_PROCESSES or len(nights) < _CPU_NIGHTS)
+    return run.fingerprint.arch == "cpu" and (len(known) < _CPU_PROCESSES or len(nights) < _CPU_NIGHTS)
 
 
 def _decided(
