@@ -39,6 +39,7 @@ class Judge:
     def __init__(self, options: Options, suites: Suites, artifacts: Artifacts) -> None:
         self.options, self.suites, self.artifacts = options, suites, artifacts
         self.store = BaselineStore(options.baselines)
+        self._stored: dict[str, Baseline | None] = {}  # of the workloads measured so far, as they were then
         self.has_timing_tests = False
         self.without_times: set[str] = set()
 
@@ -96,14 +97,13 @@ class Judge:
 
     def beside(self, measured: Mapping[str, Measured | KernelgaugeError]) -> Beside:
         """Return what was measured, with those of the baselines that can be used."""
-        found: list[tuple[Run, Baseline]] = []
-        for each in measured.values():
+        runs = {name: each.run for name, each in measured.items() if not isinstance(each, KernelgaugeError)}
+        for name in runs.keys() - self._stored.keys():
+            self._stored[name] = None
             with suppress(BaselineError):
-                if isinstance(each, KernelgaugeError):
-                    continue
-                if (baseline := self.store.load(each.run.fingerprint.device, each.run.workload)) is not None:
-                    found.append((each.run, baseline))
-        return Beside(found)
+                self._stored[name] = self.store.load(runs[name].fingerprint.device, name)
+        pairs = ((run, self._stored[name]) for name, run in runs.items())
+        return Beside((run, baseline) for run, baseline in pairs if baseline is not None)
 
     def by_baseline(
         self, run: Run, timer: Timer | None, device: Device, beside: Beside, *, declared: Verdict | None = None
