@@ -170,7 +170,7 @@ def _part(it: e.PartOfLatency, _: str) -> str:
     bound = "launch-bound" if it.is_launch_bound else "host-bound or launch-bound"
     transfers = f"{it.transfers_us:.1f} us of it in copies and memsets"
     label, note = {
-        "cpu": ("CPU time", ": its test names the ops"),
+        "cpu": ("ops", ": the rest is Python, or another job on this host"),
         "kernels": ("kernels", ""),
         "without": ("without kernels", f": {transfers if it.transfers_us else bound}"),
     }[it.part]
