@@ -28,7 +28,7 @@ _NIGHTS = 365
 _H200 = Fingerprint(
     "NVIDIA H200", "sm_90", 132, 150109880320, 700.0, False, "580.1", "13.0", "2.11", "3.6", None, "3.12"
 )
-# Of each timer: the times of long and of short workloads, in microseconds, and the kernels of a call.
+# The times of long and of short workloads, in microseconds, and the kernels of a call, by timer.
 _WORKLOADS = {
     Timer.DEVICE: ((230.0, 4), (3.0, 1)),
     Timer.HOST: ((75.0, 4), (20.0, 1)),

@@ -83,14 +83,8 @@ def fit(suites: Sequence[Suite]) -> dict[str, dict[str, float]]:
     gpu = list(groups([*suites, *others], Timer.DEVICE))
     long, short = ([each for each in gpu if (each.us > _LONG_US) is side] for side in (True, False))
     process, dof = machine_factor(long, "GPU times of more than 20 us")
-    resolution = math.sqrt(
-        max(
-            0.0,
-            fmean_by_dof(
-                (each.variance - process**2) * each.us**2 / each.kernels for each in short for _ in range(each.dof)
-            ),
-        )
-    )
+    squares = ((each.variance - process**2) * each.us**2 / each.kernels for each in short for _ in range(each.dof))
+    resolution = math.sqrt(max(0.0, fmean(squares)))
     print(
         f"    resolution of a kernel {1000 * resolution:.1f} ns, from {sum(each.dof for each in short)} degrees of freedom"
     )
@@ -103,7 +97,7 @@ def fit(suites: Sequence[Suite]) -> dict[str, dict[str, float]]:
         GPU: {
             "process": process,
             "dof": dof,
-            # Two nights on five GPUs show none. That is no proof, so it is assumed to be as large as that of dispatch.
+            # Five GPUs, of two nights each, show none. Five prove little: it is taken to be as large as that of dispatch.
             "night": max(between_nights(suites, Timer.DEVICE, process), of_dispatch),
             "resolution_us": resolution,
             "gpu_us": of_short_us,
@@ -139,10 +133,6 @@ def judge_left_out(found: Mapping[str, Mapping[str, float]], suites: Sequence[Su
     )
     same = [(one, (it,)) for one in left_out for it in left_out if one is not it and one.gpu == it.gpu]
     unchanged.print_design("same GPU, one process", same, show=False)
-
-
-def fmean_by_dof(values: Iterator[float]) -> float:
-    return fmean(list(values))
 
 
 def is_training(workload: str) -> bool:

@@ -155,7 +155,7 @@ def _baseline(known: tuple[Suite, ...], workload: str) -> Baseline | None:
 
 
 def beside_of(suite: Suite, known: Callable[[str], Baseline | None]) -> Beside:
-    """Return what was measured beside each workload of a suite."""
+    """Return the workloads of a suite with their baselines, as the rule sees them beside one another."""
     pairs = ((run, known(workload)) for workload, run in suite.runs.items())
     return Beside((run, baseline) for run, baseline in pairs if baseline is not None)
 

@@ -153,7 +153,7 @@ def judge_time(
         more: of other processes on the same machine, with the same kernels: their mean with the run's is judged.
         comparisons: times that the suite has.
         limits: gates and sensitivity that the suite asks for; None: the defaults.
-        beside: what was measured beside it.
+        beside: the other workloads of the same run.
         level: of false alarms, over all comparisons.
     """
     label = run.label(timer)
