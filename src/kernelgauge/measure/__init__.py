@@ -18,8 +18,10 @@ _SLOW_REPLICATES = 2  # the fewest that show a spread
 _FEWEST_CALLS = 3  # so that there is a middle
 _WARM_UP_SHARE = 2  # half as many calls again come before those that count
 _WARM_UP_SECONDS = 0.05  # or as many as take so long: starting the profiler leaves the device idle, and its clock falls
-# However heavy they are: the lower decile of three calls lies far above that of thirty, and their middle half is all of them.
-_FEWEST_HEAVY_CALLS = 8
+# However heavy they are. More change neither the mean of the device and dispatch time of a model nor their spread
+# (docs/design/measuring.md); the lower decile of three calls lies far above that of thirty.
+_FEWEST_HEAVY_CALLS = 5
+_FEWEST_LATENCY_CALLS = 8
 _FEWEST_REPLICATES = 4  # of a GPU's workload that is over its budget: a decode of a whole model, or a training step
 
 
@@ -39,7 +41,7 @@ class Settings:
     iterations: int = 12  # calls in each replicate, at most
     warm_up_seconds: float = 0.005  # before each replicate, so that the clock is up
     seconds: float = 1.0  # for the calls of one replicate of one timer: fewer are made if they are slow
-    busy_seconds: float = math.inf  # for those that keep a device busy, in a row; eight are made all the same
+    busy_seconds: float = math.inf  # for those that keep a device busy, in a row; five are made all the same
     host_iterations: int = 30  # calls in each replicate of the host dispatch time, at most
     latency_replicates: int = 8
     latency_iterations: int = 20
@@ -61,7 +63,7 @@ class Settings:
         """Return these with few replicates of a call that takes seconds: the usual ones would take a quarter of an hour."""
         if call_us >= _SLOW_CALL_US:
             return self._with_fewer(_SLOW_REPLICATES, latency=_SLOW_REPLICATES)
-        is_heavy = _FEWEST_HEAVY_CALLS * call_us > 1e6 * self.latency_seconds  # so is each replicate of its latency
+        is_heavy = _FEWEST_LATENCY_CALLS * call_us > 1e6 * self.latency_seconds  # so is each replicate of its latency
         return self._with_fewer(self.most_replicates, latency=_FEWEST_REPLICATES) if is_heavy else self
 
     def _with_fewer(self, most: int, *, latency: int | None = None) -> Settings:
@@ -81,7 +83,7 @@ class Settings:
         most = {
             Timer.DEVICE: min(self.iterations, heavy),
             Timer.HOST: min(self.host_iterations, heavy),
-            Timer.END_TO_END: min(self.latency_iterations, max(_FEWEST_HEAVY_CALLS, self.latency_seconds / call_s)),
+            Timer.END_TO_END: min(self.latency_iterations, max(_FEWEST_LATENCY_CALLS, self.latency_seconds / call_s)),
         }
         return max(_FEWEST_CALLS, int(min(most[timer], self.seconds / call_s)))
 
