@@ -3,6 +3,7 @@
     python benchmarks/unchanged.py                                  every design
     python benchmarks/unchanged.py --against baselines FILE.json.gz... files of benchmarks/nights.py
     python benchmarks/unchanged.py --design "leave one"             only designs whose name has this
+    python benchmarks/unchanged.py --design pairs                   only long runs of `compare`
     python benchmarks/unchanged.py --without gemm                   an ablation: one piece of information removed
 
 A suite is one process: all times of all workloads, judged as `pytest perf --perf-strict` judges them. It is green if none
@@ -40,7 +41,7 @@ from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.baseline import Baseline, gemm_kernel
 from kernelgauge.judge.evidence import Choice
 from kernelgauge.judge.time_verdict import Beside, confirm, judge_time
-from kernelgauge.judge.two_sets import LOOKS, JudgedSet, judge_sets
+from kernelgauge.judge.two_sets import LOOKS, JudgedSet, judge_sets, looks
 from kernelgauge.run import CALL_TIMERS, Run, Sample, Timer, observe
 
 Pair = tuple[Suite, tuple[Suite, ...]]  # the run, and the processes of its baseline
@@ -57,6 +58,7 @@ _SPREADS = {Timer.DEVICE: 0.0006, Timer.HOST: 0.015, Timer.END_TO_END: 0.035}  #
 _SHORT_SPREAD = 0.0028  # of GPU times of short kernels
 _SIMULATED = 1000  # suites
 _SPLITS = 400  # of recorded processes into two halves
+_FEWEST_DRAWN = 8  # processes of a GPU, for `print_pairs`
 
 
 def _options() -> argparse.Namespace:
@@ -88,18 +90,23 @@ def main() -> None:
         if options.design in name:
             print_design(name, pairs, show=options.show)
             print_confirmed(name, trials(pairs, suites))
-    if options.design:
-        return
-    print_other_suites(change or (lambda suite: suite), show=options.show)
-    if change is None:
-        print_two_sets(suites, 3)
-        print_two_sets(suites, 5)
-        print_two_sets(archived_suites(), 6)
-        for path in sorted((DATA / "bisection").glob("*.jsonl.xz")):
-            print_looks(path)
-        for device in ("Any GPU", "NVIDIA H200"):
-            for processes in (1, 10):
-                print_noisy(device, processes)
+    if change is None and options.design in ("", "pairs"):
+        print_pairs(suites)
+    if not options.design:
+        print_other_suites(change or (lambda suite: suite), show=options.show)
+        if change is None:
+            print_two_sides(suites)
+
+
+def print_two_sides(suites: Sequence[Suite]) -> None:
+    print_two_sets(suites, 3)
+    print_two_sets(suites, 5)
+    print_two_sets(archived_suites(), 6)
+    for path in sorted((DATA / "bisection").glob("*.jsonl.xz")):
+        print_looks(path)
+    for device in ("Any GPU", "NVIDIA H200"):
+        for processes in (1, 10):
+            print_noisy(device, processes)
 
 
 def print_other_suites(change: Callable[[Suite], Suite], *, show: bool) -> None:
@@ -372,6 +379,39 @@ def _two_sets(before: Sequence[Suite], after: Sequence[Suite]) -> Iterator[Judge
         sides = [[suite.runs[workload] for suite in side if workload in suite.runs] for side in (before, after)]
         if all(sides):
             yield judge_sets(workload, *sides, comparisons=comparisons, names=("one side", "the other"))
+
+
+def print_pairs(suites: Sequence[Suite]) -> None:
+    """Run `compare` to its end on MLPs: the processes of each side are drawn from those that one GPU recorded."""
+    chance = random.Random(0)
+    by_gpu: dict[str, list[Suite]] = defaultdict(list)
+    for suite in suites:
+        by_gpu[suite.gpu].append(suite)
+    own = [each for each in by_gpu.values() if len(each) >= _FEWEST_DRAWN]
+    names = [name for name in own[0][0].runs if not is_short(own[0][0].runs[name])]
+    print(f"compare --processes N on {len(own)} GPUs, {_SPLITS // 4} comparisons of each of {len(names)} MLPs on each")
+    for most in (12, 15):
+        for slower in (0.0, 0.0025):
+            found, used = Counter[Status](), 0
+            for processes, name in ((each, name) for each in own for name in names for _ in range(_SPLITS // 4)):
+                kept = [_only_gpu_time(suite.runs[name]) for suite in processes if name in suite.runs]
+                before = chance.choices(kept, k=most)
+                after = [slower_run(run, slower, (Timer.DEVICE,)) for run in chance.choices(kept, k=most)]
+                for look in sorted(looks(most)):
+                    comparisons = LOOKS * 7 * len(CALL_TIMERS)  # of the default suite
+                    sides = before[:look], after[:look]
+                    judged = judge_sets(name, *sides, comparisons=comparisons, names=("a", "b"), are_pairs=True)
+                    if not judged.undecided:
+                        break
+                found[judged.verdicts[-1].status] += 1
+                used += look
+            total = found.total()
+            shares = ", ".join(f"{status.value} {100 * number / total:.1f} %" for status, number in found.items())
+            print(f"    at most {most:2} pairs, {slower:+.2%}: {shares}; {used / total:.1f} pairs")
+
+
+def _only_gpu_time(run: Run) -> Run:
+    return msgspec.structs.replace(run, samples={Timer.DEVICE: run.samples[Timer.DEVICE]})
 
 
 def print_looks(path: Path) -> None:

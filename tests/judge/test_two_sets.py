@@ -47,6 +47,25 @@ def test_one_side_that_scatters_is_not_slower() -> None:
     assert judged(before, after).verdicts[1].status is not Status.REGRESSED
 
 
+@pytest.mark.parametrize(("slower", "least", "most"), [(0.0, 0.0, 0.01), (0.0025, 0.95, 1.0)])
+def test_share_of_regressed_in_pairs(slower: float, least: float, most: float) -> None:
+    """What is 0.1 % slower at first is measured in more pairs. Their order was drawn: no noise makes unchanged code red."""
+    rng, found = random.Random(20261128), []
+    for _ in range(100):
+        sides = pair_of(12, 0.0008, slower, rng)
+        for done in sorted(looks(12)):
+            of_look = [side[:done] for side in sides]
+            last = judge_sets("w", *of_look, comparisons=COMPARISONS, names=("before", "after"), are_pairs=True)
+            if not last.undecided:
+                break
+        found.append(last.verdicts[1])
+    slow = [each for each in found if each.status is Status.REGRESSED]
+    assert least <= len(slow) / 100 <= most
+    in_pairs = [each for each in slow if reasons(each, "why")]
+    assert all(each.change and each.change.low and each.change.low >= 0 for each in in_pairs)
+    assert not slow or "slower in 9 pairs of processes" in reasons(in_pairs[0], "why")[0]
+
+
 @pytest.mark.parametrize("noise", [0.0012, 0.004])
 def test_wanted_slowdown_is_seldom_decided_to_pass(noise: float) -> None:
     """A slowdown of 0.5 % is excluded in 5 of 100 comparisons at most, over all looks of `kernelgauge compare`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -89,11 +90,10 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
     selected = ["-k", options.expression] if options.expression else []
     arguments = [options.suite, *selected, *options.pytest_arguments]
     deselected: list[str] = []  # arguments that leave out the tests of decided workloads
-    started, most = time.monotonic(), max(1, options.processes)
+    started, most, chance = time.monotonic(), max(1, options.processes), random.Random()
     progress = processes.Progress(2 * most, budget_s=options.budget)
     for done in range(1, most + 1):
-        # A B B A: what drifts meanwhile meets both alike.
-        for side in (base, head) if done % 2 else (head, base):
+        for side in chance.sample((base, head), 2):  # what drifts meanwhile meets both alike, and no order is known
             progress.begin(f"{side.name}: process {done} of at most {most}")
             try:
                 side.results.append(side.run_process([*arguments, *deselected], progress))
@@ -132,7 +132,7 @@ def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]
         if workload.unavailable is not None and not base.runs(name):
             continue
         sides, limits = (base.runs(name), head.runs(name)), workload.limits
-        found = judge_sets(name, *sides, comparisons=comparisons, limits=limits, names=names)
+        found = judge_sets(name, *sides, comparisons=comparisons, limits=limits, names=names, are_pairs=True)
         if found.undecided:
             undecided[name] = found.undecided
         verdicts = found.verdicts

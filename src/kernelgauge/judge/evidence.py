@@ -47,18 +47,14 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class RelativeChange(msgspec.Struct, frozen=True):
-    """A change against the baseline (0.05 is 5 % slower), with a confidence interval.
-
-    `low` and `high` are None where nothing is known about the noise. `sensitivity`: a slowdown that fails in 95 of 100
-    runs; None: not known. `gate`: a smaller change is no finding; None: not known, or none was asked.
-    """
+    """A change against the baseline (0.05 is 5 % slower), with a confidence interval."""
 
     estimate: float
-    low: float | None
+    low: float | None  # as `high`, None where nothing is known about the noise
     high: float | None
     confidence: float
-    sensitivity: float | None = None
-    gate: float | None = None
+    sensitivity: float | None = None  # a slowdown that fails in 95 of 100 runs; None: not known
+    gate: float | None = None  # a smaller change is no finding; None: not known, or none was asked
 
 
 # -- structure --------------------------------------------------------------------------------------------------------
@@ -334,6 +330,11 @@ class ProcessesDiffer(Reason, frozen=True):  # in how many processes of a side s
     other: int
     processes: int
     side: str
+
+
+class SlowerInPairs(Reason, frozen=True):  # by the exact sign-flip test
+    pairs: int
+    probability: float  # of such a difference in unchanged code
 
 
 # -- what there is to compare, and what to do -------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from statistics import fmean
 
 import msgspec
 
@@ -13,7 +14,7 @@ from ..errors import NO_TIMES
 from ..run import COMPILE_TIMERS, Run, Sample, Timer
 from . import MEASUREMENT, Status, Verdict, settled, worst
 from .baseline import Baseline, by_configuration, combined, from_run
-from .evidence import NothingToCompare, ProcessesDiffer
+from .evidence import NothingToCompare, ProcessesDiffer, RelativeChange, SlowerInPairs
 from .structure import judge_structure
 from .time_verdict import judge_time, not_measured
 from .timing import Limits
@@ -28,6 +29,10 @@ _WANTED = {**dict.fromkeys(Timer.DEVICE.labels, 0.005), Timer.HOST.label: 0.05}
 _WANTED |= {timer.label: 0.25 for timer in COMPILE_TIMERS}
 _WANTED_US = 0.1
 _WANTED_ON_CPU = 0.25  # the gate of its times between nights
+# A GPU time that is slower by this after the first look is measured in pairs until the last one, and decided by them.
+_SUSPECT = 0.001
+_PAIRED_LEVEL = 0.01  # of false alarms of a time in pairs, whatever the distribution of its noise
+_MOST_PAIRS = 16  # of the test, which tries all signs: 65,536
 # Student's t of 6 degrees of freedom, the fewest, at 1 - 0.05 / LOOKS, over that at 0.95: the looks share 5 in 100.
 _OF_ONE_LOOK = 1.42
 
@@ -55,6 +60,7 @@ def judge_sets(
     comparisons: int,
     limits: Limits | None = None,
     names: tuple[str, str],
+    are_pairs: bool = False,
 ) -> JudgedSet:
     """Judge the second set of runs of a workload by the first one.
 
@@ -62,6 +68,7 @@ def judge_sets(
         comparisons: how often the rule is asked, over all times.
         limits: what the suite asks for; a gate that it leaves open is smaller here than between nights.
         names: of the sets, for messages.
+        are_pairs: processes of the same place ran one after the other, in an order that was drawn.
     """
 
     def unjudged(conclusion: NothingToCompare, status: Status = Status.INVALID) -> JudgedSet:
@@ -88,8 +95,12 @@ def judge_sets(
     verdicts, undecided = list[Verdict](), []
     for timer in first.samples:  # the first process measured all; later ones may leave out a latency
         verdict = judge_time(timer, first, baseline, comparisons=comparisons, limits=limits, more=more)
+        is_suspect, is_usual = False, limits.gate[timer] == _GATES[timer]
+        if are_pairs and timer is Timer.DEVICE and is_usual and len(before) == len(after) == len(alike):
+            verdict, is_suspect = _judged_in_pairs(verdict, before, after, first)
         verdicts.append(replace(verdict, against=names[0]))
-        if structure.status is Status.PASS and not _is_decided(verdict, limits.gate[timer], first):
+        is_open = is_suspect or not _is_decided(verdict, limits.gate[timer], first)
+        if structure.status is Status.PASS and is_open:
             undecided.append(first.label(timer))
     several = {timer: [run.samples[timer] for run in alike if timer in run.samples] for timer in first.samples}
     samples = {timer: reduce(Sample.joined, each) for timer, each in several.items()}
@@ -106,6 +117,41 @@ def _worst_structure(runs: Sequence[Run], baseline: Baseline, times: Sequence[Ve
     if other := sum(each.status is Status.PASS for each in verdicts) if status is not Status.PASS else 0:
         found = found.because(ProcessesDiffer(len(runs) - other, len(runs), name))
     return found
+
+
+def _judged_in_pairs(verdict: Verdict, before: Sequence[Run], after: Sequence[Run], run: Run) -> tuple[Verdict, bool]:
+    """Return the verdict on a GPU time by its pairs, and whether it is suspect and more pairs may show it slower.
+
+    The pairs of the first look made it suspect. The others decide, by the exact sign-flip test: each way to exchange the
+    sides within pairs is as likely, if the code is the same (Fisher, "The Design of Experiments", 1935).
+    """
+    change, before_us = verdict.change, verdict.before_us
+    if verdict.status not in (Status.PASS, Status.UNDECIDED) or change is None or not before_us:
+        return verdict, False
+    pairs = zip(before, after, strict=True)
+    sides = ([fmean(each.samples[Timer.DEVICE].replicates_us) for each in pair] for pair in pairs)
+    steps = [math.log(later / earlier) for earlier, later in sides]
+    suspect_from = math.log1p(max(_SUSPECT, _WANTED_US / before_us))
+    if fmean(steps[:FEWEST]) < suspect_from or run.fingerprint.arch == "cpu":
+        return verdict, False
+    fresh = steps[FEWEST:][:_MOST_PAIRS]
+    mean, probability = fmean(fresh or [0.0]), by_chance(fresh)
+    if probability > _PAIRED_LEVEL or mean < suspect_from:
+        return verdict, True
+    parts = (place / 20 * mean for place in range(1, 21))
+    margin = next(each for each in parts if by_chance([step - mean + each for step in fresh]) <= _PAIRED_LEVEL)
+    low, high = math.expm1(mean - margin), math.expm1(mean + margin)
+    found = RelativeChange(math.expm1(mean), low, high, 1 - 2 * _PAIRED_LEVEL, gate=math.expm1(suspect_from))
+    slower = replace(verdict, status=Status.REGRESSED, change=found)
+    return slower.because(SlowerInPairs(len(fresh), probability)), False
+
+
+def by_chance(steps: Sequence[float]) -> float:
+    """Return how often such steps are as far above zero in the mean, if each sign is as likely as the other: exactly."""
+    sums = [0.0]
+    for each in steps:
+        sums = [total + sign * abs(each) for total in sums for sign in (-1, 1)]
+    return sum(total >= math.fsum(steps) - 1e-12 for total in sums) / len(sums)
 
 
 def _is_decided(verdict: Verdict, gate: float, run: Run) -> bool:

@@ -284,6 +284,7 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
     e.Machine: ("machine", _machine),
     e.Neighbours: ("host", "other workers of this run that measured on this host as well: {it.workers}"),
     e.NotImproved: ("why", "not called IMPROVED: {it.subject} is {it.status}"),
+    e.SlowerInPairs: ("why", "slower in {it.pairs} pairs of processes: by chance in {it.probability:.2%} of such runs"),
     e.ProcessesDiffer: ("why", "in {it.other} of {it.processes} processes of {it.side}"),
     e.Detail: (lambda it: str(it.label), "{it.text}"),
     e.BaselineFile: ("baseline", _file),
