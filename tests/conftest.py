@@ -1,10 +1,12 @@
 """Runs pytest and `kernelgauge` inside of tests."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from _pytest.pytester import SysModulesSnapshot
 
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.cli import main
@@ -34,3 +36,19 @@ def kernelgauge(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, 
         return code, printed.out, printed.err
 
     return call
+
+
+@pytest.fixture
+def libraries_stay(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let an inner run forget the modules of its own folder alone: torch cannot be imported twice."""
+    inner, take = str(tmp_path_factory.getbasetemp()), SysModulesSnapshot.__init__
+
+    def stays(name: str) -> bool:
+        return not str(getattr(sys.modules[name], "__file__", "")).startswith(inner)
+
+    monkeypatch.setattr(SysModulesSnapshot, "__init__", lambda self, preserve=None: take(self, stays))
+
+
+@pytest.fixture
+def pytester(libraries_stay: None, pytester: pytest.Pytester) -> pytest.Pytester:
+    return pytester

@@ -1,19 +1,15 @@
 """Measured for real on the CPU: odd workloads, steps, sequences, ratios, the README, planted causes."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import torch._inductor.config  # noqa: F401 - else an inner session forgets it, and dies of its second import
 
 from kernelgauge.report.findings import reasons
 from kernelgauge.results import Results, WorkloadResult, read_results
 from tests.commands.conftest import Command
 from tests.planted import failure, line_of, run_suite
-from tests.plugin.inner_project import VERDICT, Case, junit_cases
+from tests.plugin.inner_project import VERDICT, Case, junit_cases, text_of
 
 pytestmark = pytest.mark.timeout(600)  # compiling takes seconds, and many on a busy machine
 
@@ -124,32 +120,36 @@ RATIO = "test_faster_than_other_variant"
 
 
 class Suite:
-    """A suite in a folder, the results of its first run, and the cases of its last one."""
+    """A suite in a folder, and the results and cases of its first run."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, pytester: pytest.Pytester) -> None:
         settings = "[pytest]\nkernelgauge_device = cpu\nkernelgauge_replicates = 2\nkernelgauge_deterministic = true\n"
         files = {"conftest.py": SUITE, "test_perf.py": "from kernelgauge.standard import *\n", "pytest.ini": settings}
         for name, text in files.items():
-            (folder / name).write_text(text)
-        self.results = self.run("-k", "declared or float64 or not (step or batches or decode or sequence)")
-        self.all_cases = junit_cases(folder / "junit.xml")
+            (pytester.path / name).write_text(text)
+        self.folder = pytester.path
+        self.results = self.run(pytester, "-k", "declared or float64 or not (step or batches or decode or sequence)")
+        self.all_cases = junit_cases(self.folder / "junit.xml")
 
-    def run(self, *arguments: str, **environment: str) -> Results:
-        command = [sys.executable, "-m", "pytest", "--junitxml=junit.xml", "-p", "kernelgauge.plugin", *arguments]
-        environment = {**os.environ, **environment}
-        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
-        assert "INTERNALERROR" not in done.stdout, done.stdout
+    def run(self, pytester: pytest.Pytester, *arguments: str) -> Results:
+        result = pytester.runpytest_inprocess("--junitxml=junit.xml", *arguments)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        assert "INTERNALERROR" not in text_of(result)
         return read_results(self.folder / "reports" / "latest" / "results.json")
 
     def cases(self, workload: str) -> dict[str, Case]:
         return {case.name: case for case in self.all_cases if case.parameters.startswith(workload)}
 
 
-@pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
-    return Suite(tmp_path_factory.mktemp("suite"))
+SUITES: list[Suite] = []
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester) -> Suite:
+    """A suite that runs once, in the folder of the first test that asks for it."""
+    if not SUITES:
+        SUITES.append(Suite(pytester))
+    return SUITES[0]
 
 
 def of(results: Results, module: str, variant: str) -> WorkloadResult:
@@ -235,11 +235,14 @@ def test_wrong_workload_fails_one_test(suite: Suite) -> None:
     assert "its inputs yield too many calls" in first.message
 
 
-def test_regression_names_the_call_and_the_line(suite: Suite) -> None:
+def test_regression_names_the_call_and_the_line(
+    suite: Suite, pytester: pytest.Pytester, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chosen = "batches-static or batches-trained"
-    accept = [sys.executable, "-m", "kernelgauge", "accept", "--force", "-k", chosen]
-    subprocess.run(accept, cwd=suite.folder, check=True)
-    results = suite.run("-k", chosen, "-m", "structure", FAULT="1")
+    monkeypatch.chdir(suite.folder)
+    kernelgauge("accept", "--force", "-k", chosen)
+    monkeypatch.setenv("FAULT", "1")
+    results = suite.run(pytester, "-k", chosen, "-m", "structure")
     line = 1 + SUITE.splitlines().index("            x = x.sin()")
     for variant in ("static", "trained"):
         result = of(results, "batches", variant)
