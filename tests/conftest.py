@@ -28,6 +28,7 @@ def kernelgauge(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, 
     """Call it with these arguments: its exit code, and what it wrote to standard output and standard error."""
 
     def call(*arguments: str | Path) -> tuple[int, str, str]:
+        capsys.readouterr()  # of an inner run
         try:
             code = main([*map(str, arguments)])
         except SystemExit as stopped:  # argparse's

@@ -306,9 +306,9 @@ PLANTED = {
     "clone-eager-forward": ("1 new kernel: clone", "mlp", "u = u.clone()"),
     "more_work-eager-train": ("6 new kernels, in 2 places: sigmoid, mul", "mlp (forward and backward)", SIGMOID),
     "cast_backward-eager-train": ("2 new kernels", "mlp (backward)", "return gradient.double()"),
-    "graph_break-compiled-forward": ("graph break: ", "mlp", "torch._dynamo.graph_break()"),
-    "loop_break-compiled-forward": ("graph break: ", "mlp", 'print(end="")'),  # Dynamo leaves all of `forward` alone
-    "item-compiled-forward": ("graph break: ", "mlp", "u[0, 0, 0].item()"),  # and warns of it
+    "graph_break-captured-forward": ("graph break: ", "mlp", "torch._dynamo.graph_break()"),
+    "loop_break-captured-forward": ("graph break: ", "mlp", 'print(end="")'),  # Dynamo leaves all of `forward` alone
+    "item-captured-forward": ("graph break: ", "mlp", "u[0, 0, 0].item()"),  # and warns of it
     "contiguous-compiled-forward": ("another kernel: cpp_fused_", "mlp", "u = u.transpose(1, 2).contiguous()"),
 }
 
