@@ -271,36 +271,6 @@ def test_readme_quick_start_catches_a_slower_module(pytester: pytest.Pytester, k
     assert pytester.runpytest_inprocess(*check, "-m", "not timing").ret == pytest.ExitCode.OK
 
 
-VERDICTS = """
-import torch
-from kernelgauge import Workload
-
-def pytest_kernelgauge_workloads():
-    twice = lambda x: 2 * x
-
-    def of(module, variant, function, **fields):
-        return Workload(module, variant, lambda: function, lambda: (torch.ones(64),), dtype="fp32", **fields)
-
-    return [
-        of("noise", "eager", lambda x: torch.rand_like(x)),
-        of("double", "eager", twice),
-        of("double", "wrong", lambda x: 3 * x, reference=lambda: twice, faster_than="eager", by=0.99),
-    ]
-"""
-
-
-def test_results_and_ratios_have_their_verdicts(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest(VERDICTS)
-    pytester.makepyfile(test_suite="from kernelgauge.standard import *")
-    pytester.makeini("[pytest]\nkernelgauge_device = cpu\nkernelgauge_replicates = 2\n")
-    pytester.runpytest_inprocess("-k", "float64 or faster")
-    results = read_results(pytester.path / "reports" / "latest" / "results.json")
-    found = {(each.workload, each.subject): each.status.value for each in results.verdicts}
-    assert found["noise-eager-fp32", "numerics"] == "NOT_JUDGED"
-    assert found["double-wrong-fp32", "numerics"] == "INVALID"
-    assert found["double-wrong-fp32", "ratio"] in ("REGRESSED", "UNDECIDED")
-
-
 SIGMOID = "h = h * torch.sigmoid(h)"
 PLANTED = {
     "clone-eager-forward": ("1 new kernel: clone", "mlp", "u = u.clone()"),
