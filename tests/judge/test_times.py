@@ -96,13 +96,6 @@ def test_judge_time_gives_status_and_says_why(
     assert said in headline(verdict)
 
 
-@pytest.mark.parametrize(("timer", "limits", "gate"), [(DEVICE, None, 0.003), (HOST, None, 0.05), (DEVICE, 0.02, 0.02)])
-def test_change_has_the_gate_of_its_verdict(timer: Timer, limits: float | None, gate: float) -> None:
-    verdict = judged(timer=timer, limits=None if limits is None else Limits(gate={timer: limits}))
-    assert verdict.change is not None
-    assert verdict.change.gate == gate
-
-
 def test_pass_names_the_slowdown_that_would_have_failed() -> None:
     verdict = judged()
     seen = sensitivity(verdict)
@@ -110,6 +103,8 @@ def test_pass_names_the_slowdown_that_would_have_failed() -> None:
     assert seen <= shown / 100 <= 1.1 * seen  # rounded up
     assert judged(1 + 1.5 * seen).status is Status.REGRESSED
     change = judged(1.05).change
+    assert change.gate == 0.003
+    assert judged(limits=Limits(gate={DEVICE: 0.02})).change.gate == 0.02
     assert 0.04 < change.low < change.estimate < change.high < 0.06
     insensitive = judged(limits=Limits(sensitivity={DEVICE: 0.9 * seen}))
     assert insensitive.status is Status.UNDECIDED
