@@ -161,18 +161,20 @@ def said(result: WorkloadResult, label: str) -> str:
     return "\n".join(line.text for verdict in result.verdicts for line in reasons(verdict) if line.label == label)
 
 
-@pytest.mark.parametrize("workload", ["head-eager-train-fp32", "rms_norm-torch-4x8", "breaks-eager-fp32"])
-def test_keywords_dataclasses_and_functions_are_compared(suite: Suite, workload: str) -> None:
-    cases = suite.cases(workload)
-    assert cases[NUMERICS].properties[VERDICT] == "PASS"
-    assert cases["test_device_time"].properties[VERDICT] == "NO_BASELINE"
-
-
-def test_numerics_without_a_reference_are_not_judged(suite: Suite) -> None:
-    case = suite.cases("closure-eager")[NUMERICS]
-    assert (case.outcome, case.properties[VERDICT]) == ("skipped", "NOT_JUDGED")
-    assert "nothing to be compared with" in case.message
-    assert suite.results.fingerprint.deterministic  # and its `build` saw the switch
+@pytest.mark.parametrize(
+    ("workload", "ends", "said"),
+    [
+        *((name, ("passed", "PASS"), "") for name in ("head-eager-train", "rms_norm-torch", "breaks-eager")),
+        *((name, ("failure", "INVALID"), "result differs from the float64 reference") for name in ("nan", "wrong")),
+        ("closure", ("skipped", "NOT_JUDGED"), "nothing to be compared with"),
+    ],
+)
+def test_result_is_compared_with_float64(suite: Suite, workload: str, ends: tuple[str, str], said: str) -> None:
+    cases = suite.cases(f"{workload}-")
+    assert (cases[NUMERICS].outcome, cases[NUMERICS].properties[VERDICT]) == ends
+    assert said in cases[NUMERICS].message
+    assert ends[1] != "PASS" or cases["test_device_time"].properties[VERDICT] == "NO_BASELINE"
+    assert suite.results.fingerprint.deterministic  # `build` of the closure saw the switch
 
 
 def test_ratio_is_judged_without_a_baseline(suite: Suite) -> None:
@@ -181,13 +183,6 @@ def test_ratio_is_judged_without_a_baseline(suite: Suite) -> None:
     assert "not faster than once: CPU time" in slow.message
     assert (fast.outcome, fast.properties[VERDICT]) == ("passed", "PASS")
     assert sum(case.name == RATIO for case in suite.all_cases) == 2  # no such test of a workload without a ratio
-
-
-def test_wrong_result_fails_numerics(suite: Suite) -> None:
-    for name in ("nan", "wrong"):
-        case = suite.cases(f"{name}-eager")[NUMERICS]
-        assert (case.outcome, case.properties[VERDICT]) == ("failure", "INVALID")
-        assert "result differs from the float64 reference" in case.message
 
 
 @pytest.mark.parametrize("variant", ["eager", "loop", "fused", "clipped", "compiled", "batches"])
