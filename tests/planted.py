@@ -144,6 +144,7 @@ from kernelgauge import Workload
 from model import FAULTY, Block
 
 ON_GPU = torch.cuda.is_available()
+COMPILE = {"compiled": {}, "captured": {"backend": "eager"}}  # by Dynamo alone
 DIM, HEADS, HIDDEN, BATCH, TOKENS = (1024, 16, 2816, 8, 512) if ON_GPU else (32, 2, 64, 2, 8)
 
 def workload(fault, variant, pass_):
@@ -153,7 +154,7 @@ def workload(fault, variant, pass_):
         build=lambda: Block(DIM, HEADS, HIDDEN, fault),
         inputs=lambda: (torch.randn(BATCH, TOKENS, DIM),),
         dtype="bf16" if ON_GPU else "fp32",
-        compile=None if variant == "eager" else {"dynamic": True} if fault == "dynamic" and FAULTY else {},
+        compile=None if variant == "eager" else COMPILE[variant] | {"dynamic": True if fault == "dynamic" and FAULTY else None},
         pass_=pass_,
     )
 

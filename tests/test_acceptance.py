@@ -23,7 +23,6 @@ from tests.builders import WORKLOAD, complete_results, one_test, passing, run, v
 BEFORE, AFTER = "2026-11-20T10:00:00+00:00", "2026-11-20T12:00:00+00:00"
 B200 = builders.fingerprint(device="NVIDIA B200")
 CONFLICT, NEWER = b"<<<<<<< HEAD\n", b'{"schema_version": 99}'
-SLOWER = passing(verdict(Status.REGRESSED), run=run(device=(225.0, 225.1, 225.2, 225.3)))
 NOISY = (150.0, 250.0, 200.0, 260.0)
 
 
@@ -170,24 +169,6 @@ def test_accept_stores_the_newest_run_of_each_device(store: BaselineStore) -> No
     assert store.load(builders.DEVICE, WORKLOAD).recorded.at == AFTER
     assert set(content(store)) == {f"nvidia-b200/{WORKLOAD}.json", f"nvidia-h200/{WORKLOAD}.json", "nvidia-h200/a.json"}
     assert review([builders.results(fingerprint=None)], store) == {}
-
-
-@pytest.mark.parametrize(
-    ("before", "saved", "doubt"),
-    [
-        (AFTER, [(SLOWER, BEFORE)], f"older than the baseline: measured {BEFORE}, and that was recorded {AFTER}"),
-        (BEFORE, [(passing(), BEFORE), (SLOWER, AFTER)], ""),  # the newest counts
-        (BEFORE, [(passing_run(device=NOISY), AFTER)], "GPU time 205.1 -> 210.1 us  "),
-    ],
-)
-def test_accept_replaces_by_a_doubtful_run_by_force(store: BaselineStore, before: str, saved: Any, doubt: str) -> None:
-    accept(store, complete_results(passing(), started_at=before))
-    kept = content(store)
-    parts = [complete_results(each, started_at=at) for each, at in saved]
-    _, refused = accept(store, *parts)
-    assert [text[: len(doubt)] for each in refused for text in doubts_of(each)] == ([doubt] if doubt else [])
-    assert (content(store) == kept) is bool(doubt)
-    assert accept(store, *parts, force=True)[1] == []
 
 
 def test_add_asks_for_the_sensitivity(store: BaselineStore) -> None:

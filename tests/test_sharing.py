@@ -83,6 +83,7 @@ def test_publish_leaves_out_links_hidden_files_and_folders(reports, tmp_path, me
     [
         (["reports/none", "memory://perf"], "nothing to publish"),
         (["reports/latest", ""], "invalid location"),
+        (["reports/latest", "reports/latest/results.json"], "cannot write"),
         (["reports/latest", "memory://perf", "--public-url", "http://host"], "https:// only"),
         (["reports/latest", "nonesuch://me:secret@host/\x1b[2J"], "nonesuch://***@host/\\x1b[2J"),
         (["reports/latest", "s3://bucket/perf"], "Install s3fs"),

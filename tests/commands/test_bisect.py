@@ -81,6 +81,7 @@ CHANGES = {
     # The cause leaves out what other commits changed.
     "cause": (["205"] * 4 + ["205 gate=66"] * 4 + ["225 gate=66 down=73"] * 4, [8], "53.0 -> 73.0 us"),
     "skipped": (["205"] * 4 + ["broken"] + ["205 fewer"] * 4, [], "broken   skipped: ImportError: "),
+    "same": (["205"] * 3, [], "nothing to bisect: the ends do not differ"),
     # The processes of the ends take turns: A B B A.
     "host scatters": (["205 host=50"] * 4, [], "undecided: the processes of the ends differ too much in host dispatch"),
     "gpu scatters": (["205"] * 3, [], "undecided: the processes of the ends differ too much in GPU time"),

@@ -208,7 +208,7 @@ def test_worktrees_of_others_are_not_forgotten(compare: Command, tmp_path_factor
     disk = tmp_path_factory.mktemp("disk") / "tree"
     git("worktree", "add", str(disk), "-b", "other")
     disk.rename(disk.with_name("not mounted"))
-    assert (compare("HEAD")[0], worktrees()) == (0, 2)
+    assert (compare("HEAD", "--suite", "perf/suite.txt")[0], worktrees()) == (0, 2)
 
 
 def test_base_alone_has_the_packages_of_with(compare: Command, process: Process, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results
-from tests.builders import HOSTILE, hostile, one_test, results, run, verdict, workload
+from tests.builders import one_test, results, run, verdict, workload
 from tests.commands.conftest import Command
 
 
@@ -70,12 +70,3 @@ def test_trouble_writes_nothing(report: Command, arguments: str, reason: str) ->
     assert (code, out, reason in err) == (2, "", True)
     assert (Path("a/results.json").read_bytes(), Path("fifo").is_fifo()) == (encode_results(slow("a")), True)
     assert not {path.name for path in Path().rglob("*")} & {"x", "report.md"}
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_does_not_steer_the_terminal(report: Command, text: str) -> None:
-    save("a", hostile(text, Status.REGRESSED, Status.IMPROVED))
-    for form in (["--print"], ["--markdown", "-"]):
-        code, out, err = report("a", *form)
-        assert (code, err) == (0, "")
-        assert all(line.isprintable() for line in out.replace("\r\n", "\n").split("\n"))

@@ -96,16 +96,6 @@ def test_review_groups_kernels_by_what_the_compiler_did(command: Command) -> Non
     assert f"other library kernel: 1 kernel {builders.DOWN} ({LINEAR}) {library}" in out
 
 
-def test_results_that_cannot_be_read_are_trouble(command: Command) -> None:
-    file = left(complete_results(of(EAGER))) / "results.json"
-    file.write_bytes(file.read_bytes().replace(b"204.9", b"1e50"))
-    for name in ("review", "accept"):
-        code, out, err = command(name)
-        assert (code, out, str(file) in err) == (2, "", True)
-        assert "durations are positive and finite, 0.001 to 1e+12 us" in err
-    assert stored() == set()
-
-
 def test_accept_stores_the_selected_only(command: Command) -> None:
     recorded(command)
     left(upgraded())

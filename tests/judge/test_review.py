@@ -292,11 +292,6 @@ def test_joined_kernel_times_are_means_over_processes() -> None:
     assert joined.kernels[0].device_time_us == 58.5  # of two that are alike: 57 in one process, 59 in three
 
 
-def test_joined_has_what_the_stored_lacks() -> None:
-    joined = joined_with(counts=counts(generated_kernels=2))
-    assert joined.counts == counts(generated_kernels=2)
-
-
 # -- creep: slowdowns that are each too small to fail
 
 FIRST = calibrated([run(device=(200.0,) * 4)], recorded=Recorded("2025-12-01T00:00:00", None, "0.1.0", "v1.2"))
@@ -324,12 +319,13 @@ def test_new_spill_is_accepted_and_other_code_is_no_change() -> None:
     assert b"resources" not in encode_baseline(unknown)
 
 
-def test_joined_kernels_have_the_code_that_the_stored_lack() -> None:
+def test_joined_has_the_code_and_counts_that_the_stored_lack() -> None:
     stored = measured(kernels=coded(64, None))
     joined = with_runs(
         stored, [run(kernels=coded(64, 7), device=steady(), gpu="two")], suite="perf", recorded=None, comparisons=3
     )
     assert joined.entries[0].kernels[0].resources == Resources(64, 0, 7)
+    assert joined_with(counts=counts(generated_kernels=2)).counts == counts(generated_kernels=2)
 
 
 def upgraded(

@@ -3,18 +3,9 @@
 import functools
 from pathlib import Path
 
-# An inner run in this process forgets the modules that it imported: these it would import and compile each time anew.
-import _pytest.stepwise  # noqa: F401
-import hypothesis.statistics  # noqa: F401
-import pynvml  # noqa: F401
 import pytest
-import rich.jupyter
-import rich.table  # noqa: F401
 
-import kernelgauge.plugin.hooks
 import kernelgauge.report.html as pages
-import kernelgauge.report.summary
-import kernelgauge.standard  # noqa: F401
 from tests.plugin.inner_project import Project
 
 ENVIRONMENT = functools.cache(pages._environment)  # compiles the templates of the report once

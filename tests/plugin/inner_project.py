@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-import scipy.special  # noqa: F401  (an inner run forgets the modules that it imported; C extensions load only once)
 
-import kernelgauge.workload  # noqa: F401  (so that all inner runs have the same class)
 from kernelgauge import Timer
 from kernelgauge.results import Results, read_results
 from tests import builders

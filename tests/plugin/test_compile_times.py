@@ -1,9 +1,8 @@
 """Measured for real on the CPU: how long workloads take to compile, with empty caches and with full ones."""
 
-from collections.abc import Callable
-
 import pytest
 
+from kernelgauge.measure import latency
 from kernelgauge.report.findings import in_full
 from kernelgauge.results import WorkloadResult, read_results
 from kernelgauge.run import COMPILE_TIMERS
@@ -45,14 +44,15 @@ EAGER, INDUCTOR, OWN, LOST = (f"layer-{variant}-fp32" for variant in ("eager", "
 def test_compile_is_timed_and_counted_and_fails_where_it_became_worse(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, kernelgauge: Command
 ) -> None:
-    def measured(run: Callable[..., object]) -> dict[str, WorkloadResult]:
-        run("--perf-compile", "-k", "compile or structure or declared")
+    def measured() -> dict[str, WorkloadResult]:
+        pytester.runpytest_inprocess("--perf-compile", "-k", "compile or structure or declared")
         return {each.id: each for each in read_results(pytester.path / "reports/latest/results.json").workloads}
 
+    monkeypatch.setattr(latency, "_START_SECONDS", 0.0)  # the fewest starts
     pytester.makeconftest(SUITE)
     pytester.makepyfile(test_suite="from kernelgauge.standard import *")
     pytester.makeini("[pytest]\nkernelgauge_replicates = 2\nkernelgauge_device = cpu\n")
-    sound = measured(pytester.runpytest_inprocess)
+    sound = measured()
     runs = {name: each.run for name, each in sound.items() if each.run is not None}
     assert not set(COMPILE_TIMERS) & set(runs[EAGER].samples)
     cold, warm = (runs[INDUCTOR].time_us(timer) for timer in COMPILE_TIMERS)
@@ -63,7 +63,7 @@ def test_compile_is_timed_and_counted_and_fails_where_it_became_worse(
 
     kernelgauge("accept", "--force")  # also of a busy machine
     monkeypatch.setenv("FAULT", "1")
-    planted = measured(pytester.runpytest_subprocess)  # torch is imported once in each
+    planted = measured()
     said = {(each.id, one.subject): in_full(one) for each in planted.values() for one in each.verdicts}
     assert "uncached graphs 0 -> 1" in said[INDUCTOR, "structure"]
     for name, subject in ((OWN, "cold compile"), (OWN, "warm compile"), (INDUCTOR, "warm compile")):

@@ -1,17 +1,18 @@
 """Test functions that measure what they call, for real on the CPU: the fixture kernelgauge, and --perf-benchmark."""
 
-import os
-import pty
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest.capture import CaptureIO
 
 from kernelgauge.judge import Status
 from kernelgauge.results import Results, read_results
 from kernelgauge.run import Timer
+from tests.commands.conftest import Command
+from tests.plugin.inner_project import text_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -97,61 +98,55 @@ IDS = [
 ]
 
 
-def run_pytest(folder: Path, *arguments: str, **environment: str) -> str:
-    kept = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
-    command = [sys.executable, "-m", "pytest", "-p", "kernelgauge.plugin", "-q", "--perf-device=cpu", *arguments]
-    ended = subprocess.run(command, cwd=folder, env=kept | environment, capture_output=True, text=True, check=False)
-    return ended.stdout + ended.stderr
+Run = Callable[..., str]
 
 
-def results(folder: Path) -> Results:
-    return read_results(folder / "reports" / "latest" / "results.json")
+@pytest.fixture
+def run(pytester: pytest.Pytester) -> Run:
+    """Run pytest on the CPU; return its output."""
+    return lambda *arguments: text_of(pytester.runpytest_inprocess("-q", "--perf-device=cpu", *arguments))
 
 
-def statuses(folder: Path) -> dict[str, Status | None]:
-    return {workload.id: workload.status for workload in results(folder).workloads}
+def results() -> Results:
+    return read_results(Path("reports/latest/results.json"))
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ops")
-    (folder / "pytest.ini").write_text("[pytest]\n")
-    (folder / "test_ops.py").write_text(OPS)
-    said = run_pytest(folder, "-k", "structure")
+def statuses() -> dict[str, Status | None]:
+    return {workload.id: workload.status for workload in results().workloads}
+
+
+def test_functions_are_compared_with_their_baselines(
+    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(test_ops=OPS)
+    said = run("-k", "structure")
     assert "record one with: pytest test_ops.py::TestModule::test_structure --perf-device cpu --perf-update" in said
-    said = run_pytest(folder, "--perf-update")
+    said = run("--perf-update")
     assert "6 passed" in said
     assert "5 written" in said
-    return folder
 
-
-def test_function_is_compared_with_its_baseline(recorded: Path) -> None:
-    said = run_pytest(recorded, FAULT="1")
-    assert [name for name, status in statuses(recorded).items() if status is Status.REGRESSED] == IDS[:2]
-    assert list(statuses(recorded)) == IDS
+    monkeypatch.setenv("FAULT", "1")
+    said = run()
+    assert [name for name, status in statuses().items() if status is Status.REGRESSED] == IDS[:2]
+    assert list(statuses()) == IDS
     assert "2 failed, 4 passed" in said
     first = said[said.index("test_attention[-1] _") :].splitlines()[1:5]
     assert first[0] == f"{IDS[0]}: REGRESSED  kernels differ from the baseline"
     assert first[1].startswith("  cause    4 kernels instead of 1")
-    assert first[3].startswith("  code     test_ops.py:10  return (q @ k.mT")
+    assert first[3].startswith("  code     test_ops.py:9  return (q @ k.mT")
     assert f"kernelgauge accept -k {IDS[0]}" in said
 
-
-def test_only_structure_is_measured_where_timing_is_left_out(recorded: Path) -> None:
-    said = run_pytest(recorded, "-m", "not timing", "-k", f"{IDS[0]} or test_sequence")
-    assert "2 passed" in said
-    assert [workload.run.samples for workload in results(recorded).workloads if workload.run] == [{}, {}]
-
-
-def test_workers_measure_functions_into_one_result(recorded: Path) -> None:
-    said = run_pytest(recorded, "-n", "2")
-    assert sorted(statuses(recorded)) == sorted(IDS), said
-    assert not (recorded / "reports" / "latest" / "workers").exists()
+    monkeypatch.delenv("FAULT")
+    assert "2 passed" in run("-m", "not timing", "-k", f"{IDS[0]} or test_sequence")
+    assert [workload.run.samples for workload in results().workloads if workload.run] == [{}, {}]
+    said = run("-n", "2")
+    assert sorted(statuses()) == sorted(IDS), said
+    assert not Path("reports/latest/workers").exists()
 
 
-def test_wrong_call_is_one_clear_failure(tmp_path: Path) -> None:
-    (tmp_path / "test_wrong.py").write_text(WRONG)
-    said = run_pytest(tmp_path, "--perf-update")
+def test_wrong_call_is_one_clear_failure(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makepyfile(test_wrong=WRONG)
+    said = run("--perf-update")
     for what, got in (
         ("a test measures one call", "test_twice"),
         ("unknown option", "speed"),
@@ -166,54 +161,49 @@ def test_wrong_call_is_one_clear_failure(tmp_path: Path) -> None:
     assert "Traceback" not in said
     assert "6 failed" in said
     assert "1 error" in said
-    assert not list(tmp_path.glob("baselines/*/*.json"))
+    assert not list(pytester.path.glob("baselines/*/*.json"))
 
 
-def test_two_functions_of_one_id_are_refused(tmp_path: Path) -> None:
-    test = "import pytest\n@pytest.mark.parametrize('x', ['a b', 'a-b'])\ndef test_x(kernelgauge, x): pass\n"
-    (tmp_path / "test_same.py").write_text(test)
-    assert "two workloads have the same id" in run_pytest(tmp_path)
+def test_two_functions_of_one_id_are_refused(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makepyfile(
+        "import pytest\n@pytest.mark.parametrize('x', ['a b', 'a-b'])\ndef test_x(kernelgauge, x): pass"
+    )
+    assert "two workloads have the same id" in run()
 
 
-def test_benchmarks_are_measured_unchanged(tmp_path: Path) -> None:
-    (tmp_path / "test_speed.py").write_text(BENCHMARKS)
-    assert "3 written" in run_pytest(tmp_path, "--perf-benchmark", "--perf-update")
-    timers = {each.id: set(each.run.samples) for each in results(tmp_path).workloads if each.run}
+def test_benchmarks_are_measured_unchanged(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makepyfile(test_speed=BENCHMARKS)
+    assert "3 written" in run("--perf-benchmark", "--perf-update")
+    timers = {each.id: set(each.run.samples) for each in results().workloads if each.run}
     both, host = {Timer.DEVICE, Timer.END_TO_END}, {Timer.END_TO_END}
     assert timers == {"test_speed-test_relu": both, "test_speed-test_setup": both, "test_speed-test_host": host}
-    assert "3 passed" in run_pytest(tmp_path, "--perf-benchmark", "-m", "not timing")  # a busy host's times may be red
-    assert "kernelgauge" not in run_pytest(tmp_path).replace("kernelgauge.plugin", "")  # pytest-benchmark's own table
+    assert "3 passed" in run("--perf-benchmark", "-m", "not timing")  # a busy host's times may be red
+    assert "kernelgauge" not in run()  # pytest-benchmark's own table
 
 
-def on_terminal(folder: Path, module: str, *arguments: str) -> str:
-    """Return what a program writes to a terminal, with a test of one op in the folder."""
-    (folder / "test_relu.py").write_text(
-        "import torch\ndef test_relu(kernelgauge): kernelgauge(torch.relu, torch.randn(9))"
-    )
-    shown: list[bytes] = []
-    there = os.getcwd()
-    os.chdir(folder)
-    try:
-        command = [sys.executable, "-m", module, *arguments, "-p", "kernelgauge.plugin", "--perf-device=cpu"]
-        pty.spawn(command, lambda terminal: shown.append(os.read(terminal, 1 << 16)) or shown[-1])
-    finally:
-        os.chdir(there)
-    return b"".join(shown).decode(errors="replace")
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CaptureIO, "isatty", lambda _: True)
 
 
-def test_terminal_has_one_line_of_progress(tmp_path: Path) -> None:
-    said = on_terminal(tmp_path, "pytest", "--perf-update")
+@pytest.mark.usefixtures("terminal")
+def test_terminal_has_one_line_of_progress(pytester: pytest.Pytester, run: Run, capsys: Any) -> None:
+    pytester.makepyfile(test_relu="import torch\ndef test_relu(kernelgauge): kernelgauge(torch.relu, torch.randn(9))")
+    run("--perf-update", "--verbosity=0")
+    said = capsys.readouterr().out
     progress = re.findall(r"\r\x1b\[2K  (.*?), \d+ s(?=\r)", said)
     assert progress[:2] == ["starting torch and the device", "1 of 1: profiling test_relu-test_relu"]
     assert "timing, pass 1: 1 of 1 workloads" in progress[2]
     assert "test_relu-test_relu: timing the end-to-end latency" in progress
-    assert re.search(r"\r\x1b\[2K\x1b\[32m\.", said)  # the dot takes the line's place
+    assert "\r\x1b[2K." in said  # the dot takes the line's place
 
 
-def test_command_has_one_line_of_progress_of_its_processes(tmp_path: Path) -> None:
-    said = on_terminal(tmp_path, "kernelgauge", "calibrate", "--processes=2", "--dry-run", "--", "test_relu.py")
-    lines = re.findall(r"\r\x1b\[2K(process[^\r\n]*)(?=\r)", said)
-    assert re.fullmatch(r"process 1 of 2: 1 of 1: profiling test_relu-test_relu, \d+ s", lines[2])
-    assert re.fullmatch(r"process 2 of 2: 1 of 1: profiling test_relu-test_relu, \d+ s, about \d+ s left", lines[-4])
-    assert max(map(len, lines)) < 80
-    assert re.search(r"\r\x1b\[2K[^\r]*workload", said)  # the table takes the line's place
+@pytest.mark.usefixtures("terminal", "project")
+def test_command_has_one_line_of_progress_of_its_processes(kernelgauge: Command) -> None:
+    arguments = ("perf", "-p", "kernelgauge.plugin")
+    _, out, err = kernelgauge("calibrate", "--processes=2", "--dry-run", "--", *arguments)
+    lines = re.findall(r"\r\x1b\[2K(process[^\r\n]*)(?=\r)", err)
+    assert re.fullmatch(r"process 1 of 2: compiling, \d+ s", lines[2])
+    assert re.fullmatch(r"process 2 of 2: compiling, \d+ s, about \d+ s left", lines[-1])
+    assert "workload" in out
+    assert err.endswith("\r\x1b[2K")  # the table takes the line's place

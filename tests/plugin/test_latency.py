@@ -5,7 +5,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import torch._dynamo  # noqa: F401  (an inner run forgets what it imported, and torch and triton load only once)
 
 from kernelgauge.errors import OtherKernelsError
 from kernelgauge.measure.latency import Rounds

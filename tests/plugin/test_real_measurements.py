@@ -1,19 +1,15 @@
 """Measured for real on the CPU: odd workloads, steps, sequences, ratios, the README, planted causes."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import torch._inductor.config  # noqa: F401 - else an inner session forgets it, and dies of its second import
 
 from kernelgauge.report.findings import reasons
 from kernelgauge.results import Results, WorkloadResult, read_results
 from tests.commands.conftest import Command
 from tests.planted import failure, line_of, run_suite
-from tests.plugin.inner_project import VERDICT, Case, junit_cases
+from tests.plugin.inner_project import VERDICT, Case, junit_cases, text_of
 
 pytestmark = pytest.mark.timeout(600)  # compiling takes seconds, and many on a busy machine
 
@@ -124,32 +120,36 @@ RATIO = "test_faster_than_other_variant"
 
 
 class Suite:
-    """A suite in a folder, the results of its first run, and the cases of its last one."""
+    """A suite in a folder, and the results and cases of its first run."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, pytester: pytest.Pytester) -> None:
         settings = "[pytest]\nkernelgauge_device = cpu\nkernelgauge_replicates = 2\nkernelgauge_deterministic = true\n"
         files = {"conftest.py": SUITE, "test_perf.py": "from kernelgauge.standard import *\n", "pytest.ini": settings}
         for name, text in files.items():
-            (folder / name).write_text(text)
-        self.results = self.run("-k", "declared or float64 or not (step or batches or decode or sequence)")
-        self.all_cases = junit_cases(folder / "junit.xml")
+            (pytester.path / name).write_text(text)
+        self.folder = pytester.path
+        self.results = self.run(pytester, "-k", "declared or float64 or not (step or batches or decode or sequence)")
+        self.all_cases = junit_cases(self.folder / "junit.xml")
 
-    def run(self, *arguments: str, **environment: str) -> Results:
-        command = [sys.executable, "-m", "pytest", "--junitxml=junit.xml", "-p", "kernelgauge.plugin", *arguments]
-        environment = {**os.environ, **environment}
-        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
-        assert "INTERNALERROR" not in done.stdout, done.stdout
+    def run(self, pytester: pytest.Pytester, *arguments: str) -> Results:
+        result = pytester.runpytest_inprocess("--junitxml=junit.xml", *arguments)
+        assert result.ret == pytest.ExitCode.TESTS_FAILED
+        assert "INTERNALERROR" not in text_of(result)
         return read_results(self.folder / "reports" / "latest" / "results.json")
 
     def cases(self, workload: str) -> dict[str, Case]:
         return {case.name: case for case in self.all_cases if case.parameters.startswith(workload)}
 
 
-@pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> Suite:
-    return Suite(tmp_path_factory.mktemp("suite"))
+SUITES: list[Suite] = []
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester) -> Suite:
+    """A suite that runs once, in the folder of the first test that asks for it."""
+    if not SUITES:
+        SUITES.append(Suite(pytester))
+    return SUITES[0]
 
 
 def of(results: Results, module: str, variant: str) -> WorkloadResult:
@@ -161,18 +161,20 @@ def said(result: WorkloadResult, label: str) -> str:
     return "\n".join(line.text for verdict in result.verdicts for line in reasons(verdict) if line.label == label)
 
 
-@pytest.mark.parametrize("workload", ["head-eager-train-fp32", "rms_norm-torch-4x8", "breaks-eager-fp32"])
-def test_keywords_dataclasses_and_functions_are_compared(suite: Suite, workload: str) -> None:
-    cases = suite.cases(workload)
-    assert cases[NUMERICS].properties[VERDICT] == "PASS"
-    assert cases["test_device_time"].properties[VERDICT] == "NO_BASELINE"
-
-
-def test_numerics_without_a_reference_are_not_judged(suite: Suite) -> None:
-    case = suite.cases("closure-eager")[NUMERICS]
-    assert (case.outcome, case.properties[VERDICT]) == ("skipped", "NOT_JUDGED")
-    assert "nothing to be compared with" in case.message
-    assert suite.results.fingerprint.deterministic  # and its `build` saw the switch
+@pytest.mark.parametrize(
+    ("workload", "ends", "said"),
+    [
+        *((name, ("passed", "PASS"), "") for name in ("head-eager-train", "rms_norm-torch", "breaks-eager")),
+        *((name, ("failure", "INVALID"), "result differs from the float64 reference") for name in ("nan", "wrong")),
+        ("closure", ("skipped", "NOT_JUDGED"), "nothing to be compared with"),
+    ],
+)
+def test_result_is_compared_with_float64(suite: Suite, workload: str, ends: tuple[str, str], said: str) -> None:
+    cases = suite.cases(f"{workload}-")
+    assert (cases[NUMERICS].outcome, cases[NUMERICS].properties[VERDICT]) == ends
+    assert said in cases[NUMERICS].message
+    assert ends[1] != "PASS" or cases["test_device_time"].properties[VERDICT] == "NO_BASELINE"
+    assert suite.results.fingerprint.deterministic  # `build` of the closure saw the switch
 
 
 def test_ratio_is_judged_without_a_baseline(suite: Suite) -> None:
@@ -181,13 +183,6 @@ def test_ratio_is_judged_without_a_baseline(suite: Suite) -> None:
     assert "not faster than once: CPU time" in slow.message
     assert (fast.outcome, fast.properties[VERDICT]) == ("passed", "PASS")
     assert sum(case.name == RATIO for case in suite.all_cases) == 2  # no such test of a workload without a ratio
-
-
-def test_wrong_result_fails_numerics(suite: Suite) -> None:
-    for name in ("nan", "wrong"):
-        case = suite.cases(f"{name}-eager")[NUMERICS]
-        assert (case.outcome, case.properties[VERDICT]) == ("failure", "INVALID")
-        assert "result differs from the float64 reference" in case.message
 
 
 @pytest.mark.parametrize("variant", ["eager", "loop", "fused", "clipped", "compiled", "batches"])
@@ -235,11 +230,14 @@ def test_wrong_workload_fails_one_test(suite: Suite) -> None:
     assert "its inputs yield too many calls" in first.message
 
 
-def test_regression_names_the_call_and_the_line(suite: Suite) -> None:
+def test_regression_names_the_call_and_the_line(
+    suite: Suite, pytester: pytest.Pytester, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chosen = "batches-static or batches-trained"
-    accept = [sys.executable, "-m", "kernelgauge", "accept", "--force", "-k", chosen]
-    subprocess.run(accept, cwd=suite.folder, check=True)
-    results = suite.run("-k", chosen, "-m", "structure", FAULT="1")
+    monkeypatch.chdir(suite.folder)
+    kernelgauge("accept", "--force", "-k", chosen)
+    monkeypatch.setenv("FAULT", "1")
+    results = suite.run(pytester, "-k", chosen, "-m", "structure")
     line = 1 + SUITE.splitlines().index("            x = x.sin()")
     for variant in ("static", "trained"):
         result = of(results, "batches", variant)
@@ -268,44 +266,14 @@ def test_readme_quick_start_catches_a_slower_module(pytester: pytest.Pytester, k
     assert pytester.runpytest_inprocess(*check, "-m", "not timing").ret == pytest.ExitCode.OK
 
 
-VERDICTS = """
-import torch
-from kernelgauge import Workload
-
-def pytest_kernelgauge_workloads():
-    twice = lambda x: 2 * x
-
-    def of(module, variant, function, **fields):
-        return Workload(module, variant, lambda: function, lambda: (torch.ones(64),), dtype="fp32", **fields)
-
-    return [
-        of("noise", "eager", lambda x: torch.rand_like(x)),
-        of("double", "eager", twice),
-        of("double", "wrong", lambda x: 3 * x, reference=lambda: twice, faster_than="eager", by=0.99),
-    ]
-"""
-
-
-def test_results_and_ratios_have_their_verdicts(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest(VERDICTS)
-    pytester.makepyfile(test_suite="from kernelgauge.standard import *")
-    pytester.makeini("[pytest]\nkernelgauge_device = cpu\nkernelgauge_replicates = 2\n")
-    pytester.runpytest_inprocess("-k", "float64 or faster")
-    results = read_results(pytester.path / "reports" / "latest" / "results.json")
-    found = {(each.workload, each.subject): each.status.value for each in results.verdicts}
-    assert found["noise-eager-fp32", "numerics"] == "NOT_JUDGED"
-    assert found["double-wrong-fp32", "numerics"] == "INVALID"
-    assert found["double-wrong-fp32", "ratio"] in ("REGRESSED", "UNDECIDED")
-
-
 SIGMOID = "h = h * torch.sigmoid(h)"
 PLANTED = {
     "clone-eager-forward": ("1 new kernel: clone", "mlp", "u = u.clone()"),
     "more_work-eager-train": ("6 new kernels, in 2 places: sigmoid, mul", "mlp (forward and backward)", SIGMOID),
     "cast_backward-eager-train": ("2 new kernels", "mlp (backward)", "return gradient.double()"),
-    "graph_break-compiled-forward": ("graph break: ", "mlp", "torch._dynamo.graph_break()"),
-    "loop_break-compiled-forward": ("graph break: ", "mlp", 'print(end="")'),  # Dynamo leaves all of `forward` alone
-    "item-compiled-forward": ("graph break: ", "mlp", "u[0, 0, 0].item()"),  # and warns of it
+    "graph_break-captured-forward": ("graph break: ", "mlp", "torch._dynamo.graph_break()"),
+    "loop_break-captured-forward": ("graph break: ", "mlp", 'print(end="")'),  # Dynamo leaves all of `forward` alone
+    "item-captured-forward": ("graph break: ", "mlp", "u[0, 0, 0].item()"),  # and warns of it
     "contiguous-compiled-forward": ("another kernel: cpp_fused_", "mlp", "u = u.transpose(1, 2).contiguous()"),
 }
 

@@ -178,7 +178,7 @@ NAMES = st.lists(st.tuples(st.sampled_from("abcde"), st.integers(20, 100)), min_
 
 
 @settings(
-    max_examples=10, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
+    max_examples=6, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )  # shrinking takes minutes
 @given(NAMES, NAMES)
 def test_strip_aligns_kept_kernels_and_shows_each_change(

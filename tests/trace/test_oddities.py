@@ -118,7 +118,7 @@ TRACE = chrome(step(1, 0, 50), MM, LAUNCH, RAN, FLOW, deviceProperties=[{"id": 0
 TRACES = st.sampled_from([TRACE, json.dumps(json.loads(TRACE), indent=1).encode()])
 
 
-@settings(derandomize=TIMES == 1, max_examples=1000 * TIMES, **QUIET)
+@settings(derandomize=TIMES == 1, max_examples=500 * TIMES, **QUIET)
 @given(damaged(), BLOCKS)
 def test_reader_damaged_trace_is_the_same_in_all_blocks(content: bytes, blocks: list[int]) -> None:
     expected = read_in_blocks(content)

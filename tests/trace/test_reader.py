@@ -259,20 +259,14 @@ def refused_file(path: Path, content: bytes | None = None) -> str:
     return caught.value.got
 
 
-def test_read_garbage_behind_gzip_is_refused(path: Path) -> None:
-    for garbage in (b"x", b"\x1f\x8b", bytes(3 * MEBIBYTE) + b"x", CONTENT):
-        assert "gzip" in refused_file(path, WHOLE + garbage)
-
-
-def test_read_file_cut_anywhere_is_refused(path: Path) -> None:
+def test_read_file_that_is_not_whole_is_refused(path: Path) -> None:
+    for name in ("absent.json.gz", "a\0b", "n" * 5000):
+        refused_file(path.parent / name)
     for content in (WHOLE, CONTENT, gzip.compress(b"")):
         for length in range(len(content)):
             refused_file(path, content[:length])
-
-
-def test_read_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    for name in ("absent.json.gz", "a\0b", "n" * 5000):
-        refused_file(tmp_path / name)
+    for garbage in (b"x", b"\x1f\x8b", bytes(3 * MEBIBYTE) + b"x", CONTENT):
+        assert "gzip" in refused_file(path, WHOLE + garbage)
 
 
 def test_read_pipe_is_read(path: Path) -> None:

@@ -38,6 +38,7 @@ def test_lane_is_of_the_most_frequent_steps() -> None:
         found = summary_of(*rows)
         assert [(each.identity.name, each.durations_us) for each in found.kernels] == [(name, durations)]
         assert [window.name for window in found.windows] == [f"ProfilerStep#{number}" for number in steps]
+        assert found.wall_us == 100
 
 
 def test_lane_of_steps_whose_grids_vary_is_their_mean() -> None:
