@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.measure.profile import resources_of_call
+from kernelgauge.measure.code import resources_of_call
 from kernelgauge.trace import KernelIdentity
 from kernelgauge.trace.kernel import Execution, Resources
 
