@@ -178,8 +178,7 @@ def _machine_code_digest(elf: bytes) -> str:
 
 # -- for a GPU that is not here ----------------------------------------------------------------------------------------
 
-# Of A100, H100 SXM and H200, B200: a grid that is too small to fill them counts as what it fills.
-_MULTIPROCESSORS = {"sm_80": 108, "sm_90": 132, "sm_100": 148}
+_PROPERTIES = {"multiprocessor_count": 132, "max_num_regs": 65_536, "warpSize": _WARP}  # of an H100, for code that asks
 _AMD_SHARED_KIB = 64
 _REGISTERS, _STACK_BYTES = 0x2F, 0x12  # in .nv.info: EIATTR_REGCOUNT, EIATTR_MIN_STACK_SIZE
 _HAS_VALUE = 4  # the form of an attribute: EIFMT_SVAL
@@ -201,7 +200,7 @@ class _Target:
         else:
             raise WorkloadError("unknown target", got=repr(name), expected="sm_90, sm_100, gfx942 or another such name")
         self.shared_bytes = 1024 * block_shared_kib(name, _AMD_SHARED_KIB)
-        properties = {"max_shared_mem": self.shared_bytes, "multiprocessor_count": _MULTIPROCESSORS.get(name, 0)}
+        properties = _PROPERTIES | {"max_shared_mem": self.shared_bytes}
         self.utils = SimpleNamespace(get_device_properties=lambda _: properties)
         self.get_current_target = lambda: self.target
         self.get_current_device = lambda: name  # Triton keeps the compiled kernels of each device under this
@@ -297,7 +296,6 @@ def compile_call(workload: Workload, target: str, fingerprint: Fingerprint) -> R
     of_target: dict[str, Any] = dict.fromkeys(Fingerprint.__struct_fields__) | {
         "device": f"compiled for {target}",
         "arch": target,
-        "sm_count": _MULTIPROCESSORS.get(target),
         "torch": fingerprint.torch.partition("+")[0],  # of whichever build
         "triton": triton.__version__,
         "liger_kernel": fingerprint.liger_kernel,

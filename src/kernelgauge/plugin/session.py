@@ -9,6 +9,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from importlib import import_module
@@ -179,7 +180,7 @@ class Session:
 
         if self.shows_tests:
             self.progress(f"{workload.id}: compiling for {target}")
-        run = compile_call(workload, target, self.fingerprint)
+        run = compile_call(replace(workload, on_cpu=None), target, self.fingerprint)
         self._measured[workload.id] = Measured(run, 0, 0, b"", "")
         return run
 
