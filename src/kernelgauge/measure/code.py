@@ -215,7 +215,7 @@ class _Target:
             found = (re.search(rf"\.{name}:\s*(\d+)", text) for name in ("vgpr_count", "vgpr_spill_count"))
             kernel.n_regs, kernel.n_spills = (int(each[1]) if each else None for each in found)
         else:
-            kernel.n_regs, stack_bytes = _sizes_of_elf(kernel.asm["cubin"])
+            kernel.n_regs, stack_bytes = sizes_of_elf(kernel.asm["cubin"])
             kernel.n_spills = stack_bytes // 4
         kernel._run = lambda *grid_and_more: self.launches.append((kernel, grid_and_more[:3], self.is_tuning))
 
@@ -243,7 +243,7 @@ class _Target:
         return tuple(found)
 
 
-def _sizes_of_elf(elf: bytes) -> tuple[int, int]:
+def sizes_of_elf(elf: bytes) -> tuple[int, int]:
     """Return the registers and the bytes of stack of a thread, as the compiler wrote them into a binary of NVIDIA's."""
     content, place, largest = dict(_sections(elf))[b".nv.info"], 0, dict[int, int]()
     while place < len(content):

@@ -134,8 +134,8 @@ def _code_by_effect(reviewed: Sequence[Reviewed]) -> Iterator[RenderableType]:
 
 def _growth(fact: CodeMoved) -> float:
     """Return by how much the number of an effect grew, as a logarithm; 0 where it has none."""
-    move = next((each for each in fact.moves if each.name == fact.effect), fact.moves[0])
-    numbers = [re.match(r"\d+(?= %|$)", side or "") for side in (move.before, move.after)]
+    sides = next(((each.before, each.after) for each in fact.moves if each.name.endswith(fact.effect)), ("", ""))
+    numbers = [re.match(r"\d+(?= %|$)", side or "") for side in sides]
     old, new = (int(each[0]) if each else 0 for each in numbers)
     return math.log((new + 1) / (old + 1)) if all(numbers) else 0.0
 
