@@ -269,8 +269,9 @@ def _compiling_for(target: str) -> Iterator[_Target]:
         try:
             yield driver
         finally:
-            for kernel, *_ in driver.launches:
-                kernel._run = None  # Triton keeps it for the next call
+            for kernel in {id(each): each for each, *_ in driver.launches}.values():
+                kernel._run = None  # Triton keeps the kernel for the next call
+                del kernel.n_regs  # it is not loaded here: `resources_of_call`
 
 
 def compile_call(workload: Workload, target: str, fingerprint: Fingerprint) -> Run:
