@@ -153,7 +153,10 @@ def _sass_counts(elf: bytes) -> dict[str, int]:
     with NamedTemporaryFile(suffix=".cubin") as file:
         file.write(elf)
         file.flush()
-        done = subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=False, timeout=60)
+        try:
+            done = subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=False, timeout=60)
+        except (OSError, subprocess.TimeoutExpired):
+            return {}
     return _counts(_SASS.findall(done.stdout)) if done.returncode == 0 else {}
 
 
@@ -238,7 +241,7 @@ class _Target:
         for kernel, grid, is_tuned in self.launches:
             block = (self.target.warp_size * kernel.metadata.num_warps, 1, 1)
             identity = KernelIdentity(kernel.name, decode(kernel.name).kind.value, grid, block)
-            sizes = Resources(kernel.n_regs, kernel.metadata.shared, is_tuned=is_tuned)
+            sizes = Resources(kernel.n_regs, kernel.metadata.shared, kernel.n_spills, is_tuned=is_tuned)
             found.append(KernelRecord(identity, 0.0, resources=sizes.filled(codes[id(kernel)])))
         return tuple(found)
 
