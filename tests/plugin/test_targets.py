@@ -40,6 +40,18 @@ def change(x):
     scale[triton.cdiv(x.numel(), 1024),](x, y, x.numel(), FACTOR=3 if IS_NEW else 2, SIZE=1024)
     tuned[lambda chosen: (triton.cdiv(x.numel(), chosen["SIZE"]),)](x, y, x.numel(), FACTOR=2)
 
+@triton.jit
+def product(x, y, SIZE: tl.constexpr):
+    place = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)
+    tl.store(y + place, tl.dot(tl.load(x + place), tl.load(y + place)).to(tl.bfloat16))
+
+@pytest.mark.parametrize("target", ["sm_90", "sm_100", "gfx942"])
+def test_product(kernelgauge, target):
+    (kernel,) = kernelgauge.using(target=target)(lambda: product[1,](x, x, SIZE=64)).kernels
+    resources = kernel.resources
+    assert min(resources.tensor_core_instructions, resources.memory_instructions) > 0
+    assert (resources.conversions > 0) is target.startswith("sm")  # gfx942 has none to bf16
+
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 def test_harmless(kernelgauge, target):
     run = kernelgauge.using(target=target)(change, x)
@@ -62,14 +74,8 @@ def test_occupancy(kernelgauge):
     kernelgauge(rows, x, num_warps=4, **({} if IS_NEW else {"maxnreg": 32}))
 """
 WRONG = """
-import pytest, sys, torch, triton
-from test_kernels import rows, x
-import triton.language as tl
-
-@triton.jit
-def product(x, y, SIZE: tl.constexpr):
-    place = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)
-    tl.store(y + place, tl.dot(tl.load(x + place), tl.load(y + place)).to(tl.bfloat16))
+import pytest, sys, torch
+from test_kernels import product, rows, x
 
 @pytest.mark.parametrize("target", ["sm_90", "H100"])
 def test_name(kernelgauge, target):
@@ -114,17 +120,21 @@ def test_kernels_are_compared_with_those_of_the_target(folder: Path) -> None:
     files = sorted(path.relative_to(folder / "baselines").as_posix() for path in folder.glob("baselines/*/*.json"))
     assert files == [
         "compiled-for-gfx942/test_kernels-test_harmless-gfx942.json",
-        "compiled-for-sm-100/test_kernels-test_occupancy.json",
-        *(f"compiled-for-sm-90/test_kernels-test_{name}.json" for name in ("harmless-sm_90", "rows-1", "rows-2")),
+        "compiled-for-gfx942/test_kernels-test_product-gfx942.json",
+        *(f"compiled-for-sm-100/test_kernels-test_{name}.json" for name in ("occupancy", "product-sm_100")),
+        *(
+            f"compiled-for-sm-90/test_kernels-test_{name}.json"
+            for name in ("harmless-sm_90", "product-sm_90", "rows-1", "rows-2")
+        ),
     ]
     for file in files:
         content = (folder / "baselines" / file).read_bytes()
         (entry,) = decode_baseline(content, where=file, workload=Path(file).stem).entries
         assert all(each.resources and each.resources.code and each.resources.registers for each in entry.kernels)
         assert [each.host for each in entry.processes] == [None]  # it holds for every machine
-    assert "5 passed" in ended(folder, "pytest", "test_kernels.py", "--perf-strict", code=0)
+    assert "8 passed" in ended(folder, "pytest", "test_kernels.py", "--perf-strict", code=0)
     out = ended(folder, "pytest", "test_kernels.py", "-v", code=1, NEW="1")
-    assert "2 failed, 3 passed" in out
+    assert "2 failed, 6 passed" in out
     assert "test_kernels-test_rows-1: CHANGED same kernels, other compiled code" in out
     assert re.search(r"spilled words 0 -> [1-9]\d*.*maxnreg \(none\) -> 64", out)
     assert re.search(
@@ -133,7 +143,7 @@ def test_kernels_are_compared_with_those_of_the_target(folder: Path) -> None:
     out = ended(folder, "kernelgauge", "review", code=1)
     assert "other instructions: 1 kernel in 1 workload scale (test_kernels-test_harmless-sm_90) FACTOR 2 -> 3" in out
     assert "4 written" in ended(folder, "kernelgauge", "accept", code=0)  # one did not change
-    assert "5 passed" in ended(folder, "pytest", "test_kernels.py", "--perf-strict", code=0, NEW="1")
+    assert "8 passed" in ended(folder, "pytest", "test_kernels.py", "--perf-strict", code=0, NEW="1")
 
 
 def test_wrong_targets_say_what_is_missing(folder: Path) -> None:

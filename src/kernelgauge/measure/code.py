@@ -192,9 +192,12 @@ class _Target:
 
     def __init__(self, name: str) -> None:
         from triton.backends.compiler import GPUTarget
-        from triton.runtime.errors import OutOfResources
+        from triton.compiler.errors import CompileTimeAssertionFailure
+        from triton.runtime.errors import OutOfResources, PTXASError
 
-        self.name, self.is_tuning, self.too_large = name, False, OutOfResources
+        self.is_tuning, self.too_large = False, OutOfResources
+        self.impossible = (OutOfResources, PTXASError, CompileTimeAssertionFailure)  # such a choice an autotuner skips
+        self.loaded: list[Any] = []
         self.launches: list[tuple[Any, tuple[int, int, int], bool]] = []
         if match := re.fullmatch(r"sm_(\d+)", name):
             self.target = GPUTarget("cuda", int(match[1]), _WARP)
@@ -220,6 +223,7 @@ class _Target:
         else:
             kernel.n_regs, stack_bytes = sizes_of_elf(kernel.asm["cubin"])
             kernel.n_spills = stack_bytes // 4
+        self.loaded.append(kernel)
         kernel._run = lambda *grid_and_more: self.launches.append((kernel, grid_and_more[:3], self.is_tuning))
 
     def tune(self, tuner: Any, *arguments: Any, **named: Any) -> None:
@@ -231,7 +235,7 @@ class _Target:
             chosen = named | choice.all_kwargs()
             if choice.pre_hook is not None:
                 choice.pre_hook(tuner.nargs | chosen)
-            with suppress(*((self.too_large,) if self.is_tuning else ())):
+            with suppress(*(self.impossible if self.is_tuning else ())):
                 tuner.fn.run(*arguments, **chosen)
         self.is_tuning = False
 
@@ -272,7 +276,7 @@ def _compiling_for(target: str) -> Iterator[_Target]:
         try:
             yield driver
         finally:
-            for kernel in {id(each): each for each, *_ in driver.launches}.values():
+            for kernel in driver.loaded:
                 kernel._run = None  # Triton keeps the kernel for the next call
                 del kernel.n_regs  # it is not loaded here: `resources_of_call`
 
@@ -295,8 +299,10 @@ def compile_call(workload: Workload, target: str, fingerprint: Fingerprint) -> R
     if not kernels:
         expected = "a call of kernel[grid](...), with tensors on the CPU or on torch's device meta"
         raise WorkloadError(f"{workload.id}: it launches no Triton kernel", expected=expected)
-    none = dict.fromkeys(Counts.__struct_fields__[2:8], 0)
-    counts = Counts(len(kernels), len({each.identity.name for each in kernels}), **none, peak_allocated_bytes=None)
+    counts = Counts(
+        launches=len(kernels), kernels=len({each.identity.name for each in kernels}), memsets=0, copies=0,
+        synchronizations=0, dispatcher_ops=0, graph_breaks=0, recompiles=0, peak_allocated_bytes=None,
+    )  # fmt: skip
     of_target: dict[str, Any] = dict.fromkeys(Fingerprint.__struct_fields__) | {
         "device": f"compiled for {target}",
         "arch": target,

@@ -177,9 +177,9 @@ class Gauge:
     def using(self, **options: Any) -> Gauge:
         """Return this with options: ``kernelgauge.using(pass_="train", tolerance=0.02)(loss, logits, labels)``.
 
-        They are the fields of `Workload` of these names, and two more. ``timing=False`` measures structure and numerics alone.
-        ``target="sm_90"`` compiles the Triton kernels of the call for that GPU, on any machine, and runs none of them:
-        dtype, pass_, compile, reference, expectations, graph_breaks, compiles, training, tolerance, gate, sensitivity.
+        They are fields of `Workload`: dtype, pass_, compile, reference, expectations, graph_breaks, compiles, training,
+        tolerance, gate, sensitivity. ``timing=False`` measures structure and numerics alone. ``target="sm_90"`` compiles the
+        Triton kernels of the call for that GPU, on any machine, and runs none.
         The mark ``@pytest.mark.kernelgauge(...)`` takes the same.
         """
         if unknown := [name for name in options if name not in _OPTIONS]:

@@ -171,7 +171,11 @@ class Recorder:
         except KernelgaugeError as error:
             self._fail(str(error))
             return
-        folders = (self._options.shown(self._session.judge.store.path(device, "x").parent) for device in plans)
+        folders = (
+            self._options.shown(self._session.judge.store.path(device, "x").parent)
+            for device, plan in plans.items()
+            if plan
+        )
         self._reporter.write_line(written_text(plans, ", ".join(folders)), green=True)
 
 
