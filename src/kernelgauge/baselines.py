@@ -10,6 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from .errors import BaselineError, NewerBaselineError, StorageError
 from .judge import DECLARED, Status, Verdict
 from .judge.baseline import Baseline, Recorded, decode_baseline, encode_baseline
@@ -155,8 +157,13 @@ def review(several: Sequence[Results], store: BaselineStore, mode: Mode = Mode.A
     """Review results, in order of their start. Return the workloads of each device, by group."""
     devices: dict[str, list[Results]] = {}
     for results in several:
-        if results.fingerprint is not None:
-            devices.setdefault(results.fingerprint.device, []).append(results)
+        own = results.fingerprint.device if results.fingerprint is not None else None
+        parts: dict[str | None, list[WorkloadResult]] = {own: []} if results.declared or not results.workloads else {}
+        for each in results.workloads:  # one may be compiled for another device
+            parts.setdefault(each.run.fingerprint.device if each.run is not None else own, []).append(each)
+        for device, workloads in parts.items():
+            if device is not None:
+                devices.setdefault(device, []).append(msgspec.structs.replace(results, workloads=tuple(workloads)))
     return {device: _review(device, each, store, mode) for device, each in devices.items()}
 
 

@@ -2,13 +2,16 @@
 
 import gc
 import inspect
+import re
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kernelgauge.measure.profile import resources_of_call
+from kernelgauge.measure.code import resources_of_call, sizes_of_elf
 from kernelgauge.trace import KernelIdentity
 from kernelgauge.trace.kernel import Execution, Resources
 
@@ -24,11 +27,20 @@ def planted_scale(x, y, n, stride, SIZE: tl.constexpr):  # type: ignore[no-untyp
     tl.store(y + place, (tl.exp(value)).to(tl.bfloat16), mask=place < n)
 
 
-def compiled(*, is_aligned: bool = True, registers: int = 32, spills: int = 0, **options: Any) -> Any:
+@triton.jit
+def planted_softmax(x, y, n, stride, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    place = tl.program_id(0) * n + tl.arange(0, SIZE) * stride
+    value = tl.exp(tl.load(x + place).to(tl.float32))
+    tl.store(y + place, (value / tl.sum(value, 0)).to(tl.bfloat16))
+
+
+def compiled(
+    *, is_aligned: bool = True, registers: int = 32, spills: int = 0, function: Any = None, **options: Any
+) -> Any:
     """A kernel as Triton has it once it is loaded, which needs a GPU: the driver says how it does."""
     signature = {"x": "*bf16", "y": "*bf16", "n": "i32", "stride": "constexpr", "SIZE": "constexpr"}
     divisible = {(place,): [["tt.divisibility", 16]] for place in ((0, 1, 2) if is_aligned else (1, 2))}
-    source = compiler.ASTSource(planted_scale, signature, {"stride": 1, "SIZE": 1024}, divisible)
+    source = compiler.ASTSource(function or planted_scale, signature, {"stride": 1, "SIZE": 1024}, divisible)
     target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
     kernel = triton.compile(source, target=target, options=options)
     kernel.n_regs, kernel.n_spills = registers, spills
@@ -116,3 +128,14 @@ def test_code_of_an_unknown_version_is_left_out() -> None:
 
 def test_triton_says_registers_and_spills_when_it_loads() -> None:
     assert "self.n_regs, self.n_spills" in inspect.getsource(compiler.CompiledKernel._init_handles)
+
+
+def test_sizes_of_a_target_are_those_of_the_disassembler(tmp_path: Any) -> None:
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    for options in ({}, {"num_warps": 1, "maxnreg": 32}):
+        file = tmp_path / "code.cubin"
+        file.write_bytes(compiled(function=planted_softmax, **options).asm["cubin"])
+        usage = subprocess.run([tool, "-res-usage", file], capture_output=True, text=True, check=True).stdout
+        registers, stack_bytes = (int(re.search(rf"{name}:(\d+)", usage)[1]) for name in ("REG", "STACK"))  # type: ignore[index]
+        assert sizes_of_elf(file.read_bytes()) == (registers, stack_bytes)
+        assert (stack_bytes > 0) is bool(options)

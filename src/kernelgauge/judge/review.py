@@ -158,7 +158,8 @@ def review_run(
     times = [] if comparison.foreign else _time_verdicts(old, run, comparisons, limits, beside)
     is_wrong = bool(stored_doubt(old, run))
     group = _group(old, new, comparison, times)
-    planned = new if is_wrong else _planned(old, new, comparison, group, times)
+    code = dict.fromkeys(_code_moved(old, run))
+    planned = new if is_wrong else _planned(old, new, comparison, group, times, is_other_code=bool(code))
     if is_wrong and group is Group.SAME_SPEED:  # nobody knows it
         group = Group.SPEED
     judged = _judge_anchors(run, old, comparisons=comparisons, limits=limits)
@@ -166,7 +167,7 @@ def review_run(
     if planned is not None:
         sound = msgspec.structs.replace(old, entries=new.entries, recorded=new.recorded) if is_wrong else old
         planned = _with_anchors(planned, sound, judged)  # a time that cannot be is no anchor
-    notes = (*_file_notes(old, planned), *creep, *dict.fromkeys(_code_moved(old, run)))
+    notes = (*_file_notes(old, planned), *creep, *code)
     evidence: tuple[Fact, ...] = (judge_structure(run, old), *times, *notes)
     doubts = [*doubts, *_host_doubts(old, new)]
     if not is_fresh:
@@ -206,7 +207,7 @@ def _time_verdicts(
 
 
 def _planned(
-    old: Baseline, new: Baseline, comparison: Comparison, group: Group, times: Sequence[Verdict]
+    old: Baseline, new: Baseline, comparison: Comparison, group: Group, times: Sequence[Verdict], *, is_other_code: bool
 ) -> Baseline | None:
     """Return what accepting a run writes. None: nothing moved, and the file stays as it is.
 
@@ -219,7 +220,7 @@ def _planned(
         return new
     subjects = [each.subject for each in times if each.status in _MOVED]
     moved = {timer for timer in Timer if any(label in subjects for label in timer.labels)}
-    if nearest is Likeness.IDENTICAL and not moved:
+    if nearest is Likeness.IDENTICAL and not (moved or is_other_code):
         return None
     # The autotuner may choose another entry again. Code alone returns to another grid of a kernel: that must not pass.
     kept = [each for each in old.entries if likeness(each.kernels, fresh.kernels) >= Likeness.OTHER_CHOICE]

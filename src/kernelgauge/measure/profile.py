@@ -1,31 +1,22 @@
-"""One profiler session: schedule, export, a refusal to believe records that do not pair, and the code of its kernels."""
+"""One profiler session: schedule, export, and a refusal to believe records that do not pair."""
 
 from __future__ import annotations
 
-import gc
-import hashlib
 import math
-import re
-import struct
-import sys
 import tempfile
 import warnings
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import msgspec
-import torch
 from torch.profiler import profile, record_function, schedule
 
 from ..errors import MeasurementError
 from ..results.files import unwritable
 from ..trace import REGION, KernelIdentity, Trace, Window, parse
-from ..trace.kernel import Execution, Resources, configuration_text, executions
+from ..trace.kernel import Execution, configuration_text, executions
 from . import Settings
 from .device import Device
 from .instance import Instance
@@ -237,90 +228,3 @@ def without(one: Sequence[KernelIdentity], other: Sequence[KernelIdentity]) -> l
 def listed(identities: Iterable[KernelIdentity]) -> str:
     """Return names and launch configurations, as messages show them."""
     return ", ".join(f"{each.shown} {configuration_text(each)}".rstrip() for each in identities) or "nothing else"
-
-
-# -- the code of its kernels ------------------------------------------------------------------------------------------
-
-# Private classes of Triton and torch that hold loaded code, checked on triton 3.6 and 3.9, torch 2.11 and 2.13.
-_LOADED = ("CompiledKernel", "StaticallyLaunchedCudaKernel")
-_AUTOTUNER = "Autotuner"  # of Triton: several choices of one kernel
-_INSTRUCTIONS = {  # of PTX, by the field of `Resources`
-    "tensor_core_instructions": re.compile(r"\b(?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)\b"),
-    "memory_instructions": re.compile(r"\b(?:(?:ld|st)(?!\.param)|atom|red|(?:ld|st)matrix|cp\.async(?!\.[cw]))\."),
-    "conversions": re.compile(r"\bcvt\."),
-}
-_WARP = 32
-
-
-def resources_of_call(session: ProfilerSession) -> list[Resources | None]:
-    """Return what the code of each kernel takes, by the profiler; of Triton's kernels, by the code in this process too."""
-    last = session.executions[-1]
-    names = {each.identity.name for each in last if each.resources and each.identity.name.isidentifier()}
-    loaded, tuned = defaultdict[str, list[Any]](list), set[str]()
-    for each in gc.get_objects() if names and "triton" in sys.modules else ():
-        kind = type(each).__name__
-        if kind in _LOADED and getattr(each, "name", None) in names and hasattr(each, "n_regs"):
-            loaded[each.name].append(each)
-        elif kind == _AUTOTUNER:
-            tuned.add(getattr(getattr(each, "base_fn", None), "__name__", ""))
-    return [_with_code(each, loaded[each.identity.name], tuned) for each in last]
-
-
-def _with_code(launch: Execution, loaded: list[Any], tuned: AbstractSet[str]) -> Resources | None:
-    """Return what a launch takes, with what all loaded kernels have in common that may be the one launched."""
-    known, block = launch.resources, launch.identity.block
-    if known is None:
-        return None
-    known = msgspec.structs.replace(known, is_tuned=launch.identity.name in tuned)
-    if not loaded:
-        return known
-    sizes = (known.registers, math.prod(block or (0,)), known.shared_bytes)
-    try:
-        for place, size in enumerate(sizes):
-            loaded = [each for each in loaded if _sizes(each)[place] == size] or loaded
-        first, *others = (msgspec.structs.asdict(_code_of(each)) for each in loaded)
-    except Exception:  # private fields: those of another version may be others
-        return known
-    common = {name: value for name, value in first.items() if all(other[name] == value for other in others)}
-    return msgspec.structs.replace(Resources(**common).filled(known), is_tuned=known.is_tuned)
-
-
-def _sizes(loaded: Any) -> tuple[int, int, int]:
-    metadata = getattr(loaded, "metadata", loaded)
-    return loaded.n_regs, _WARP * metadata.num_warps, metadata.shared
-
-
-def _code_of(loaded: Any) -> Resources:
-    """Read a loaded kernel. Its PTX has what Triton generated, the ELF file what ptxas made of that."""
-    assembly = loaded.asm if hasattr(loaded, "asm") else _cached(loaded)
-    ptx, elf = assembly.get("ptx"), assembly.get("cubin")
-    counts: dict[str, Any] = {name: len(each.findall(ptx)) for name, each in _INSTRUCTIONS.items()} if ptx else {}
-    options: dict[str, Any] = {}
-    if source := getattr(loaded, "src", None):
-        options = {name: getattr(loaded.metadata, name, None) for name in ("num_warps", "num_stages", "maxnreg")}
-        options |= {source.fn.arg_names[place[0]]: value for place, value in source.constants.items()}
-        for (place, *_), values in source.attrs.items():
-            options[source.fn.arg_names[place]] = " and ".join(f"divisible by {number}" for _, number in values)
-    plain = {name: value for name, value in options.items() if isinstance(value, (int, float, str))}
-    text = ",".join(f"{name}={value}" for name, value in plain.items() if "," not in str(value))
-    code = None if elf is None else _machine_code_digest(elf)
-    return Resources(None, None, loaded.n_spills, code=code, options=text, **counts)
-
-
-def _cached(loaded: Any) -> dict[str, Any]:
-    """Return PTX and ELF file of a kernel that Inductor launches without Triton, from Triton's cache."""
-    from torch._inductor.runtime import cache_dir_utils, runtime_utils
-
-    folder = Path(cache_dir_utils.triton_cache_dir(torch.cuda.current_device()))
-    stem = folder / runtime_utils.triton_hash_to_path_key(loaded.hash) / loaded.name
-    ptx, elf = (stem.with_name(f"{stem.name}.{kind}") for kind in ("ptx", "cubin"))
-    return {"ptx": ptx.read_text() if ptx.exists() else None, "cubin": elf.read_bytes() if elf.exists() else None}
-
-
-def _machine_code_digest(elf: bytes) -> str:
-    """Return the beginning of a digest of the sections of code: names of files and lines of code are no part of them."""
-    (start,), (size, count, names) = struct.unpack_from("<Q", elf, 40), struct.unpack_from("<HHH", elf, 58)
-    headers = [struct.unpack_from("<IIQQQQ", elf, start + place * size) for place in range(count)]
-    labels = headers[names][4]  # where their names begin
-    parts = (elf[at:][:length] for name, *_, at, length in headers if elf.startswith(b".text", labels + name))
-    return hashlib.sha256(b"".join(parts)).hexdigest()[:8]

@@ -37,12 +37,13 @@ from ..trace.kernel import executions, input_texts
 from ..trace.model import busy_us, number_streams
 from ..workload import Workload
 from . import Settings
+from .code import resources_of_call
 from .compiler import compile_counts
 from .device import Device
 from .instance import Instance, build, call_duration_us, first_call, host_calls, reporting, warm_up
 from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mhz
 from .origins import Modules, origins_of
-from .profile import Pace, listed, profile_session, resources_of_call, without
+from .profile import Pace, listed, profile_session, without
 
 _NOTHING_COMPILED = CompileEvent("graph break", "torch.compile is switched off: all of it runs eagerly")
 _STRUCTURE_ITERATIONS = 3  # the article's schedule (docs/design/claims.md, C24): wait=1, warmup=1, active=3

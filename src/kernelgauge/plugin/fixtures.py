@@ -158,10 +158,10 @@ class WorkloadTest:
 
 # -- workloads that a test function makes --------------------------------------------------------------------------------
 
-_TIMING = "timing"
+_TIMING, _TARGET = "timing", "target"
 _OPTIONS = (
     *("dtype", "pass_", "compile", "reference", "expectations", "graph_breaks", "compiles", "training"),
-    *("tolerance", "gate", "sensitivity", _TIMING),
+    *("tolerance", "gate", "sensitivity", _TIMING, _TARGET),
 )
 
 
@@ -177,8 +177,9 @@ class Gauge:
     def using(self, **options: Any) -> Gauge:
         """Return this with options: ``kernelgauge.using(pass_="train", tolerance=0.02)(loss, logits, labels)``.
 
-        They are the fields of `Workload` of these names, and ``timing=False``, which measures structure and numerics alone:
-        dtype, pass_, compile, reference, expectations, graph_breaks, compiles, training, tolerance, gate, sensitivity.
+        They are fields of `Workload`: dtype, pass_, compile, reference, expectations, graph_breaks, compiles, training,
+        tolerance, gate, sensitivity. ``timing=False`` measures structure and numerics alone. ``target="sm_90"`` compiles the
+        Triton kernels of the call for that GPU, on any machine, and runs none.
         The mark ``@pytest.mark.kernelgauge(...)`` takes the same.
         """
         if unknown := [name for name in options if name not in _OPTIONS]:
@@ -207,7 +208,7 @@ class Gauge:
         `may_lack_kernels`: without a kernel, the host's time alone is measured. Else that is an error.
         """
         known, options = self.item.stash[MADE_BY_TEST], dict(self.options)
-        has_times = options.pop(_TIMING, True)
+        has_times, target = options.pop(_TIMING, True), options.pop(_TARGET, None)
         if self.has_measured:
             self._refuse(WorkloadError("a test measures one call", expected="a test for each: pytest.mark.parametrize"))
         self.has_measured = True
@@ -220,9 +221,15 @@ class Gauge:
         if wrong is not None:  # outside of the handler: within it pytest would print the error twice
             self._refuse(wrong)
         self.session.suites.workloads[known.id] = self.item.stash[MADE_BY_TEST] = workload
-        if not has_times:
+        if target is not None or not has_times:
             self.session.judge.without_times.add(workload.id)
         test = WorkloadTest(self.item, self.session, workload)
+        if target is not None:
+            run = test.ask(self.session.compile_made, workload, target)
+            test.conclude(
+                self.session.conclude(self.session.judge_declared(workload)), self.session.judge_structure(workload)
+            )
+            return run
         with self.session.alone():
             run = test.ask(self.session.measure_made, workload, may_lack_kernels)
             verdicts = self._verdicts(test, workload, run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 from collections.abc import Iterable, Mapping
@@ -196,8 +197,15 @@ class Judge:
 
     def how_to_record(self, verdicts: Iterable[Verdict], fingerprint: Fingerprint, suites: Iterable[str] = ()) -> str:
         """Return which baselines these verdicts miss, or which times in them, and the command that records them."""
-        folder = self.options.shown(self.store.path(fingerprint.device, "x").parent)
         missing = [each for each in verdicts if each.status is Status.NO_BASELINE]
+        files = {
+            why.text
+            for each in missing
+            for why in each.reasons
+            if isinstance(why, e.Detail) and why.label == "expected"
+        }
+        files = files or {self.options.shown(self.store.path(fingerprint.device, "x"))}
+        folder = "/, ".join(sorted({os.path.dirname(each) for each in files}))
         command = self.suites.command(suites=suites)
         if all(isinstance(each.conclusion, e.NoBaseline) and each.conclusion.is_partial for each in missing):
             times = " and ".join(dict.fromkeys(each.subject for each in missing))

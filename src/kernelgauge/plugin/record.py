@@ -171,8 +171,12 @@ class Recorder:
         except KernelgaugeError as error:
             self._fail(str(error))
             return
-        folder = self._options.shown(self._session.judge.store.path(results.fingerprint.device, "x").parent)
-        self._reporter.write_line(written_text(plans, folder), green=True)
+        folders = (
+            self._options.shown(self._session.judge.store.path(device, "x").parent)
+            for device, plan in plans.items()
+            if plan
+        )
+        self._reporter.write_line(written_text(plans, ", ".join(folders)), green=True)
 
 
 def keep_part(session: Session, config: pytest.Config) -> None:

@@ -9,6 +9,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from importlib import import_module
@@ -171,6 +172,17 @@ class Session:
             rounds = self.rounds(workload)
             self.keep_latency(workload, rounds, rounds.durations_s())
         return self.run(workload)
+
+    def compile_made(self, workload: Workload, target: str) -> Run:
+        """Compile what a test calls for a GPU by its name. Raises what `compile_call` raises."""
+        from ..measure.code import compile_call
+        from ..measure.subject import Measured
+
+        if self.shows_tests:
+            self.progress(f"{workload.id}: compiling for {target}")
+        run = compile_call(replace(workload, on_cpu=None), target, self.fingerprint)
+        self._measured[workload.id] = Measured(run, 0, 0, b"", "")
+        return run
 
     def _result(self, workload: Workload) -> Measured:
         if workload.id not in self._measured:

@@ -287,7 +287,7 @@ class _Workload(Row):
             for side, kernel in enumerate(launch[:2]):
                 if isinstance(kernel, KernelRecord):
                     width = max(widths[side], least if launch.mark else 0.0)
-                    text = f"{launch.name}: {us(kernel.device_time_us)} us"
+                    text = f"{launch.name}: {us(kernel.device_time_us)} us" if kernel.device_time_us else launch.name
                     lanes[side].append(_Piece(launch.mark, kernel.identity.kind, text, ends[side], width))
                     ends[side] += width
         scale = max(ends) / 100 or 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -44,6 +45,8 @@ _GROUPS = {  # heading and style
 _LEAST_SPAN = 0.02  # of the time: in a chart, noise of a tenth of a percent is flat
 _NIGHTS = 20_000  # that are drawn: one red night a year is 55 of them
 _MOST_WORKLOADS = 3  # of a kernel
+_MOST_KERNELS = 4  # of those that the new software changed in one way
+_MOST_UNCHANGED = 8  # workloads: there is nothing to decide
 _MOST_LINES = 12  # of the changes of a workload, and of files that are not shown
 _HISTORY_COLUMNS = (
     *(Column(title, number=True) for title in ("first us", "last us", "change")),
@@ -85,24 +88,56 @@ def review_page(device: str, reviewed: Sequence[Reviewed]) -> Iterator[Renderabl
         if not found:
             continue
         yield Text(f"\n{title}: {len(found)}", style=f"bold {style}")
+        quiet = [
+            each
+            for each in found
+            if group is Group.SAME_SPEED and not (each.doubts or any(isinstance(fact, Creep) for fact in each.evidence))
+        ]
+        left_out = quiet[_MOST_UNCHANGED:]
         for each in found:
+            if each in left_out:
+                continue
             yield Text(f"  {printable(each.workload)}")
             doubts = [("refused", doubt_text(doubt)) for doubt in each.doubts]
             facts = [fact for fact in each.evidence if not isinstance(fact, CodeMoved)]
             yield lines_table([*review_lines(facts), *doubts], indent=4)
+        if left_out:
+            yield Text(f"  and {len(left_out)} more")
 
 
 def _code_by_effect(reviewed: Sequence[Reviewed]) -> Iterator[RenderableType]:
-    """Yield what the new software made of kernels: each change once, with its workloads, by what it does to the code."""
+    """Yield what the new software made of kernels, by what it does to the code: how many, and the largest changes.
+
+    Each change stands once, with its workloads.
+    """
     facts = [(fact, each.workload) for each in reviewed for fact in each.evidence if isinstance(fact, CodeMoved)]
     for effect in EFFECTS:
         found = grouped([each for each in facts if each[0].effect == effect], itemgetter(0))
-        if found:
-            yield Text(f"\nother {effect}: {counted(len(found), 'kernel')}", style="bold")
-        for fact, pairs in found.items():
-            names = ", ".join(first([name for _, name in pairs], _MOST_WORKLOADS))
+        if not found:
+            continue
+        growths = {fact: _growth(fact) for fact in found}
+        signs = Counter("up" if each > 0 else "down" for each in growths.values() if each)
+        directions = (
+            f" ({', '.join(f'{count} {way}' for way, count in sorted(signs.items(), reverse=True))})" if signs else ""
+        )
+        workloads = len({name for pairs in found.values() for _, name in pairs})
+        heading = f"other {effect}: {counted(len(found), 'kernel')}{directions} in {counted(workloads, 'workload')}"
+        yield Text(f"\n{heading}", style="bold")
+        largest = sorted(found, key=lambda fact: -abs(growths[fact]))
+        for fact in largest[:_MOST_KERNELS]:
+            names = ", ".join(first([name for _, name in found[fact]], _MOST_WORKLOADS))
             yield Text(printable(f"  {fact.kernel}   ({names})"))
             yield lines_table([("", ", ".join(map(str, fact.moves)))], indent=4)
+        if len(largest) > _MOST_KERNELS:
+            yield Text(f"  and {len(largest) - _MOST_KERNELS} more: kernelgauge accept --dry-run shows all")
+
+
+def _growth(fact: CodeMoved) -> float:
+    """Return by how much the number of an effect grew, as a logarithm; 0 where it has none."""
+    sides = next(((each.before, each.after) for each in fact.moves if each.name.endswith(fact.effect)), ("", ""))
+    numbers = [re.match(r"\d+(?= %|$)", side or "") for side in sides]
+    old, new = (int(each[0]) if each else 0 for each in numbers)
+    return math.log((new + 1) / (old + 1)) if all(numbers) else 0.0
 
 
 def lines_table(lines: Iterable[tuple[str, str]], *, indent: int = 0) -> Table:

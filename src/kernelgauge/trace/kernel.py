@@ -390,6 +390,11 @@ _LIMITS = {
 _WARP, _PARTS, _PART_REGISTERS, _REGISTER_UNIT, _SHARED_UNIT, _KIB = 32, 4, 16384, 256, 128, 1024
 
 
+def block_shared_kib(arch: str, unknown: int) -> int:
+    """Return the most shared memory that a block may ask for, in KiB; `unknown` for an architecture without a table."""
+    return _LIMITS[arch][2] - 1 if arch in _LIMITS else unknown  # the system has the rest
+
+
 def occupancy(
     kernel: KernelIdentity, sizes: Resources | None, arch: str, *, sm_count: int | None = None
 ) -> float | None:

@@ -1,0 +1,156 @@
+"""Triton kernels that a test compiles for a GPU by its name: for real, without a GPU."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelgauge.judge.baseline import decode_baseline
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.timeout(300)
+
+KERNELS = """
+import os
+import pytest, torch, triton
+import triton.language as tl
+
+IS_NEW = "NEW" in os.environ
+x = torch.empty(4096, 4096, dtype=torch.bfloat16, device="meta")
+
+@triton.jit
+def scale(x, y, n, FACTOR: tl.constexpr, SIZE: tl.constexpr):
+    place = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(y + place, tl.load(x + place, mask=place < n) * FACTOR, mask=place < n)
+
+@triton.jit
+def softmax(x, y, columns, SIZE: tl.constexpr):
+    place = tl.program_id(0) * columns + tl.arange(0, SIZE)
+    value = tl.exp(tl.load(x + place).to(tl.float32) - 1)
+    tl.store(y + place, value / tl.sum(value, 0))
+
+choices = [triton.Config({"SIZE": size}, num_warps=warps) for size, warps in ((1024, 4), (2048, 8))]
+tuned = triton.autotune(choices, key=["n"])(scale)
+
+def change(x):
+    y = torch.empty_like(x)
+    scale[triton.cdiv(x.numel(), 1024),](x, y, x.numel(), FACTOR=3 if IS_NEW else 2, SIZE=1024)
+    tuned[lambda chosen: (triton.cdiv(x.numel(), chosen["SIZE"]),)](x, y, x.numel(), FACTOR=2)
+
+@triton.jit
+def product(x, y, SIZE: tl.constexpr):
+    place = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)
+    tl.store(y + place, tl.dot(tl.load(x + place), tl.load(y + place)).to(tl.bfloat16))
+
+@pytest.mark.parametrize("target", ["sm_90", "sm_100", "gfx942"])
+def test_product(kernelgauge, target):
+    (kernel,) = kernelgauge.using(target=target)(lambda: product[1,](x, x, SIZE=64)).kernels
+    resources = kernel.resources
+    assert min(resources.tensor_core_instructions, resources.memory_instructions) > 0
+    assert (resources.conversions > 0) is target.startswith("sm")  # gfx942 has none to bf16
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_harmless(kernelgauge, target):
+    run = kernelgauge.using(target=target)(change, x)
+    assert [kernel.identity.grid[0] for kernel in run.kernels] == [16384, 16384, 8192]
+    assert [kernel.resources.is_tuned for kernel in run.kernels] == [False, True, True]
+    assert triton.runtime.driver._active is None  # nothing is left behind
+
+def rows(x, **options):
+    y = torch.empty_like(x)
+    softmax[len(x),](x, y, 4096, SIZE=4096, **options)
+
+@pytest.mark.kernelgauge(target="sm_90")
+@pytest.mark.parametrize("warps", [1, 2])
+def test_rows(kernelgauge, warps):  # one warp has 128 values in each thread
+    limit = {"maxnreg": 64} if IS_NEW and warps == 1 else {}
+    kernelgauge(rows, x, num_warps=warps, **limit)
+
+@pytest.mark.kernelgauge(target="sm_100")
+def test_occupancy(kernelgauge):
+    kernelgauge(rows, x, num_warps=4, **({} if IS_NEW else {"maxnreg": 32}))
+"""
+WRONG = """
+import pytest, sys, torch
+from test_kernels import product, rows, x
+
+@pytest.mark.parametrize("target", ["sm_90", "H100"])
+def test_name(kernelgauge, target):
+    kernelgauge.using(target=target)(torch.relu, torch.randn(4))
+
+@pytest.mark.kernelgauge(target="sm_90")
+def test_shared(kernelgauge):
+    kernelgauge(lambda: product[1,](x, x, SIZE=256, num_warps=8))
+
+@pytest.mark.kernelgauge(target="sm_90")
+def test_missing(kernelgauge, monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    kernelgauge(rows, x)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("compiled")
+    (root / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    for name, content in {"test_kernels.py": KERNELS, "test_wrong.py": WRONG}.items():
+        (root / name).write_text(content)
+    return root
+
+
+def ended(folder: Path, *command: str, code: int, **variables: str) -> str:
+    """Run a command there. Return its output without line breaks."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("CI", "PYTEST_", "GITHUB"))
+    }
+    environment |= {"TRITON_CACHE_DIR": str(folder / "cache"), "KERNELGAUGE_LOCKS": str(folder), "COLUMNS": "200"}
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=folder, env=environment | variables, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return " ".join(done.stdout.split())
+
+
+def test_kernels_are_compared_with_those_of_the_target(folder: Path) -> None:
+    ended(folder, "pytest", "test_kernels.py", "--perf-update", code=0)
+    files = sorted(path.relative_to(folder / "baselines").as_posix() for path in folder.glob("baselines/*/*.json"))
+    assert files == [
+        "compiled-for-gfx942/test_kernels-test_harmless-gfx942.json",
+        "compiled-for-gfx942/test_kernels-test_product-gfx942.json",
+        *(f"compiled-for-sm-100/test_kernels-test_{name}.json" for name in ("occupancy", "product-sm_100")),
+        *(
+            f"compiled-for-sm-90/test_kernels-test_{name}.json"
+            for name in ("harmless-sm_90", "product-sm_90", "rows-1", "rows-2")
+        ),
+    ]
+    for file in files:
+        content = (folder / "baselines" / file).read_bytes()
+        (entry,) = decode_baseline(content, where=file, workload=Path(file).stem).entries
+        assert all(each.resources and each.resources.code and each.resources.registers for each in entry.kernels)
+        assert [each.host for each in entry.processes] == [None]  # it holds for every machine
+    assert "8 passed" in ended(folder, "pytest", "test_kernels.py", "--perf-strict", code=0)
+    out = ended(folder, "pytest", "test_kernels.py", "-v", code=1, NEW="1")
+    assert "2 failed, 6 passed" in out
+    assert "test_kernels-test_rows-1: CHANGED same kernels, other compiled code" in out
+    assert re.search(r"spilled words 0 -> [1-9]\d*.*maxnreg \(none\) -> 64", out)
+    assert re.search(
+        r"test_kernels-test_occupancy: CHANGED.*compiled otherwise: softmax registers 32 -> .*occupancy", out
+    )
+    out = ended(folder, "kernelgauge", "review", code=1)
+    assert "other instructions: 1 kernel in 1 workload scale (test_kernels-test_harmless-sm_90) FACTOR 2 -> 3" in out
+    assert "4 written" in ended(folder, "kernelgauge", "accept", code=0)  # one did not change
+    assert "8 passed" in ended(folder, "pytest", "test_kernels.py", "--perf-strict", code=0, NEW="1")
+
+
+def test_wrong_targets_say_what_is_missing(folder: Path) -> None:
+    out = ended(folder, "pytest", "test_wrong.py", "-rs", "-v", code=1)
+    assert "3 failed, 1 skipped" in out
+    assert "test_wrong-test_name-sm_90: it launches no Triton kernel expected a call of kernel[grid](...)" in out
+    assert "unknown target got 'H100' expected sm_90, sm_100, gfx942" in out
+    assert "compiling for sm_90 failed" in out
+    assert "out of resource: shared memory, Required: 262144, Hardware limit: 232448" in out
+    assert "test_wrong-test_missing: Triton compiles for sm_90, and is not installed" in out
