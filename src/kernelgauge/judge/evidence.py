@@ -402,6 +402,49 @@ class Next(Reason, frozen=True):
     measure: str = ""  # a command to run before it
 
 
+# -- traces of others ---------------------------------------------------------------------------------------------------
+
+
+class OverlapCompared(Conclusion, frozen=True):
+    """How much of the communication of a step ran beside other kernels, on one rank. Shares, and times of the rest."""
+
+    before: float
+    after: float
+    before_us: float
+    after_us: float
+    rank: int
+    behind: tuple[int, int]  # the fewest and the most kernels launched after a collective, summed over those of a step
+    now_behind: int
+
+
+class InSteps(Reason, frozen=True):  # where a cause is, in a trace
+    phase: str
+    module: str
+    ops: tuple[str, ...]
+    ranks: tuple[int, ...]
+    steps: int
+    of: int
+
+
+class Seldom(Reason, frozen=True):  # what other counts had in a few steps only
+    kernel: str
+    steps: int
+
+
+class Straggler(Reason, frozen=True):  # the rank that others wait for
+    rank: int
+    lag_us: float
+    usual_us: float
+
+
+class NewSteps(Reason, frozen=True):  # kinds of steps that the baseline lacks
+    kinds: tuple[str, ...]
+
+
+class NotKnown(Reason, frozen=True):  # what a trace does not say
+    what: tuple[str, ...]
+
+
 # -- a review ---------------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from ..judge import Status, Verdict
 from ..judge import evidence as e
 from ..judge.review import CodeMoved, Creep
 from ..trace.difference import What
-from .text import counted, first, interval_text, megabytes, ranges, sensitivity_text, times
+from .text import counted, first, interval_text, megabytes, ranges, sensitivity_text, time_change, time_text, times
 
 BASELINE = "the baseline"
 _WIDTH = 69  # of a reason: with its label, 80 columns
@@ -77,6 +77,15 @@ def _numerics(it: e.NumericsCompared, verdict: Verdict, _: str) -> str:
     return f"as {it.reference} but for rounding: {it.worst}{rest}"
 
 
+def _overlap(it: e.OverlapCompared, verdict: Verdict, name: str) -> str:
+    alone = f"{time_change(it.before_us, it.after_us)} of communication exposed on rank {it.rank}"
+    share = f"{100 * it.after:.0f} % ran beside other kernels, at least {100 * it.before:.0f} % in {name}"
+    if it.now_behind < it.behind[0]:
+        behind = ranges(sorted({*it.behind})).replace(", ", " to ")
+        return f"collectives are launched later: {it.now_behind} kernels follow them instead of {behind}; {alone}"
+    return f"overlap lost: {alone}; {share}" if verdict.status is Status.REGRESSED else f"{alone}; {share}"
+
+
 def _not_measured(it: e.NotMeasured, *_: object) -> str:
     side, why = f"{it.side}: " if it.side else "", f": {it.why}" if it.why else ""
     return f"{side}{it.label} was not measured{why}"
@@ -98,6 +107,7 @@ _HEADLINES: dict[type, Callable[[Any, Verdict, str], str]] = {
     e.RatioCompared: _ratio,
     e.NumericsCompared: _numerics,
     e.NotCompared: lambda it, verdict, _: f"{verdict.subject} not compared: {_moves(it.moves)}",
+    e.OverlapCompared: _overlap,
     e.NotMeasured: _not_measured,
     e.NoBaseline: lambda it, verdict, name: (
         f"{name} has no {verdict.subject}" if it.is_partial else f"no baseline for {verdict.subject} on this machine"
@@ -252,6 +262,16 @@ _RUN_DOUBTS = {
 }
 
 
+def _in_steps(it: e.InSteps, _: str) -> str:
+    ranks = f"rank{'' if len(it.ranks) == 1 else 's'} {ranges(sorted(it.ranks))}" if it.ranks else ""
+    by = f"by {', '.join(first(it.ops, _MOST_NAMES))}" if it.ops else ""
+    return ", ".join(filter(None, (it.phase, it.module, by, ranks, f"{it.steps} of {counted(it.of, 'step')}")))
+
+
+def _straggler(it: e.Straggler, _: str) -> str:
+    return f"the others wait {time_text(it.lag_us)} a step for rank {it.rank} (at most {time_text(it.usual_us)} before)"
+
+
 def _creep(it: Creep, _: str) -> str:
     """Return ``GPU time +1.8 % since v1.2 (2026-03-01), in 12 accepted steps``."""
     day = it.at[:10] or "the anchor"
@@ -288,6 +308,12 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
     e.Detail: (lambda it: str(it.label), "{it.text}"),
     e.BaselineFile: ("baseline", _file),
     e.Next: (lambda it: {e.Step.ACCEPT: "accept", e.Step.RECORD: "record"}.get(it.step, "next"), _next),
+    # Of traces.
+    e.InSteps: ("where", _in_steps),
+    e.Seldom: ("seldom", lambda it, _: f"not judged, in {counted(it.steps, 'step')} only: {it.kernel}"),
+    e.Straggler: ("rank", _straggler),
+    e.NewSteps: ("why", "not judged: {name} has no steps of {it.kinds}"),
+    e.NotKnown: ("unknown", lambda it, _: f"the trace does not say {', '.join(it.what)}"),
     # Of a review.
     e.MeasuredTime: ("time", "{it.label} {it.us:.1f} us"),
     e.FileNote: (

@@ -1,0 +1,405 @@
+"""What the steady steps of traces showed, as a baseline, and the verdicts on other traces of the same job."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, median, stdev
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from ..errors import BaselineError
+from ..run import Observation, Origin, ProcessTime, SourceLine
+from ..trace.model import FRAME
+from ..trace.names import Kind, decode
+from ..trace.steps import WAIT, Place, Row, Steps, StepTrace
+from . import STRUCTURE, Status, Verdict
+from . import evidence as e
+from .baseline import Recorded
+from .cause import order_causes, with_code
+from .timing import FALSE_ALARMS_PER_RUN, Decision, Prior, Spreads, decide
+
+TRACE_SCHEMA: Final = 1
+Job: TypeAlias = Mapping[int, StepTrace]  # the traces of one run, by rank
+
+# Times of kernels in a profile, between processes on one GPU: 0.15 to 0.9 % on H200s (docs/design/times.md).
+_PROCESS, _DOF = 0.01, 4.0
+_ONE_STEP = 0.02  # spread between steps where there is but one
+_GATE = 0.02  # of all kernels
+_GATE_OF_KERNEL, _LEAST_SHARE = 0.10, 0.01  # of one, which must cost this share of all
+_MOST_SPEEDS = 3  # kernels named for a slower step
+_LIKELY = 0.01  # odds of steps that differ among those of unchanged code
+_LEAST_OVERLAP, _LOST_OVERLAP = 0.1, 0.5  # of the communication; of the least that a run of the baseline had
+_LEAST_LAG, _MORE_LAG = 0.05, 2.0  # of a step; of the most that a run of the baseline had
+_NOT_TIMED = (Kind.COMMUNICATION.value, WAIT)
+_COPIES = (Kind.MEMSET.value, Kind.MEMCPY.value)
+
+
+class RowRange(msgspec.Struct, frozen=True, array_like=True):
+    """Of launches that are counted together, in a step: the fewest, the most, and the mean time in each run."""
+
+    row: int  # its place among the rows of the file
+    low: int
+    high: int
+    us: tuple[float, ...]
+
+
+class StepRange(msgspec.Struct, frozen=True):
+    """The steady steps of one kind on one rank. Tuples of times have one element for each run."""
+
+    steps: int
+    wall_us: tuple[float, ...]
+    compute: tuple[Observation, ...]
+    communication_us: tuple[float, ...]
+    exposed_us: tuple[float, ...]
+    behind: tuple[int, int]  # the fewest and the most, see `Steps.behind`
+    rows: tuple[RowRange, ...]
+
+
+class TraceBaseline(msgspec.Struct, frozen=True):
+    """One file of `baselines/traces/`."""
+
+    schema_version: Literal[1]
+    device: str
+    world_size: int | None
+    found_by: str
+    runs: int
+    recorded: Recorded
+    rows: tuple[Row, ...]
+    ranks: dict[int, dict[str, StepRange]]  # by kind of step
+
+
+def decode_trace_baseline(content: bytes, *, where: str) -> TraceBaseline:
+    """Parse a baseline. Raises `BaselineError`."""
+    try:
+        found = msgspec.json.decode(content, type=TraceBaseline)
+        if not found.ranks or any(each.row >= len(found.rows) for kinds in found.ranks.values()
+                                  for steps in kinds.values() for each in steps.rows):  # fmt: skip
+            raise ValueError("no ranks, or a row that is not in the list")
+        return found
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        expected = f"what `kernelgauge check --update` writes, schema_version {TRACE_SCHEMA}"
+        raise BaselineError("not a baseline of traces", where=where, got=str(error), expected=expected) from error
+
+
+def encode_trace_baseline(baseline: TraceBaseline) -> bytes:
+    """Return JSON with a line for each row."""
+    data = msgspec.to_builtins(baseline, str_keys=True)
+    tables: list[tuple[str, list[Any]]] = [("rows", data["rows"])]
+    for rank, kinds in data["ranks"].items():
+        tables += [(f"{rank} {kind}", steps["rows"]) for kind, steps in kinds.items()]
+        for kind, steps in kinds.items():
+            steps["rows"] = f"@{rank} {kind}@"
+    data["rows"] = "@rows@"
+    text = msgspec.json.format(msgspec.json.encode(data), indent=1).decode()
+    for name, rows in tables:
+        lines = ",\n  ".join(msgspec.json.encode(row).decode() for row in rows)
+        text = text.replace(msgspec.json.encode(f"@{name}@").decode(), f"[\n  {lines}\n ]", 1)
+    return text.encode() + b"\n"
+
+
+def trace_baseline(jobs: Sequence[Job], recorded: Recorded) -> TraceBaseline:
+    """Make a baseline of the runs of unchanged code: all have the same ranks."""
+    first = next(iter(jobs[0].values()))
+    numbers: dict[Row, int] = {}
+    ranks: dict[int, dict[str, StepRange]] = {}
+    for rank in jobs[0]:
+        kinds = dict.fromkeys(kind for job in jobs for kind in job[rank].steps)
+        ranks[rank] = {kind: _range([job[rank].steps[kind] for job in jobs if kind in job[rank].steps], numbers)
+                       for kind in kinds}  # fmt: skip
+    return TraceBaseline(
+        TRACE_SCHEMA, first.device, first.world_size, first.found_by, len(jobs), recorded, tuple(numbers), ranks
+    )
+
+
+def _range(runs: Sequence[Steps], numbers: dict[Row, int]) -> StepRange:
+    counts = _step_counts(runs)
+    rows = list(dict.fromkeys(row for each in counts for row in each))
+    slots = Counter(_slot(row) for row in rows if len({each[row] for each in counts}) > 1)
+    found = []
+    for row in [*rows, *slots]:  # a slot in which counts vary has a row of its own, for the sum
+        seen = [
+            each[row] if row.name else sum(n for other, n in each.items() if _slot(other) == row) for each in counts
+        ]
+        times = tuple(round(_row_us(run, row), 3) for run in runs)
+        found.append(RowRange(numbers.setdefault(row, len(numbers)), min(seen), max(seen), times))
+    behind = [each for run in runs for each in run.behind]
+    each_run = [
+        tuple(round(median(getattr(run, name)), 3) for run in runs)
+        for name in ("wall_us", "communication_us", "exposed_us")
+    ]
+    observed = tuple(map(_observation, runs))
+    return StepRange(len(counts), each_run[0], observed, *each_run[1:], (min(behind), max(behind)), tuple(found))
+
+
+def _slot(row: Row) -> Row:
+    return row._replace(name="")
+
+
+def _step_counts(runs: Iterable[Steps]) -> list[Counter[Row]]:
+    """Return for each step how often each row ran."""
+    found: list[Counter[Row]] = []
+    for run in runs:
+        counts: list[Counter[Row]] = [Counter() for _ in run.names]
+        for row, steps in run.rows.items():
+            for number, (count, _) in steps.items():
+                counts[number][row] = count
+        found += counts
+    return found
+
+
+def _row_us(run: Steps, row: Row) -> float:
+    """Return the time of a row, or of all rows of a slot, in a step: the mean."""
+    rows = [row] if row.name else [other for other in run.rows if _slot(other) == row]
+    return sum(us for each in rows for _, us in run.rows.get(each, {}).values()) / len(run.names)
+
+
+def _observation(run: Steps) -> Observation:
+    logs = [math.log(max(us, 1e-3)) for us in run.compute_us]
+    spread = stdev(logs) if len(logs) > 1 else _ONE_STEP
+    return Observation(max(1e-3, math.exp(fmean(logs))), spread, len(logs), 1)
+
+
+# -- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def judge_traces(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> list[Verdict]:
+    """Judge the runs of a job by its baseline: structure, GPU time, overlap and the time of a step, for each kind of step."""
+    kinds = list(dict.fromkeys(kind for job in jobs for trace in job.values() for kind in trace.steps))
+    known = {kind for of_rank in baseline.ranks.values() for kind in of_rank}
+    shared = [kind for kind in kinds if kind in known]
+    verdicts: list[Verdict] = []
+    comparisons = len(shared) * len(baseline.ranks)
+    for kind in shared:
+        workload = f"{name} {kind}".strip()
+        pairs = {rank: ([job[rank].steps[kind] for job in jobs if kind in job[rank].steps], of_rank[kind])
+                 for rank, of_rank in baseline.ranks.items() if kind in of_rank}  # fmt: skip
+        pairs = {rank: pair for rank, pair in pairs.items() if pair[0]}
+        times = [_judge_time(workload, rank, *pair, baseline, comparisons) for rank, pair in pairs.items()]
+        overlaps = [_judge_overlap(workload, rank, *pair) for rank, pair in pairs.items()]
+        slowest = _worst(times)
+        structure = _judge_structure(workload, kind, jobs, pairs, baseline, slowest)
+        others = [_worst([each for each in overlaps if each is not None]), slowest, _shown_time(workload, pairs)]
+        lag = _straggler(pairs)
+        verdicts += [structure, *(each for each in others if each is not None)]
+        if lag is not None:
+            verdicts[-1] = verdicts[-1].because(lag)
+    if new := [kind for kind in kinds if kind not in known]:
+        verdicts[0] = verdicts[0].because(e.NewSteps(tuple(new)))
+    unknown = dict.fromkeys(each for job in jobs for trace in job.values() for each in trace.unknown)
+    if unknown:
+        verdicts[0] = verdicts[0].because(e.NotKnown(tuple(unknown)))
+    return verdicts
+
+
+def _worst(verdicts: Sequence[Verdict]) -> Verdict | None:
+    order = list(Status)
+    return min(
+        verdicts,
+        default=None,
+        key=lambda each: (order.index(each.status), -(each.change.estimate if each.change else 0.0)),
+    )
+
+
+_Pairs: TypeAlias = Mapping[int, tuple[Sequence[Steps], StepRange]]
+_Moved: TypeAlias = dict[Row, tuple[int, int, int]]  # by row: how many more in a step, in how many steps, of how many
+
+
+def _judge_structure(
+    workload: str, kind: str, jobs: Sequence[Job], pairs: _Pairs, baseline: TraceBaseline, time: Verdict | None
+) -> Verdict:
+    places: dict[Row, Counter[Place]] = defaultdict(Counter)
+    for job in jobs:
+        for trace in job.values():
+            for row, at in trace.places.items():
+                places[row].update(at)
+    groups: dict[tuple[tuple[int, ...], str, str], _Moved] = defaultdict(dict)
+    by_row: dict[Row, dict[int, tuple[int, int, int]]] = defaultdict(dict)
+    rare: Counter[Row] = Counter()
+    for rank, (runs, usual) in pairs.items():
+        moved, seldom = _moved_rows(_step_counts(runs), usual, baseline.rows)
+        rare.update(seldom)
+        for row, each in moved.items():
+            by_row[row][rank] = each
+    for row, ranks in by_row.items():
+        alone = {other.module for other in by_row if other.phase == row.phase and other.module}
+        module = row.module or next(iter(alone), "") if len(alone) == 1 else row.module
+        groups[tuple(ranks), row.phase, module][row] = next(iter(ranks.values()))
+    found: list[tuple[e.Cause, e.InSteps]] = []
+    for (ranks, phase, module), moved in groups.items():
+        runs, usual = pairs[ranks[0]]
+        cause = _cause(moved, places, runs, usual, baseline.rows)
+        ops = tuple(dict.fromkeys(row.op for row in sorted(moved, key=lambda row: -moved[row][0]) if row.op))
+        _, steps, of = max(moved.values(), key=lambda each: each[1])
+        found.append((cause, e.InSteps(phase, module, ops, ranks if len(pairs) > 1 else (), steps, of)))
+    launches = sum(each[0] for moved in groups.values() for row, each in moved.items())
+    ordered = order_causes(cause for cause, _ in found)
+    found.sort(key=lambda pair: ordered.index(pair[0]))
+    reasons: list[e.Reason] = [each for pair in found for each in pair]
+    reasons += [e.Seldom(_shown(row), count) for row, count in rare.most_common(_MOST_SPEEDS)]
+    if not found:
+        return Verdict(Status.PASS, workload, STRUCTURE, e.StructureCompared(), tuple(reasons))  # type: ignore[arg-type]
+    is_loss = launches > 0 or (time is not None and time.status is Status.REGRESSED)
+    conclusion = e.StructureCompared("kernels")
+    return Verdict(Status.REGRESSED if is_loss else Status.CHANGED, workload, STRUCTURE, conclusion, tuple(reasons))  # type: ignore[arg-type]
+
+
+def _moved_rows(counts: Sequence[Counter[Row]], usual: StepRange, names: Sequence[Row]) -> tuple[_Moved, Counter[Row]]:
+    """Return the rows that ran more or less often than they may, and those that did in a few steps only."""
+    ranges = {names[each.row]: each for each in usual.rows}
+    varying = {row for row in ranges if not row.name}
+    deltas: dict[Row, list[int]] = defaultdict(list)
+    for step in counts:
+        rows: Counter[Row] = Counter()
+        for row, count in step.items():
+            rows[_slot(row) if _slot(row) in varying else row] += count
+        for row in {*rows, *(row for row in ranges if row in varying or _slot(row) not in varying)}:
+            low, high = (ranges[row].low, ranges[row].high) if row in ranges else (0, 0)
+            room = high - low
+            if not low - room <= rows[row] <= high + room:
+                deltas[row].append(rows[row] - (high + room if rows[row] > high else low - room))
+    moved: _Moved = {}
+    seldom: Counter[Row] = Counter()
+    for row, each in deltas.items():
+        many, of = len(each), len(counts)
+        odds = math.comb(of, many) / math.comb(of + usual.steps, many)
+        if 2 * many > of or odds <= _LIKELY:
+            moved[row] = round(median(each)) or each[0], many, of
+        else:
+            seldom[row] = many
+    return moved, seldom
+
+
+def _shown(row: Row) -> str:
+    if row.kind in (WAIT, Kind.COMMUNICATION.value, *_COPIES):
+        return row.name or f"{row.kind} by {row.op}"
+    return decode(row.name).short if row.name else f"{row.kind} kernels{f' by {row.op}' if row.op else ''}"
+
+
+def _cause(
+    moved: _Moved, places: Mapping[Row, Counter[Place]], runs: Sequence[Steps], usual: StepRange, names: Sequence[Row]
+) -> e.Cause:
+    """Return what took the place of what, what it costs a step, and where it comes from."""
+    us = {names[each.row]: fmean(each.us) for each in usual.rows}
+    delta_us = sum(fmean(_row_us(run, row) for run in runs) - us.get(row, 0.0) for row in moved if row.kind != WAIT)
+    sides = [{row: abs(each[0]) for row, each in moved.items() if (each[0] > 0) is is_new} for is_new in (False, True)]
+    kernels = [{row: n for row, n in side.items() if row.kind not in (WAIT, *_COPIES)} for side in sides]
+    old, new = (
+        tuple(sum((Counter({_shown(row): n}) for row, n in side.items()), Counter()).items()) for side in kernels
+    )
+    dtypes = tuple(tuple(sorted({decode(row.name).dtype or "" for row in side} - {""})) for side in kernels)
+    change = e.OtherKernels("replaced", old, new, dtypes=dtypes) if old or new else None  # type: ignore[arg-type]
+    host = [tuple((_shown(row), n) for row, n in sides[1].items() if row.kind in kinds) for kinds in ((WAIT,), _COPIES)]
+    if change is None and not any(host):  # fewer waits or copies
+        change = e.OtherOps((), tuple((_shown(row), n) for row, n in sides[0].items()))
+    cause = e.Cause(
+        change, *host, had_kernels=bool(old), delta_us=delta_us if old or new else None, weight_us=abs(delta_us)
+    )
+    origins = []
+    for row in sides[1] or sides[0]:
+        for module, frame in places.get(row, ()):
+            if match := FRAME.fullmatch(frame):
+                origins.append(Origin(module, (SourceLine(match["file"], int(match["line"]), match["function"]),)))
+    return with_code(cause, origins)
+
+
+def _decide(before: Sequence[Observation], afters: Sequence[Observation], gate: float, comparisons: int) -> Decision:
+    noise = Spreads(process=_PROCESS, dof=_DOF)
+    sides = [[ProcessTime(each) for each in side] for side in (before, afters)]
+    return decide(*sides, Prior(noise, gate, math.inf, FALSE_ALARMS_PER_RUN), comparisons=comparisons)
+
+
+def _judge_time(
+    workload: str, rank: int, runs: Sequence[Steps], usual: StepRange, baseline: TraceBaseline, comparisons: int
+) -> Verdict:
+    """Judge the time of the kernels of a step, all together and each by itself. Communication is no part of it."""
+    label = "CPU time" if baseline.device == "CPU" else "GPU time"
+    afters = [_observation(run) for run in runs]
+    decision = _decide(usual.compute, afters, _GATE, comparisons)
+    speeds = []
+    total_us = decision.before_us
+    timed = [each for each in usual.rows if baseline.rows[each.row].kind not in _NOT_TIMED and min(each.us) > 0]
+    for each in timed:
+        row = baseline.rows[each.row]
+        us = [_row_us(run, row) for run in runs]
+        delta = fmean(us) - fmean(each.us)
+        if each.low == each.high and delta > max(_LEAST_SHARE * total_us, _GATE_OF_KERNEL * fmean(each.us)):
+            sides = ([replace_mean(one, mean) for one, mean in zip(ones, means, strict=False)]
+                     for ones, means in ((usual.compute, each.us), (afters, us)))  # fmt: skip
+            one = _decide(*sides, _GATE_OF_KERNEL, comparisons * len(timed))
+            if one.status is Status.REGRESSED:
+                speed = e.OtherSpeed(((_shown(row), each.high),), fmean(each.us), fmean(us))
+                speeds.append((delta, e.Cause(speed, delta_us=delta, weight_us=delta, had_kernels=True)))
+    speeds.sort(key=lambda pair: -pair[0])
+    status = Status.REGRESSED if speeds and label == "GPU time" else decision.status
+    reasons = [cause for _, cause in speeds[:_MOST_SPEEDS]]
+    where = f", rank {rank}" if len(baseline.ranks) > 1 else ""
+    conclusion = e.TimeCompared(doubt=decision.doubt)
+    times = decision.before_us, decision.after.observation.mean_us
+    if label == "CPU time" and status in (Status.REGRESSED, Status.IMPROVED, Status.UNDECIDED):
+        status, conclusion = Status.NOT_JUDGED, e.TimeCompared(doubt=e.NoHostReference("run"))
+    return Verdict(status, f"{workload}{where}", label, conclusion, tuple(reasons), *times, change=decision.change)
+
+
+def replace_mean(one: Observation, us: float) -> Observation:
+    return msgspec.structs.replace(one, mean_us=max(us, 1e-3))
+
+
+def _shares(communication_us: Sequence[float], exposed_us: Sequence[float]) -> list[float]:
+    return [1 - alone / total for total, alone in zip(communication_us, exposed_us, strict=True) if total > 0]
+
+
+def _judge_overlap(workload: str, rank: int, runs: Sequence[Steps], usual: StepRange) -> Verdict | None:
+    """Judge how much of the communication ran beside other kernels, and whether it was launched early enough to."""
+    after = [share for run in runs for share in _shares(run.communication_us, run.exposed_us)]
+    before = _shares(usual.communication_us, usual.exposed_us)
+    behind = [each for run in runs for each in run.behind]
+    low, high = usual.behind
+    if not after and not before and not any(behind) and not high:
+        return None
+    is_late = sum(each < low - (high - low) for each in behind) * 2 > len(behind)
+    least, now = min(before, default=0.0), median(after) if after else 0.0
+    is_lost = least >= _LEAST_OVERLAP and now < _LOST_OVERLAP * least
+    exposed = [fmean(usual.exposed_us), fmean(median(run.exposed_us) for run in runs)]
+    compared = e.OverlapCompared(least, now, *exposed, rank, (low, high), round(median(behind)))
+    status = Status.REGRESSED if is_lost else Status.CHANGED if is_late else Status.PASS
+    return Verdict(status, workload, "communication", compared)
+
+
+def _shown_time(workload: str, pairs: _Pairs) -> Verdict | None:
+    """Return the time of a step, of the slowest rank. It is the host's too, and no reference says how fast that was."""
+    sides = [(fmean(usual.wall_us), fmean(median(run.wall_us) for run in runs)) for runs, usual in pairs.values()]
+    before, after = map(max, zip(*sides, strict=True))
+    change = e.RelativeChange(after / before - 1, None, None, 0.0)
+    doubted = e.TimeCompared(doubt=e.NoHostReference("run"))
+    return Verdict(Status.NOT_JUDGED, workload, "step time", doubted, (), before, after, change)
+
+
+def _straggler(pairs: _Pairs) -> e.Straggler | None:
+    """Return the rank that the others wait for: it spends the least time in collectives."""
+    if len(pairs) < 2:
+        return None
+    now = {rank: fmean(median(run.communication_us) for run in runs) for rank, (runs, _) in pairs.items()}
+    then = zip(*(usual.communication_us for _, usual in pairs.values()), strict=False)
+    usual_us = max((max(each) - min(each) for each in then), default=0.0)
+    lag_us = max(now.values()) - min(now.values())
+    step_us = fmean(median(run.wall_us) for runs, _ in pairs.values() for run in runs)
+    is_late = lag_us > max(_LEAST_LAG * step_us, _MORE_LAG * usual_us)
+    return e.Straggler(min(now, key=lambda rank: now[rank]), lag_us, usual_us) if is_late else None
+
+
+def refuse_incomparable(baseline: TraceBaseline, job: Job) -> e.NotCompared | None:
+    """Return why a job cannot be compared: another device, or other ranks."""
+    first = next(iter(job.values()))
+    sides = [(baseline.device, str(baseline.world_size), str(sorted(baseline.ranks))),
+             (first.device, str(first.world_size), str(sorted(job)))]  # fmt: skip
+    names = ("device", "world size", "ranks")
+    moves = tuple(e.Move(*each) for each in zip(names, *sides, strict=True) if each[1] != each[2])
+    return e.NotCompared(moves) if moves else None
+
+
+def against(verdicts: Iterable[Verdict], path: str) -> list[Verdict]:
+    return [replace(each, against=path) for each in verdicts]

@@ -1,0 +1,347 @@
+"""The steady steps of a trace: what each launched, by phase and module, and how its communication ran beside the rest.
+
+A trace of 500 MB becomes a table of a few hundred rows here: several ranks are read one after the other.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import NamedTuple, TypeAlias
+
+from .kernel import COMPILE_PREFIXES, computing_ops, identity_of, identity_of_op, kind_of_launch
+from .model import MODULE_PREFIX, REGION, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace, nested
+from .names import Kind
+
+WAIT = "wait"  # kind of a row: the host waits for the device
+_COPIES = {"gpu_memset": Kind.MEMSET.value, "gpu_memcpy": Kind.MEMCPY.value}
+# Annotations of a step: vLLM's and its forks' `execute_…`, SGLang's `step[…]`, and loops that name theirs.
+_STEP = re.compile(
+    r"execute_(?=\w)|(?:gpu_)?model_runner: forward|step\[|(?:train(?:ing)?|decode)_?step", re.IGNORECASE
+)
+# Functions of the same, if the trace has a Python stack: vLLM, SGLang, torchtitan, transformers.
+_STEP_FUNCTION = re.compile(r".*\): (?:execute_model|forward_batch_generation|train(?:ing)?_step|decode_one_token)$")
+_WARMING = re.compile(r".*\(dynamo_timed\)$")  # torch.compile at work
+_ALLOCATING = re.compile(r"(?:cuda|hip)Malloc(?:Async)?$")
+_NO_PHASE = re.compile(r"(?:nccl|gloo|rccl|xccl|hccl|mpi):|ProfilerStep#|enumerate\(DataLoader\)|## Call Compiled")
+_NUMBER, _INSTANCE = re.compile(r"\d+"), re.compile(r"_\d+(?=\.|$)")
+_BACKWARD = ("autograd::engine", "CompiledFunctionBackward")
+_FEWEST = 3  # marks of a name that nobody knows, or periods: fewer repeat nothing
+_COVERED = 0.8  # of all launches, by such marks
+_ALIKE = 2 / 3  # of the periods have the same launches
+_MOST_TRIES = 40  # kernels that may begin a period
+_LIKE_OTHERS = 0.5  # of the launches of a step, in others too: the first step of a process warms up
+
+Place: TypeAlias = tuple[str, str]  # path of the modules, Python function
+
+
+class Row(NamedTuple):
+    """Launches of a step that are counted together. `name` is empty where a slot is meant, whatever runs in it."""
+
+    phase: str
+    module: str
+    op: str
+    kind: str
+    name: str
+
+
+@dataclass
+class Steps:
+    """The steady steps of one kind. Lists have one element for each step; times in microseconds."""
+
+    names: list[str] = field(default_factory=list)
+    wall_us: list[float] = field(default_factory=list)
+    compute_us: list[float] = field(default_factory=list)  # durations of kernels without communication
+    communication_us: list[float] = field(default_factory=list)
+    exposed_us: list[float] = field(default_factory=list)  # of it, with no other kernel running
+    behind: list[int] = field(default_factory=list)  # kernels that were launched after a collective, summed over them
+    rows: dict[Row, dict[int, tuple[int, float]]] = field(default_factory=dict)  # by number of the step: count, time
+
+
+@dataclass
+class StepTrace:
+    """What a trace says about its steady steps."""
+
+    rank: int | None
+    world_size: int | None
+    device: str
+    on_cpu: bool
+    span_s: tuple[float, float]  # since 1970
+    found_by: str  # a name of annotations, or "period"
+    steps: dict[str, Steps]  # by kind: ``step[DECODE bs=#]``; empty where all are of one
+    places: dict[Row, Counter[Place]]
+    warming: int  # steps that were left out because they compile or allocate
+    incomplete: int  # steps that were left out because the profiler lost launches
+    unknown: tuple[str, ...]  # what it cannot say: "modules", "ops", ...
+
+
+class NoSteadyStep(ValueError):
+    """A trace without a steady step; says why."""
+
+
+class _Launch(NamedTuple):
+    at: float
+    row: Row
+    duration_us: float
+    record: DeviceRecord | None
+
+
+class _Mark(NamedTuple):
+    name: str
+    start: float
+    end: float
+
+
+def find_steps(trace: Trace) -> StepTrace:
+    """Find the steady steps of a trace. Raises `NoSteadyStep`."""
+    launches, places, on_cpu = _launches(trace)
+    if not launches:
+        raise NoSteadyStep("nothing in it ran a kernel")
+    marks, found_by = _marks(trace, launches)
+    if not marks:
+        raise NoSteadyStep("no annotation of a step, and no period in its launches")
+    starts = [mark.start for mark in marks]
+    inside: list[list[_Launch]] = [[] for _ in marks]
+    for each in launches:
+        if (at := bisect_right(starts, each.at) - 1) >= 0 and each.at < marks[at].end:
+            inside[at].append(each)
+    lost = {bisect_right(starts, at) - 1 for at in _lost(trace, on_cpu)}
+    ran = [number for number, rows in enumerate(inside) if rows]
+    kept = [number for number in ran if number not in lost]
+    if ran and not kept:
+        raise NoSteadyStep("the profiler lost launches in every step")
+    steady = _without_warm_up(trace, marks, inside, kept)
+    beside = _Overlap([each.record for each in launches if each.record and not _communicates(each.row)])
+    found: dict[str, Steps] = {}
+    for number in steady:
+        _add(found.setdefault(_kind_of(marks[number].name, found_by), Steps()), marks[number], inside[number], beside)
+    rank, size = (trace.job.get(name) for name in ("rank", "world_size"))
+    first, last = launches[0].at, launches[-1].at
+    unknown = [name for name, is_known in (
+        ("what the device ran", not on_cpu or trace.records), ("modules", any(each[0] for c in places.values() for each in c)),
+        ("lines of code", any(each[1] for c in places.values() for each in c)),
+        ("ops of its kernels", any(row.op for row in places)), ("calls that launched", trace.calls or on_cpu),
+    ) if not is_known]  # fmt: skip
+    return StepTrace(
+        rank if isinstance(rank, int) else None, size if isinstance(size, int) else None,
+        ", ".join(dict.fromkeys(str(each.get("name", "")) for each in trace.device_properties)) or ("CPU" if on_cpu else "a GPU"),
+        on_cpu, ((trace.began_us + first) / 1e6, (trace.began_us + last) / 1e6), found_by, found, places,
+        len(kept) - len(steady), len(ran) - len(kept), tuple(unknown),
+    )  # fmt: skip
+
+
+# -- launches ---------------------------------------------------------------------------------------------------------
+
+
+def _launches(trace: Trace) -> tuple[list[_Launch], dict[Row, Counter[Place]], bool]:
+    """Return what ran, in the order in which the host asked for it; and where in the code. True: a CPU."""
+    whole = trace.whole()
+    on_cpu = not trace.records and not trace.not_read and not any(call.is_launch for call in trace.calls)
+    asked: list[tuple[Op | ApiCall, Op | None, DeviceRecord | None]] = []
+    if on_cpu:
+        asked += [(op, op, None) for op in computing_ops(whole)]
+    asked += [(each.call, each.op, each.record) for each in whole.executed]
+    asked += [(call, None, None) for call in trace.calls if call.is_synchronization]
+    contexts = _contexts(trace, [each[0] for each in asked])
+    found: list[_Launch] = []
+    places: dict[Row, Counter[Place]] = defaultdict(Counter)
+    for call, op, record in asked:
+        phase, module, frame = contexts[id(call)]
+        name, kind = "", WAIT
+        op_name = "" if op is None else op.name
+        if record is not None and record.category in _COPIES:
+            name, kind = record.name, _COPIES[record.category]
+        elif record is not None or on_cpu and isinstance(call, Op):
+            identity = identity_of(record, op) if record is not None else identity_of_op(call)  # type: ignore[arg-type]
+            name, kind = identity.unnumbered, kind_of_launch(identity, op_name or None)
+            if op_name.startswith(("c10d::", "_c10d_functional::")):
+                kind = Kind.COMMUNICATION.value
+            if record is not None and record.sent:
+                name = f"{identity.shown} {record.sent}"
+        elif isinstance(call, ApiCall):
+            name, _ = trace.described(call, call.name)
+            if name == call.name:  # of the profiler, or of a loop that is not an op's
+                continue
+            op_name = name.partition(": ")[0]
+        row = Row(phase, _INSTANCE.sub("", module), "" if op_name == name else op_name, kind, name)
+        places[row][module, frame] += 1
+        duration = record.time_us if record is not None else call.duration_us
+        found.append(_Launch(call.start_us, row, duration, record))
+    for record in whole.orphans:
+        row = Row("", "", "", _COPIES.get(record.category) or identity_of(record, None).kind, record.name)
+        places[row]["", ""] += 1
+        found.append(_Launch(record.start_us, row, record.time_us, record))
+    return sorted(found, key=lambda each: each.at), dict(places), on_cpu
+
+
+def _contexts(trace: Trace, rows: Sequence[Op | ApiCall]) -> dict[int, tuple[str, str, str]]:
+    """Return by id of a row its phase, the modules around it, and the deepest Python function."""
+    marks = [each for each in trace.annotations if not _NO_PHASE.match(each.name)]
+    marks += [op for op in trace.ops if op.name.startswith(_BACKWARD)]
+    around_of = {*map(id, marks), *map(id, trace.modules)}
+    wanted = set(map(id, rows))
+    found: dict[int, tuple[str, str, str]] = {}
+    every: list[Op | ApiCall] = [*marks, *trace.modules, *rows]
+    for row, around in nested(sorted(every, key=lambda each: (each.start_us, -each.duration_us, id(each) in wanted))):
+        if id(row) in wanted:
+            names = [each.name for each in around if id(each) in around_of]
+            modules = [name.removeprefix(MODULE_PREFIX) for name in names if name.startswith(MODULE_PREFIX)]
+            functions = [name for name in names if "): " in name and not name.startswith(MODULE_PREFIX)]
+            phases = [name for name in names if not name.startswith(MODULE_PREFIX) and "): " not in name]
+            phase = next((_phase(name) for name in reversed(phases) if not _STEP.match(name)), "")
+            found[id(row)] = phase, ".".join(modules), functions[-1] if functions else ""
+    return found
+
+
+def _phase(name: str) -> str:
+    return "backward" if name.startswith(_BACKWARD) else _NUMBER.sub("#", name).strip("# ")
+
+
+def _communicates(row: Row) -> bool:
+    return row.kind == Kind.COMMUNICATION.value
+
+
+def _lost(trace: Trace, on_cpu: bool) -> list[float]:
+    """Return when kernels were launched that left no record."""
+    if on_cpu:
+        return []
+    known = {record.correlation for record in trace.records}
+    return [call.start_us for call in trace.calls if call.is_launch and call.correlation not in known]
+
+
+# -- steps ------------------------------------------------------------------------------------------------------------
+
+
+def _marks(trace: Trace, launches: Sequence[_Launch]) -> tuple[list[_Mark], str]:
+    """Return the steps of a trace, steady or not, and how they were found."""
+    families: dict[tuple[int, str], list[Op]] = defaultdict(list)
+    for mark in trace.annotations:
+        if mark.name == REGION:
+            families[0, REGION].append(mark)
+        elif mark.name.startswith(STEP_PREFIX):
+            families[1, STEP_PREFIX].append(mark)
+        elif step := _STEP.match(mark.name):
+            families[2, step[0]].append(mark)
+        elif not _NO_PHASE.match(mark.name):
+            families[3, _NUMBER.sub("#", mark.name)].append(mark)
+    for row in trace.modules:
+        if row.name.startswith(MODULE_PREFIX) or _STEP_FUNCTION.match(row.name):
+            families[2 if _STEP_FUNCTION.match(row.name) else 3, row.name].append(row)
+    ats = [each.at for each in launches]
+    best: list[tuple[bool, int, int, int, str]] = []
+    for (rank, name), rows in families.items():
+        rows.sort(key=lambda row: row.start_us)
+        if any(one.end_us > other.start_us for one, other in zip(rows, rows[1:], strict=False)):
+            continue
+        covered = sum(bisect_right(ats, row.end_us) - bisect_right(ats, row.start_us) for row in rows)
+        if covered and (rank < 3 or (len(rows) >= _FEWEST and covered >= _COVERED * len(ats))):
+            best.append((len(rows) < 2, rank, -covered if rank < 3 else 0, len(rows), name))
+    if best:
+        _, rank, *_, name = min(best)
+        return [_Mark(row.name, row.start_us, row.end_us) for row in families[rank, name]], name
+    return _periods(launches), "period"
+
+
+def _periods(launches: Sequence[_Launch]) -> list[_Mark]:
+    """Return the stretches between launches of a kernel, if most have the same launches: the longest ones."""
+    kernels = [each for each in launches if each.row.kind != WAIT]
+    names = [each.row.name for each in kernels]
+    counts = Counter(names)
+    for anchor, count in sorted(counts.items(), key=lambda item: item[1])[: len(counts)]:
+        if count < _FEWEST + 1:
+            continue
+        at = [place for place, name in enumerate(names) if name == anchor]
+        parts = [frozenset(Counter(names[one:other]).items()) for one, other in zip(at, at[1:], strict=False)]
+        if Counter(parts).most_common(1)[0][1] >= _ALIKE * len(parts):
+            pairs = zip(at, at[1:], strict=False)
+            return [_Mark(f"period {n}", kernels[one].at, kernels[other].at) for n, (one, other) in enumerate(pairs)]
+        if (_tries := counts.pop(anchor)) and len(counts) < len(set(names)) - _MOST_TRIES:
+            break
+    return []
+
+
+def _without_warm_up(
+    trace: Trace, marks: Sequence[_Mark], inside: Sequence[Sequence[_Launch]], kept: list[int]
+) -> list[int]:
+    """Return the numbers of the steady steps. Raises `NoSteadyStep`."""
+    starts = [mark.start for mark in marks]
+    compiling = {bisect_right(starts, each.start_us) - 1 for each in trace.annotations if _WARMING.match(each.name)}
+    allocating = {bisect_right(starts, each.start_us) - 1 for each in trace.calls if _ALLOCATING.match(each.name)}
+    warming = compiling | (allocating if not set(kept) <= allocating else set())
+    steady = list(kept)
+    while steady and steady[0] in warming:
+        steady.pop(0)
+    counts = {number: Counter(each.row for each in inside[number]) for number in steady}
+    while len(steady) > 1 and not any(_alike(counts[steady[0]], counts[other]) for other in steady[1:]):
+        steady.pop(0)
+    if not steady:
+        raise NoSteadyStep("each of its steps compiles or allocates memory: a profile of the warm-up")
+    if len(steady) == 1 and (len(kept) > 1 or marks[steady[0]].name == f"{STEP_PREFIX}0"):
+        raise NoSteadyStep("no two of its steps are alike: a profile of the warm-up")
+    return steady
+
+
+def _alike(one: Counter[Row], other: Counter[Row]) -> bool:
+    return sum((one & other).values()) >= _LIKE_OTHERS * sum((one | other).values())
+
+
+def _kind_of(name: str, found_by: str) -> str:
+    """Return ``step[DECODE bs=#]``, where a zero stays: a step without a prompt is of another kind than one with it."""
+    is_numbered = found_by in (STEP_PREFIX, REGION, "period")
+    return "" if is_numbered else _NUMBER.sub(lambda match: "#" if int(match[0]) else "0", name)
+
+
+def _add(steps: Steps, mark: _Mark, launches: Sequence[_Launch], beside: _Overlap) -> None:
+    number, after, behind, compute, communication, exposed = len(steps.names), 0, 0, 0.0, 0.0, 0.0
+    for each in reversed(launches):
+        count, us = steps.rows.setdefault(each.row, {}).get(number, (0, 0.0))
+        steps.rows[each.row][number] = count + 1, us + each.duration_us
+        if _communicates(each.row):
+            behind += after
+            communication += each.duration_us
+            exposed += each.duration_us if each.record is None else beside.exposed_us(each.record)
+        elif each.row.kind not in (WAIT, *_COPIES.values()):
+            after += 1
+            compute += each.duration_us
+    steps.names.append(mark.name)
+    steps.wall_us.append(mark.end - mark.start)
+    for values, value in (
+        (steps.compute_us, compute),
+        (steps.communication_us, communication),
+        (steps.exposed_us, exposed),
+    ):
+        values.append(value)
+    steps.behind.append(behind)
+
+
+class _Overlap:
+    """When the kernels that compute ran, on each device."""
+
+    def __init__(self, records: Iterable[DeviceRecord]) -> None:
+        self._spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        for each in sorted(records, key=lambda record: record.start_us):
+            if each.category != "kernel":
+                continue
+            spans = self._spans[each.device]
+            if spans and each.start_us <= spans[-1][1]:
+                spans[-1] = spans[-1][0], max(spans[-1][1], each.start_us + each.time_us)
+            else:
+                spans.append((each.start_us, each.start_us + each.time_us))
+
+    def exposed_us(self, record: DeviceRecord) -> float:
+        """Return how long it ran with none of them beside it."""
+        spans, start, end = self._spans.get(record.device, []), record.start_us, record.start_us + record.time_us
+        covered, at = 0.0, max(0, bisect_right(spans, (start,)) - 1)
+        while at < len(spans) and spans[at][0] < end:
+            covered += max(0.0, min(end, spans[at][1]) - max(start, spans[at][0]))
+            at += 1
+        return record.time_us - covered
+
+
+def typical(values: Sequence[float]) -> float:
+    """Return the median of the steps: one of them may stumble."""
+    return median(values) if values else 0.0
