@@ -73,9 +73,9 @@ def _check(options: argparse.Namespace) -> Exit:
 
 
 def _judge(paths: Sequence[Path], baselines: Path) -> list[Verdict]:
+    from ..judge import STRUCTURE, Status, Verdict
     from ..judge.steps import against, judge_traces, refuse_incomparable
     from ..report.words import headline
-    from ..judge import STRUCTURE, Status, Verdict
 
     name, file = _named(paths, baselines)
     update = printable(f"kernelgauge check --update {' '.join(map(str, paths[:1]))}")
@@ -102,7 +102,7 @@ def _update(paths: Sequence[Path], baselines: Path) -> Exit:
     from ..results import __version__, nearest_tag, revision
     from ..results.files import write_atomically
 
-    name, file = _named(paths, baselines)
+    _, file = _named(paths, baselines)
     _read_baseline(file)  # what is no baseline of traces is not overwritten
     jobs = _read_jobs(paths)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")

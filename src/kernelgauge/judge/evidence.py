@@ -406,15 +406,15 @@ class Next(Reason, frozen=True):
 
 
 class OverlapCompared(Conclusion, frozen=True):
-    """How much of the communication of a step ran beside other kernels, on one rank. Shares, and times of the rest."""
+    """The communication of a step on one rank. Shares that ran beside other kernels; None: not known."""
 
-    before: float
-    after: float
-    before_us: float
-    after_us: float
     rank: int
-    behind: tuple[int, int]  # the fewest and the most kernels launched after a collective, summed over those of a step
+    behind: tuple[int, int]  # the fewest and the most kernels launched after a collective, mean of a step
     now_behind: int
+    before: float | None = None  # the least of all runs
+    after: float | None = None
+    before_us: float = 0.0  # of the rest
+    after_us: float = 0.0
 
 
 class InSteps(Reason, frozen=True):  # where a cause is, in a trace

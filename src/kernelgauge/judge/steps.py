@@ -15,7 +15,7 @@ from ..errors import BaselineError
 from ..run import Observation, Origin, ProcessTime, SourceLine
 from ..trace.model import FRAME
 from ..trace.names import Kind, decode
-from ..trace.steps import WAIT, Place, Row, Steps, StepTrace
+from ..trace.steps import CPU, WAIT, Place, Row, Steps, StepTrace
 from . import STRUCTURE, Status, Verdict
 from . import evidence as e
 from .baseline import Recorded
@@ -30,6 +30,7 @@ _PROCESS, _DOF = 0.01, 4.0
 _ONE_STEP = 0.02  # spread between steps where there is but one
 _GATE = 0.02  # of all kernels
 _GATE_OF_KERNEL, _LEAST_SHARE = 0.10, 0.01  # of one, which must cost this share of all
+_LARGEST_MISSED = 1.0  # slowdown: what is blind to more is inconclusive
 _MOST_SPEEDS = 3  # kernels named for a slower step
 _LIKELY = 0.01  # odds of steps that differ among those of unchanged code
 _LEAST_OVERLAP, _LOST_OVERLAP = 0.1, 0.5  # of the communication; of the least that a run of the baseline had
@@ -132,7 +133,9 @@ def _range(runs: Sequence[Steps], numbers: dict[Row, int]) -> StepRange:
         for name in ("wall_us", "communication_us", "exposed_us")
     ]
     observed = tuple(map(_observation, runs))
-    return StepRange(len(counts), each_run[0], observed, *each_run[1:], (min(behind), max(behind)), tuple(found))
+    wall_us, communication_us, exposed_us = each_run
+    ends = min(behind), max(behind)
+    return StepRange(len(counts), wall_us, observed, communication_us, exposed_us, ends, tuple(found))
 
 
 def _slot(row: Row) -> Row:
@@ -179,9 +182,12 @@ def judge_traces(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> lis
                  for rank, of_rank in baseline.ranks.items() if kind in of_rank}  # fmt: skip
         pairs = {rank: pair for rank, pair in pairs.items() if pair[0]}
         times = [_judge_time(workload, rank, *pair, baseline, comparisons) for rank, pair in pairs.items()]
-        overlaps = [_judge_overlap(workload, rank, *pair) for rank, pair in pairs.items()]
+        overlaps = [
+            _judge_overlap(workload, rank, *pair, on_cpu=baseline.device.startswith(CPU))
+            for rank, pair in pairs.items()
+        ]
         slowest = _worst(times)
-        structure = _judge_structure(workload, kind, jobs, pairs, baseline, slowest)
+        structure = _judge_structure(workload, jobs, pairs, baseline, slowest)
         others = [_worst([each for each in overlaps if each is not None]), slowest, _shown_time(workload, pairs)]
         lag = _straggler(pairs)
         verdicts += [structure, *(each for each in others if each is not None)]
@@ -209,7 +215,7 @@ _Moved: TypeAlias = dict[Row, tuple[int, int, int]]  # by row: how many more in 
 
 
 def _judge_structure(
-    workload: str, kind: str, jobs: Sequence[Job], pairs: _Pairs, baseline: TraceBaseline, time: Verdict | None
+    workload: str, jobs: Sequence[Job], pairs: _Pairs, baseline: TraceBaseline, time: Verdict | None
 ) -> Verdict:
     places: dict[Row, Counter[Place]] = defaultdict(Counter)
     for job in jobs:
@@ -224,10 +230,10 @@ def _judge_structure(
         rare.update(seldom)
         for row, each in moved.items():
             by_row[row][rank] = each
-    for row, ranks in by_row.items():
+    for row, of_ranks in by_row.items():
         alone = {other.module for other in by_row if other.phase == row.phase and other.module}
         module = row.module or next(iter(alone), "") if len(alone) == 1 else row.module
-        groups[tuple(ranks), row.phase, module][row] = next(iter(ranks.values()))
+        groups[tuple(of_ranks), row.phase, module][row] = next(iter(of_ranks.values()))
     found: list[tuple[e.Cause, e.InSteps]] = []
     for (ranks, phase, module), moved in groups.items():
         runs, usual = pairs[ranks[0]]
@@ -235,16 +241,14 @@ def _judge_structure(
         ops = tuple(dict.fromkeys(row.op for row in sorted(moved, key=lambda row: -moved[row][0]) if row.op))
         _, steps, of = max(moved.values(), key=lambda each: each[1])
         found.append((cause, e.InSteps(phase, module, ops, ranks if len(pairs) > 1 else (), steps, of)))
-    launches = sum(each[0] for moved in groups.values() for row, each in moved.items())
     ordered = order_causes(cause for cause, _ in found)
     found.sort(key=lambda pair: ordered.index(pair[0]))
     reasons: list[e.Reason] = [each for pair in found for each in pair]
     reasons += [e.Seldom(_shown(row), count) for row, count in rare.most_common(_MOST_SPEEDS)]
-    if not found:
-        return Verdict(Status.PASS, workload, STRUCTURE, e.StructureCompared(), tuple(reasons))  # type: ignore[arg-type]
+    launches = sum(each[0] for rows in groups.values() for each in rows.values())
     is_loss = launches > 0 or (time is not None and time.status is Status.REGRESSED)
-    conclusion = e.StructureCompared("kernels")
-    return Verdict(Status.REGRESSED if is_loss else Status.CHANGED, workload, STRUCTURE, conclusion, tuple(reasons))  # type: ignore[arg-type]
+    status = Status.PASS if not found else Status.REGRESSED if is_loss else Status.CHANGED
+    return Verdict(status, workload, STRUCTURE, e.StructureCompared("kernels" if found else "")).because(*reasons)
 
 
 def _moved_rows(counts: Sequence[Counter[Row]], usual: StepRange, names: Sequence[Row]) -> tuple[_Moved, Counter[Row]]:
@@ -287,17 +291,18 @@ def _cause(
     delta_us = sum(fmean(_row_us(run, row) for run in runs) - us.get(row, 0.0) for row in moved if row.kind != WAIT)
     sides = [{row: abs(each[0]) for row, each in moved.items() if (each[0] > 0) is is_new} for is_new in (False, True)]
     kernels = [{row: n for row, n in side.items() if row.kind not in (WAIT, *_COPIES)} for side in sides]
-    old, new = (
-        tuple(sum((Counter({_shown(row): n}) for row, n in side.items()), Counter()).items()) for side in kernels
+    old, new = (_counted(side) for side in kernels)
+    dtypes = [tuple(sorted({decode(row.name).dtype or "" for row in side} - {""})) for side in kernels]
+    waits, copies = (
+        _counted({row: n for row, n in sides[1].items() if row.kind in kinds}) for kinds in ((WAIT,), _COPIES)
     )
-    dtypes = tuple(tuple(sorted({decode(row.name).dtype or "" for row in side} - {""})) for side in kernels)
-    change = e.OtherKernels("replaced", old, new, dtypes=dtypes) if old or new else None  # type: ignore[arg-type]
-    host = [tuple((_shown(row), n) for row, n in sides[1].items() if row.kind in kinds) for kinds in ((WAIT,), _COPIES)]
-    if change is None and not any(host):  # fewer waits or copies
-        change = e.OtherOps((), tuple((_shown(row), n) for row, n in sides[0].items()))
-    cause = e.Cause(
-        change, *host, had_kernels=bool(old), delta_us=delta_us if old or new else None, weight_us=abs(delta_us)
-    )
+    change: e.Change | None = None
+    if old or new:
+        change = e.OtherKernels("replaced", old, new, dtypes=(dtypes[0], dtypes[1]))
+    elif not waits and not copies:
+        change = e.OtherOps((), _counted(sides[0]))
+    shown_us = delta_us if old or new else None
+    cause = e.Cause(change, waits, copies, had_kernels=bool(old), delta_us=shown_us, weight_us=abs(delta_us))
     origins = []
     for row in sides[1] or sides[0]:
         for module, frame in places.get(row, ()):
@@ -306,17 +311,24 @@ def _cause(
     return with_code(cause, origins)
 
 
+def _counted(rows: Mapping[Row, int]) -> e.Counted:
+    found: Counter[str] = Counter()
+    for row, count in rows.items():
+        found[_shown(row)] += count
+    return tuple(found.items())
+
+
 def _decide(before: Sequence[Observation], afters: Sequence[Observation], gate: float, comparisons: int) -> Decision:
     noise = Spreads(process=_PROCESS, dof=_DOF)
-    sides = [[ProcessTime(each) for each in side] for side in (before, afters)]
-    return decide(*sides, Prior(noise, gate, math.inf, FALSE_ALARMS_PER_RUN), comparisons=comparisons)
+    prior = Prior(noise, gate, _LARGEST_MISSED, FALSE_ALARMS_PER_RUN)
+    return decide(list(map(ProcessTime, before)), list(map(ProcessTime, afters)), prior, comparisons=comparisons)
 
 
 def _judge_time(
     workload: str, rank: int, runs: Sequence[Steps], usual: StepRange, baseline: TraceBaseline, comparisons: int
 ) -> Verdict:
     """Judge the time of the kernels of a step, all together and each by itself. Communication is no part of it."""
-    label = "CPU time" if baseline.device == "CPU" else "GPU time"
+    label = "CPU time" if baseline.device.startswith(CPU) else "GPU time"
     afters = [_observation(run) for run in runs]
     decision = _decide(usual.compute, afters, _GATE, comparisons)
     speeds = []
@@ -327,14 +339,16 @@ def _judge_time(
         us = [_row_us(run, row) for run in runs]
         delta = fmean(us) - fmean(each.us)
         if each.low == each.high and delta > max(_LEAST_SHARE * total_us, _GATE_OF_KERNEL * fmean(each.us)):
-            sides = ([replace_mean(one, mean) for one, mean in zip(ones, means, strict=False)]
-                     for ones, means in ((usual.compute, each.us), (afters, us)))  # fmt: skip
-            one = _decide(*sides, _GATE_OF_KERNEL, comparisons * len(timed))
+            one = _decide(
+                _scaled(usual.compute, each.us), _scaled(afters, us), _GATE_OF_KERNEL, comparisons * len(timed)
+            )
             if one.status is Status.REGRESSED:
                 speed = e.OtherSpeed(((_shown(row), each.high),), fmean(each.us), fmean(us))
                 speeds.append((delta, e.Cause(speed, delta_us=delta, weight_us=delta, had_kernels=True)))
     speeds.sort(key=lambda pair: -pair[0])
-    status = Status.REGRESSED if speeds and label == "GPU time" else decision.status
+    if label == "CPU time":
+        speeds.clear()
+    status = Status.REGRESSED if speeds else decision.status
     reasons = [cause for _, cause in speeds[:_MOST_SPEEDS]]
     where = f", rank {rank}" if len(baseline.ranks) > 1 else ""
     conclusion = e.TimeCompared(doubt=decision.doubt)
@@ -344,27 +358,32 @@ def _judge_time(
     return Verdict(status, f"{workload}{where}", label, conclusion, tuple(reasons), *times, change=decision.change)
 
 
-def replace_mean(one: Observation, us: float) -> Observation:
-    return msgspec.structs.replace(one, mean_us=max(us, 1e-3))
+def _scaled(steps: Sequence[Observation], us: Sequence[float]) -> list[Observation]:
+    """Return times of a kernel, with the spread that all kernels have between steps."""
+    return [msgspec.structs.replace(one, mean_us=max(mean, 1e-3)) for one, mean in zip(steps, us, strict=True)]
 
 
 def _shares(communication_us: Sequence[float], exposed_us: Sequence[float]) -> list[float]:
     return [1 - alone / total for total, alone in zip(communication_us, exposed_us, strict=True) if total > 0]
 
 
-def _judge_overlap(workload: str, rank: int, runs: Sequence[Steps], usual: StepRange) -> Verdict | None:
+def _judge_overlap(
+    workload: str, rank: int, runs: Sequence[Steps], usual: StepRange, *, on_cpu: bool
+) -> Verdict | None:
     """Judge how much of the communication ran beside other kernels, and whether it was launched early enough to."""
-    after = [share for run in runs for share in _shares(run.communication_us, run.exposed_us)]
+    after = [median(shares) for run in runs if (shares := _shares(run.communication_us, run.exposed_us))]
     before = _shares(usual.communication_us, usual.exposed_us)
     behind = [each for run in runs for each in run.behind]
     low, high = usual.behind
     if not after and not before and not any(behind) and not high:
         return None
     is_late = sum(each < low - (high - low) for each in behind) * 2 > len(behind)
-    least, now = min(before, default=0.0), median(after) if after else 0.0
-    is_lost = least >= _LEAST_OVERLAP and now < _LOST_OVERLAP * least
-    exposed = [fmean(usual.exposed_us), fmean(median(run.exposed_us) for run in runs)]
-    compared = e.OverlapCompared(least, now, *exposed, rank, (low, high), round(median(behind)))
+    compared, is_lost = e.OverlapCompared(rank, (low, high), round(median(behind))), False
+    if before and after and not on_cpu:  # a CPU's collectives run in threads that no row of an op stands for
+        least, now = min(before), median(after)
+        is_lost = least >= _LEAST_OVERLAP and now < _LOST_OVERLAP * least
+        exposed_us = fmean(usual.exposed_us), fmean(median(run.exposed_us) for run in runs)
+        compared = e.OverlapCompared(rank, (low, high), round(median(behind)), least, now, *exposed_us)
     status = Status.REGRESSED if is_lost else Status.CHANGED if is_late else Status.PASS
     return Verdict(status, workload, "communication", compared)
 

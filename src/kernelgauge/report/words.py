@@ -78,12 +78,15 @@ def _numerics(it: e.NumericsCompared, verdict: Verdict, _: str) -> str:
 
 
 def _overlap(it: e.OverlapCompared, verdict: Verdict, name: str) -> str:
-    alone = f"{time_change(it.before_us, it.after_us)} of communication exposed on rank {it.rank}"
-    share = f"{100 * it.after:.0f} % ran beside other kernels, at least {100 * it.before:.0f} % in {name}"
+    shares = "what else ran beside it is not known"
+    if it.before is not None and it.after is not None:
+        shares = f"{100 * it.after:.0f} % ran beside other kernels, at least {100 * it.before:.0f} % in {name}"
+    exposed = "" if it.after is None else f", {time_change(it.before_us, it.after_us)} exposed"
+    usual = " to ".join(dict.fromkeys(map(str, it.behind)))
+    lead = {Status.REGRESSED: "overlap lost: "}.get(verdict.status, "")
     if it.now_behind < it.behind[0]:
-        behind = ranges(sorted({*it.behind})).replace(", ", " to ")
-        return f"collectives are launched later: {it.now_behind} kernels follow them instead of {behind}; {alone}"
-    return f"overlap lost: {alone}; {share}" if verdict.status is Status.REGRESSED else f"{alone}; {share}"
+        lead += f"launched later, {it.now_behind} kernels follow a collective instead of {usual}: "
+    return f"communication: {lead}{shares}{exposed} (rank {it.rank})"
 
 
 def _not_measured(it: e.NotMeasured, *_: object) -> str:

@@ -39,6 +39,8 @@ _NOT_READ = re.compile(r"(?:mtia|hpu|privateuse1|npu)_|.*(?<!glow)_(?:runtime|dr
 # The process of all rows that `torch.profiler.profile(...).events().export_chrome_trace` writes, which have no category.
 # If a GPU ran, its kernels and the calls of its runtime are among them.
 _LISTED = "CPU functions"
+# Processes and threads of what a device ran, as JAX's profiler names them.
+_DEVICE, _DEVICE_LANE = re.compile(r"/device:(?:GPU|TPU):(\d+)"), re.compile(r"Stream #|XLA Ops$")
 _LISTED_GPU = re.compile(r"(?:cuda|cu|hip|ur)[A-Z]\w+|Mem(?:cpy|set)\b|cpu_to_|\w+ functions$")
 
 
@@ -109,6 +111,7 @@ class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "olde
     num_stages: int | None = None
     kernel_hash: str | None = None
     labels: Any = None  # of a process
+    name: Any = None  # of a process or a thread
     in_elements: Any = None  # of a collective, as are the next two
     dtype: Any = None
     group_size: Any = None
@@ -284,6 +287,8 @@ class _Rows:
         self._others: Counter[str] = Counter()  # rows of other categories
         self._bare: Counter[str] = Counter()  # rows without a category, by process
         self._labels: dict[str, str] = {}  # of processes
+        self._devices: dict[str, int] = {}  # number of the device, by process
+        self._lanes: dict[tuple[str, int | str], str] = {}  # names of the threads of these
         self._kept: dict[Any, Any] = {}  # names, threads, shapes and types
 
     def add(self, events: list[Event]) -> None:
@@ -321,18 +326,27 @@ class _Rows:
                 device, stream, *sizes = place
                 if stream is None:  # Kineto shows a stream as a thread
                     stream = event.tid if isinstance(event.tid, int) else 0
-                ran = (name, event.ts, event.dur, category, device or 0, stream, args.correlation)
+                device = self._devices.get(str(event.pid), 0) if device is None else device
+                ran = (name, event.ts, event.dur, category, device, stream, args.correlation)
                 needs = (each if type(each) is int else None for each in (args.registers, args.shared_bytes))
                 sent = f"{args.in_elements} {args.dtype} in {args.group_size} ranks" if args.in_elements else ""
                 self._records.append(DeviceRecord(*ran, external_id, *sizes, *needs, keep(sent, sent)))
 
     def _category(self, event: Event) -> str:
         """Return the category of a row that has none; keep what its process is."""
+        process = str(event.pid)
+        if event.ph == "X" and process in self._devices:
+            return "kernel" if (process, event.tid) in self._lanes else "device"
         if event.ph == "X":
-            self._bare[str(event.pid)] += 1
+            self._bare[process] += 1
             return "Operator" if event.pid == _LISTED else ""
         if event.ph == "M" and event.args is not None and event.args.labels:
-            self._labels[str(event.pid)] = str(event.args.labels)
+            self._labels[process] = str(event.args.labels)
+        if event.ph == "M" and event.args is not None:
+            if event.name == "process_name" and (device := _DEVICE.match(str(event.args.name))):
+                self._devices[process] = int(device[1])
+            if event.name == "thread_name" and _DEVICE_LANE.match(str(event.args.name)):
+                self._lanes[process, event.tid] = str(event.args.name)
         return ""
 
     def _add_other(self, category: str, event: Event, index: int) -> None:
@@ -361,8 +375,8 @@ class _Rows:
         ops, annotations, modules = map(_by_start, self._ops.values())
         calls, records = _by_start(self._calls), _by_start(self._records)
         left_out = (not_read, self._malformed, self._first_malformed)
-        devices, job = (next(filter(None, found), each()) for each, found in (
-            (list, [file.device_properties for file in files]), (dict, [file.distributed_info for file in files])))  # fmt: skip
+        devices = next((file.device_properties for file in files if file.device_properties), [])
+        job = next((file.distributed_info for file in files if file.distributed_info), {})
         bases = [file.base_time_nanoseconds for file in files if isinstance(file.base_time_nanoseconds, int)]
         began_us = max(bases, default=0) / 1e3
         return Trace(ops, annotations, calls, records, tuple(devices), *left_out, modules, job, began_us)

@@ -10,13 +10,14 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
-from .kernel import COMPILE_PREFIXES, computing_ops, identity_of, identity_of_op, kind_of_launch
+from .kernel import computing_ops, identity_of, identity_of_op, kind_of_launch
 from .model import MODULE_PREFIX, REGION, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace, nested
 from .names import Kind
 
+CPU = "CPU"  # what the name of a device without records begins with
 WAIT = "wait"  # kind of a row: the host waits for the device
 _COPIES = {"gpu_memset": Kind.MEMSET.value, "gpu_memcpy": Kind.MEMCPY.value}
 # Annotations of a step: vLLM's and its forks' `execute_…`, SGLang's `step[…]`, and loops that name theirs.
@@ -30,6 +31,7 @@ _ALLOCATING = re.compile(r"(?:cuda|hip)Malloc(?:Async)?$")
 _NO_PHASE = re.compile(r"(?:nccl|gloo|rccl|xccl|hccl|mpi):|ProfilerStep#|enumerate\(DataLoader\)|## Call Compiled")
 _NUMBER, _INSTANCE = re.compile(r"\d+"), re.compile(r"_\d+(?=\.|$)")
 _BACKWARD = ("autograd::engine", "CompiledFunctionBackward")
+_UNKNOWN = 3  # how well a name stands for a step that nobody knows
 _FEWEST = 3  # marks of a name that nobody knows, or periods: fewer repeat nothing
 _COVERED = 0.8  # of all launches, by such marks
 _ALIKE = 2 / 3  # of the periods have the same launches
@@ -58,7 +60,7 @@ class Steps:
     compute_us: list[float] = field(default_factory=list)  # durations of kernels without communication
     communication_us: list[float] = field(default_factory=list)
     exposed_us: list[float] = field(default_factory=list)  # of it, with no other kernel running
-    behind: list[int] = field(default_factory=list)  # kernels that were launched after a collective, summed over them
+    behind: list[int] = field(default_factory=list)  # kernels that were launched after a collective, mean over them
     rows: dict[Row, dict[int, tuple[int, float]]] = field(default_factory=dict)  # by number of the step: count, time
 
 
@@ -120,17 +122,18 @@ def find_steps(trace: Trace) -> StepTrace:
     for number in steady:
         _add(found.setdefault(_kind_of(marks[number].name, found_by), Steps()), marks[number], inside[number], beside)
     rank, size = (trace.job.get(name) for name in ("rank", "world_size"))
+    not_read = "".join(f", {name} not read" for name in trace.not_read)
     first, last = launches[0].at, launches[-1].at
     unknown = [name for name, is_known in (
-        ("what the device ran", not on_cpu or trace.records), ("modules", any(each[0] for c in places.values() for each in c)),
+        ("what a device ran", not on_cpu), ("modules", any(each[0] for c in places.values() for each in c)),
         ("lines of code", any(each[1] for c in places.values() for each in c)),
         ("ops of its kernels", any(row.op for row in places)), ("calls that launched", trace.calls or on_cpu),
     ) if not is_known]  # fmt: skip
     return StepTrace(
         rank if isinstance(rank, int) else None, size if isinstance(size, int) else None,
-        ", ".join(dict.fromkeys(str(each.get("name", "")) for each in trace.device_properties)) or ("CPU" if on_cpu else "a GPU"),
+        ", ".join(dict.fromkeys(str(each.get("name", "")) for each in trace.device_properties)) or (f"{CPU}{not_read}" if on_cpu else "a GPU"),
         on_cpu, ((trace.began_us + first) / 1e6, (trace.began_us + last) / 1e6), found_by, found, places,
-        len(kept) - len(steady), len(ran) - len(kept), tuple(unknown),
+        len(kept) - len(steady), len(ran) - len(kept), (*unknown, *(f"what {n} rows of {name} are" for name, n in trace.not_read.items())),
     )  # fmt: skip
 
 
@@ -140,7 +143,7 @@ def find_steps(trace: Trace) -> StepTrace:
 def _launches(trace: Trace) -> tuple[list[_Launch], dict[Row, Counter[Place]], bool]:
     """Return what ran, in the order in which the host asked for it; and where in the code. True: a CPU."""
     whole = trace.whole()
-    on_cpu = not trace.records and not trace.not_read and not any(call.is_launch for call in trace.calls)
+    on_cpu = not trace.records and not any(call.is_launch for call in trace.calls)
     asked: list[tuple[Op | ApiCall, Op | None, DeviceRecord | None]] = []
     if on_cpu:
         asked += [(op, op, None) for op in computing_ops(whole)]
@@ -155,7 +158,7 @@ def _launches(trace: Trace) -> tuple[list[_Launch], dict[Row, Counter[Place]], b
         op_name = "" if op is None else op.name
         if record is not None and record.category in _COPIES:
             name, kind = record.name, _COPIES[record.category]
-        elif record is not None or on_cpu and isinstance(call, Op):
+        elif record is not None or (on_cpu and isinstance(call, Op)):
             identity = identity_of(record, op) if record is not None else identity_of_op(call)  # type: ignore[arg-type]
             name, kind = identity.unnumbered, kind_of_launch(identity, op_name or None)
             if op_name.startswith(("c10d::", "_c10d_functional::")):
@@ -219,48 +222,52 @@ def _lost(trace: Trace, on_cpu: bool) -> list[float]:
 def _marks(trace: Trace, launches: Sequence[_Launch]) -> tuple[list[_Mark], str]:
     """Return the steps of a trace, steady or not, and how they were found."""
     families: dict[tuple[int, str], list[Op]] = defaultdict(list)
-    for mark in trace.annotations:
-        if mark.name == REGION:
-            families[0, REGION].append(mark)
-        elif mark.name.startswith(STEP_PREFIX):
-            families[1, STEP_PREFIX].append(mark)
-        elif step := _STEP.match(mark.name):
-            families[2, step[0]].append(mark)
-        elif not _NO_PHASE.match(mark.name):
-            families[3, _NUMBER.sub("#", mark.name)].append(mark)
-    for row in trace.modules:
-        if row.name.startswith(MODULE_PREFIX) or _STEP_FUNCTION.match(row.name):
-            families[2 if _STEP_FUNCTION.match(row.name) else 3, row.name].append(row)
+    for mark in sorted((*trace.annotations, *trace.modules), key=lambda row: row.start_us):
+        if (family := _family(mark.name)) is not None:
+            families[family].append(mark)
     ats = [each.at for each in launches]
     best: list[tuple[bool, int, int, int, str]] = []
     for (rank, name), rows in families.items():
-        rows.sort(key=lambda row: row.start_us)
-        if any(one.end_us > other.start_us for one, other in zip(rows, rows[1:], strict=False)):
-            continue
         covered = sum(bisect_right(ats, row.end_us) - bisect_right(ats, row.start_us) for row in rows)
-        if covered and (rank < 3 or (len(rows) >= _FEWEST and covered >= _COVERED * len(ats))):
-            best.append((len(rows) < 2, rank, -covered if rank < 3 else 0, len(rows), name))
+        is_known = rank < _UNKNOWN or (len(rows) >= _FEWEST and covered >= _COVERED * len(ats))
+        if covered and is_known and all(one.end_us <= other.start_us for one, other in pairwise(rows)):
+            best.append((len(rows) < 2, rank, -covered if rank < _UNKNOWN else 0, len(rows), name))
     if best:
         _, rank, *_, name = min(best)
         return [_Mark(row.name, row.start_us, row.end_us) for row in families[rank, name]], name
     return _periods(launches), "period"
 
 
+def _family(name: str) -> tuple[int, str] | None:
+    """Return how well a name stands for a step, 0 best, and what it has in common with others of its kind."""
+    if name == REGION:
+        return 0, REGION
+    if name.startswith(STEP_PREFIX):
+        return 1, STEP_PREFIX
+    if step := _STEP.match(name):
+        return 2, step[0]
+    if _STEP_FUNCTION.match(name):
+        return 2, name
+    if name.startswith(MODULE_PREFIX):
+        return _UNKNOWN, name
+    return None if _NO_PHASE.match(name) or "): " in name else (_UNKNOWN, _NUMBER.sub("#", name))
+
+
 def _periods(launches: Sequence[_Launch]) -> list[_Mark]:
     """Return the stretches between launches of a kernel, if most have the same launches: the longest ones."""
     kernels = [each for each in launches if each.row.kind != WAIT]
-    names = [each.row.name for each in kernels]
-    counts = Counter(names)
-    for anchor, count in sorted(counts.items(), key=lambda item: item[1])[: len(counts)]:
-        if count < _FEWEST + 1:
-            continue
-        at = [place for place, name in enumerate(names) if name == anchor]
-        parts = [frozenset(Counter(names[one:other]).items()) for one, other in zip(at, at[1:], strict=False)]
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, each in enumerate(kernels):
+        places[each.row.name].append(place)
+    repeated = sorted((each for each in places.values() if len(each) > _FEWEST), key=len)
+    for at in repeated[:_MOST_TRIES]:
+        parts = [
+            frozenset(Counter(each.row.name for each in kernels[one:other]).items()) for one, other in pairwise(at)
+        ]
         if Counter(parts).most_common(1)[0][1] >= _ALIKE * len(parts):
-            pairs = zip(at, at[1:], strict=False)
-            return [_Mark(f"period {n}", kernels[one].at, kernels[other].at) for n, (one, other) in enumerate(pairs)]
-        if (_tries := counts.pop(anchor)) and len(counts) < len(set(names)) - _MOST_TRIES:
-            break
+            return [
+                _Mark(f"period {n}", kernels[one].at, kernels[other].at) for n, (one, other) in enumerate(pairwise(at))
+            ]
     return []
 
 
@@ -296,12 +303,13 @@ def _kind_of(name: str, found_by: str) -> str:
 
 
 def _add(steps: Steps, mark: _Mark, launches: Sequence[_Launch], beside: _Overlap) -> None:
-    number, after, behind, compute, communication, exposed = len(steps.names), 0, 0, 0.0, 0.0, 0.0
+    number, after, behind, collectives, compute, communication, exposed = len(steps.names), 0, 0, 0, 0.0, 0.0, 0.0
     for each in reversed(launches):
         count, us = steps.rows.setdefault(each.row, {}).get(number, (0, 0.0))
         steps.rows[each.row][number] = count + 1, us + each.duration_us
         if _communicates(each.row):
             behind += after
+            collectives += 1
             communication += each.duration_us
             exposed += each.duration_us if each.record is None else beside.exposed_us(each.record)
         elif each.row.kind not in (WAIT, *_COPIES.values()):
@@ -315,7 +323,7 @@ def _add(steps: Steps, mark: _Mark, launches: Sequence[_Launch], beside: _Overla
         (steps.exposed_us, exposed),
     ):
         values.append(value)
-    steps.behind.append(behind)
+    steps.behind.append(round(behind / max(1, collectives)))
 
 
 class _Overlap:
@@ -340,8 +348,3 @@ class _Overlap:
             covered += max(0.0, min(end, spans[at][1]) - max(start, spans[at][0]))
             at += 1
         return record.time_us - covered
-
-
-def typical(values: Sequence[float]) -> float:
-    """Return the median of the steps: one of them may stumble."""
-    return median(values) if values else 0.0
