@@ -74,7 +74,7 @@ def _check(options: argparse.Namespace) -> Exit:
 
 def _judge(paths: Sequence[Path], baselines: Path) -> list[Verdict]:
     from ..judge import STRUCTURE, Status, Verdict
-    from ..judge.steps import against, judge_traces, refuse_incomparable
+    from ..judge.steps import judge_traces, refuse_incomparable
     from ..report.words import headline
 
     name, file = _named(paths, baselines)
@@ -93,7 +93,7 @@ def _judge(paths: Sequence[Path], baselines: Path) -> list[Verdict]:
         raise TraceError(
             "the baseline has no steps of this kind", where=str(file), got=printable(kinds), next_command=update
         )
-    return against(verdicts, "")
+    return verdicts
 
 
 def _update(paths: Sequence[Path], baselines: Path) -> Exit:

@@ -402,49 +402,6 @@ class Next(Reason, frozen=True):
     measure: str = ""  # a command to run before it
 
 
-# -- traces of others ---------------------------------------------------------------------------------------------------
-
-
-class OverlapCompared(Conclusion, frozen=True):
-    """The communication of a step on one rank. Shares that ran beside other kernels; None: not known."""
-
-    rank: int
-    behind: tuple[int, int]  # the fewest and the most kernels launched after a collective, mean of a step
-    now_behind: int
-    before: float | None = None  # the least of all runs
-    after: float | None = None
-    before_us: float = 0.0  # of the rest
-    after_us: float = 0.0
-
-
-class InSteps(Reason, frozen=True):  # where a cause is, in a trace
-    phase: str
-    module: str
-    ops: tuple[str, ...]
-    ranks: tuple[int, ...]
-    steps: int
-    of: int
-
-
-class Seldom(Reason, frozen=True):  # what other counts had in a few steps only
-    kernel: str
-    steps: int
-
-
-class Straggler(Reason, frozen=True):  # the rank that others wait for
-    rank: int
-    lag_us: float
-    usual_us: float
-
-
-class NewSteps(Reason, frozen=True):  # kinds of steps that the baseline lacks
-    kinds: tuple[str, ...]
-
-
-class NotKnown(Reason, frozen=True):  # what a trace does not say
-    what: tuple[str, ...]
-
-
 # -- a review ---------------------------------------------------------------------------------------------------------
 
 

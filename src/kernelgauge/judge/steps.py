@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean, median, stdev
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -15,10 +14,10 @@ from ..errors import BaselineError
 from ..run import Observation, Origin, ProcessTime, SourceLine
 from ..trace.model import FRAME
 from ..trace.names import Kind, decode
-from ..trace.steps import CPU, WAIT, Place, Row, Steps, StepTrace
+from ..trace.steps import CPU, WAIT, Place, StepRow, Steps, StepTrace
 from . import STRUCTURE, Status, Verdict
 from . import evidence as e
-from .baseline import Recorded
+from .baseline import Recorded, layout
 from .cause import order_causes, with_code
 from .timing import FALSE_ALARMS_PER_RUN, Decision, Prior, Spreads, decide
 
@@ -37,6 +36,50 @@ _LEAST_OVERLAP, _LOST_OVERLAP = 0.1, 0.5  # of the communication; of the least t
 _LEAST_LAG, _MORE_LAG = 0.05, 2.0  # of a step; of the most that a run of the baseline had
 _NOT_TIMED = (Kind.COMMUNICATION.value, WAIT)
 _COPIES = (Kind.MEMSET.value, Kind.MEMCPY.value)
+
+
+# -- evidence ---------------------------------------------------------------------------------------------------------
+
+
+class OverlapCompared(e.Conclusion, frozen=True):
+    """The communication of a step on one rank. Shares that ran beside other kernels; None: not known."""
+
+    rank: int
+    behind: tuple[int, int]  # the fewest and the most kernels launched after a collective, mean of a step
+    now_behind: int
+    before: float | None = None  # the least of all runs
+    after: float | None = None
+    before_us: float = 0.0  # of the rest
+    after_us: float = 0.0
+
+
+class InSteps(e.Reason, frozen=True):
+    """Where a cause is: phase and modules, the ops that launch there, ranks, and in how many of the steps."""
+
+    phase: str
+    module: str
+    ops: tuple[str, ...]
+    ranks: tuple[int, ...]
+    steps: int
+    of: int
+
+
+class Straggler(e.Reason, frozen=True):
+    """The rank that others wait for, how long in a step, and how long at most in the baseline."""
+
+    rank: int
+    lag_us: float
+    usual_us: float
+
+
+class NotJudged(e.Reason, frozen=True):
+    """Other counts in a few steps; kinds of steps that the baseline lacks; or what a trace does not say."""
+
+    what: Literal["seldom", "new", "unknown"]
+    names: tuple[str, ...]
+
+
+# -- the baseline -----------------------------------------------------------------------------------------------------
 
 
 class RowRange(msgspec.Struct, frozen=True, array_like=True):
@@ -69,7 +112,7 @@ class TraceBaseline(msgspec.Struct, frozen=True):
     found_by: str
     runs: int
     recorded: Recorded
-    rows: tuple[Row, ...]
+    rows: tuple[StepRow, ...]
     ranks: dict[int, dict[str, StepRange]]  # by kind of step
 
 
@@ -88,24 +131,13 @@ def decode_trace_baseline(content: bytes, *, where: str) -> TraceBaseline:
 
 def encode_trace_baseline(baseline: TraceBaseline) -> bytes:
     """Return JSON with a line for each row."""
-    data = msgspec.to_builtins(baseline, str_keys=True)
-    tables: list[tuple[str, list[Any]]] = [("rows", data["rows"])]
-    for rank, kinds in data["ranks"].items():
-        tables += [(f"{rank} {kind}", steps["rows"]) for kind, steps in kinds.items()]
-        for kind, steps in kinds.items():
-            steps["rows"] = f"@{rank} {kind}@"
-    data["rows"] = "@rows@"
-    text = msgspec.json.format(msgspec.json.encode(data), indent=1).decode()
-    for name, rows in tables:
-        lines = ",\n  ".join(msgspec.json.encode(row).decode() for row in rows)
-        text = text.replace(msgspec.json.encode(f"@{name}@").decode(), f"[\n  {lines}\n ]", 1)
-    return text.encode() + b"\n"
+    return layout(msgspec.to_builtins(baseline, str_keys=True)).encode() + b"\n"
 
 
 def trace_baseline(jobs: Sequence[Job], recorded: Recorded) -> TraceBaseline:
     """Make a baseline of the runs of unchanged code: all have the same ranks."""
     first = next(iter(jobs[0].values()))
-    numbers: dict[Row, int] = {}
+    numbers: dict[StepRow, int] = {}
     ranks: dict[int, dict[str, StepRange]] = {}
     for rank in jobs[0]:
         kinds = dict.fromkeys(kind for job in jobs for kind in job[rank].steps)
@@ -116,7 +148,7 @@ def trace_baseline(jobs: Sequence[Job], recorded: Recorded) -> TraceBaseline:
     )
 
 
-def _range(runs: Sequence[Steps], numbers: dict[Row, int]) -> StepRange:
+def _range(runs: Sequence[Steps], numbers: dict[StepRow, int]) -> StepRange:
     counts = _step_counts(runs)
     rows = list(dict.fromkeys(row for each in counts for row in each))
     slots = Counter(_slot(row) for row in rows if len({each[row] for each in counts}) > 1)
@@ -138,15 +170,15 @@ def _range(runs: Sequence[Steps], numbers: dict[Row, int]) -> StepRange:
     return StepRange(len(counts), wall_us, observed, communication_us, exposed_us, ends, tuple(found))
 
 
-def _slot(row: Row) -> Row:
+def _slot(row: StepRow) -> StepRow:
     return row._replace(name="")
 
 
-def _step_counts(runs: Iterable[Steps]) -> list[Counter[Row]]:
+def _step_counts(runs: Iterable[Steps]) -> list[Counter[StepRow]]:
     """Return for each step how often each row ran."""
-    found: list[Counter[Row]] = []
+    found: list[Counter[StepRow]] = []
     for run in runs:
-        counts: list[Counter[Row]] = [Counter() for _ in run.names]
+        counts: list[Counter[StepRow]] = [Counter() for _ in run.names]
         for row, steps in run.rows.items():
             for number, (count, _) in steps.items():
                 counts[number][row] = count
@@ -154,7 +186,7 @@ def _step_counts(runs: Iterable[Steps]) -> list[Counter[Row]]:
     return found
 
 
-def _row_us(run: Steps, row: Row) -> float:
+def _row_us(run: Steps, row: StepRow) -> float:
     """Return the time of a row, or of all rows of a slot, in a step: the mean."""
     rows = [row] if row.name else [other for other in run.rows if _slot(other) == row]
     return sum(us for each in rows for _, us in run.rows.get(each, {}).values()) / len(run.names)
@@ -194,10 +226,10 @@ def judge_traces(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> lis
         if lag is not None:
             verdicts[-1] = verdicts[-1].because(lag)
     if new := [kind for kind in kinds if kind not in known]:
-        verdicts[0] = verdicts[0].because(e.NewSteps(tuple(new)))
+        verdicts[0] = verdicts[0].because(NotJudged("new", tuple(new)))
     unknown = dict.fromkeys(each for job in jobs for trace in job.values() for each in trace.unknown)
     if unknown:
-        verdicts[0] = verdicts[0].because(e.NotKnown(tuple(unknown)))
+        verdicts[0] = verdicts[0].because(NotJudged("unknown", tuple(unknown)))
     return verdicts
 
 
@@ -211,20 +243,22 @@ def _worst(verdicts: Sequence[Verdict]) -> Verdict | None:
 
 
 _Pairs: TypeAlias = Mapping[int, tuple[Sequence[Steps], StepRange]]
-_Moved: TypeAlias = dict[Row, tuple[int, int, int]]  # by row: how many more in a step, in how many steps, of how many
+_Moved: TypeAlias = dict[
+    StepRow, tuple[int, int, int]
+]  # by row: how many more in a step, in how many steps, of how many
 
 
 def _judge_structure(
     workload: str, jobs: Sequence[Job], pairs: _Pairs, baseline: TraceBaseline, time: Verdict | None
 ) -> Verdict:
-    places: dict[Row, Counter[Place]] = defaultdict(Counter)
+    places: dict[StepRow, Counter[Place]] = defaultdict(Counter)
     for job in jobs:
         for trace in job.values():
             for row, at in trace.places.items():
                 places[row].update(at)
     groups: dict[tuple[tuple[int, ...], str, str], _Moved] = defaultdict(dict)
-    by_row: dict[Row, dict[int, tuple[int, int, int]]] = defaultdict(dict)
-    rare: Counter[Row] = Counter()
+    by_row: dict[StepRow, dict[int, tuple[int, int, int]]] = defaultdict(dict)
+    rare: Counter[StepRow] = Counter()
     for rank, (runs, usual) in pairs.items():
         moved, seldom = _moved_rows(_step_counts(runs), usual, baseline.rows)
         rare.update(seldom)
@@ -234,39 +268,42 @@ def _judge_structure(
         alone = {other.module for other in by_row if other.phase == row.phase and other.module}
         module = row.module or next(iter(alone), "") if len(alone) == 1 else row.module
         groups[tuple(of_ranks), row.phase, module][row] = next(iter(of_ranks.values()))
-    found: list[tuple[e.Cause, e.InSteps]] = []
+    found: list[tuple[e.Cause, InSteps]] = []
     for (ranks, phase, module), moved in groups.items():
         runs, usual = pairs[ranks[0]]
         cause = _cause(moved, places, runs, usual, baseline.rows)
         ops = tuple(dict.fromkeys(row.op for row in sorted(moved, key=lambda row: -moved[row][0]) if row.op))
         _, steps, of = max(moved.values(), key=lambda each: each[1])
-        found.append((cause, e.InSteps(phase, module, ops, ranks if len(pairs) > 1 else (), steps, of)))
+        found.append((cause, InSteps(phase, module, ops, ranks if len(pairs) > 1 else (), steps, of)))
     ordered = order_causes(cause for cause, _ in found)
     found.sort(key=lambda pair: ordered.index(pair[0]))
     reasons: list[e.Reason] = [each for pair in found for each in pair]
-    reasons += [e.Seldom(_shown(row), count) for row, count in rare.most_common(_MOST_SPEEDS)]
+    if rare:
+        reasons.append(NotJudged("seldom", tuple(map(_shown, rare))))
     launches = sum(each[0] for rows in groups.values() for each in rows.values())
     is_loss = launches > 0 or (time is not None and time.status is Status.REGRESSED)
     status = Status.PASS if not found else Status.REGRESSED if is_loss else Status.CHANGED
     return Verdict(status, workload, STRUCTURE, e.StructureCompared("kernels" if found else "")).because(*reasons)
 
 
-def _moved_rows(counts: Sequence[Counter[Row]], usual: StepRange, names: Sequence[Row]) -> tuple[_Moved, Counter[Row]]:
+def _moved_rows(
+    counts: Sequence[Counter[StepRow]], usual: StepRange, names: Sequence[StepRow]
+) -> tuple[_Moved, Counter[StepRow]]:
     """Return the rows that ran more or less often than they may, and those that did in a few steps only."""
     ranges = {names[each.row]: each for each in usual.rows}
     varying = {row for row in ranges if not row.name}
-    deltas: dict[Row, list[int]] = defaultdict(list)
+    deltas: dict[StepRow, list[int]] = defaultdict(list)
     for step in counts:
-        rows: Counter[Row] = Counter()
+        rows: Counter[StepRow] = Counter()
         for row, count in step.items():
             rows[_slot(row) if _slot(row) in varying else row] += count
-        for row in {*rows, *(row for row in ranges if row in varying or _slot(row) not in varying)}:
+        for row in dict.fromkeys((*rows, *(row for row in ranges if row in varying or _slot(row) not in varying))):
             low, high = (ranges[row].low, ranges[row].high) if row in ranges else (0, 0)
             room = high - low
             if not low - room <= rows[row] <= high + room:
                 deltas[row].append(rows[row] - (high + room if rows[row] > high else low - room))
     moved: _Moved = {}
-    seldom: Counter[Row] = Counter()
+    seldom: Counter[StepRow] = Counter()
     for row, each in deltas.items():
         many, of = len(each), len(counts)
         odds = math.comb(of, many) / math.comb(of + usual.steps, many)
@@ -277,14 +314,18 @@ def _moved_rows(counts: Sequence[Counter[Row]], usual: StepRange, names: Sequenc
     return moved, seldom
 
 
-def _shown(row: Row) -> str:
+def _shown(row: StepRow) -> str:
     if row.kind in (WAIT, Kind.COMMUNICATION.value, *_COPIES):
         return row.name or f"{row.kind} by {row.op}"
     return decode(row.name).short if row.name else f"{row.kind} kernels{f' by {row.op}' if row.op else ''}"
 
 
 def _cause(
-    moved: _Moved, places: Mapping[Row, Counter[Place]], runs: Sequence[Steps], usual: StepRange, names: Sequence[Row]
+    moved: _Moved,
+    places: Mapping[StepRow, Counter[Place]],
+    runs: Sequence[Steps],
+    usual: StepRange,
+    names: Sequence[StepRow],
 ) -> e.Cause:
     """Return what took the place of what, what it costs a step, and where it comes from."""
     us = {names[each.row]: fmean(each.us) for each in usual.rows}
@@ -311,7 +352,7 @@ def _cause(
     return with_code(cause, origins)
 
 
-def _counted(rows: Mapping[Row, int]) -> e.Counted:
+def _counted(rows: Mapping[StepRow, int]) -> e.Counted:
     found: Counter[str] = Counter()
     for row, count in rows.items():
         found[_shown(row)] += count
@@ -378,12 +419,12 @@ def _judge_overlap(
     if not after and not before and not any(behind) and not high:
         return None
     is_late = sum(each < low - (high - low) for each in behind) * 2 > len(behind)
-    compared, is_lost = e.OverlapCompared(rank, (low, high), round(median(behind))), False
+    compared, is_lost = OverlapCompared(rank, (low, high), round(median(behind))), False
     if before and after and not on_cpu:  # a CPU's collectives run in threads that no row of an op stands for
         least, now = min(before), median(after)
         is_lost = least >= _LEAST_OVERLAP and now < _LOST_OVERLAP * least
         exposed_us = fmean(usual.exposed_us), fmean(median(run.exposed_us) for run in runs)
-        compared = e.OverlapCompared(rank, (low, high), round(median(behind)), least, now, *exposed_us)
+        compared = OverlapCompared(rank, (low, high), round(median(behind)), least, now, *exposed_us)
     status = Status.REGRESSED if is_lost else Status.CHANGED if is_late else Status.PASS
     return Verdict(status, workload, "communication", compared)
 
@@ -397,7 +438,7 @@ def _shown_time(workload: str, pairs: _Pairs) -> Verdict | None:
     return Verdict(Status.NOT_JUDGED, workload, "step time", doubted, (), before, after, change)
 
 
-def _straggler(pairs: _Pairs) -> e.Straggler | None:
+def _straggler(pairs: _Pairs) -> Straggler | None:
     """Return the rank that the others wait for: it spends the least time in collectives."""
     if len(pairs) < 2:
         return None
@@ -407,7 +448,7 @@ def _straggler(pairs: _Pairs) -> e.Straggler | None:
     lag_us = max(now.values()) - min(now.values())
     step_us = fmean(median(run.wall_us) for runs, _ in pairs.values() for run in runs)
     is_late = lag_us > max(_LEAST_LAG * step_us, _MORE_LAG * usual_us)
-    return e.Straggler(min(now, key=lambda rank: now[rank]), lag_us, usual_us) if is_late else None
+    return Straggler(min(now, key=lambda rank: now[rank]), lag_us, usual_us) if is_late else None
 
 
 def refuse_incomparable(baseline: TraceBaseline, job: Job) -> e.NotCompared | None:
@@ -418,7 +459,3 @@ def refuse_incomparable(baseline: TraceBaseline, job: Job) -> e.NotCompared | No
     names = ("device", "world size", "ranks")
     moves = tuple(e.Move(*each) for each in zip(names, *sides, strict=True) if each[1] != each[2])
     return e.NotCompared(moves) if moves else None
-
-
-def against(verdicts: Iterable[Verdict], path: str) -> list[Verdict]:
-    return [replace(each, against=path) for each in verdicts]

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from ..judge import Status, Verdict
 from ..judge import evidence as e
 from ..judge.review import CodeMoved, Creep
+from ..judge.steps import InSteps, NotJudged, OverlapCompared, Straggler
 from ..trace.difference import What
-from .text import counted, first, interval_text, megabytes, ranges, sensitivity_text, time_change, time_text, times
+from .text import counted, first, interval_text, megabytes, ranges, sensitivity_text, time_change, times
 
 BASELINE = "the baseline"
 _WIDTH = 69  # of a reason: with its label, 80 columns
@@ -77,16 +76,14 @@ def _numerics(it: e.NumericsCompared, verdict: Verdict, _: str) -> str:
     return f"as {it.reference} but for rounding: {it.worst}{rest}"
 
 
-def _overlap(it: e.OverlapCompared, verdict: Verdict, name: str) -> str:
-    shares = "what else ran beside it is not known"
-    if it.before is not None and it.after is not None:
-        shares = f"{100 * it.after:.0f} % ran beside other kernels, at least {100 * it.before:.0f} % in {name}"
-    exposed = "" if it.after is None else f", {time_change(it.before_us, it.after_us)} exposed"
-    usual = " to ".join(dict.fromkeys(map(str, it.behind)))
-    lead = {Status.REGRESSED: "overlap lost: "}.get(verdict.status, "")
+def _overlap(it: OverlapCompared, verdict: Verdict, name: str) -> str:
+    text = f"communication on rank {it.rank}: {'overlap lost: ' if verdict.status is Status.REGRESSED else ''}"
     if it.now_behind < it.behind[0]:
-        lead += f"launched later, {it.now_behind} kernels follow a collective instead of {usual}: "
-    return f"communication: {lead}{shares}{exposed} (rank {it.rank})"
+        text += f"launched later, {it.now_behind} kernels follow a collective instead of {it.behind[0]}: "
+    if it.before is None or it.after is None:
+        return f"{text}nobody knows which kernels ran beside it"
+    times = f"{time_change(it.before_us, it.after_us)} exposed"
+    return f"{text}{times}, {100 * it.after:.0f} % beside other kernels, at least {100 * it.before:.0f} % in {name}"
 
 
 def _not_measured(it: e.NotMeasured, *_: object) -> str:
@@ -110,7 +107,7 @@ _HEADLINES: dict[type, Callable[[Any, Verdict, str], str]] = {
     e.RatioCompared: _ratio,
     e.NumericsCompared: _numerics,
     e.NotCompared: lambda it, verdict, _: f"{verdict.subject} not compared: {_moves(it.moves)}",
-    e.OverlapCompared: _overlap,
+    OverlapCompared: _overlap,
     e.NotMeasured: _not_measured,
     e.NoBaseline: lambda it, verdict, name: (
         f"{name} has no {verdict.subject}" if it.is_partial else f"no baseline for {verdict.subject} on this machine"
@@ -265,14 +262,15 @@ _RUN_DOUBTS = {
 }
 
 
-def _in_steps(it: e.InSteps, _: str) -> str:
-    ranks = f"rank{'' if len(it.ranks) == 1 else 's'} {ranges(sorted(it.ranks))}" if it.ranks else ""
-    by = f"by {', '.join(first(it.ops, _MOST_NAMES))}" if it.ops else ""
-    return ", ".join(filter(None, (it.phase, it.module, by, ranks, f"{it.steps} of {counted(it.of, 'step')}")))
+def _in_steps(it: InSteps, _: str) -> str:
+    by = [f"by {', '.join(first(it.ops, _MOST_NAMES))}"] if it.ops else []
+    ranks = [f"rank {ranges(sorted(it.ranks))}"] if it.ranks else []
+    return ", ".join(filter(None, (it.phase, it.module, *by, *ranks, f"{it.steps} of {counted(it.of, 'step')}")))
 
 
-def _straggler(it: e.Straggler, _: str) -> str:
-    return f"the others wait {time_text(it.lag_us)} a step for rank {it.rank} (at most {time_text(it.usual_us)} before)"
+def _not_judged(it: NotJudged, name: str) -> str:
+    lead = {"seldom": "not judged, in few steps", "new": f"not judged, not in {name}", "unknown": "not in the trace"}
+    return f"{lead[it.what]}: {', '.join(first(it.names, _MOST_NAMES))}"
 
 
 def _creep(it: Creep, _: str) -> str:
@@ -311,12 +309,9 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
     e.Detail: (lambda it: str(it.label), "{it.text}"),
     e.BaselineFile: ("baseline", _file),
     e.Next: (lambda it: {e.Step.ACCEPT: "accept", e.Step.RECORD: "record"}.get(it.step, "next"), _next),
-    # Of traces.
-    e.InSteps: ("where", _in_steps),
-    e.Seldom: ("seldom", lambda it, _: f"not judged, in {counted(it.steps, 'step')} only: {it.kernel}"),
-    e.Straggler: ("rank", _straggler),
-    e.NewSteps: ("why", "not judged: {name} has no steps of {it.kinds}"),
-    e.NotKnown: ("unknown", lambda it, _: f"the trace does not say {', '.join(it.what)}"),
+    InSteps: ("where", _in_steps),
+    NotJudged: (lambda it: "unknown" if it.what == "unknown" else "why", _not_judged),
+    Straggler: ("rank", lambda it, _: f"others wait {time_change(it.usual_us, it.lag_us)} a step for rank {it.rank}"),
     # Of a review.
     e.MeasuredTime: ("time", "{it.label} {it.us:.1f} us"),
     e.FileNote: (
@@ -353,21 +348,12 @@ def cause_text(cause: e.Cause, cost: str | None = None) -> tuple[str, list[str]]
     return text, details
 
 
-def code_lines(cause: e.Cause) -> list[str]:
-    """Return the lines of code of a cause: the user's, then the library's with its module."""
-    shown: dict[str, None] = {}
-    for place in cause.places:
-        outer = [msgspec.structs.replace(place.line, inner=None)] if place.line.inner else []
-        shown |= dict.fromkeys([*map(str, outer), _place_text(place)])
-    return [*shown, *([f"and {counted(cause.more_places, 'more line')}"] if cause.more_places else [])]
-
-
 def dearest_code(cause: e.Cause) -> str:
     """Return the deepest line of the most expensive place; empty if none is known."""
-    return next(map(_place_text, cause.places[cause.dearest :]), "")
+    return next(map(place_text, cause.places[cause.dearest :]), "")
 
 
-def _place_text(place: e.Place) -> str:
+def place_text(place: e.Place) -> str:
     passes = " (forward and backward)" if len(place.passes) > 1 else " (backward)" if "backward" in place.passes else ""
     return f"{place.module}{passes}  {place.deepest}".strip()
 

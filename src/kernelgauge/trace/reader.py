@@ -328,9 +328,10 @@ class _Rows:
                     stream = event.tid if isinstance(event.tid, int) else 0
                 device = self._devices.get(str(event.pid), 0) if device is None else device
                 ran = (name, event.ts, event.dur, category, device, stream, args.correlation)
-                needs = (each if type(each) is int else None for each in (args.registers, args.shared_bytes))
+                needs = [each if type(each) is int else None for each in (args.registers, args.shared_bytes)]
                 sent = f"{args.in_elements} {args.dtype} in {args.group_size} ranks" if args.in_elements else ""
-                self._records.append(DeviceRecord(*ran, external_id, *sizes, *needs, keep(sent, sent)))
+                record = DeviceRecord(*ran, external_id, *sizes, *needs)
+                self._records.append(msgspec.structs.replace(record, sent=keep(sent, sent)) if sent else record)
 
     def _category(self, event: Event) -> str:
         """Return the category of a row that has none; keep what its process is."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -41,7 +41,7 @@ _LIKE_OTHERS = 0.5  # of the launches of a step, in others too: the first step o
 Place: TypeAlias = tuple[str, str]  # path of the modules, Python function
 
 
-class Row(NamedTuple):
+class StepRow(NamedTuple):
     """Launches of a step that are counted together. `name` is empty where a slot is meant, whatever runs in it."""
 
     phase: str
@@ -61,7 +61,9 @@ class Steps:
     communication_us: list[float] = field(default_factory=list)
     exposed_us: list[float] = field(default_factory=list)  # of it, with no other kernel running
     behind: list[int] = field(default_factory=list)  # kernels that were launched after a collective, mean over them
-    rows: dict[Row, dict[int, tuple[int, float]]] = field(default_factory=dict)  # by number of the step: count, time
+    rows: dict[StepRow, dict[int, tuple[int, float]]] = field(
+        default_factory=dict
+    )  # by number of the step: count, time
 
 
 @dataclass
@@ -72,12 +74,10 @@ class StepTrace:
     world_size: int | None
     device: str
     on_cpu: bool
-    span_s: tuple[float, float]  # since 1970
+    span_s: tuple[float, ...]  # of its first launch and its last one, since 1970
     found_by: str  # a name of annotations, or "period"
     steps: dict[str, Steps]  # by kind: ``step[DECODE bs=#]``; empty where all are of one
-    places: dict[Row, Counter[Place]]
-    warming: int  # steps that were left out because they compile or allocate
-    incomplete: int  # steps that were left out because the profiler lost launches
+    places: dict[StepRow, Counter[Place]]
     unknown: tuple[str, ...]  # what it cannot say: "modules", "ops", ...
 
 
@@ -87,7 +87,7 @@ class NoSteadyStep(ValueError):
 
 class _Launch(NamedTuple):
     at: float
-    row: Row
+    row: StepRow
     duration_us: float
     record: DeviceRecord | None
 
@@ -121,26 +121,35 @@ def find_steps(trace: Trace) -> StepTrace:
     found: dict[str, Steps] = {}
     for number in steady:
         _add(found.setdefault(_kind_of(marks[number].name, found_by), Steps()), marks[number], inside[number], beside)
-    rank, size = (trace.job.get(name) for name in ("rank", "world_size"))
-    not_read = "".join(f", {name} not read" for name in trace.not_read)
-    first, last = launches[0].at, launches[-1].at
-    unknown = [name for name, is_known in (
-        ("what a device ran", not on_cpu), ("modules", any(each[0] for c in places.values() for each in c)),
-        ("lines of code", any(each[1] for c in places.values() for each in c)),
-        ("ops of its kernels", any(row.op for row in places)), ("calls that launched", trace.calls or on_cpu),
-    ) if not is_known]  # fmt: skip
+    rank, size = ([value] if isinstance(value := trace.job.get(name), int) else [] for name in ("rank", "world_size"))
+    names = dict.fromkeys(str(each.get("name", "")) for each in trace.device_properties)
+    cpu = ", ".join((CPU, *(f"{name} not read" for name in trace.not_read)))
+    span_s = tuple((trace.began_us + each.at) / 1e6 for each in (launches[0], launches[-1]))
+    device = ", ".join(names) or (cpu if on_cpu else "a GPU")
+    unknown = _unknown(trace, places, on_cpu=on_cpu)
     return StepTrace(
-        rank if isinstance(rank, int) else None, size if isinstance(size, int) else None,
-        ", ".join(dict.fromkeys(str(each.get("name", "")) for each in trace.device_properties)) or (f"{CPU}{not_read}" if on_cpu else "a GPU"),
-        on_cpu, ((trace.began_us + first) / 1e6, (trace.began_us + last) / 1e6), found_by, found, places,
-        len(kept) - len(steady), len(ran) - len(kept), (*unknown, *(f"what {n} rows of {name} are" for name, n in trace.not_read.items())),
-    )  # fmt: skip
+        next(iter(rank), None), next(iter(size), None), device, on_cpu, span_s, found_by, found, places, unknown
+    )
+
+
+def _unknown(trace: Trace, places: Mapping[StepRow, Counter[Place]], *, on_cpu: bool) -> tuple[str, ...]:
+    """Return what the rows of a trace do not say."""
+    around = [place for counter in places.values() for place in counter]
+    is_known = {
+        "kernels of a device": not on_cpu,
+        "modules": any(module for module, _ in around),
+        "lines of code": any(function for _, function in around),
+        "ops of kernels": on_cpu or any(row.op for row in places),
+        "launch calls": on_cpu or bool(trace.calls),
+    }
+    not_read = [f"{count} rows of {name}" for name, count in trace.not_read.items()]
+    return (*not_read, *(name for name, known in is_known.items() if not known))
 
 
 # -- launches ---------------------------------------------------------------------------------------------------------
 
 
-def _launches(trace: Trace) -> tuple[list[_Launch], dict[Row, Counter[Place]], bool]:
+def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]], bool]:
     """Return what ran, in the order in which the host asked for it; and where in the code. True: a CPU."""
     whole = trace.whole()
     on_cpu = not trace.records and not any(call.is_launch for call in trace.calls)
@@ -151,7 +160,7 @@ def _launches(trace: Trace) -> tuple[list[_Launch], dict[Row, Counter[Place]], b
     asked += [(call, None, None) for call in trace.calls if call.is_synchronization]
     contexts = _contexts(trace, [each[0] for each in asked])
     found: list[_Launch] = []
-    places: dict[Row, Counter[Place]] = defaultdict(Counter)
+    places: dict[StepRow, Counter[Place]] = defaultdict(Counter)
     for call, op, record in asked:
         phase, module, frame = contexts[id(call)]
         name, kind = "", WAIT
@@ -170,12 +179,13 @@ def _launches(trace: Trace) -> tuple[list[_Launch], dict[Row, Counter[Place]], b
             if name == call.name:  # of the profiler, or of a loop that is not an op's
                 continue
             op_name = name.partition(": ")[0]
-        row = Row(phase, _INSTANCE.sub("", module), "" if op_name == name else op_name, kind, name)
+        row = StepRow(phase, _INSTANCE.sub("", module), "" if op_name == name else op_name, kind, name)
         places[row][module, frame] += 1
         duration = record.time_us if record is not None else call.duration_us
         found.append(_Launch(call.start_us, row, duration, record))
-    for record in whole.orphans:
-        row = Row("", "", "", _COPIES.get(record.category) or identity_of(record, None).kind, record.name)
+    # Beside launches, records without one are of work from before the profile: the device is behind the host.
+    for record in () if whole.executed else whole.orphans:
+        row = StepRow("", "", "", _COPIES.get(record.category) or identity_of(record, None).kind, record.name)
         places[row]["", ""] += 1
         found.append(_Launch(record.start_us, row, record.time_us, record))
     return sorted(found, key=lambda each: each.at), dict(places), on_cpu
@@ -204,7 +214,7 @@ def _phase(name: str) -> str:
     return "backward" if name.startswith(_BACKWARD) else _NUMBER.sub("#", name).strip("# ")
 
 
-def _communicates(row: Row) -> bool:
+def _communicates(row: StepRow) -> bool:
     return row.kind == Kind.COMMUNICATION.value
 
 
@@ -292,7 +302,7 @@ def _without_warm_up(
     return steady
 
 
-def _alike(one: Counter[Row], other: Counter[Row]) -> bool:
+def _alike(one: Counter[StepRow], other: Counter[StepRow]) -> bool:
     return sum((one & other).values()) >= _LIKE_OTHERS * sum((one | other).values())
 
 
