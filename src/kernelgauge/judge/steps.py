@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, median, stdev
 from typing import Final, Literal, TypeAlias
 
@@ -36,47 +37,6 @@ _LEAST_OVERLAP, _LOST_OVERLAP = 0.1, 0.5  # of the communication; of the least t
 _LEAST_LAG, _MORE_LAG = 0.05, 2.0  # of a step; of the most that a run of the baseline had
 _NOT_TIMED = (Kind.COMMUNICATION.value, WAIT)
 _COPIES = (Kind.MEMSET.value, Kind.MEMCPY.value)
-
-
-# -- evidence ---------------------------------------------------------------------------------------------------------
-
-
-class OverlapCompared(e.Conclusion, frozen=True):
-    """The communication of a step on one rank. Shares that ran beside other kernels; None: not known."""
-
-    rank: int
-    behind: tuple[int, int]  # the fewest and the most kernels launched after a collective, mean of a step
-    now_behind: int
-    before: float | None = None  # the least of all runs
-    after: float | None = None
-    before_us: float = 0.0  # of the rest
-    after_us: float = 0.0
-
-
-class InSteps(e.Reason, frozen=True):
-    """Where a cause is: phase and modules, the ops that launch there, ranks, and in how many of the steps."""
-
-    phase: str
-    module: str
-    ops: tuple[str, ...]
-    ranks: tuple[int, ...]
-    steps: int
-    of: int
-
-
-class Straggler(e.Reason, frozen=True):
-    """The rank that others wait for, how long in a step, and how long at most in the baseline."""
-
-    rank: int
-    lag_us: float
-    usual_us: float
-
-
-class NotJudged(e.Reason, frozen=True):
-    """Other counts in a few steps; kinds of steps that the baseline lacks; or what a trace does not say."""
-
-    what: Literal["seldom", "new", "unknown"]
-    names: tuple[str, ...]
 
 
 # -- the baseline -----------------------------------------------------------------------------------------------------
@@ -219,6 +179,13 @@ def judge_traces(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> lis
             for rank, pair in pairs.items()
         ]
         slowest = _worst(times)
+        if (
+            slowest is not None
+            and slowest.status is Status.IMPROVED
+            and any(each and each.status.fails for each in overlaps)
+        ):
+            why = e.NotImproved("communication", Status.REGRESSED.value)
+            slowest = replace(slowest, status=Status.PASS).because(why)
         structure = _judge_structure(workload, jobs, pairs, baseline, slowest)
         others = [_worst([each for each in overlaps if each is not None]), slowest, _shown_time(workload, pairs)]
         lag = _straggler(pairs)
@@ -226,10 +193,10 @@ def judge_traces(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> lis
         if lag is not None:
             verdicts[-1] = verdicts[-1].because(lag)
     if new := [kind for kind in kinds if kind not in known]:
-        verdicts[0] = verdicts[0].because(NotJudged("new", tuple(new)))
+        verdicts[0] = verdicts[0].because(e.InTrace("new", tuple(new)))
     unknown = dict.fromkeys(each for job in jobs for trace in job.values() for each in trace.unknown)
     if unknown:
-        verdicts[0] = verdicts[0].because(NotJudged("unknown", tuple(unknown)))
+        verdicts[0] = verdicts[0].because(e.InTrace("unknown", tuple(unknown)))
     return verdicts
 
 
@@ -268,18 +235,20 @@ def _judge_structure(
         alone = {other.module for other in by_row if other.phase == row.phase and other.module}
         module = row.module or next(iter(alone), "") if len(alone) == 1 else row.module
         groups[tuple(of_ranks), row.phase, module][row] = next(iter(of_ranks.values()))
-    found: list[tuple[e.Cause, InSteps]] = []
+    found: list[tuple[e.Cause, e.InTrace]] = []
     for (ranks, phase, module), moved in groups.items():
         runs, usual = pairs[ranks[0]]
         cause = _cause(moved, places, runs, usual, baseline.rows)
         ops = tuple(dict.fromkeys(row.op for row in sorted(moved, key=lambda row: -moved[row][0]) if row.op))
         _, steps, of = max(moved.values(), key=lambda each: each[1])
-        found.append((cause, InSteps(phase, module, ops, ranks if len(pairs) > 1 else (), steps, of)))
+        names = tuple(filter(None, (phase, module, f"by {', '.join(ops)}" if ops else "")))
+        where = e.InTrace("where", names, ranks if len(pairs) > 1 else (), (steps, of))
+        found.append((cause, where))
     ordered = order_causes(cause for cause, _ in found)
     found.sort(key=lambda pair: ordered.index(pair[0]))
     reasons: list[e.Reason] = [each for pair in found for each in pair]
     if rare:
-        reasons.append(NotJudged("seldom", tuple(map(_shown, rare))))
+        reasons.append(e.InTrace("seldom", tuple(map(_shown, rare))))
     launches = sum(each[0] for rows in groups.values() for each in rows.values())
     is_loss = launches > 0 or (time is not None and time.status is Status.REGRESSED)
     status = Status.PASS if not found else Status.REGRESSED if is_loss else Status.CHANGED
@@ -419,12 +388,12 @@ def _judge_overlap(
     if not after and not before and not any(behind) and not high:
         return None
     is_late = sum(each < low - (high - low) for each in behind) * 2 > len(behind)
-    compared, is_lost = OverlapCompared(rank, (low, high), round(median(behind))), False
+    exposed_us = fmean(usual.exposed_us), fmean(median(run.exposed_us) for run in runs)
+    compared, is_lost = e.OverlapCompared(rank, (low, high), round(median(behind)), *exposed_us), False
     if before and after and not on_cpu:  # a CPU's collectives run in threads that no row of an op stands for
         least, now = min(before), median(after)
         is_lost = least >= _LEAST_OVERLAP and now < _LOST_OVERLAP * least
-        exposed_us = fmean(usual.exposed_us), fmean(median(run.exposed_us) for run in runs)
-        compared = OverlapCompared(rank, (low, high), round(median(behind)), least, now, *exposed_us)
+        compared = msgspec.structs.replace(compared, before=least, after=now)
     status = Status.REGRESSED if is_lost else Status.CHANGED if is_late else Status.PASS
     return Verdict(status, workload, "communication", compared)
 
@@ -438,7 +407,7 @@ def _shown_time(workload: str, pairs: _Pairs) -> Verdict | None:
     return Verdict(Status.NOT_JUDGED, workload, "step time", doubted, (), before, after, change)
 
 
-def _straggler(pairs: _Pairs) -> Straggler | None:
+def _straggler(pairs: _Pairs) -> e.InTrace | None:
     """Return the rank that the others wait for: it spends the least time in collectives."""
     if len(pairs) < 2:
         return None
@@ -448,7 +417,7 @@ def _straggler(pairs: _Pairs) -> Straggler | None:
     lag_us = max(now.values()) - min(now.values())
     step_us = fmean(median(run.wall_us) for runs, _ in pairs.values() for run in runs)
     is_late = lag_us > max(_LEAST_LAG * step_us, _MORE_LAG * usual_us)
-    return Straggler(min(now, key=lambda rank: now[rank]), lag_us, usual_us) if is_late else None
+    return e.InTrace("straggler", (), (min(now, key=lambda rank: now[rank]),), (usual_us, lag_us)) if is_late else None
 
 
 def refuse_incomparable(baseline: TraceBaseline, job: Job) -> e.NotCompared | None:

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from ..judge import Status, Verdict
 from ..judge import evidence as e
 from ..judge.review import CodeMoved, Creep
-from ..judge.steps import InSteps, NotJudged, OverlapCompared, Straggler
 from ..trace.difference import What
-from .text import counted, first, interval_text, megabytes, ranges, sensitivity_text, time_change, times
+from .text import counted, first, interval_text, megabytes, ranges, sensitivity_text, time_change, time_text, times
 
 BASELINE = "the baseline"
 _WIDTH = 69  # of a reason: with its label, 80 columns
@@ -76,14 +75,13 @@ def _numerics(it: e.NumericsCompared, verdict: Verdict, _: str) -> str:
     return f"as {it.reference} but for rounding: {it.worst}{rest}"
 
 
-def _overlap(it: OverlapCompared, verdict: Verdict, name: str) -> str:
+def _overlap(it: e.OverlapCompared, verdict: Verdict, name: str) -> str:
     text = f"communication on rank {it.rank}: {'overlap lost: ' if verdict.status is Status.REGRESSED else ''}"
     if it.now_behind < it.behind[0]:
         text += f"launched later, {it.now_behind} kernels follow a collective instead of {it.behind[0]}: "
-    if it.before is None or it.after is None:
-        return f"{text}nobody knows which kernels ran beside it"
-    times = f"{time_change(it.before_us, it.after_us)} exposed"
-    return f"{text}{times}, {100 * it.after:.0f} % beside other kernels, at least {100 * it.before:.0f} % in {name}"
+    shares = [f"{100 * share:.0f} %" for share in (it.after, it.before) if share is not None]
+    rest = " beside other kernels, at least ".join(shares) + f" in {name}" if shares else "not known how much overlaps"
+    return f"{text}{time_change(it.before_us, it.after_us)} exposed, {rest}"
 
 
 def _not_measured(it: e.NotMeasured, *_: object) -> str:
@@ -107,7 +105,7 @@ _HEADLINES: dict[type, Callable[[Any, Verdict, str], str]] = {
     e.RatioCompared: _ratio,
     e.NumericsCompared: _numerics,
     e.NotCompared: lambda it, verdict, _: f"{verdict.subject} not compared: {_moves(it.moves)}",
-    OverlapCompared: _overlap,
+    e.OverlapCompared: _overlap,
     e.NotMeasured: _not_measured,
     e.NoBaseline: lambda it, verdict, name: (
         f"{name} has no {verdict.subject}" if it.is_partial else f"no baseline for {verdict.subject} on this machine"
@@ -234,6 +232,7 @@ _NOISES = {
     "processes": "the noise between processes and machines",
     "gpu": "the GPU's own change of speed",
 }
+_NOT_JUDGED = {"seldom": "in few steps: ", "new": "not judged, not in {name}: ", "unknown": "not in the trace: "}
 _NOT_FRESH = {
     "failed": "{it.text}",
     "other structure": "it ran other kernels, or had other counts",
@@ -262,15 +261,12 @@ _RUN_DOUBTS = {
 }
 
 
-def _in_steps(it: InSteps, _: str) -> str:
-    by = [f"by {', '.join(first(it.ops, _MOST_NAMES))}"] if it.ops else []
-    ranks = [f"rank {ranges(sorted(it.ranks))}"] if it.ranks else []
-    return ", ".join(filter(None, (it.phase, it.module, *by, *ranks, f"{it.steps} of {counted(it.of, 'step')}")))
-
-
-def _not_judged(it: NotJudged, name: str) -> str:
-    lead = {"seldom": "not judged, in few steps", "new": f"not judged, not in {name}", "unknown": "not in the trace"}
-    return f"{lead[it.what]}: {', '.join(first(it.names, _MOST_NAMES))}"
+def _in_trace(it: e.InTrace, name: str) -> str:
+    texts = [*first(it.names, _MOST_NAMES), *([f"rank {ranges(sorted(it.ranks))}"] if it.ranks else [])]
+    if it.what == "straggler":
+        return f"the others wait for {', '.join(texts)}: {' -> '.join(map(time_text, it.numbers))} a step"
+    texts += [" of ".join(f"{number:g}" for number in it.numbers) + " steps"] * bool(it.numbers)
+    return _NOT_JUDGED.get(it.what, "").format(name=name) + ", ".join(texts)
 
 
 def _creep(it: Creep, _: str) -> str:
@@ -309,9 +305,7 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
     e.Detail: (lambda it: str(it.label), "{it.text}"),
     e.BaselineFile: ("baseline", _file),
     e.Next: (lambda it: {e.Step.ACCEPT: "accept", e.Step.RECORD: "record"}.get(it.step, "next"), _next),
-    InSteps: ("where", _in_steps),
-    NotJudged: (lambda it: "unknown" if it.what == "unknown" else "why", _not_judged),
-    Straggler: ("rank", lambda it, _: f"others wait {time_change(it.usual_us, it.lag_us)} a step for rank {it.rank}"),
+    e.InTrace: (lambda it: {"where": "where", "unknown": "unknown"}.get(it.what, "why"), _in_trace),
     # Of a review.
     e.MeasuredTime: ("time", "{it.label} {it.us:.1f} us"),
     e.FileNote: (

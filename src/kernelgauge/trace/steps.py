@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
 from .kernel import computing_ops, identity_of, identity_of_op, kind_of_launch
@@ -313,27 +314,25 @@ def _kind_of(name: str, found_by: str) -> str:
 
 
 def _add(steps: Steps, mark: _Mark, launches: Sequence[_Launch], beside: _Overlap) -> None:
-    number, after, behind, collectives, compute, communication, exposed = len(steps.names), 0, 0, 0, 0.0, 0.0, 0.0
-    for each in reversed(launches):
-        count, us = steps.rows.setdefault(each.row, {}).get(number, (0, 0.0))
-        steps.rows[each.row][number] = count + 1, us + each.duration_us
+    number, before = len(steps.names), list[int]()  # kernels launched before each collective
+    times_us = dict.fromkeys(("compute", "communication", "exposed"), 0.0)
+    kernels = 0
+    for each in launches:
+        counted = steps.rows.setdefault(each.row, {})
+        count, us = counted.get(number, (0, 0.0))
+        counted[number] = count + 1, us + each.duration_us
         if _communicates(each.row):
-            behind += after
-            collectives += 1
-            communication += each.duration_us
-            exposed += each.duration_us if each.record is None else beside.exposed_us(each.record)
+            before.append(kernels)
+            times_us["communication"] += each.duration_us
+            times_us["exposed"] += each.duration_us if each.record is None else beside.exposed_us(each.record)
         elif each.row.kind not in (WAIT, *_COPIES.values()):
-            after += 1
-            compute += each.duration_us
+            kernels += 1
+            times_us["compute"] += each.duration_us
     steps.names.append(mark.name)
     steps.wall_us.append(mark.end - mark.start)
-    for values, value in (
-        (steps.compute_us, compute),
-        (steps.communication_us, communication),
-        (steps.exposed_us, exposed),
-    ):
-        values.append(value)
-    steps.behind.append(round(behind / max(1, collectives)))
+    for name, us in times_us.items():
+        getattr(steps, f"{name}_us").append(us)
+    steps.behind.append(round(kernels - fmean(before)) if before else 0)
 
 
 class _Overlap:
