@@ -31,7 +31,7 @@ _ONE_STEP = 0.02  # spread between steps where there is but one
 _GATE = 0.02  # of all kernels
 _GATE_OF_KERNEL, _LEAST_SHARE = 0.10, 0.01  # of one, which must cost this share of all
 _LARGEST_MISSED = 1.0  # slowdown: what is blind to more is inconclusive
-_MOST_SPEEDS = 3  # kernels named for a slower step
+_MOST_SPEEDS, _MOST_OPS = 3, 2  # kernels named for a slower step, and ops for other kernels
 _LIKELY = 0.01  # odds of steps that differ among those of unchanged code
 _LEAST_OVERLAP, _LOST_OVERLAP = 0.1, 0.5  # of the communication; of the least that a run of the baseline had
 _LEAST_LAG, _MORE_LAG = 0.05, 2.0  # of a step; of the most that a run of the baseline had
@@ -163,56 +163,43 @@ def _observation(run: Steps) -> Observation:
 
 def judge_traces(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> list[Verdict]:
     """Judge the runs of a job by its baseline: structure, GPU time, overlap and the time of a step, for each kind of step."""
-    kinds = list(dict.fromkeys(kind for job in jobs for trace in job.values() for kind in trace.steps))
-    known = {kind for of_rank in baseline.ranks.values() for kind in of_rank}
+    kinds = dict.fromkeys(kind for job in jobs for trace in job.values() for kind in trace.steps)
+    known = dict.fromkeys(kind for of_rank in baseline.ranks.values() for kind in of_rank)
     shared = [kind for kind in kinds if kind in known]
     verdicts: list[Verdict] = []
-    comparisons = len(shared) * len(baseline.ranks)
     for kind in shared:
         workload = f"{name} {kind}".strip()
-        pairs = {rank: ([job[rank].steps[kind] for job in jobs if kind in job[rank].steps], of_rank[kind])
-                 for rank, of_rank in baseline.ranks.items() if kind in of_rank}  # fmt: skip
-        pairs = {rank: pair for rank, pair in pairs.items() if pair[0]}
-        times = [_judge_time(workload, rank, *pair, baseline, comparisons) for rank, pair in pairs.items()]
-        overlaps = [
-            _judge_overlap(workload, rank, *pair, on_cpu=baseline.device.startswith(CPU))
-            for rank, pair in pairs.items()
-        ]
-        slowest = _worst(times)
-        if (
-            slowest is not None
-            and slowest.status is Status.IMPROVED
-            and any(each and each.status.fails for each in overlaps)
-        ):
-            why = e.NotImproved("communication", Status.REGRESSED.value)
-            slowest = replace(slowest, status=Status.PASS).because(why)
-        structure = _judge_structure(workload, jobs, pairs, baseline, slowest)
-        others = [_worst([each for each in overlaps if each is not None]), slowest, _shown_time(workload, pairs)]
-        lag = _straggler(pairs)
-        verdicts += [structure, *(each for each in others if each is not None)]
-        if lag is not None:
-            verdicts[-1] = verdicts[-1].because(lag)
-    if new := [kind for kind in kinds if kind not in known]:
-        verdicts[0] = verdicts[0].because(e.InTrace("new", tuple(new)))
-    unknown = dict.fromkeys(each for job in jobs for trace in job.values() for each in trace.unknown)
-    if unknown:
-        verdicts[0] = verdicts[0].because(e.InTrace("unknown", tuple(unknown)))
-    return verdicts
+        runs = {rank: [job[rank].steps[kind] for job in jobs if kind in job[rank].steps] for rank in baseline.ranks}
+        both = [rank for rank in runs if runs[rank] and kind in baseline.ranks[rank]]
+        pairs = {rank: (runs[rank], baseline.ranks[rank][kind]) for rank in both}
+        comparisons = len(shared) * len(pairs)
+        overlap = _worst(_judge_overlap(workload, rank, *pair, baseline) for rank, pair in pairs.items())
+        time = _worst(_judge_time(workload, rank, *pair, baseline, comparisons) for rank, pair in pairs.items())
+        if time and time.status is Status.IMPROVED and overlap and overlap.status.fails:
+            why = e.NotImproved("communication", overlap.status.value)
+            time = replace(time, status=Status.PASS).because(why)
+        structure = _judge_structure(workload, jobs, pairs, baseline, time)
+        verdicts += filter(None, (structure, overlap, time, _shown_time(workload, pairs)))
+    notes = {
+        "new": [kind for kind in kinds if kind not in known],
+        "gone": [kind for kind in known if kind not in kinds],
+        "unknown": dict.fromkeys(each for job in jobs for trace in job.values() for each in trace.unknown),
+    }
+    reasons = [e.InTrace(what, tuple(names)) for what, names in notes.items() if names]  # type: ignore[arg-type]
+    return [verdicts[0].because(*reasons), *verdicts[1:]] if verdicts else []
 
 
-def _worst(verdicts: Sequence[Verdict]) -> Verdict | None:
+def _worst(verdicts: Iterable[Verdict | None]) -> Verdict | None:
+    """Return the verdict on the rank that fares worst."""
     order = list(Status)
-    return min(
-        verdicts,
-        default=None,
-        key=lambda each: (order.index(each.status), -(each.change.estimate if each.change else 0.0)),
-    )
+    ranked = [
+        (order.index(each.status), -each.change.estimate if each.change else 0.0, each) for each in verdicts if each
+    ]
+    return min(ranked, key=lambda rank: rank[:2])[2] if ranked else None
 
 
 _Pairs: TypeAlias = Mapping[int, tuple[Sequence[Steps], StepRange]]
-_Moved: TypeAlias = dict[
-    StepRow, tuple[int, int, int]
-]  # by row: how many more in a step, in how many steps, of how many
+_Moved: TypeAlias = dict[StepRow, tuple[int, int, int]]  # how many more in a step, in how many steps, of how many
 
 
 def _judge_structure(
@@ -239,11 +226,9 @@ def _judge_structure(
     for (ranks, phase, module), moved in groups.items():
         runs, usual = pairs[ranks[0]]
         cause = _cause(moved, places, runs, usual, baseline.rows)
-        ops = tuple(dict.fromkeys(row.op for row in sorted(moved, key=lambda row: -moved[row][0]) if row.op))
         _, steps, of = max(moved.values(), key=lambda each: each[1])
-        names = tuple(filter(None, (phase, module, f"by {', '.join(ops)}" if ops else "")))
-        where = e.InTrace("where", names, ranks if len(pairs) > 1 else (), (steps, of))
-        found.append((cause, where))
+        names = tuple(filter(None, (phase, module)))
+        found.append((cause, e.InTrace("where", names, ranks if len(pairs) > 1 else (), (steps, of))))
     ordered = order_causes(cause for cause, _ in found)
     found.sort(key=lambda pair: ordered.index(pair[0]))
     reasons: list[e.Reason] = [each for pair in found for each in pair]
@@ -252,7 +237,8 @@ def _judge_structure(
     launches = sum(each[0] for rows in groups.values() for each in rows.values())
     is_loss = launches > 0 or (time is not None and time.status is Status.REGRESSED)
     status = Status.PASS if not found else Status.REGRESSED if is_loss else Status.CHANGED
-    return Verdict(status, workload, STRUCTURE, e.StructureCompared("kernels" if found else "")).because(*reasons)
+    are_other = any(isinstance(cause.change, e.OtherKernels) for cause, _ in found)
+    return Verdict(status, workload, STRUCTURE, e.StructureCompared("kernels" if are_other else "")).because(*reasons)
 
 
 def _moved_rows(
@@ -308,7 +294,8 @@ def _cause(
     )
     change: e.Change | None = None
     if old or new:
-        change = e.OtherKernels("replaced", old, new, dtypes=(dtypes[0], dtypes[1]))
+        ops = tuple(dict.fromkeys(row.op for row in kernels[1] or kernels[0] if row.op))[:_MOST_OPS]
+        change = e.OtherKernels("replaced", old, new, dtypes=(dtypes[0], dtypes[1]), ops=ops)
     elif not waits and not copies:
         change = e.OtherOps((), _counted(sides[0]))
     shown_us = delta_us if old or new else None
@@ -378,7 +365,7 @@ def _shares(communication_us: Sequence[float], exposed_us: Sequence[float]) -> l
 
 
 def _judge_overlap(
-    workload: str, rank: int, runs: Sequence[Steps], usual: StepRange, *, on_cpu: bool
+    workload: str, rank: int, runs: Sequence[Steps], usual: StepRange, baseline: TraceBaseline
 ) -> Verdict | None:
     """Judge how much of the communication ran beside other kernels, and whether it was launched early enough to."""
     after = [median(shares) for run in runs if (shares := _shares(run.communication_us, run.exposed_us))]
@@ -390,7 +377,9 @@ def _judge_overlap(
     is_late = sum(each < low - (high - low) for each in behind) * 2 > len(behind)
     exposed_us = fmean(usual.exposed_us), fmean(median(run.exposed_us) for run in runs)
     compared, is_lost = e.OverlapCompared(rank, (low, high), round(median(behind)), *exposed_us), False
-    if before and after and not on_cpu:  # a CPU's collectives run in threads that no row of an op stands for
+    if (
+        before and after and not baseline.device.startswith(CPU)
+    ):  # a CPU's collectives run in threads that no row of an op stands for
         least, now = min(before), median(after)
         is_lost = least >= _LEAST_OVERLAP and now < _LOST_OVERLAP * least
         compared = msgspec.structs.replace(compared, before=least, after=now)
@@ -398,26 +387,28 @@ def _judge_overlap(
     return Verdict(status, workload, "communication", compared)
 
 
-def _shown_time(workload: str, pairs: _Pairs) -> Verdict | None:
+def _shown_time(workload: str, pairs: _Pairs) -> Verdict:
     """Return the time of a step, of the slowest rank. It is the host's too, and no reference says how fast that was."""
     sides = [(fmean(usual.wall_us), fmean(median(run.wall_us) for run in runs)) for runs, usual in pairs.values()]
     before, after = map(max, zip(*sides, strict=True))
     change = e.RelativeChange(after / before - 1, None, None, 0.0)
-    doubted = e.TimeCompared(doubt=e.NoHostReference("run"))
-    return Verdict(Status.NOT_JUDGED, workload, "step time", doubted, (), before, after, change)
-
-
-def _straggler(pairs: _Pairs) -> e.InTrace | None:
-    """Return the rank that the others wait for: it spends the least time in collectives."""
-    if len(pairs) < 2:
-        return None
+    shown = Verdict(
+        Status.NOT_JUDGED,
+        workload,
+        "step time",
+        e.TimeCompared(doubt=e.NoHostReference("run")),
+        (),
+        before,
+        after,
+        change,
+    )
+    # The rank that others wait for spends the least time in collectives.
     now = {rank: fmean(median(run.communication_us) for run in runs) for rank, (runs, _) in pairs.items()}
     then = zip(*(usual.communication_us for _, usual in pairs.values()), strict=False)
-    usual_us = max((max(each) - min(each) for each in then), default=0.0)
-    lag_us = max(now.values()) - min(now.values())
-    step_us = fmean(median(run.wall_us) for runs, _ in pairs.values() for run in runs)
-    is_late = lag_us > max(_LEAST_LAG * step_us, _MORE_LAG * usual_us)
-    return e.InTrace("straggler", (), (min(now, key=lambda rank: now[rank]),), (usual_us, lag_us)) if is_late else None
+    usual_us, lag_us = max(max(each) - min(each) for each in then), max(now.values()) - min(now.values())
+    if lag_us <= max(_LEAST_LAG * after, _MORE_LAG * usual_us):
+        return shown
+    return shown.because(e.InTrace("straggler", (), (min(now, key=lambda rank: now[rank]),), (usual_us, lag_us)))
 
 
 def refuse_incomparable(baseline: TraceBaseline, job: Job) -> e.NotCompared | None:

@@ -79,9 +79,9 @@ def _overlap(it: e.OverlapCompared, verdict: Verdict, name: str) -> str:
     text = f"communication on rank {it.rank}: {'overlap lost: ' if verdict.status is Status.REGRESSED else ''}"
     if it.now_behind < it.behind[0]:
         text += f"launched later, {it.now_behind} kernels follow a collective instead of {it.behind[0]}: "
-    shares = [f"{100 * share:.0f} %" for share in (it.after, it.before) if share is not None]
-    rest = " beside other kernels, at least ".join(shares) + f" in {name}" if shares else "not known how much overlaps"
-    return f"{text}{time_change(it.before_us, it.after_us)} exposed, {rest}"
+    shares = [f"{100 * share:.0f} % beside other kernels" for share in (it.after, it.before) if share is not None]
+    exposed = f"{text}{time_change(it.before_us, it.after_us)} exposed, "
+    return exposed + (", at least ".join(shares) + f" in {name}" if shares else "not known how much overlaps")
 
 
 def _not_measured(it: e.NotMeasured, *_: object) -> str:
@@ -232,7 +232,7 @@ _NOISES = {
     "processes": "the noise between processes and machines",
     "gpu": "the GPU's own change of speed",
 }
-_NOT_JUDGED = {"seldom": "in few steps: ", "new": "not judged, not in {name}: ", "unknown": "not in the trace: "}
+_IN_TRACE = {"seldom": "in few steps, not judged: ", "new": "new, not judged: ", "unknown": "not in the trace: "}
 _NOT_FRESH = {
     "failed": "{it.text}",
     "other structure": "it ran other kernels, or had other counts",
@@ -261,12 +261,13 @@ _RUN_DOUBTS = {
 }
 
 
-def _in_trace(it: e.InTrace, name: str) -> str:
-    texts = [*first(it.names, _MOST_NAMES), *([f"rank {ranges(sorted(it.ranks))}"] if it.ranks else [])]
+def _in_trace(it: e.InTrace, _: str) -> str:
+    texts = first(it.names, _MOST_NAMES)
+    texts += [f"rank{'s' * bool(it.ranks[1:])} {ranges(sorted(it.ranks))}"] * bool(it.ranks)
     if it.what == "straggler":
-        return f"the others wait for {', '.join(texts)}: {' -> '.join(map(time_text, it.numbers))} a step"
+        return f"others wait for {', '.join(texts)}: {' -> '.join(map(time_text, it.numbers))} a step"
     texts += [" of ".join(f"{number:g}" for number in it.numbers) + " steps"] * bool(it.numbers)
-    return _NOT_JUDGED.get(it.what, "").format(name=name) + ", ".join(texts)
+    return _IN_TRACE.get(it.what, "not judged, gone: " if it.what == "gone" else "") + ", ".join(texts)
 
 
 def _creep(it: Creep, _: str) -> str:
