@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BaselineError, TraceError, printable
-from . import Commands, Exit, add_command, say, terminal
+from . import Commands, Exit, add_command, say
 
 if TYPE_CHECKING:
     from ..judge import Verdict
@@ -67,8 +67,7 @@ def _check(options: argparse.Namespace) -> Exit:
     if options.update:
         return _update(options.traces, options.baselines)
     verdicts = _judge(options.traces, options.baselines)
-    width = terminal()["width"]
-    say("\n".join(brief(each, width=width) for each in verdicts))
+    say("\n".join(map(brief, verdicts)))
     return Exit.NO if any(each.status.fails for each in verdicts) else Exit.YES
 
 
