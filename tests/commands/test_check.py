@@ -219,7 +219,7 @@ def bad_inputs(folder: Path) -> Iterator[tuple[list[Path], str]]:
     cut = folder / "cut.json"
     cut.write_bytes(one[0].read_bytes()[:-400])
     yield [cut, one[1]], "the file was cut off"
-    yield [one[0], two[1]], "the ranks are of different jobs"
+    yield [one[0], two[1]], "s before another began"
     yield [one[0], *training(folder / "more", world=8)[1:]], "the traces are of different jobs"
     yield [*one, two[0]], "each rank as often"
     yield [decode(folder / "first.json", steps=1, mark="ProfilerStep#{}")], "a profile of the warm-up"
@@ -237,6 +237,8 @@ def test_bad_input_is_one_sentence_and_overwrites_nothing(command: Command, tmp_
         if "INCOMPARABLE" not in said:
             assert command("check", "--update", *traces, "-b", usual)[0] == 2
     assert usual.read_bytes() == before
+    code, _, err = command("check", "--update", EAGER, COMPILED, "-b", usual)
+    assert (code, "the traces are of different jobs" in err) == (2, True)
     usual.write_text("{}")
     assert command("check", "--update", EAGER, "-b", usual)[0] == 2
     assert usual.read_text() == "{}"

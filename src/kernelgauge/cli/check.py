@@ -88,10 +88,8 @@ def _judge(paths: Sequence[Path], baselines: Path) -> list[Verdict]:
         raise BaselineError(f"{verdict.status.value}: {headline(verdict)}", where=str(file), next_command=update)
     verdicts = judge_traces(name, jobs, baseline)
     if not verdicts:
-        kinds = ", ".join(kind for kind in jobs[0][next(iter(jobs[0]))].steps)
-        raise TraceError(
-            "the baseline has no steps of this kind", where=str(file), got=printable(kinds), next_command=update
-        )
+        kinds = printable(", ".join(next(iter(jobs[0].values())).steps))
+        raise TraceError("no steps of a kind in the baseline", where=str(file), got=kinds, next_command=update)
     return verdicts
 
 
@@ -106,30 +104,31 @@ def _update(paths: Sequence[Path], baselines: Path) -> Exit:
     jobs = _read_jobs(paths)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     recorded = Recorded(now, revision(Path.cwd()), __version__, nearest_tag(Path.cwd()))
-    baseline = trace_baseline(jobs, recorded)
-    write_atomically(file, encode_trace_baseline(baseline))
-    steps = sum(each.steps for kinds in baseline.ranks.values() for each in kinds.values())
-    ranks = f", {len(baseline.ranks)} ranks" if len(baseline.ranks) > 1 else ""
-    say(
-        printable(
-            f"written: {file}   {baseline.device}, runs {len(jobs)}, steps {steps}{ranks}, found by {baseline.found_by}"
-        )
-    )
+    try:
+        made = trace_baseline(jobs, recorded)
+    except ValueError as error:
+        raise _of_different_jobs(paths, str(error)) from error
+    write_atomically(file, encode_trace_baseline(made))
+    steps = sum(each.steps for kinds in made.ranks.values() for each in kinds.values())
+    counts = f"runs {len(jobs)}, ranks {len(made.ranks)}, steps {steps}"
+    say(printable(f"written: {file}   {made.device}, {counts}, found by {made.found_by}"))
     return Exit.YES
+
+
+def _of_different_jobs(paths: Sequence[Path], got: str) -> TraceError:
+    where = ", ".join(map(str, paths[:2])) + (", ..." if len(paths) > 2 else "")
+    expected = "one job of one minute, each rank as often as the others; of several runs, unchanged code"
+    return TraceError("the traces are of different jobs", where=where, got=got, expected=expected)
 
 
 def _named(paths: Sequence[Path], baselines: Path) -> tuple[str, Path]:
     """Return the name of a job, and the file of its baseline."""
     if baselines.suffix == ".json":
         return baselines.stem, baselines
-    words = [_words(path) for path in paths]
-    name = "-".join(word for word in words[0] if all(word in other for other in words)) or "trace"
+    words = [re.split(r"[^A-Za-z0-9]+", _ENDING.sub("", path.name)) for path in paths]
+    shared = [word for word in words[0] if all(word in other for other in words) and not _NUMBERS.fullmatch(word)]
+    name = "-".join(shared) or "trace"
     return name, baselines / "traces" / f"{name}.json"
-
-
-def _words(path: Path) -> list[str]:
-    parts = re.split(r"[^A-Za-z0-9]+", _ENDING.sub("", path.name))
-    return [part for part in parts if not _NUMBERS.fullmatch(part)]
 
 
 def _read_baseline(file: Path) -> TraceBaseline | None:
@@ -148,43 +147,35 @@ def _read_jobs(paths: Sequence[Path]) -> list[Job]:
     by_rank: dict[int, list[StepTrace]] = defaultdict(list)
     for path in paths:
         trace = _read(path)
-        match = _RANK.search(path.name)
-        rank = trace.rank if trace.rank is not None else int(match[1]) if match else 0
-        by_rank[rank].append(trace)
-    where = ", ".join(map(str, paths[:2])) + (", ..." if len(paths) > 2 else "")
+        named = _RANK.search(path.name)
+        by_rank[trace.rank if trace.rank is not None else int(named[1]) if named else 0].append(trace)
     traces = [trace for each in by_rank.values() for trace in each]
-    for label, values in (("devices", {each.device for each in traces}), ("world sizes", {each.world_size for each in traces}),
-                          ("numbers of traces of a rank", {len(each) for each in by_rank.values()})):  # fmt: skip
+    labels: dict[str, set[object]] = {
+        "devices": {each.device for each in traces},
+        "world sizes": {each.world_size for each in traces},
+        "numbers of traces of a rank": {len(each) for each in by_rank.values()},
+    }
+    for label, values in labels.items():
         if len(values) > 1:
-            got = f"{label} {', '.join(sorted(map(str, values)))}"
-            raise TraceError(
-                "the traces are of different jobs", where=where, got=got, expected="one job, each rank as often"
-            )
-    for each in by_rank.values():
-        each.sort(key=lambda trace: trace.span_s)
-    jobs = [
-        dict(zip(sorted(by_rank), run, strict=True))
-        for run in zip(*(by_rank[rank] for rank in sorted(by_rank)), strict=True)
-    ]
+            raise _of_different_jobs(paths, f"{label} {', '.join(sorted(map(str, values)))}")
+    runs = [sorted(by_rank[rank], key=lambda trace: trace.span_s) for rank in sorted(by_rank)]
+    jobs = [dict(zip(sorted(by_rank), run, strict=True)) for run in zip(*runs, strict=True)]
     for job in jobs:
         gap_s = max(each.span_s[0] for each in job.values()) - min(each.span_s[1] for each in job.values())
         if gap_s > _APART_S:
-            got = f"one ended {gap_s:.0f} s before another began"
-            raise TraceError(
-                "the ranks are of different jobs", where=where, got=got, expected="traces of the same minute"
-            )
+            raise _of_different_jobs(paths, f"one ended {gap_s:.0f} s before another began")
     return list(jobs)
 
 
 def _read(path: Path) -> StepTrace:
-    from ..trace.steps import NoSteadyStep, find_steps
+    from ..trace.steps import find_steps
     from .traces import read_trace
 
     collecting = gc.isenabled()
     gc.disable()  # as `kernelgauge show` does
     try:
         return find_steps(read_trace(path))
-    except NoSteadyStep as error:
+    except ValueError as error:
         expected = "a profile of at least two steps behind the warm-up, of torch.profiler.schedule for example"
         raise TraceError("no steady step", where=str(path), got=str(error), expected=expected) from error
     finally:

@@ -15,7 +15,7 @@ from ..errors import BaselineError
 from ..run import Observation, Origin, ProcessTime, SourceLine
 from ..trace.model import FRAME
 from ..trace.names import Kind, decode
-from ..trace.steps import CPU, WAIT, Place, StepRow, Steps, StepTrace
+from ..trace.steps import CPU, WAIT, Place, StepRow, Steps, StepTrace, alike
 from . import STRUCTURE, Status, Verdict
 from . import evidence as e
 from .baseline import Recorded, layout
@@ -95,7 +95,7 @@ def encode_trace_baseline(baseline: TraceBaseline) -> bytes:
 
 
 def trace_baseline(jobs: Sequence[Job], recorded: Recorded) -> TraceBaseline:
-    """Make a baseline of the runs of unchanged code: all have the same ranks."""
+    """Make a baseline of the runs of unchanged code: all have the same ranks. Raises `ValueError` if their kernels are others."""
     first = next(iter(jobs[0].values()))
     numbers: dict[StepRow, int] = {}
     ranks: dict[int, dict[str, StepRange]] = {}
@@ -109,25 +109,29 @@ def trace_baseline(jobs: Sequence[Job], recorded: Recorded) -> TraceBaseline:
 
 
 def _range(runs: Sequence[Steps], numbers: dict[StepRow, int]) -> StepRange:
+    usual = [
+        Counter[StepRow](
+            {row: 100 * sum(n for n, _ in steps.values()) // len(run.names) for row, steps in run.rows.items()}
+        )
+        for run in runs
+    ]
+    if not all(alike(usual[0], each) for each in usual):
+        raise ValueError("half of the kernels of one are not in another")
     counts = _step_counts(runs)
     rows = list(dict.fromkeys(row for each in counts for row in each))
     slots = Counter(_slot(row) for row in rows if len({each[row] for each in counts}) > 1)
     found = []
     for row in [*rows, *slots]:  # a slot in which counts vary has a row of its own, for the sum
-        seen = [
-            each[row] if row.name else sum(n for other, n in each.items() if _slot(other) == row) for each in counts
-        ]
+        seen = [each[row] for each in counts]
+        if not row.name:
+            seen = [sum(n for other, n in each.items() if _slot(other) == row) for each in counts]
         times = tuple(round(_row_us(run, row), 3) for run in runs)
         found.append(RowRange(numbers.setdefault(row, len(numbers)), min(seen), max(seen), times))
     behind = [each for run in runs for each in run.behind]
-    each_run = [
-        tuple(round(median(getattr(run, name)), 3) for run in runs)
-        for name in ("wall_us", "communication_us", "exposed_us")
-    ]
-    observed = tuple(map(_observation, runs))
-    wall_us, communication_us, exposed_us = each_run
-    ends = min(behind), max(behind)
-    return StepRange(len(counts), wall_us, observed, communication_us, exposed_us, ends, tuple(found))
+    names = ("wall_us", "communication_us", "exposed_us")
+    times_us = {name: tuple(round(median(getattr(run, name)), 3) for run in runs) for name in names}
+    ends, compute = (min(behind), max(behind)), tuple(map(_observation, runs))
+    return StepRange(steps=len(counts), compute=compute, behind=ends, rows=tuple(found), **times_us)
 
 
 def _slot(row: StepRow) -> StepRow:

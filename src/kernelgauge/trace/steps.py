@@ -62,9 +62,8 @@ class Steps:
     communication_us: list[float] = field(default_factory=list)
     exposed_us: list[float] = field(default_factory=list)  # of it, with no other kernel running
     behind: list[int] = field(default_factory=list)  # kernels that were launched after a collective, mean over them
-    rows: dict[StepRow, dict[int, tuple[int, float]]] = field(
-        default_factory=dict
-    )  # by number of the step: count, time
+    # Count and time of each row, by number of the step.
+    rows: dict[StepRow, dict[int, tuple[int, float]]] = field(default_factory=dict)
 
 
 @dataclass
@@ -74,16 +73,11 @@ class StepTrace:
     rank: int | None
     world_size: int | None
     device: str
-    on_cpu: bool
-    span_s: tuple[float, ...]  # of its first launch and its last one, since 1970
+    span_s: tuple[float, float]  # of its first launch and its last one, since 1970
     found_by: str  # a name of annotations, or "period"
     steps: dict[str, Steps]  # by kind: ``step[DECODE bs=#]``; empty where all are of one
     places: dict[StepRow, Counter[Place]]
     unknown: tuple[str, ...]  # what it cannot say: "modules", "ops", ...
-
-
-class NoSteadyStep(ValueError):
-    """A trace without a steady step; says why."""
 
 
 class _Launch(NamedTuple):
@@ -93,43 +87,43 @@ class _Launch(NamedTuple):
     record: DeviceRecord | None
 
 
-class _Mark(NamedTuple):
-    name: str
-    start: float
-    end: float
-
-
 def find_steps(trace: Trace) -> StepTrace:
-    """Find the steady steps of a trace. Raises `NoSteadyStep`."""
+    """Find the steady steps of a trace. Raises `ValueError`, which says why there is none."""
     launches, places, on_cpu = _launches(trace)
     if not launches:
-        raise NoSteadyStep("nothing in it ran a kernel")
+        raise ValueError("nothing in it ran a kernel")
     marks, found_by = _marks(trace, launches)
     if not marks:
-        raise NoSteadyStep("no annotation of a step, and no period in its launches")
-    starts = [mark.start for mark in marks]
+        raise ValueError("no annotation of a step, and no period in its launches")
+    starts = [mark.start_us for mark in marks]
     inside: list[list[_Launch]] = [[] for _ in marks]
     for each in launches:
-        if (at := bisect_right(starts, each.at) - 1) >= 0 and each.at < marks[at].end:
+        if (at := bisect_right(starts, each.at) - 1) >= 0 and each.at < marks[at].end_us:
             inside[at].append(each)
-    lost = {bisect_right(starts, at) - 1 for at in _lost(trace, on_cpu)}
+    known = {record.correlation for record in trace.records}
+    asked = [call for call in trace.calls if call.is_launch and call.correlation not in known]
+    lost = {bisect_right(starts, call.start_us) - 1 for call in asked}
     ran = [number for number, rows in enumerate(inside) if rows]
     kept = [number for number in ran if number not in lost]
     if ran and not kept:
-        raise NoSteadyStep("the profiler lost launches in every step")
+        raise ValueError("the profiler lost launches in every step")
     steady = _without_warm_up(trace, marks, inside, kept)
     beside = _Overlap([each.record for each in launches if each.record and not _communicates(each.row)])
     found: dict[str, Steps] = {}
     for number in steady:
-        _add(found.setdefault(_kind_of(marks[number].name, found_by), Steps()), marks[number], inside[number], beside)
-    rank, size = ([value] if isinstance(value := trace.job.get(name), int) else [] for name in ("rank", "world_size"))
+        _add(found.setdefault(_kind_of(marks[number].name), Steps()), marks[number], inside[number], beside)
     names = dict.fromkeys(str(each.get("name", "")) for each in trace.device_properties)
     cpu = ", ".join((CPU, *(f"{name} not read" for name in trace.not_read)))
-    span_s = tuple((trace.began_us + each.at) / 1e6 for each in (launches[0], launches[-1]))
-    device = ", ".join(names) or (cpu if on_cpu else "a GPU")
-    unknown = _unknown(trace, places, on_cpu=on_cpu)
+    rank, size = (value if isinstance(value := trace.job.get(name), int) else None for name in ("rank", "world_size"))
     return StepTrace(
-        next(iter(rank), None), next(iter(size), None), device, on_cpu, span_s, found_by, found, places, unknown
+        rank=rank,
+        world_size=size,
+        device=cpu if on_cpu else ", ".join(names) or "a GPU",
+        span_s=((trace.began_us + launches[0].at) / 1e6, (trace.began_us + launches[-1].at) / 1e6),
+        found_by=found_by,
+        steps=found,
+        places=places,
+        unknown=_unknown(trace, places, on_cpu=on_cpu),
     )
 
 
@@ -206,31 +200,20 @@ def _contexts(trace: Trace, rows: Sequence[Op | ApiCall]) -> dict[int, tuple[str
             modules = [name.removeprefix(MODULE_PREFIX) for name in names if name.startswith(MODULE_PREFIX)]
             functions = [name for name in names if "): " in name and not name.startswith(MODULE_PREFIX)]
             phases = [name for name in names if not name.startswith(MODULE_PREFIX) and "): " not in name]
-            phase = next((_phase(name) for name in reversed(phases) if not _STEP.match(name)), "")
+            phase = next((name for name in reversed(phases) if not _STEP.match(name)), "")
+            phase = "backward" if phase.startswith(_BACKWARD) else _NUMBER.sub("#", phase).strip("# ")
             found[id(row)] = phase, ".".join(modules), functions[-1] if functions else ""
     return found
-
-
-def _phase(name: str) -> str:
-    return "backward" if name.startswith(_BACKWARD) else _NUMBER.sub("#", name).strip("# ")
 
 
 def _communicates(row: StepRow) -> bool:
     return row.kind == Kind.COMMUNICATION.value
 
 
-def _lost(trace: Trace, on_cpu: bool) -> list[float]:
-    """Return when kernels were launched that left no record."""
-    if on_cpu:
-        return []
-    known = {record.correlation for record in trace.records}
-    return [call.start_us for call in trace.calls if call.is_launch and call.correlation not in known]
-
-
 # -- steps ------------------------------------------------------------------------------------------------------------
 
 
-def _marks(trace: Trace, launches: Sequence[_Launch]) -> tuple[list[_Mark], str]:
+def _marks(trace: Trace, launches: Sequence[_Launch]) -> tuple[list[Op], str]:
     """Return the steps of a trace, steady or not, and how they were found."""
     families: dict[tuple[int, str], list[Op]] = defaultdict(list)
     for mark in sorted((*trace.annotations, *trace.modules), key=lambda row: row.start_us):
@@ -245,7 +228,7 @@ def _marks(trace: Trace, launches: Sequence[_Launch]) -> tuple[list[_Mark], str]
             best.append((len(rows) < 2, rank, -covered if rank < _UNKNOWN else 0, len(rows), name))
     if best:
         _, rank, *_, name = min(best)
-        return [_Mark(row.name, row.start_us, row.end_us) for row in families[rank, name]], name
+        return families[rank, name], name
     return _periods(launches), "period"
 
 
@@ -264,7 +247,7 @@ def _family(name: str) -> tuple[int, str] | None:
     return None if _NO_PHASE.match(name) or "): " in name else (_UNKNOWN, _NUMBER.sub("#", name))
 
 
-def _periods(launches: Sequence[_Launch]) -> list[_Mark]:
+def _periods(launches: Sequence[_Launch]) -> list[Op]:
     """Return the stretches between launches of a kernel, if most have the same launches: the longest ones."""
     kernels = [each for each in launches if each.row.kind != WAIT]
     places: dict[str, list[int]] = defaultdict(list)
@@ -276,17 +259,16 @@ def _periods(launches: Sequence[_Launch]) -> list[_Mark]:
             frozenset(Counter(each.row.name for each in kernels[one:other]).items()) for one, other in pairwise(at)
         ]
         if Counter(parts).most_common(1)[0][1] >= _ALIKE * len(parts):
-            return [
-                _Mark(f"period {n}", kernels[one].at, kernels[other].at) for n, (one, other) in enumerate(pairwise(at))
-            ]
+            starts = [kernels[place].at for place in at]
+            return [Op("period", one, other - one, 0) for one, other in pairwise(starts)]
     return []
 
 
 def _without_warm_up(
-    trace: Trace, marks: Sequence[_Mark], inside: Sequence[Sequence[_Launch]], kept: list[int]
+    trace: Trace, marks: Sequence[Op], inside: Sequence[Sequence[_Launch]], kept: list[int]
 ) -> list[int]:
-    """Return the numbers of the steady steps. Raises `NoSteadyStep`."""
-    starts = [mark.start for mark in marks]
+    """Return the numbers of the steady steps. Raises `ValueError`, which says why there is none."""
+    starts = [mark.start_us for mark in marks]
     compiling = {bisect_right(starts, each.start_us) - 1 for each in trace.annotations if _WARMING.match(each.name)}
     allocating = {bisect_right(starts, each.start_us) - 1 for each in trace.calls if _ALLOCATING.match(each.name)}
     warming = compiling | (allocating if not set(kept) <= allocating else set())
@@ -294,26 +276,26 @@ def _without_warm_up(
     while steady and steady[0] in warming:
         steady.pop(0)
     counts = {number: Counter(each.row for each in inside[number]) for number in steady}
-    while len(steady) > 1 and not any(_alike(counts[steady[0]], counts[other]) for other in steady[1:]):
+    while len(steady) > 1 and not any(alike(counts[steady[0]], counts[other]) for other in steady[1:]):
         steady.pop(0)
     if not steady:
-        raise NoSteadyStep("each of its steps compiles or allocates memory: a profile of the warm-up")
+        raise ValueError("each of its steps compiles or allocates memory: a profile of the warm-up")
     if len(steady) == 1 and (len(kept) > 1 or marks[steady[0]].name == f"{STEP_PREFIX}0"):
-        raise NoSteadyStep("no two of its steps are alike: a profile of the warm-up")
+        raise ValueError("no two of its steps are alike: a profile of the warm-up")
     return steady
 
 
-def _alike(one: Counter[StepRow], other: Counter[StepRow]) -> bool:
+def alike(one: Counter[StepRow], other: Counter[StepRow]) -> bool:
+    """Tell whether two steps have half of their launches in common."""
     return sum((one & other).values()) >= _LIKE_OTHERS * sum((one | other).values())
 
 
-def _kind_of(name: str, found_by: str) -> str:
+def _kind_of(name: str) -> str:
     """Return ``step[DECODE bs=#]``, where a zero stays: a step without a prompt is of another kind than one with it."""
-    is_numbered = found_by in (STEP_PREFIX, REGION, "period")
-    return "" if is_numbered else _NUMBER.sub(lambda match: "#" if int(match[0]) else "0", name)
+    return _NUMBER.sub(lambda match: "#" if int(match[0]) else "0", name) if _STEP.match(name) else ""
 
 
-def _add(steps: Steps, mark: _Mark, launches: Sequence[_Launch], beside: _Overlap) -> None:
+def _add(steps: Steps, mark: Op, launches: Sequence[_Launch], beside: _Overlap) -> None:
     number, before = len(steps.names), list[int]()  # kernels launched before each collective
     times_us = dict.fromkeys(("compute", "communication", "exposed"), 0.0)
     kernels = 0
@@ -329,7 +311,7 @@ def _add(steps: Steps, mark: _Mark, launches: Sequence[_Launch], beside: _Overla
             kernels += 1
             times_us["compute"] += each.duration_us
     steps.names.append(mark.name)
-    steps.wall_us.append(mark.end - mark.start)
+    steps.wall_us.append(mark.duration_us)
     for name, us in times_us.items():
         getattr(steps, f"{name}_us").append(us)
     steps.behind.append(round(kernels - fmean(before)) if before else 0)
