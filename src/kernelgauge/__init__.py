@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .cli.check import check_trace
     from .errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
     from .judge.structure import Expectation
     from .plugin.fixtures import Sibling
@@ -27,10 +28,12 @@ __all__ = [
     "WorkloadError",
     "WorkloadUnavailable",
     "__version__",
+    "check_trace",
 ]
 
 # Imported at first use: the pytest plugin is loaded in sessions without a suite too.
 _HOMES = {
+    "cli.check": ("check_trace",),
     "errors": ("KernelgaugeError", "WorkloadError", "WorkloadUnavailable"),
     "judge.structure": ("Expectation",),
     "plugin.fixtures": ("Sibling",),

@@ -341,7 +341,7 @@ class _Header(msgspec.Struct):
 
 def encode_baseline(baseline: Baseline) -> bytes:
     """Return JSON with a stable key order, one line for each timer of each process, and a final newline."""
-    return _layout(fold_baseline(msgspec.to_builtins(baseline))).encode() + b"\n"
+    return layout(fold_baseline(msgspec.to_builtins(baseline))).encode() + b"\n"
 
 
 def fold_baseline(stored: Any) -> Any:
@@ -383,20 +383,20 @@ def unfold(folded: Any, where: str) -> list[Any]:
     return [rows[place] for place in sequence]
 
 
-def _layout(value: Any, indent: str = "", name: str = "") -> str:
+def layout(value: Any, indent: str = "", name: str = "") -> str:
     """Write JSON for a reader of diffs: an object or an array stands on one line if it fits, and so does each row."""
     line = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, (dict, list, tuple)) or len(indent) + len(line) <= _WIDTH:
         return line
     inner = indent + "  "
     if isinstance(value, dict):
-        parts = [f"{json.dumps(key, ensure_ascii=False)}: {_layout(part, inner, key)}" for key, part in value.items()]
+        parts = [f"{json.dumps(key, ensure_ascii=False)}: {layout(part, inner, key)}" for key, part in value.items()]
     elif name == "sequence":
         parts = [part.removesuffix(",") for part in textwrap.wrap(line[1:-1], _WIDTH - len(inner))]
     elif name in ("kernels", "rows"):
         parts = [json.dumps(row, ensure_ascii=False) for row in value]
     else:
-        parts = [_layout(part, inner) for part in value]
+        parts = [layout(part, inner) for part in value]
     return f"{line[0]}\n" + ",\n".join(inner + part for part in parts) + f"\n{indent}{line[-1]}"
 
 

@@ -72,10 +72,10 @@ def find_causes(
     causes += [each.cause(known, is_timed=is_timed) for each in changes]
     if counts.get("grown_bytes"):
         grown = (run.counts.grown_bytes or 0) - (baseline.counts.grown_bytes or 0)
-        causes.append(_with_code(e.Cause(e.MemoryGrowth(grown)), run.growth_origins, known))
+        causes.append(with_code(e.Cause(e.MemoryGrowth(grown)), run.growth_origins, known))
     if counts.get("compiled_ops") is not None and not causes:
         ops = e.CompiledOps(baseline.counts.compiled_ops, run.counts.compiled_ops)
-        causes.append(_with_code(e.Cause(ops), run.compiled_origins, known))
+        causes.append(with_code(e.Cause(ops), run.compiled_origins, known))
     if baseline.ops and "dispatcher_ops" in counts and not (is_timed and changes):
         marks = {mark for change in changes for mark in change.marks}
         causes += _op_causes(run, baseline, known, marks, is_all=not causes)
@@ -139,7 +139,7 @@ def compile_causes(events: Iterable[CompileEvent]) -> list[e.Cause]:
         if each.file:
             origins.append(Origin(each.module, (SourceLine(each.file, each.line, each.code),)))
     return [
-        _with_code(e.Cause(e.CompilerEvent(*event, max(1, len(origins))), explains=True), origins)
+        with_code(e.Cause(e.CompilerEvent(*event, max(1, len(origins))), explains=True), origins)
         for event, origins in found.items()
     ]
 
@@ -197,7 +197,7 @@ class _Change:
         for part in self.parts:
             for launch in part.after or part.before:
                 costs_us.update(dict.fromkeys(launch.lines, launch.device_time_us))
-        return _with_code(cause, self.origins, known, costs_us)
+        return with_code(cause, self.origins, known, costs_us)
 
 
 def _launches(
@@ -397,7 +397,7 @@ def _peak_cause(run: Run, baseline: Baseline, old: int, new: int) -> e.Cause:
             more.update(dict.fromkeys(part.origin.lines, part.bytes - known))
     by_size = sorted(origins, key=lambda origin: -max(more[line] for line in origin.lines))
     change = e.PeakMemory(old, new, max(more.values(), default=0))
-    return _with_code(e.Cause(change), by_size, costs_us={line: float(size) for line, size in more.items()})
+    return with_code(e.Cause(change), by_size, costs_us={line: float(size) for line, size in more.items()})
 
 
 def _op_causes(
@@ -414,10 +414,10 @@ def _op_causes(
     origins = [origin for name in new for origin in run.op_origins.get(name, ())]
     weight_us = _DISPATCH_US * new.total() if run.fingerprint.arch == "cpu" else 0.0  # a GPU's time is not the host's
     ops = e.OtherOps(tuple(new.items()), tuple(gone.items()))
-    return [_with_code(e.Cause(ops, weight_us=weight_us), origins, known)]
+    return [with_code(e.Cause(ops, weight_us=weight_us), origins, known)]
 
 
-def _with_code(
+def with_code(
     cause: e.Cause,
     origins: Iterable[Origin | None],
     known: AbstractSet[str] = frozenset(),

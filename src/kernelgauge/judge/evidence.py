@@ -182,31 +182,19 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Cause(Reason, frozen=True):
-    """What changed in one place.
+    """What changed in one place."""
 
-    Attributes:
-        change: None: nothing but what the host does there.
-        waits, copies: synchronising calls and copies that are new there.
-        had_kernels: whether the place had kernels before.
-        places: its lines of code, in order of launch; `more_places`: lines that are not among them.
-        dearest: the number of the most expensive one.
-        delta_us: what it adds to a call; None: not known, or not measured well enough to be said.
-        weight_us: by which causes are ordered: the size of `delta_us`, also where that is not said.
-        explains: whether other causes follow from it, as those of a recompile do.
-        calls: the places, from 0, of the calls of a sequence that have it; empty: there is one call.
-    """
-
-    change: AnyChange | None = None
-    waits: Counted = ()
+    change: AnyChange | None = None  # None: nothing but what the host does there
+    waits: Counted = ()  # synchronising calls that are new there
     copies: Counted = ()
-    had_kernels: bool = False
-    places: tuple[Place, ...] = ()
-    more_places: int = 0
-    dearest: Annotated[int, msgspec.Meta(ge=0)] = 0
-    delta_us: float | None = None
-    weight_us: float = 0.0
-    explains: bool = False
-    calls: tuple[int, ...] = ()
+    had_kernels: bool = False  # whether the place had kernels before
+    places: tuple[Place, ...] = ()  # its lines of code, in order of launch
+    more_places: int = 0  # lines that are not among them
+    dearest: Annotated[int, msgspec.Meta(ge=0)] = 0  # the number of the most expensive one
+    delta_us: float | None = None  # what it adds to a call; None: not known, or too vaguely
+    weight_us: float = 0.0  # by which causes are ordered: the size of `delta_us`, also where that is not said
+    explains: bool = False  # whether other causes follow from it, as those of a recompile do
+    calls: tuple[int, ...] = ()  # the places, from 0, of the calls of a sequence that have it; empty: there is one call
 
     @property
     def identity(self) -> Cause:
@@ -401,6 +389,23 @@ class Next(Reason, frozen=True):
     step: Step
     command: str = ""  # for that
     measure: str = ""  # a command to run before it
+
+
+class OverlapCompared(Conclusion, frozen=True):  # shares of the communication of a rank that ran beside other kernels
+    rank: int
+    behind: tuple[int, int]  # the fewest and the most kernels launched after a collective, mean of a step
+    now_behind: int
+    before_us: float  # of what ran alone
+    after_us: float
+    before: float | None = None  # the least of all runs; None: not known
+    after: float | None = None
+
+
+class InTrace(Reason, frozen=True):  # where a cause is, who is late, and what is not judged or not known
+    what: Literal["where", "straggler", "seldom", "new", "gone", "unknown"]
+    names: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    numbers: tuple[float, ...] = ()  # in how many of the steps; or the usual wait of the others in a step, and this one
 
 
 # -- a review ---------------------------------------------------------------------------------------------------------

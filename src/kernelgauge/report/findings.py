@@ -14,8 +14,8 @@ from ..errors import printable
 from ..judge import WORST_FIRST, Status, Verdict
 from ..judge.evidence import Cause, FreshProcess, Next, Step
 from ..results import Results, TestResult
-from .text import short_commit
-from .words import BASELINE, Line, cause_text, code_lines, dearest_code, headline, reason_line
+from .text import counted, short_commit
+from .words import BASELINE, Line, cause_text, dearest_code, headline, place_text, reason_line
 
 CAUSES_WITH_CODE = 2  # of a verdict; each other one has one line
 _MOST_LINES = 12  # of a failure in the terminal
@@ -46,6 +46,15 @@ def reasons(verdict: Verdict) -> list[Line]:
         elif not (verdict.against and isinstance(each, Next) and each.step in _OF_BASELINES):
             lines.append(reason_line(each, verdict.against or BASELINE))
     return lines
+
+
+def code_lines(cause: Cause) -> list[str]:
+    """Return the lines of code of a cause: the user's, then the library's with its module."""
+    shown: dict[str, None] = {}
+    for place in cause.places:
+        outer = [msgspec.structs.replace(place.line, inner=None)] if place.line.inner else []
+        shown |= dict.fromkeys([*map(str, outer), place_text(place)])
+    return [*shown, *([f"and {counted(cause.more_places, 'more line')}"] if cause.more_places else [])]
 
 
 def in_full(verdict: Verdict) -> str:

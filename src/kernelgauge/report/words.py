@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from ..judge import Status, Verdict
 from ..judge import evidence as e
 from ..judge.review import CodeMoved, Creep
 from ..trace.difference import What
-from .text import counted, first, interval_text, megabytes, ranges, sensitivity_text, times
+from .text import counted, first, interval_text, megabytes, ranges, sensitivity_text, time_change, time_text, times
 
 BASELINE = "the baseline"
 _WIDTH = 69  # of a reason: with its label, 80 columns
@@ -77,6 +75,15 @@ def _numerics(it: e.NumericsCompared, verdict: Verdict, _: str) -> str:
     return f"as {it.reference} but for rounding: {it.worst}{rest}"
 
 
+def _overlap(it: e.OverlapCompared, verdict: Verdict, name: str) -> str:
+    text = f"communication on rank {it.rank}: {'overlap lost: ' if verdict.status is Status.REGRESSED else ''}"
+    if it.now_behind < it.behind[0]:
+        text += f"launched later, {it.now_behind} kernels follow a collective instead of {it.behind[0]}: "
+    shares = [f"{100 * share:.0f} % beside other kernels" for share in (it.after, it.before) if share is not None]
+    exposed = f"{text}{time_change(it.before_us, it.after_us)} exposed, "
+    return exposed + (", at least ".join(shares) + f" in {name}" if shares else "not known how much overlaps")
+
+
 def _not_measured(it: e.NotMeasured, *_: object) -> str:
     side, why = f"{it.side}: " if it.side else "", f": {it.why}" if it.why else ""
     return f"{side}{it.label} was not measured{why}"
@@ -98,6 +105,7 @@ _HEADLINES: dict[type, Callable[[Any, Verdict, str], str]] = {
     e.RatioCompared: _ratio,
     e.NumericsCompared: _numerics,
     e.NotCompared: lambda it, verdict, _: f"{verdict.subject} not compared: {_moves(it.moves)}",
+    e.OverlapCompared: _overlap,
     e.NotMeasured: _not_measured,
     e.NoBaseline: lambda it, verdict, name: (
         f"{name} has no {verdict.subject}" if it.is_partial else f"no baseline for {verdict.subject} on this machine"
@@ -224,6 +232,7 @@ _NOISES = {
     "processes": "the noise between processes and machines",
     "gpu": "the GPU's own change of speed",
 }
+_IN_TRACE = {"seldom": "in few steps, not judged: ", "new": "new, not judged: ", "unknown": "not in the trace: "}
 _NOT_FRESH = {
     "failed": "{it.text}",
     "other structure": "it ran other kernels, or had other counts",
@@ -250,6 +259,15 @@ _RUN_DOUBTS = {
     "other source": "generated source of its kernels",
     "error": "{it.text}",
 }
+
+
+def _in_trace(it: e.InTrace, _: str) -> str:
+    texts = first(it.names, _MOST_NAMES)
+    texts += [f"rank{'s' * bool(it.ranks[1:])} {ranges(sorted(it.ranks))}"] * bool(it.ranks)
+    if it.what == "straggler":
+        return f"others wait for {', '.join(texts)}: {' -> '.join(map(time_text, it.numbers))} a step"
+    texts += [" of ".join(f"{number:g}" for number in it.numbers) + " steps"] * bool(it.numbers)
+    return _IN_TRACE.get(it.what, "not judged, gone: " if it.what == "gone" else "") + ", ".join(texts)
 
 
 def _creep(it: Creep, _: str) -> str:
@@ -289,6 +307,7 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
     e.Detail: (lambda it: str(it.label), "{it.text}"),
     e.BaselineFile: ("baseline", _file),
     e.Next: (lambda it: {e.Step.ACCEPT: "accept", e.Step.RECORD: "record"}.get(it.step, "next"), _next),
+    e.InTrace: (lambda it: {"where": "where", "unknown": "unknown"}.get(it.what, "why"), _in_trace),
     # Of a review.
     e.MeasuredTime: ("time", "{it.label} {it.us:.1f} us"),
     e.FileNote: (
@@ -325,21 +344,12 @@ def cause_text(cause: e.Cause, cost: str | None = None) -> tuple[str, list[str]]
     return text, details
 
 
-def code_lines(cause: e.Cause) -> list[str]:
-    """Return the lines of code of a cause: the user's, then the library's with its module."""
-    shown: dict[str, None] = {}
-    for place in cause.places:
-        outer = [msgspec.structs.replace(place.line, inner=None)] if place.line.inner else []
-        shown |= dict.fromkeys([*map(str, outer), _place_text(place)])
-    return [*shown, *([f"and {counted(cause.more_places, 'more line')}"] if cause.more_places else [])]
-
-
 def dearest_code(cause: e.Cause) -> str:
     """Return the deepest line of the most expensive place; empty if none is known."""
-    return next(map(_place_text, cause.places[cause.dearest :]), "")
+    return next(map(place_text, cause.places[cause.dearest :]), "")
 
 
-def _place_text(place: e.Place) -> str:
+def place_text(place: e.Place) -> str:
     passes = " (forward and backward)" if len(place.passes) > 1 else " (backward)" if "backward" in place.passes else ""
     return f"{place.module}{passes}  {place.deepest}".strip()
 

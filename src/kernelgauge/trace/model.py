@@ -117,6 +117,7 @@ class DeviceRecord(_Row, frozen=True, gc=False):
     bytes: int | None = None
     registers: int | None = None  # of a thread
     shared_bytes: int | None = None  # of a block, static and dynamic together
+    sent: str = ""  # of a collective: elements, dtype, and ranks of its group
 
     @property
     def time_us(self) -> float:
@@ -252,6 +253,8 @@ class Trace:
     malformed: Mapping[str, int] = field(default_factory=dict)  # rows with a field of another type, by category
     first_malformed: str = field(default="", compare=False)
     modules: tuple[Op, ...] = ()  # calls of an nn.Module, and of Python functions; only with_stack=True records them
+    job: Mapping[str, object] = field(default_factory=dict)  # of torch.distributed: rank, world_size
+    began_us: float = 0.0  # what its times are relative to, since 1970
 
     @cached_property
     def _records_by_correlation(self) -> dict[int | None, list[DeviceRecord]]:

@@ -39,6 +39,8 @@ _NOT_READ = re.compile(r"(?:mtia|hpu|privateuse1|npu)_|.*(?<!glow)_(?:runtime|dr
 # The process of all rows that `torch.profiler.profile(...).events().export_chrome_trace` writes, which have no category.
 # If a GPU ran, its kernels and the calls of its runtime are among them.
 _LISTED = "CPU functions"
+# Processes and threads of what a device ran, as JAX's profiler names them.
+_DEVICE, _DEVICE_LANE = re.compile(r"/device:(?:GPU|TPU):(\d+)"), re.compile(r"Stream #|XLA Ops$")
 _LISTED_GPU = re.compile(r"(?:cuda|cu|hip|ur)[A-Z]\w+|Mem(?:cpy|set)\b|cpu_to_|\w+ functions$")
 
 
@@ -86,7 +88,8 @@ _Shape = tuple[int, ...]  # of a tensor; of a list of tensors there is a tuple o
 
 class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "older_id": "external id",
            "input_dims": "Input Dims", "input_types": "Input type", "registers": "registers per thread",
-           "shared_bytes": "shared memory"}):  # fmt: skip
+           "shared_bytes": "shared memory", "in_elements": "In msg nelems",
+           "group_size": "Group size"}):  # fmt: skip
     """Of an event: those that a trace is read for."""
 
     external_id: int | None = None
@@ -108,6 +111,10 @@ class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "olde
     num_stages: int | None = None
     kernel_hash: str | None = None
     labels: Any = None  # of a process
+    name: Any = None  # of a process or a thread
+    in_elements: Any = None  # of a collective, as are the next two
+    dtype: Any = None
+    group_size: Any = None
 
 
 class Event(msgspec.Struct, gc=False):
@@ -131,6 +138,8 @@ class _File(msgspec.Struct, rename="camel"):
 
     trace_events: msgspec.Raw = msgspec.Raw()
     device_properties: list[dict[str, Any]] = []
+    distributed_info: dict[str, Any] = {}
+    base_time_nanoseconds: Any = 0
 
 
 _decode_piece = msgspec.json.Decoder(list[Event]).decode
@@ -138,8 +147,8 @@ _decode_event = msgspec.json.Decoder(Event, strict=False).decode  # "12" is a nu
 _decode_file = msgspec.json.Decoder(_File).decode
 
 
-def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
-    """Add the events to `rows`. Return the properties of the devices."""
+def _read(blocks: Iterator[bytes], rows: _Rows) -> tuple[_File, _File]:
+    """Add the events to `rows`. Return what stands before and behind them."""
     head, buffer, closing = _head(blocks)
     wanted = 0
     for block in blocks:
@@ -157,11 +166,11 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
         else:  # to look at each byte a few times, however long an event is
             wanted = min(4 * len(buffer), LONGEST_BYTES + 1)
     try:
-        events, devices = _last(_mended(buffer) + closing)
+        events, tail = _last(_mended(buffer) + closing)
     except msgspec.DecodeError:
         try:
             # A comma behind the last event is no loss.
-            events, devices = _last(_TRAILING_COMMA.sub(b"]", _requoted(buffer)) + closing)
+            events, tail = _last(_TRAILING_COMMA.sub(b"]", _requoted(buffer)) + closing)
         except msgspec.DecodeError as error:
             no_end = "the JSON has no end: the file was cut off, or a text in it is not closed"
             got = no_end if "truncated" in str(error) else str(error)
@@ -169,7 +178,7 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> list[dict[str, Any]]:
     rows.add(events)
     if closing and not rows.events:
         raise msgspec.ValidationError("an empty list")
-    return devices or head.device_properties
+    return tail, head
 
 
 def _head(blocks: Iterator[bytes]) -> tuple[_File, bytes, bytes]:
@@ -203,14 +212,14 @@ def _before_last(buffer: bytes) -> tuple[list[Event], bytes] | None:
     return None
 
 
-def _last(content: bytes) -> tuple[list[Event], list[dict[str, Any]]]:
-    """Return the last events, and the properties of the devices if they stand behind them."""
+def _last(content: bytes) -> tuple[list[Event], _File]:
+    """Return the last events, and what stands behind them."""
     content = b'{"traceEvents":[' + content
     file = _decode_file(content)
     events = bytes(file.trace_events)
     if not content.startswith(b'{"traceEvents":' + events):
         raise msgspec.ValidationError("a second list `traceEvents`")
-    return _events(events), file.device_properties
+    return _events(events), file
 
 
 def _events(content: bytes) -> list[Event]:
@@ -278,6 +287,8 @@ class _Rows:
         self._others: Counter[str] = Counter()  # rows of other categories
         self._bare: Counter[str] = Counter()  # rows without a category, by process
         self._labels: dict[str, str] = {}  # of processes
+        self._devices: dict[str, int] = {}  # number of the device, by process
+        self._lanes: dict[tuple[str, int | str], str] = {}  # names of the threads of these
         self._kept: dict[Any, Any] = {}  # names, threads, shapes and types
 
     def add(self, events: list[Event]) -> None:
@@ -315,17 +326,28 @@ class _Rows:
                 device, stream, *sizes = place
                 if stream is None:  # Kineto shows a stream as a thread
                     stream = event.tid if isinstance(event.tid, int) else 0
-                ran = (name, event.ts, event.dur, category, device or 0, stream, args.correlation)
-                needs = (each if type(each) is int else None for each in (args.registers, args.shared_bytes))
-                self._records.append(DeviceRecord(*ran, external_id, *sizes, *needs))
+                device = self._devices.get(str(event.pid), 0) if device is None else device
+                ran = (name, event.ts, event.dur, category, device, stream, args.correlation)
+                needs = [each if type(each) is int else None for each in (args.registers, args.shared_bytes)]
+                sent = f"{args.in_elements} {args.dtype} in {args.group_size} ranks" if args.in_elements else ""
+                record = DeviceRecord(*ran, external_id, *sizes, *needs)
+                self._records.append(msgspec.structs.replace(record, sent=keep(sent, sent)) if sent else record)
 
     def _category(self, event: Event) -> str:
         """Return the category of a row that has none; keep what its process is."""
+        process = str(event.pid)
+        if event.ph == "X" and process in self._devices:
+            return "kernel" if (process, event.tid) in self._lanes else "device"
         if event.ph == "X":
-            self._bare[str(event.pid)] += 1
+            self._bare[process] += 1
             return "Operator" if event.pid == _LISTED else ""
         if event.ph == "M" and event.args is not None and event.args.labels:
-            self._labels[str(event.pid)] = str(event.args.labels)
+            self._labels[process] = str(event.args.labels)
+        if event.ph == "M" and event.args is not None:
+            if event.name == "process_name" and (device := _DEVICE.match(str(event.args.name))):
+                self._devices[process] = int(device[1])
+            if event.name == "thread_name" and _DEVICE_LANE.match(str(event.args.name)):
+                self._lanes[process, event.tid] = str(event.args.name)
         return ""
 
     def _add_other(self, category: str, event: Event, index: int) -> None:
@@ -338,7 +360,7 @@ class _Rows:
         self._malformed[category] += 1
         self._first_malformed = self._first_malformed or error
 
-    def trace(self, devices: list[dict[str, Any]]) -> Trace:
+    def trace(self, files: tuple[_File, _File]) -> Trace:
         """Return the trace of all rows that were added. Raises `msgspec.ValidationError` if it is of another program."""
         not_read = {category: count for category, count in self._others.items() if _NOT_READ.match(category)}
         for process, count in self._bare.items():
@@ -354,7 +376,11 @@ class _Rows:
         ops, annotations, modules = map(_by_start, self._ops.values())
         calls, records = _by_start(self._calls), _by_start(self._records)
         left_out = (not_read, self._malformed, self._first_malformed)
-        return Trace(ops, annotations, calls, records, tuple(devices), *left_out, modules)
+        devices = next((file.device_properties for file in files if file.device_properties), [])
+        job = next((file.distributed_info for file in files if file.distributed_info), {})
+        bases = [file.base_time_nanoseconds for file in files if isinstance(file.base_time_nanoseconds, int)]
+        began_us = max(bases, default=0) / 1e3
+        return Trace(ops, annotations, calls, records, tuple(devices), *left_out, modules, job, began_us)
 
 
 def _by_start(rows: list[_Timed]) -> tuple[_Timed, ...]:

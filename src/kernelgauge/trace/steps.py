@@ -1,0 +1,341 @@
+"""The steady steps of a trace: what each launched, by phase and module, and how its communication ran beside the rest.
+
+A trace of 500 MB becomes a table of a few hundred rows here: several ranks are read one after the other.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
+from typing import NamedTuple, TypeAlias
+
+from .kernel import computing_ops, identity_of, identity_of_op, kind_of_launch
+from .model import MODULE_PREFIX, REGION, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace, nested
+from .names import Kind
+
+CPU = "CPU"  # what the name of a device without records begins with
+WAIT = "wait"  # kind of a row: the host waits for the device
+_COPIES = {"gpu_memset": Kind.MEMSET.value, "gpu_memcpy": Kind.MEMCPY.value}
+# Annotations of a step: vLLM's and its forks' `execute_…`, SGLang's `step[…]`, and loops that name theirs.
+_STEP = re.compile(
+    r"execute_(?=\w)|(?:gpu_)?model_runner: forward|step\[|(?:train(?:ing)?|decode)_?step", re.IGNORECASE
+)
+# Functions of the same, if the trace has a Python stack: vLLM, SGLang, torchtitan, transformers.
+_STEP_FUNCTION = re.compile(r".*\): (?:execute_model|forward_batch_generation|train(?:ing)?_step|decode_one_token)$")
+_WARMING = re.compile(r".*\(dynamo_timed\)$")  # torch.compile at work
+_ALLOCATING = re.compile(r"(?:cuda|hip)Malloc(?:Async)?$")
+_NO_PHASE = re.compile(r"(?:nccl|gloo|rccl|xccl|hccl|mpi):|ProfilerStep#|enumerate\(DataLoader\)|## Call Compiled")
+_NUMBER, _INSTANCE = re.compile(r"\d+"), re.compile(r"_\d+(?=\.|$)")
+_BACKWARD = ("autograd::engine", "CompiledFunctionBackward")
+_UNKNOWN = 3  # how well a name stands for a step that nobody knows
+_FEWEST = 3  # marks of a name that nobody knows, or periods: fewer repeat nothing
+_COVERED = 0.8  # of all launches, by such marks
+_ALIKE = 2 / 3  # of the periods have the same launches
+_MOST_TRIES = 40  # kernels that may begin a period
+_LIKE_OTHERS = 0.5  # of the launches of a step, in others too: the first step of a process warms up
+
+Place: TypeAlias = tuple[str, str]  # path of the modules, Python function
+
+
+class StepRow(NamedTuple):
+    """Launches of a step that are counted together. `name` is empty where a slot is meant, whatever runs in it."""
+
+    phase: str
+    module: str
+    op: str
+    kind: str
+    name: str
+
+
+@dataclass
+class Steps:
+    """The steady steps of one kind. Lists have one element for each step; times in microseconds."""
+
+    names: list[str] = field(default_factory=list)
+    wall_us: list[float] = field(default_factory=list)
+    compute_us: list[float] = field(default_factory=list)  # durations of kernels without communication
+    communication_us: list[float] = field(default_factory=list)
+    exposed_us: list[float] = field(default_factory=list)  # of it, with no other kernel running
+    behind: list[int] = field(default_factory=list)  # kernels that were launched after a collective, mean over them
+    # Count and time of each row, by number of the step.
+    rows: dict[StepRow, dict[int, tuple[int, float]]] = field(default_factory=dict)
+
+
+@dataclass
+class StepTrace:
+    """What a trace says about its steady steps."""
+
+    rank: int | None
+    world_size: int | None
+    device: str
+    span_s: tuple[float, float]  # of its first launch and its last one, since 1970
+    found_by: str  # a name of annotations, or "period"
+    steps: dict[str, Steps]  # by kind: ``step[DECODE bs=#]``; empty where all are of one
+    places: dict[StepRow, Counter[Place]]
+    unknown: tuple[str, ...]  # what it cannot say: "modules", "ops", ...
+
+
+class _Launch(NamedTuple):
+    at: float
+    row: StepRow
+    duration_us: float
+    record: DeviceRecord | None
+
+
+def find_steps(trace: Trace) -> StepTrace:
+    """Find the steady steps of a trace. Raises `ValueError`, which says why there is none."""
+    launches, places, on_cpu = _launches(trace)
+    if not launches:
+        raise ValueError("nothing in it ran a kernel")
+    marks, found_by = _marks(trace, launches)
+    if not marks:
+        raise ValueError("no annotation of a step, and no period in its launches")
+    starts = [mark.start_us for mark in marks]
+    inside: list[list[_Launch]] = [[] for _ in marks]
+    for each in launches:
+        if (at := bisect_right(starts, each.at) - 1) >= 0 and each.at < marks[at].end_us:
+            inside[at].append(each)
+    known = {record.correlation for record in trace.records}
+    asked = [call for call in trace.calls if call.is_launch and call.correlation not in known]
+    lost = {bisect_right(starts, call.start_us) - 1 for call in asked}
+    ran = [number for number, rows in enumerate(inside) if rows]
+    kept = [number for number in ran if number not in lost]
+    if ran and not kept:
+        raise ValueError("the profiler lost launches in every step")
+    steady = _without_warm_up(trace, marks, inside, kept)
+    beside = _Overlap([each.record for each in launches if each.record and not _communicates(each.row)])
+    found: dict[str, Steps] = {}
+    for number in steady:
+        _add(found.setdefault(_kind_of(marks[number].name), Steps()), marks[number], inside[number], beside)
+    names = dict.fromkeys(str(each.get("name", "")) for each in trace.device_properties)
+    cpu = ", ".join((CPU, *(f"{name} not read" for name in trace.not_read)))
+    rank, size = (value if isinstance(value := trace.job.get(name), int) else None for name in ("rank", "world_size"))
+    return StepTrace(
+        rank=rank,
+        world_size=size,
+        device=cpu if on_cpu else ", ".join(names) or "a GPU",
+        span_s=((trace.began_us + launches[0].at) / 1e6, (trace.began_us + launches[-1].at) / 1e6),
+        found_by=found_by,
+        steps=found,
+        places=places,
+        unknown=_unknown(trace, places, on_cpu=on_cpu),
+    )
+
+
+def _unknown(trace: Trace, places: Mapping[StepRow, Counter[Place]], *, on_cpu: bool) -> tuple[str, ...]:
+    """Return what the rows of a trace do not say."""
+    around = [place for counter in places.values() for place in counter]
+    is_known = {
+        "kernels of a device": not on_cpu,
+        "modules": any(module for module, _ in around),
+        "lines of code": any(function for _, function in around),
+        "ops of kernels": on_cpu or any(row.op for row in places),
+        "launch calls": on_cpu or bool(trace.calls),
+    }
+    not_read = [f"{count} rows of {name}" for name, count in trace.not_read.items()]
+    return (*not_read, *(name for name, known in is_known.items() if not known))
+
+
+# -- launches ---------------------------------------------------------------------------------------------------------
+
+
+def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]], bool]:
+    """Return what ran, in the order in which the host asked for it; and where in the code. True: a CPU."""
+    whole = trace.whole()
+    on_cpu = not trace.records and not any(call.is_launch for call in trace.calls)
+    asked: list[tuple[Op | ApiCall, Op | None, DeviceRecord | None]] = []
+    if on_cpu:
+        asked += [(op, op, None) for op in computing_ops(whole)]
+    asked += [(each.call, each.op, each.record) for each in whole.executed]
+    asked += [(call, None, None) for call in trace.calls if call.is_synchronization]
+    contexts = _contexts(trace, [each[0] for each in asked])
+    found: list[_Launch] = []
+    places: dict[StepRow, Counter[Place]] = defaultdict(Counter)
+    for call, op, record in asked:
+        phase, module, frame = contexts[id(call)]
+        name, kind = "", WAIT
+        op_name = "" if op is None else op.name
+        if record is not None and record.category in _COPIES:
+            name, kind = record.name, _COPIES[record.category]
+        elif record is not None or (on_cpu and isinstance(call, Op)):
+            identity = identity_of(record, op) if record is not None else identity_of_op(call)  # type: ignore[arg-type]
+            name, kind = identity.unnumbered, kind_of_launch(identity, op_name or None)
+            if op_name.startswith(("c10d::", "_c10d_functional::")):
+                kind = Kind.COMMUNICATION.value
+            if record is not None and record.sent:
+                name = f"{identity.shown} {record.sent}"
+        elif isinstance(call, ApiCall):
+            name, _ = trace.described(call, call.name)
+            if name == call.name:  # of the profiler, or of a loop that is not an op's
+                continue
+            op_name = name.partition(": ")[0]
+        row = StepRow(phase, _INSTANCE.sub("", module), "" if op_name == name else op_name, kind, name)
+        places[row][module, frame] += 1
+        duration = record.time_us if record is not None else call.duration_us
+        found.append(_Launch(call.start_us, row, duration, record))
+    # Beside launches, records without one are of work from before the profile: the device is behind the host.
+    for record in () if whole.executed else whole.orphans:
+        row = StepRow("", "", "", _COPIES.get(record.category) or identity_of(record, None).kind, record.name)
+        places[row]["", ""] += 1
+        found.append(_Launch(record.start_us, row, record.time_us, record))
+    return sorted(found, key=lambda each: each.at), dict(places), on_cpu
+
+
+def _contexts(trace: Trace, rows: Sequence[Op | ApiCall]) -> dict[int, tuple[str, str, str]]:
+    """Return by id of a row its phase, the modules around it, and the deepest Python function."""
+    marks = [each for each in trace.annotations if not _NO_PHASE.match(each.name)]
+    marks += [op for op in trace.ops if op.name.startswith(_BACKWARD)]
+    around_of = {*map(id, marks), *map(id, trace.modules)}
+    wanted = set(map(id, rows))
+    found: dict[int, tuple[str, str, str]] = {}
+    every: list[Op | ApiCall] = [*marks, *trace.modules, *rows]
+    for row, around in nested(sorted(every, key=lambda each: (each.start_us, -each.duration_us, id(each) in wanted))):
+        if id(row) in wanted:
+            names = [each.name for each in around if id(each) in around_of]
+            modules = [name.removeprefix(MODULE_PREFIX) for name in names if name.startswith(MODULE_PREFIX)]
+            functions = [name for name in names if "): " in name and not name.startswith(MODULE_PREFIX)]
+            phases = [name for name in names if not name.startswith(MODULE_PREFIX) and "): " not in name]
+            phase = next((name for name in reversed(phases) if not _STEP.match(name)), "")
+            phase = "backward" if phase.startswith(_BACKWARD) else _NUMBER.sub("#", phase).strip("# ")
+            found[id(row)] = phase, ".".join(modules), functions[-1] if functions else ""
+    return found
+
+
+def _communicates(row: StepRow) -> bool:
+    return row.kind == Kind.COMMUNICATION.value
+
+
+# -- steps ------------------------------------------------------------------------------------------------------------
+
+
+def _marks(trace: Trace, launches: Sequence[_Launch]) -> tuple[list[Op], str]:
+    """Return the steps of a trace, steady or not, and how they were found."""
+    families: dict[tuple[int, str], list[Op]] = defaultdict(list)
+    for mark in sorted((*trace.annotations, *trace.modules), key=lambda row: row.start_us):
+        if (family := _family(mark.name)) is not None:
+            families[family].append(mark)
+    ats = [each.at for each in launches]
+    best: list[tuple[bool, int, int, int, str]] = []
+    for (rank, name), rows in families.items():
+        covered = sum(bisect_right(ats, row.end_us) - bisect_right(ats, row.start_us) for row in rows)
+        is_known = rank < _UNKNOWN or (len(rows) >= _FEWEST and covered >= _COVERED * len(ats))
+        if covered and is_known and all(one.end_us <= other.start_us for one, other in pairwise(rows)):
+            best.append((len(rows) < 2, rank, -covered if rank < _UNKNOWN else 0, len(rows), name))
+    if best:
+        _, rank, *_, name = min(best)
+        return families[rank, name], name
+    return _periods(launches), "period"
+
+
+def _family(name: str) -> tuple[int, str] | None:
+    """Return how well a name stands for a step, 0 best, and what it has in common with others of its kind."""
+    if name == REGION:
+        return 0, REGION
+    if name.startswith(STEP_PREFIX):
+        return 1, STEP_PREFIX
+    if step := _STEP.match(name):
+        return 2, step[0]
+    if _STEP_FUNCTION.match(name):
+        return 2, name
+    if name.startswith(MODULE_PREFIX):
+        return _UNKNOWN, name
+    return None if _NO_PHASE.match(name) or "): " in name else (_UNKNOWN, _NUMBER.sub("#", name))
+
+
+def _periods(launches: Sequence[_Launch]) -> list[Op]:
+    """Return the stretches between launches of a kernel, if most have the same launches: the longest ones."""
+    kernels = [each for each in launches if each.row.kind != WAIT]
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, each in enumerate(kernels):
+        places[each.row.name].append(place)
+    repeated = sorted((each for each in places.values() if len(each) > _FEWEST), key=len)
+    for at in repeated[:_MOST_TRIES]:
+        parts = [
+            frozenset(Counter(each.row.name for each in kernels[one:other]).items()) for one, other in pairwise(at)
+        ]
+        if Counter(parts).most_common(1)[0][1] >= _ALIKE * len(parts):
+            starts = [kernels[place].at for place in at]
+            return [Op("period", one, other - one, 0) for one, other in pairwise(starts)]
+    return []
+
+
+def _without_warm_up(
+    trace: Trace, marks: Sequence[Op], inside: Sequence[Sequence[_Launch]], kept: list[int]
+) -> list[int]:
+    """Return the numbers of the steady steps. Raises `ValueError`, which says why there is none."""
+    starts = [mark.start_us for mark in marks]
+    compiling = {bisect_right(starts, each.start_us) - 1 for each in trace.annotations if _WARMING.match(each.name)}
+    allocating = {bisect_right(starts, each.start_us) - 1 for each in trace.calls if _ALLOCATING.match(each.name)}
+    warming = compiling | (allocating if not set(kept) <= allocating else set())
+    steady = list(kept)
+    while steady and steady[0] in warming:
+        steady.pop(0)
+    counts = {number: Counter(each.row for each in inside[number]) for number in steady}
+    while len(steady) > 1 and not any(alike(counts[steady[0]], counts[other]) for other in steady[1:]):
+        steady.pop(0)
+    if not steady:
+        raise ValueError("each of its steps compiles or allocates memory: a profile of the warm-up")
+    if len(steady) == 1 and (len(kept) > 1 or marks[steady[0]].name == f"{STEP_PREFIX}0"):
+        raise ValueError("no two of its steps are alike: a profile of the warm-up")
+    return steady
+
+
+def alike(one: Counter[StepRow], other: Counter[StepRow]) -> bool:
+    """Tell whether two steps have half of their launches in common."""
+    return sum((one & other).values()) >= _LIKE_OTHERS * sum((one | other).values())
+
+
+def _kind_of(name: str) -> str:
+    """Return ``step[DECODE bs=#]``, where a zero stays: a step without a prompt is of another kind than one with it."""
+    return _NUMBER.sub(lambda match: "#" if int(match[0]) else "0", name) if _STEP.match(name) else ""
+
+
+def _add(steps: Steps, mark: Op, launches: Sequence[_Launch], beside: _Overlap) -> None:
+    number, before = len(steps.names), list[int]()  # kernels launched before each collective
+    times_us = dict.fromkeys(("compute", "communication", "exposed"), 0.0)
+    kernels = 0
+    for each in launches:
+        counted = steps.rows.setdefault(each.row, {})
+        count, us = counted.get(number, (0, 0.0))
+        counted[number] = count + 1, us + each.duration_us
+        if _communicates(each.row):
+            before.append(kernels)
+            times_us["communication"] += each.duration_us
+            times_us["exposed"] += each.duration_us if each.record is None else beside.exposed_us(each.record)
+        elif each.row.kind not in (WAIT, *_COPIES.values()):
+            kernels += 1
+            times_us["compute"] += each.duration_us
+    steps.names.append(mark.name)
+    steps.wall_us.append(mark.duration_us)
+    for name, us in times_us.items():
+        getattr(steps, f"{name}_us").append(us)
+    steps.behind.append(round(kernels - fmean(before)) if before else 0)
+
+
+class _Overlap:
+    """When the kernels that compute ran, on each device."""
+
+    def __init__(self, records: Iterable[DeviceRecord]) -> None:
+        self._spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        for each in sorted(records, key=lambda record: record.start_us):
+            if each.category != "kernel":
+                continue
+            spans = self._spans[each.device]
+            if spans and each.start_us <= spans[-1][1]:
+                spans[-1] = spans[-1][0], max(spans[-1][1], each.start_us + each.time_us)
+            else:
+                spans.append((each.start_us, each.start_us + each.time_us))
+
+    def exposed_us(self, record: DeviceRecord) -> float:
+        """Return how long it ran with none of them beside it."""
+        spans, start, end = self._spans.get(record.device, []), record.start_us, record.start_us + record.time_us
+        covered, at = 0.0, max(0, bisect_right(spans, (start,)) - 1)
+        while at < len(spans) and spans[at][0] < end:
+            covered += max(0.0, min(end, spans[at][1]) - max(start, spans[at][0]))
+            at += 1
+        return record.time_us - covered

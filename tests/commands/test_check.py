@@ -1,0 +1,324 @@
+"""`kernelgauge check`, as it is typed, on recorded traces, and on traces that are made here: no GPU wrote them."""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelgauge import KernelgaugeError, check_trace
+from tests.builders import RECORDED, Event, call, chrome, event, kernel, on, op, recorded_events, region
+from tests.commands.conftest import Command
+
+EAGER, COMPILED, TRAIN = (RECORDED / f"{name}.json.gz" for name in ("mlp-eager", "mlp-compiled", "mlp-eager-train"))
+EXAMPLE = Path(__file__).parents[2] / "examples" / "distributed" / "train.py"
+FUSED, GELU, MUL, GEMM = "triton_poi_fused_gelu_mul_0", "gelu_kernel", "mul_kernel", "nvjet_tst_gemm"
+REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+H100 = [{"id": 0, "name": "NVIDIA H100", "computeMajor": 9, "computeMinor": 0, "numSms": 132}]
+
+
+class Recorder:
+    """Rows of one process: each launch is an op, a call and a record on the device."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.rows: list[Event] = []
+        self.host_us, self.free_us = 0.0, {7: 0.0, 20: 0.0}  # by stream
+        self._jitter = random.Random(seed)
+
+    def launch(
+        self, name: str, us: float, op_name: str = "aten::op", *, stream: int = 7, after: int | None = None, **args: Any
+    ) -> None:
+        number = len(self.rows) + 1
+        self.host_us += 10
+        self.rows += [
+            op(op_name, self.host_us, 8, external_id=number),
+            call(number, self.host_us + 1, external_id=number),
+        ]
+        begin = max(self.host_us + 5, self.free_us[stream], self.free_us[after] if after is not None else 0.0)
+        us *= self._jitter.uniform(0.995, 1.005)
+        row = kernel(number, begin, name=name, duration=us, external_id=number)
+        self.rows.append(on(row, stream=stream, device=0) | {"args": row["args"] | {"stream": stream} | args})
+        self.free_us[stream] = begin + us
+
+    def around(self, row: Callable[..., Event], name: str, write: Callable[[], object]) -> None:
+        start = self.host_us + 5
+        write()
+        self.rows.append(row(name, start, self.host_us + 9 - start))
+        self.host_us += 10
+
+    def save(self, path: Path, **top_level: Any) -> Path:
+        path.write_bytes(chrome(*self.rows, deviceProperties=H100, **top_level))
+        return path
+
+
+def frame(name: str, start: float, duration: float) -> Event:
+    return event("python_function", name, start, duration, 404)
+
+
+def decode(path: Path, *, lost: int = -1, steps: int = 64, stack: bool = True, mark: str = "", seed: int = 0) -> Path:
+    """Write the decode of `steps` tokens by 24 layers; the layer `lost` runs two kernels instead of the fused one."""
+    made = Recorder(seed)
+
+    def token() -> None:
+        made.launch("embedding_kernel", 3, "aten::embedding")
+        for layer in range(24):
+            made.around(frame, f"nn.Module: Layer_{layer}", partial(forward, layer)) if stack else mlp(layer)
+
+    def forward(layer: int) -> None:
+        made.around(frame, "my_model.py(24): feed_forward", partial(mlp, layer))
+
+    def mlp(layer: int) -> None:
+        made.launch(GEMM, 20, "aten::mm")
+        if layer == lost:
+            made.launch(GELU, 4, "aten::gelu")
+            made.launch(MUL, 4, "aten::mul")
+        else:
+            made.launch(FUSED, 5, FUSED)
+
+    for number in range(steps):
+        made.around(region, mark.format(number), token) if mark else token()
+    return made.save(path)
+
+
+@pytest.mark.parametrize(
+    ("stack", "where"), [(True, "Layer_7  my_model.py:24  feed_forward"), (False, "by aten::gelu and aten::mul")]
+)
+def test_fusion_lost_in_one_of_24_layers_is_named(command: Command, tmp_path: Path, stack: bool, where: str) -> None:
+    usual, same, lost = (
+        decode(tmp_path / f"decode.{number}.json", lost=layer, stack=stack, seed=number)
+        for number, layer in enumerate((-1, -1, 7))
+    )
+    assert command("check", "--update", usual)[0] == 0
+    code, out, _ = command("check", same)
+    assert (code, "decode: PASS  same kernels, same counts" in out) == (0, True)
+    code, out, _ = command("check", lost)
+    assert code == 1
+    assert "decode: REGRESSED  kernels differ from the baseline" in out
+    assert "2 kernels instead of 1, by aten::gelu and aten::mul: " in out
+    assert "was triton_poi_fused_gelu_mul\n" in out
+    assert where in out
+
+
+@pytest.mark.parametrize("mark", ["ProfilerStep#{}", "execute_context_0(0)_generation_8({})", "step[DECODE bs={}]", ""])
+def test_steps_are_found_by_annotation_or_period(command: Command, tmp_path: Path, mark: str) -> None:
+    usual = decode(tmp_path / "a.json", steps=6, stack=False, mark=mark and mark.replace("{}", "1{}"))
+    assert command("check", "--update", usual, "-b", "b.json")[0] == 0
+    (kinds,) = json.loads(Path("b.json").read_text())["ranks"].values()
+    assert [each["steps"] for each in kinds.values()] == [6 if mark else 5]
+    assert command("check", usual, "-b", "b.json")[0] == 0
+
+
+def serving(path: Path, *, seed: int, waits: bool = False) -> Path:
+    """Write steps of a server: other numbers of experts in each, on streams in any order, and at times another GEMM."""
+    made, chance = Recorder(seed), random.Random(seed)
+
+    def forward() -> None:
+        for _ in range(4):
+            experts = [("expert_gemm", chance.choice((7, 20))) for _ in range(chance.randint(3, 9))]
+            for name, stream in experts:
+                made.launch(f"{name}_{chance.choice('abc')}", 10, "aten::grouped_mm", stream=stream)
+            made.launch("router_softmax", 3, "aten::softmax")
+        if waits:
+            made.host_us += 10
+            made.rows += [
+                op("aten::item", made.host_us, 8),
+                call(None, made.host_us + 1, name="cudaStreamSynchronize"),
+            ]
+
+    for number in range(12):
+        made.around(region, f"execute_context_0(0)_generation_{1 + number}({1 + chance.randint(1, 99)})", forward)
+    return made.save(path)
+
+
+def test_steps_that_differ_honestly_are_green(command: Command, tmp_path: Path) -> None:
+    usual = [serving(tmp_path / f"serve.{seed}.json", seed=seed) for seed in range(3)]
+    assert command("check", "--update", *usual)[0] == 0
+    for seed in range(3, 13):
+        code, out, _ = command("check", serving(tmp_path / f"serve.{seed}.json", seed=seed))
+        assert (seed, code) == (seed, 0), out
+    code, out, _ = command("check", serving(tmp_path / "serve.99.json", seed=99, waits=True))
+    assert code == 1
+    assert "the host waits: aten::item: cudaStreamSynchronize" in out
+
+
+def reduce(made: Recorder, sent: int) -> None:
+    size = {"Collective name": "allreduce", "In msg nelems": sent, "dtype": "Float", "Group size": 2}
+    made.launch(REDUCE, 60, "c10d::allreduce_", stream=20, after=7, **size)
+
+
+def training(
+    folder: Path, *, lost: str = "", seed: int = 0, sent: int = 1000, slow: int = -1, world: int = 2, at: int = 0
+) -> list[Path]:
+    """Write the traces of two ranks: a backward pass of eight layers, each of which reduces its gradients."""
+    folder.mkdir()
+    paths = []
+    for rank in range(2):
+        made = Recorder(10 * seed + rank)
+
+        def backward(made: Recorder = made, rank: int = rank) -> None:
+            for _ in range(8):
+                made.launch("wgrad", 150 if rank == slow else 100, "aten::mm")
+                if lost != "late":
+                    reduce(made, sent)
+                    made.free_us[7] = max(made.free_us.values()) if lost == "wait" else made.free_us[7]
+            for _ in range(8 if lost == "late" else 0):
+                reduce(made, sent)
+
+        for number in range(3, 7):
+            made.around(region, f"ProfilerStep#{number}", backward)
+        info = {"backend": "nccl", "rank": rank, "world_size": world}
+        base = {"baseTimeNanoseconds": (1_790_000_000 + at) * 10**9}
+        paths.append(made.save(folder / f"rank{rank}.json", distributedInfo=info, **base))
+    return paths
+
+
+@pytest.fixture
+def usual(command: Command, tmp_path: Path) -> Path:
+    """Return the baseline of three runs of two ranks."""
+    runs = [path for seed in range(3) for path in training(tmp_path / f"usual{seed}", seed=seed, at=100 * seed)]
+    assert command("check", "--update", *runs, "-b", tmp_path / "job.json")[0] == 0
+    return tmp_path / "job.json"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "said"),
+    [
+        ({}, 0, "job: PASS  communication on rank 0: 0.0 us exposed, 100 % beside other kernels"),
+        ({"lost": "wait"}, 1, "job: REGRESSED  communication on rank 0: overlap lost: 0.0 -> 47"),
+        ({"lost": "late"}, 1, "launched later, 0 kernels follow a collective instead of 4"),
+        ({"sent": 2000}, 1, "AllReduce_Sum_f32_RING_LL 2000 Float"),
+        ({"slow": 1}, 1, "job, rank 1: REGRESSED  GPU time 8"),
+    ],
+)
+def test_communication_is_judged_by_rank(
+    command: Command, tmp_path: Path, usual: Path, change: dict[str, Any], code: int, said: str
+) -> None:
+    got, out, _ = command("check", *training(tmp_path / "now", seed=9, **change), "-b", usual)
+    assert (got, said in out) == (code, True), out
+
+
+def edited(path: Path, **changes: Any) -> Path:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return path
+
+
+def chrome_of(path: Path, name: str) -> Path:
+    made = Recorder()
+    made.launch("add_kernel", 3, name)
+    return made.save(path)
+
+
+def bad_inputs(folder: Path) -> Iterator[tuple[list[Path], str]]:
+    """Yield traces that cannot be checked, and what is said of them."""
+    one, two = training(folder / "one", seed=1), training(folder / "two", seed=2, at=86400)
+    cut = folder / "cut.json"
+    cut.write_bytes(one[0].read_bytes()[:-400])
+    yield [cut, one[1]], "the file was cut off"
+    yield [one[0], two[1]], "s before another began"
+    yield [one[0], *training(folder / "more", world=8)[1:]], "the traces are of different jobs"
+    yield [*one, two[0]], "each rank as often"
+    yield [decode(folder / "first.json", steps=1, mark="ProfilerStep#{}")], "a profile of the warm-up"
+    yield [chrome_of(folder / "none.json", "aten::add")], "no annotation of a step, and no period"
+    yield [one[0]], "INCOMPARABLE: structure not compared: ranks [0, 1] -> [0]"
+    other = [edited(path, deviceProperties=[{"name": "NVIDIA B200"}]) for path in training(folder / "gpu", seed=3)]
+    yield other, "INCOMPARABLE: structure not compared: device NVIDIA H100 -> NVIDIA B200"
+
+
+def test_bad_input_is_one_sentence_and_overwrites_nothing(command: Command, tmp_path: Path, usual: Path) -> None:
+    before = usual.read_bytes()
+    for traces, said in bad_inputs(tmp_path):
+        code, out, err = command("check", *traces, "-b", usual)
+        assert (code, out, said in err) == (2, "", True), err
+        if "INCOMPARABLE" not in said:
+            assert command("check", "--update", *traces, "-b", usual)[0] == 2
+    assert usual.read_bytes() == before
+    code, _, err = command("check", "--update", EAGER, COMPILED, "-b", usual)
+    assert (code, "the traces are of different jobs" in err) == (2, True)
+    usual.write_text("{}")
+    assert command("check", "--update", EAGER, "-b", usual)[0] == 2
+    assert usual.read_text() == "{}"
+
+
+def test_update_writes_the_file_that_check_reads(command: Command, tmp_path: Path) -> None:
+    code, out, err = command("check", EAGER)
+    assert (code, out, "NO_BASELINE" in err) == (2, "", True)
+    assert command("check", "--update", EAGER)[0] == 0
+    assert Path("baselines/traces/mlp-eager.json").is_file()
+    code, out, _ = command("check", EAGER)
+    assert (code, "GPU time 233.9 -> 233.9 us" in out) == (0, True)
+    assert command("check", COMPILED, "-b", "baselines/traces/mlp-eager.json")[0] == 1
+
+
+def test_check_trace_fails_a_test_with_the_words_of_the_command(command: Command, tmp_path: Path) -> None:
+    command("check", "--update", TRAIN, "-b", "train.json")
+    assert {each.status.value for each in check_trace(TRAIN, baselines="train.json")} == {"PASS", "NOT_JUDGED"}
+    slower = recorded_events("mlp-eager-train")
+    for row in slower:
+        row["dur"] *= 1.3 if row["cat"] == "kernel" and "gelu" in row["name"].lower() else 1
+    Path("slower.json").write_bytes(chrome(*slower, deviceProperties=[{"name": "NVIDIA H200"}]))
+    with pytest.raises(AssertionError, match=r"(?s)train: REGRESSED  GPU time.*the same kernel, slower: .*gelu"):
+        check_trace("slower.json", baselines="train.json")
+    with pytest.raises(KernelgaugeError, match="NO_BASELINE"):
+        check_trace(TRAIN, baselines="nothing.json")
+
+
+MAKERS = {
+    "Ascend": (
+        [{"ph": "M", "name": "process_labels", "pid": 8, "tid": 0, "args": {"labels": "NPU"}}],
+        lambda number, at: [op("aten::add", at, 5), {"ph": "X", "name": "Add", "pid": 8, "tid": 3, "ts": at, "dur": 1}],
+        "8 rows of NPU, kernels of a device",
+    ),
+    "JAX": (
+        [
+            {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "/device:GPU:0 NVIDIA H100"}},
+            {"ph": "M", "name": "thread_name", "pid": 1, "tid": 13, "args": {"name": "Stream #13(Compute)"}},
+        ],
+        lambda number, at: [
+            {"ph": "X", "name": name, "pid": 1, "tid": 13, "ts": at + after, "dur": 1, "args": {"hlo_op": name}}
+            for after, name in enumerate(("fusion_1", "cublas_gemm", "fusion_1"))
+        ],
+        "modules, lines of code, ops of kernels, launch calls",
+    ),
+    "Intel": (
+        [],
+        lambda number, at: [
+            op("aten::add", at, 5, external_id=number),
+            call(number, at + 1, name="urEnqueueKernelLaunch", category="xpu_runtime", external_id=number),
+            kernel(number, at + 3, name="AddFunctor", external_id=number),
+        ],
+        "modules, lines of code",
+    ),
+}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_trace_of_other_maker_says_what_is_not_known(command: Command, tmp_path: Path, maker: str) -> None:
+    head, rows, unknown = MAKERS[maker]
+    for name, added in (("usual", False), ("more", True)):
+        events = [*head]
+        for number in range(1, 9):
+            events += rows(number, 100 * number)
+            if added:
+                extra = rows(100 + number, 100 * number + 50)
+                events += [row | ({} if row.get("cat") == "xpu_runtime" else {"name": "aten::extra"}) for row in extra]
+        (tmp_path / f"{name}.json").write_text(json.dumps({"traceEvents": events}))
+    assert command("check", "--update", "usual.json", "-b", "b.json")[0] == 0
+    code, out, _ = command("check", "usual.json", "-b", "b.json")
+    assert (code, unknown in " ".join(out.split())) == (0, True), out
+    assert command("check", "more.json", "-b", "b.json")[0] == 1
+
+
+def test_example_of_two_ranks_is_recorded_and_checked(command: Command, tmp_path: Path) -> None:
+    """It runs with Gloo here: the trace of a CPU shows when a collective is launched, and not what runs beside it."""
+    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
+    for port, options in ((29713, ["--traces", "usual"]), (29714, ["--traces", "late", "--lose-overlap", "late"])):
+        subprocess.run([*start, str(port), str(EXAMPLE), "--runs", "2", *options], check=True, capture_output=True)
+    assert command("check", "--update", *sorted(Path("usual").glob("*/*.json.gz")), "-b", "job.json")[0] == 0
+    assert command("check", *sorted(Path("usual/run0").iterdir()), "-b", "job.json")[0] == 0
+    code, out, _ = command("check", *sorted(Path("late/run0").iterdir()), "-b", "job.json")
+    assert (code, "launched later, 24 kernels follow a collective instead of 88" in out) == (1, True), out
