@@ -1,0 +1,243 @@
+"""The process that calls a candidate. Nobody believes it: `contest.py` reads its outputs from outside, on its own clock."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+from torch.utils._pytree import keystr, tree_leaves, tree_leaves_with_path, tree_map
+
+from ..run import Run
+
+# Of a file without `:NAME`: ours, KernelBench's, and GPU MODE's.
+_NAMES = ("run", "ModelNew", "Model", "custom_kernel", "ref_kernel")
+_HANDLE_BYTES = 64  # of CUDA IPC (cuda.h)
+
+
+class Output(msgspec.Struct, frozen=True):
+    """Where a tensor of a result lies. It may be a lie."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    address: int  # in the process; with a handle, the offset in what the handle opens
+    handle: str = ""  # of CUDA IPC, as hexadecimal digits
+
+
+class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to one request: the outputs of each call, or an error."""
+
+    outputs: tuple[tuple[Output, ...], ...] = ()
+    error: str = ""
+    run: Run | None = None  # as the process observed itself
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tensor of an argument: where it lies in the arena, in bytes."""
+
+    offset: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    requires_grad: bool = False
+
+    def view(self, arena: torch.Tensor) -> torch.Tensor:
+        """Return the tensor there."""
+        end = self.offset + self.dtype.itemsize * span_of(self.shape, self.strides)
+        return arena[self.offset : end].view(self.dtype).as_strided(self.shape, self.strides)
+
+
+def tensors_of(value: Any) -> list[tuple[str, torch.Tensor]]:
+    """Return the tensors in tuples, lists, dicts and what else torch can take apart, with their paths."""
+    return [(keystr(path), each) for path, each in tree_leaves_with_path(value) if isinstance(each, torch.Tensor)]
+
+
+def span_of(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return how many elements lie from the first to the last one of a tensor."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+
+def load_target(target: str) -> tuple[ModuleType, Any]:
+    """Import ``FILE.py[:NAME]`` or ``module:NAME``. Return the module, and the function or class of that name.
+
+    Raises `LookupError` if there is none, and what the import raises.
+    """
+    path, _, name = target.partition(":") if ".py:" not in target else target.rpartition(":")
+    is_file = path.endswith(".py")
+    sys.path.append(str(Path(path).resolve().parent) if is_file else os.getcwd())  # behind what is installed
+    if is_file:
+        spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+        if spec is None or spec.loader is None or not Path(path).is_file():
+            raise LookupError(f"there is no file {path}")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module  # Triton and pickle look for it
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(path)
+    names = [name] if name else [each for each in _NAMES if hasattr(module, each)]
+    found = next((getattr(module, each, None) for each in names), None)
+    if not callable(found):
+        raise LookupError(f"{path} has no function or class {name or ' or '.join(_NAMES)}")
+    return module, found
+
+
+def made(found: Any, arguments: Sequence[Any], state: Mapping[str, Any] | None, place: Callable[[nn.Module], Any]) -> Any:
+    """Return what is called: a function as it is; of a class of modules, an instance with this state."""
+    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        return found
+    module = found(*arguments)
+    if state is not None:
+        module.load_state_dict(state)
+    return place(module.eval())
+
+
+class _Guest:
+    """Answers requests. `arena`: holds the arguments."""
+
+    def __init__(self, target: str, device: str, arena: torch.Tensor, through_host: bool) -> None:
+        self._device, self._arena, self._through_host = torch.device(device), arena, through_host
+        self._found = load_target(target)[1]
+        self._functions: dict[torch.dtype, Any] = {}
+        self._results: list[Any] = []  # of the last batch
+        self._copies: list[torch.Tensor] = []  # of those that cannot be exported
+
+    def prepare(self, dtype: torch.dtype, arguments: Sequence[Any], state: Mapping[str, Any] | None) -> Reply:
+        """Make what is called with arguments of a dtype."""
+        place = partial(nn.Module.to, device=self._device, dtype=dtype)
+        with self._device:
+            self._functions[dtype] = made(self._found, arguments, state, place)
+        return Reply()
+
+    def forget(self) -> Reply:
+        """Give back the memory of the last results, filled with NaN: the next ones may come to lie there."""
+        results = [each for _, each in tensors_of(self._results) if each.is_floating_point()]
+        self._results, self._copies = [], []
+        likes = [torch.empty_like(each, device="meta") for each in results]
+        del results
+        _poison = [torch.full_like(each, torch.nan, device=self._device) for each in likes]
+        return Reply()
+
+    def call(self, dtype: torch.dtype, calls: Sequence[Any]) -> Reply:
+        """Make these calls, and return when the device has done them."""
+        function, arena, through_host = self._functions[dtype], self._arena, self._through_host
+
+        def argument(value: Any) -> Any:
+            if not isinstance(value, Place):
+                return value
+            tensor = value.view(arena)
+            return (tensor.to(self._device) if through_host else tensor).requires_grad_(value.requires_grad)
+
+        trains = any(isinstance(each, Place) and each.requires_grad for each in tree_leaves(calls))
+        with torch.set_grad_enabled(trains):
+            for positional, keywords in calls:
+                result = function(*tree_map(argument, positional), **tree_map(argument, keywords))
+                self._results.append(tree_map(_to_host, result) if through_host else result)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        return Reply(tuple(tuple(self._located(*each) for each in tensors_of(result)) for result in self._results))
+
+    def _located(self, name: str, tensor: torch.Tensor) -> Output:
+        address, handle = tensor.data_ptr(), ""
+        if tensor.device.type == "cuda" and tensor.numel():
+            try:
+                address, handle = _exported(address)
+            except OSError:  # not of the allocator: an input, or memory of another library
+                tensor = tensor.clone()
+                self._copies.append(tensor)
+                torch.cuda.synchronize()
+                address, handle = _exported(tensor.data_ptr())
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        return Output(name, dtype, tuple(tensor.shape), tuple(tensor.stride()), address, handle)
+
+    def profile(self, dtype: torch.dtype, calls: Sequence[Any]) -> Reply:
+        """Return the kernels of one call, where they come from and what they take."""
+        # Here, because a process that only calls starts in half the time.
+        from ..workload import Workload
+        from . import Settings
+        from .compiler import torch_set_up
+        from .device import choose_device
+        from .instance import build
+        from .subject import Subject
+
+        ((positional, keywords),) = tree_map(lambda each: each.view(self._arena) if isinstance(each, Place) else each, calls)
+        workload = Workload.from_callable(partial(self._functions[dtype]), *positional, **keywords)
+        device = choose_device("cpu" if self._device.type == "cpu" else "cuda")
+        with torch_set_up():
+            subject = Subject(workload, build(workload, device), device, Settings.of(2))
+            for number in range(2):
+                subject.measure_once(number, None)
+            result = subject.result(device.fingerprint(), {})
+        if isinstance(result, Exception):
+            raise result
+        return Reply(run=result.run)
+
+
+def _to_host(value: Any) -> Any:
+    return value.cpu() if isinstance(value, torch.Tensor) else value
+
+
+def _exported(address: int) -> tuple[int, str]:
+    """Return the offset of device memory in its allocation, and the handle by which another process opens that."""
+    base, size = ctypes.c_uint64(), ctypes.c_size_t()
+    handle = (ctypes.c_char * _HANDLE_BYTES)()
+    driver_call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address))
+    driver_call("cuIpcGetMemHandle", ctypes.byref(handle), base)
+    return address - base.value, bytes(handle).hex()
+
+
+def driver_call(name: str, *arguments: Any) -> None:
+    """Call a function of CUDA's driver. Raises `OSError` if it fails."""
+    if status := getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments):
+        raise OSError(f"{name} fails with CUDA error {status}")
+
+
+def main() -> None:
+    """Answer requests until there are no more."""
+    target, device = sys.argv[1:3]
+    requests, replies, arena, size = map(int, sys.argv[3:])  # `arena`: the descriptor of a file; negative: it is sent first
+    with os.fdopen(requests, "rb") as source, os.fdopen(replies, "wb", buffering=0) as sink:
+        guest: _Guest | None = None
+
+        def start() -> Reply:
+            nonlocal guest
+            shared: torch.Tensor
+            if arena >= 0:
+                shared = torch.from_file(f"/proc/self/fd/{arena}", shared=True, size=size, dtype=torch.uint8)
+            else:
+                rebuild, arguments = pickle.load(source)
+                shared = rebuild(*arguments)
+            guest = _Guest(target, device, shared, through_host=arena >= 0 and device != "cpu")
+            return Reply()
+
+        def answer(request: Callable[[], Reply]) -> None:
+            try:
+                reply = request()
+            except BaseException as error:  # `sys.exit` too
+                reply = Reply(error=f"{type(error).__name__}: {error}"[:2000])
+            sink.write(msgspec.json.encode(reply) + b"\n")
+
+        answer(start)
+        while guest is not None:
+            try:
+                method, arguments = pickle.load(source)
+            except EOFError:
+                break
+            answer(partial(getattr(guest, method), *arguments))
+
