@@ -36,17 +36,16 @@ from ..errors import CandidateRefused, KernelgaugeError
 from ..processes import compile_caches
 from ..run import Run, Sample
 from ..workload import Dtype
-from .compiler import restoring_settings
 from .device import Device
 from .guest import Output, Place, Reply, driver_call, load_target, made, span_of, tensors_of
 from .instance import TORCH_DTYPES, Arguments, cast, read_arguments
-from .numerics import BOUNDS, relative_error
+from .numerics import BOUNDS
 
 _PROCESSES = 2  # of each side: the fewest that show a spread
 _REPLICATES = 4  # of each process, each the fastest of so many batches
 _BATCHES = 3
 _BATCH_SECONDS = {"cpu": 0.02, "cuda": 0.02}
-_CALLS = {"cpu": (4, 32), "cuda": (8, 64)}  # in a batch: the fewest, the most
+_CALLS = {"cpu": (4, 16), "cuda": (8, 64)}  # in a batch: the fewest, the most
 _READ_SHARE = 8  # one in so many outputs is read before the clock stops, and nobody knows which
 _ARENA_BYTES = {"cpu": 2**28, "cuda": 2**31}
 _ALIGNMENT, _SLACK = 512, 64  # bytes: of arguments, and how many times that lies between them at most
@@ -194,9 +193,7 @@ class Oracle:
             lambda each: cast(each.clone(), each.device, place) if isinstance(each, torch.Tensor) else each, arguments
         )
         trains = any(each.requires_grad for _, each in tensors_of(list(arguments)))
-        with torch.set_grad_enabled(trains), restoring_settings():
-            if dtype == "fp64":
-                torch.set_float32_matmul_precision("highest")
+        with torch.set_grad_enabled(trains):
             found = dict(tensors_of(self.functions[dtype](*copies[0], **copies[1])))
         changed = [
             name
@@ -225,7 +222,7 @@ class Oracle:
         for arguments in (first, second):
             own, again = self.results(arguments, case.dtype), self.results(arguments, case.dtype)
             floor = BOUNDS[case.dtype]
-            if not own or any(relative_error(again[name], own[name]) > floor for name in own):
+            if not own or any(_errors(again[name], own[name])[0] > floor for name in own):
                 got = f"{case.name}: {'no tensor' if not own else 'two calls with the same input differ'}"
                 raise KernelgaugeError("the reference has no result to compare with", got=got)
         pairs = list(zip(tensors_of(list(first)), tensors_of(list(second)), strict=True))
@@ -253,11 +250,10 @@ class Oracle:
         if not own.is_floating_point():
             return 0.0
         key = case, values, name
-        relative = relative_error(own, exact)
-        absolute = float((own.double() - exact.double()).abs().nan_to_num(0, 0, 0).max()) if own.numel() else 0.0
+        errors = _errors(own, exact)
         before = self._errors.get(key, (0.0, 0.0))
-        self._errors[key] = max(before[0], 0.0 if math.isnan(relative) else relative), max(before[1], absolute)
-        return relative
+        self._errors[key] = max(before[0], errors[0]), max(before[1], errors[1])
+        return errors[0]
 
     def first_wrong(
         self, case: Case, values: str, arguments: Arguments, got: dict[str, torch.Tensor]
@@ -300,10 +296,20 @@ class Oracle:
         if bool(is_wrong.any()):
             return is_wrong, allowed
         bound = max(floor, _FACTOR * relative)
-        if values in (_NORMAL, "mixed", "large") and relative_error(result, exact) > bound:
+        if values in (_NORMAL, "mixed", "large") and _errors(got, exact)[0] > bound:
             errors = torch.where(is_special, 0, (got - exact).abs())
             return errors == errors.max(), allowed  # each is within its limit, and all together are not
         return None
+
+
+def _errors(got: torch.Tensor, exact: torch.Tensor) -> tuple[float, float]:
+    """Return the norm of the difference over that of what is exact, and the largest difference, where both are finite."""
+    got, exact = got.double(), exact.double()
+    difference = torch.where(got == exact, 0, got - exact).nan_to_num(0, 0, 0)
+    if not difference.numel():
+        return 0.0, 0.0
+    norm, size = float(difference.norm()), float(exact.nan_to_num(0, 0, 0).norm())
+    return norm and (norm / size if size else math.inf), float(difference.abs().max())
 
 
 def _text(tensor: torch.Tensor) -> str:
@@ -623,7 +629,7 @@ class _Judge:
         """Sum up the batches of a case. Raises `CandidateRefused` if no memory is as fast."""
         sides = [
             [
-                Sample(tuple(min(values[place::_REPLICATES]) for place in range(_REPLICATES)), _BATCHES)
+                Sample(tuple(min(values[at : at + _BATCHES]) for at in range(0, len(values), _BATCHES)), _BATCHES)
                 for values in (self.batches_us[side, case, number] for number in range(_PROCESSES))
             ]
             for side in (_REFERENCE, _CANDIDATE)

@@ -128,7 +128,7 @@ def _compare(instance: Instance, device: Device) -> list[RelativeError]:
 
     def compared(results: Mapping[str, torch.Tensor], bound: float, basis: str) -> list[RelativeError]:
         return [
-            RelativeError(each, relative_error(results[each], expected[each], zero.get(each)), bound, name, basis)
+            RelativeError(each, _relative_error(results[each], expected[each], zero.get(each)), bound, name, basis)
             for each in expected
         ]
 
@@ -192,7 +192,7 @@ class _Pair:
 
     def require_repeatable(self, got: Mapping[str, torch.Tensor], floor: float) -> None:
         again = self.results(self._instance.function)
-        changed = [each for each in again if relative_error(again[each], got[each]) > floor]
+        changed = [each for each in again if _relative_error(again[each], got[each]) > floor]
         if changed:
             names = ", ".join(changed[:_SHOWN_TENSORS])
             raise NotComparedError(
@@ -257,7 +257,7 @@ class _Pair:
         def is_other(name: str) -> bool:
             if name not in drawn or not own[name].is_floating_point():
                 return name not in drawn or not torch.equal(own[name], drawn[name])
-            return relative_error(own[name], drawn[name]) > BOUNDS["bf16"]
+            return _relative_error(own[name], drawn[name]) > BOUNDS["bf16"]
 
         names = list(filter(is_other, own))
         if names or own.keys() != drawn.keys():
@@ -407,7 +407,7 @@ def _zero_gradients(expected: Mapping[str, torch.Tensor], dtype: torch.dtype) ->
     return {name: largest * math.sqrt(expected[name].numel()) for name, size in sizes.items() if size <= zero}
 
 
-def relative_error(got: torch.Tensor, expected: torch.Tensor, scale: float | None = None) -> float:
+def _relative_error(got: torch.Tensor, expected: torch.Tensor, scale: float | None = None) -> float:
     """Return the norm of the difference over that of what is expected, or over `scale`."""
     if got.shape != expected.shape:
         return float("nan")
