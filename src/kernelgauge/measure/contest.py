@@ -23,7 +23,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -287,17 +286,17 @@ class Oracle:
         relative, absolute = self._errors[case, values, name]
         floor = max(BOUNDS[case.dtype], {torch.bfloat16: 1e-2, torch.float16: 1.5e-3}.get(result.dtype, 0.0))
         got, exact, own = result.double(), exact.double(), own.double()
-        is_special = (got == own) | (got == exact) | (got.isnan() & (own.isnan() | exact.isnan()))
-        size = exact.nan_to_num(0, 0, 0)
-        row = size.square().mean(-1, keepdim=True).sqrt() if size.ndim else size.abs()
-        tiny = _FACTOR * torch.finfo(result.dtype).tiny
-        allowed = floor * (size.abs() + row) + _FACTOR * absolute + tiny
-        is_wrong = ~(((got - exact).abs() <= allowed) | is_special)
+        size = exact.abs().nan_to_num(0, 0, 0)
+        row = size.square().mean(-1, keepdim=True).sqrt() if size.ndim else size
+        allowed = floor * (size + row) + (_FACTOR * absolute + _FACTOR * torch.finfo(result.dtype).tiny)
+        is_wrong = ~((got - exact).abs() <= allowed)
+        if bool(is_wrong.any()):  # infinite and NaN as in the reference
+            is_wrong &= ~((got == own) | (got == exact) | (got.isnan() & (own.isnan() | exact.isnan())))
         if bool(is_wrong.any()):
             return is_wrong, allowed
         bound = max(floor, _FACTOR * relative)
         if values in (_NORMAL, "mixed", "large") and _errors(got, exact)[0] > bound:
-            errors = torch.where(is_special, 0, (got - exact).abs())
+            errors = torch.where(got == exact, 0, (got - exact).abs()).nan_to_num(0, 0, 0)
             return errors == errors.max(), allowed  # each is within its limit, and all together are not
         return None
 
@@ -329,8 +328,9 @@ class _Process:
         left_out = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # memory of other allocators has no IPC
         environment = {name: value for name, value in os.environ.items() if name not in left_out}
         environment |= compile_caches(f"{folder}/{side}") | {"PYTHONSAFEPATH": "1"}
-        inherited = [ends[0][0], ends[1][1], *arena.inherited]
-        numbers = [ends[0][0], ends[1][1], *(arena.inherited or [-1]), arena.tensor.numel()]
+        self._letters = os.memfd_create("kernelgauge")  # requests: a pipe would be full while nobody reads
+        inherited = [ends[0][0], ends[1][1], self._letters, *arena.inherited]
+        numbers = [*inherited[:3], *(arena.inherited or [-1]), arena.tensor.numel()]
         self._popen = subprocess.Popen(
             [sys.executable, "-c", _MAIN, target, arena.device.torch_device.type, *map(str, numbers)],
             env=environment,
@@ -347,8 +347,11 @@ class _Process:
         self._opened: dict[str, int] = {}  # device memory, by handle
         self._tree: list[int] = []
         self._rest = b""
-        if arena.exported:
-            self._write(arena.exported)
+        if not arena.is_on_host:
+            try:
+                self._write(pickle.dumps(reduce_tensor(arena.tensor)))
+            except RuntimeError as error:
+                raise CandidateRefused("this machine has no CUDA IPC", got=str(error)) from None
 
     # -- requests
 
@@ -386,9 +389,9 @@ class _Process:
         return reply
 
     def _write(self, data: bytes) -> None:
+        os.pwrite(self._letters, data, 0)
         with suppress(BrokenPipeError):  # its end shows when an answer is waited for
-            while data:
-                data = data[os.write(self._requests, data) :]
+            os.write(self._requests, len(data).to_bytes(8, "little"))
 
     def _end(self) -> str:
         """Return how the process ended, with the last line of its output."""
@@ -402,15 +405,16 @@ class _Process:
 
     def stop(self) -> None:
         """Stop it and all that it has started, and wait until they stand."""
+        running = [self._popen.pid, *self._tree]
         for _ in range(100):  # while one is stopped, another may fork
-            self._tree = [pid for pid in descendants(os.getpid(), besides=self._arena.others(self)) if pid != self._popen.pid]
-            running = [pid for pid in (self._popen.pid, *self._tree) if _state(pid) not in _STOPPED]
-            if not running:
-                return
             for pid in running:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGSTOP)
-            time.sleep(1e-4)
+            below = descendants(os.getpid(), besides=self._arena.others(self))
+            self._tree = [pid for pid in below if pid != self._popen.pid]
+            running = [pid for pid in (self._popen.pid, *self._tree) if _state(pid) not in _STOPPED]
+            if not running:
+                return
         raise CandidateRefused(f"processes of the {self.side} do not stop", got=f"{len(running)} are running")
 
     def end(self) -> None:
@@ -424,7 +428,7 @@ class _Process:
         for address in self._opened.values():
             with suppress(OSError):
                 driver_call("cuIpcCloseMemHandle", ctypes.c_uint64(address))
-        for each in (self._requests, self._replies, self._memory):
+        for each in (self._requests, self._replies, self._memory, self._letters):
             os.close(each)
         self._log.close()
         self._arena.processes.remove(self)
@@ -435,7 +439,7 @@ class _Process:
 
     # -- its memory
 
-    def read(self, output: Output, like: torch.Tensor | None) -> torch.Tensor:
+    def read(self, output: Output) -> torch.Tensor:
         """Copy an output from the memory of the process. Raises `CandidateRefused` if it does not lie there."""
         dtype = getattr(torch, output.dtype, None)
         shape, strides = output.shape, output.strides
@@ -520,7 +524,7 @@ class _Arena:
     def __init__(self, device: Device, size: int, most_bytes: int, through_host: bool) -> None:
         self.device, self.most_bytes, self.through_host = device, most_bytes, through_host
         self.processes: list[_Process] = []
-        self.exported, self.inherited = b"", list[int]()
+        self.inherited: list[int] = []
         self.is_on_host = through_host or device.gpu is None
         if self.is_on_host:
             self.inherited = [os.memfd_create("kernelgauge")]
@@ -529,7 +533,6 @@ class _Arena:
             self.tensor = torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
         else:
             self.tensor = torch.empty(size, dtype=torch.uint8, device=device.torch_device)
-            self.exported = pickle.dumps(reduce_tensor(self.tensor))
         self._quiet_s = self._flush_s()
 
     def others(self, process: _Process) -> list[int]:
@@ -599,14 +602,14 @@ class _Judge:
                 each.ask("prepare", TORCH_DTYPES[dtype], self.oracle.init_arguments, self.oracle.state)
         return processes
 
-    def choose_size(self, references: Sequence[_Process], case: Case, input_bytes: int) -> None:
+    def choose_size(self, references: Sequence[_Process], case: Case, taken_bytes: int) -> None:
         """Choose how many calls a batch has: about as many as take some milliseconds, and have room in the arena."""
         kind = self.arena.device.torch_device.type
         fewest, most = _CALLS[kind]
         for each in references:
             self.batch(each, case, [_NORMAL] * 2)
             seconds = self.batch(each, case, [_NORMAL] * 2) / 2
-        room = self.arena.tensor.numel() // (input_bytes + 2**16)
+        room = self.arena.tensor.numel() // taken_bytes - 1
         self.sizes[case] = max(2, min(room, max(fewest, min(most, int(_BATCH_SECONDS[kind] / seconds)))))
 
     def check_values(self, process: _Process, case: Case, kinds: Sequence[str]) -> None:
@@ -671,7 +674,7 @@ class _Judge:
         return seconds
 
     def _read(self, process: _Process, reply: Reply, number: int) -> dict[str, torch.Tensor]:
-        return {each.name: process.read(each, None) for each in reply.outputs[number]}
+        return {each.name: process.read(each) for each in reply.outputs[number]}
 
     def _check(
         self,
@@ -733,22 +736,23 @@ def hold_contest(candidate: str, reference: str, device: Device, progress: Calla
         libc.prctl(option, value, 0, 0, 0)
     oracle = Oracle(reference, device)
     kinds = {case: oracle.prepare(case) for case in oracle.cases}
-    weights = {case: _weight(oracle, case) for case in oracle.cases}
-    largest = max(sum(each) for each in weights.values())
+    sizes = {case: _sizes(oracle, case) for case in oracle.cases}
+    largest = max(sum(each) for each in sizes.values())
     choices = [False] if device.gpu is None else [False, True]
     for through_host in choices:
         with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder, ExitStack() as stack:
-            most = max(each[0] for each in weights.values()) + 2**16
-            arena = _Arena(device, min(_ARENA_BYTES[kind], (_CALLS[kind][1] + 1) * most), 4 * largest + 2**20, through_host)
+            wanted = (_CALLS[kind][1] + 1) * max(taken for _, _, taken in sizes.values())
+            least = 3 * max(taken for _, _, taken in sizes.values())
+            arena = _Arena(device, max(least, min(_ARENA_BYTES[kind], wanted)), 4 * largest + 2**20, through_host)
             judge = _Judge(oracle, arena)
             try:
                 references = judge.started(_REFERENCE, reference, folder, stack)
                 for case in oracle.cases:
-                    judge.choose_size(references, case, weights[case][0])
+                    judge.choose_size(references, case, sizes[case][2])
             except CandidateRefused as refusal:
                 if through_host is choices[-1]:
-                    refusal.what = f"the reference cannot be judged: {refusal.what}"
-                    raise KernelgaugeError(refusal.what, got=refusal.got, where=refusal.where) from refusal
+                    raise KernelgaugeError(str(refusal), got=refusal.got, where=refusal.where) from refusal
+                progress(f"through the host: {refusal}")
                 continue
             half = _BATCHES * _REPLICATES // 2
             progress("timing the reference")
@@ -765,15 +769,15 @@ def hold_contest(candidate: str, reference: str, device: Device, progress: Calla
             progress("timing the reference again")
             judge.time(references, half)
             values = tuple(dict.fromkeys(each for case in oracle.cases for each in kinds[case]))
-            times = [judge.times_of(case, *weights[case]) for case in oracle.cases]
+            times = [judge.times_of(case, *sizes[case][:2]) for case in oracle.cases]
             return Contest(times, judge.checked, values, kind == "cpu", through_host)
     raise AssertionError("one of the choices returns or raises")
 
 
-def _weight(oracle: Oracle, case: Case) -> tuple[int, int]:
-    """Return the bytes of the tensors of one call, of inputs and outputs."""
+def _sizes(oracle: Oracle, case: Case) -> tuple[int, int, int]:
+    """Return the bytes of the inputs and outputs of one call, and those that its inputs take in the arena at most."""
     arguments = oracle.draw(case)
-    own = oracle.results(arguments, case.dtype)
-    sides = (each for each in ([t for _, t in tensors_of(list(arguments))], list(own.values())))
-    first, second = (sum(each.numel() * each.element_size() for each in side) for side in sides)
-    return first, second
+    inputs = [each for _, each in tensors_of(list(arguments))]
+    sides = inputs, oracle.results(arguments, case.dtype).values()
+    taken, given = (sum(each.numel() * each.element_size() for each in side) for side in sides)
+    return taken, given, taken + _ALIGNMENT * (_SLACK + 1) * len(inputs)

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import os
 import pickle
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from ..run import Run
 
 # Of a file without `:NAME`: ours, KernelBench's, and GPU MODE's.
 _NAMES = ("run", "ModelNew", "Model", "custom_kernel", "ref_kernel")
+_PR_SET_PDEATHSIG = 1  # of prctl.h
 _HANDLE_BYTES = 64  # of CUDA IPC (cuda.h)
 
 
@@ -210,10 +212,14 @@ def driver_call(name: str, *arguments: Any) -> None:
 
 def main() -> None:
     """Answer requests until there are no more."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a stopped process outlives no judge
     target, device = sys.argv[1:3]
-    requests, replies, arena, size = map(int, sys.argv[3:])  # `arena`: the descriptor of a file; negative: it is sent first
+    requests, replies, letters, arena, size = map(int, sys.argv[3:])  # `arena`: the descriptor of a file; negative: it is sent first
     with os.fdopen(requests, "rb") as source, os.fdopen(replies, "wb", buffering=0) as sink:
         guest: _Guest | None = None
+
+        def received() -> Any:
+            return pickle.loads(os.pread(letters, int.from_bytes(source.read(8), "little"), 0))
 
         def start() -> Reply:
             nonlocal guest
@@ -221,7 +227,7 @@ def main() -> None:
             if arena >= 0:
                 shared = torch.from_file(f"/proc/self/fd/{arena}", shared=True, size=size, dtype=torch.uint8)
             else:
-                rebuild, arguments = pickle.load(source)
+                rebuild, arguments = received()
                 shared = rebuild(*arguments)
             guest = _Guest(target, device, shared, through_host=arena >= 0 and device != "cpu")
             return Reply()
@@ -236,7 +242,7 @@ def main() -> None:
         answer(start)
         while guest is not None:
             try:
-                method, arguments = pickle.load(source)
+                method, arguments = received()
             except EOFError:
                 break
             answer(partial(getattr(guest, method), *arguments))
