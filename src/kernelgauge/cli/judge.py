@@ -31,8 +31,12 @@ def add_commands(commands: Commands) -> None:
     parser = add_command(commands, "judge", _judge, about, description)
     parser.epilog = "Exits with 0 if the candidate is correct, whatever its speed, and 1 if it is refused."
     parser.add_argument("candidate", metavar="CANDIDATE")
-    parser.add_argument("--against", required=True, metavar="REFERENCE", help="a function or nn.Module, with its inputs")
-    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU if there is one")
+    parser.add_argument(
+        "--against", required=True, metavar="REFERENCE", help="a function or nn.Module, with its inputs"
+    )
+    parser.add_argument(
+        "--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU if there is one"
+    )
     parser.add_argument("--json", action="store_true", help="print the verdict as one JSON object")
 
 
@@ -41,7 +45,18 @@ def judge_candidate(candidate: str, against: str, *, device: str = "auto") -> di
 
     Raises `KernelgaugeError` if there is no verdict, as for a reference that fails.
     """
-    arguments = [sys.executable, "-m", "kernelgauge", "judge", candidate, "--against", against, "--device", device, "--json"]
+    arguments = [
+        sys.executable,
+        "-m",
+        "kernelgauge",
+        "judge",
+        candidate,
+        "--against",
+        against,
+        "--device",
+        device,
+        "--json",
+    ]
     done = subprocess.run(arguments, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode not in (Exit.YES, Exit.NO):
         raise MeasurementError("there is no verdict", got=done.stderr.strip()[-2000:])
@@ -126,7 +141,9 @@ def _lines(contest: Contest, overall: Decision, cases: Sequence[Decision]) -> li
         low, high = ("?" if end is None else f"{end:.3f}" for end in found["interval"])
         times = f"{found['reference_us']:.1f} -> {found['candidate_us']:.1f} us"
         head = f"  {name:<20}" if name else f"{found['speed'].upper():<9}"
-        lines.append(f"{head}{times}   {found['speedup']:.3f} x ({low} ... {high})" + (f"  {found['speed']}" if name else ""))
+        lines.append(
+            f"{head}{times}   {found['speedup']:.3f} x ({low} ... {high})" + (f"  {found['speed']}" if name else "")
+        )
     if contest.through_host:
         lines.append("Times hold copies through the host: this machine has no CUDA IPC.")
     return lines

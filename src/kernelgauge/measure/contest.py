@@ -158,7 +158,9 @@ class Oracle:
         self.cases = [Case(shape, dtype) for dtype in dtypes for shape in shapes]
         self.allows_nan = bool(getattr(self._module, "NAN_INPUTS", False))
         self.functions: dict[str, Any] = {}
-        self._errors: dict[tuple[Case, str, str], tuple[float, float]] = {}  # relative, absolute: of the reference itself
+        self._errors: dict[
+            tuple[Case, str, str], tuple[float, float]
+        ] = {}  # relative, absolute: of the reference itself
         # Nobody can guess the parameters either.
         torch.manual_seed(secrets.randbits(63))
         make = getattr(self._module, "get_init_inputs", tuple)
@@ -482,7 +484,11 @@ class _Process:
             source = ctypes.c_uint64(base.value + output.address)
             stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
             driver_call(
-                "cuMemcpyDtoDAsync_v2", ctypes.c_uint64(memory.data_ptr()), source, ctypes.c_size_t(memory.numel()), stream
+                "cuMemcpyDtoDAsync_v2",
+                ctypes.c_uint64(memory.data_ptr()),
+                source,
+                ctypes.c_size_t(memory.numel()),
+                stream,
             )
         except (OSError, ValueError) as error:
             raise CandidateRefused("an output that cannot be read", got=f"{output.name}: {error}") from None
@@ -560,6 +566,7 @@ class _Arena:
 
     def _flush_s(self) -> float:
         """Evict the last-level cache. Return how long that takes at best: longer if another process computes."""
+
         def once() -> float:
             start = time.perf_counter()
             self.device.flush_cache()
@@ -643,7 +650,9 @@ class _Judge:
         fastest_us = min(min(each.replicates_us) for each in sides[1])
         if floor_us is not None and fastest_us < floor_us:
             got, expected = f"{fastest_us:.2f} us", f"at least {floor_us:.2f} us"
-            raise CandidateRefused("faster than the memory can take its outputs", where=case.name, got=got, expected=expected)
+            raise CandidateRefused(
+                "faster than the memory can take its outputs", where=case.name, got=got, expected=expected
+            )
         return CaseTimes(case.name, *sides, count, input_bytes, output_bytes, floor_us)
 
     def batch(self, process: _Process, case: Case, kinds: Sequence[str]) -> float:
@@ -665,7 +674,9 @@ class _Judge:
         process.resume(request)
         reply = process.answer(_PATIENCE_S)
         if len(reply.outputs) != len(calls):
-            raise CandidateRefused("the candidate left out calls", got=str(len(reply.outputs)), expected=str(len(calls)))
+            raise CandidateRefused(
+                "the candidate left out calls", got=str(len(reply.outputs)), expected=str(len(calls))
+            )
         early = {number: self._read(process, reply, number) for number in chosen}
         self.arena.device.synchronize()
         seconds = time.perf_counter() - start
@@ -697,7 +708,8 @@ class _Judge:
                 raise CandidateRefused("the result is of another form", where=case.name, got=wrong)
             if wrong is not None:
                 raise CandidateRefused(
-                    f"wrong result: {case.name}, {wrong.values} inputs", wrong=wrong,
+                    f"wrong result: {case.name}, {wrong.values} inputs",
+                    wrong=wrong,
                 )
         self.arena.tensor.bitwise_not_()  # what an output shares with an input changes now
         self.arena.device.synchronize()
@@ -705,7 +717,9 @@ class _Judge:
             again = self._read(process, reply, number)
             for name, each in result.items():
                 if not _same(each, again[name]) or (number in early and not _same(each, early[number][name])):
-                    raise CandidateRefused("an output changes after its call, or shares memory with an input", where=case.name)
+                    raise CandidateRefused(
+                        "an output changes after its call, or shares memory with an input", where=case.name
+                    )
         self.checked += len(calls)
 
 
@@ -721,7 +735,12 @@ def _leaves(places: Any) -> Iterator[Place]:
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same bits."""
-    return torch.equal(*(each.contiguous().view(torch.uint8) if each.ndim else each.reshape(1).view(torch.uint8) for each in (one, other)))
+    return torch.equal(
+        *(
+            each.contiguous().view(torch.uint8) if each.ndim else each.reshape(1).view(torch.uint8)
+            for each in (one, other)
+        )
+    )
 
 
 def hold_contest(candidate: str, reference: str, device: Device, progress: Callable[[str], None]) -> Contest:
@@ -730,7 +749,9 @@ def hold_contest(candidate: str, reference: str, device: Device, progress: Calla
     Raises `CandidateRefused` if it is not correct or cheats, `KernelgaugeError` if the reference is of no use.
     """
     if not sys.platform.startswith("linux"):
-        raise KernelgaugeError("judge reads the memory of another process through /proc", got=sys.platform, expected="Linux")
+        raise KernelgaugeError(
+            "judge reads the memory of another process through /proc", got=sys.platform, expected="Linux"
+        )
     libc, kind = ctypes.CDLL(None), device.torch_device.type
     for option, value in ((_PR_SET_CHILD_SUBREAPER, 1), (_PR_SET_DUMPABLE, 0)):  # no candidate escapes, or reads this
         libc.prctl(option, value, 0, 0, 0)

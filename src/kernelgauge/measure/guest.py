@@ -25,7 +25,7 @@ from ..run import Run
 
 # Of a file without `:NAME`: ours, KernelBench's, and GPU MODE's.
 _NAMES = ("run", "ModelNew", "Model", "custom_kernel", "ref_kernel")
-_PR_SET_PDEATHSIG = 1  # of prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _CAPABILITY_VERSION = 1, 38, 0x20080522  # of prctl.h and capability.h
 _HANDLE_BYTES = 64  # of CUDA IPC (cuda.h)
 
 
@@ -100,7 +100,9 @@ def load_target(target: str) -> tuple[ModuleType, Any]:
     return module, found
 
 
-def made(found: Any, arguments: Sequence[Any], state: Mapping[str, Any] | None, place: Callable[[nn.Module], Any]) -> Any:
+def made(
+    found: Any, arguments: Sequence[Any], state: Mapping[str, Any] | None, place: Callable[[nn.Module], Any]
+) -> Any:
     """Return what is called: a function as it is; of a class of modules, an instance with this state."""
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         return found
@@ -178,7 +180,9 @@ class _Guest:
         from .instance import build
         from .subject import Subject
 
-        ((positional, keywords),) = tree_map(lambda each: each.view(self._arena) if isinstance(each, Place) else each, calls)
+        ((positional, keywords),) = tree_map(
+            lambda each: each.view(self._arena) if isinstance(each, Place) else each, calls
+        )
         workload = Workload.from_callable(partial(self._functions[dtype]), *positional, **keywords)
         device = choose_device("cpu" if self._device.type == "cpu" else "cuda")
         with torch_set_up():
@@ -210,11 +214,25 @@ def driver_call(name: str, *arguments: Any) -> None:
         raise OSError(f"{name} fails with CUDA error {status}")
 
 
+def _give_up_privileges() -> None:
+    """Give up what root may do to the memory of the judge, for good: CAP_SYS_PTRACE (19) and CAP_SYS_ADMIN (21)."""
+    libc = ctypes.CDLL(None)
+    header, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION), (ctypes.c_uint32 * 6)()
+    libc.capget(header, sets)
+    for place in range(3):  # effective, permitted, inheritable
+        sets[place] &= ~(1 << 19 | 1 << 21)
+    libc.capset(header, sets)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
 def main() -> None:
     """Answer requests until there are no more."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a stopped process outlives no judge
+    _give_up_privileges()
     target, device = sys.argv[1:3]
-    requests, replies, letters, arena, size = map(int, sys.argv[3:])  # `arena`: the descriptor of a file; negative: it is sent first
+    requests, replies, letters, arena, size = map(
+        int, sys.argv[3:]
+    )  # `arena`: the descriptor of a file; negative: it is sent first
     with os.fdopen(requests, "rb") as source, os.fdopen(replies, "wb", buffering=0) as sink:
         guest: _Guest | None = None
 
@@ -246,4 +264,3 @@ def main() -> None:
             except EOFError:
                 break
             answer(partial(getattr(guest, method), *arguments))
-

@@ -123,7 +123,9 @@ class Instance:
         first = returned()
         self.is_sequence = inspect.isgenerator(first)
         if not self.is_sequence:
-            return [[tree_map(place, read_arguments(each)) for each in (first, *(returned() for _ in range(batches - 1)))]]
+            return [
+                [tree_map(place, read_arguments(each)) for each in (first, *(returned() for _ in range(batches - 1)))]
+            ]
         if batches > 1:
             expected = "inputs that return one batch, where a step has micro_batches"
             raise WorkloadError(f"{self.workload.id}: its inputs are a sequence", got="a generator", expected=expected)
