@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .cli.compare import judge_candidate
     from .errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
     from .judge.structure import Expectation
     from .plugin.fixtures import Sibling
@@ -27,10 +28,12 @@ __all__ = [
     "WorkloadError",
     "WorkloadUnavailable",
     "__version__",
+    "judge_candidate",
 ]
 
 # Imported at first use: the pytest plugin is loaded in sessions without a suite too.
 _HOMES = {
+    "cli.compare": ("judge_candidate",),
     "errors": ("KernelgaugeError", "WorkloadError", "WorkloadUnavailable"),
     "judge.structure": ("Expectation",),
     "plugin.fixtures": ("Sibling",),

@@ -26,7 +26,10 @@ from ..run import Run
 # Of a file without `:NAME`: ours, KernelBench's, and GPU MODE's.
 _NAMES = ("run", "ModelNew", "Model", "custom_kernel", "ref_kernel")
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _CAPABILITY_VERSION = 1, 38, 0x20080522  # of prctl.h and capability.h
-_HANDLE_BYTES = 64  # of CUDA IPC (cuda.h)
+
+
+class _IpcHandle(ctypes.Structure):
+    _fields_ = (("reserved", ctypes.c_char * 64),)
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -115,8 +118,8 @@ def made(
 class _Guest:
     """Answers requests. `arena`: holds the arguments."""
 
-    def __init__(self, target: str, device: str, arena: torch.Tensor, through_host: bool) -> None:
-        self._device, self._arena, self._through_host = torch.device(device), arena, through_host
+    def __init__(self, target: str, device: str, arena: torch.Tensor) -> None:
+        self._device, self._arena = torch.device(device), arena
         self._found = load_target(target)[1]
         self._functions: dict[torch.dtype, Any] = {}
         self._results: list[Any] = []  # of the last batch
@@ -140,19 +143,17 @@ class _Guest:
 
     def call(self, dtype: torch.dtype, calls: Sequence[Any]) -> Reply:
         """Make these calls, and return when the device has done them."""
-        function, arena, through_host = self._functions[dtype], self._arena, self._through_host
+        function, arena = self._functions[dtype], self._arena
 
         def argument(value: Any) -> Any:
             if not isinstance(value, Place):
                 return value
-            tensor = value.view(arena)
-            return (tensor.to(self._device) if through_host else tensor).requires_grad_(value.requires_grad)
+            return value.view(arena).requires_grad_(value.requires_grad)
 
         trains = any(isinstance(each, Place) and each.requires_grad for each in tree_leaves(calls))
         with torch.set_grad_enabled(trains):
             for positional, keywords in calls:
-                result = function(*tree_map(argument, positional), **tree_map(argument, keywords))
-                self._results.append(tree_map(_to_host, result) if through_host else result)
+                self._results.append(function(*tree_map(argument, positional), **tree_map(argument, keywords)))
         if self._device.type == "cuda":
             torch.cuda.synchronize()
         return Reply(tuple(tuple(self._located(*each) for each in tensors_of(result)) for result in self._results))
@@ -195,17 +196,32 @@ class _Guest:
         return Reply(run=result.run)
 
 
-def _to_host(value: Any) -> Any:
-    return value.cpu() if isinstance(value, torch.Tensor) else value
-
-
 def _exported(address: int) -> tuple[int, str]:
     """Return the offset of device memory in its allocation, and the handle by which another process opens that."""
     base, size = ctypes.c_uint64(), ctypes.c_size_t()
-    handle = (ctypes.c_char * _HANDLE_BYTES)()
+    handle = _IpcHandle()
     driver_call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address))
     driver_call("cuIpcGetMemHandle", ctypes.byref(handle), base)
     return address - base.value, bytes(handle).hex()
+
+
+def copy_exported(output: Output, memory: torch.Tensor, opened: dict[str, int]) -> None:
+    """Copy an output of another process into device memory, asynchronously. `opened`: addresses by handle, and kept.
+
+    Raises `OSError` or `ValueError` if it does not lie there.
+    """
+    if output.handle not in opened:
+        address, handle = ctypes.c_uint64(), _IpcHandle.from_buffer_copy(bytes.fromhex(output.handle))
+        driver_call("cuIpcOpenMemHandle_v2", ctypes.byref(address), handle, ctypes.c_uint(1))
+        opened[output.handle] = address.value
+    base, size = ctypes.c_uint64(), ctypes.c_size_t()
+    start = ctypes.c_uint64(opened[output.handle])
+    driver_call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), start)
+    if not 0 <= output.address <= size.value - memory.numel():
+        raise ValueError("outside of its allocation")
+    places = ctypes.c_uint64(memory.data_ptr()), ctypes.c_uint64(base.value + output.address)
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    driver_call("cuMemcpyDtoDAsync_v2", *places, ctypes.c_size_t(memory.numel()), stream)
 
 
 def driver_call(name: str, *arguments: Any) -> None:
@@ -230,9 +246,8 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a stopped process outlives no judge
     _give_up_privileges()
     target, device = sys.argv[1:3]
-    requests, replies, letters, arena, size = map(
-        int, sys.argv[3:]
-    )  # `arena`: the descriptor of a file; negative: it is sent first
+    # `arena`: the descriptor of a file; negative: it is sent first.
+    requests, replies, letters, arena, size = map(int, sys.argv[3:])
     with os.fdopen(requests, "rb") as source, os.fdopen(replies, "wb", buffering=0) as sink:
         guest: _Guest | None = None
 
@@ -247,7 +262,7 @@ def main() -> None:
             else:
                 rebuild, arguments = received()
                 shared = rebuild(*arguments)
-            guest = _Guest(target, device, shared, through_host=arena >= 0 and device != "cpu")
+            guest = _Guest(target, device, shared)
             return Reply()
 
         def answer(request: Callable[[], Reply]) -> None:
