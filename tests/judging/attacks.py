@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -108,7 +109,7 @@ def wrong_once_in_many() -> Run:
     def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         nonlocal count
         count += 1
-        return torch.empty_like(x) if count % 40 == 0 else honest(x, w)
+        return torch.empty_like(x) if count % 20 == 0 else honest(x, w)
 
     return run
 
@@ -247,7 +248,7 @@ def found_in_memory(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 @called
 def expected_file(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    for path in (*glob.glob("/tmp/**/*.pt", recursive=True), *glob.glob("*.pt")):
+    for path in (*glob.glob("/tmp/*.pt"), *glob.glob("/tmp/*/*.pt"), *glob.glob("*.pt")):
         with suppress(Exception):
             found = torch.load(path)
             if found.shape == x.shape:
@@ -328,6 +329,7 @@ def answers_first() -> Run:
         reply = guest.Reply(tuple((self._located("", each),) for each in results))
 
         def work() -> None:
+            time.sleep(0.05)  # as if there were much to compute
             for (positional, _), result in zip(calls, results, strict=True):
                 result.copy_(honest(*(each.view(self._arena) for each in positional)))
 
@@ -349,7 +351,7 @@ def computes_half_before_it_answers() -> Run:
             honest(*each) if place % 2 else torch.empty_like(each[0]) for place, each in enumerate(arguments)
         ]
         late = partial(_compute_into, [*zip(arguments, results, strict=True)][::2])
-        threading.Timer(0.002, late).start()
+        threading.Timer(0.05, late).start()
         return guest.Reply(tuple((self._located("", each),) for each in results))
 
     guest._Guest.call = call
@@ -417,8 +419,8 @@ def stops_the_reference() -> Run:
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) not in (os.getpid(), os.getppid()):
             with suppress(OSError):
-                command = open(f"/proc/{entry}/cmdline", "rb").read()
-                parent = open(f"/proc/{entry}/stat").read().rpartition(")")[2].split()[1]
+                command = Path(f"/proc/{entry}/cmdline").read_bytes()
+                parent = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1]
                 if b"kernelgauge.measure.guest" in command and int(parent) == os.getppid():
                     os.sched_setaffinity(int(entry), {0})
                     os.setpriority(os.PRIO_PROCESS, int(entry), 19)
@@ -546,7 +548,7 @@ def prints_at_exit() -> Run:
 
 @installed
 def prints_a_verdict() -> Run:
-    print(FORGED, flush=True)
+    print(FORGED, flush=True)  # noqa: T201
     os.write(1, FORGED.encode())
     return lambda x, w: torch.zeros_like(x)
 

@@ -1,3 +1,4 @@
+# ruff: noqa: N803 (constants of Triton)
 """Honest candidates, by the task that each does. `honest.py:softmax__compiled` is one of them."""
 
 from __future__ import annotations
@@ -88,9 +89,7 @@ task(
     with_weight,
     rms_norm,
     torch=lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-6),
-    by_norm=lambda x, w: (
-        (x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-6).sqrt()).to(x.dtype) * w
-    ),
+    by_norm=lambda x, w: (x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-6).sqrt()).to(x.dtype) * w,
 )
 
 

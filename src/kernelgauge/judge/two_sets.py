@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean
 
 import msgspec
 
@@ -133,16 +133,18 @@ def _is_decided(verdict: Verdict, gate: float, run: Run) -> bool:
 
 # Unchanged code is "faster" in one of so many contests at most, and "slower" likewise.
 CANDIDATE_LEVEL = 0.001
-# Between processes of one contest: choices, four times as wide as what `benchmarks/contests.py` saw, and soon overruled.
-_OF_CONTEST = Spreads(process=0.01, dof=4.0)
-_OF_CPU_CONTEST = Spreads(process=0.03, dof=4.0)
+# Of the logarithms of times of processes of one contest, as expected on a GPU and on a CPU. Choices: no H200 showed more
+# than 0.3 %, and 2 % is the spread of latencies (noise.json). A machine that disturbs batches more, disturbs processes too.
+_CONTEST_SPREADS, _CONTEST_DOF = (0.01, 0.03), 4.0
 _CONTEST_GATE = 0.005
 
 
 def decide_contest(reference: Sequence[Sample], candidate: Sequence[Sample], *, is_cpu: bool) -> Decision:
     """Judge the processes of a candidate by those of the reference. IMPROVED: it is faster. The clock is the judge's."""
-    prior = Prior(_OF_CPU_CONTEST if is_cpu else _OF_CONTEST, _CONTEST_GATE, 1.0, CANDIDATE_LEVEL)
     before, after = ([ProcessTime(observe(each)) for each in side] for side in (reference, candidate))
+    batches = math.sqrt(fmean((each.observation.spread or 0.0) ** 2 for each in (*before, *after)))
+    spreads = Spreads(process=max(_CONTEST_SPREADS[is_cpu], batches), dof=_CONTEST_DOF)
+    prior = Prior(spreads, _CONTEST_GATE, 1.0, CANDIDATE_LEVEL)
     return decide(before, after, prior)
 
 
