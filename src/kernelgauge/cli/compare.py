@@ -220,7 +220,7 @@ def _verdict(contest: Contest) -> dict[str, Any]:
     reference, candidate = contest.runs
     causes = []
     if reference is not None and candidate is not None:
-        with suppress(ValueError):  # it may say anything of itself
+        with suppress(ValueError):  # its process may claim anything
             causes = reasons(judge_structure(candidate, from_run(reference, suite="")))
     return {
         "correct": True,
@@ -237,7 +237,7 @@ def _verdict(contest: Contest) -> dict[str, Any]:
         # As the candidate's process observed itself: help for its author, and no part of the verdict.
         "kernels": [] if candidate is None else _kernels(candidate),
         "bound_by": _bound(contest),
-        "causes": [f"{line.label}: {line.text}" for line in causes],
+        "causes": [f"{each.label}: {' '.join(each.text.split())}" for each in causes if each.label != "kernels"],
     }
 
 

@@ -1,7 +1,7 @@
 """The judge's side of a contest: processes that run only while they are waited for, outputs read from outside, and the clock.
 
 A candidate may patch whatever its own process has. Causality is what it cannot patch: the inputs of a batch do not exist
-before the clock starts, and the clock stops once results lie in memory of the judge (docs/judge.md).
+before the clock starts, and the clock stops once results lie in memory of the judge (docs/design/judge.md).
 """
 
 from __future__ import annotations

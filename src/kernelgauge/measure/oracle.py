@@ -104,7 +104,7 @@ class Oracle:
         }
 
     def draw(self, case: Case, values: str = NORMAL) -> Arguments:
-        """Make arguments, by a seed that is told to nobody."""
+        """Make arguments, by a seed that nobody knows."""
         torch.manual_seed(secrets.randbits(63))
 
         def varied(each: Any) -> Any:
