@@ -1,4 +1,4 @@
-"""Judge several candidates by one reference, with few short batches: `python several.py REFERENCE CANDIDATE ...`, on a CPU."""
+"""Referee several candidates by one reference, with few short batches: `python several.py REFERENCE CANDIDATE ...`, on a CPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main(reference: str, *candidates: str) -> None:
     contest._REPLICATES, contest._BATCHES, contest._PROCESSES = 2, 1, 1
     contest._CALLS = {"cpu": (8, 8)}
     with ExitStack() as stack:
-        judge = contest.Judge(reference, Device(), stack, lambda _: None)
+        judge = contest.Referee(reference, Device(), stack, lambda _: None)
         for candidate in candidates:
             try:
                 found = judge.judge(candidate)

@@ -129,7 +129,12 @@ def test_oracle_useless_reference_is_an_error(run: str, what: str, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("factor", "scatter", "status"),
-    [(0.9, 0.001, Status.IMPROVED), (1.1, 0.001, Status.REGRESSED), (1.0, 0.001, Status.PASS), (0.9, 0.2, Status.PASS)],
+    [
+        (0.9, 0.001, Status.IMPROVED),
+        (1.1, 0.001, Status.REGRESSED),
+        (1.0, 0.001, Status.PASS),
+        (0.9, 0.2, Status.UNDECIDED),
+    ],
 )
 def test_decide_contest_says_faster_beyond_the_noise(factor: float, scatter: float, status: Status) -> None:
     def side(us: float) -> list[Sample]:

@@ -193,12 +193,12 @@ def judge_candidate(candidate: str, against: str, *, device: str = "auto") -> di
 
 def judge_once(options: argparse.Namespace) -> Exit:
     """Judge a candidate, and print the verdict."""
-    from ..measure.contest import Judge
+    from ..measure.contest import Referee
     from ..measure.device import choose_device
 
     try:
         with ExitStack() as stack:
-            contest = Judge(options.against, choose_device(options.device), stack, note).judge(options.candidate)
+            contest = Referee(options.against, choose_device(options.device), stack, note).judge(options.candidate)
     except CandidateRefused as refusal:
         data: dict[str, Any] = {"correct": False, "faster": False, "refused": refusal.what, **dict(refusal.details)}
         data["first_wrong"] = msgspec.to_builtins(refusal.wrong)

@@ -30,7 +30,7 @@ from ..errors import CandidateRefused, KernelgaugeError
 from ..processes import compile_caches
 from ..run import Run, Sample
 from .device import Device
-from .guest import Output, Place, Reply, copy_exported, driver_call, span_of, tensors_of
+from .guest import ArgumentPlace, Output, Reply, copy_exported, driver_call, span_of, tensors_of
 from .instance import TORCH_DTYPES, Arguments
 from .oracle import NORMAL, VALUES, Case, Oracle
 
@@ -44,7 +44,7 @@ _ALIGNMENT, _SLACK = 512, 64  # bytes: of arguments, and how many times that lie
 _PATIENCE_S = 300.0  # for one answer: the first one compiles
 _QUIET_FACTOR, _QUIET_SECONDS = 10.0, 1e-3  # a GPU that others compute on shares its time in slices of milliseconds
 _LARGEST_REPLY = 2**25  # bytes
-_MAIN = "from kernelgauge.measure.guest import main; main()"  # as `__main__`, it would have classes of its own
+_MAIN = "from kernelgauge.measure.guest import serve; serve()"  # as `__main__`, it would have classes of its own
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36  # of prctl.h
 _CANDIDATE, _REFERENCE = "candidate", "reference"
 _RANDOM = secrets.SystemRandom()
@@ -250,7 +250,7 @@ class _Arena:
                 return value
             strides = torch.empty_like(value, device="meta").stride()  # without the gaps of an expanded one
             offset = _ALIGNMENT * (-(-end // _ALIGNMENT) + secrets.randbelow(_SLACK))
-            place = Place(offset, value.dtype, tuple(value.shape), strides, value.requires_grad)
+            place = ArgumentPlace(offset, value.dtype, tuple(value.shape), strides, value.requires_grad)
             end = offset + value.element_size() * span_of(place.shape, strides)
             place.view(self.tensor).copy_(value.detach())
             return place
@@ -277,7 +277,7 @@ class _Arena:
             raise CandidateRefused(f"the GPU computes although the {side} is stopped", got=got)
 
 
-class Judge:
+class Referee:
     """Judges candidates by one reference: its processes are timed before a candidate exists, and when it is dead.
 
     Raises `KernelgaugeError` if the reference is of no use.
@@ -363,10 +363,10 @@ class Judge:
         """Time batches of each case, the processes in turns. Return microseconds a call."""
         times: _Times = {}
         for case, count in self._calls.items():
-            for _ in range(batches):
-                for number, process in enumerate(processes):
-                    seconds = self._batch(process, case, [NORMAL] * count)
-                    times.setdefault((case, number), []).append(1e6 * seconds / count)
+            for number, process in [*enumerate(processes)] * (1 + batches):
+                seconds = self._batch(process, case, [NORMAL] * count)
+                times.setdefault((case, number), []).append(1e6 * seconds / count)
+        times = {key: each[1:] for key, each in times.items()}  # the first one after a pause finds cold caches
         return times
 
     def _batch(self, process: _Process, case: Case, kinds: Sequence[str]) -> float:
@@ -395,7 +395,7 @@ class Judge:
         seconds = time.perf_counter() - start
         process.stop()
         results = [read(number) for number in range(len(calls))]
-        written = [each.view(self._arena.tensor) for each in tree_leaves(places) if isinstance(each, Place)]
+        written = [each.view(self._arena.tensor) for each in tree_leaves(places) if isinstance(each, ArgumentPlace)]
         if not all(map(_same, written, (each.detach() for _, each in tensors_of(calls)))):
             raise CandidateRefused(f"the {process.side} writes to its inputs", where=case.name)
         for values, arguments, result in zip(kinds, calls, results, strict=True):

@@ -52,7 +52,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True)
-class Place:
+class ArgumentPlace:
     """A tensor of an argument: where it lies in the arena, in bytes."""
 
     offset: int
@@ -146,11 +146,11 @@ class _Guest:
         function, arena = self._functions[dtype], self._arena
 
         def argument(value: Any) -> Any:
-            if not isinstance(value, Place):
+            if not isinstance(value, ArgumentPlace):
                 return value
             return value.view(arena).requires_grad_(value.requires_grad)
 
-        trains = any(isinstance(each, Place) and each.requires_grad for each in tree_leaves(calls))
+        trains = any(isinstance(each, ArgumentPlace) and each.requires_grad for each in tree_leaves(calls))
         with torch.set_grad_enabled(trains):
             for positional, keywords in calls:
                 self._results.append(function(*tree_map(argument, positional), **tree_map(argument, keywords)))
@@ -182,7 +182,7 @@ class _Guest:
         from .subject import Subject
 
         ((positional, keywords),) = tree_map(
-            lambda each: each.view(self._arena) if isinstance(each, Place) else each, calls
+            lambda each: each.view(self._arena) if isinstance(each, ArgumentPlace) else each, calls
         )
         workload = Workload.from_callable(partial(self._functions[dtype]), *positional, **keywords)
         device = choose_device("cpu" if self._device.type == "cpu" else "cuda")
@@ -241,7 +241,7 @@ def _give_up_privileges() -> None:
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def main() -> None:
+def serve() -> None:
     """Answer requests until there are no more."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # a stopped process outlives no judge
     _give_up_privileges()
