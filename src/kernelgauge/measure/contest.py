@@ -366,8 +366,7 @@ class Referee:
             for number, process in [*enumerate(processes)] * (1 + batches):
                 seconds = self._batch(process, case, [NORMAL] * count)
                 times.setdefault((case, number), []).append(1e6 * seconds / count)
-        times = {key: each[1:] for key, each in times.items()}  # the first one after a pause finds cold caches
-        return times
+        return {key: each[1:] for key, each in times.items()}  # the first one after a pause finds cold caches
 
     def _batch(self, process: _Process, case: Case, kinds: Sequence[str]) -> float:
         """Make one call for each kind of values. Return the seconds from their inputs to results in the judge's memory.
