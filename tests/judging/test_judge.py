@@ -75,13 +75,20 @@ def test_judge_candidate_twice_as_slow_is_not_faster(tmp_path: Path) -> None:
     assert [each["kernel"] for each in found["kernels"]] == ["aten::tanh"]
 
 
-def test_judge_reference_without_inputs_is_no_verdict(tmp_path: Path) -> None:
-    (tmp_path / "reference.py").write_text("def run(x): return x\n")
-    target = f"{tmp_path}/reference.py"
-    command = [sys.executable, "-m", "kernelgauge", "judge", target, "--against", target, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+@pytest.mark.parametrize(
+    ("code", "target", "message"),
+    [
+        ("def run(x): return x", "reference.py", "declares no inputs"),
+        ("raise RuntimeError('no')", "reference.py", "the reference fails"),
+        ("", "missing.py", "there is no such file"),
+    ],
+)
+def test_judge_bad_input_is_no_verdict(code: str, target: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "reference.py").write_text(code)
+    command = [sys.executable, "-m", "kernelgauge", "judge", target, "--against", "reference.py", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "declares no inputs" in done.stderr
+    assert message in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .. import processes
-from ..errors import NO_TIMES, CandidateRefused, MeasurementError, printable
+from ..errors import NO_TIMES, CandidateRefused, KernelgaugeError, MeasurementError, printable
 from ..judge import MEASUREMENT, Status, Verdict
 from ..judge.baseline import from_run
 from ..judge.evidence import Detail, NothingToCompare, Reason
@@ -196,9 +196,20 @@ def judge_once(options: argparse.Namespace) -> Exit:
     from ..measure.contest import Referee
     from ..measure.device import choose_device
 
+    for target in (options.candidate, options.against):
+        path = target.rpartition(".py:")[0] + ".py" if ".py:" in target else target
+        if path.endswith(".py") and not Path(path).is_file():
+            raise KernelgaugeError("there is no such file", where=path, expected="FILE.py[:NAME] or module:NAME")
     try:
         with ExitStack() as stack:
-            contest = Referee(options.against, choose_device(options.device), stack, note).judge(options.candidate)
+            try:
+                referee = Referee(options.against, choose_device(options.device), stack, note)
+            except KernelgaugeError:
+                raise
+            except Exception as error:  # its own
+                got = f"{type(error).__name__}: {error}"
+                raise KernelgaugeError("the reference fails", where=options.against, got=got) from error
+            contest = referee.judge(options.candidate)
     except CandidateRefused as refusal:
         data: dict[str, Any] = {"correct": False, "faster": False, "refused": refusal.what, **dict(refusal.details)}
         data["first_wrong"] = msgspec.to_builtins(refusal.wrong)

@@ -89,8 +89,8 @@ def load_target(target: str) -> tuple[ModuleType, Any]:
     sys.path.append(str(Path(path).resolve().parent) if is_file else os.getcwd())  # behind what is installed
     if is_file:
         spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-        if spec is None or spec.loader is None or not Path(path).is_file():
-            raise LookupError(f"there is no file {path}")
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module  # Triton and pickle look for it
         spec.loader.exec_module(module)
