@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .cli.check import check_trace
+    from .cli.compare import judge_candidate
     from .errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
     from .judge.structure import Expectation
     from .plugin.fixtures import Sibling
@@ -29,11 +30,13 @@ __all__ = [
     "WorkloadUnavailable",
     "__version__",
     "check_trace",
+    "judge_candidate",
 ]
 
 # Imported at first use: the pytest plugin is loaded in sessions without a suite too.
 _HOMES = {
     "cli.check": ("check_trace",),
+    "cli.compare": ("judge_candidate",),
     "errors": ("KernelgaugeError", "WorkloadError", "WorkloadUnavailable"),
     "judge.structure": ("Expectation",),
     "plugin.fixtures": ("Sibling",),

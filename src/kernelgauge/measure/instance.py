@@ -123,7 +123,9 @@ class Instance:
         first = returned()
         self.is_sequence = inspect.isgenerator(first)
         if not self.is_sequence:
-            return [[tree_map(place, _arguments(each)) for each in (first, *(returned() for _ in range(batches - 1)))]]
+            return [
+                [tree_map(place, read_arguments(each)) for each in (first, *(returned() for _ in range(batches - 1)))]
+            ]
         if batches > 1:
             expected = "inputs that return one batch, where a step has micro_batches"
             raise WorkloadError(f"{self.workload.id}: its inputs are a sequence", got="a generator", expected=expected)
@@ -131,7 +133,7 @@ class Instance:
         # The generator draws the same numbers each time, and changes none that the module draws.
         with torch.random.fork_rng([target] if target.type == "cuda" else []), target:
             torch.manual_seed(self._seed + 1)  # others than the parameters'
-            calls = [[_arguments(_placed(each, place, placed))] for each in islice(first, _MOST_CALLS + 1)]
+            calls = [[read_arguments(_placed(each, place, placed))] for each in islice(first, _MOST_CALLS + 1)]
         if not 0 < len(calls) <= _MOST_CALLS:
             what = f"{self.workload.id}: its inputs yield {'too many calls' if calls else 'no call'}"
             raise WorkloadError(what, got=f"{len(calls)}", expected=f"1 to {_MOST_CALLS} calls")
@@ -276,7 +278,7 @@ def _placed(value: Any, place: Callable[[Any], Any], placed: dict[int, tuple[Any
     return placed[id(value)][1]
 
 
-def _arguments(returned: Any) -> Arguments:
+def read_arguments(returned: Any) -> Arguments:
     """Read what `Workload.inputs` returned. Raises `TypeError` if it is no tuple: a tensor would fall apart into rows."""
     if not isinstance(returned, (tuple, list)):
         raise TypeError(f"inputs() returned {type(returned).__name__}, expected a tuple of arguments")

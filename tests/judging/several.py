@@ -1,0 +1,42 @@
+"""Judge several candidates by one reference, with few short batches. Targets come on standard input, a line each.
+
+`python several.py REFERENCE cpu|cuda` prints a line of JSON for each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import ExitStack
+
+from kernelgauge.errors import CandidateRefused
+from kernelgauge.judge import Status
+from kernelgauge.judge.two_sets import decide_contest, over_cases
+from kernelgauge.measure import contest
+from kernelgauge.measure.device import choose_device
+
+
+def main(reference: str, device: str) -> None:
+    contest._REPLICATES, contest._BATCHES, contest._PROCESSES = 2, 1, 1
+    contest._CALLS = {"cpu": (8, 8), "cuda": (8, 16)}
+    contest.Referee._observed = lambda *_: None  # type: ignore[method-assign]
+    with ExitStack() as stack, os.fdopen(os.dup(1), "w") as output:
+        os.dup2(2, 1)  # a reference may print
+        referee = contest.Referee(reference, choose_device(device), stack, lambda _: None)
+        for line in sys.stdin:
+            try:
+                found = referee.judge(line.strip())
+            except CandidateRefused as refusal:
+                answer = {"correct": False, "faster": False, "refused": str(refusal)}
+            else:
+                sides = [
+                    over_cases([getattr(each, side) for each in found.cases]) for side in ("reference", "candidate")
+                ]
+                status = decide_contest(*sides, is_cpu=found.is_cpu).status
+                answer = {"correct": True, "faster": status is Status.IMPROVED, "calls": found.checked_calls}
+            output.write(json.dumps(answer) + "\n")
+            output.flush()
+
+
+main(*sys.argv[1:])
