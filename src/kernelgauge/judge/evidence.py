@@ -293,15 +293,10 @@ class PartOfLatency(Reason, frozen=True):
     is_launch_bound: bool = False  # it is longer than the kernels
 
 
-class Machine(Reason, frozen=True):
-    """How the reference kernels moved, which the code cannot touch. None: the baseline does not know this GPU or host.
-
-    `twins`: how far workloads moved that run the same kernels.
-    """
-
-    moves: tuple[tuple[str, float], ...] | None
+class Machine(Reason, frozen=True):  # how the reference kernels moved, which the code cannot touch
+    moves: tuple[tuple[str, float], ...] | None  # None: the baseline does not know this GPU or host
     is_own: bool = False
-    twins: float | None = None
+    twins: float | None = None  # how far workloads moved that run the same kernels
     on_cpu: bool = False
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -292,7 +293,7 @@ def compile_call(workload: Workload, target: str, fingerprint: Fingerprint) -> R
         what = f"{workload.id}: Triton compiles for {target}, and is not installed"
         raise WorkloadUnavailable(what, next_command="pip install triton") from error
     with reporting(workload, f"compiling for {target}"), _compiling_for(target) as driver:
-        instance = build(workload, Device())
+        instance = build(replace(workload, on_cpu=None), Device())
         with instance.grad_mode():
             instance.call()
         kernels = driver.kernels()

@@ -9,7 +9,6 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from importlib import import_module
@@ -180,9 +179,8 @@ class Session:
 
         if self.shows_tests:
             self.progress(f"{workload.id}: compiling for {target}")
-        run = compile_call(replace(workload, on_cpu=None), target, self.fingerprint)
-        self._measured[workload.id] = Measured(run, 0, 0, b"", "")
-        return run
+        self._measured[workload.id] = Measured(compile_call(workload, target, self.fingerprint), 0, 0, b"", "")
+        return self.run(workload)
 
     def _result(self, workload: Workload) -> Measured:
         if workload.id not in self._measured:
@@ -195,30 +193,21 @@ class Session:
         return result
 
     def _measure(self, workloads: Sequence[Workload]) -> None:
-        started = time.monotonic()
+        started, machine = time.monotonic(), (self.device, self.fingerprint, self.settings)
         is_shown = self.shows_tests or any(each.id not in self.suites.made for each in workloads)
-        for group in self.measure_groups(
-            workloads,
-            self.device,
-            self.fingerprint,
-            self.settings,
-            self.progress if is_shown else lambda _: None,
-            timed=any(map(self.judge.is_timed, workloads)),
-            deterministic=self.options.deterministic,
-        ):
+        say = self.progress if is_shown else lambda _: None
+        timed, deterministic = any(map(self.judge.is_timed, workloads)), self.options.deterministic
+        for group in self.measure_groups(workloads, *machine, say, timed=timed, deterministic=deterministic):
             measured = {name: each for name, each in group.results.items() if not isinstance(each, KernelgaugeError)}
             self._beside = self.judge.beside(self._measured | group.results)
-            slower = (
-                () if self.options.accepts else (name for name, it in measured.items() if self._looks_slower(it.run))
-            )
-            group.confirm(list(slower))
+            if not self.options.accepts:
+                group.confirm([name for name, it in measured.items() if self._looks_slower(it.run)])
             self._measured |= group.results
             for name, result in group.results.items():
                 if isinstance(result, NoKernelsError) and name in self._may_lack_kernels:
                     from ..measure.subject import without_kernels
 
-                    settings = self.device, self.fingerprint, self.settings
-                    self._measured[name] = without_kernels(self.suites.workloads[name], result, *settings)
+                    self._measured[name] = without_kernels(self.suites.workloads[name], result, *machine)
                 elif not isinstance(result, KernelgaugeError):
                     self.artifacts.write(self.suites.workloads[name], result.trace_json, result.table)
                     result.trace_json, result.table = b"", ""
