@@ -47,7 +47,8 @@ def product(x, y, SIZE: tl.constexpr):
 
 @pytest.mark.parametrize("target", ["sm_90", "sm_100", "gfx942"])
 def test_product(kernelgauge, target):
-    (kernel,) = kernelgauge.using(target=target)(lambda: product[1,](x, x, SIZE=64)).kernels
+    kernel, again = kernelgauge.using(target=target)(lambda: [product[1,](x, x, SIZE=64) for _ in "ab"]).kernels
+    assert kernel == again
     resources = kernel.resources
     assert min(resources.tensor_core_instructions, resources.memory_instructions) > 0
     assert (resources.conversions > 0) is target.startswith("sm")  # gfx942 has none to bf16

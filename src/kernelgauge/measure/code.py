@@ -279,7 +279,7 @@ def _compiling_for(target: str) -> Iterator[_Target]:
         finally:
             for kernel in driver.loaded:
                 kernel._run = None  # Triton keeps the kernel for the next call
-                del kernel.n_regs  # it is not loaded here: `resources_of_call`
+                vars(kernel).pop("n_regs", None)  # it is not loaded here: `resources_of_call`. One may be loaded twice
 
 
 def compile_call(workload: Workload, target: str, fingerprint: Fingerprint) -> Run:
