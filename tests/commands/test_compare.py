@@ -53,6 +53,13 @@ def test_unchanged_revision_passes_after_few_processes(compare: Command, process
     assert not process.baselines.exists()
 
 
+def test_order_within_a_pair_is_drawn(compare: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = iter([1, -1, -1])  # as it was drawn
+    monkeypatch.setattr("random.Random.sample", lambda _, sides, k: list(sides)[:: next(turns)])
+    sides = [line.partition(": process")[0] for line in compare("HEAD")[2].splitlines()[:-1]]
+    assert sides == ["HEAD", "the working tree", "the working tree", "HEAD", "the working tree", "HEAD"]
+
+
 def test_time_left_is_that_of_the_processes_or_the_budget(
     compare: Command, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
