@@ -382,7 +382,7 @@ def _two_sets(before: Sequence[Suite], after: Sequence[Suite]) -> Iterator[Judge
 
 
 def print_pairs(suites: Sequence[Suite]) -> None:
-    """Run `compare` to its end on MLPs: the processes of each side are drawn from those that one GPU recorded."""
+    """Run `compare` to its end on MLPs. Each side draws its processes from those of one GPU."""
     chance = random.Random(0)
     by_gpu: dict[str, list[Suite]] = defaultdict(list)
     for suite in suites:

@@ -29,9 +29,8 @@ def verdicts(reference: str, targets: Sequence[str], device: str) -> Iterator[di
     """Yield a verdict for each target. A judge that ended gives none, and another one judges the rest."""
     left = [*targets]
     while left:
-        with tempfile.TemporaryDirectory(
-            prefix="kernelgauge-attacks-"
-        ) as folder:  # what an attack changes dies with it
+        # An attack may change these files: the next judge has copies of its own.
+        with tempfile.TemporaryDirectory(prefix="kernelgauge-attacks-") as folder:
             for name in ("attacks.py", "task.py", "honest.py"):
                 shutil.copy(FOLDER / name, folder)
             Path(folder, "reference.py").write_text(reference)

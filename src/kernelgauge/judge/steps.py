@@ -381,9 +381,8 @@ def _judge_overlap(
     is_late = sum(each < low - (high - low) for each in behind) * 2 > len(behind)
     exposed_us = fmean(usual.exposed_us), fmean(median(run.exposed_us) for run in runs)
     compared, is_lost = e.OverlapCompared(rank, (low, high), round(median(behind)), *exposed_us), False
-    if (
-        before and after and not baseline.device.startswith(CPU)
-    ):  # a CPU's collectives run in threads that no row of an op stands for
+    # Collectives of a CPU run in threads, which have no rows of ops.
+    if before and after and not baseline.device.startswith(CPU):
         least, now = min(before), median(after)
         is_lost = least >= _LEAST_OVERLAP and now < _LOST_OVERLAP * least
         compared = msgspec.structs.replace(compared, before=least, after=now)

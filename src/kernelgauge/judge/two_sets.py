@@ -68,7 +68,7 @@ def judge_sets(
         comparisons: how often the rule is asked, over all times.
         limits: what the suite asks for; a gate that it leaves open is smaller here than between nights.
         names: of the sets, for messages.
-        are_pairs: processes of the same place ran one after the other, in an order that was drawn.
+        are_pairs: processes of the same place ran one after the other, in random order.
     """
 
     def unjudged(conclusion: NothingToCompare, status: Status = Status.INVALID) -> JudgedSet:

@@ -255,9 +255,8 @@ class CudaDevice(Device):
         self.host = HostSpeed(_launches(self.torch_device), wait=self.synchronize)
         self.cache_bytes = int(self._properties.L2_cache_size)
         clock_khz, bits = (getattr(self._properties, name, 0) for name in ("memory_clock_rate", "memory_bus_width"))
-        self.peak_bytes_per_second = (
-            2 * 1e3 * clock_khz * bits / 8 or None
-        )  # two transfers a clock; torch 2.8 and newer
+        # Two transfers a clock. None: torch before 2.8 does not say.
+        self.peak_bytes_per_second = 2 * 1e3 * clock_khz * bits / 8 or None
         self._release_kept_lines = _kept_lines_release()
         self._flush_buffer = torch.empty(_FLUSH_FACTOR * self.cache_bytes, dtype=torch.int8, device=self.torch_device)
         if os.environ.get("TEARDOWN_CUPTI") == "1":
