@@ -181,6 +181,27 @@ def test_kernels_that_follow_a_slower_gpu_are_no_reason() -> None:
     assert reasons(verdict, "machine") == ["the GPU itself changed its speed (reference copy +0.0 %, gemm +2.0 %)"]
 
 
+@pytest.mark.parametrize(("now_us", "first"), [(10.6, 0), (16.0, 1)])
+@pytest.mark.parametrize(
+    ("calls", "cause"),
+    [
+        (
+            {"synchronizing_ops": ("aten::item: cudaStreamSynchronize",)},
+            "the host waits: aten::item: cudaStreamSynchronize",
+        ),
+        ({"copying_ops": ("aten::clone: Memcpy DtoD",)}, "aten::clone: Memcpy DtoD"),
+    ],
+)
+def test_pause_comes_before_the_kernels_that_it_slows(
+    calls: dict[str, Any], cause: str, now_us: float, first: int
+) -> None:
+    """Neither a wait nor a copy is in the GPU time: kernels behind it are a few percent slower."""
+    now = counts(synchronizations=len(calls.get("synchronizing_ops", ())), copies=len(calls.get("copying_ops", ())))
+    verdict = judged([launched("k", 10.0)], [launched("k", now_us)], counts=now, **calls)
+    named = reasons(verdict, "cause") + reasons(verdict, "also")
+    assert (named[first], len(named)) == (cause, 2)
+
+
 def test_cause_of_a_higher_peak_is_the_line_that_allocates_more() -> None:
     def at(*parts: tuple[int, str]) -> tuple[PeakPart, ...]:
         return tuple(PeakPart(size, Origin("mlp", (SourceLine("model.py", 7, code),))) for size, code in parts)

@@ -34,6 +34,8 @@ _NAMED_AT_LEAST = 3
 _UNCHANGED = 0.01
 _MOST_LINES = 2  # of code
 _MOST_OPS = 2  # that launched what is new
+# A kernel loses up to this share where the host has begun to wait or to copy: 5 to 6 % on an H200 (docs/design/times.md).
+_BEHIND_A_PAUSE = 0.10
 # Of an op, for the order of causes alone: an eager linear takes 11 us for its eight ops (docs/design/claims.md).
 _DISPATCH_US = 1.0
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")  # the number of a layer in the path of a module
@@ -42,7 +44,7 @@ _FLOAT = re.compile(r"[bf]+p?\d+")  # a dtype of floating point: bf16, fp32, fp8
 
 def order_causes(causes: Iterable[e.Cause]) -> list[e.Cause]:
     """Return what explains others first, then the largest effect."""
-    return sorted(causes, key=lambda cause: (not cause.explains, -cause.weight_us, not cause.waits))
+    return sorted(causes, key=lambda cause: (not cause.explains, -cause.weight_us, not cause.waits, not cause.copies))
 
 
 def find_causes(
@@ -56,9 +58,8 @@ def find_causes(
     """
     known = {(line.inner or line).code for origin in filter(None, baseline.origins) for line in origin.lines}
     in_call = [number for number, call in enumerate(run.calls) for _ in range(call.launches)]
-    launches = launch_differences(_launches(usual, baseline.origins), _launches(run.kernels, run.origins, in_call))
-    gpu = run.fingerprint.arch, run.fingerprint.sm_count
-    changes, alike = _kernel_changes(launches, gpu, is_timed=is_timed)
+    found = launch_differences(_launches(usual, baseline.origins), _launches(run.kernels, run.origins, in_call))
+    changes, alike = _kernel_changes(found, (run.fingerprint.arch, run.fingerprint.sm_count), is_timed=is_timed)
     host_calls = Counter(baseline.host_calls)
     counts = count_changes(baseline.counts, run.counts)
     for name, calls, origins in (
@@ -66,8 +67,11 @@ def find_causes(
         ("copies", run.copying_ops, run.copy_origins),
     ):
         if baseline.host_calls or counts.get(name):
-            found = zip(calls, origins or [None] * len(calls), strict=True)
-            _add_host_calls(changes, found, host_calls, are_waits=name == "synchronizations")
+            places = zip(calls, origins or [None] * len(calls), strict=True)
+            _add_host_calls(changes, places, host_calls, are_waits=name == "synchronizations")
+    for change in changes if any(each.waits or each.copies for each in changes) else ():
+        speed = change.change
+        change.follows |= isinstance(speed, e.OtherSpeed) and speed.after_us < (1 + _BEHIND_A_PAUSE) * speed.before_us
     causes = compile_causes(each for each in run.compile_events if each not in baseline.compile_events)
     causes += [each.cause(known, is_timed=is_timed) for each in changes]
     if counts.get("grown_bytes"):
@@ -95,18 +99,17 @@ def find_trace_causes(before: Summary, after: Summary, found: Iterable[Differenc
     launches = []
     is_same_gpu = set(before.devices) == set(after.devices)  # another one has other code
     for each in found:
-        sides = ((_launch_of(it, has_code=is_same_gpu) for it in side) for side in (each.before, each.after))
-        old_launches, new_launches = map(tuple, sides)
-        launches.append(LaunchDifference(each.what, old_launches, new_launches, each.details))
+        old, new = (tuple(_launch_of(it, has_code=is_same_gpu) for it in side) for side in (each.before, each.after))
+        launches.append(LaunchDifference(each.what, old, new, each.details))
     changes, _ = _kernel_changes(launches, (after.arch, None), is_timed=True, are_judged=True)
-    old, new = (side.windows[-1] for side in (before, after))
-    usual = Counter(text for text, _ in (*old.synchronizing_ops, *old.copying_ops))
+    first, second = (side.windows[-1] for side in (before, after))
+    usual = Counter(text for text, _ in (*first.synchronizing_ops, *first.copying_ops))
     calls: list[_Change] = []
-    for are_waits, ops in ((True, new.synchronizing_ops), (False, new.copying_ops)):
+    for are_waits, ops in ((True, second.synchronizing_ops), (False, second.copying_ops)):
         places = [(text, _origin_of(*after.places.get(at, ("", "")))) for text, at in ops]
         _add_host_calls(calls, places, usual, are_waits=are_waits)
     idle_us = [side.busiest.idle_us if side.busiest else 0.0 for side in (before, after)]
-    waits_us = [sum(each.duration_us for each in side.calls if each.is_synchronization) for side in (old, new)]
+    waits_us = [sum(each.duration_us for each in side.calls if each.is_synchronization) for side in (first, second)]
     lost_us = max(idle_us[1] - idle_us[0], waits_us[1] - waits_us[0])
     causes = [each.cause(frozenset(), is_timed=True) for each in (*changes, *calls)]
     dtypes: list[str] = []  # that more than half of the launches of a side work in
@@ -122,8 +125,8 @@ def _launch_of(kernel: LaneKernel, *, has_code: bool = False) -> _Launch:
     op = kernel.op if kernel.op and (is_dispatched(kernel.op) or kernel.op != kernel.identity.name) else ""
     inputs = input_texts(kernel.input_shapes, kernel.input_types)
     origin = _origin_of(kernel.module or "", kernel.frame)
-    code = kernel.resources if has_code else None
-    return _Launch(kernel.identity, kernel.device_time_us, op, inputs, kernel.stream, code, origin)
+    resources = kernel.resources if has_code else None
+    return _Launch(kernel.identity, kernel.device_time_us, op, inputs, kernel.stream, resources, origin)
 
 
 def _origin_of(module: str, frame: str) -> Origin | None:
@@ -270,8 +273,8 @@ def _kernel_changes(
 
 def _most_of_the_change(alike: Sequence[_Difference], changes: Sequence[_Change]) -> list[_Difference]:
     """Return the kernels whose times carry a good share of all that changed."""
-    total = sum(abs(part.delta_us) for change in changes for part in change.parts)
-    total += sum(abs(each.delta_us) for each in alike)
+    parts = (part for change in changes for part in change.parts)
+    total = sum(abs(each.delta_us) for each in (*alike, *parts))
     found = [each for each in alike if total and abs(each.delta_us) >= _NAMED_SHARE * total]
     if total and not found and not changes:  # spread evenly over many kernels
         return sorted(alike, key=lambda each: -abs(each.delta_us))[:_NAMED_AT_LEAST]
@@ -348,8 +351,8 @@ def _other_identity(
     """Return what differs between launches of one kernel besides their times."""
     (old, *_), (new, *_) = pair.before, pair.after
     configuration = pair.details if is_timed or not new.identity.is_inductors else ""
-    hashes = str(old.identity.source_hash)[:8], str(new.identity.source_hash)[:8]
-    source = hashes if is_timed and pair.what is What.SOURCE else None
+    is_other = is_timed and pair.what is What.SOURCE
+    source = (str(old.identity.source_hash)[:8], str(new.identity.source_hash)[:8]) if is_other else None
     moves = _code_moves(pair, gpu[0])
     if not configuration and source is None:
         return e.OtherCode(_names(pair.after), moves) if has_worse_code(old, new, *gpu) else None
@@ -413,8 +416,8 @@ def _op_causes(
         return []
     origins = [origin for name in new for origin in run.op_origins.get(name, ())]
     weight_us = _DISPATCH_US * new.total() if run.fingerprint.arch == "cpu" else 0.0  # a GPU's time is not the host's
-    ops = e.OtherOps(tuple(new.items()), tuple(gone.items()))
-    return [with_code(e.Cause(ops, weight_us=weight_us), origins, known)]
+    cause = e.Cause(e.OtherOps(tuple(new.items()), tuple(gone.items())), weight_us=weight_us)
+    return [with_code(cause, origins, known)]
 
 
 def with_code(
