@@ -37,16 +37,17 @@ def task(name: str, inputs: Any, reference: Any, shape: tuple[int, ...] = (ROWS,
     if not is_module:
         own["same"] = reference
         if ON_GPU or name in ("softmax", "gelu"):
-            own["compiled"] = torch.compile(reference)
+            own["compiled"] = reference
     TASKS[name] = Task(inputs, reference, [shape], candidates=own)
     return TASKS[name]
 
 
 def __getattr__(name: str) -> Any:
     of, _, candidate = name.partition("__")
-    if of in TASKS and candidate in TASKS[of].candidates:
-        return TASKS[of].candidates[candidate]
-    raise AttributeError(name)
+    if of not in TASKS or candidate not in TASKS[of].candidates:
+        raise AttributeError(name)
+    found = TASKS[of].candidates[candidate]
+    return {"compiled": torch.compile, "liger": liger}.get(candidate, lambda it: it)(found)
 
 
 def normal(shape: Any, dtype: Any) -> Any:
@@ -304,15 +305,21 @@ if ON_GPU:
     TASKS["matmul"].candidates["triton"] = matmul_triton
 
 if HAS_LIGER:
+    for name in ("rms_norm", "layer_norm", "swiglu", "softmax", "cross_entropy"):
+        TASKS[name].candidates["liger"] = name
+
+
+def liger(name: str) -> Any:
+    """Return a kernel of Liger, whose import takes many seconds."""
     from liger_kernel.ops.layer_norm import LigerLayerNormFunction
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
     from liger_kernel.ops.swiglu import LigerSiLUMulFunction
     from liger_kernel.transformers.functional import liger_cross_entropy, liger_softmax
 
-    TASKS["rms_norm"].candidates["liger"] = lambda x, w: LigerRMSNormFunction.apply(x, w, 1e-6, 0.0, "llama", False)
-    TASKS["layer_norm"].candidates["liger"] = lambda x, w, b: LigerLayerNormFunction.apply(x, w, b, 1e-5)
-    TASKS["swiglu"].candidates["liger"] = lambda a, b: LigerSiLUMulFunction.apply(a, b)
-    TASKS["softmax"].candidates["liger"] = liger_softmax
-    TASKS["cross_entropy"].candidates["liger"] = lambda x, y: liger_cross_entropy(
-        x.float().clone(), y, reduction="none"
-    )
+    return {
+        "rms_norm": lambda x, w: LigerRMSNormFunction.apply(x, w, 1e-6, 0.0, "llama", False),
+        "layer_norm": lambda x, w, b: LigerLayerNormFunction.apply(x, w, b, 1e-5),
+        "swiglu": lambda a, b: LigerSiLUMulFunction.apply(a, b),
+        "softmax": liger_softmax,
+        "cross_entropy": lambda x, y: liger_cross_entropy(x.float().clone(), y, reduction="none"),
+    }[name]

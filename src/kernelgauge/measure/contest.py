@@ -16,22 +16,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 from torch.multiprocessing.reductions import reduce_tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from ..errors import CandidateRefused, KernelgaugeError
 from ..processes import compile_caches
+from ..results.files import GpuLock
 from ..run import Run, Sample
 from .device import Device
-from .guest import ArgumentPlace, Output, Reply, copy_exported, driver_call, span_of, tensors_of
-from .instance import TORCH_DTYPES, Arguments
+from .guest import Reply
+from .instance import TORCH_DTYPES
+from .memory import Arena, ArgumentPlace, OutsideMemory, tensors_of
 from .oracle import NORMAL, VALUES, Case, Oracle
 
 _PROCESSES = 2  # of each side: the fewest that show a spread
@@ -40,9 +42,7 @@ _BATCH_SECONDS = 0.02
 _CALLS = {"cpu": (4, 16), "cuda": (8, 64)}  # in a batch: the fewest, the most
 _READ_SHARE = 8  # one in so many outputs is read before the clock stops, and nobody knows which
 _ARENA_BYTES = {"cpu": 2**28, "cuda": 2**31}
-_ALIGNMENT, _SLACK = 512, 64  # bytes: of arguments, and how many times that lies between them at most
 _PATIENCE_S = 300.0  # for one answer: the first one compiles
-_QUIET_FACTOR, _QUIET_SECONDS = 10.0, 1e-3  # a GPU that others compute on shares its time in slices of milliseconds
 _LARGEST_REPLY = 2**25  # bytes
 _MAIN = "from kernelgauge.measure.guest import serve; serve()"  # as `__main__`, it would have classes of its own
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36  # of prctl.h
@@ -78,8 +78,8 @@ class Contest(msgspec.Struct):
 class _Process:
     """A process that calls the candidate or the reference. It runs only while the judge waits for it."""
 
-    def __init__(self, target: str, arena: _Arena, folder: str, side: str) -> None:
-        self.side, self._arena, kind = side, arena, arena.device.torch_device.type
+    def __init__(self, target: str, arena: Arena, folder: str, side: str, all_processes: list[_Process]) -> None:
+        self.side, self._all, kind = side, all_processes, arena.device.torch_device.type
         (source, self._requests), (self._replies, sink) = os.pipe(), os.pipe()
         self._letters = os.memfd_create("kernelgauge")  # requests: a pipe would be full while nobody reads
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
@@ -98,10 +98,9 @@ class _Process:
         )
         os.close(source)
         os.close(sink)
-        self._memory = os.open(f"/proc/{self._popen.pid}/mem", os.O_RDONLY)
-        self._opened: dict[str, int] = {}  # device memory, by handle
+        self.memory = OutsideMemory(self._popen.pid, arena)
         self._tree: list[int] = []  # processes below it
-        arena.processes.append(self)
+        all_processes.append(self)
         if not arena.inherited:
             self._write(pickle.dumps(reduce_tensor(arena.tensor)))  # type: ignore[no-untyped-call]
 
@@ -164,23 +163,21 @@ class _Process:
 
     def end(self) -> None:
         """Kill it and all that it has started."""
-        if self not in self._arena.processes:
+        if self not in self._all:
             return
         for pid in (*self._below(), self._popen.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._popen.wait()
-        for address in self._opened.values():
-            with suppress(OSError):
-                driver_call("cuIpcCloseMemHandle", ctypes.c_uint64(address))
-        for each in (self._requests, self._replies, self._memory, self._letters):
+        self.memory.close()
+        for each in (self._requests, self._replies, self._letters):
             os.close(each)
         self._log.close()
-        self._arena.processes.remove(self)
+        self._all.remove(self)
 
     def _below(self) -> list[int]:
         """Return what it has started, with orphans: these are children of the judge."""
-        others = {each._popen.pid for each in self._arena.processes}
+        others = {each._popen.pid for each in self._all}
         children: dict[int, list[int]] = {}
         for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
             children.setdefault(int(_stat(pid)[1]), []).append(pid)
@@ -191,31 +188,6 @@ class _Process:
             left += below
         return found
 
-    def read(self, output: Output) -> torch.Tensor:
-        """Copy an output from the memory of the process. Raises `CandidateRefused` if it does not lie there."""
-        dtype, sizes = getattr(torch, output.dtype, None), (*output.shape, *output.strides)
-        if not isinstance(dtype, torch.dtype) or len(sizes) != 2 * len(output.shape) or min((0, *sizes)) < 0:
-            raise CandidateRefused("an output that no tensor has", got=str(output)[:200])
-        size = dtype.itemsize * span_of(output.shape, output.strides)
-        if size > self._arena.most_bytes:
-            raise CandidateRefused("an output is too large", got=f"{size} bytes")
-        target = self._arena.device.torch_device if output.handle else torch.device("cpu")
-        memory = torch.empty(size, dtype=torch.uint8, device=target)
-        try:
-            if size and output.handle:
-                copy_exported(output, memory, self._opened)
-            elif size:
-                view = memoryview(memory.numpy().data)
-                done = 0
-                while done < size:
-                    count = os.preadv(self._memory, [view[done:]], output.address + done)
-                    if not count:
-                        raise ValueError("nothing lies there")
-                    done += count
-        except (OSError, OverflowError, ValueError) as error:
-            raise CandidateRefused("an output cannot be read", got=f"{output.name}: {error}") from None
-        return memory.view(dtype).as_strided(output.shape, output.strides).to(self._arena.device.torch_device)
-
 
 def _stat(pid: int) -> list[str]:
     """Return the state of a process, its parent, and more."""
@@ -223,58 +195,6 @@ def _stat(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:  # it has ended
         return ["X", "0"]
-
-
-class _Arena:
-    """Memory that all processes share: arguments lie in it, elsewhere in each batch."""
-
-    def __init__(self, device: Device, size: int, most_bytes: int) -> None:
-        self.device, self.most_bytes, self.processes = device, most_bytes, list[_Process]()
-        self.inherited: list[int] = []
-        if device.gpu is None:
-            self.inherited = [os.memfd_create("kernelgauge")]
-            os.truncate(self.inherited[0], size)
-            path = f"/proc/self/fd/{self.inherited[0]}"
-            self.tensor = torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
-        else:
-            self.tensor = torch.empty(size, dtype=torch.uint8, device=device.torch_device)
-        self._quiet_s = self.flush_s()
-
-    def write(self, calls: Sequence[Arguments]) -> list[Any]:
-        """Write arguments, each at an address of its own. Return where they lie."""
-        end = 0
-
-        def placed(value: Any) -> Any:
-            nonlocal end
-            if not isinstance(value, torch.Tensor):
-                return value
-            strides = torch.empty_like(value, device="meta").stride()  # without the gaps of an expanded one
-            offset = _ALIGNMENT * (-(-end // _ALIGNMENT) + secrets.randbelow(_SLACK))
-            place = ArgumentPlace(offset, value.dtype, tuple(value.shape), strides, value.requires_grad)
-            end = offset + value.element_size() * span_of(place.shape, strides)
-            place.view(self.tensor).copy_(value.detach())
-            return place
-
-        places = list(tree_map(placed, list(calls)))
-        self.device.synchronize()
-        return places
-
-    def flush_s(self) -> float:
-        """Evict the last-level cache. Return the seconds that takes at best: more if another process computes."""
-        seconds = []
-        for _ in range(5):
-            start = time.perf_counter()
-            self.device.flush_cache()
-            self.device.synchronize()
-            seconds.append(time.perf_counter() - start)
-        return min(seconds)
-
-    def require_quiet(self, side: str) -> None:
-        """Evict the cache. Raises `CandidateRefused` if the device computes although all processes stand."""
-        seconds = self.flush_s()
-        if seconds > max(_QUIET_SECONDS, _QUIET_FACTOR * self._quiet_s):
-            got = f"a flush of the cache takes {1e6 * seconds:.0f} us, and took {1e6 * self._quiet_s:.0f}"
-            raise CandidateRefused(f"the GPU computes although the {side} is stopped", got=got)
 
 
 class Referee:
@@ -289,23 +209,26 @@ class Referee:
         for option, value in ((_PR_SET_CHILD_SUBREAPER, 1), (_PR_SET_DUMPABLE, 0)):  # nobody escapes, or reads this
             ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
         progress("asking the reference for inputs and results")
-        self._device, self._stack, self._progress = device, stack, progress
+        self._device, self._stack, self._progress, self._gpu_lock = device, stack, progress, GpuLock()
         self._oracle, kind = Oracle(reference, device), device.torch_device.type
         self._kinds = {case: self._oracle.legal_values(case) for case in self._oracle.cases}
-        self._bytes = {case: _bytes(self._oracle, case) for case in self._oracle.cases}
+        self._bytes = {case: self._oracle.sizes(case) for case in self._oracle.cases}
         self._calls: dict[Case, int] = {}  # in a batch
         self._checked = 0
-        taken = max(each[2] for each in self._bytes.values())
+        taken = max(Arena.room(given, tensors) for given, _, tensors in self._bytes.values())
         room = max(3 * taken, min(_ARENA_BYTES[kind], (_CALLS[kind][1] + 1) * taken))
-        self._arena = _Arena(device, room, 2**20 + 4 * max(map(sum, self._bytes.values())))
+        self._processes: list[_Process] = []
+        self._arena = Arena(device, room, 2**20 + 4 * max(given + taken for given, taken, _ in self._bytes.values()))
         self._folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelgauge-"))
         try:
             self._references = self._start(_REFERENCE, reference)
-            for case, (_, _, each) in self._bytes.items():
-                self._choose_size(case, each)
-            progress("timing the reference")
-            self._before = self._times(self._references, _BATCHES * _REPLICATES // 2)
-            self._run = self._observed(self._references[0])
+            with self._alone():
+                self._arena.learn_quiet()
+                for case in self._oracle.cases:
+                    self._choose_size(case)
+                progress("timing the reference")
+                self._before = self._times(self._references, _BATCHES * _REPLICATES // 2)
+                self._run = self._observed(self._references[0])
         except (CandidateRefused, RuntimeError) as error:  # torch's own: no CUDA IPC here
             raise KernelgaugeError("the reference cannot be judged", got=str(error)) from error
 
@@ -316,17 +239,19 @@ class Referee:
         candidates: list[_Process] = []
         try:
             candidates += self._start(_CANDIDATE, candidate)
-            for case, kinds in self._kinds.items():
-                for each in candidates:
-                    self._check_values(each, case, kinds)
-            self._progress("timing the candidate")
-            times = self._times(candidates, _BATCHES * _REPLICATES)
-            run = self._observed(candidates[0])
+            with self._alone():
+                for case, kinds in self._kinds.items():
+                    for each in candidates:
+                        self._check_values(each, case, kinds)
+                self._progress("timing the candidate")
+                times = self._times(candidates, _BATCHES * _REPLICATES)
+                run = self._observed(candidates[0])
         finally:
-            for each in [each for each in self._arena.processes if each.side == _CANDIDATE]:
+            for each in [each for each in self._processes if each.side == _CANDIDATE]:
                 each.end()
         self._progress("timing the reference again")
-        after = self._times(self._references, _BATCHES * _REPLICATES // 2)
+        with self._alone():
+            after = self._times(self._references, _BATCHES * _REPLICATES // 2)
         both, self._before = {key: self._before[key] + after[key] for key in after}, after
         cases = [self._case_times(case, both, times) for case in self._oracle.cases]
         values = [each for each in VALUES if any(each in legal for legal in self._kinds.values())]
@@ -335,7 +260,7 @@ class Referee:
 
     def _start(self, side: str, target: str) -> list[_Process]:
         """Start the processes of one side, all at once."""
-        processes = [_Process(target, self._arena, self._folder, side) for _ in range(_PROCESSES)]
+        processes = [_Process(target, self._arena, self._folder, side, self._processes) for _ in range(_PROCESSES)]
         for each in processes:
             self._stack.callback(each.end)
             each.answer()
@@ -343,14 +268,27 @@ class Referee:
         for each in processes:
             for dtype in dict.fromkeys(case.dtype for case in self._oracle.cases):
                 each.ask("prepare", TORCH_DTYPES[dtype], self._oracle.arguments, self._oracle.state)
+            for case in self._oracle.cases:  # the first call compiles
+                self._batch(each, case, [NORMAL], is_alone=False)
         return processes
 
-    def _choose_size(self, case: Case, taken_bytes: int) -> None:
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let no other run of ours use the GPU."""
+        if self._device.gpu is not None:
+            self._gpu_lock.hold(self._device.gpu, self._progress)
+        try:
+            yield
+        finally:
+            self._gpu_lock.release()
+
+    def _choose_size(self, case: Case) -> None:
         """Choose how many calls a batch has: about as many as take some milliseconds, and have room in the arena."""
         warm = (*self._references, *self._references)
         seconds = [self._batch(each, case, [NORMAL] * 2) / 2 for each in warm][-1]
         fewest, most = _CALLS[self._device.torch_device.type]
-        room = self._arena.tensor.numel() // taken_bytes - 1
+        given, _, tensors = self._bytes[case]
+        room = self._arena.tensor.numel() // Arena.room(given, tensors) - 1
         self._calls[case] = max(2, min(room, max(fewest, min(most, int(_BATCH_SECONDS / seconds)))))
 
     def _check_values(self, process: _Process, case: Case, kinds: Sequence[str]) -> None:
@@ -368,7 +306,7 @@ class Referee:
                 times.setdefault((case, number), []).append(1e6 * seconds / count)
         return {key: each[1:] for key, each in times.items()}  # the first one after a pause finds cold caches
 
-    def _batch(self, process: _Process, case: Case, kinds: Sequence[str]) -> float:
+    def _batch(self, process: _Process, case: Case, kinds: Sequence[str], *, is_alone: bool = True) -> float:
         """Make one call for each kind of values. Return the seconds from their inputs to results in the judge's memory.
 
         Raises `CandidateRefused` if a result is wrong.
@@ -378,7 +316,8 @@ class Referee:
         places = self._arena.write(calls)
         chosen = {len(calls) - 1, *_RANDOM.sample(range(len(calls)), max(1, len(calls) // _READ_SHARE))}
         request = pickle.dumps(("call", (TORCH_DTYPES[case.dtype], places)))
-        self._arena.require_quiet(process.side)
+        if is_alone:
+            self._arena.require_quiet(process.side)
         start = time.perf_counter()
         process.resume(request)
         reply = process.answer()
@@ -387,7 +326,7 @@ class Referee:
             raise CandidateRefused(f"the {process.side} left out calls", got=got, expected=expected)
 
         def read(number: int) -> dict[str, torch.Tensor]:
-            return {each.name: process.read(each) for each in reply.outputs[number]}
+            return {each.name: process.memory.read(each) for each in reply.outputs[number]}
 
         early = {number: read(number) for number in chosen}
         self._arena.device.synchronize()
@@ -436,12 +375,3 @@ class Referee:
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have the same bits."""
     return torch.equal(*(each.contiguous().flatten().view(torch.uint8) for each in (one, other)))
-
-
-def _bytes(oracle: Oracle, case: Case) -> tuple[int, int, int]:
-    """Return the bytes of the inputs and outputs of one call, and those that its inputs take in the arena at most."""
-    arguments = oracle.draw(case)
-    inputs = [each for _, each in tensors_of(arguments)]
-    sides = inputs, oracle.results(arguments, case.dtype).values()
-    given, taken = (sum(each.numel() * each.element_size() for each in side) for side in sides)
-    return given, taken, given + _ALIGNMENT * (_SLACK + 1) * len(inputs)

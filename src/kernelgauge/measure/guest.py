@@ -10,7 +10,6 @@ import pickle
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -19,28 +18,14 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
-from torch.utils._pytree import keystr, tree_leaves, tree_leaves_with_path, tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ..run import Run
+from .memory import ArgumentPlace, Output, ipc_handle_of, tensors_of
 
 # Of a file without `:NAME`: ours, KernelBench's, and GPU MODE's.
 _NAMES = ("run", "ModelNew", "Model", "custom_kernel", "ref_kernel")
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _CAPABILITY_VERSION = 1, 38, 0x20080522  # of prctl.h and capability.h
-
-
-class _IpcHandle(ctypes.Structure):
-    _fields_ = (("reserved", ctypes.c_char * 64),)
-
-
-class Output(msgspec.Struct, frozen=True):
-    """Where a tensor of a result lies. It may be a lie."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    address: int  # in the process; with a handle, the offset in what the handle opens
-    handle: str = ""  # of CUDA IPC, as hexadecimal digits
 
 
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -49,34 +34,6 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     outputs: tuple[tuple[Output, ...], ...] = ()
     error: str = ""
     run: Run | None = None  # as the process observed itself
-
-
-@dataclass(frozen=True)
-class ArgumentPlace:
-    """A tensor of an argument: where it lies in the arena, in bytes."""
-
-    offset: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    requires_grad: bool = False
-
-    def view(self, arena: torch.Tensor) -> torch.Tensor:
-        """Return the tensor there."""
-        end = self.offset + self.dtype.itemsize * span_of(self.shape, self.strides)
-        return arena[self.offset : end].view(self.dtype).as_strided(self.shape, self.strides)
-
-
-def tensors_of(value: Any) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors in tuples, lists, dicts and what else torch can take apart, with their paths."""
-    return [(keystr(path), each) for path, each in tree_leaves_with_path(value) if isinstance(each, torch.Tensor)]
-
-
-def span_of(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Return how many elements lie from the first to the last one of a tensor."""
-    if 0 in shape:
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
 
 
 def load_target(target: str) -> tuple[ModuleType, Any]:
@@ -162,12 +119,12 @@ class _Guest:
         address, handle = tensor.data_ptr(), ""
         if tensor.device.type == "cuda" and tensor.numel():
             try:
-                address, handle = _exported(address)
+                address, handle = ipc_handle_of(address)
             except OSError:  # not of the allocator: an input, or memory of another library
                 tensor = tensor.clone()
                 self._copies.append(tensor)
                 torch.cuda.synchronize()
-                address, handle = _exported(tensor.data_ptr())
+                address, handle = ipc_handle_of(tensor.data_ptr())
         dtype = str(tensor.dtype).removeprefix("torch.")
         return Output(name, dtype, tuple(tensor.shape), tuple(tensor.stride()), address, handle)
 
@@ -194,40 +151,6 @@ class _Guest:
         if isinstance(result, Exception):
             raise result
         return Reply(run=result.run)
-
-
-def _exported(address: int) -> tuple[int, str]:
-    """Return the offset of device memory in its allocation, and the handle by which another process opens that."""
-    base, size = ctypes.c_uint64(), ctypes.c_size_t()
-    handle = _IpcHandle()
-    driver_call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address))
-    driver_call("cuIpcGetMemHandle", ctypes.byref(handle), base)
-    return address - base.value, bytes(handle).hex()
-
-
-def copy_exported(output: Output, memory: torch.Tensor, opened: dict[str, int]) -> None:
-    """Copy an output of another process into device memory, asynchronously. `opened`: addresses by handle, and kept.
-
-    Raises `OSError` or `ValueError` if it does not lie there.
-    """
-    if output.handle not in opened:
-        address, handle = ctypes.c_uint64(), _IpcHandle.from_buffer_copy(bytes.fromhex(output.handle))
-        driver_call("cuIpcOpenMemHandle_v2", ctypes.byref(address), handle, ctypes.c_uint(1))
-        opened[output.handle] = address.value
-    base, size = ctypes.c_uint64(), ctypes.c_size_t()
-    start = ctypes.c_uint64(opened[output.handle])
-    driver_call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), start)
-    if not 0 <= output.address <= size.value - memory.numel():
-        raise ValueError("outside of its allocation")
-    places = ctypes.c_uint64(memory.data_ptr()), ctypes.c_uint64(base.value + output.address)
-    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-    driver_call("cuMemcpyDtoDAsync_v2", *places, ctypes.c_size_t(memory.numel()), stream)
-
-
-def driver_call(name: str, *arguments: Any) -> None:
-    """Call a function of CUDA's driver. Raises `OSError` if it fails."""
-    if status := getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments):
-        raise OSError(f"{name} fails with CUDA error {status}")
 
 
 def _give_up_privileges() -> None:

@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_map
 from ..errors import CandidateRefused, KernelgaugeError
 from ..workload import Dtype
 from .device import Device
-from .guest import load_target, made, tensors_of
+from .guest import load_target, made
 from .instance import TORCH_DTYPES, Arguments, cast, read_arguments
+from .memory import tensors_of
 from .numerics import BOUNDS
 
 _FACTOR = 4  # times the reference's own error, as in `numerics`
@@ -130,6 +131,14 @@ class Oracle:
         ):
             raise KernelgaugeError("the reference writes to its inputs", expected="a function that returns new tensors")
         return found
+
+    def sizes(self, case: Case) -> tuple[int, int, int]:
+        """Return the bytes of the inputs and of the results of a call, and the number of its tensors."""
+        arguments = self.draw(case)
+        inputs = [each for _, each in tensors_of(arguments)]
+        sides = inputs, self.results(arguments, case.dtype).values()
+        given, taken = (sum(each.numel() * each.element_size() for each in side) for side in sides)
+        return given, taken, len(inputs)
 
     def _exact(self, arguments: Arguments, own: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the results in float64, or its own ones if it does not run there."""
