@@ -67,7 +67,7 @@ def main(device: str = "cpu", only: str = "") -> None:
         kind, labels, reference, targets = job
         for label, verdict in zip(labels, verdicts(reference, targets, device), strict=True):
             found[kind].append(verdict)
-            print(f"{kind}  {label:<34} {verdict.get('refused', 'correct').splitlines()[0]}", flush=True)  # noqa: T201
+            print(f"{kind}  {label:<34} {' '.join(verdict.get('refused', 'correct').split())}", flush=True)  # noqa: T201
 
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(run, jobs))

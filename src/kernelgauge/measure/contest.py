@@ -32,7 +32,7 @@ from ..results.files import GpuLock
 from ..run import Run, Sample
 from .device import Device
 from .guest import Reply
-from .instance import TORCH_DTYPES
+from .instance import TORCH_DTYPES, Arguments
 from .memory import Arena, ArgumentPlace, OutsideMemory, tensors_of
 from .oracle import NORMAL, VALUES, Case, Oracle
 
@@ -43,6 +43,7 @@ _CALLS = {"cpu": (4, 16), "cuda": (8, 64)}  # in a batch: the fewest, the most
 _READ_SHARE = 8  # one in so many outputs is read before the clock stops, and nobody knows which
 _ARENA_BYTES = {"cpu": 2**28, "cuda": 2**31}
 _PATIENCE_S = 300.0  # for one answer: the first one compiles
+_QUIET_PATIENCE_S = 10.0  # for the GPU to be idle: the start of another process takes less
 _LARGEST_REPLY = 2**25  # bytes
 _MAIN = "from kernelgauge.measure.guest import serve; serve()"  # as `__main__`, it would have classes of its own
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36  # of prctl.h
@@ -306,18 +307,34 @@ class Referee:
                 times.setdefault((case, number), []).append(1e6 * seconds / count)
         return {key: each[1:] for key, each in times.items()}  # the first one after a pause finds cold caches
 
+    def _draw(self, case: Case, kinds: Sequence[str]) -> tuple[list[Arguments], list[Any]]:
+        """Draw arguments. Return them, and where they lie."""
+        calls = [self._oracle.draw(case, values) for values in kinds]
+        return calls, self._arena.write(calls)
+
+    def _idle_draw(self, process: _Process, case: Case, kinds: Sequence[str]) -> tuple[list[Arguments], list[Any]]:
+        """Draw arguments while the GPU does nothing else. Raises `CandidateRefused` if it computes all the time.
+
+        The start of a judge beside this one keeps it busy for a moment. What is drawn meanwhile is not used.
+        """
+        until = time.monotonic() + _QUIET_PATIENCE_S
+        while time.monotonic() < until:
+            was_quiet = self._arena.is_quiet()
+            drawn = self._draw(case, kinds)
+            if was_quiet and self._arena.is_quiet():
+                return drawn
+        got = f"at any time in {_QUIET_PATIENCE_S:.0f} s"
+        raise CandidateRefused(f"the GPU computes although the {process.side} is stopped", got=got)
+
     def _batch(self, process: _Process, case: Case, kinds: Sequence[str], *, is_alone: bool = True) -> float:
         """Make one call for each kind of values. Return the seconds from their inputs to results in the judge's memory.
 
         Raises `CandidateRefused` if a result is wrong.
         """
         process.ask("forget")
-        calls = [self._oracle.draw(case, values) for values in kinds]
-        places = self._arena.write(calls)
+        calls, places = self._idle_draw(process, case, kinds) if is_alone else self._draw(case, kinds)
         chosen = {len(calls) - 1, *_RANDOM.sample(range(len(calls)), max(1, len(calls) // _READ_SHARE))}
         request = pickle.dumps(("call", (TORCH_DTYPES[case.dtype], places)))
-        if is_alone:
-            self._arena.require_quiet(process.side)
         start = time.perf_counter()
         process.resume(request)
         reply = process.answer()

@@ -186,7 +186,7 @@ class _Pair:
         inputs = self.inputs
         _write(inputs, inputs_of([batch for batches in self._arguments for batch in batches]))
         if rounding:
-            _write(state | inputs, {name: _rounded(each, rounding) for name, each in (state | inputs).items()})
+            _write(state | inputs, {name: with_rounding(each, rounding) for name, each in (state | inputs).items()})
         with reporting(instance.workload, "running"):
             return _results(instance.workload, instance.module, function, instance.calls)
 
@@ -282,7 +282,8 @@ def _write(tensors: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tenso
                 tensors[name].copy_(values[name])
 
 
-def _rounded(tensor: torch.Tensor, rounding: float) -> torch.Tensor:
+def with_rounding(tensor: torch.Tensor, rounding: float) -> torch.Tensor:
+    """Change each number by up to this fraction, if it has a dtype whose roundoff is known."""
     if tensor.dtype not in _ROUNDED:
         return tensor
     return tensor.detach() * (1 + rounding * (2 * torch.rand_like(tensor) - 1))
