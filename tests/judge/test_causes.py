@@ -69,7 +69,9 @@ OF_CODE = [
     (coded(57.0), coded(90.0, registers=88, code="3c4d"), "registers 64 -> 88, occupancy 38 % -> 19 %"),
     (coded(57.0, **ALIGNED), coded(90.0, memory_instructions=9, options="num_warps=4", code="3c4d"),
      "memory instructions 2 -> 9, x divisible by 16 -> (none)"),
-    (coded(57.0), coded(90.0, code="3c4d"), "machine code 1a2b -> 3c4d"),
+    (coded(57.0, layout="contiguous"), coded(90.0, layout="[64,128] by strides 1,64"),
+     "inputs contiguous -> [64,128] by strides 1,64"),
+    (coded(57.0), coded(90.0, layout="contiguous", code="3c4d"), "machine code 1a2b -> 3c4d"),
     (coded(57.0), coded(90.0), "the same machine code"),
     (launched("scale", 57.0), coded(90.0), ""),
 ]  # fmt: skip

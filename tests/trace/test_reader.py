@@ -94,7 +94,7 @@ ODD_FIELDS = [
         *((field, "0x0") for field in ("device", "stream", "grid", "block", "bytes")),
     )),
     *((op("aten::mm", 0, 1) | {"args": {field: value}}, field) for field, value in (
-        ("Input Dims", "all"), ("Input type", "all"), ("Input Dims", [{"a": 1}]), ("Input Dims", [["two"]]),
+        ("Input Dims", "all"), ("Input type", "all"), ("Input Dims", [{"a": 1}]), ("Input Dims", [["two"]]), ("Input Strides", "all"),
     )),
 ]  # fmt: skip
 

@@ -3,6 +3,7 @@
 import pytest
 
 from kernelgauge.trace import Window, decode
+from kernelgauge.trace.kernel import executions
 from tests.builders import BACKWARD_THREAD, Event, call, event, kernel, op, recorded, step, trace_of
 
 EAGER, MLP = "gemm gemm pointwise pointwise gemm", "gemm gemm pointwise gemm"
@@ -53,6 +54,12 @@ def test_steps_of_recorded_trace_launch_the_same(name: str) -> None:
     assert len(problems) == (4 if name == "mlp-compiled-fp32" else 0)  # it began during the kernels of the warm-up
     assert all(problem.startswith("orphan: ") for problem in problems)
     assert sum(len(window.executed) for window in steps) == len(trace.records) - len(problems)
+
+
+def test_launches_know_how_their_inputs_lie_in_memory() -> None:
+    ran = executions(recorded("mlp-compiled").steps()[-1], on_cpu=False)
+    layouts = [each.resources and each.resources.layout for each in ran]
+    assert layouts == [*["[768,3072] by strides 1,768"] * 2, "contiguous", "[3072,768] by strides 1,3072"]
 
 
 def test_window_holds_what_starts_in_it() -> None:

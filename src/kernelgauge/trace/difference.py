@@ -400,6 +400,8 @@ def resource_changes(before: Launched, after: Launched, arch: str) -> list[tuple
         return []
     old, new = (resources_of(each.identity, each.resources, arch) for each in (before, after))
     found = [(label, old[label], new[label]) for label in old if label in new]
+    if before.resources.layout and after.resources.layout:
+        found.append(("inputs", before.resources.layout, after.resources.layout))
     if before.resources.options and after.resources.options:
         old, new = parse_kwargs(before.resources.options), parse_kwargs(after.resources.options)
         found += [(key, old.get(key, "(none)"), new.get(key, "(none)")) for key in dict.fromkeys([*old, *new])]

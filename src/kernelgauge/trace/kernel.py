@@ -10,7 +10,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from math import prod
+from operator import mul
 from pkgutil import get_data
 from statistics import fmean
 from typing import Any
@@ -76,6 +78,8 @@ class Resources(msgspec.Struct, frozen=True, omit_defaults=True):
         code: the beginning of a digest of the machine code.
         options: of the compilation, ``num_warps=4,BLOCK=1024,x_ptr=divisible by 16``; empty: not known.
         is_tuned: whether an autotuner chose the options.
+        layout: how the tensors lie in memory that its op was given: ``contiguous``, or the strides of those that do not;
+            empty: not known.
     """
 
     registers: int | None = None
@@ -87,6 +91,7 @@ class Resources(msgspec.Struct, frozen=True, omit_defaults=True):
     code: str | None = None
     options: str = ""
     is_tuned: bool = False
+    layout: str = ""
 
     def filled(self, other: Resources) -> Resources:
         """Return these, with those of `other` where they are not known."""
@@ -192,6 +197,18 @@ def input_texts(shapes: Iterable[Any], types: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{_TABLES.dtypes.get(kind, kind)}[{','.join(map(str, shape))}]" for shape, kind in tensors)
 
 
+def _layout(shapes: tuple[Any, ...], strides: tuple[Any, ...]) -> str:
+    """Return `Resources.layout`. Lists of tensors are left out."""
+    found = []
+    for shape, steps in zip(shapes, strides, strict=False):
+        if not shape or len(shape) != len(steps) or not all(isinstance(each, int) for each in (*shape, *steps)):
+            continue
+        dense = [*accumulate(reversed(shape[1:]), mul, initial=1)][::-1]
+        if any(size > 1 and step != one for size, step, one in zip(shape, steps, dense, strict=True)):
+            found.append(f"[{','.join(map(str, shape))}] by strides {','.join(map(str, steps))}")
+    return ", ".join(found) or ("contiguous" if strides else "")
+
+
 # Rows that torch.compile adds to the host lane (torch/_dynamo, torch/_functorch; seen with torch 2.11 and 2.13).
 COMPILE_PREFIXES = (
     "TorchDynamo Cache Lookup", "Torch-Compiled Region", "Pregraph bytecode", "AOTDispatcher Runtime Wrapper",
@@ -257,14 +274,16 @@ def executions(window: Window, *, on_cpu: bool) -> list[Execution]:
     ran += [(record, None) for record in window.orphans if record.category == "kernel"]
     found = []
     for row, op in ran:
-        resources = _resources(row.registers, row.shared_bytes)
+        inputs = (op.input_shapes, op.input_strides) if op else ((), ())
+        resources = _resources(row.registers, row.shared_bytes, *inputs)
         found.append(Execution(identity_of(row, op), row.duration_us, row.start_us, op, row.stream, resources))
     return found
 
 
 @lru_cache(maxsize=4096)
-def _resources(registers: int | None, shared_bytes: int | None) -> Resources | None:
-    return None if registers is None or shared_bytes is None else Resources(registers, shared_bytes)
+def _resources(registers: int | None, shared_bytes: int | None, *inputs: tuple[Any, ...]) -> Resources | None:
+    is_known = registers is not None and shared_bytes is not None
+    return Resources(registers, shared_bytes, layout=_layout(*inputs)) if is_known else None
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,8 @@ _Shape = tuple[int, ...]  # of a tensor; of a list of tensors there is a tuple o
 
 
 class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "older_id": "external id",
-           "input_dims": "Input Dims", "input_types": "Input type", "registers": "registers per thread",
+           "input_dims": "Input Dims", "input_types": "Input type", "input_strides": "Input Strides",
+           "registers": "registers per thread",
            "shared_bytes": "shared memory", "in_elements": "In msg nelems",
            "group_size": "Group size"}):  # fmt: skip
     """Of an event: those that a trace is read for."""
@@ -96,6 +97,7 @@ class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "olde
     older_id: int | None = None  # before torch 2.0
     input_dims: tuple[tuple[int | _Shape, ...], ...] | None = None
     input_types: tuple[str, ...] | None = None
+    input_strides: tuple[tuple[int | _Shape, ...], ...] | None = None
     correlation: int | None = None
     # On rows of the host texts: ROCm writes the stream as an address and bytes as a text, torch 2.6 the grid as Triton's
     # source has it.
@@ -312,8 +314,9 @@ class _Rows:
                 thread = keep(event.tid, event.tid)
                 shapes = keep(args.input_dims, args.input_dims or ())
                 types = keep(args.input_types, args.input_types or ())
+                strides = keep(args.input_strides, args.input_strides or ())
                 tuning = (args.kernel_kwargs, args.num_warps, args.num_stages, args.kernel_hash)
-                op = Op(name, event.ts, event.dur, thread, external_id, shapes, types, *tuning)
+                op = Op(name, event.ts, event.dur, thread, external_id, shapes, types, strides, *tuning)
                 lanes[category].append(op)
             elif category not in DEVICE_CATEGORIES:
                 thread = keep(event.tid, event.tid)
