@@ -9,7 +9,7 @@ import pytest
 from kernelgauge.judge import Verdict
 from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.time_verdict import judge_time
-from kernelgauge.run import Origin, PeakPart, SourceLine, Timer
+from kernelgauge.run import Conditions, Origin, PeakPart, SourceLine, Timer
 from kernelgauge.trace import KernelRecord
 from kernelgauge.trace.kernel import Resources
 from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, counts, fused, launched, mlp_kernels, pair, reasons, run
@@ -151,12 +151,17 @@ def more(*inputs: str, **changes: int) -> list[KernelRecord]:
 
 
 ROWS = placed(1.0, "bf16[1,64]")
+DENSE, STRIDED = (
+    msgspec.structs.replace(launched(f"reduce_{name}", 5.0), op="aten::sum", resources=Resources(layout=layout))
+    for name, layout in (("4", "contiguous"), ("1", "[64,32] by strides 1,64"))
+)
 FIRST_CAUSES = [
     ([IN_BF16], [IN_FP32, ADDED], (), (), "2 kernels instead of 1, now also fp32"),
     ([fused(38.1)], [COMPILED_ANEW], [lines(8)], [DYNAMIC], "Inductor compiled for dynamic shapes (+17.3 us)"),
     ([], [OWN, BY_OP], (), (), f"2 new kernels, by my::op: {FUSION}, squash (+10.0 us)"),
     (ROWS, more("fp32[65,64]"), (), (), "bf16 -> fp32, size 1 -> 65 in 3 kernels"),
     (ROWS, more("bf16[1,64]", stream=1), (), (), "on a second stream in 3 kernels"),
+    ([DENSE], [STRIDED], (), (), "another kernel, inputs contiguous -> [64,32] by strides 1,64: reduce_1"),
 ]
 
 
@@ -181,6 +186,9 @@ def test_kernels_that_follow_a_slower_gpu_are_no_reason() -> None:
     assert reasons(verdict, "cause") == [f"{SLOWER}: k_3  51.0 -> 61.0 us (+10.0 us)"]
     assert reasons(verdict, "rest") == [f"3 kernels {UNCHANGED}"]
     assert reasons(verdict, "machine") == ["the GPU itself changed its speed (reference copy +0.0 %, gemm +2.0 %)"]
+    limited = Conditions(throttled_ms={"SW power cap": 40.2, "HW slowdown": 0.2})
+    verdict = judged(before, after, device=(sum(times),) * 4, controls=pair(gemm=150 * 1.02), conditions=limited)
+    assert reasons(verdict, "machine")[0].endswith("gemm +2.0 %); its clock was held down for 40 ms by SW power cap")
 
 
 @pytest.mark.parametrize(("now_us", "first"), [(10.6, 0), (16.0, 1)])

@@ -74,6 +74,7 @@ def test_code_is_of_the_kernel_that_ran() -> None:
         == "num_warps=4,num_stages=3,stride=1,SIZE=1024,x=divisible by 16,y=divisible by 16,n=divisible by 16"
     )
     assert other.options.startswith("num_warps=1,num_stages=3,maxnreg=32,")
+    assert "num_stages=3,enable_fp_fusion=False," in alone(num_warps=2, enable_fp_fusion=False).options
     assert usual.conversions > 0 == usual.tensor_core_instructions
     assert usual.code != other.code
     assert read(name="another") == Resources(32, 0)

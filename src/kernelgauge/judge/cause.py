@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -81,8 +80,8 @@ def find_causes(
         ops = e.CompiledOps(baseline.counts.compiled_ops, run.counts.compiled_ops)
         causes.append(with_code(e.Cause(ops), run.compiled_origins, known))
     if baseline.ops and "dispatcher_ops" in counts and not (is_timed and changes):
-        marks = {mark for change in changes for mark in change.marks}
-        causes += _op_causes(run, baseline, known, marks, is_all=not causes)
+        marked = {mark for each in changes for mark in each.marks}
+        causes += _op_causes(run, baseline, known, marked, is_all=not causes)
     peaks = baseline.counts.peak_allocated_bytes, run.counts.peak_allocated_bytes
     if counts.get("peak_allocated_bytes") and peaks[0] is not None and peaks[1] is not None and not is_timed:
         causes.append(_peak_cause(run, baseline, peaks[0], peaks[1]))
@@ -287,9 +286,9 @@ def _described(change: _Change) -> _Change:
     before, after = whole.before, whole.after
     dtypes = [tuple(sorted({dtype for each in side for dtype in _dtypes(each)})) for side in (before, after)]
     are_same_ops = bool(before) and [each.op for each in before] == [each.op for each in after]
-    sizes = itertools.chain.from_iterable(map(_sizes, before, after)) if are_same_ops else ()
-    kinds = {each.identity.kind for each in before}
-    whats = {each.what for each in change.parts}
+    pairs = [*zip(before, after, strict=True)] if are_same_ops else []
+    moves = [move for pair in pairs for move in resource_changes(*pair, "") if move[0] == "inputs"]
+    kinds, whats = {each.identity.kind for each in before}, {each.what for each in change.parts}
     # A generated kernel is its own op: that says nothing more.
     new_ops = Counter(each.op for each in after if each.op != each.identity.name) - Counter(each.op for each in before)
     other = e.OtherKernels(
@@ -301,7 +300,8 @@ def _described(change: _Change) -> _Change:
         layers=len({tuple(_LAYER.findall(origin.module)[:1]) for origin in filter(None, change.origins)} - {()}),
         places=len(change.parts),
         dtypes=(dtypes[0], dtypes[1]),
-        sizes=tuple(dict.fromkeys(sizes)),
+        sizes=tuple(dict.fromkeys(size for pair in pairs for size in _sizes(*pair))),
+        layouts=moves[0][1:] if moves else None,
         ops=tuple([op for op in new_ops if op][:_MOST_OPS]),
     )
     return replace(change, change=other)
@@ -440,8 +440,8 @@ def with_code(
     places = []
     for line in shown:
         passes = {"backward" if origin.is_backward else "forward" for origin in found[line]}
-        module = common_path([origin.module for origin in found[line]])
-        places.append(e.Place(line, module, tuple(sorted(passes, reverse=True))))
+        modules = [origin.module for origin in found[line]]
+        places.append(e.Place(line, common_path(modules), tuple(sorted(passes, reverse=True))))
     return msgspec.structs.replace(
         cause,
         places=tuple(places),

@@ -106,6 +106,7 @@ class OtherKernels(Change, frozen=True):  # launches that took the place of othe
     places: int = 1
     dtypes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # of each side
     sizes: tuple[tuple[str, str], ...] = ()  # of the tensors that differ
+    layouts: tuple[str, str] | None = None  # of the inputs of the same op, as `Resources.layout`
     ops: tuple[str, ...] = ()  # the new ones, which launched these kernels
 
 
@@ -181,9 +182,7 @@ class Place(msgspec.Struct, frozen=True):
         return self.line.inner or self.line
 
 
-class Cause(Reason, frozen=True):
-    """What changed in one place."""
-
+class Cause(Reason, frozen=True):  # what changed in one place
     change: AnyChange | None = None  # None: nothing but what the host does there
     waits: Counted = ()  # synchronising calls that are new there
     copies: Counted = ()
@@ -298,6 +297,7 @@ class Machine(Reason, frozen=True):  # how the reference kernels moved, which th
     is_own: bool = False
     twins: float | None = None  # how far workloads moved that run the same kernels
     on_cpu: bool = False
+    limits_ms: tuple[tuple[str, float], ...] = ()  # for how long the GPU held its clock down meanwhile, by cause
 
 
 class Neighbours(Reason, frozen=True):  # other workers of the run that measured on this host

@@ -326,11 +326,12 @@ def _reasons(
     if has_moved:
         yield from _causes(timer, run, baseline, entry, decision)
     if timer is Timer.DEVICE and (has_moved or decision.machine):
+        limits_ms = tuple(((run.conditions and run.conditions.throttled_ms) or {}).items())
         if decision.moves is None:
-            yield e.Machine(None, twins=twins, on_cpu=run.fingerprint.arch == "cpu")
+            yield e.Machine(None, twins=twins, on_cpu=run.fingerprint.arch == "cpu", limits_ms=limits_ms)
         elif decision.moves:
             moves = tuple((name, math.expm1(move)) for name, move in decision.moves.items())
-            yield e.Machine(moves, is_own=bool(decision.machine))
+            yield e.Machine(moves, is_own=bool(decision.machine), limits_ms=limits_ms)
     if timer is not Timer.DEVICE and run.neighbours and decision.status is not Status.PASS:
         yield e.Neighbours(run.neighbours)
     if decision.status is Status.UNDECIDED and decision.change.low is None:

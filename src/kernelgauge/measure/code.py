@@ -40,6 +40,10 @@ from .profile import ProfilerSession
 _LOADED = ("CompiledKernel", "StaticallyLaunchedCudaKernel")
 _AUTOTUNER = "Autotuner"  # of Triton: several choices of one kernel
 _WARP = 32
+_USUAL_OPTIONS = {
+    "num_ctas": 1,
+    "enable_fp_fusion": True,
+}  # shown where they are others: TRITON_DEFAULT_FP_FUSION sets one
 # Instructions by the field of `Resources`. NVIDIA's are those of SASS (CUDA Binary Utilities, "Instruction Set Reference").
 # HADD2.F32 widens a half. AMD's are those of the assembly text.
 _SASS = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@\S+\s+)?([A-Z][A-Z0-9_]*(?:\.F32)?)")
@@ -121,6 +125,8 @@ def _code_of(loaded: Any) -> Resources:
         options: dict[str, Any] = {}
         if source := getattr(loaded, "src", None):
             options = {name: getattr(loaded.metadata, name, None) for name in ("num_warps", "num_stages", "maxnreg")}
+            others = {name: getattr(loaded.metadata, name, None) for name in _USUAL_OPTIONS}
+            options |= {name: value for name, value in others.items() if value != _USUAL_OPTIONS[name]}
             options |= {source.fn.arg_names[place[0]]: value for place, value in source.constants.items()}
             for (place, *_), values in source.attrs.items():
                 if divisors := [f"divisible by {number}" for name, number in values if name == "tt.divisibility"]:

@@ -104,7 +104,7 @@ _HEADLINES: dict[type, Callable[[Any, Verdict, str], str]] = {
     e.TimeDoubted: _doubted_time,
     e.RatioCompared: _ratio,
     e.NumericsCompared: _numerics,
-    e.NotCompared: lambda it, verdict, _: f"{verdict.subject} not compared: {_moves(it.moves)}",
+    e.NotCompared: lambda it, verdict, _: f"{verdict.subject} not compared: {', '.join(map(str, it.moves))}",
     e.OverlapCompared: _overlap,
     e.NotMeasured: _not_measured,
     e.NoBaseline: lambda it, verdict, name: (
@@ -186,19 +186,16 @@ def _part(it: e.PartOfLatency, _: str) -> str:
 
 
 def _machine(it: e.Machine, name: str) -> str:
+    limits = "".join(f"; its clock was held down for {ms:.0f} ms by {cause}" for cause, ms in it.limits_ms if ms >= 1)
     if it.moves is None:
         moved = f"; workloads with the same kernels moved by {100 * it.twins:+.1f} %" if it.twins is not None else ""
-        return f"this {'host' if it.on_cpu else 'GPU'} is not in {name}{moved}"
+        return f"this {'host' if it.on_cpu else 'GPU'} is not in {name}{moved}{limits}"
     shown = ", ".join(f"{reference} {round(100 * move, 1) + 0.0:+.1f} %" for reference, move in it.moves)
-    return f"{'the GPU itself changed its speed' if it.is_own else 'unchanged'} (reference {shown})"
-
-
-def _moves(moves: Sequence[e.Move]) -> str:
-    return ", ".join(map(str, moves)) or "identical"
+    return f"{'the GPU itself changed its speed' if it.is_own else 'unchanged'} (reference {shown}){limits}"
 
 
 def _file(it: e.BaselineFile, _: str) -> str:
-    environment = f"environment: {_moves(it.moves)}"
+    environment = f"environment: {', '.join(map(str, it.moves)) or 'identical'}"
     return f"{it.path}{'   ' if len(f'{it.path}   {environment}') <= _WIDTH else chr(10)}{environment}"
 
 
@@ -372,7 +369,8 @@ def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:
         text += f", in {counted(it.layers, 'layer') if it.layers > 1 else counted(it.places, 'place')}"
     is_moved = it.what == What.MOVED.value
     by = f"by {' and '.join(it.ops)}" if it.ops and not is_moved else ""
-    parts = [text, _dtypes(*it.dtypes), " and ".join(_sizes(it.sizes)), by]
+    inputs = f"inputs {' -> '.join(it.layouts)}" if it.layouts else ""
+    parts = [text, _dtypes(*it.dtypes), " and ".join(_sizes(it.sizes)), inputs, by]
     was = [f"was {_names(it.before)}"] if old and new and not is_moved else []
     return f"{', '.join(filter(None, parts))}: {_names(it.after or it.before)}", was
 
