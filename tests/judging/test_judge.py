@@ -59,18 +59,16 @@ def test_judge_correct_code_is_correct(name: str, verdicts: dict[str, dict[str, 
     assert verdicts[name]["calls"] >= 2 * 8
 
 
-def test_judge_candidate_twice_as_slow_is_not_faster(tmp_path: Path) -> None:
+def test_judge_confirms_what_is_faster_in_other_processes(tmp_path: Path) -> None:
     (tmp_path / "reference.py").write_text(
         "import torch\nSHAPES = [(64, 64)]\ndef inputs(shape, dtype): return (torch.randn(shape),)\n"
-        "def run(x): return torch.tanh(x)\n"
+        "import time\ndef run(x):\n    time.sleep(0.01)\n    return torch.tanh(x)\n"
     )
-    (tmp_path / "candidate.py").write_text(
-        "import time, torch\nreal = time.perf_counter\ntime.perf_counter = lambda: real() / 100\n"
-        "def run(x):\n    end = real() + 0.002\n    while real() < end: pass\n    return torch.tanh(x)\n"
-    )
+    (tmp_path / "candidate.py").write_text("import torch\ndef run(x): return torch.tanh(x)\n")
     found = kernelgauge.judge_candidate(f"{tmp_path}/candidate.py", f"{tmp_path}/reference.py", device="cpu")
-    assert (found["correct"], found["speed"]) == (True, "slower")
-    assert found["speedup_interval"][1] < 1
+    assert (found["correct"], found["speed"], found["faster"]) == (True, "faster", True)
+    assert [len(each["candidate"]) for each in found["cases"]] == [2 * 2]  # processes of two contests
+    assert found["speedup_interval"][0] > 1
     assert {"normal", "zeros", "large", "denormal"} <= set(found["checked_values"])
     assert [each["kernel"] for each in found["kernels"]] == ["aten::tanh"]
 

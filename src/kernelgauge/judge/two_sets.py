@@ -176,8 +176,9 @@ def _is_decided(verdict: Verdict, gate: float, run: Run) -> bool:
 
 # -- a candidate beside a reference ------------------------------------------------------------------------------------------
 
-# Unchanged code is "faster" in one of so many contests at most, and "slower" likewise.
-CANDIDATE_LEVEL = 0.001
+# Unchanged code is "faster" in one of so many contests at most, and "slower" likewise. A second contest confirms "faster", and
+# by both together it is in less than one of 1,000 (benchmarks/contests.py).
+CANDIDATE_LEVEL = 0.003
 # Of the logarithms of times of processes of one contest, as expected on a GPU and on a CPU. Choices: no H200 showed more
 # than 0.3 %, and 2 % is the spread of latencies (noise.json). A machine that disturbs batches more, disturbs processes too.
 _CONTEST_SPREADS, _CONTEST_DOF = (0.01, 0.03), 4.0
