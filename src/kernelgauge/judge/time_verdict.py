@@ -36,10 +36,13 @@ from .timing import (
     Limits,
     Prior,
     Scatter,
+    Variance,
     decide,
-    decide_ratio,
+    margin_of,
     prior_for,
+    relative_change,
     scatter,
+    variance_between_processes,
 )
 
 # What is known of other machines, beside two sets of processes that show their own spread. Simulated
@@ -181,7 +184,6 @@ def judge_time(
             before[0],
             observation=observe(each.samples[timer], is_by_host=before[0].is_by_host),
             place=each.place,
-            host=each.host,
             references_us=references_us(each.controls, gemm),
         )
         for each in (run, *more)
@@ -286,11 +288,39 @@ def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: i
             return replace(missing, workload=run.workload, subject=RATIO)
     now, then = (ProcessTime(observe(each.samples[timer])) for each in (run, other))
     prior, kernels = prior_for(timer, run.fingerprint, trains=run.trains), (len(other.kernels), len(run.kernels))
-    decision = decide_ratio(then, now, prior, by=by, comparisons=comparisons, kernels=kernels)
+    decision = _decide_ratio(then, now, prior, by=by, comparisons=comparisons, kernels=kernels)
     times_us = (now.observation.mean_us, then.observation.mean_us)
     conclusion = e.RatioCompared(run.label(timer), variant, by, *times_us, decision.change)
     reasons = (decision.doubt,) if decision.doubt is not None else ()
     return Verdict(decision.status, run.workload, RATIO, conclusion, reasons)
+
+
+def _decide_ratio(
+    other: ProcessTime, this: ProcessTime, prior: Prior, *, by: float, comparisons: int, kernels: tuple[int, int]
+) -> Decision:
+    """Compare two variants of one run. PASS: the interval shows that `this` takes at least the fraction `by` less.
+
+    REGRESSED: the interval shows that it does not. UNDECIDED: the interval holds both. What one process spreads between
+    its runs is not seen in one run: the prior knows it, of each variant apart.
+
+    Args:
+        kernels: launches in a call, of `other` and of `this`.
+    """
+    times = zip((other, this), kernels, strict=True)
+    known = [(each, variance_between_processes([each], prior, count)) for each, count in times]
+    variances = [Variance(max(between.value, each.own_variance), between.dof) for each, between in known]
+    delta, limit = this.logarithm - other.logarithm, math.log1p(-by)
+    level = FALSE_ALARMS_PER_RUN / comparisons
+    margin = margin_of(variances, level)
+    change = relative_change(delta, delta - margin, delta + margin, level)
+    status, doubt = Status.UNDECIDED, None
+    if delta + margin <= limit:
+        status = Status.PASS
+    elif delta - margin > limit:
+        status = Status.REGRESSED
+    else:
+        doubt = e.Unclear("both possible" if math.isfinite(margin) else "one replicate")
+    return Decision(status, change, this, other.observation.mean_us, doubt=doubt)
 
 
 def not_measured(timer: Timer, run: Run, side: str = "") -> Verdict:

@@ -164,7 +164,7 @@ def decide(
             why = _why_unknown_host(same, after)
             before_us = geometric_mean(each.observation.mean_us for each in before)
             moved = math.log(after.observation.mean_us / before_us)
-            change = _relative_change(moved, -math.inf, math.inf, FALSE_ALARMS_PER_RUN)
+            change = relative_change(moved, -math.inf, math.inf, FALSE_ALARMS_PER_RUN)
             is_slower = _is_far_slower(same or before, after)
             status = Status.REGRESSED if is_slower else Status.NOT_JUDGED
             return Decision(status, change, after, before_us, doubt=why)
@@ -194,11 +194,11 @@ def decide(
     # Each timer has its share. On an unknown GPU only one is judged, and a fresh process of that GPU contradicts little.
     timers = min(comparisons, len(CALL_TIMERS))
     level = prior.level if same else FALSE_ALARMS_PER_RUN
-    margin = _margin(variances, level / timers if same else level, comparisons / timers)
+    margin = margin_of(variances, level / timers if same else level, comparisons / timers)
     needed = max(margin, math.log1p(prior.gate))
-    missed = _percent(needed + abs(machine) + _margin(variances, 1 - _POWER))
+    missed = _percent(needed + abs(machine) + margin_of(variances, 1 - _POWER))
     slower, faster = max(machine, 0.0), min(machine, 0.0)
-    change = _relative_change(delta, delta - slower - margin, delta - faster + margin, level, missed, prior.gate)
+    change = relative_change(delta, delta - slower - margin, delta - faster + margin, level, missed, prior.gate)
     own = after.own_variance + own / max(1, len(same))
     scattered = 2 * own > math.fsum(each.value for each in variances)
     status = Status.PASS
@@ -220,35 +220,7 @@ def decide(
     return Decision(status, change, after, before_us, moves, machine, scattered, doubt)
 
 
-def decide_ratio(
-    other: ProcessTime, this: ProcessTime, prior: Prior, *, by: float, comparisons: int, kernels: tuple[int, int]
-) -> Decision:
-    """Compare two variants of one run. PASS: the interval shows that `this` takes at least the fraction `by` less.
-
-    REGRESSED: the interval shows that it does not. UNDECIDED: the interval holds both. What one process spreads between
-    its runs is not seen in one run: the prior knows it, of each variant apart.
-
-    Args:
-        kernels: launches in a call, of `other` and of `this`.
-    """
-    times = zip((other, this), kernels, strict=True)
-    known = [(each, variance_between_processes([each], prior, count)) for each, count in times]
-    variances = [Variance(max(between.value, each.own_variance), between.dof) for each, between in known]
-    delta, limit = this.logarithm - other.logarithm, math.log1p(-by)
-    level = FALSE_ALARMS_PER_RUN / comparisons
-    margin = _margin(variances, level)
-    change = _relative_change(delta, delta - margin, delta + margin, level)
-    status, doubt = Status.UNDECIDED, None
-    if delta + margin <= limit:
-        status = Status.PASS
-    elif delta - margin > limit:
-        status = Status.REGRESSED
-    else:
-        doubt = Unclear("both possible" if math.isfinite(margin) else "one replicate")
-    return Decision(status, change, this, other.observation.mean_us, doubt=doubt)
-
-
-def _relative_change(
+def relative_change(
     delta: float,
     low: float,
     high: float,
@@ -264,7 +236,7 @@ def _percent(logarithm: float) -> float | None:
     return math.expm1(logarithm) if abs(logarithm) <= _LARGEST_LOGARITHM else None
 
 
-def _margin(variances: Sequence[Variance], level: float, comparisons: float = 1.0) -> float:
+def margin_of(variances: Sequence[Variance], level: float, comparisons: float = 1.0) -> float:
     """Return what no one of so many differences of these variances exceeds, but for a probability of `level`.
 
     Infinite if a variance is. Student's t with the degrees of freedom of Satterthwaite, "An approximate distribution of
@@ -319,7 +291,7 @@ def _is_far_slower(before: Sequence[ProcessTime], after: ProcessTime) -> bool:
     now = after.observation
     limit = math.log(_FAR_SLOWER)
     if now.replicates > 1 and after.own_variance > 0:
-        limit += _margin([Variance(after.own_variance, now.replicates - 1)], FALSE_ALARMS_PER_RUN)
+        limit += margin_of([Variance(after.own_variance, now.replicates - 1)], FALSE_ALARMS_PER_RUN)
     for then in (each.observation for each in before):
         if now.control_us is None or then.control_us is None:
             return False
@@ -402,7 +374,6 @@ def _expected_of_unknown_gpu(
     """Predict the logarithm on an unknown GPU, from the GPUs that the baseline knows and a reference.
 
     A regression of the GPUs' times on the reference, with a prior on the slope (ridge regression: Hoerl and Kennard, 1970).
-    Each host has one vote, since its GPUs are alike. Hosts are the degrees of freedom, and the scatter within them a part of one.
     """
     names = (name for name in (TWINS, "gemm") if all(name in each.references_us for each in (*before, after)))
     name = None if is_other_software else next(names, None)
@@ -411,24 +382,19 @@ def _expected_of_unknown_gpu(
         return math.log(each.references_us[name]) if name else 0.0
 
     gpus = by_place(before)
-    hosts = [each[0].host if each[0].host is not None else each[0].place for each in gpus]
-    count = len(set(hosts))
-    weights = [1 / count / hosts.count(host) for host in hosts]
     times = [fmean(each.logarithm for each in gpu) for gpu in gpus]
     references = [fmean(map(reference_of, gpu)) for gpu in gpus]
-    time, reference = (math.fsum(map(float.__mul__, weights, values)) for values in (times, references))
-    points = [(weight, x - reference, y - time) for weight, x, y in zip(weights, references, times, strict=True)]
+    time, reference, count = fmean(times), fmean(references), len(gpus)
+    points = [(x - reference, y - time) for x, y in zip(references, times, strict=True)]
     noise, resolution = prior.noise, kernels * prior.noise.gpu_us / before[0].observation.mean_us
     slope, slope_spread = (1.0, _TWIN_SLOPE_SPREAD) if name == TWINS else (_GEMM_SLOPE, _GEMM_SLOPE_SPREAD)
     expected = (noise.twins if name == TWINS else noise.gpu) ** 2 + resolution**2
     if name is None:  # then nothing is known of a GPU's speed
         expected *= UNKNOWN_FACTOR**2
     ridge = expected / slope_spread**2
-    along = ridge + count * math.fsum(weight * x**2 for weight, x, _ in points)
-    slope = (ridge * slope + count * math.fsum(weight * x * y for weight, x, y in points)) / along
-    rest = count * math.fsum(weight * (y - slope * x) ** 2 for weight, x, y in points)
-    moved = reference_of(after) - reference
-    # The scatter of GPUs of one host is in `rest`. Without a degree of freedom for it, more GPUs would only widen the interval.
-    dof = count - fmean(1 / hosts.count(host) for host in set(hosts))
-    of_one = (noise.hosts * expected + rest) / (noise.hosts + dof)
-    return time + slope * moved, Variance(of_one * (1 + 1 / count + moved**2 / along), noise.hosts + dof)
+    along = ridge + math.fsum(x**2 for x, _ in points)
+    slope = (ridge * slope + math.fsum(x * y for x, y in points)) / along
+    rest = math.fsum((y - slope * x) ** 2 for x, y in points)
+    moved, dof = reference_of(after) - reference, noise.hosts + count - 1
+    of_one = (noise.hosts * expected + rest) / dof
+    return time + slope * moved, Variance(of_one * (1 + 1 / count + moved**2 / along), dof)
