@@ -171,6 +171,7 @@ def test_compiling_that_the_baseline_lacks_is_the_first_cause() -> None:
     changes = {"ran": (GATE, UP, LAST), "after": {"launches": 5}, "compile_events": (*known, *new, nowhere)}
     verdict = judged(stored=(GATE, UP), old_compile_events=known, **changes)
     breaks = ["recompile: k == 1, 2 times", "graph break: switched off"]
+    assert verdict.reasons[1].change.times == 1
     assert reasons(verdict, "cause") + reasons(verdict, "also") == [*breaks, f"1 new kernel: {DOWN}"]
     assert reasons(verdict, "code") == ["mlp  model.py:1  f(x)\nmlp  model.py:2  f(x)"]
 
