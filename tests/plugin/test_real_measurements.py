@@ -279,8 +279,16 @@ PLANTED = {
 }
 
 
-def test_failure_names_the_cause_first_and_the_line_second(tmp_path: Path) -> None:
-    said, results = run_suite(tmp_path, [*PLANTED, "error-eager-forward"], "-m", "not timing")
+def test_failure_names_the_cause_first_and_the_line_second(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_pytest(_: Path, *arguments: str, **variables: str) -> str:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        return text_of(pytester.runpytest_inprocess(*arguments))
+
+    workloads = [*PLANTED, "error-eager-forward"]
+    said, results = run_suite(pytester.path, workloads, "-m", "not timing", run_pytest=run_pytest)
     for workload, (cause, module, code) in PLANTED.items():
         found = failure(results, workload)
         assert found.cause.startswith(cause), found
