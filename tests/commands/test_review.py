@@ -137,6 +137,15 @@ def test_accept_stores_the_selected_only(command: Command) -> None:
         assert f"{len(changed)} written to baselines" in out
 
 
+def test_accept_names_the_refused_and_stores_the_others(command: Command) -> None:
+    noisy = passing(verdict(Status.INVALID, headline="too noisy", workload=EAGER), name=EAGER)
+    left(complete_results(noisy, of(LINEAR)))
+    code, out, _ = command("accept")
+    assert (code, stored()) == (1, {LINEAR})
+    assert re.search(f"(?s)refused: {EAGER}: GPU time: INVALID  too noisy.*to measure it again", out)
+    assert (command("accept", "--force")[0], stored()) == (0, {EAGER, LINEAR})
+
+
 def test_accept_of_wrong_arguments_writes_nothing(command: Command) -> None:
     left(complete_results(of(EAGER)))
     wrong = "-k: invalid expression"
