@@ -14,9 +14,14 @@ from kernelgauge.baselines import BaselineStore
 
 pytest_plugins = ["pytester"]
 
-# Several test processes share the cores: threads and compile workers of each would wait for those of the others.
-for name in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
-    os.environ.setdefault(name, "1")
+# Several test processes share the cores: threads and compile workers of each would wait for those of the others. And each
+# would compile and load a program to try the vector instructions, for 8 s: Inductor writes scalar code here.
+for name, value in (
+    ("OMP_NUM_THREADS", "1"),
+    ("TORCHINDUCTOR_COMPILE_THREADS", "1"),
+    ("TORCHINDUCTOR_VEC_ISA_OK", "0"),
+):
+    os.environ.setdefault(name, value)
 
 
 @pytest.fixture

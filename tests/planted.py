@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -170,7 +170,17 @@ class Failure(NamedTuple):
     code: str
 
 
-def run_suite(folder: Path, workloads: Sequence[str], *arguments: str) -> tuple[str, Results]:
+def run_pytest(folder: Path, *arguments: str, **variables: str) -> str:
+    """Run pytest in a process of its own; return its output."""
+    command = [sys.executable, "-m", "pytest", "-p", "kernelgauge.plugin", *arguments]
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    ran = subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)
+    return ran.stdout + ran.stderr
+
+
+def run_suite(
+    folder: Path, workloads: Sequence[str], *arguments: str, run_pytest: Callable[..., str] = run_pytest
+) -> tuple[str, Results]:
     """Record each ``FAULT-VARIANT-PASS`` without its fault, then run it with the fault.
 
     Return the output and the results of the second run, which has these arguments.
@@ -181,12 +191,9 @@ def run_suite(folder: Path, workloads: Sequence[str], *arguments: str) -> tuple[
     files = {"model.py": MODEL, "conftest.py": CONFTEST, "test_all.py": tests, "pytest.ini": "[pytest]\n"}
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-p", "kernelgauge.plugin", "-q", "-o", "kernelgauge_replicates=2"]
 
     def run(chosen: Iterable[str], *more: str, **faulty: str) -> str:
-        own = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CAUSES": " ".join(chosen), **faulty}
-        ran = subprocess.run([*command, *more], cwd=folder, env=own, capture_output=True, text=True, check=False)
-        return ran.stdout + ran.stderr
+        return run_pytest(folder, "-q", "-o", "kernelgauge_replicates=2", *more, CAUSES=" ".join(chosen), **faulty)
 
     parts = [each.partition("-") for each in workloads]
     first = {kind: fault for fault, _, kind in parts}

@@ -91,7 +91,7 @@ REGRESSION, ERROR = verdict(Status.REGRESSED), verdict(Status.INVALID, "measurem
     [
         (passing(), {"tests": [one_test("test_device_time")]}, []),
         *(failing(subject, Status.REGRESSED, []) for subject in ("structure", "GPU time")),
-        failing("structure", Status.INCOMPARABLE, []),
+        *(failing("structure", status, []) for status in (Status.CHANGED, Status.INCOMPARABLE)),
         failing("GPU time", Status.NO_BASELINE, []),
         failing("GPU time", Status.INVALID, ["test_x failed", "GPU time: INVALID  wrong"]),
         failing("numerics", Status.REGRESSED, ["test_x failed", "numerics: REGRESSED  wrong"]),

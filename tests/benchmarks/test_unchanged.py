@@ -1,9 +1,12 @@
-"""The recorded suites of unchanged code, judged without a GPU: how often a strict run is red."""
+"""The recorded suites and bisections, judged without a GPU: how often a strict run is red, and which commit is found."""
 
+import json
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import bisection
 import pytest
 import unchanged
 from recorded import DATA, Suite, h100_suites, read_suites, recorded_suites
@@ -67,3 +70,19 @@ def test_fresh_process_dispels_alarms_only(suites: list[Suite], monkeypatch: Any
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "a, a fresh process confirms: REGRESSED 0 -> 0 of 424"
     assert [line.split("caught ")[1] for line in printed if "MLPs" in line and "GPU" in line] == ["+1.0% 100 -> 100 %"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "recording", "processes"),
+    [("device", "h200-b", 20), ("host", "h200-b", 30), ("fusion", "h200-a", 9), ("break", "h200-a", 9)],
+)
+def test_recorded_change_is_found_among_eight_commits(
+    kind: str, recording: str, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out.jsonl"
+    replay = ["--replay", str(DATA / "bisection" / f"{recording}.jsonl.xz"), "--out", str(out)]
+    monkeypatch.setattr("sys.argv", ["bisection.py", "--kind", kind, "--commits", "8", *replay])
+    bisection.main()
+    found = json.loads(out.read_text())
+    assert (found["right"], found["exit_code"]) == (True, 0)
+    assert found["processes"] <= processes

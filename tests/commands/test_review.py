@@ -9,7 +9,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 from kernelgauge.baselines import BaselineStore
-from kernelgauge.judge import STRUCTURE, Status
+from kernelgauge.judge import Status
 from kernelgauge.results import Results, encode_results, nearest_tag, revision
 from kernelgauge.trace.kernel import Resources
 from tests import builders
@@ -137,14 +137,6 @@ def test_accept_stores_the_selected_only(command: Command) -> None:
         assert f"{len(changed)} written to baselines" in out
 
 
-def test_accept_stores_other_structure_whether_it_loses_or_not(command: Command) -> None:
-    for status in (Status.CHANGED, Status.REGRESSED):
-        other = verdict(status, workload=EAGER, subject=STRUCTURE)
-        left(complete_results(passing(other, name=EAGER, run=run(workload=EAGER))))
-        assert (command("accept")[0], stored()) == (0, {EAGER})
-        next(Path("baselines").glob("*/*.json")).unlink()
-
-
 def test_accept_names_the_refused_and_stores_the_others(command: Command) -> None:
     noisy = passing(verdict(Status.INVALID, headline="too noisy", workload=EAGER), name=EAGER)
     left(complete_results(noisy, of(LINEAR)))
@@ -225,15 +217,6 @@ def test_accept_add_joins_processes_once(command: Command) -> None:
     before = content()
     code, out, _ = command("accept", "--add", *folders)
     assert (code, "0 written to baselines" in out, content() == before) == (0, True, True)
-
-
-def test_accept_add_of_a_slower_run_is_refused(command: Command) -> None:
-    recorded(command)
-    before = content()
-    left(complete_results(of(EAGER, gpu="one", device=SLOWER), of(COMPILED, gpu="one"), gpu="one"))
-    code, out, _ = command("accept", "--add")
-    assert (code, written(before), known_gpus(COMPILED)) == (1, {COMPILED}, [builders.HERE, "one"])
-    assert re.search(rf"(?s)refused: {EAGER}: it cannot be added: .*GPU time 205\.1 -> 225\.1 us  \+9\.78 % \(", out)
 
 
 def test_accept_ends_with_creep(command: Command) -> None:

@@ -105,11 +105,11 @@ ONE_NEW = "1 new kernel: vectorized_layer_norm_kernel (+5.0 us)"
 @pytest.mark.parametrize(
     ("before", "after", "stored", "origins", "cause", "code"),
     [
-        # one change in two layers
+        # one change in two layers: a number below that of a layer is no other one
         ([NORM, GATE, NORM], [*PARTS, GATE, *PARTS], (),
-         (*[lines(26, module="layers.0.norm")] * 4, lines(40), *[lines(26, module="layers.1.norm")] * 4),
+         (*[lines(26, module="layers.10")] * 4, lines(40), *[lines(26, module=f"layers.11.{n}") for n in (0, 0, 1, 1)]),
          "8 kernels instead of 2, in 2 layers: pow x2, mean x2, rsqrt x2, mul x2 (+22.0 us)\nwas vectorized_layer_norm_kernel x2",
-         "layers.*.norm  m.py:26  x26"),
+         "layers.10, layers.11.0, layers.11.1  m.py:26  x26"),
         # forward and backward of one line
         ([GATE], [PARTS[0], GATE, PARTS[1]], (), (lines(7), lines(1), lines(7, is_backward=True)),
          "2 new kernels, in 2 places: pow, mean (+8.0 us)", "mlp (forward and backward)  m.py:7  x7"),

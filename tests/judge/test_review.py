@@ -98,6 +98,7 @@ def test_review_refuses_for_these_reasons(
     assert "; ".join(map(doubt_text, found.doubts)).startswith(doubt)
     assert (len(found.doubts), bool(fresh.doubts)) == (bool(doubt), is_doubted_when_fresh)
     assert (found.change is not None) == (fresh.change is not None) == has_change
+    assert not found.change or (found.change.action is Action.CREATE) is (old is None)
 
 
 def test_slow_host_is_compared_with_its_own_past() -> None:

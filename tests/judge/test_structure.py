@@ -167,9 +167,12 @@ def compiled(kind: str, reason: str, *lines: int) -> tuple[CompileEvent, ...]:
 
 def test_compiling_that_the_baseline_lacks_is_the_first_cause() -> None:
     known, new = compiled("graph break", "print", 3), compiled("recompile", "k == 1", 1, 2)
-    changes = {"ran": (GATE, UP, LAST), "after": {"launches": 5}, "compile_events": (*known, *new)}
+    nowhere = CompileEvent("graph break", "switched off")
+    changes = {"ran": (GATE, UP, LAST), "after": {"launches": 5}, "compile_events": (*known, *new, nowhere)}
     verdict = judged(stored=(GATE, UP), old_compile_events=known, **changes)
-    assert reasons(verdict, "cause") == ["recompile: k == 1, 2 times", f"1 new kernel: {DOWN}"]
+    breaks = ["recompile: k == 1, 2 times", "graph break: switched off"]
+    assert verdict.reasons[1].change.times == 1
+    assert reasons(verdict, "cause") + reasons(verdict, "also") == [*breaks, f"1 new kernel: {DOWN}"]
     assert reasons(verdict, "code") == ["mlp  model.py:1  f(x)\nmlp  model.py:2  f(x)"]
 
 
@@ -249,5 +252,6 @@ def test_compare_of_each_field_has_one_kind() -> None:
             (said, []) if field in FOREIGN else ([], said)
         )
         assert not found.identical
-    assert compare(fingerprint(**dict.fromkeys(ADDED)), H200).identical
+        assert compare(fingerprint(**{field: None}), H200).identical is (field in ADDED)
+        assert compare(H200, fingerprint(**{field: "x"}), without=(field,)).identical
     assert compare(fingerprint(memory_bytes=1), H200).identical

@@ -96,6 +96,14 @@ def test_judge_time_gives_status_and_says_why(
     assert said in headline(verdict)
 
 
+@pytest.mark.parametrize(("us", "is_by_host"), [(24.0, True), (26.0, False)])
+def test_latency_is_of_the_host_where_the_gpu_idles_most(us: float, is_by_host: bool) -> None:
+    """Of a call of 200 us, four kernels take more or less than half."""
+    kernels = {"kernels": mlp_kernels(us, us, us, us=us)}
+    verdict = judged(1.5, timer=LATENCY, before=known(timer=LATENCY, **kernels), **kernels)
+    assert ("at equal host speed" in headline(verdict)) is is_by_host
+
+
 def test_pass_names_the_slowdown_that_would_have_failed() -> None:
     verdict = judged()
     seen = sensitivity(verdict)

@@ -47,9 +47,14 @@ def compiled(
     return kernel
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("triton")
+
+
 @pytest.fixture(autouse=True)
-def no_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+def cache_of_this_file(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(cache))
     yield
     gc.collect()
 

@@ -1,14 +1,14 @@
 """Triton kernels that a test compiles for a GPU by its name: for real, without a GPU."""
 
-import os
 import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kernelgauge.judge.baseline import decode_baseline
+from tests.commands.conftest import Command
+from tests.plugin.inner_project import text_of
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.timeout(300)
@@ -93,31 +93,30 @@ def test_missing(kernelgauge, monkeypatch):
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("compiled")
-    (root / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
-    for name, content in {"test_kernels.py": KERNELS, "test_wrong.py": WRONG}.items():
-        (root / name).write_text(content)
-    return root
+Run = Callable[..., str]
 
 
-def ended(folder: Path, *command: str, code: int, **variables: str) -> str:
-    """Run a command there. Return its output without line breaks."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("CI", "PYTEST_", "GITHUB"))
-    }
-    environment |= {"TRITON_CACHE_DIR": str(folder / "cache"), "KERNELGAUGE_LOCKS": str(folder), "COLUMNS": "200"}
-    done = subprocess.run(
-        [sys.executable, "-m", *command],
-        cwd=folder, env=environment | variables, capture_output=True, text=True, check=False, timeout=240,
-    )  # fmt: skip
-    assert done.returncode == code, done.stdout + done.stderr
-    return " ".join(done.stdout.split())
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run pytest on one of the two files: its output without line breaks."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(pytester.path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+    pytester.makeini("[pytest]\npythonpath = .\n")
+    pytester.makepyfile(test_kernels=KERNELS, test_wrong=WRONG)
+
+    def call(*arguments: str, code: int) -> str:
+        result = pytester.runpytest_inprocess(*arguments)
+        assert result.ret == code, text_of(result)
+        return " ".join(text_of(result).split())
+
+    return call
 
 
-def test_kernels_are_compared_with_those_of_the_target(folder: Path) -> None:
-    ended(folder, "pytest", "test_kernels.py", "--perf-update", code=0)
+def test_kernels_are_compared_with_those_of_the_target(
+    run: Run, pytester: pytest.Pytester, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = pytester.path
+    run("test_kernels.py", "--perf-update", code=0)
     files = sorted(path.relative_to(folder / "baselines").as_posix() for path in folder.glob("baselines/*/*.json"))
     assert files == [
         "compiled-for-gfx942/test_kernels-test_harmless-gfx942.json",
@@ -133,22 +132,25 @@ def test_kernels_are_compared_with_those_of_the_target(folder: Path) -> None:
         (entry,) = decode_baseline(content, where=file, workload=Path(file).stem).entries
         assert all(each.resources and each.resources.code and each.resources.registers for each in entry.kernels)
         assert [each.host for each in entry.processes] == [None]  # it holds for every machine
-    assert "8 passed" in ended(folder, "pytest", "test_kernels.py", "--perf-strict", code=0)
-    out = ended(folder, "pytest", "test_kernels.py", "-v", code=1, NEW="1")
+    assert "8 passed" in run("test_kernels.py", "--perf-strict", code=0)
+    monkeypatch.setenv("NEW", "1")
+    out = run("test_kernels.py", "-v", code=1)
     assert "2 failed, 6 passed" in out
     assert "test_kernels-test_rows-1: CHANGED same kernels, other compiled code" in out
     assert re.search(r"spilled words 0 -> [1-9]\d*.*maxnreg \(none\) -> 64", out)
     assert re.search(
         r"test_kernels-test_occupancy: CHANGED.*compiled otherwise: softmax registers 32 -> .*occupancy", out
     )
-    out = ended(folder, "kernelgauge", "review", code=1)
-    assert "other instructions: 1 kernel in 1 workload scale (test_kernels-test_harmless-sm_90) FACTOR 2 -> 3" in out
-    assert "4 written" in ended(folder, "kernelgauge", "accept", code=0)  # one did not change
-    assert "8 passed" in ended(folder, "pytest", "test_kernels.py", "--perf-strict", code=0, NEW="1")
+    code, out, _ = kernelgauge("review")
+    changed = "other instructions: 1 kernel in 1 workload scale (test_kernels-test_harmless-sm_90) FACTOR 2 -> 3"
+    assert (code, changed in " ".join(out.split())) == (1, True)
+    code, out, _ = kernelgauge("accept")
+    assert (code, "4 written" in out) == (0, True)  # one did not change
+    assert "8 passed" in run("test_kernels.py", "--perf-strict", code=0)
 
 
-def test_wrong_targets_say_what_is_missing(folder: Path) -> None:
-    out = ended(folder, "pytest", "test_wrong.py", "-rs", "-v", code=1)
+def test_wrong_targets_say_what_is_missing(run: Run) -> None:
+    out = run("test_wrong.py", "-rs", "-v", code=1)
     assert "3 failed, 1 skipped" in out
     assert "test_wrong-test_name-sm_90: it launches no Triton kernel expected a call of kernel[grid](...)" in out
     assert "unknown target got 'H100' expected sm_90, sm_100, gfx942" in out

@@ -53,6 +53,8 @@ def test_update_refuses_what_is_not_sound(project: Project) -> None:
     ]
     result.stdout.fnmatch_lines_random(lines)
     assert changed(project, before) == {"fine-eager-bf16-4x8"}
+    project.set(fake("fine"), fake("impossible", **faults["impossible"]))  # every test passes
+    assert project.run("--perf-update").ret == project.results().exit_status == pytest.ExitCode.TESTS_FAILED
 
 
 def test_baseline_that_lacks_times_is_no_missing_baseline(project: Project, kernelgauge: Command) -> None:

@@ -157,7 +157,7 @@ class Recorder:
                 ]
                 if refused:
                     force = f"store it as it is: {self._options.accept_command('--force')}"
-                    self._warn(
+                    self._fail(
                         "\n".join([*lines, f"mend what failed, or measure it again on a quiet machine, or {force}"])
                     )
                 if results.fingerprint is None or not plan:
