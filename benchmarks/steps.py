@@ -4,10 +4,10 @@
     python benchmarks/steps.py --steps FILE ...       traces whose steps are found, by value of each constant that finds them
     python benchmarks/steps.py --keep FOLDER ...      write the kept steps from folders of examples/distributed/train.py
 
-A baseline is three runs of unchanged code. An alarm is another unchanged run that fails; a miss is a run with a planted
-change that passes. `wait`, `late`: the example lost its overlap on purpose. The other changes are made here, from unchanged
-runs: `stall`, the time of a step is 1.5 or 2 times as long; `kernel`, `phase`, `all`, kernels take longer; `rare`, another
-kernel and a wait in one step of four or in two.
+A baseline is one run of unchanged code, or three. An alarm is another unchanged run that fails; a miss is a run with a change
+that passes. `wait`, `late`: the example lost its overlap on purpose. The other changes are made here, from unchanged runs:
+`stall`, steps take longer; `kernel`, `phase`, `all`, kernels take longer; `of 4 steps`, another kernel and a wait in so many
+steps; `lost`, so much less of the communication has kernels beside it; `rank late`, rank 1 by a third of its kernels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import lzma
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from kernelgauge.cli.traces import read_trace
 from kernelgauge.errors import KernelgaugeError
 from kernelgauge.judge import steps as judging
 from kernelgauge.judge.baseline import Recorded
-from kernelgauge.judge.trace_baseline import trace_baseline
+from kernelgauge.judge.trace_baseline import TraceBaseline, trace_baseline
 from kernelgauge.trace import steps as finding
 from kernelgauge.trace.steps import StepRow, Steps, StepTrace
 
@@ -81,9 +81,22 @@ def read_kept() -> dict[str, list[Job]]:
 
 def with_change(job: Job, change: Callable[[Steps], None]) -> Job:
     job = deepcopy(job)
-    for trace in job.values():
-        change(trace.steps[""])
+    for rank, trace in job.items():
+        if change is not late or rank == 1:
+            change(trace.steps[""])
     return job
+
+
+def repeated(job: Job) -> Job:
+    """Return a run of 32 steps: its four, again and again."""
+
+    def repeat(steps: Steps) -> None:
+        steps.counts = [Counter(step) for step in steps.counts * 8]
+        steps.row_us = Counter({row: us * 8 for row, us in steps.row_us.items()})
+        for name in LISTS:
+            setattr(steps, name, getattr(steps, name) * 8)
+
+    return with_change(job, repeat)
 
 
 def slower(steps: Steps, factor: float, is_slower: Callable[[StepRow], bool]) -> None:
@@ -110,6 +123,19 @@ def rare(steps: Steps, many: int) -> None:
             steps.row_us[row] += 2
 
 
+def exposed(steps: Steps, left: float) -> None:
+    """Let so much of the overlap be left."""
+    pairs = zip(steps.communication_us, steps.exposed_us, strict=True)
+    steps.exposed_us = [total - left * (total - alone) for total, alone in pairs]
+
+
+def late(steps: Steps) -> None:
+    """Let a rank be late by a third of a step. The others wait for it, and not it for them."""
+    steps.communication_us = [
+        max(1.0, us - total / 3) for us, total in zip(steps.communication_us, steps.compute_us, strict=True)
+    ]
+
+
 def longest(steps: Steps) -> StepRow:
     kernels = (row for row in steps.row_us if row.kind not in ("communication", "wait"))
     return max(kernels, key=lambda row: steps.row_us[row])
@@ -126,100 +152,99 @@ CHANGES: dict[str, Callable[[Steps], None]] = {
     "phase +30 %": lambda it: slower(it, 1.3, lambda row: is_computing(row) and row.phase == longest(it).phase),
     "all +10 %": lambda it: slower(it, 1.1, is_computing),
     "all +30 %": lambda it: slower(it, 1.3, is_computing),
-    "rare 1/4": lambda it: rare(it, 1),
-    "rare 2/4": lambda it: rare(it, 2),
+    "1 of 4 steps": lambda it: rare(it, 1),
+    "2 of 4 steps": lambda it: rare(it, 2),
+    "3/4 lost": lambda it: exposed(it, 0.25),
+    "9/10 lost": lambda it: exposed(it, 0.1),
+    "rank late": late,
+}
+LONG: dict[str, Callable[[Steps], None]] = {
+    "2 of 32 steps": lambda it: rare(it, 2),
+    "8 of 32 steps": lambda it: rare(it, 8),
 }
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
 
+Columns = Mapping[str, tuple[str, int]]  # by change: the subject of the verdict on it, and the runs of a baseline
+Case = tuple[str, int]
 
-def judged(kept: Mapping[str, Sequence[Job]], columns: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
-    """Yield for each comparison its name, and whether it failed with a verdict on this subject."""
+
+def cases(
+    kept: Mapping[str, Sequence[Job]], names: Collection[str], runs: int
+) -> Iterator[tuple[str, Job, TraceBaseline]]:
+    """Yield for each of these changes, and drawn baselines of so many runs, a run and the baseline to judge it by."""
     chance = random.Random(SEED)
     for job, folders in UNCHANGED.items():
         unchanged = [run for folder in folders for run in kept[folder]]
         lost = {
-            "late": kept["ddp-late"] if job == "ddp" else [],
-            "wait": [*kept["ddp-wait"], *kept["ddp-wait-loaded"]] if job == "ddp" else kept["fsdp-wait"],
+            "wait (DDP)": [*kept["ddp-wait"], *kept["ddp-wait-loaded"]] if job == "ddp" else [],
+            "late (DDP)": kept["ddp-late"] if job == "ddp" else [],
+            "wait (FSDP2)": kept["fsdp-wait"] if job == "fsdp" else [],
         }
         for _ in range(BASELINES):
             order = chance.sample(unchanged, len(unchanged))
-            baseline = trace_baseline(order[:RUNS], Recorded("", None, ""))
-            cases = [("unchanged", run) for run in order[RUNS:]]
-            cases += [(name, run) for name, runs in lost.items() for run in runs]
-            cases += [(name, with_change(order[RUNS], change)) for name, change in CHANGES.items()]
-            for name, run in cases:
-                if name not in columns:
-                    continue
-                verdicts = judging.judge_traces(job, [run], baseline)
-                about = columns[name]
-                yield name, any(each.status.fails for each in verdicts if about in ("", each.subject))
+            baseline = trace_baseline(order[:runs], Recorded("", None, ""))
+            long = trace_baseline([repeated(run) for run in order[:runs]], Recorded("", None, ""))
+            found = [("unchanged", run, baseline) for run in order[runs:]]
+            found += [(name, run, baseline) for name, several in lost.items() for run in several]
+            found += [
+                (name, with_change(order[runs], change), baseline) for name, change in CHANGES.items() if name in names
+            ]
+            found += [(name, with_change(repeated(order[runs]), change), long)
+                      for name, change in LONG.items() if name in names]  # fmt: skip
+            yield from (each for each in found if each[0] in names)
 
 
 def table(
-    kept: Mapping[str, Sequence[Job]], constant: str, values: Sequence[object], columns: Mapping[str, str]
+    kept: Mapping[str, Sequence[Job]], constant: str, values: Sequence[float], subject: str, changes: Sequence[str]
 ) -> None:
-    """Print alarms and misses by value of a constant. `columns`: changes, and the subject of the verdict on each."""
-    heads = ["alarms" if name == "unchanged" else f"missed: {name}" for name in columns]
-    print(f"| `{constant}` | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}")
-    usual = getattr(judging, constant)
-    for value in values:
-        setattr(judging, constant, value)
-        failed, total = Counter[str](), Counter[str]()
-        for name, is_failure in judged(kept, columns):
-            failed[name] += is_failure
-            total[name] += 1
-        cells = [f"{failed[it] if it == 'unchanged' else total[it] - failed[it]} of {total[it]}" for it in columns]
-        shown = f"**{value}**" if value == usual else f"{value}"
-        print(f"| {shown} | {' | '.join(cells)} |", flush=True)
-    setattr(judging, constant, usual)
-    print()
-
-
-STRUCTURE = {"unchanged": "structure", "rare 1/4": "structure", "rare 2/4": "structure"}
-TIMES = {"unchanged": "GPU time"} | dict.fromkeys(("kernel +30 %", "phase +30 %", "all +10 %", "all +30 %"), "GPU time")
-OVERLAP = dict.fromkeys(("unchanged", "wait", "late"), "communication")
-STEP = dict.fromkeys(("unchanged", "stall x1.5", "stall x2"), "step time")
-TABLES: list[tuple[str, Sequence[object], Mapping[str, str]]] = [
-    ("_LIKELY", (0.0, 0.001, 0.01, 0.1, 0.3), STRUCTURE),
-    ("_PROCESS", (0.003, 0.01, 0.03), TIMES),
-    ("_DOF", (1.0, 4.0, 16.0), TIMES),
-    ("_GATE", (0.0, 0.02, 0.05), TIMES),
-    ("_GATE_OF_PART", (0.02, 0.05, 0.1, 0.2), TIMES),
-    ("_LEAST_SHARE", (0.0, 0.01, 0.03), TIMES),
-    ("_LEAST_OVERLAP", (0.0, 0.1, 0.3), OVERLAP),
-    ("_LOST_OVERLAP", (0.25, 0.5, 0.75, 1.0), OVERLAP),
-    ("_STEP_PROCESS", (0.01, 0.03, 0.05, 0.1, 0.15), STEP),
-    ("_GATE_OF_STEP", (0.0, 0.1, 0.25, 0.5), STEP),
-]
-
-
-def lagging(kept: Mapping[str, Sequence[Job]]) -> None:
-    """Print in how many runs a rank is said to be late, by value of the two constants of that."""
-    print("| `_LEAST_LAG` | `_MORE_LAG` | unchanged | wait | late |\n|---|---|---|---|---|")
-    usual = judging._LEAST_LAG, judging._MORE_LAG
-    for least, more in [usual, (0.0, usual[1]), (0.2, usual[1]), (usual[0], 1.0), (usual[0], 4.0), (0.0, 0.0)]:
-        judging._LEAST_LAG, judging._MORE_LAG = least, more
-        named, total = Counter[str](), Counter[str]()
-        for job, folders in UNCHANGED.items():
-            chance = random.Random(SEED)
-            unchanged = [run for folder in folders for run in kept[folder]]
-            others = [(folder.split("-")[1], run) for folder, runs in kept.items() for run in runs
-                      if folder.startswith(job) and folder not in folders]  # fmt: skip
-            for _ in range(BASELINES):
-                order = chance.sample(unchanged, len(unchanged))
-                baseline = trace_baseline(order[:RUNS], Recorded("", None, ""))
-                for name, run in [*(("unchanged", run) for run in order[RUNS:]), *others]:
-                    verdicts = judging.judge_traces(job, [run], baseline)
-                    named[name] += any(
-                        getattr(why, "what", "") == "straggler" for each in verdicts for why in each.reasons
+    """Print alarms and misses by value of a constant: of verdicts on this subject, or that name a rank that is late."""
+    columns = [("unchanged", 1), ("unchanged", RUNS), *((name, RUNS) for name in changes)]
+    heads = [
+        f"alarms, {runs} run{'s' * (runs > 1)}" if name == "unchanged" else f"missed: {name}" for name, runs in columns
+    ]
+    title = f"`{constant}`" if constant else "all constants"
+    print(f"| {title} | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}")
+    usual = getattr(judging, constant, 0.0)
+    for value in values or [usual]:
+        setattr(judging, constant or "unused", value)
+        said, total = Counter[Case](), Counter[Case]()
+        for runs in (1, RUNS):
+            names = {name for name, count in columns if count == runs}
+            for name, run, baseline in cases(kept, names, runs):
+                verdicts = judging.judge_traces("job", [run], baseline)
+                if subject == "straggler":
+                    said[name, runs] += any(
+                        getattr(why, "what", "") == subject for it in verdicts for why in it.reasons
                     )
-                    total[name] += 1
-        cells = [f"{named[name]} of {total[name]}" for name in ("unchanged", "wait", "late")]
-        print(f"| {least} | {more} | {' | '.join(cells)} |", flush=True)
-    judging._LEAST_LAG, judging._MORE_LAG = usual
+                else:
+                    said[name, runs] += any(it.status.fails for it in verdicts if subject in ("", it.subject))
+                total[name, runs] += 1
+        cells = [f"{said[it] if it[0] == 'unchanged' else total[it] - said[it]} of {total[it]}" for it in columns]
+        shown = "as they are" if not constant else f"**{value}**" if value == usual else f"{value}"
+        print(f"| {shown} | {' | '.join(cells)} |", flush=True)
+    setattr(judging, constant or "unused", usual)
     print()
+
+
+STEPS = ("1 of 4 steps", "2 of 4 steps", "2 of 32 steps", "8 of 32 steps")
+TIMES = ("kernel +30 %", "phase +30 %", "all +10 %", "all +30 %")
+OVERLAP = ("wait (DDP)", "late (DDP)", "3/4 lost", "9/10 lost")
+STALLS = ("stall x1.5", "stall x2")
+TABLES: list[tuple[str, Sequence[float], str, Sequence[str]]] = [
+    ("", (), "", ("wait (DDP)", "late (DDP)", "wait (FSDP2)")),
+    ("FALSE_ALARMS_PER_RUN", (0.0, 0.001, 0.01, 0.1), "structure", STEPS),
+    ("_PROCESS", (0.003, 0.01, 0.03, 0.06), "GPU time", TIMES),
+    ("_DOF", (1.0, 4.0, 16.0), "GPU time", TIMES),
+    ("_GATE", (0.0, 0.02, 0.05, 0.1, 0.2), "GPU time", TIMES),
+    ("_LEAST_SHARE", (0.0, 0.01, 0.03), "GPU time", TIMES),
+    ("_LEAST_OVERLAP", (0.0, 0.1, 0.3), "communication", OVERLAP),
+    ("_LOST_OVERLAP", (0.1, 0.25, 0.5, 0.75, 1.0), "communication", OVERLAP),
+    ("_STEP_PROCESS", (0.01, 0.05, 0.1, 0.15), "step time", STALLS),
+    ("_GATE_OF_STEP", (0.0, 0.1, 0.25, 0.5), "step time", STALLS),
+    ("_MORE_LAG", (0.0, 1.0, 2.0, 4.0), "straggler", ("rank late",)),
+]
 
 
 def found_steps(paths: Sequence[Path]) -> None:
@@ -257,6 +282,7 @@ def found_steps(paths: Sequence[Path]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", nargs="+", type=Path, metavar="FOLDER")
+    parser.add_argument("--only", default="", metavar="CONSTANT", help="one table")
     parser.add_argument("--steps", nargs="+", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.keep:
@@ -266,8 +292,8 @@ def main() -> None:
     else:
         kept = read_kept()
         for each in TABLES:
-            table(kept, *each)
-        lagging(kept)
+            if options.only in ("", each[0]):
+                table(kept, *each)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -195,15 +194,11 @@ def _read_jobs(paths: Sequence[Path]) -> list[Job]:
 
 def _read(path: Path) -> StepTrace:
     from ..trace.steps import find_steps
-    from .traces import read_trace
+    from .traces import read_trace, uncollected
 
-    collecting = gc.isenabled()
-    gc.disable()  # as `kernelgauge show` does
     try:
-        return find_steps(read_trace(path))
+        with uncollected():
+            return find_steps(read_trace(path))
     except ValueError as error:
         expected = "a profile of at least two steps behind the warm-up, of torch.profiler.schedule for example"
         raise TraceError("no steady step", where=str(path), got=str(error), expected=expected) from error
-    finally:
-        if collecting:
-            gc.enable()

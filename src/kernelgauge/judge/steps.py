@@ -26,15 +26,14 @@ from .trace_baseline import Job, RowRange, StepRange, TraceBaseline, observed
 
 # Times of kernels in a profile, between processes on one GPU: 0.15 to 0.9 % on H200s (docs/design/times.md).
 _PROCESS, _DOF = 0.01, 4.0
-_GATE = 0.02  # of all kernels
-_GATE_OF_PART, _LEAST_SHARE = 0.10, 0.01  # of a kernel or a phase, which must cost this share of all
+_GATE = 0.02  # of times of kernels
+_LEAST_SHARE = 0.01  # of all kernels, which one that is slower must cost, or a phase
 # Times of a step between processes on two H200s: 8 to 10 % (docs/design/public-traces.md). The gate is that of a latency.
 _STEP_PROCESS, _GATE_OF_STEP = 0.10, 0.25
 _LARGEST_MISSED = 1.0  # slowdown: what is blind to more is inconclusive
 _MOST_SPEEDS, _MOST_OPS = 3, 2  # kernels named for a slower step, and ops for other kernels
-_LIKELY = 0.01  # odds of steps that differ among those of unchanged code
-_LEAST_OVERLAP, _LOST_OVERLAP = 0.1, 0.5  # of the communication; of the least that a run of the baseline had
-_LEAST_LAG, _MORE_LAG = 0.05, 2.0  # of a step; of the most that a run of the baseline had
+_LEAST_OVERLAP, _LOST_OVERLAP = 0.1, 0.25  # of the communication; of the least that a run of the baseline had
+_MORE_LAG = 2.0  # of the most that a run of the baseline had
 _NOT_TIMED = (Kind.COMMUNICATION.value, WAIT)
 
 
@@ -184,7 +183,7 @@ def _moved_rows(pair: _Pair) -> tuple[_Moved, Counter[StepRow]]:
     for row, each in deltas.items():
         many, of = len(each), len(counts)
         odds = math.comb(of, many) / math.comb(of + pair.usual.steps, many)
-        if 2 * many > of or odds <= _LIKELY:
+        if 2 * many > of or odds <= FALSE_ALARMS_PER_RUN:
             moved[row] = round(median(each)) or each[0], many, of
         else:
             seldom[row] = many
@@ -265,7 +264,7 @@ def _judge_time(pair: _Pair, comparisons: int) -> Verdict | None:
     for phase, rows, verdict in parts:
         before_us, after_us = map(fmean, pair.times_us(rows))
         delta_us = after_us - before_us
-        is_small = delta_us <= max(_LEAST_SHARE * (whole.before_us or 0.0), _GATE_OF_PART * before_us)
+        is_small = delta_us <= max(_LEAST_SHARE * (whole.before_us or 0.0), _GATE * before_us)
         if is_small or (verdict and causes[phase]):  # its kernels say more
             continue
         part = verdict or _judge_part(pair, rows, comparisons * len(steady))
@@ -282,13 +281,13 @@ def _judge_phases(pair: _Pair, comparisons: int) -> list[tuple[str, Sequence[Ste
     ran = dict.fromkeys((*pair.stored, *(row for run in pair.runs for row in run.row_us)))
     rows = [row for row in ran if row.name and row.kind not in _NOT_TIMED]
     kernels, phases = [row for row in rows if row.kind not in COPIES], grouped(rows, attrgetter("phase"))
-    judged = [("step", kernels, _judge_part(pair, kernels, comparisons, _GATE))]
+    judged = [("step", kernels, _judge_part(pair, kernels, comparisons))]
     for phase, some in phases.items() if len(phases) > 1 else ():
         judged.append((phase, some, _judge_part(pair, some, comparisons * len(phases))))
     return [(phase, some, verdict) for phase, some, verdict in judged if verdict is not None]
 
 
-def _judge_part(pair: _Pair, rows: Sequence[StepRow], comparisons: int, gate: float = _GATE_OF_PART) -> Verdict | None:
+def _judge_part(pair: _Pair, rows: Sequence[StepRow], comparisons: int) -> Verdict | None:
     """Judge the time of some kernels, with the spread that all have between steps. None: there are none before, or after.
 
     The rank that waits for others computes slower, beside its collectives, and ranks change places. So a slower rank must
@@ -302,10 +301,10 @@ def _judge_part(pair: _Pair, rows: Sequence[StepRow], comparisons: int, gate: fl
     if not all((*before_us, *after_us)):
         return None
     after = scaled((observed(run.compute_us) for run in pair.runs), after_us)
-    decision = _decide(scaled(pair.usual.compute, before_us), after, gate, comparisons)
+    decision = _decide(scaled(pair.usual.compute, before_us), after, _GATE, comparisons)
     if decision.status is Status.REGRESSED:
         before = [each for usual in pair.alike for each in scaled(usual.compute, pair.usual_us(rows, usual))]
-        decision = _decide(before, after, gate, comparisons)
+        decision = _decide(before, after, _GATE, comparisons)
     return _timed(pair, decision)
 
 
@@ -363,6 +362,6 @@ def _judge_step(pairs: Sequence[_Pair], comparisons: int) -> Verdict | None:
     now = {pair.rank: fmean(median(run.communication_us) for run in pair.runs) for pair in pairs}
     then = zip(*(pair.usual.communication_us for pair in pairs), strict=False)
     usual_us, lag_us = max(max(each) - min(each) for each in then), max(now.values()) - min(now.values())
-    if worst is None or lag_us <= max(_LEAST_LAG * (worst.after_us or 0.0), _MORE_LAG * usual_us):
+    if worst is None or lag_us <= _MORE_LAG * usual_us:
         return worst
     return worst.because(e.InTrace("straggler", (), (min(now, key=lambda rank: now[rank]),), (usual_us, lag_us)))

@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
-from .kernel import computing_ops, identity_of, identity_of_op, kind_of_launch
+from .kernel import computing_ops, identity_of, identity_of_op, kind_of_launch, places_of
 from .model import MODULE_PREFIX, REGION, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace, nested
 from .names import Kind
 
@@ -211,21 +211,17 @@ def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]
 
 def _contexts(trace: Trace, rows: Sequence[Op | ApiCall]) -> dict[int, tuple[str, str, str]]:
     """Return by id of a row its phase, the modules around it, and the deepest Python function."""
-    marks = [each for each in trace.annotations if not _NO_PHASE.match(each.name)]
+    marks = [each for each in trace.annotations if not (_NO_PHASE.match(each.name) or _STEP.match(each.name))]
     marks += [op for op in trace.ops if op.name.startswith(_BACKWARD)]
-    around_of = {*map(id, marks), *map(id, trace.modules)}
-    wanted = set(map(id, rows))
+    are_marks, wanted = set(map(id, marks)), set(map(id, rows))
+    places = places_of(trace.modules, rows)  # type: ignore[arg-type]
     found: dict[int, tuple[str, str, str]] = {}
-    every: list[Op | ApiCall] = [*marks, *trace.modules, *rows]
-    for row, around in nested(sorted(every, key=lambda each: (each.start_us, -each.duration_us, id(each) in wanted))):
+    every: list[Op | ApiCall] = [*marks, *rows]
+    for row, around in nested(sorted(every, key=lambda each: (each.start_us, -each.duration_us))):
         if id(row) in wanted:
-            names = [each.name for each in around if id(each) in around_of]
-            modules = [name.removeprefix(MODULE_PREFIX) for name in names if name.startswith(MODULE_PREFIX)]
-            functions = [name for name in names if "): " in name and not name.startswith(MODULE_PREFIX)]
-            phases = [name for name in names if not name.startswith(MODULE_PREFIX) and "): " not in name]
-            phase = next((name for name in reversed(phases) if not _STEP.match(name)), "")
+            phase = next((each.name for each in reversed(around) if id(each) in are_marks), "")
             phase = "backward" if phase.startswith(_BACKWARD) else _NUMBER.sub("#", phase).strip("# ")
-            found[id(row)] = phase, ".".join(modules), functions[-1] if functions else ""
+            found[id(row)] = phase, *places.get(id(row), ("", ""))
     return found
 
 
