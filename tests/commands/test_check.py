@@ -161,6 +161,7 @@ def training(
     slow: int = -1,
     world: int = 2,
     at: int = 0,
+    slow_us: int = 150,
     stall_us: int = 0,
 ) -> list[Path]:
     """Write the traces of two ranks: a backward pass of eight layers, each of which reduces its gradients.
@@ -175,7 +176,7 @@ def training(
         def backward(made: Recorder = made, rank: int = rank) -> None:
             made.host_us += stall_us
             for _ in range(8):
-                made.launch("wgrad", 150 if rank == slow else 100, "aten::mm")
+                made.launch("wgrad", slow_us if rank == slow else 100, "aten::mm")
                 if lost != "late":
                     reduce(made, sent)
                     made.free_us[7] = max(made.free_us.values()) if lost == "wait" else made.free_us[7]
@@ -206,9 +207,9 @@ def usual(command: Command, tmp_path: Path) -> Path:
         ({"lost": "late"}, 1, "launched later, 0 kernels follow a collective instead of 4"),
         ({"sent": 2000}, 1, "AllReduce_Sum_f32_RING_LL 2000 Float"),
         ({"slow": 1}, 1, "job, rank 1: REGRESSED  GPU time 8"),
-        ({}, 0, "rank 0: PASS  step time 8"),
-        ({"stall_us": 300}, 0, "rank 0: PASS  step time 8"),
-        ({"stall_us": 3000}, 1, "REGRESSED  step time 8"),
+        ({}, 0, "job: PASS  step time 8"),
+        ({"stall_us": 300}, 0, "job: PASS  step time 8"),
+        ({"stall_us": 3000}, 1, "job: REGRESSED  step time 8"),
     ],
 )
 def test_step_of_two_ranks_is_judged(
@@ -216,6 +217,14 @@ def test_step_of_two_ranks_is_judged(
 ) -> None:
     got, out, _ = command("check", *training(tmp_path / "now", seed=9, **change), "-b", usual)
     assert (got, said in out) == (code, True), out
+
+
+def test_ranks_that_change_places_are_green(command: Command, tmp_path: Path) -> None:
+    runs = [path for seed in range(3) for path in training(tmp_path / f"a{seed}", seed=seed, slow=0, at=100 * seed)]
+    assert command("check", "--update", *runs, "-b", "job.json")[0] == 0
+    assert command("check", *training(tmp_path / "b", seed=9, slow=1), "-b", "job.json")[0] == 0
+    code, out, _ = command("check", *training(tmp_path / "c", seed=9, slow=1, slow_us=260), "-b", "job.json")
+    assert (code, "job, rank 1: REGRESSED  GPU time" in out) == (1, True), out
 
 
 def sampling(path: Path, *, slower: float = 1.0, seed: int = 0) -> Path:

@@ -143,9 +143,7 @@ def _judge_structure(pairs: Sequence[_Pair], jobs: Sequence[Job], times: Sequenc
         for row, each in moved.items():
             by_row[row][pair.rank] = each
     for row, of_ranks in by_row.items():
-        alone = {other.module for other in by_row if other.phase == row.phase and other.module}
-        module = row.module or next(iter(alone), "") if len(alone) == 1 else row.module
-        groups[tuple(of_ranks), row.phase, module][row] = next(iter(of_ranks.values()))
+        groups[tuple(of_ranks), row.phase, row.module][row] = next(iter(of_ranks.values()))
     found: list[tuple[e.Cause, e.InTrace]] = []
     for (ranks, phase, module), moved in groups.items():
         cause = _cause(moved, places, next(pair for pair in pairs if pair.rank == ranks[0]))
@@ -281,13 +279,13 @@ def _judge_phases(pair: _Pair, comparisons: int) -> list[tuple[str, Sequence[Ste
     ran = dict.fromkeys((*pair.stored, *(row for run in pair.runs for row in run.row_us)))
     rows = [row for row in ran if row.name and row.kind not in _NOT_TIMED]
     kernels, phases = [row for row in rows if row.kind not in COPIES], grouped(rows, attrgetter("phase"))
-    judged = [("step", kernels, _judge_part(pair, kernels, comparisons))]
+    judged = [("step", kernels, _judge_part(pair, kernels, comparisons, is_whole=True))]
     for phase, some in phases.items() if len(phases) > 1 else ():
         judged.append((phase, some, _judge_part(pair, some, comparisons * len(phases))))
     return [(phase, some, verdict) for phase, some, verdict in judged if verdict is not None]
 
 
-def _judge_part(pair: _Pair, rows: Sequence[StepRow], comparisons: int) -> Verdict | None:
+def _judge_part(pair: _Pair, rows: Sequence[StepRow], comparisons: int, *, is_whole: bool = False) -> Verdict | None:
     """Judge the time of some kernels, with the spread that all have between steps. None: there are none before, or after.
 
     The rank that waits for others computes slower, beside its collectives, and ranks change places. So a slower rank must
@@ -295,7 +293,8 @@ def _judge_part(pair: _Pair, rows: Sequence[StepRow], comparisons: int) -> Verdi
     """
 
     def scaled(whole: Iterable[Observation], us: Iterable[float]) -> list[Observation]:
-        return [msgspec.structs.replace(one, mean_us=mean) for one, mean in zip(whole, us, strict=True)]
+        pairs = zip(whole, us, strict=True)
+        return [one if is_whole else msgspec.structs.replace(one, mean_us=mean) for one, mean in pairs]
 
     before_us, after_us = pair.times_us(rows)
     if not all((*before_us, *after_us)):
@@ -351,17 +350,17 @@ def _judge_overlap(pair: _Pair) -> Verdict | None:
     return Verdict(status, pair.name, "communication", compared)
 
 
-def _judge_step(pairs: Sequence[_Pair], comparisons: int) -> Verdict | None:
-    """Judge the time of a step, on the rank that fares worst. Name the rank that the others wait for."""
-    verdicts = []
-    for pair in pairs:
-        walls = pair.usual.wall, [observed(run.wall_us) for run in pair.runs]
-        verdicts.append(_timed(pair, _decide(*walls, _GATE_OF_STEP, comparisons, is_host=True), "step time"))
-    worst = _worst(verdicts)
+def _judge_step(pairs: Sequence[_Pair], comparisons: int) -> Verdict:
+    """Judge the time of a step, on the slowest rank of each run. Name the rank that the others wait for."""
+    before = zip(*(pair.usual.wall for pair in pairs), strict=False)
+    after = zip(*([observed(run.wall_us) for run in pair.runs] for pair in pairs), strict=False)
+    old, new = ([max(ranks, key=attrgetter("mean_us")) for ranks in runs] for runs in (before, after))
+    judged = _timed(pairs[0], _decide(old, new, _GATE_OF_STEP, comparisons, is_host=True), "step time")
+    judged = replace(judged, workload=pairs[0].name)
     # The rank that others wait for spends the least time in collectives.
     now = {pair.rank: fmean(median(run.communication_us) for run in pair.runs) for pair in pairs}
     then = zip(*(pair.usual.communication_us for pair in pairs), strict=False)
     usual_us, lag_us = max(max(each) - min(each) for each in then), max(now.values()) - min(now.values())
-    if worst is None or lag_us <= _MORE_LAG * usual_us:
-        return worst
-    return worst.because(e.InTrace("straggler", (), (min(now, key=lambda rank: now[rank]),), (usual_us, lag_us)))
+    if lag_us <= _MORE_LAG * usual_us:
+        return judged
+    return judged.because(e.InTrace("straggler", (), (min(now, key=lambda rank: now[rank]),), (usual_us, lag_us)))
