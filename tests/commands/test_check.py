@@ -316,6 +316,7 @@ def test_update_writes_the_file_that_check_reads(command: Command, tmp_path: Pat
     assert Path("baselines/traces/mlp-eager.json").is_file()
     code, out, _ = command("check", EAGER)
     assert (code, "GPU time 233.9 -> 233.9 us" in out) == (0, True)
+    assert "not judged: the scatter of replicates hides +100 %" in " ".join(out.split())
     assert command("check", COMPILED, "-b", "baselines/traces/mlp-eager.json")[0] == 1
 
 

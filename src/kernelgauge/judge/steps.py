@@ -318,12 +318,16 @@ def _timed(pair: _Pair, decision: Decision, label: str = "") -> Verdict:
 
 
 def _decide(
-    before: Sequence[Observation], after: Sequence[Observation], gate: float, comparisons: int, *, is_host: bool = False
+    before: Sequence[Observation],
+    after: Sequence[Observation],
+    gate: float,
+    comparisons: int,
+    *,
+    process: float | None = None,
 ) -> Decision:
-    noise = Spreads(process=_STEP_PROCESS if is_host else _PROCESS, dof=_DOF)
+    noise = Spreads(process=process or _PROCESS, dof=_DOF)
     prior = Prior(noise, gate, _LARGEST_MISSED, FALSE_ALARMS_PER_RUN)
-    old, new = ([ProcessTime(each, is_host_clock=is_host) for each in side] for side in (before, after))
-    return decide(old, new, prior, comparisons=comparisons)
+    return decide(list(map(ProcessTime, before)), list(map(ProcessTime, after)), prior, comparisons=comparisons)
 
 
 def _shares(communication_us: Sequence[float], exposed_us: Sequence[float]) -> list[float]:
@@ -355,8 +359,10 @@ def _judge_step(pairs: Sequence[_Pair], comparisons: int) -> Verdict:
     before = zip(*(pair.usual.wall for pair in pairs), strict=False)
     after = zip(*([observed(run.wall_us) for run in pair.runs] for pair in pairs), strict=False)
     old, new = ([max(ranks, key=attrgetter("mean_us")) for ranks in runs] for runs in (before, after))
-    judged = _timed(pairs[0], _decide(old, new, _GATE_OF_STEP, comparisons, is_host=True), "step time")
-    judged = replace(judged, workload=pairs[0].name)
+    decision = _decide(old, new, _GATE_OF_STEP, comparisons, process=_STEP_PROCESS)
+    if decision.status is Status.UNDECIDED:  # by a host that nobody asked to be steady
+        decision = replace(decision, status=Status.NOT_JUDGED)
+    judged = replace(_timed(pairs[0], decision, "step time"), workload=pairs[0].name)
     # The rank that others wait for spends the least time in collectives.
     now = {pair.rank: fmean(median(run.communication_us) for run in pair.runs) for pair in pairs}
     then = zip(*(pair.usual.communication_us for pair in pairs), strict=False)
