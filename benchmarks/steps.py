@@ -15,12 +15,14 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
+import math
 import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
+from statistics import geometric_mean, stdev
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -291,6 +293,10 @@ def main() -> None:
         found_steps(options.steps)
     else:
         kept = read_kept()
+        for job, folders in UNCHANGED.items():
+            runs = (run for folder in folders for run in kept[folder])
+            logs = [math.log(max(geometric_mean(it.steps[""].wall_us) for it in run.values())) for run in runs]
+            print(f"{job}: step times of {len(logs)} unchanged runs spread by {100 * stdev(logs):.1f} %\n")
         for each in TABLES:
             if options.only in ("", each[0]):
                 table(kept, *each)
