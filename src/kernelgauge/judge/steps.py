@@ -294,7 +294,7 @@ def _judge_part(pair: _Pair, rows: Sequence[StepRow], comparisons: int, *, is_wh
 
     def scaled(whole: Iterable[Observation], us: Iterable[float]) -> list[Observation]:
         pairs = zip(whole, us, strict=True)
-        return [one if is_whole else msgspec.structs.replace(one, mean_us=mean) for one, mean in pairs]
+        return [one if is_whole else msgspec.structs.replace(one, mean_us=max(mean, 1e-3)) for one, mean in pairs]
 
     before_us, after_us = pair.times_us(rows)
     if not all((*before_us, *after_us)):
