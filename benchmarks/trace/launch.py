@@ -3,8 +3,9 @@
     python -I -S launch.py REPORT TIMEOUT_S CORE COMMAND...      CORE is -1 for any
 
 A process starts with the peak memory of the one that started it: Linux keeps it over exec. Hence no import here that
-is not needed. REPORT gets {"seconds", "peak_rss_mb", "exit_code"}; the peak is that of the largest process, the command
-or one that it started and waited for. After the time limit the command is asked to end, ten seconds later it is killed.
+is not needed. REPORT gets {"seconds", "cpu_seconds", "peak_rss_mb", "exit_code"}; the peak is that of the largest process,
+the command or one that it started and waited for. After the time limit the command is asked to end, ten seconds later it is
+killed.
 """
 
 from __future__ import annotations
@@ -42,8 +43,11 @@ def main(report: str, timeout_s: str, core: str, *command: str) -> int:
     _end(child, signal.SIGKILL)  # what it left behind
     unit = 1 if sys.platform == "darwin" else 1024
     code = os.waitstatus_to_exitcode(status)
+    cpu_seconds = usage.ru_utime + usage.ru_stime
     with open(report, "w", encoding="ascii") as file:
-        file.write(f'{{"seconds": {seconds}, "peak_rss_mb": {usage.ru_maxrss * unit / 1e6}, "exit_code": {code}}}')
+        file.write(
+            f'{{"seconds": {seconds}, "cpu_seconds": {cpu_seconds}, "peak_rss_mb": {usage.ru_maxrss * unit / 1e6}, "exit_code": {code}}}'
+        )
     return 0
 
 

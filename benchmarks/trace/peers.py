@@ -11,6 +11,11 @@
     perfetto_shell PATH             the same binary alone: it reads the trace and answers one query
 
 A tool imports what it needs and nothing else: its process is timed from start to end.
+
+    python peers.py --compare TRACE [--python PEERS/bin/python] [--tracelens FOLDER]
+
+It prints a table: CPU seconds and peak memory of tools that hold a trace to another one, here to itself. PEERS has
+HolisticTraceAnalysis, FOLDER is a clone of AMD's TraceLens. Each has a process of its own, and fifteen minutes.
 """
 
 from __future__ import annotations
@@ -168,8 +173,79 @@ def perfetto_shell(binary: str, trace: str) -> Found:
     return kernels, seconds
 
 
+# What anyone would write to compare two traces: of each name or call, how often it ran and for how long.
+_COMPARISONS = {
+    "HTA, TraceDiff": """
+import os, sys
+from hta.trace_diff import DeviceType, TraceDiff
+folder = os.path.dirname(sys.argv[1])
+print(TraceDiff.compare_traces(folder, folder, device_type=DeviceType.GPU))
+""",
+    "TraceLens, TraceDiff": """
+import sys
+from TraceLens import TraceDiff, TreePerfAnalyzer
+trees = [TreePerfAnalyzer.from_file(sys.argv[1]).tree for _ in range(2)]
+print(TraceDiff(*trees).generate_diff_stats())
+""",
+    "HTA, kernels of one trace": """
+import sys
+from hta.trace_analysis import TraceAnalysis
+analysis = TraceAnalysis(trace_files={0: sys.argv[1]}, include_last_profiler_step=True)
+print(analysis.get_gpu_kernel_breakdown(visualize=False)[1])
+""",
+    "TraceLens, kernels of one trace": """
+import sys
+from TraceLens import TreePerfAnalyzer
+analyzer = TreePerfAnalyzer.from_file(sys.argv[1])
+print(analyzer.get_df_kernel_launchers_summary(analyzer.get_df_kernel_launchers()))
+""",
+}
+_PATIENCE_S = 900
+
+
+def compare(trace: str, python: str = sys.executable, tracelens: str = "") -> None:
+    """Print a Markdown row for each tool."""
+    import shutil
+    import subprocess
+    import tempfile
+    from pathlib import Path
+
+    here = Path(__file__).resolve().parent
+    ours = [sys.executable, "-m", "kernelgauge"]
+    paths = {"PYTHONPATH": os.pathsep.join([str(here.parents[1] / "src"), tracelens])}
+    with tempfile.TemporaryDirectory() as name:
+        alone = Path(name, "alone", "rank0.json")  # HTA reads all files of a folder
+        alone.parent.mkdir()
+        shutil.copy(trace, alone)
+        baseline, page, report, said = (Path(name, each) for each in ("b.json", "page.html", "report", "said"))
+        check = [*ours, "check", str(alone), "-b", str(baseline)]
+        commands = {
+            "kernelgauge check --update": [*check, "--update"],
+            "kernelgauge check": check,
+            "kernelgauge check --html": [*check, "--html", str(page)],
+            "kernelgauge diff": [*ours, "diff", str(alone), str(alone)],
+            **{tool: [python, "-c", script, str(alone)] for tool, script in _COMPARISONS.items()},
+        }
+        print(f"| {os.path.getsize(trace) / 1e6:.0f} MB | CPU seconds | peak memory |\n|---|---|---|")
+        for tool, command in commands.items():
+            launcher = [sys.executable, "-I", "-S", str(here / "launch.py"), str(report), str(_PATIENCE_S), "-1"]
+            with said.open("w") as out:
+                subprocess.run([*launcher, *command], env=os.environ | paths, stdout=out, stderr=out, check=True)
+            cost = json.loads(report.read_text())
+            cells = f"{cost['cpu_seconds']:.1f} | {cost['peak_rss_mb']:.0f} MB"
+            if cost["exit_code"]:
+                cells = (
+                    f"exit code {cost['exit_code']} after {cost['seconds']:.0f} s: {said.read_text().strip()[-200:]} |"
+                )
+            print(f"| {tool} | {cells} |", flush=True)
+
+
 def main(tool: str, *arguments: str) -> int:
     """Print the kernels and the seconds of work as JSON. Return 69 if the tool is not installed."""
+    if tool == "--compare":
+        trace, *options = arguments
+        compare(trace, **{name.lstrip("-"): value for name, value in zip(options[::2], options[1::2], strict=True)})
+        return 0
     tools: dict[str, Callable[..., Found]] = {
         each.__name__: each for each in (ours, json_loop, holistic, perfetto_package, perfetto_shell)
     }

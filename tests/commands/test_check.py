@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -152,17 +153,30 @@ def reduce(made: Recorder, sent: int) -> None:
 
 
 def training(
-    folder: Path, *, lost: str = "", seed: int = 0, sent: int = 1000, slow: int = -1, world: int = 2, at: int = 0
+    folder: Path,
+    *,
+    lost: str = "",
+    seed: int = 0,
+    sent: int = 1000,
+    slow: int = -1,
+    world: int = 2,
+    at: int = 0,
+    slow_us: int = 150,
+    stall_us: int = 0,
 ) -> list[Path]:
-    """Write the traces of two ranks: a backward pass of eight layers, each of which reduces its gradients."""
+    """Write the traces of two ranks: a backward pass of eight layers, each of which reduces its gradients.
+
+    The host runs ahead of the GPU. `stall_us`: how long it waits for a batch.
+    """
     folder.mkdir()
     paths = []
     for rank in range(2):
         made = Recorder(10 * seed + rank)
 
         def backward(made: Recorder = made, rank: int = rank) -> None:
+            made.host_us += stall_us
             for _ in range(8):
-                made.launch("wgrad", 150 if rank == slow else 100, "aten::mm")
+                made.launch("wgrad", slow_us if rank == slow else 100, "aten::mm")
                 if lost != "late":
                     reduce(made, sent)
                     made.free_us[7] = max(made.free_us.values()) if lost == "wait" else made.free_us[7]
@@ -193,13 +207,64 @@ def usual(command: Command, tmp_path: Path) -> Path:
         ({"lost": "late"}, 1, "launched later, 0 kernels follow a collective instead of 4"),
         ({"sent": 2000}, 1, "AllReduce_Sum_f32_RING_LL 2000 Float"),
         ({"slow": 1}, 1, "job, rank 1: REGRESSED  GPU time 8"),
+        ({}, 0, "job: PASS  step time 8"),
+        ({"stall_us": 300}, 0, "job: PASS  step time 8"),
+        ({"stall_us": 3000}, 1, "job: REGRESSED  step time 8"),
     ],
 )
-def test_communication_is_judged_by_rank(
+def test_step_of_two_ranks_is_judged(
     command: Command, tmp_path: Path, usual: Path, change: dict[str, Any], code: int, said: str
 ) -> None:
     got, out, _ = command("check", *training(tmp_path / "now", seed=9, **change), "-b", usual)
     assert (got, said in out) == (code, True), out
+
+
+def test_ranks_that_change_places_are_green(command: Command, tmp_path: Path) -> None:
+    runs = [path for seed in range(3) for path in training(tmp_path / f"a{seed}", seed=seed, slow=0, at=100 * seed)]
+    assert command("check", "--update", *runs, "-b", "job.json")[0] == 0
+    assert command("check", *training(tmp_path / "b", seed=9, slow=1), "-b", "job.json")[0] == 0
+    code, out, _ = command("check", *training(tmp_path / "c", seed=9, slow=1, slow_us=260), "-b", "job.json")
+    assert (code, "job, rank 1: REGRESSED  GPU time" in out) == (1, True), out
+
+
+def sampling(path: Path, *, slower: float = 1.0, seed: int = 0) -> Path:
+    """Write steps with a phase of kernels each of which is less than 1 % of a step."""
+    made = Recorder(seed)
+
+    def token() -> None:
+        for _ in range(24):
+            made.launch(GEMM, 20, "aten::mm")
+        made.around(region, "<sample>", sample)
+
+    def sample() -> None:
+        for number in range(20):
+            made.launch(f"draw_kernel<{number}>", 2 * slower, "aten::draw")
+
+    for number in range(6):
+        made.around(region, f"ProfilerStep#{number}", token)
+    return made.save(path)
+
+
+def test_phase_of_small_slower_kernels_fails_and_page_shows_it(command: Command, tmp_path: Path) -> None:
+    usual = [sampling(tmp_path / f"usual{seed}.json", seed=seed) for seed in range(2)]
+    assert command("check", "--update", *usual, "-b", "b.json")[0] == 0
+    for name, slower, code in (("same", 1.0, 0), ("slower", 1.4, 1)):
+        now = sampling(tmp_path / f"{name}.json", slower=slower, seed=7)
+        got, out, _ = command("check", now, "-b", "b.json", "--html", "page.html")
+        assert (got, "the same kernel, slower: draw_kernel x20" in out) == (code, code == 1), out
+        page = Path("page.html").read_text()
+        assert page.count('class="gate"') == 1 + 3  # of the step and its two phases; one explains them
+        assert ("<h1>REGRESSED</h1>" in page, "<h1>PASS</h1>" in page) == (code == 1, code == 0)
+        bars = re.findall(r'<a class="code" href="#(p\d)">([^<]*)</a>', page)
+        assert sorted(name for _, name in bars) == ["&lt;sample&gt;", "no phase", "step"]
+        assert bars[0][1] == "&lt;sample&gt;" or code == 0  # the largest change stands first
+        anchor = next(anchor for anchor, name in bars if name == "&lt;sample&gt;")
+        table = page.split(f'id="{anchor}"')[1].split("</table>")[0]
+        (row,) = re.findall(r"<tr>.*draw_kernel&lt;19&gt;.*", table)
+        times_before, times_now, before_us, now_us, _ = map(float, re.findall(r'<td class="num">([^<]+)</td>', row))
+        assert (times_before, times_now) == (1, 1)
+        assert now_us / before_us == pytest.approx(slower, rel=0.02)
+        assert not {"<script", "<sample>"} & {*re.findall(r"<[a-z]+>?", page)}
 
 
 def edited(path: Path, **changes: Any) -> Path:
@@ -251,6 +316,7 @@ def test_update_writes_the_file_that_check_reads(command: Command, tmp_path: Pat
     assert Path("baselines/traces/mlp-eager.json").is_file()
     code, out, _ = command("check", EAGER)
     assert (code, "GPU time 233.9 -> 233.9 us" in out) == (0, True)
+    assert "not judged: the scatter of replicates hides +100 %" in " ".join(out.split())
     assert command("check", COMPILED, "-b", "baselines/traces/mlp-eager.json")[0] == 1
 
 
@@ -315,9 +381,9 @@ def test_trace_of_other_maker_says_what_is_not_known(command: Command, tmp_path:
 
 def test_example_of_two_ranks_is_recorded_and_checked(command: Command, tmp_path: Path) -> None:
     """It runs with Gloo here: the trace of a CPU shows when a collective is launched, and not what runs beside it."""
-    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port"]
-    for port, options in ((29713, ["--traces", "usual"]), (29714, ["--traces", "late", "--lose-overlap", "late"])):
-        subprocess.run([*start, str(port), str(EXAMPLE), "--runs", "2", *options], check=True, capture_output=True)
+    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    for options in (["--traces", "usual"], ["--traces", "late", "--lose-overlap", "late"]):
+        subprocess.run([*start, str(EXAMPLE), "--runs", "2", *options], check=True, capture_output=True)
     assert command("check", "--update", *sorted(Path("usual").glob("*/*.json.gz")), "-b", "job.json")[0] == 0
     assert command("check", *sorted(Path("usual/run0").iterdir()), "-b", "job.json")[0] == 0
     code, out, _ = command("check", *sorted(Path("late/run0").iterdir()), "-b", "job.json")

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BaselineError, TraceError, printable
-from . import Commands, Exit, add_command, say
+from . import Commands, Exit, add_command, note, say
 
 if TYPE_CHECKING:
     from ..judge import Verdict
-    from ..judge.steps import Job, TraceBaseline
+    from ..judge.trace_baseline import Job, TraceBaseline
     from ..trace.steps import StepTrace
 
 _BASELINES = Path("baselines")
@@ -37,7 +36,9 @@ def add_commands(commands: Commands) -> None:
     )
     check.epilog = "Exits with 1 if a trace regressed or changed, and with 2 if it cannot be compared."
     check.add_argument("traces", nargs="+", type=Path, metavar="TRACE")
-    check.add_argument("--update", action="store_true", help="make the baseline of these traces of unchanged code")
+    outputs = check.add_mutually_exclusive_group()
+    outputs.add_argument("--update", action="store_true", help="make the baseline of these traces of unchanged code")
+    outputs.add_argument("--html", metavar="FILE", help="also write one self-contained page")
     where = "a folder, or a file that ends in .json (default: baselines/traces/NAME.json, by the names of the traces)"
     check.add_argument("-b", "--baselines", type=Path, default=_BASELINES, metavar="PATH", help=where)
 
@@ -55,7 +56,7 @@ def check_trace(*traces: Path | str, baselines: Path | str = _BASELINES) -> list
     """
     from ..report.findings import in_full
 
-    verdicts = _judge([Path(trace) for trace in traces], Path(baselines))
+    verdicts = _judge([Path(trace) for trace in traces], Path(baselines))[0]
     if any(each.status.fails for each in verdicts):
         raise AssertionError("\n\n".join(in_full(each) for each in verdicts if each.status.fails))
     return verdicts
@@ -63,18 +64,24 @@ def check_trace(*traces: Path | str, baselines: Path | str = _BASELINES) -> list
 
 def _check(options: argparse.Namespace) -> Exit:
     from ..report.findings import brief
+    from ..results.files import write_atomically
 
     if options.update:
         return _update(options.traces, options.baselines)
-    verdicts = _judge(options.traces, options.baselines)
+    verdicts, page = _judge(options.traces, options.baselines)
+    if options.html:
+        write_atomically(Path(options.html), page().encode())
     say("\n".join(map(brief, verdicts)))
+    if options.html:
+        note(f"written: {options.html}")
     return Exit.NO if any(each.status.fails for each in verdicts) else Exit.YES
 
 
-def _judge(paths: Sequence[Path], baselines: Path) -> list[Verdict]:
-    from ..judge import STRUCTURE, Status, Verdict
-    from ..judge.steps import judge_traces, refuse_incomparable
-    from ..report.words import headline
+def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Callable[[], str]]:
+    """Return the verdicts, and what makes their page."""
+    from ..judge import Status
+    from ..judge.steps import compare_phases, judge_traces
+    from ..report.text import counted, short_commit
 
     name, file = _named(paths, baselines)
     update = printable(f"kernelgauge check --update {' '.join(map(str, paths[:1]))}")
@@ -83,19 +90,37 @@ def _judge(paths: Sequence[Path], baselines: Path) -> list[Verdict]:
         what = f"{Status.NO_BASELINE.value}: no baseline for these traces"
         raise BaselineError(what, where=str(file), next_command=f"{update}   (with traces of unchanged code)")
     jobs = _read_jobs(paths)
-    if (refused := refuse_incomparable(baseline, jobs[0])) is not None:
-        verdict = Verdict(Status.INCOMPARABLE, name, STRUCTURE, refused)
-        raise BaselineError(f"{verdict.status.value}: {headline(verdict)}", where=str(file), next_command=update)
+    first = next(iter(jobs[0].values()))
+    old, new = (
+        {"device": each.device, "world size": each.world_size, "ranks": sorted(ranks)}
+        for each, ranks in ((baseline, baseline.ranks), (first, jobs[0]))
+    )
+    if moves := ", ".join(f"{label} {old[label]} -> {new[label]}" for label in old if old[label] != new[label]):
+        what = f"{Status.INCOMPARABLE.value}: structure not compared: {moves}"
+        raise BaselineError(what, where=str(file), next_command=update)
     verdicts = judge_traces(name, jobs, baseline)
     if not verdicts:
         kinds = printable(", ".join(next(iter(jobs[0].values())).steps))
         raise TraceError("no steps of a kind in the baseline", where=str(file), got=kinds, next_command=update)
-    return verdicts
+
+    def page() -> str:
+        from ..report.html import check_html  # jinja2: only for a page
+
+        recorded = baseline.recorded
+        facts = {
+            "traces": ", ".join(map(str, paths)),
+            "baseline": f"{file}, {counted(baseline.runs, 'run')} of {recorded.at[:10]}, commit {short_commit(recorded.commit)}",
+            "device": baseline.device,
+            "steps found by": baseline.found_by,
+        }
+        return check_html(verdicts, compare_phases(name, jobs, baseline), facts)
+
+    return verdicts, page
 
 
 def _update(paths: Sequence[Path], baselines: Path) -> Exit:
     from ..judge.baseline import Recorded
-    from ..judge.steps import encode_trace_baseline, trace_baseline
+    from ..judge.trace_baseline import encode_trace_baseline, trace_baseline
     from ..results import __version__, nearest_tag, revision
     from ..results.files import write_atomically
 
@@ -132,7 +157,7 @@ def _named(paths: Sequence[Path], baselines: Path) -> tuple[str, Path]:
 
 
 def _read_baseline(file: Path) -> TraceBaseline | None:
-    from ..judge.steps import decode_trace_baseline
+    from ..judge.trace_baseline import decode_trace_baseline
 
     try:
         return decode_trace_baseline(file.read_bytes(), where=str(file))
@@ -169,15 +194,11 @@ def _read_jobs(paths: Sequence[Path]) -> list[Job]:
 
 def _read(path: Path) -> StepTrace:
     from ..trace.steps import find_steps
-    from .traces import read_trace
+    from .traces import read_trace, uncollected
 
-    collecting = gc.isenabled()
-    gc.disable()  # as `kernelgauge show` does
     try:
-        return find_steps(read_trace(path))
+        with uncollected():
+            return find_steps(read_trace(path))
     except ValueError as error:
         expected = "a profile of at least two steps behind the warm-up, of torch.profiler.schedule for example"
         raise TraceError("no steady step", where=str(path), got=str(error), expected=expected) from error
-    finally:
-        if collecting:
-            gc.enable()

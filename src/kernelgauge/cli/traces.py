@@ -7,6 +7,8 @@ import gc
 import gzip
 import sys
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,10 +140,7 @@ def _summary(path: str, options: argparse.Namespace) -> Summary:
     """Summarize the selected windows: by default the profiler's steps, or the whole trace if there are none."""
     from ..trace.summary import summarize_trace
 
-    # A trace is a million small objects without a cycle: looking for one takes a seventh of the time.
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
+    with uncollected():
         trace = read_trace(path)
         name = options.region if options.step is None else f"ProfilerStep#{options.step}"
         windows = [trace.whole()] if options.whole else None if name is None else trace.regions(name)
@@ -151,6 +150,15 @@ def _summary(path: str, options: argparse.Namespace) -> Summary:
             got = f"{', '.join(there[:_TOP])}{more}" or "no annotations"
             raise TraceError(f"there is no {name} in the trace", where=path, got=got)
         return summarize_trace(trace, windows)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Read a trace in this. It is a million small objects without a cycle: looking for one takes a seventh of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
     finally:
         if collecting:
             gc.enable()

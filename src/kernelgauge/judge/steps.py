@@ -1,189 +1,112 @@
-"""What the steady steps of traces showed, as a baseline, and the verdicts on other traces of the same job."""
+"""The verdicts on the steady steps of traces, by a baseline of traces of the same job."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from statistics import fmean, median, stdev
-from typing import Final, Literal, TypeAlias
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from operator import attrgetter
+from statistics import fmean, median
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from ..errors import BaselineError
-from ..run import Observation, Origin, ProcessTime, SourceLine
-from ..trace.model import FRAME
+from ..run import Observation, Origin, ProcessTime, SourceLine, Timer
+from ..trace.model import FRAME, grouped
 from ..trace.names import Kind, decode
-from ..trace.steps import CPU, WAIT, Place, StepRow, Steps, StepTrace, alike
-from . import STRUCTURE, Status, Verdict
+from ..trace.steps import COPIES, CPU, WAIT, Place, StepRow, Steps
+from . import STRUCTURE, WORST_FIRST, Status, Verdict
 from . import evidence as e
-from .baseline import Recorded, layout
 from .cause import order_causes, with_code
 from .timing import FALSE_ALARMS_PER_RUN, Decision, Prior, Spreads, decide
-
-TRACE_SCHEMA: Final = 1
-Job: TypeAlias = Mapping[int, StepTrace]  # the traces of one run, by rank
+from .trace_baseline import Job, RowRange, StepRange, TraceBaseline, observed
 
 # Times of kernels in a profile, between processes on one GPU: 0.15 to 0.9 % on H200s (docs/design/times.md).
 _PROCESS, _DOF = 0.01, 4.0
-_ONE_STEP = 0.02  # spread between steps where there is but one
-_GATE = 0.02  # of all kernels
-_GATE_OF_KERNEL, _LEAST_SHARE = 0.10, 0.01  # of one, which must cost this share of all
+_GATE = 0.02  # of times of kernels
+_LEAST_SHARE = 0.01  # of all kernels, which one that is slower must cost, or a phase
+# Times of a step between processes on two H200s: 8 to 10 % (docs/design/public-traces.md). The gate is that of a latency.
+_STEP_PROCESS, _GATE_OF_STEP = 0.10, 0.25
 _LARGEST_MISSED = 1.0  # slowdown: what is blind to more is inconclusive
 _MOST_SPEEDS, _MOST_OPS = 3, 2  # kernels named for a slower step, and ops for other kernels
-_LIKELY = 0.01  # odds of steps that differ among those of unchanged code
-_LEAST_OVERLAP, _LOST_OVERLAP = 0.1, 0.5  # of the communication; of the least that a run of the baseline had
-_LEAST_LAG, _MORE_LAG = 0.05, 2.0  # of a step; of the most that a run of the baseline had
+_LEAST_OVERLAP, _LOST_OVERLAP = 0.1, 0.25  # of the communication; of the least that a run of the baseline had
+_MORE_LAG = 2.0  # of the most that a run of the baseline had
 _NOT_TIMED = (Kind.COMMUNICATION.value, WAIT)
-_COPIES = (Kind.MEMSET.value, Kind.MEMCPY.value)
 
 
-# -- the baseline -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class _Pair:
+    """The runs of a rank beside its baseline, for a kind of step."""
+
+    name: str  # of the job, and the kind
+    kind: str
+    rank: int
+    runs: Sequence[Steps]
+    usual: StepRange
+    baseline: TraceBaseline
+
+    @property
+    def title(self) -> str:
+        return f"{self.name}, rank {self.rank}" if len(self.baseline.ranks) > 1 else self.name
+
+    @property
+    def counts(self) -> list[Counter[StepRow]]:
+        return [step for run in self.runs for step in run.counts]
+
+    @cached_property
+    def stored(self) -> Mapping[StepRow, RowRange]:
+        return {self.baseline.rows[each.row]: each for each in self.usual.rows}
+
+    @cached_property
+    def alike(self) -> list[StepRange]:
+        """Return the ranks of the baseline that run the same kernels as often: this one, and others."""
+        ranks = [kinds[self.kind] for kinds in self.baseline.ranks.values() if self.kind in kinds]
+        return [each for each in ranks if _ranges(each) == _ranges(self.usual)]
+
+    def usual_us(self, rows: Iterable[StepRow], usual: StepRange) -> list[float]:
+        """Return how long these rows take in a step, in each run of the baseline."""
+        numbers = {self.stored[row].row for row in rows if row in self.stored}
+        known = [each.us for each in usual.rows if each.row in numbers]
+        return list(map(math.fsum, zip(*known, strict=True))) or [0.0]
+
+    def times_us(self, rows: Collection[StepRow]) -> tuple[list[float], list[float]]:
+        """Return how long these rows take in a step: in each run of the baseline, and in each run beside it."""
+        return self.usual_us(rows, self.usual), [math.fsum(map(run.mean_us, rows)) for run in self.runs]
 
 
-class RowRange(msgspec.Struct, frozen=True, array_like=True):
-    """Of launches that are counted together, in a step: the fewest, the most, and the mean time in each run."""
-
-    row: int  # its place among the rows of the file
-    low: int
-    high: int
-    us: tuple[float, ...]
+def _ranges(usual: StepRange) -> set[tuple[int, int, int]]:
+    return {(each.row, each.low, each.high) for each in usual.rows}
 
 
-class StepRange(msgspec.Struct, frozen=True):
-    """The steady steps of one kind on one rank. Tuples of times have one element for each run."""
-
-    steps: int
-    wall_us: tuple[float, ...]
-    compute: tuple[Observation, ...]
-    communication_us: tuple[float, ...]
-    exposed_us: tuple[float, ...]
-    behind: tuple[int, int]  # the fewest and the most, see `Steps.behind`
-    rows: tuple[RowRange, ...]
-
-
-class TraceBaseline(msgspec.Struct, frozen=True):
-    """One file of `baselines/traces/`."""
-
-    schema_version: Literal[1]
-    device: str
-    world_size: int | None
-    found_by: str
-    runs: int
-    recorded: Recorded
-    rows: tuple[StepRow, ...]
-    ranks: dict[int, dict[str, StepRange]]  # by kind of step
-
-
-def decode_trace_baseline(content: bytes, *, where: str) -> TraceBaseline:
-    """Parse a baseline. Raises `BaselineError`."""
-    try:
-        found = msgspec.json.decode(content, type=TraceBaseline)
-        if not found.ranks or any(each.row >= len(found.rows) for kinds in found.ranks.values()
-                                  for steps in kinds.values() for each in steps.rows):  # fmt: skip
-            raise ValueError("no ranks, or a row that is not in the list")
-        return found
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        expected = f"what `kernelgauge check --update` writes, schema_version {TRACE_SCHEMA}"
-        raise BaselineError("not a baseline of traces", where=where, got=str(error), expected=expected) from error
-
-
-def encode_trace_baseline(baseline: TraceBaseline) -> bytes:
-    """Return JSON with a line for each row."""
-    return layout(msgspec.to_builtins(baseline, str_keys=True)).encode() + b"\n"
-
-
-def trace_baseline(jobs: Sequence[Job], recorded: Recorded) -> TraceBaseline:
-    """Make a baseline of the runs of unchanged code: all have the same ranks. Raises `ValueError` if their kernels are others."""
-    first = next(iter(jobs[0].values()))
-    numbers: dict[StepRow, int] = {}
-    ranks: dict[int, dict[str, StepRange]] = {}
-    for rank in jobs[0]:
-        kinds = dict.fromkeys(kind for job in jobs for kind in job[rank].steps)
-        ranks[rank] = {kind: _range([job[rank].steps[kind] for job in jobs if kind in job[rank].steps], numbers)
-                       for kind in kinds}  # fmt: skip
-    return TraceBaseline(
-        TRACE_SCHEMA, first.device, first.world_size, first.found_by, len(jobs), recorded, tuple(numbers), ranks
-    )
-
-
-def _range(runs: Sequence[Steps], numbers: dict[StepRow, int]) -> StepRange:
-    usual = [
-        Counter[StepRow](
-            {row: 100 * sum(n for n, _ in steps.values()) // len(run.names) for row, steps in run.rows.items()}
-        )
-        for run in runs
-    ]
-    if not all(alike(usual[0], each) for each in usual):
-        raise ValueError("half of the kernels of one are not in another")
-    counts = _step_counts(runs)
-    rows = list(dict.fromkeys(row for each in counts for row in each))
-    slots = Counter(_slot(row) for row in rows if len({each[row] for each in counts}) > 1)
-    found = []
-    for row in [*rows, *slots]:  # a slot in which counts vary has a row of its own, for the sum
-        seen = [each[row] for each in counts]
-        if not row.name:
-            seen = [sum(n for other, n in each.items() if _slot(other) == row) for each in counts]
-        times = tuple(round(_row_us(run, row), 3) for run in runs)
-        found.append(RowRange(numbers.setdefault(row, len(numbers)), min(seen), max(seen), times))
-    behind = [each for run in runs for each in run.behind]
-    names = ("wall_us", "communication_us", "exposed_us")
-    times_us = {name: tuple(round(median(getattr(run, name)), 3) for run in runs) for name in names}
-    ends, compute = (min(behind), max(behind)), tuple(map(_observation, runs))
-    return StepRange(steps=len(counts), compute=compute, behind=ends, rows=tuple(found), **times_us)
-
-
-def _slot(row: StepRow) -> StepRow:
-    return row._replace(name="")
-
-
-def _step_counts(runs: Iterable[Steps]) -> list[Counter[StepRow]]:
-    """Return for each step how often each row ran."""
-    found: list[Counter[StepRow]] = []
-    for run in runs:
-        counts: list[Counter[StepRow]] = [Counter() for _ in run.names]
-        for row, steps in run.rows.items():
-            for number, (count, _) in steps.items():
-                counts[number][row] = count
-        found += counts
-    return found
-
-
-def _row_us(run: Steps, row: StepRow) -> float:
-    """Return the time of a row, or of all rows of a slot, in a step: the mean."""
-    rows = [row] if row.name else [other for other in run.rows if _slot(other) == row]
-    return sum(us for each in rows for _, us in run.rows.get(each, {}).values()) / len(run.names)
-
-
-def _observation(run: Steps) -> Observation:
-    logs = [math.log(max(us, 1e-3)) for us in run.compute_us]
-    spread = stdev(logs) if len(logs) > 1 else _ONE_STEP
-    return Observation(max(1e-3, math.exp(fmean(logs))), spread, len(logs), 1)
-
-
-# -- verdicts ---------------------------------------------------------------------------------------------------------
+def _pairs(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> list[list[_Pair]]:
+    """Return for each kind of step that both have its ranks."""
+    found: dict[str, list[_Pair]] = defaultdict(list)
+    for rank, kinds in baseline.ranks.items():
+        for kind, usual in kinds.items():
+            if runs := [job[rank].steps[kind] for job in jobs if kind in job[rank].steps]:
+                found[kind].append(_Pair(f"{name} {kind}".strip(), kind, rank, runs, usual, baseline))
+    return list(found.values())
 
 
 def judge_traces(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> list[Verdict]:
     """Judge the runs of a job by its baseline: structure, GPU time, overlap and the time of a step, for each kind of step."""
-    kinds = dict.fromkeys(kind for job in jobs for trace in job.values() for kind in trace.steps)
-    known = dict.fromkeys(kind for of_rank in baseline.ranks.values() for kind in of_rank)
-    shared = [kind for kind in kinds if kind in known]
     verdicts: list[Verdict] = []
-    for kind in shared:
-        workload = f"{name} {kind}".strip()
-        runs = {rank: [job[rank].steps[kind] for job in jobs if kind in job[rank].steps] for rank in baseline.ranks}
-        both = [rank for rank in runs if runs[rank] and kind in baseline.ranks[rank]]
-        pairs = {rank: (runs[rank], baseline.ranks[rank][kind]) for rank in both}
-        comparisons = len(shared) * len(pairs)
-        overlap = _worst(_judge_overlap(workload, rank, *pair, baseline) for rank, pair in pairs.items())
-        time = _worst(_judge_time(workload, rank, *pair, baseline, comparisons) for rank, pair in pairs.items())
+    shared = _pairs(name, jobs, baseline)
+    comparisons = sum(map(len, shared))
+    for pairs in shared:
+        overlap = _worst(map(_judge_overlap, pairs))
+        time = _worst(_judge_time(pair, comparisons) for pair in pairs)
         if time and time.status is Status.IMPROVED and overlap and overlap.status.fails:
             why = e.NotImproved("communication", overlap.status.value)
             time = replace(time, status=Status.PASS).because(why)
-        structure = _judge_structure(workload, jobs, pairs, baseline, time)
-        verdicts += filter(None, (structure, overlap, time, _shown_time(workload, pairs)))
+        step = _judge_step(pairs, comparisons)
+        structure = _judge_structure(pairs, jobs, [time, step])
+        verdicts += filter(None, (structure, overlap, time, step))
+    known = dict.fromkeys(kind for of_rank in baseline.ranks.values() for kind in of_rank)
+    kinds = dict.fromkeys(kind for job in jobs for trace in job.values() for kind in trace.steps)
     notes = {
         "new": [kind for kind in kinds if kind not in known],
         "gone": [kind for kind in known if kind not in kinds],
@@ -195,20 +118,17 @@ def judge_traces(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> lis
 
 def _worst(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     """Return the verdict on the rank that fares worst."""
-    order = list(Status)
-    ranked = [
-        (order.index(each.status), -each.change.estimate if each.change else 0.0, each) for each in verdicts if each
-    ]
-    return min(ranked, key=lambda rank: rank[:2])[2] if ranked else None
+    return min(
+        filter(None, verdicts),
+        key=lambda each: (WORST_FIRST.index(each.status), -each.change.estimate if each.change else 0.0),
+        default=None,
+    )
 
 
-_Pairs: TypeAlias = Mapping[int, tuple[Sequence[Steps], StepRange]]
 _Moved: TypeAlias = dict[StepRow, tuple[int, int, int]]  # how many more in a step, in how many steps, of how many
 
 
-def _judge_structure(
-    workload: str, jobs: Sequence[Job], pairs: _Pairs, baseline: TraceBaseline, time: Verdict | None
-) -> Verdict:
+def _judge_structure(pairs: Sequence[_Pair], jobs: Sequence[Job], times: Sequence[Verdict | None]) -> Verdict:
     places: dict[StepRow, Counter[Place]] = defaultdict(Counter)
     for job in jobs:
         for trace in job.values():
@@ -217,46 +137,41 @@ def _judge_structure(
     groups: dict[tuple[tuple[int, ...], str, str], _Moved] = defaultdict(dict)
     by_row: dict[StepRow, dict[int, tuple[int, int, int]]] = defaultdict(dict)
     rare: Counter[StepRow] = Counter()
-    for rank, (runs, usual) in pairs.items():
-        moved, seldom = _moved_rows(_step_counts(runs), usual, baseline.rows)
+    for pair in pairs:
+        moved, seldom = _moved_rows(pair)
         rare.update(seldom)
         for row, each in moved.items():
-            by_row[row][rank] = each
+            by_row[row][pair.rank] = each
     for row, of_ranks in by_row.items():
-        alone = {other.module for other in by_row if other.phase == row.phase and other.module}
-        module = row.module or next(iter(alone), "") if len(alone) == 1 else row.module
-        groups[tuple(of_ranks), row.phase, module][row] = next(iter(of_ranks.values()))
+        groups[tuple(of_ranks), row.phase, row.module][row] = next(iter(of_ranks.values()))
     found: list[tuple[e.Cause, e.InTrace]] = []
     for (ranks, phase, module), moved in groups.items():
-        runs, usual = pairs[ranks[0]]
-        cause = _cause(moved, places, runs, usual, baseline.rows)
+        cause = _cause(moved, places, next(pair for pair in pairs if pair.rank == ranks[0]))
         _, steps, of = max(moved.values(), key=lambda each: each[1])
-        names = tuple(filter(None, (phase, module)))
-        found.append((cause, e.InTrace("where", names, ranks if len(pairs) > 1 else (), (steps, of))))
+        where = tuple(filter(None, (phase, module))), ranks if len(pairs) > 1 else (), (steps, of)
+        found.append((cause, e.InTrace("where", *where)))
     ordered = order_causes(cause for cause, _ in found)
     found.sort(key=lambda pair: ordered.index(pair[0]))
-    reasons: list[e.Reason] = [each for pair in found for each in pair]
-    if rare:
-        reasons.append(e.InTrace("seldom", tuple(map(_shown, rare))))
+    reasons = [*chain.from_iterable(found), *([e.InTrace("seldom", tuple(map(_shown, rare)))] if rare else [])]
     launches = sum(each[0] for rows in groups.values() for each in rows.values())
-    is_loss = launches > 0 or (time is not None and time.status is Status.REGRESSED)
+    is_loss = launches > 0 or any(each is not None and each.status is Status.REGRESSED for each in times)
     status = Status.PASS if not found else Status.REGRESSED if is_loss else Status.CHANGED
     are_other = any(isinstance(cause.change, e.OtherKernels) for cause, _ in found)
-    return Verdict(status, workload, STRUCTURE, e.StructureCompared("kernels" if are_other else "")).because(*reasons)
+    return Verdict(status, pairs[0].name, STRUCTURE, e.StructureCompared("kernels" if are_other else "")).because(
+        *reasons
+    )
 
 
-def _moved_rows(
-    counts: Sequence[Counter[StepRow]], usual: StepRange, names: Sequence[StepRow]
-) -> tuple[_Moved, Counter[StepRow]]:
+def _moved_rows(pair: _Pair) -> tuple[_Moved, Counter[StepRow]]:
     """Return the rows that ran more or less often than they may, and those that did in a few steps only."""
-    ranges = {names[each.row]: each for each in usual.rows}
+    counts, ranges = pair.counts, pair.stored
     varying = {row for row in ranges if not row.name}
     deltas: dict[StepRow, list[int]] = defaultdict(list)
     for step in counts:
         rows: Counter[StepRow] = Counter()
         for row, count in step.items():
-            rows[_slot(row) if _slot(row) in varying else row] += count
-        for row in dict.fromkeys((*rows, *(row for row in ranges if row in varying or _slot(row) not in varying))):
+            rows[row.slot if row.slot in varying else row] += count
+        for row in dict.fromkeys((*rows, *(row for row in ranges if row in varying or row.slot not in varying))):
             low, high = (ranges[row].low, ranges[row].high) if row in ranges else (0, 0)
             room = high - low
             if not low - room <= rows[row] <= high + room:
@@ -265,8 +180,8 @@ def _moved_rows(
     seldom: Counter[StepRow] = Counter()
     for row, each in deltas.items():
         many, of = len(each), len(counts)
-        odds = math.comb(of, many) / math.comb(of + usual.steps, many)
-        if 2 * many > of or odds <= _LIKELY:
+        odds = math.comb(of, many) / math.comb(of + pair.usual.steps, many)
+        if 2 * many > of or odds <= FALSE_ALARMS_PER_RUN:
             moved[row] = round(median(each)) or each[0], many, of
         else:
             seldom[row] = many
@@ -274,151 +189,184 @@ def _moved_rows(
 
 
 def _shown(row: StepRow) -> str:
-    if row.kind in (WAIT, Kind.COMMUNICATION.value, *_COPIES):
+    if row.kind in (WAIT, Kind.COMMUNICATION.value, *COPIES):
         return row.name or f"{row.kind} by {row.op}"
     return decode(row.name).short if row.name else f"{row.kind} kernels{f' by {row.op}' if row.op else ''}"
 
 
-def _cause(
-    moved: _Moved,
-    places: Mapping[StepRow, Counter[Place]],
-    runs: Sequence[Steps],
-    usual: StepRange,
-    names: Sequence[StepRow],
-) -> e.Cause:
+def _cause(moved: _Moved, places: Mapping[StepRow, Counter[Place]], pair: _Pair) -> e.Cause:
     """Return what took the place of what, what it costs a step, and where it comes from."""
-    us = {names[each.row]: fmean(each.us) for each in usual.rows}
-    delta_us = sum(fmean(_row_us(run, row) for run in runs) - us.get(row, 0.0) for row in moved if row.kind != WAIT)
+    before_us, after_us = map(fmean, pair.times_us([row for row in moved if row.kind != WAIT]))
+    delta_us = after_us - before_us
     sides = [{row: abs(each[0]) for row, each in moved.items() if (each[0] > 0) is is_new} for is_new in (False, True)]
-    kernels = [{row: n for row, n in side.items() if row.kind not in (WAIT, *_COPIES)} for side in sides]
-    old, new = (_counted(side) for side in kernels)
+    kernels = [{row: n for row, n in side.items() if row.kind not in (WAIT, *COPIES)} for side in sides]
+    old, new = (_counted(side.items()) for side in kernels)
     dtypes = [tuple(sorted({decode(row.name).dtype or "" for row in side} - {""})) for side in kernels]
     waits, copies = (
-        _counted({row: n for row, n in sides[1].items() if row.kind in kinds}) for kinds in ((WAIT,), _COPIES)
+        _counted((row, n) for row, n in sides[1].items() if row.kind in kinds) for kinds in ((WAIT,), COPIES)
     )
     change: e.Change | None = None
     if old or new:
         ops = tuple(dict.fromkeys(row.op for row in kernels[1] or kernels[0] if row.op))[:_MOST_OPS]
         change = e.OtherKernels("replaced", old, new, dtypes=(dtypes[0], dtypes[1]), ops=ops)
     elif not waits and not copies:
-        change = e.OtherOps((), _counted(sides[0]))
+        change = e.OtherOps((), _counted(sides[0].items()))
     shown_us = delta_us if old or new else None
     cause = e.Cause(change, waits, copies, had_kernels=bool(old), delta_us=shown_us, weight_us=abs(delta_us))
-    origins = []
-    for row in sides[1] or sides[0]:
-        for module, frame in places.get(row, ()):
-            if match := FRAME.fullmatch(frame):
-                origins.append(Origin(module, (SourceLine(match["file"], int(match["line"]), match["function"]),)))
+    origins = [Origin(module, (SourceLine(match["file"], int(match["line"]), match["function"]),))
+               for row in sides[1] or sides[0] for module, frame in places.get(row, ())
+               if (match := FRAME.fullmatch(frame))]  # fmt: skip
     return with_code(cause, origins)
 
 
-def _counted(rows: Mapping[StepRow, int]) -> e.Counted:
+def _counted(rows: Iterable[tuple[StepRow, int]]) -> e.Counted:
     found: Counter[str] = Counter()
-    for row, count in rows.items():
+    for row, count in rows:
         found[_shown(row)] += count
     return tuple(found.items())
 
 
-def _decide(before: Sequence[Observation], afters: Sequence[Observation], gate: float, comparisons: int) -> Decision:
-    noise = Spreads(process=_PROCESS, dof=_DOF)
+class PhaseCompared(NamedTuple):
+    """Kernels of a step on one rank: all of them, or those of a phase."""
+
+    phase: str
+    verdict: Verdict  # on their time
+    # How often each ran in the baseline and its time there, and both now, in the mean; the largest change of a time first.
+    rows: Sequence[tuple[StepRow, tuple[int, int], float, float, float]]
+
+
+def compare_phases(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> list[PhaseCompared]:
+    """Return what `judge_traces` judges of the time of kernels, for a page."""
+    shared, found = _pairs(name, jobs, baseline), []
+    for pair in chain.from_iterable(shared):
+        for phase, rows, verdict in _judge_phases(pair, sum(map(len, shared))):
+            seen = []
+            for row in rows:
+                old, now = pair.stored.get(row, RowRange(0, 0, 0, ())), fmean(step[row] for step in pair.counts)
+                before_us, after_us = map(fmean, pair.times_us([row]))
+                seen.append((row, (old.low, old.high), before_us, now, after_us))
+            seen.sort(key=lambda each: -abs(each[4] - each[2]))
+            found.append(PhaseCompared(phase or "no phase", verdict, seen))
+    return found
+
+
+def _judge_time(pair: _Pair, comparisons: int) -> Verdict | None:
+    """Judge the time of the kernels of a step: all together, each phase and each kernel. Communication is no part of it."""
+    judged = _judge_phases(pair, comparisons)
+    if not judged:
+        return None
+    (_, every, whole), *phases = judged
+    steady = [row for row in every if row in pair.stored and pair.stored[row].low == pair.stored[row].high]
+    parts = [*((row.phase, [row], None) for row in steady), *phases]
+    causes: dict[str, list[e.Cause]] = defaultdict(list)  # by phase
+    for phase, rows, verdict in parts:
+        before_us, after_us = map(fmean, pair.times_us(rows))
+        delta_us = after_us - before_us
+        is_small = delta_us <= max(_LEAST_SHARE * (whole.before_us or 0.0), _GATE * before_us)
+        if is_small or (verdict and causes[phase]):  # its kernels say more
+            continue
+        part = verdict or _judge_part(pair, rows, comparisons * len(steady))
+        if part is not None and part.status is Status.REGRESSED:
+            counts = _counted((row, round(fmean(step[row] for step in pair.counts))) for row in rows)
+            speed = e.OtherSpeed(counts, before_us, after_us)
+            causes[phase].append(e.Cause(speed, delta_us=delta_us, weight_us=delta_us, had_kernels=True))
+    ordered = order_causes(chain.from_iterable(causes.values()))
+    return replace(whole, status=Status.REGRESSED).because(*ordered[:_MOST_SPEEDS]) if ordered else whole
+
+
+def _judge_phases(pair: _Pair, comparisons: int) -> list[tuple[str, Sequence[StepRow], Verdict]]:
+    """Return the verdict on the kernels of a step, and those on each phase that has some before and after."""
+    ran = dict.fromkeys((*pair.stored, *(row for run in pair.runs for row in run.row_us)))
+    rows = [row for row in ran if row.name and row.kind not in _NOT_TIMED]
+    kernels, phases = [row for row in rows if row.kind not in COPIES], grouped(rows, attrgetter("phase"))
+    judged = [("step", kernels, _judge_part(pair, kernels, comparisons, is_whole=True))]
+    for phase, some in phases.items() if len(phases) > 1 else ():
+        judged.append((phase, some, _judge_part(pair, some, comparisons * len(phases))))
+    return [(phase, some, verdict) for phase, some, verdict in judged if verdict is not None]
+
+
+def _judge_part(pair: _Pair, rows: Sequence[StepRow], comparisons: int, *, is_whole: bool = False) -> Verdict | None:
+    """Judge the time of some kernels, with the spread that all have between steps. None: there are none before, or after.
+
+    The rank that waits for others computes slower, beside its collectives, and ranks change places. So a slower rank must
+    be slower than all ranks of the baseline that run the same kernels, too.
+    """
+
+    def scaled(whole: Iterable[Observation], us: Iterable[float]) -> list[Observation]:
+        pairs = zip(whole, us, strict=True)
+        return [one if is_whole else msgspec.structs.replace(one, mean_us=max(mean, 1e-3)) for one, mean in pairs]
+
+    before_us, after_us = pair.times_us(rows)
+    if not all((*before_us, *after_us)):
+        return None
+    after = scaled((observed(run.compute_us) for run in pair.runs), after_us)
+    decision = _decide(scaled(pair.usual.compute, before_us), after, _GATE, comparisons)
+    if decision.status is Status.REGRESSED:
+        before = [each for usual in pair.alike for each in scaled(usual.compute, pair.usual_us(rows, usual))]
+        decision = _decide(before, after, _GATE, comparisons)
+    return _timed(pair, decision)
+
+
+def _timed(pair: _Pair, decision: Decision, label: str = "") -> Verdict:
+    """Return the verdict on a time. That of a CPU is the host's, and no reference says how fast the host was."""
+    is_cpu, status, doubt = pair.baseline.device.startswith(CPU), decision.status, decision.doubt
+    if is_cpu and status is not Status.PASS:
+        status, doubt = Status.NOT_JUDGED, e.NoHostReference("run")
+    times_us = decision.before_us, decision.after.observation.mean_us
+    label, conclusion = label or Timer.DEVICE.labels[is_cpu], e.TimeCompared(doubt=doubt)
+    return Verdict(status, pair.title, label, conclusion, (), *times_us, change=decision.change)
+
+
+def _decide(
+    before: Sequence[Observation],
+    after: Sequence[Observation],
+    gate: float,
+    comparisons: int,
+    *,
+    process: float | None = None,
+) -> Decision:
+    noise = Spreads(process=process or _PROCESS, dof=_DOF)
     prior = Prior(noise, gate, _LARGEST_MISSED, FALSE_ALARMS_PER_RUN)
-    return decide(list(map(ProcessTime, before)), list(map(ProcessTime, afters)), prior, comparisons=comparisons)
-
-
-def _judge_time(
-    workload: str, rank: int, runs: Sequence[Steps], usual: StepRange, baseline: TraceBaseline, comparisons: int
-) -> Verdict:
-    """Judge the time of the kernels of a step, all together and each by itself. Communication is no part of it."""
-    label = "CPU time" if baseline.device.startswith(CPU) else "GPU time"
-    afters = [_observation(run) for run in runs]
-    decision = _decide(usual.compute, afters, _GATE, comparisons)
-    speeds = []
-    total_us = decision.before_us
-    timed = [each for each in usual.rows if baseline.rows[each.row].kind not in _NOT_TIMED and min(each.us) > 0]
-    for each in timed:
-        row = baseline.rows[each.row]
-        us = [_row_us(run, row) for run in runs]
-        delta = fmean(us) - fmean(each.us)
-        if each.low == each.high and delta > max(_LEAST_SHARE * total_us, _GATE_OF_KERNEL * fmean(each.us)):
-            one = _decide(
-                _scaled(usual.compute, each.us), _scaled(afters, us), _GATE_OF_KERNEL, comparisons * len(timed)
-            )
-            if one.status is Status.REGRESSED:
-                speed = e.OtherSpeed(((_shown(row), each.high),), fmean(each.us), fmean(us))
-                speeds.append((delta, e.Cause(speed, delta_us=delta, weight_us=delta, had_kernels=True)))
-    speeds.sort(key=lambda pair: -pair[0])
-    if label == "CPU time":
-        speeds.clear()
-    status = Status.REGRESSED if speeds else decision.status
-    reasons = [cause for _, cause in speeds[:_MOST_SPEEDS]]
-    where = f", rank {rank}" if len(baseline.ranks) > 1 else ""
-    conclusion = e.TimeCompared(doubt=decision.doubt)
-    times = decision.before_us, decision.after.observation.mean_us
-    if label == "CPU time" and status in (Status.REGRESSED, Status.IMPROVED, Status.UNDECIDED):
-        status, conclusion = Status.NOT_JUDGED, e.TimeCompared(doubt=e.NoHostReference("run"))
-    return Verdict(status, f"{workload}{where}", label, conclusion, tuple(reasons), *times, change=decision.change)
-
-
-def _scaled(steps: Sequence[Observation], us: Sequence[float]) -> list[Observation]:
-    """Return times of a kernel, with the spread that all kernels have between steps."""
-    return [msgspec.structs.replace(one, mean_us=max(mean, 1e-3)) for one, mean in zip(steps, us, strict=True)]
+    return decide(list(map(ProcessTime, before)), list(map(ProcessTime, after)), prior, comparisons=comparisons)
 
 
 def _shares(communication_us: Sequence[float], exposed_us: Sequence[float]) -> list[float]:
     return [1 - alone / total for total, alone in zip(communication_us, exposed_us, strict=True) if total > 0]
 
 
-def _judge_overlap(
-    workload: str, rank: int, runs: Sequence[Steps], usual: StepRange, baseline: TraceBaseline
-) -> Verdict | None:
+def _judge_overlap(pair: _Pair) -> Verdict | None:
     """Judge how much of the communication ran beside other kernels, and whether it was launched early enough to."""
+    runs, usual = pair.runs, pair.usual
     after = [median(shares) for run in runs if (shares := _shares(run.communication_us, run.exposed_us))]
-    before = _shares(usual.communication_us, usual.exposed_us)
+    before = [share for each in pair.alike for share in _shares(each.communication_us, each.exposed_us)]
     behind = [each for run in runs for each in run.behind]
     low, high = usual.behind
-    if not after and not before and not any(behind) and not high:
+    if not (after or before or any(behind) or high):
         return None
     is_late = sum(each < low - (high - low) for each in behind) * 2 > len(behind)
     exposed_us = fmean(usual.exposed_us), fmean(median(run.exposed_us) for run in runs)
-    compared, is_lost = e.OverlapCompared(rank, (low, high), round(median(behind)), *exposed_us), False
     # Collectives of a CPU run in threads, which have no rows of ops.
-    if before and after and not baseline.device.startswith(CPU):
-        least, now = min(before), median(after)
-        is_lost = least >= _LEAST_OVERLAP and now < _LOST_OVERLAP * least
-        compared = msgspec.structs.replace(compared, before=least, after=now)
+    is_known = before and after and not pair.baseline.device.startswith(CPU)
+    least_and_now = (min(before), median(after)) if is_known else (None, None)
+    is_lost = is_known and min(before) >= _LEAST_OVERLAP and median(after) < _LOST_OVERLAP * min(before)
+    compared = e.OverlapCompared(pair.rank, (low, high), round(median(behind)), *exposed_us, *least_and_now)
     status = Status.REGRESSED if is_lost else Status.CHANGED if is_late else Status.PASS
-    return Verdict(status, workload, "communication", compared)
+    return Verdict(status, pair.name, "communication", compared)
 
 
-def _shown_time(workload: str, pairs: _Pairs) -> Verdict:
-    """Return the time of a step, of the slowest rank. It is the host's too, and no reference says how fast that was."""
-    sides = [(fmean(usual.wall_us), fmean(median(run.wall_us) for run in runs)) for runs, usual in pairs.values()]
-    before, after = map(max, zip(*sides, strict=True))
-    change = e.RelativeChange(after / before - 1, None, None, 0.0)
-    shown = Verdict(
-        Status.NOT_JUDGED,
-        workload,
-        "step time",
-        e.TimeCompared(doubt=e.NoHostReference("run")),
-        (),
-        before,
-        after,
-        change,
-    )
+def _judge_step(pairs: Sequence[_Pair], comparisons: int) -> Verdict:
+    """Judge the time of a step, on the slowest rank of each run. Name the rank that the others wait for."""
+    before = zip(*(pair.usual.wall for pair in pairs), strict=False)
+    after = zip(*([observed(run.wall_us) for run in pair.runs] for pair in pairs), strict=False)
+    old, new = ([max(ranks, key=attrgetter("mean_us")) for ranks in runs] for runs in (before, after))
+    decision = _decide(old, new, _GATE_OF_STEP, comparisons, process=_STEP_PROCESS)
+    if decision.status is Status.UNDECIDED:  # by a host that nobody asked to be steady
+        decision = replace(decision, status=Status.NOT_JUDGED)
+    judged = replace(_timed(pairs[0], decision, "step time"), workload=pairs[0].name)
     # The rank that others wait for spends the least time in collectives.
-    now = {rank: fmean(median(run.communication_us) for run in runs) for rank, (runs, _) in pairs.items()}
-    then = zip(*(usual.communication_us for _, usual in pairs.values()), strict=False)
+    now = {pair.rank: fmean(median(run.communication_us) for run in pair.runs) for pair in pairs}
+    then = zip(*(pair.usual.communication_us for pair in pairs), strict=False)
     usual_us, lag_us = max(max(each) - min(each) for each in then), max(now.values()) - min(now.values())
-    if lag_us <= max(_LEAST_LAG * after, _MORE_LAG * usual_us):
-        return shown
-    return shown.because(e.InTrace("straggler", (), (min(now, key=lambda rank: now[rank]),), (usual_us, lag_us)))
-
-
-def refuse_incomparable(baseline: TraceBaseline, job: Job) -> e.NotCompared | None:
-    """Return why a job cannot be compared: another device, or other ranks."""
-    first = next(iter(job.values()))
-    sides = [(baseline.device, str(baseline.world_size), str(sorted(baseline.ranks))),
-             (first.device, str(first.world_size), str(sorted(job)))]  # fmt: skip
-    names = ("device", "world size", "ranks")
-    moves = tuple(e.Move(*each) for each in zip(names, *sides, strict=True) if each[1] != each[2])
-    return e.NotCompared(moves) if moves else None
+    if lag_us <= _MORE_LAG * usual_us:
+        return judged
+    return judged.because(e.InTrace("straggler", (), (min(now, key=lambda rank: now[rank]),), (usual_us, lag_us)))

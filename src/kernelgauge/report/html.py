@@ -24,11 +24,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..errors import printable
-from ..judge import WORST_FIRST, Status, Verdict
+from ..judge import WORST_FIRST, Status, Verdict, worst
 from ..judge.baseline import compare
 from ..judge.evidence import RelativeChange
+from ..judge.steps import PhaseCompared
 from ..judge.structure import placement_changes
-from ..results import Results, TestResult
+from ..results import Results, TestResult, WorkloadResult
 from ..results.files import slug
 from ..run import Origin, Timer
 from ..trace.difference import align
@@ -88,6 +89,17 @@ def html(results: Sequence[Results]) -> str:
     )
 
 
+def check_html(verdicts: Sequence[Verdict], phases: Sequence[PhaseCompared], facts: Mapping[str, str]) -> str:
+    """Return the page of traces that were held to a baseline. `facts`: labels and texts about both."""
+    bars: dict[str, list[_Bar]] = {}
+    for number, (phase, verdict, _) in enumerate(phases):
+        result = WorkloadResult(phase, "", "", "", "", "", (), verdicts=(verdict,))
+        shown = _Workload(result, f"p{number}", (), is_beside=False, trend=None)
+        bars.setdefault(f"{verdict.subject} of {verdict.workload}", []).append(_Bar(shown, verdict))
+    panels, status = [_Panel(*each) for each in bars.items()], worst([each.status for each in verdicts])
+    return render_page("check.html", status=status, verdicts=verdicts, phases=phases, panels=panels, facts=facts)
+
+
 def render_page(template: str, *, script: str = "", **content: object) -> str:
     """Return a page whose policy allows its own style sheet and script, and nothing else.
 
@@ -110,10 +122,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(clip=_clip, lines=_lines, value=_value, css=_css, us=us, percent=percent, shell=shlex.join)
-    made.filters.update(
-        headline=headline, reasons=reasons, conditions=conditions_text, configuration=configuration_text
-    )
-    made.filters.update(bounds=bounds_text, sensitivity=sensitivity_text)
+    made.filters.update(headline=headline, reasons=reasons, conditions=conditions_text)
+    made.filters.update(configuration=configuration_text, bounds=bounds_text, sensitivity=sensitivity_text)
     # The newline stands between lines that are untrusted themselves.
     made.globals.update(counted=counted, describe=describe, newline=Markup("\n"))
     return made

@@ -5,6 +5,7 @@ A trace of 500 MB becomes a table of a few hundred rows here: several ranks are 
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_right
 from collections import Counter, defaultdict
@@ -14,13 +15,13 @@ from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
-from .kernel import computing_ops, identity_of, identity_of_op, kind_of_launch
+from .kernel import computing_ops, identity_of, identity_of_op, kind_of_launch, places_of
 from .model import MODULE_PREFIX, REGION, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace, nested
 from .names import Kind
 
 CPU = "CPU"  # what the name of a device without records begins with
 WAIT = "wait"  # kind of a row: the host waits for the device
-_COPIES = {"gpu_memset": Kind.MEMSET.value, "gpu_memcpy": Kind.MEMCPY.value}
+COPIES = (Kind.MEMSET.value, Kind.MEMCPY.value)
 # Annotations of a step: vLLM's and its forks' `execute_…`, SGLang's `step[…]`, and loops that name theirs.
 _STEP = re.compile(
     r"execute_(?=\w)|(?:gpu_)?model_runner: forward|step\[|(?:train(?:ing)?|decode)_?step", re.IGNORECASE
@@ -51,19 +52,27 @@ class StepRow(NamedTuple):
     kind: str
     name: str
 
+    @property
+    def slot(self) -> StepRow:
+        return self._replace(name="")
+
 
 @dataclass
 class Steps:
     """The steady steps of one kind. Lists have one element for each step; times in microseconds."""
 
-    names: list[str] = field(default_factory=list)
-    wall_us: list[float] = field(default_factory=list)
+    counts: list[Counter[StepRow]] = field(default_factory=list)
+    row_us: Counter[StepRow] = field(default_factory=Counter)  # of all steps together
+    wall_us: list[float] = field(default_factory=list)  # see `find_steps`; of each but the first one of a trace
     compute_us: list[float] = field(default_factory=list)  # durations of kernels without communication
     communication_us: list[float] = field(default_factory=list)
     exposed_us: list[float] = field(default_factory=list)  # of it, with no other kernel running
     behind: list[int] = field(default_factory=list)  # kernels that were launched after a collective, mean over them
-    # Count and time of each row, by number of the step.
-    rows: dict[StepRow, dict[int, tuple[int, float]]] = field(default_factory=dict)
+
+    def mean_us(self, row: StepRow) -> float:
+        """Return the time of a row, or of all rows of a slot, in a step."""
+        rows = [row] if row.name else [other for other in self.row_us if other.slot == row]
+        return sum(self.row_us[each] for each in rows) / len(self.counts)
 
 
 @dataclass
@@ -88,7 +97,11 @@ class _Launch(NamedTuple):
 
 
 def find_steps(trace: Trace) -> StepTrace:
-    """Find the steady steps of a trace. Raises `ValueError`, which says why there is none."""
+    """Find the steady steps of a trace. Raises `ValueError`, which says why there is none.
+
+    A step begins on the host, or when the step before ends if that is later. It ends once host and device are done with
+    it. So it takes the time of the slower one, whichever runs ahead, and no time that the host waits for work between steps.
+    """
     launches, places, on_cpu = _launches(trace)
     if not launches:
         raise ValueError("nothing in it ran a kernel")
@@ -101,8 +114,8 @@ def find_steps(trace: Trace) -> StepTrace:
         if (at := bisect_right(starts, each.at) - 1) >= 0 and each.at < marks[at].end_us:
             inside[at].append(each)
     known = {record.correlation for record in trace.records}
-    asked = [call for call in trace.calls if call.is_launch and call.correlation not in known]
-    lost = {bisect_right(starts, call.start_us) - 1 for call in asked}
+    lost = {bisect_right(starts, call.start_us) - 1
+            for call in trace.calls if call.is_launch and call.correlation not in known}  # fmt: skip
     ran = [number for number, rows in enumerate(inside) if rows]
     kept = [number for number in ran if number not in lost]
     if ran and not kept:
@@ -110,8 +123,17 @@ def find_steps(trace: Trace) -> StepTrace:
     steady = _without_warm_up(trace, marks, inside, kept)
     beside = _Overlap([each.record for each in launches if each.record and not _communicates(each.row)])
     found: dict[str, Steps] = {}
+    done_us = [-math.inf]  # with the steps before each
+    for mark, some in zip(marks, inside, strict=True):
+        records = (each.record for each in some if each.record)
+        done_us.append(max(mark.end_us, *(each.start_us + each.time_us for each in records), done_us[-1]))
     for number in steady:
-        _add(found.setdefault(_kind_of(marks[number].name), Steps()), marks[number], inside[number], beside)
+        steps = found.setdefault(_kind_of(marks[number].name), Steps())
+        steps.wall_us.append(done_us[number + 1] - max(marks[number].start_us, done_us[number]))
+        _add(steps, inside[number], beside)
+    first = next(iter(found.values()))
+    if steady[0] == 0 and len(first.wall_us) > 1:  # the device may have been busy with what no row of the trace tells
+        del first.wall_us[0]
     names = dict.fromkeys(str(each.get("name", "")) for each in trace.device_properties)
     cpu = ", ".join((CPU, *(f"{name} not read" for name in trace.not_read)))
     rank, size = (value if isinstance(value := trace.job.get(name), int) else None for name in ("rank", "world_size"))
@@ -160,8 +182,8 @@ def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]
         phase, module, frame = contexts[id(call)]
         name, kind = "", WAIT
         op_name = "" if op is None else op.name
-        if record is not None and record.category in _COPIES:
-            name, kind = record.name, _COPIES[record.category]
+        if record is not None and (copied := record.category.removeprefix("gpu_")) in COPIES:
+            name, kind = record.name, copied
         elif record is not None or (on_cpu and isinstance(call, Op)):
             identity = identity_of(record, op) if record is not None else identity_of_op(call)  # type: ignore[arg-type]
             name, kind = identity.unnumbered, kind_of_launch(identity, op_name or None)
@@ -180,7 +202,8 @@ def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]
         found.append(_Launch(call.start_us, row, duration, record))
     # Beside launches, records without one are of work from before the profile: the device is behind the host.
     for record in () if whole.executed else whole.orphans:
-        row = StepRow("", "", "", _COPIES.get(record.category) or identity_of(record, None).kind, record.name)
+        copied = record.category.removeprefix("gpu_")
+        row = StepRow("", "", "", copied if copied in COPIES else identity_of(record, None).kind, record.name)
         places[row]["", ""] += 1
         found.append(_Launch(record.start_us, row, record.time_us, record))
     return sorted(found, key=lambda each: each.at), dict(places), on_cpu
@@ -188,21 +211,17 @@ def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]
 
 def _contexts(trace: Trace, rows: Sequence[Op | ApiCall]) -> dict[int, tuple[str, str, str]]:
     """Return by id of a row its phase, the modules around it, and the deepest Python function."""
-    marks = [each for each in trace.annotations if not _NO_PHASE.match(each.name)]
+    marks = [each for each in trace.annotations if not (_NO_PHASE.match(each.name) or _STEP.match(each.name))]
     marks += [op for op in trace.ops if op.name.startswith(_BACKWARD)]
-    around_of = {*map(id, marks), *map(id, trace.modules)}
-    wanted = set(map(id, rows))
+    are_marks, wanted = set(map(id, marks)), set(map(id, rows))
+    places = places_of(trace.modules, rows)  # type: ignore[arg-type]
     found: dict[int, tuple[str, str, str]] = {}
-    every: list[Op | ApiCall] = [*marks, *trace.modules, *rows]
-    for row, around in nested(sorted(every, key=lambda each: (each.start_us, -each.duration_us, id(each) in wanted))):
+    every: list[Op | ApiCall] = [*marks, *rows]
+    for row, around in nested(sorted(every, key=lambda each: (each.start_us, -each.duration_us))):
         if id(row) in wanted:
-            names = [each.name for each in around if id(each) in around_of]
-            modules = [name.removeprefix(MODULE_PREFIX) for name in names if name.startswith(MODULE_PREFIX)]
-            functions = [name for name in names if "): " in name and not name.startswith(MODULE_PREFIX)]
-            phases = [name for name in names if not name.startswith(MODULE_PREFIX) and "): " not in name]
-            phase = next((name for name in reversed(phases) if not _STEP.match(name)), "")
+            phase = next((each.name for each in reversed(around) if id(each) in are_marks), "")
             phase = "backward" if phase.startswith(_BACKWARD) else _NUMBER.sub("#", phase).strip("# ")
-            found[id(row)] = phase, ".".join(modules), functions[-1] if functions else ""
+            found[id(row)] = phase, *places.get(id(row), ("", ""))
     return found
 
 
@@ -295,25 +314,22 @@ def _kind_of(name: str) -> str:
     return _NUMBER.sub(lambda match: "#" if int(match[0]) else "0", name) if _STEP.match(name) else ""
 
 
-def _add(steps: Steps, mark: Op, launches: Sequence[_Launch], beside: _Overlap) -> None:
-    number, before = len(steps.names), list[int]()  # kernels launched before each collective
-    times_us = dict.fromkeys(("compute", "communication", "exposed"), 0.0)
-    kernels = 0
+def _add(steps: Steps, launches: Sequence[_Launch], beside: _Overlap) -> None:
+    kernels, before = 0, list[int]()  # kernels launched before each collective
+    compute_us = communication_us = exposed_us = 0.0
     for each in launches:
-        counted = steps.rows.setdefault(each.row, {})
-        count, us = counted.get(number, (0, 0.0))
-        counted[number] = count + 1, us + each.duration_us
+        steps.row_us[each.row] += each.duration_us  # type: ignore[assignment]
         if _communicates(each.row):
             before.append(kernels)
-            times_us["communication"] += each.duration_us
-            times_us["exposed"] += each.duration_us if each.record is None else beside.exposed_us(each.record)
-        elif each.row.kind not in (WAIT, *_COPIES.values()):
+            communication_us += each.duration_us
+            exposed_us += each.duration_us if each.record is None else beside.exposed_us(each.record)
+        elif each.row.kind not in (WAIT, *COPIES):
             kernels += 1
-            times_us["compute"] += each.duration_us
-    steps.names.append(mark.name)
-    steps.wall_us.append(mark.duration_us)
-    for name, us in times_us.items():
-        getattr(steps, f"{name}_us").append(us)
+            compute_us += each.duration_us
+    steps.counts.append(Counter(each.row for each in launches))
+    steps.compute_us.append(compute_us)
+    steps.communication_us.append(communication_us)
+    steps.exposed_us.append(exposed_us)
     steps.behind.append(round(kernels - fmean(before)) if before else 0)
 
 

@@ -1,0 +1,306 @@
+"""How often `kernelgauge check` is wrong on two H200s, by value of each constant of its rules.
+
+    python benchmarks/steps.py                        tables from the kept steps
+    python benchmarks/steps.py --steps FILE ...       traces whose steps are found, by value of each constant that finds them
+    python benchmarks/steps.py --keep FOLDER ...      write the kept steps from folders of examples/distributed/train.py
+
+A baseline is one run of unchanged code, or three. An alarm is another unchanged run that fails; a miss is a run with a change
+that passes. `wait`, `late`: the example lost its overlap on purpose. The other changes are made here, from unchanged runs:
+`stall`, steps take longer; `kernel`, `phase`, `all`, kernels take longer; `of 4 steps`, another kernel and a wait in so many
+steps; `lost`, so much less of the communication has kernels beside it; `rank late`, rank 1 by a third of its kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import math
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from statistics import geometric_mean, stdev
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from kernelgauge.cli.traces import read_trace
+from kernelgauge.errors import KernelgaugeError
+from kernelgauge.judge import steps as judging
+from kernelgauge.judge.baseline import Recorded
+from kernelgauge.judge.trace_baseline import TraceBaseline, trace_baseline
+from kernelgauge.trace import steps as finding
+from kernelgauge.trace.steps import StepRow, Steps, StepTrace
+
+KEPT = Path(__file__).parent / "data" / "steps_h200.json.xz"
+LISTS = ("wall_us", "compute_us", "communication_us", "exposed_us", "behind")
+UNCHANGED = {"ddp": ("ddp-a", "ddp-b", "ddp-quiet", "ddp-loaded"), "fsdp": ("fsdp-a", "fsdp-quiet")}
+BASELINES, RUNS = 24, 3  # baselines drawn for each job, and runs in each
+SEED = 20261128
+
+Job = Mapping[int, StepTrace]
+
+
+# -- the kept steps ---------------------------------------------------------------------------------------------------
+
+
+def keep(folders: Sequence[Path]) -> None:
+    """Write the steps of all traces in these folders, without names of files."""
+    rows: dict[StepRow, int] = {}
+    traces = []
+    for path in sorted(path for folder in folders for path in folder.glob("run*/rank*.json.gz")):
+        trace = finding.find_steps(read_trace(path))
+        (steps,) = trace.steps.values()
+        numbered = [[[rows.setdefault(row, len(rows)), count] for row, count in each.items()] for each in steps.counts]
+        times = [[rows.setdefault(row, len(rows)), round(us, 3)] for row, us in steps.row_us.items()]
+        lists = {name: [round(each, 3) for each in getattr(steps, name)] for name in LISTS}
+        kept = {"run": "/".join(path.parts[-3:-1]), "rank": trace.rank, "counts": numbered, "row_us": times, **lists}
+        traces.append(kept)
+    content = json.dumps({"rows": list(rows), "traces": traces}, separators=(",", ":"))
+    KEPT.write_bytes(lzma.compress(content.encode()))
+
+
+def read_kept() -> dict[str, list[Job]]:
+    """Return the runs of each folder."""
+    data = json.loads(lzma.decompress(KEPT.read_bytes()))
+    rows = [StepRow(*each) for each in data["rows"]]
+    runs: dict[str, dict[int, StepTrace]] = {}
+    for each in data["traces"]:
+        counts = [Counter({rows[row]: count for row, count in step}) for step in each["counts"]]
+        steps = Steps(counts, Counter({rows[row]: us for row, us in each["row_us"]}), *(each[name] for name in LISTS))
+        trace = StepTrace(each["rank"], 2, "NVIDIA H200", (0.0, 1.0), "ProfilerStep#", {"": steps}, {}, ())
+        runs.setdefault(each["run"], {})[each["rank"]] = trace
+    found: dict[str, list[Job]] = {}
+    for name, job in runs.items():
+        found.setdefault(name.split("/")[0], []).append(job)
+    return found
+
+
+# -- changes ----------------------------------------------------------------------------------------------------------
+
+
+def with_change(job: Job, change: Callable[[Steps], None]) -> Job:
+    job = deepcopy(job)
+    for rank, trace in job.items():
+        if change is not late or rank == 1:
+            change(trace.steps[""])
+    return job
+
+
+def repeated(job: Job) -> Job:
+    """Return a run of 32 steps: its four, again and again."""
+
+    def repeat(steps: Steps) -> None:
+        steps.counts = [Counter(step) for step in steps.counts * 8]
+        steps.row_us = Counter({row: us * 8 for row, us in steps.row_us.items()})
+        for name in LISTS:
+            setattr(steps, name, getattr(steps, name) * 8)
+
+    return with_change(job, repeat)
+
+
+def slower(steps: Steps, factor: float, is_slower: Callable[[StepRow], bool]) -> None:
+    """Let some kernels take longer. The step takes longer by as much."""
+    old = steps.row_us
+    more_us = (factor - 1) * sum(us for row, us in old.items() if is_slower(row)) / len(steps.counts)
+    steps.row_us = Counter({row: us * (factor if is_slower(row) else 1) for row, us in old.items()})
+    steps.compute_us = [us + more_us for us in steps.compute_us]
+    steps.wall_us = [us + more_us for us in steps.wall_us]
+
+
+def stalled(steps: Steps, factor: float) -> None:
+    steps.wall_us = [us * factor for us in steps.wall_us]
+
+
+def rare(steps: Steps, many: int) -> None:
+    """Let another kernel and a wait run in some steps."""
+    for step in steps.counts[:many]:
+        for row in (
+            StepRow("", "", "aten::abs", "pointwise", "abs"),
+            StepRow("", "", "aten::item", "wait", "aten::item"),
+        ):
+            step[row] = 1
+            steps.row_us[row] += 2
+
+
+def exposed(steps: Steps, left: float) -> None:
+    """Let so much of the overlap be left."""
+    pairs = zip(steps.communication_us, steps.exposed_us, strict=True)
+    steps.exposed_us = [total - left * (total - alone) for total, alone in pairs]
+
+
+def late(steps: Steps) -> None:
+    """Let a rank be late by a third of a step. The others wait for it, and not it for them."""
+    steps.communication_us = [
+        max(1.0, us - total / 3) for us, total in zip(steps.communication_us, steps.compute_us, strict=True)
+    ]
+
+
+def longest(steps: Steps) -> StepRow:
+    kernels = (row for row in steps.row_us if row.kind not in ("communication", "wait"))
+    return max(kernels, key=lambda row: steps.row_us[row])
+
+
+def is_computing(row: StepRow) -> bool:
+    return row.kind not in ("communication", "wait", "memcpy", "memset")
+
+
+CHANGES: dict[str, Callable[[Steps], None]] = {
+    "stall x1.5": lambda it: stalled(it, 1.5),
+    "stall x2": lambda it: stalled(it, 2.0),
+    "kernel +30 %": lambda it: slower(it, 1.3, longest(it).__eq__),
+    "phase +30 %": lambda it: slower(it, 1.3, lambda row: is_computing(row) and row.phase == longest(it).phase),
+    "all +10 %": lambda it: slower(it, 1.1, is_computing),
+    "all +30 %": lambda it: slower(it, 1.3, is_computing),
+    "1 of 4 steps": lambda it: rare(it, 1),
+    "2 of 4 steps": lambda it: rare(it, 2),
+    "3/4 lost": lambda it: exposed(it, 0.25),
+    "9/10 lost": lambda it: exposed(it, 0.1),
+    "rank late": late,
+}
+LONG: dict[str, Callable[[Steps], None]] = {
+    "2 of 32 steps": lambda it: rare(it, 2),
+    "8 of 32 steps": lambda it: rare(it, 8),
+}
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+Columns = Mapping[str, tuple[str, int]]  # by change: the subject of the verdict on it, and the runs of a baseline
+Case = tuple[str, int]
+
+
+def cases(
+    kept: Mapping[str, Sequence[Job]], names: Collection[str], runs: int
+) -> Iterator[tuple[str, Job, TraceBaseline]]:
+    """Yield for each of these changes, and drawn baselines of so many runs, a run and the baseline to judge it by."""
+    chance = random.Random(SEED)
+    for job, folders in UNCHANGED.items():
+        unchanged = [run for folder in folders for run in kept[folder]]
+        lost = {
+            "wait (DDP)": [*kept["ddp-wait"], *kept["ddp-wait-loaded"]] if job == "ddp" else [],
+            "late (DDP)": kept["ddp-late"] if job == "ddp" else [],
+            "wait (FSDP2)": kept["fsdp-wait"] if job == "fsdp" else [],
+        }
+        for _ in range(BASELINES):
+            order = chance.sample(unchanged, len(unchanged))
+            baseline = trace_baseline(order[:runs], Recorded("", None, ""))
+            long = trace_baseline([repeated(run) for run in order[:runs]], Recorded("", None, ""))
+            found = [("unchanged", run, baseline) for run in order[runs:]]
+            found += [(name, run, baseline) for name, several in lost.items() for run in several]
+            found += [
+                (name, with_change(order[runs], change), baseline) for name, change in CHANGES.items() if name in names
+            ]
+            found += [(name, with_change(repeated(order[runs]), change), long)
+                      for name, change in LONG.items() if name in names]  # fmt: skip
+            yield from (each for each in found if each[0] in names)
+
+
+def table(
+    kept: Mapping[str, Sequence[Job]], constant: str, values: Sequence[float], subject: str, changes: Sequence[str]
+) -> None:
+    """Print alarms and misses by value of a constant: of verdicts on this subject, or that name a rank that is late."""
+    columns = [("unchanged", 1), ("unchanged", RUNS), *((name, RUNS) for name in changes)]
+    heads = [
+        f"alarms, {runs} run{'s' * (runs > 1)}" if name == "unchanged" else f"missed: {name}" for name, runs in columns
+    ]
+    title = f"`{constant}`" if constant else "all constants"
+    print(f"| {title} | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}")
+    usual = getattr(judging, constant, 0.0)
+    for value in values or [usual]:
+        setattr(judging, constant or "unused", value)
+        said, total = Counter[Case](), Counter[Case]()
+        for runs in (1, RUNS):
+            names = {name for name, count in columns if count == runs}
+            for name, run, baseline in cases(kept, names, runs):
+                verdicts = judging.judge_traces("job", [run], baseline)
+                if subject == "straggler":
+                    said[name, runs] += any(
+                        getattr(why, "what", "") == subject for it in verdicts for why in it.reasons
+                    )
+                else:
+                    said[name, runs] += any(it.status.fails for it in verdicts if subject in ("", it.subject))
+                total[name, runs] += 1
+        cells = [f"{said[it] if it[0] == 'unchanged' else total[it] - said[it]} of {total[it]}" for it in columns]
+        shown = "as they are" if not constant else f"**{value}**" if value == usual else f"{value}"
+        print(f"| {shown} | {' | '.join(cells)} |", flush=True)
+    setattr(judging, constant or "unused", usual)
+    print()
+
+
+STEPS = ("1 of 4 steps", "2 of 4 steps", "2 of 32 steps", "8 of 32 steps")
+TIMES = ("kernel +30 %", "phase +30 %", "all +10 %", "all +30 %")
+OVERLAP = ("wait (DDP)", "late (DDP)", "3/4 lost", "9/10 lost")
+STALLS = ("stall x1.5", "stall x2")
+TABLES: list[tuple[str, Sequence[float], str, Sequence[str]]] = [
+    ("", (), "", ("wait (DDP)", "late (DDP)", "wait (FSDP2)")),
+    ("FALSE_ALARMS_PER_RUN", (0.0, 0.001, 0.01, 0.1), "structure", STEPS),
+    ("_PROCESS", (0.003, 0.01, 0.03, 0.06), "GPU time", TIMES),
+    ("_DOF", (1.0, 4.0, 16.0), "GPU time", TIMES),
+    ("_GATE", (0.0, 0.02, 0.05, 0.1, 0.2), "GPU time", TIMES),
+    ("_LEAST_SHARE", (0.0, 0.01, 0.03), "GPU time", TIMES),
+    ("_LEAST_OVERLAP", (0.0, 0.1, 0.3), "communication", OVERLAP),
+    ("_LOST_OVERLAP", (0.1, 0.25, 0.5, 0.75, 1.0), "communication", OVERLAP),
+    ("_STEP_PROCESS", (0.01, 0.05, 0.1, 0.15), "step time", STALLS),
+    ("_GATE_OF_STEP", (0.0, 0.1, 0.25, 0.5), "step time", STALLS),
+    ("_MORE_LAG", (0.0, 1.0, 2.0, 4.0), "straggler", ("rank late",)),
+]
+
+
+def found_steps(paths: Sequence[Path]) -> None:
+    """Print how many traces have steps, and in how many these are others, by value of each constant that finds them."""
+    traces = [read_trace(path) for path in paths]
+
+    def steps() -> list[object]:
+        found: list[object] = []
+        for trace in traces:
+            try:
+                it = finding.find_steps(trace)
+                found.append((it.found_by, [(kind, len(some.counts)) for kind, some in it.steps.items()]))
+            except (ValueError, KernelgaugeError):
+                found.append(None)
+        return found
+
+    usual = steps()
+    print(f"| constant | value | of {len(traces)} traces with steps | with other steps |\n|---|---|---|---|")
+    tried = {"_FEWEST": (2, 3, 5, 8), "_COVERED": (0.5, 0.8, 0.95), "_ALIKE": (1 / 3, 2 / 3, 0.9),
+             "_MOST_TRIES": (5, 40, 400), "_LIKE_OTHERS": (0.0, 0.25, 0.5, 0.75, 0.9)}  # fmt: skip
+    for constant, values in tried.items():
+        before = getattr(finding, constant)
+        for value in values:
+            setattr(finding, constant, value)
+            now = steps()
+            differ = sum(one != other for one, other in zip(usual, now, strict=True))
+            mark = "**" if value == before else ""
+            print(
+                f"| `{constant}` | {mark}{value:.3g}{mark} | {sum(each is not None for each in now)} | {differ} |",
+                flush=True,
+            )
+        setattr(finding, constant, before)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", nargs="+", type=Path, metavar="FOLDER")
+    parser.add_argument("--only", default="", metavar="CONSTANT", help="one table")
+    parser.add_argument("--steps", nargs="+", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    if options.keep:
+        keep(options.keep)
+    elif options.steps:
+        found_steps(options.steps)
+    else:
+        kept = read_kept()
+        for job, folders in UNCHANGED.items():
+            runs = (run for folder in folders for run in kept[folder])
+            logs = [math.log(max(geometric_mean(it.steps[""].wall_us) for it in run.values())) for run in runs]
+            print(f"{job}: step times of {len(logs)} unchanged runs spread by {100 * stdev(logs):.1f} %\n")
+        for each in TABLES:
+            if options.only in ("", each[0]):
+                table(kept, *each)
+
+
+if __name__ == "__main__":
+    main()

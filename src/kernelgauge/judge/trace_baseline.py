@@ -1,0 +1,116 @@
+"""What the steady steps of traces showed, as a baseline: one file of `baselines/traces/`."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median, stdev
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from ..errors import BaselineError
+from ..run import Observation
+from ..trace.steps import StepRow, Steps, StepTrace, alike
+from .baseline import Recorded, layout
+
+Job: TypeAlias = Mapping[int, StepTrace]  # the traces of one run, by rank
+
+_ONE_STEP = 0.02  # spread between steps where there is but one
+
+
+class RowRange(msgspec.Struct, frozen=True, array_like=True):
+    """Of launches that are counted together, in a step: the fewest, the most, and the mean time in each run."""
+
+    row: int  # its place among the rows of the file
+    low: int
+    high: int
+    us: tuple[float, ...]
+
+
+class StepRange(msgspec.Struct, frozen=True):
+    """The steady steps of one kind on one rank. Tuples of times have one element for each run."""
+
+    steps: int
+    wall: tuple[Observation, ...]
+    compute: tuple[Observation, ...]
+    communication_us: tuple[float, ...]
+    exposed_us: tuple[float, ...]
+    behind: tuple[int, int]  # the fewest and the most, see `Steps.behind`
+    rows: tuple[RowRange, ...]
+
+
+class TraceBaseline(msgspec.Struct, frozen=True):
+    """One file of `baselines/traces/`."""
+
+    schema_version: Literal[1]
+    device: str
+    world_size: int | None
+    found_by: str
+    runs: int
+    recorded: Recorded
+    rows: tuple[StepRow, ...]
+    ranks: dict[int, dict[str, StepRange]]  # by kind of step
+
+
+def decode_trace_baseline(content: bytes, *, where: str) -> TraceBaseline:
+    """Parse a baseline. Raises `BaselineError`."""
+    try:
+        found = msgspec.json.decode(content, type=TraceBaseline)
+        if not found.ranks or any(each.row >= len(found.rows) for kinds in found.ranks.values()
+                                  for steps in kinds.values() for each in steps.rows):  # fmt: skip
+            raise ValueError("no ranks, or a row that is not in the list")
+        return found
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        expected = "what `kernelgauge check --update` writes, schema_version 1"
+        raise BaselineError("not a baseline of traces", where=where, got=str(error), expected=expected) from error
+
+
+def encode_trace_baseline(baseline: TraceBaseline) -> bytes:
+    """Return JSON with a line for each row."""
+    return layout(msgspec.to_builtins(baseline, str_keys=True)).encode() + b"\n"
+
+
+def trace_baseline(jobs: Sequence[Job], recorded: Recorded) -> TraceBaseline:
+    """Make a baseline of the runs of unchanged code: all have the same ranks. Raises `ValueError` if their kernels are others."""
+    first = next(iter(jobs[0].values()))
+    numbers: dict[StepRow, int] = {}
+    ranks: dict[int, dict[str, StepRange]] = {}
+    for rank in jobs[0]:
+        kinds = dict.fromkeys(kind for job in jobs for kind in job[rank].steps)
+        ranks[rank] = {kind: _range([job[rank].steps[kind] for job in jobs if kind in job[rank].steps], numbers)
+                       for kind in kinds}  # fmt: skip
+    return TraceBaseline(1, first.device, first.world_size, first.found_by, len(jobs), recorded, tuple(numbers), ranks)
+
+
+def _range(runs: Sequence[Steps], numbers: dict[StepRow, int]) -> StepRange:
+    if not all(alike(Counter(list(runs[0].row_us)), Counter(list(run.row_us))) for run in runs):
+        raise ValueError("half of the kernels of one are not in another")
+    counts = [step for run in runs for step in run.counts]
+    rows = list(dict.fromkeys(row for each in counts for row in each))
+    slots = Counter(row.slot for row in rows if len({each[row] for each in counts}) > 1)
+    found = []
+    for row in [*rows, *slots]:  # a slot in which counts vary has a row of its own, for the sum
+        seen = [each[row] for each in counts]
+        if not row.name:
+            seen = [sum(n for other, n in each.items() if other.slot == row) for each in counts]
+        times = tuple(round(run.mean_us(row), 3) for run in runs)
+        found.append(RowRange(numbers.setdefault(row, len(numbers)), min(seen), max(seen), times))
+    behind = [each for run in runs for each in run.behind]
+    return StepRange(
+        len(counts),
+        tuple(observed(run.wall_us) for run in runs),
+        tuple(observed(run.compute_us) for run in runs),
+        tuple(round(median(run.communication_us), 3) for run in runs),
+        tuple(round(median(run.exposed_us), 3) for run in runs),
+        (min(behind), max(behind)),
+        tuple(found),
+    )
+
+
+def observed(times_us: Sequence[float]) -> Observation:
+    """Return the mean and the spread of the times of steps, as those of replicates."""
+    logs = [math.log(max(us, 1e-3)) for us in times_us]
+    spread = stdev(logs) if len(logs) > 1 else _ONE_STEP
+    return Observation(max(1e-3, math.exp(fmean(logs))), spread, len(logs), 1)
