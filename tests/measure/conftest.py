@@ -273,7 +273,7 @@ def tiny(**fields: Any) -> Workload:
 def results_of(device: Device, *workloads: Workload, settings: Settings = QUICK, **more: Any) -> dict[str, Result]:
     """Measure workloads together; results by module."""
     groups = measure_groups(workloads, device, device.fingerprint(), settings, **more)
-    results = {name: result for group in groups for name, result in group.results.items()}
+    results = {name: result for group in groups for name, result in group.items()}
     return {workload.module: results[workload.id] for workload in workloads}
 
 

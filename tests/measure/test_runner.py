@@ -161,7 +161,7 @@ def test_groups_never_share_compiled_code(
 
     built: list[str] = []
     groups = measure_groups(list(map(workload, "abcd", builds)), cpu, cpu.fingerprint(), QUICK, timed=False)
-    assert ["".join(sorted(name[0] for name in group.results)) for group in groups] == expected
+    assert ["".join(sorted(name[0] for name in group)) for group in groups] == expected
     assert len(built) == times_built
 
 

@@ -24,7 +24,7 @@ def test_update_writes_what_changed_and_nothing_else(project: Project) -> None:
     update = f"update*{ID}*GPU time 10.0 -> 11.5 us  +15.00 %*"
     project.record().stdout.fnmatch_lines(["keep *", "*unchanged within noise*", update, "*", "1 written to *"])
     assert (set(before), changed(project, before)) == ({ID, COMPILED, LINEAR}, {ID})
-    assert project.confirmed() == []  # what is accepted as it is needs no confirmation
+    assert project.afresh() == []  # what is accepted as it is needs no confirmation
     assert project.run().ret == pytest.ExitCode.OK
 
 

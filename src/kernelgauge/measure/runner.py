@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -35,48 +36,37 @@ def measure_groups(
     *,
     timed: bool = True,
     deterministic: bool = False,
-) -> Iterator[MeasuredGroup]:
+) -> Iterator[dict[str, Result]]:
     """Profile workloads and, if `timed`, time them, interleaved, as many at once as can share compiled code.
 
-    A group's compiled code is gone when the next one is asked for. `deterministic`: as in `torch_set_up`.
+    Yield the results of those, by id, each with its run or with why there is none: a `WorkloadUnavailable` if it cannot run
+    here, a `WorkloadError` if it fails, a `MeasurementError` if its records cannot be trusted. `deterministic`: as in
+    `torch_set_up`.
     """
     settings = settings.limited(device.most_replicates, device.most_busy_seconds)
     waiting: Sequence[Workload] = workloads
     roots: dict[str, object] = {}
     with torch_set_up(deterministic=deterministic):
         while waiting:
-            group = MeasuredGroup(device, fingerprint, settings, progress, roots)
-            waiting = group.measure(waiting, timed=timed)
-            yield group
-            for subject in group.subjects:
-                subject.only_instance = None  # the next ones are built before these subjects are gone
+            results, waiting = _Group(device, fingerprint, settings, progress, roots).measure(waiting, timed=timed)
+            yield results
 
 
 @dataclass(eq=False)
-class MeasuredGroup:
-    """Workloads whose compiled code is there together, so that they can be measured further.
-
-    A confirmation goes on with the compiled code: code that was compiled again differed by 0.3 %.
-
-    `results`: by workload id, each with its run or with why there is none: a `WorkloadUnavailable` if it cannot run here,
-    a `WorkloadError` if it fails, a `MeasurementError` if its records cannot be trusted.
-    """
+class _Group:
+    """Workloads whose compiled code is there together."""
 
     device: Device
     fingerprint: Fingerprint
     settings: Settings
     progress: Progress
-    roots: dict[
-        str, object
-    ]  # what a workload compiles (`_compiled_root`), if an earlier group built it: some are large
-    results: dict[str, Result] = field(default_factory=dict)
+    # What a workload compiles (`_compiled_root`), if an earlier group built it: some are large.
+    roots: dict[str, object]
     subjects: list[Subject] = field(default_factory=list)
     _controls: list[Subject] = field(default_factory=list)
-    _passes: int = 0
-    _usual_mhz: int | None = None  # the highest clock that any of them has shown
 
-    def measure(self, workloads: Sequence[Workload], *, timed: bool) -> list[Workload]:
-        """Measure as many workloads as can share a process's compiled code. Return the others."""
+    def measure(self, workloads: Sequence[Workload], *, timed: bool) -> tuple[dict[str, Result], list[Workload]]:
+        """Measure as many workloads as can share a process's compiled code. Return the results, and the other workloads."""
         failed: dict[str, Result] = {}
         deferred = self._prepare(workloads, failed)
         if self.subjects and timed:
@@ -89,27 +79,10 @@ class MeasuredGroup:
                 for subject in self.subjects:
                     subject.error = ending
             else:
-                self._go_round(self.subjects)
-        self.results = {subject.workload.id: self._result(subject) for subject in self.subjects} | failed
-        return deferred
-
-    def confirm(self, slower: Iterable[str]) -> None:
-        """Measure these workloads further, three times as long in all: what was measured before counts as well."""
-        named = set(slower)
-        subjects = [each for each in self.subjects if each.workload.id in named and each.error is None]
-        for subject in subjects:
-            self.progress(f"{subject.workload.id}: looks slower: measuring again, twice as long")
-            subject.wanted = 3 * len(subject.replicates)
-        if subjects:
-            self._go_round(subjects)
-        for subject in subjects:
-            name = subject.workload.id
-            before = self.results[name]
-            if subject.error is None:
-                self.results[name] = self._result(subject)
-            elif isinstance(before, Measured):
-                self.progress(f"{name}: not measured again: {subject.error.what}")
-                self.results[name] = replace(before, not_confirmed=subject.error)
+                self._go_round()
+        controls = {each.workload.module: each.control_time for each in self._controls if each.replicates}
+        results = {each.workload.id: each.result(self.fingerprint, controls) for each in self.subjects}
+        return results | failed, deferred
 
     def _prepare(self, workloads: Sequence[Workload], failed: dict[str, Result]) -> list[Workload]:
         """Compile and profile those that can share compiled code; those that fail are put into `failed`. Return the others."""
@@ -143,10 +116,14 @@ class MeasuredGroup:
                 failed[workload.id] = told(error, self.device)
         return deferred
 
-    def _go_round(self, subjects: Sequence[Subject]) -> None:
-        """Measure these and the controls, the reference kernels, in turn until each is pinned down or out of budget."""
-        first, told_at = self._passes, -math.inf
-        while active := [subject for subject in subjects if not subject.is_done]:
+    def _go_round(self) -> None:
+        """Measure all and the controls, the reference kernels, in turn until each is pinned down or out of budget."""
+        usual_mhz: int | None = None  # the highest clock that any of them has shown
+        told_at = -math.inf
+        for number in itertools.count():
+            active = [subject for subject in self.subjects if not subject.is_done]
+            if not active:
+                break
             broken = next((control.error for control in self._controls if control.error is not None), None)
             ending = DeviceLost() if self.device.lost() else broken  # else nobody watches the machine
             if ending is not None:
@@ -155,18 +132,13 @@ class MeasuredGroup:
                 break
             if (now := time.perf_counter()) - told_at >= _TOLD_EVERY_S:
                 told_at = now
-                number = self._passes - first + 1
                 left = math.fsum(subject.seconds_left for subject in active)
                 about = f", about {left:.0f} s left" if 1 <= left < math.inf else ""
-                self.progress(f"timing, pass {number}: {len(active)} of {len(subjects)} workloads{about}")
+                self.progress(f"timing, pass {number + 1}: {len(active)} of {len(self.subjects)} workloads{about}")
             for subject in (*self._controls, *active):
-                readings = subject.measure_once(self._passes, self._usual_mhz)
-                self._usual_mhz = max(filter(None, (self._usual_mhz, highest_clock_mhz(readings))), default=None)
-            self._passes += 1
-        self._refuse_drift(subjects)
-
-    def _refuse_drift(self, subjects: Sequence[Subject]) -> None:
-        """Believe nothing that was measured on a machine that changed its speed meanwhile."""
+                readings = subject.measure_once(number, usual_mhz)
+                usual_mhz = max(filter(None, (usual_mhz, highest_clock_mhz(readings))), default=None)
+        # Believe nothing that was measured on a machine that changed its speed meanwhile.
         tolerated = self.device.tolerated_drift
         drifts = {control.workload.module: control.drift for control in self._controls}
         too_far = [f"{name} {100 * drift:+.1f} %" for name, drift in drifts.items() if abs(drift) > tolerated]
@@ -177,14 +149,9 @@ class MeasuredGroup:
                 expected=f"a copy and a GEMM of our own to stay within {100 * tolerated:g} %",
                 next_command="nvidia-smi -q -d PERFORMANCE,CLOCK   (is it throttled, or shared?)",
             )
-            for subject in subjects:
+            for subject in self.subjects:
                 if subject.error is None or isinstance(subject.error, DeviceLost):
                     subject.error = drifted
-
-    def _result(self, subject: Subject) -> Result:
-        """Return what was observed of a workload; the reference kernels are those of all passes."""
-        controls = {each.workload.module: each.control_time for each in self._controls if each.replicates}
-        return subject.result(self.fingerprint, controls)
 
 
 def _compiled_root(module: Any) -> object:
