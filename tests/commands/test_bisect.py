@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from kernelgauge import processes
 from kernelgauge.errors import MeasurementError
-from kernelgauge.processes import revisions
 from tests.commands.conftest import FIRST, Command, Process, commit_all, git, measured
 
 
@@ -226,7 +226,7 @@ def changing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (folder / "module.py").write_text("205 fewer" if requirement in changing else "")
         return folder
 
-    monkeypatch.setattr(revisions, "install", install)
+    monkeypatch.setattr(processes, "install", install)
     return changing
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from kernelgauge import Timer, Workload
-from kernelgauge.measure import Settings, device, instance, latency, profile, runner, subject
+from kernelgauge.measure import Settings, device, instance, profile, runner, subject
 from kernelgauge.measure import nvml as nvml_client
 from kernelgauge.measure.compiler import reset_compiler
 from kernelgauge.measure.device import Device, HostSpeed
@@ -59,7 +59,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fake = Clock()
     # Of kernelgauge alone: by this clock torch's locks on its compile cache would time out at once.
-    for module in (device, instance, latency, nvml_client, runner, subject):
+    for module in (device, instance, nvml_client, runner, subject):
         monkeypatch.setattr(module, "time", fake)
     return fake
 

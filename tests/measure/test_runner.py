@@ -18,9 +18,8 @@ from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavaila
 from kernelgauge.measure.compiler import torch_set_up
 from kernelgauge.measure.device import CudaDevice, Device, choose_device, cpu_name
 from kernelgauge.measure.instance import TORCH_DTYPES
-from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.numerics import compare_with_float64
-from kernelgauge.measure.runner import measure_groups
+from kernelgauge.measure.runner import Rounds, measure_groups
 from kernelgauge.measure.subject import Replicate, Subject
 from kernelgauge.run import Sample, Timer
 from kernelgauge.trace import parse

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from kernelgauge.errors import OtherKernelsError
-from kernelgauge.measure.latency import Rounds
+from kernelgauge.measure.runner import Rounds
 from tests.plugin.inner_project import ID, Project
 
 

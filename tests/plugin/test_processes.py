@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.errors import KernelgaugeError, MeasurementError
-from kernelgauge.processes import revisions, run_process
+from kernelgauge.processes import run_process, worktree
 from tests.commands.conftest import commit_all, forget_signals, git, make_repository
 from tests.plugin.inner_project import Project
 
@@ -114,7 +114,7 @@ def test_checkout_is_measured_with_its_own_package(
     folder = install(how, root / source / "mypkg", elsewhere)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.chdir(project.root / below)
-    with revisions.worktree("HEAD") as tree:
+    with worktree("HEAD") as tree:
         if how in ("path", "clone", "hook") or source == "third_party":
             run_process(["perf", *PLUGIN], folder=tree)
             assert (tree / "perf" / "value.txt").read_text() == ("1" if source == "python" else "2")

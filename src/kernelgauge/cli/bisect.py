@@ -25,7 +25,6 @@ from ..judge.baseline import SET_BY_CODE, compare, from_run
 from ..judge.changepoint import SURE, next_state, suspects
 from ..judge.structure import judge_structure
 from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks
-from ..processes import revisions
 from ..report.findings import brief, in_full
 from ..report.text import counted
 from ..report.words import headline
@@ -69,23 +68,23 @@ def bisect(options: argparse.Namespace) -> Exit:
 
 def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     """Return the first parents between two commits, in order: a merge is one change."""
-    good, bad = map(revisions.commit, (options.good, options.bad))
+    good, bad = map(processes.commit, (options.good, options.bad))
     span, form = f"{good}..{bad}", ("--no-show-signature", f"--format={_COMMIT}")
     # Two commands: together with --first-parent, git's --ancestry-path follows first parents only.
-    descendants = revisions.git("rev-list", "--ancestry-path", span).split()
+    descendants = processes.git("rev-list", "--ancestry-path", span).split()
     if not descendants:
         expected = "--good to be an ancestor of --bad   (a shallow clone may lack the path: git fetch --unshallow)"
         raise KernelgaugeError("no commits to bisect", got=f"{options.good}..{options.bad}", expected=expected)
-    later = revisions.git("log", "-z", "--reverse", *form, "--first-parent", span)
-    with revisions.worktree(bad) as tree:
-        revisions.copy_suite(tree / options.suite, folder, "suite", owner=f"--bad {options.bad}")
+    later = processes.git("log", "-z", "--reverse", *form, "--first-parent", span)
+    with processes.worktree(bad) as tree:
+        processes.copy_suite(tree / options.suite, folder, "suite", owner=f"--bad {options.bad}")
 
     def run(name: str, arguments: Sequence[str], progress: processes.Progress) -> Results:
-        with revisions.worktree(name) as tree:
-            revisions.copy_suite(folder / "suite", tree, options.suite, owner="--bad")
+        with processes.worktree(name) as tree:
+            processes.copy_suite(folder / "suite", tree, options.suite, owner="--bad")
             return processes.run_process(arguments, progress, may_fail=True, folder=tree)
 
-    commits = [revisions.git("show", "--no-patch", *form, good), *later.strip("\0").split("\0")]
+    commits = [processes.git("show", "--no-patch", *form, good), *later.strip("\0").split("\0")]
     parts = (each.split("\n", 2) for each in commits)
     path = {good, *descendants}
     return [_State(shown, change, partial(run, name)) for name, shown, change in parts if name in path]
@@ -106,7 +105,7 @@ def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     @cache
     def installed(requirement: str) -> Path:
         note(f"installing {requirement}")
-        return revisions.install(requirement, Path(tempfile.mkdtemp(dir=folder)))
+        return processes.install(requirement, Path(tempfile.mkdtemp(dir=folder)))
 
     def run(wanted: Sequence[str], arguments: Sequence[str], progress: processes.Progress) -> Results:
         packages = [installed(each) for each in wanted]

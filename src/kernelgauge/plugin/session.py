@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     import pytest
 
     from ..measure.device import Device, DeviceChoice
-    from ..measure.latency import Rounds
-    from ..measure.runner import Result
+    from ..measure.runner import Result, Rounds
     from ..measure.subject import Measured
 
 _Say = Callable[[str], None]
@@ -215,7 +214,7 @@ class Session:
 
     def _measure_compile(self, workload: Workload) -> None:
         """Add the compile times and counts of a workload to its run."""
-        from ..measure.latency import compile_starts
+        from ..measure.runner import compile_starts
 
         result = self._measured[workload.id]
         if workload.compile is None or isinstance(result, KernelgaugeError):
@@ -244,7 +243,7 @@ class Session:
 
     def rounds(self, workload: Workload, *, first: int = 0) -> Rounds:
         """Return rounds of end-to-end latency, to be timed."""
-        from ..measure.latency import Rounds
+        from ..measure.runner import Rounds
 
         measured = self._result(workload)
         if self.shows_tests and not first:
