@@ -119,7 +119,7 @@ def run_process(
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as own:
         inherited = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
         inherited |= variables
-        environment = inherited | compile_caches(own) | {"KERNELGAUGE_PARENT": str(os.getpid())}  # see the plugin
+        environment = inherited | compile_caches(own)
         imports = None if folder is None else Imports(folder, python)
         paths = (
             [*packages] if imports is None or folder is None else [folder / "src", folder, *imports.folders, *packages]

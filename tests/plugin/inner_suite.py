@@ -83,7 +83,7 @@ def run_process(arguments, **how):
     return SimpleNamespace(runs=[measure(fake | {"run": fake["fresh"]}, FakeDevice().fingerprint(), True).run])
 
 
-def measure_groups(workloads, device, fingerprint, settings, progress, *, timed, deterministic):
+def measure_groups(workloads, device, fingerprint, settings, progress, *, timed):
     note("measured.txt", workloads)
     progress("compiling")
     yield {each.id: measure(FAKES[each.id], fingerprint, timed) for each in workloads}

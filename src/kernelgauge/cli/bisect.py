@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import tempfile
 import time
@@ -63,6 +64,11 @@ def bisect(options: argparse.Namespace) -> Exit:
         return _Search(states, options).conclude()
 
 
+def _variables() -> dict[str, str]:
+    """Return those by which Inductor chooses without timing, or its choice could be the change. 0 switches that off."""
+    return {"TORCHINDUCTOR_DETERMINISTIC": os.environ.get("TORCHINDUCTOR_DETERMINISTIC", "1")}
+
+
 # -- commits ----------------------------------------------------------------------------------------------------------------
 
 
@@ -82,7 +88,7 @@ def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     def run(name: str, arguments: Sequence[str], progress: processes.Progress) -> Results:
         with processes.worktree(name) as tree:
             processes.copy_suite(folder / "suite", tree, options.suite, owner="--bad")
-            return processes.run_process(arguments, progress, may_fail=True, folder=tree)
+            return processes.run_process(arguments, progress, may_fail=True, folder=tree, variables=_variables())
 
     commits = [processes.git("show", "--no-patch", *form, good), *later.strip("\0").split("\0")]
     parts = (each.split("\n", 2) for each in commits)
@@ -109,7 +115,7 @@ def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
 
     def run(wanted: Sequence[str], arguments: Sequence[str], progress: processes.Progress) -> Results:
         packages = [installed(each) for each in wanted]
-        return processes.run_process(arguments, progress, may_fail=True, packages=packages)
+        return processes.run_process(arguments, progress, may_fail=True, packages=packages, variables=_variables())
 
     def state(shown: str, change: str) -> _State:
         wanted = [each for each in packages.values() if each]
@@ -235,8 +241,7 @@ class _Search:
     def _measured(self, state: _State, selection: Sequence[str], timer: Timer | None) -> WorkloadResult:
         """Run one process. Raises `MeasurementError` if it fails, and `KernelgaugeError` if no other one would do better."""
         wanted = self._options.workload
-        pinned = ["-o", "kernelgauge_deterministic=true"]  # or the autotuner's choice could be what changed
-        arguments = [self._options.suite, *pinned, "-k", *selection, *self._options.pytest_arguments]
+        arguments = [self._options.suite, "-k", *selection, *self._options.pytest_arguments]
         workloads = state.run_process(arguments, self._progress).workloads
         matching = [each for each in workloads if each.id == wanted] or workloads
         if len(matching) > 1:

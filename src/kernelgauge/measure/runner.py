@@ -51,18 +51,16 @@ def measure_groups(
     progress: Progress = lambda _: None,
     *,
     timed: bool = True,
-    deterministic: bool = False,
 ) -> Iterator[dict[str, Result]]:
     """Profile workloads and, if `timed`, time them, interleaved, as many at once as can share compiled code.
 
     Yield the results of those, by id, each with its run or with why there is none: a `WorkloadUnavailable` if it cannot run
-    here, a `WorkloadError` if it fails, a `MeasurementError` if its records cannot be trusted. `deterministic`: as in
-    `torch_set_up`.
+    here, a `WorkloadError` if it fails, a `MeasurementError` if its records cannot be trusted.
     """
     settings = settings.limited(device.most_replicates, device.most_busy_seconds)
     waiting: Sequence[Workload] = workloads
     roots: dict[str, object] = {}
-    with torch_set_up(deterministic=deterministic):
+    with torch_set_up():
         while waiting:
             results, waiting = _Group(device, fingerprint, settings, progress, roots).measure(waiting, timed=timed)
             yield results
@@ -199,7 +197,6 @@ class Rounds:
     first: int = 0  # replicates before these, which had other addresses
     profiled: Sequence[KernelIdentity] = ()  # the kernels of the run that the latency belongs to
     one_instance: bool = False  # for all replicates (`Subject.only_instance`)
-    deterministic: bool = False  # as in `torch_set_up`
     _instance: Instance | None = field(default=None, init=False)
     _controls_us: list[float] = field(default_factory=list, init=False)
     _before: Reading = field(default_factory=Reading, init=False)
@@ -214,7 +211,7 @@ class Rounds:
     @contextmanager
     def torch_set_up(self) -> Iterator[None]:
         """Set torch up as the workload's pass wants it. Enter it around all rounds."""
-        with torch_set_up(deterministic=self.deterministic), grad_mode(self.workload):
+        with torch_set_up(), grad_mode(self.workload):
             yield
 
     def setup(self) -> None:
@@ -324,9 +321,7 @@ def _load_compiler(device: torch.device) -> None:
         torch.compile(torch.relu)(torch.ones(64, device=device))
 
 
-def compile_starts(
-    workload: Workload, device: Device, *, deterministic: bool = False
-) -> tuple[dict[Timer, Sample], dict[str, int]]:
+def compile_starts(workload: Workload, device: Device) -> tuple[dict[Timer, Sample], dict[str, int]]:
     """Compile a workload with empty caches, and again with the caches that this filled, each time in a new instance.
 
     Return the times of both, and the counts of kernels, configurations and uncached graphs.
@@ -336,7 +331,7 @@ def compile_starts(
     times: dict[Timer, list[float]] = {timer: [] for timer in COMPILE_TIMERS}
     counts: dict[Timer, GeneratedCode] = {}
     reference_us = math.inf  # the fastest of all: one moment says little of seconds, but tells a host at another speed
-    with torch_set_up(deterministic=deterministic), grad_mode(workload):
+    with torch_set_up(), grad_mode(workload):
         _load_compiler(device.torch_device)
         started = time.perf_counter()
         for number in range(_STARTS):

@@ -72,7 +72,7 @@ class Judge:
 
         seed = secrets.randbits(32) if self.options.seed is None else self.options.seed
         try:
-            errors = compare_with_float64(workload, device, seed=seed, deterministic=self.options.deterministic)
+            errors = compare_with_float64(workload, device, seed=seed)
         except NotComparedError as error:
             failed = e.Failed(error.what, "not judged")
             return Verdict(Status.NOT_JUDGED, workload.id, NUMERICS, failed, reasons_of(error))

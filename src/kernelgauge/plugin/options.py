@@ -50,7 +50,6 @@ class Options:
     update: bool = False
     calibrating: bool = False
     strict: bool = False
-    deterministic: bool = False
     compiles: bool = False
     replicates: int | None = None
     seed: int | None = None
@@ -116,7 +115,6 @@ def options_of(config: pytest.Config) -> Options:
         update=update is not None,
         calibrating=calibration is not None,
         strict=ask("--perf-strict") or config.getini(f"{_INI}strict"),
-        deterministic=config.getini(f"{_INI}deterministic"),
         compiles=ask("--perf-compile"),
         replicates=_parsed(f"{_INI}replicates", config.getini(f"{_INI}replicates"), _replicates, "2 or more"),
         seed=ask("--perf-seed"),

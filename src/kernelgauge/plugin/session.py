@@ -114,7 +114,7 @@ class Session:
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        return msgspec.structs.replace(self.device.fingerprint(), deterministic=self.options.deterministic)
+        return self.device.fingerprint()
 
     def prepare(self) -> None:
         """Find out before minutes of measuring whether the results can be written. Raises `StorageError`."""
@@ -194,8 +194,8 @@ class Session:
         started, machine = time.monotonic(), (self.device, self.fingerprint, self.settings)
         is_shown = self.shows_tests or any(each.id not in self.suites.made for each in workloads)
         say = self.progress if is_shown else lambda _: None
-        timed, deterministic = any(map(self.judge.is_timed, workloads)), self.options.deterministic
-        for results in self.measure_groups(workloads, *machine, say, timed=timed, deterministic=deterministic):
+        timed = any(map(self.judge.is_timed, workloads))
+        for results in self.measure_groups(workloads, *machine, say, timed=timed):
             self._measured |= results
             self._beside = self.judge.beside(self._measured)
             for name, result in results.items():
@@ -221,7 +221,7 @@ class Session:
             return
         self.progress(f"{workload.id}: compiling with empty caches")
         try:
-            samples, counts = compile_starts(workload, self.device, deterministic=self.options.deterministic)
+            samples, counts = compile_starts(workload, self.device)
         except KernelgaugeError as error:
             self._not_compiled[workload.id] = error
             return
@@ -256,7 +256,6 @@ class Session:
             first=first,
             profiled=[kernel.identity for kernel in measured.run.kernels],
             one_instance=measured.one_instance,
-            deterministic=self.options.deterministic,
         )
 
     def keep_latency(self, workload: Workload, rounds: Rounds, durations_s: Sequence[float]) -> None:
