@@ -5,11 +5,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
 from collections.abc import Iterable
-from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
