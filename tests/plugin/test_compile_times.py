@@ -51,7 +51,7 @@ def test_compile_is_timed_and_counted_and_fails_where_it_became_worse(
     monkeypatch.setattr(runner, "_START_SECONDS", 0.0)  # the fewest starts
     pytester.makeconftest(SUITE)
     pytester.makepyfile(test_suite="from kernelgauge.standard import *")
-    pytester.makeini("[pytest]\nkernelgauge_replicates = 2\nkernelgauge_device = cpu\n")
+    pytester.makeini("[pytest]\nkernelgauge_replicates = 2\naddopts = --perf-device=cpu\n")
     sound = measured()
     runs = {name: each.run for name, each in sound.items() if each.run is not None}
     assert not set(COMPILE_TIMERS) & set(runs[EAGER].samples)

@@ -122,7 +122,7 @@ class Suite:
     """A suite in a folder, and the results and cases of its first run."""
 
     def __init__(self, pytester: pytest.Pytester) -> None:
-        settings = "[pytest]\nkernelgauge_device = cpu\nkernelgauge_replicates = 2\n"
+        settings = "[pytest]\naddopts = --perf-device=cpu\nkernelgauge_replicates = 2\n"
         files = {"conftest.py": SUITE, "test_perf.py": "from kernelgauge.standard import *\n", "pytest.ini": settings}
         for name, text in files.items():
             (pytester.path / name).write_text(text)
@@ -250,7 +250,7 @@ def test_readme_quick_start_catches_a_slower_module(pytester: pytest.Pytester, k
     ((name, test),) = re.findall(r"```python\n# (\S+)\n(.*?)```", README, re.DOTALL)
     pytester.mkdir("perf")
     (file := pytester.path / name).write_text(test)
-    pytester.makeini("[pytest]\nkernelgauge_device = cpu\n")
+    pytester.makeini("[pytest]\naddopts = --perf-device=cpu\n")
     commands = re.search(r"```sh\n(.*?)```", README, re.DOTALL)[1].splitlines()
     (_, *record), (_, *check), (_, *accept) = (command.split() for command in commands)
     recorded = pytester.runpytest_inprocess(*record)

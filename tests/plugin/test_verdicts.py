@@ -76,7 +76,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("strict", [(), ("-o", "kernelgauge_strict=true")], ids=["default", "strict"])
+@pytest.mark.parametrize("strict", [(), ("--perf-strict",)], ids=["default", "strict"])
 def test_verdict_ends_its_test_as_documented(project: Project, strict: tuple[str, ...]) -> None:
     project.set(*(fake(name) for name in FAULTS if name != "new"))
     project.record()

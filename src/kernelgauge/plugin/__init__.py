@@ -115,8 +115,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add = group.addoption
     matrix = "workloads to run: the default ones, or all"
     add("--perf-matrix", choices=("default", "full"), default="default", help=matrix)
-    device = "auto: a GPU if there is one, else the CPU (default: kernelgauge_device of the ini file)"
-    add("--perf-device", choices=("auto", "cuda", "cpu"), help=device)
+    device = "auto: a GPU if there is one, else the CPU"
+    add("--perf-device", choices=("auto", "cuda", "cpu"), default="auto", help=device)
     update = "store the measurements as the baselines of this machine; under CI only with =force"
     add("--perf-update", nargs="?", const="yes", choices=("yes", "force"), help=update)
     strict = "for nightly jobs: no baseline, an inconclusive time or a skipped variant is a failure"
@@ -132,8 +132,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, kind, default, what in (
         ("baselines", "string", "baselines", "folder of the baselines, from the root of the project"),
         ("reports", "string", "reports", "folder of the reports, from the root of the project"),
-        ("device", "string", "auto", "auto, cuda or cpu"),
-        ("strict", "bool", False, "as --perf-strict"),
         ("replicates", "string", "", "fresh allocations for each time (default: GPU 12 to 32, CPU 4, latency 8)"),
         ("gate", "linelist", [], "smaller changes are ignored, a line for each timer: device_time = 0.3 %"),
         ("sensitivity", "linelist", [], "the slowdown that a PASS may miss, a line for each timer: device_time = 2 %"),

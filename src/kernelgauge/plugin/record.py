@@ -218,8 +218,7 @@ def _has_suite(config: pytest.Config) -> bool:
 
 
 def _gpus(config: pytest.Config) -> tuple[str, ...]:
-    device = config.getoption("--perf-device") or config.getini("kernelgauge_device")
-    return () if device == "cpu" else visible_gpus()
+    return () if config.getoption("--perf-device") == "cpu" else visible_gpus()
 
 
 class Controller:
