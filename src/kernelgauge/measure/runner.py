@@ -279,7 +279,7 @@ class Rounds:
         return durations_s
 
     def time(self) -> Sample:
-        """Time all rounds here: to confirm a time that looks slower, or in place of spoilt ones.
+        """Time all rounds here, in place of spoilt ones.
 
         Raises `DisturbedError` if the machine spoils them, and what `require_profiled_kernels` raises.
         """
