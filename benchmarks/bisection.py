@@ -64,7 +64,8 @@ _GIT_PROBES = (1, 5)  # processes of each
 _TIMERS = {"device": "device_time", "host": "host_dispatch"}
 _SIZE_ON_GPU, _SIZE_ON_CPU = 1024, 64  # of the model
 # What `kernelgauge bisect` starts each process with.
-_PYTEST_ARGUMENTS = ["perf", "-o", "kernelgauge_deterministic=true", "-k", "model-it", "-p", "kernelgauge.plugin"]
+_VARIABLES = {"TORCHINDUCTOR_DETERMINISTIC": "1"}
+_PYTEST_ARGUMENTS = ["perf", "-k", "model-it", "-p", "kernelgauge.plugin"]
 
 
 def main() -> None:
@@ -386,7 +387,7 @@ def record(options: argparse.Namespace) -> None:
             for state in kinds if number % 2 == 0 else reversed(kinds):
                 if time.monotonic() - started < options.seconds:
                     results = kernelgauge.processes.run_process(
-                        _PYTEST_ARGUMENTS, folder=Path(name) / state, may_fail=True
+                        _PYTEST_ARGUMENTS, folder=Path(name) / state, may_fail=True, variables=_VARIABLES
                     )
                     lines.append(msgspec.json.encode({"state": state, "workload": _trimmed(results.workloads[0])}))
                     print(f"{state}: {len(lines)}", flush=True)

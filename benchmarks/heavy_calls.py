@@ -38,7 +38,7 @@ def recorded(words: list[str]) -> dict[str, Any]:
 
     device = choose_device("cuda")
     data: dict[str, Any] = {}
-    with torch_set_up(deterministic=False):
+    with torch_set_up():
         for workload in pytest_kernelgauge_workloads():
             if not any(word in workload.id for word in words):
                 continue

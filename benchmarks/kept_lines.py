@@ -56,7 +56,7 @@ def main() -> None:
         if each.matrix == "default" and each.module in _MODULES and each.pass_ == "forward" and "hub" not in each.id
     ]
     times: dict[tuple[str, str], list[float]] = {}
-    with torch_set_up(deterministic=False):
+    with torch_set_up():
         subjects = [Subject(each, build(each, device), device, Settings()) for each in chosen]
         started, rounds = time.monotonic(), 0
         while rounds < _FEWEST or time.monotonic() - started < seconds:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kernelgauge.measure import instance, latency, runner, subject
+from kernelgauge.measure import instance, runner, subject
 
 _GPU_TIME_US = {"mlp-eager": 235.0, "mlp-compiled": 223.0, "mlp-liger": 213.0}  # on an H200
 _CYCLES_PER_US = 1980  # its clock
@@ -31,5 +31,5 @@ def _build(workload: Any, *arguments: Any, **named: Any) -> Any:
     return made
 
 
-for module in (latency, runner, subject):
+for module in (runner, subject):
     module.build = _build  # type: ignore[attr-defined]

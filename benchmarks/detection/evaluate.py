@@ -352,7 +352,7 @@ def _share(answers: Sequence[tuple[int, bool]]) -> Share:
 
 
 def is_slower(workload: str, timer: str, baseline_processes: Sequence[Measured], test_process: Measured, /) -> bool:
-    """Judge by the suite's rule with `--perf-no-confirm`: without a second measurement and without a fresh process.
+    """Judge by the suite's rule with `--perf-no-confirm`: without a fresh process.
 
     The data do not say which kernels ran: on a GPU that the baseline does not know, each workload counts as one kernel,
     and there are no twins.

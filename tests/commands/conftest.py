@@ -65,6 +65,7 @@ class Measured(NamedTuple):
     arguments: list[str]
     packages: list[str]
     python: str | None
+    variables: dict[str, str]
 
 
 class Process:
@@ -86,7 +87,9 @@ class Process:
         self.after: int | None = None
         self.is_machine_lost = False
 
-    def __call__(self, arguments, progress=None, *, folder=None, packages=(), python=None, **_: Any) -> Results:
+    def __call__(
+        self, arguments, progress=None, *, folder=None, packages=(), python=None, variables=None, **_: Any
+    ) -> Results:
         folder = folder or Path.cwd()
         if self.after is not None and len(self.seen) >= self.after:
             raise KeyboardInterrupt
@@ -94,7 +97,7 @@ class Process:
         texts = (folder / name for name in ("model.txt", "perf/suite.txt"))
         model, suite = (path.read_text() if path.exists() else "" for path in texts)
         model = " ".join(modules) or model
-        self.seen.append(Measured(model, suite, folder, list(arguments), modules, python))
+        self.seen.append(Measured(model, suite, folder, list(arguments), modules, python, dict(variables or {})))
         if "broken" in model or self.is_machine_lost:
             raise MeasurementError("a process that measures failed", got="ImportError: no module named gone")
         runs = self.runs[(len(self.seen) - 1) % len(self.runs)] if self.runs else (self.run_of(model, arguments[-1]),)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from kernelgauge import processes
 from kernelgauge.errors import MeasurementError
-from kernelgauge.processes import revisions
 from tests.commands.conftest import FIRST, Command, Process, commit_all, git, measured
 
 
@@ -55,7 +55,7 @@ def test_slower_commit_is_found_by_its_times(bisect: Command, process: Process) 
     assert all(re.search(text, out) for text in (*texts, verdict, r"9\d\.\d % of the posterior"))
     assert len(process.seen) < 20
     assert [each.model for each in process.seen[:6]] == ["205", "207.5", "207.5", "205", "205", "207.5"]
-    assert all("kernelgauge_deterministic=true" in each.arguments for each in process.seen)
+    assert all(each.variables == {"TORCHINDUCTOR_DETERMINISTIC": "1"} for each in process.seen)
     assert process.seen[6].arguments[-1] == f"({FIRST}) and device_time"
 
 
@@ -226,7 +226,7 @@ def changing(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (folder / "module.py").write_text("205 fewer" if requirement in changing else "")
         return folder
 
-    monkeypatch.setattr(revisions, "install", install)
+    monkeypatch.setattr(processes, "install", install)
     return changing
 
 

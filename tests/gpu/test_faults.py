@@ -22,9 +22,8 @@ from kernelgauge.measure import Settings
 from kernelgauge.measure.compiler import torch_set_up
 from kernelgauge.measure.device import CudaDevice
 from kernelgauge.measure.instance import build
-from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.profile import profile_session
-from kernelgauge.measure.runner import measure_groups
+from kernelgauge.measure.runner import Rounds, measure_groups
 from kernelgauge.measure.subject import Subject
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from kernelgauge import Timer, Workload
-from kernelgauge.measure import Settings, device, instance, latency, profile, runner, subject
+from kernelgauge.measure import Settings, device, instance, profile, runner, subject
 from kernelgauge.measure import nvml as nvml_client
 from kernelgauge.measure.compiler import reset_compiler
 from kernelgauge.measure.device import Device, HostSpeed
@@ -59,7 +59,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fake = Clock()
     # Of kernelgauge alone: by this clock torch's locks on its compile cache would time out at once.
-    for module in (device, instance, latency, nvml_client, runner, subject):
+    for module in (device, instance, nvml_client, runner, subject):
         monkeypatch.setattr(module, "time", fake)
     return fake
 
@@ -273,7 +273,7 @@ def tiny(**fields: Any) -> Workload:
 def results_of(device: Device, *workloads: Workload, settings: Settings = QUICK, **more: Any) -> dict[str, Result]:
     """Measure workloads together; results by module."""
     groups = measure_groups(workloads, device, device.fingerprint(), settings, **more)
-    results = {name: result for group in groups for name, result in group.results.items()}
+    results = {name: result for group in groups for name, result in group.items()}
     return {workload.module: results[workload.id] for workload in workloads}
 
 

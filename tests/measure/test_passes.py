@@ -1,7 +1,4 @@
-"""Passes go round all workloads and the reference kernels until each is pinned down, given up, or the GPU is lost.
-
-A group of workloads can be measured further: three times as long in all, at other addresses. All of it counts.
-"""
+"""Passes go round all workloads and the reference kernels until each is pinned down, given up, or the GPU is lost."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +17,7 @@ from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.runner import Result, measure_groups
 from kernelgauge.measure.subject import Measured
 from kernelgauge.run import ControlTime, Timer
-from tests.measure.conftest import HOT, QUICK, FakeGpu, hot, measured, raising, results_of, times, tiny
+from tests.measure.conftest import HOT, QUICK, FakeGpu, hot, measured, raising, results_of, times
 
 Rows = dict[str, dict[str, Any]]  # what each workload does, by module; "copy" and "gemm" are reference kernels
 
@@ -239,72 +236,16 @@ def test_replicates_asked_for_are_made_at_any_cost() -> None:
     assert usual.for_call(6e6) == replace(usual, replicates=2, most_replicates=2, latency_replicates=2)
 
 
-# -- measuring further ------------------------------------------------------------------------------------------------
-
-MORE = replace(THREE, most_replicates=6, budget_seconds=1.5, warm_up_seconds=0)
-NINE = [*TENS, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0]
-
-
-def confirmed(
-    device: Device, workloads: list[Workload], slower: str, settings: Settings = MORE
-) -> list[dict[str, Any]]:
-    """Measure workloads, and those of these modules further; results by module, before and after."""
-    groups = measure_groups(workloads, device, device.fingerprint(), settings)
-    group = next(groups)
-    before = dict(group.results)
-    group.confirm(workload.id for workload in workloads if workload.module in slower.split())
-    assert list(groups) == []
-    return [{each.module: results[each.id] for each in workloads} for results in (before, group.results)]
-
-
-def test_confirm_measures_those_twice_as_long_and_controls(gpu: FakeGpu, paddings: list[int]) -> None:
-    rows = {"copy": {"us": [50.0] * 3 + [50.5] * 6}, "a": {}, "b": {"us": NINE}, "c": {"reading": hot(1)}}
-    before, after = confirmed(gpu, set_up(gpu, rows), "b c")
-    assert gpu.replicates == [*["copy", "a", "b", "c"] * 3, "copy", "c", *["copy", "b", "c"] * 6]
-    require(before, {"a": TENS, "b": TENS, "c": TENS})
-    require(after, {"a": TENS, "b": NINE, "c": [10.0] * 9})
-    assert after["b"].run.kernels[0].device_time_us == pytest.approx(111 / 9)
-    controls = {module: result.run.controls["copy"].device_time_us for module, result in after.items()}
-    assert controls == {"a": 50.0, "b": 50.5, "c": 50.5}  # of all passes
-    assert after["a"] is before["a"]
-    assert len(set(paddings)) == 10  # each pass is at other addresses
-
-
-@pytest.mark.parametrize(
-    ("rows", "what", "got"),
-    [
-        ({"copy": {"us": [50.0] * 3 + [52.0] * 6}}, "the machine changed its speed while it measured", "copy +4.0 %"),
-        ({"a": {"reading": hot(*range(4, 99))}}, "a-eager-fp32: the machine cannot be trusted now", HEAT),
-        ({"a": {"loses": 4}}, LOST, "*illegal memory access*"),
-    ],
-    ids=["drift", "heat", "lost"],
-)
-def test_confirm_that_fails_keeps_the_first(gpu: FakeGpu, rows: Rows, what: str, got: str) -> None:
-    before, after = confirmed(gpu, set_up(gpu, {"a": {}, "b": {}} | rows), "a")
-    error = after["a"].not_confirmed
-    assert error.what == what
-    assert fnmatchcase(error.got or "", got)
-    assert after["a"].run == before["a"].run
-    assert after["b"] is before["b"]
-
-
-def test_confirm_of_compiled_code_compiles_nothing(cpu: Device) -> None:
-    before, after = confirmed(cpu, [tiny(compile={"backend": "eager"})], "tiny", QUICK)
-    was, now = before["tiny"], after["tiny"]
-    assert len(times(now)) == 3 * len(times(was)) == 6
-    assert (now.run.counts, now.run.ops, now.run.counts.recompiles) == (was.run.counts, was.run.ops, 0)
-
-
-@pytest.mark.parametrize(("launch", "builds"), [(GRAPH, 1), ({}, 10)], ids=["graph", "launches"])
-def test_group_of_graphs_measures_one_instance(gpu: FakeGpu, launch: dict[str, str], builds: int) -> None:
-    _, after = confirmed(gpu, [gpu.workload("a", launch=launch)], "a")
-    assert (len(times(after["a"])), gpu.builds["a"], after["a"].one_instance) == (9, builds, bool(launch))
+@pytest.mark.parametrize(("launch", "builds"), [(GRAPH, 1), ({}, 4)], ids=["graph", "launches"])
+def test_graphs_are_measured_on_one_instance(gpu: FakeGpu, launch: dict[str, str], builds: int) -> None:
+    result = measured(gpu, gpu.workload("a", launch=launch), THREE)
+    assert (len(times(result)), gpu.builds["a"], result.one_instance) == (3, builds, bool(launch))
 
 
 def test_groups_not_timed_have_structure_only(gpu: FakeGpu) -> None:
     workloads = set_up(gpu, {"copy": {}, "a": {"us": [8.0], "kernels": ("gemm", "gelu")}, "b": at(0, NO)})
     (group,) = measure_groups(workloads, gpu, gpu.fingerprint(), QUICK, timed=False)
-    result, error = group.results.values()
+    result, error = group.values()
     assert "building failed" in str(error)
     run = result.run
     assert (run.incomplete, run.samples, run.controls) == ("no test of a time was selected", {}, {})

@@ -15,12 +15,10 @@ from torch import nn
 
 from kernelgauge import Training, Workload
 from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
-from kernelgauge.measure.compiler import torch_set_up
 from kernelgauge.measure.device import CudaDevice, Device, choose_device, cpu_name
 from kernelgauge.measure.instance import TORCH_DTYPES
-from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.numerics import compare_with_float64
-from kernelgauge.measure.runner import measure_groups
+from kernelgauge.measure.runner import Rounds, measure_groups
 from kernelgauge.measure.subject import Replicate, Subject
 from kernelgauge.run import Sample, Timer
 from kernelgauge.trace import parse
@@ -161,7 +159,7 @@ def test_groups_never_share_compiled_code(
 
     built: list[str] = []
     groups = measure_groups(list(map(workload, "abcd", builds)), cpu, cpu.fingerprint(), QUICK, timed=False)
-    assert ["".join(sorted(name[0] for name in group.results)) for group in groups] == expected
+    assert ["".join(sorted(name[0] for name in group)) for group in groups] == expected
     assert len(built) == times_built
 
 
@@ -197,21 +195,21 @@ def test_cpu_kernels_add_up_to_the_time_that_is_judged(cpu: Device, monkeypatch:
 
 
 MEASURES: dict[str, Callable[[Device, Any], object]] = {
-    "run": lambda device, it: list(measure_groups([it], device, device.fingerprint(), QUICK, deterministic=True)),
-    "latency": lambda device, it: Rounds(it, device, replicates=1, iterations=1, deterministic=True).time(),
-    "numerics": lambda device, it: compare_with_float64(it, device, seed=1, deterministic=True),
+    "run": lambda device, it: list(measure_groups([it], device, device.fingerprint(), QUICK)),
+    "latency": lambda device, it: Rounds(it, device, replicates=1, iterations=1).time(),
+    "numerics": lambda device, it: compare_with_float64(it, device, seed=1),
 }
 
 
 @pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
 def test_everything_measures_in_torch_set_up(cpu: Device, measure: Any) -> None:
-    def look() -> tuple[bool, ...]:
-        return inductor.deterministic, inductor.cpp.enable_kernel_profile
+    def look() -> bool:
+        return inductor.cpp.enable_kernel_profile
 
-    seen: set[tuple[bool, ...]] = set()
+    seen: set[bool] = set()
     numbers = torch.get_rng_state()
     measure(cpu, tiny(build=lambda: lambda x: seen.add(look()) or x * 2))
-    assert (seen, look()) == ({(True, True)}, (False, False))
+    assert (seen, look()) == ({True}, False)
     assert torch.equal(torch.get_rng_state(), numbers)
 
 
@@ -225,10 +223,10 @@ def test_triton_keys_need_an_op_of_the_same_name() -> None:
     assert stranger.grid == (24576, 1, 1)
 
 
-def test_older_torch_cannot_choose_without_timing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._inductor, "config", SimpleNamespace())
-    with pytest.raises(KernelgaugeError, match="cannot choose without timing"), torch_set_up(deterministic=True):
-        pytest.fail("it has not the switch")
+def test_fingerprint_has_whether_inductor_times_choices(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cpu.fingerprint().deterministic is False
+    monkeypatch.setattr(inductor, "deterministic", True)
+    assert cpu.fingerprint().deterministic is True
 
 
 @pytest.fixture

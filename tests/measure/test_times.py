@@ -22,8 +22,8 @@ from kernelgauge.errors import DisturbedError, MeasurementError, OtherKernelsErr
 from kernelgauge.measure import Settings
 from kernelgauge.measure.device import Device, HostSpeed
 from kernelgauge.measure.instance import build
-from kernelgauge.measure.latency import Rounds
 from kernelgauge.measure.profile import exported, profile_session
+from kernelgauge.measure.runner import Rounds
 from kernelgauge.run import Timer
 from kernelgauge.trace import REGION, KernelIdentity, parse
 from tests.builders import FUSED, Event

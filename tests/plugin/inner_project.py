@@ -50,12 +50,10 @@ def fake(
     gelu_us: float = GELU_US,
     host_us: float = 100.0,
     noise: float = 0.001,
-    again_gelu_us: float | None = None,
     kinds: tuple[str, ...] = ("gemm", "pointwise"),
     counts: dict[str, int] | None = None,
     incomplete: str | None = None,
     error: str | None = None,
-    confirm_error: str | None = None,
     fresh_gelu_us: float | None = None,
     fresh_error: bool = False,
     fresh_kernel: str = "a_gemm",
@@ -64,8 +62,7 @@ def fake(
 ) -> dict[str, Any]:
     """Return a workload and its run: a GEMM, and a pointwise kernel of `gelu_us`.
 
-    `again_gelu_us`, `confirm_error`: what a confirmation finds; by default the same again. `fresh_...`: what a
-    fresh process does, likewise. `declared`: its other fields.
+    `fresh_...`: what a fresh process finds; by default the same again. `declared`: its other fields.
     """
 
     def samples(gelu_us: float) -> dict[Timer, Any]:
@@ -84,12 +81,11 @@ def fake(
         incomplete=incomplete,
         controls={},
     )
-    again = samples(gelu_us if again_gelu_us is None else again_gelu_us)
     timed = {Timer.DEVICE: samples(fresh_gelu_us or gelu_us)[Timer.DEVICE]}  # a host clock may be disturbed there
     kernels = (builders.launched(fresh_kernel, GEMM_US), run.kernels[1])
     fresh = msgspec.structs.replace(run, samples=timed, kernels=kernels)
-    errors = {"error": error, "confirm_error": confirm_error, "fresh_error": fresh_error, "problem": problem}
-    return {"declared": declared, "kinds": kinds, "run": run, "again": again, "fresh": fresh, **errors}
+    errors = {"error": error, "fresh_error": fresh_error, "problem": problem}
+    return {"declared": declared, "kinds": kinds, "run": run, "fresh": fresh, **errors}
 
 
 IDS = [ID, COMPILED, LINEAR, "linear-compiled-bf16-4x8"]
@@ -182,9 +178,6 @@ class Project:
         """Return the ids of the workloads that were measured so far, by call of the measurer."""
         path = self.root / "perf" / name
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-
-    def confirmed(self) -> list[str]:
-        return [workload for together in self.measured("confirmed.txt") for workload in together]
 
     def afresh(self) -> list[str]:
         return [workload for (workload,) in self.measured("fresh.txt")]

@@ -14,7 +14,7 @@ from kernelgauge import Expectation, Run, Timer, Workload
 from kernelgauge.errors import KernelgaugeError, MeasurementError, WorkloadUnavailable
 from kernelgauge.measure.nvml import Reading
 from kernelgauge.plugin.fixtures import SESSION
-from kernelgauge.run import Fingerprint, Sample
+from kernelgauge.run import Fingerprint
 
 FOLDER = Path(__file__).parent
 CONTENT = json.loads((FOLDER / "fakes.json").read_text())
@@ -62,19 +62,6 @@ def note(name, workloads):
         file.write(" ".join(workload.id for workload in workloads) + "\n")
 
 
-class Group:
-    def __init__(self, workloads, fingerprint, progress, timed):
-        self.workloads, self.progress = workloads, progress
-        self.results = {each.id: measure(FAKES[each.id], fingerprint, timed) for each in workloads}
-
-    def confirm(self, slower):
-        for workload in self.workloads:
-            if workload.id in slower:
-                note("confirmed.txt", [workload])
-                self.progress(f"{workload.id}: measuring again")
-                confirm(FAKES[workload.id], self.results[workload.id])
-
-
 def measure(fake, fingerprint, timed):
     if fake["error"]:
         return fake_error(fake["error"])
@@ -82,18 +69,8 @@ def measure(fake, fingerprint, timed):
     times = {} if timed else {"samples": {}, "incomplete": "no test of a time was selected"}
     run = msgspec.structs.replace(run, fingerprint=fingerprint, gpu=CONTENT["gpu"], **times)
     latency = {"latency_replicates": 4, "latency_iterations": 3, "one_instance": False}
-    rest = {"not_confirmed": None, "problem": fake["problem"], "trace_json": b"{}", "table": "a table\n"}
+    rest = {"problem": fake["problem"], "trace_json": b"{}", "table": "a table\n"}
     return SimpleNamespace(run=run, **latency, **rest)
-
-
-def confirm(fake, measured):
-    """Add the samples of a confirmation twice: it takes twice as long."""
-    if fake["confirm_error"]:
-        measured.not_confirmed = fake_error(fake["confirm_error"])
-        return
-    again = msgspec.convert(fake["again"], dict[Timer, Sample])
-    samples = {timer: measured.run.samples[timer].joined(each).joined(each) for timer, each in again.items()}
-    measured.run = msgspec.structs.replace(measured.run, samples=samples)
 
 
 def run_process(arguments, **how):
@@ -106,10 +83,10 @@ def run_process(arguments, **how):
     return SimpleNamespace(runs=[measure(fake | {"run": fake["fresh"]}, FakeDevice().fingerprint(), True).run])
 
 
-def measure_groups(workloads, device, fingerprint, settings, progress, *, timed, deterministic):
+def measure_groups(workloads, device, fingerprint, settings, progress, *, timed):
     note("measured.txt", workloads)
     progress("compiling")
-    yield Group(workloads, fingerprint, progress, timed)
+    yield {each.id: measure(FAKES[each.id], fingerprint, timed) for each in workloads}
 
 
 def build():

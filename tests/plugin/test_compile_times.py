@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernelgauge.measure import latency
+from kernelgauge.measure import runner
 from kernelgauge.report.findings import in_full
 from kernelgauge.results import WorkloadResult, read_results
 from kernelgauge.run import COMPILE_TIMERS
@@ -48,10 +48,10 @@ def test_compile_is_timed_and_counted_and_fails_where_it_became_worse(
         pytester.runpytest_inprocess("--perf-compile", "-k", "compile or structure or declared")
         return {each.id: each for each in read_results(pytester.path / "reports/latest/results.json").workloads}
 
-    monkeypatch.setattr(latency, "_START_SECONDS", 0.0)  # the fewest starts
+    monkeypatch.setattr(runner, "_START_SECONDS", 0.0)  # the fewest starts
     pytester.makeconftest(SUITE)
     pytester.makepyfile(test_suite="from kernelgauge.standard import *")
-    pytester.makeini("[pytest]\nkernelgauge_replicates = 2\nkernelgauge_device = cpu\n")
+    pytester.makeini("[pytest]\nkernelgauge_replicates = 2\naddopts = --perf-device=cpu\n")
     sound = measured()
     runs = {name: each.run for name, each in sound.items() if each.run is not None}
     assert not set(COMPILE_TIMERS) & set(runs[EAGER].samples)

@@ -24,7 +24,7 @@ def test_update_writes_what_changed_and_nothing_else(project: Project) -> None:
     update = f"update*{ID}*GPU time 10.0 -> 11.5 us  +15.00 %*"
     project.record().stdout.fnmatch_lines(["keep *", "*unchanged within noise*", update, "*", "1 written to *"])
     assert (set(before), changed(project, before)) == ({ID, COMPILED, LINEAR}, {ID})
-    assert project.confirmed() == []  # what is accepted as it is needs no confirmation
+    assert project.afresh() == []  # what is accepted as it is needs no confirmation
     assert project.run().ret == pytest.ExitCode.OK
 
 
@@ -66,21 +66,6 @@ def test_baseline_that_lacks_times_is_no_missing_baseline(project: Project, kern
         "the baselines in baselines/test-gpu/ have no end to end; record them with: pytest perf --perf-update" in said
     )
     assert "no baseline in" not in said
-
-
-def test_baseline_of_another_suite_is_not_shared(project: Project) -> None:
-    """A suite that was moved is another matter: its old folder is gone."""
-    project.record()
-    project.edit_baseline(ID, suite="other/perf")
-    assert project.run().ret == pytest.ExitCode.OK
-    (project.root / "other" / "perf").mkdir(parents=True)
-    (project.root / "other" / "perf" / "conftest.py").write_text("")
-    before = project.stored()
-    for arguments in ((), ("--perf-update",)):
-        result = project.run(*arguments)
-        assert (result.ret, project.stored()) == (pytest.ExitCode.TESTS_FAILED, before)
-        both = f"*{ID} in other/perf, which recorded it, and in perf"
-        result.stdout.fnmatch_lines(["*two suites share this baseline*", both])
 
 
 def test_plan_is_shown_before_anything_is_written(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

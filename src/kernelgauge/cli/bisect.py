@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import tempfile
 import time
@@ -25,7 +26,6 @@ from ..judge.baseline import SET_BY_CODE, compare, from_run
 from ..judge.changepoint import SURE, next_state, suspects
 from ..judge.structure import judge_structure
 from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks
-from ..processes import revisions
 from ..report.findings import brief, in_full
 from ..report.text import counted
 from ..report.words import headline
@@ -64,28 +64,33 @@ def bisect(options: argparse.Namespace) -> Exit:
         return _Search(states, options).conclude()
 
 
+def _variables() -> dict[str, str]:
+    """Return those by which Inductor chooses without timing, or its choice could be the change. 0 switches that off."""
+    return {"TORCHINDUCTOR_DETERMINISTIC": os.environ.get("TORCHINDUCTOR_DETERMINISTIC", "1")}
+
+
 # -- commits ----------------------------------------------------------------------------------------------------------------
 
 
 def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     """Return the first parents between two commits, in order: a merge is one change."""
-    good, bad = map(revisions.commit, (options.good, options.bad))
+    good, bad = map(processes.commit, (options.good, options.bad))
     span, form = f"{good}..{bad}", ("--no-show-signature", f"--format={_COMMIT}")
     # Two commands: together with --first-parent, git's --ancestry-path follows first parents only.
-    descendants = revisions.git("rev-list", "--ancestry-path", span).split()
+    descendants = processes.git("rev-list", "--ancestry-path", span).split()
     if not descendants:
         expected = "--good to be an ancestor of --bad   (a shallow clone may lack the path: git fetch --unshallow)"
         raise KernelgaugeError("no commits to bisect", got=f"{options.good}..{options.bad}", expected=expected)
-    later = revisions.git("log", "-z", "--reverse", *form, "--first-parent", span)
-    with revisions.worktree(bad) as tree:
-        revisions.copy_suite(tree / options.suite, folder, "suite", owner=f"--bad {options.bad}")
+    later = processes.git("log", "-z", "--reverse", *form, "--first-parent", span)
+    with processes.worktree(bad) as tree:
+        processes.copy_suite(tree / options.suite, folder, "suite", owner=f"--bad {options.bad}")
 
     def run(name: str, arguments: Sequence[str], progress: processes.Progress) -> Results:
-        with revisions.worktree(name) as tree:
-            revisions.copy_suite(folder / "suite", tree, options.suite, owner="--bad")
-            return processes.run_process(arguments, progress, may_fail=True, folder=tree)
+        with processes.worktree(name) as tree:
+            processes.copy_suite(folder / "suite", tree, options.suite, owner="--bad")
+            return processes.run_process(arguments, progress, may_fail=True, folder=tree, variables=_variables())
 
-    commits = [revisions.git("show", "--no-patch", *form, good), *later.strip("\0").split("\0")]
+    commits = [processes.git("show", "--no-patch", *form, good), *later.strip("\0").split("\0")]
     parts = (each.split("\n", 2) for each in commits)
     path = {good, *descendants}
     return [_State(shown, change, partial(run, name)) for name, shown, change in parts if name in path]
@@ -106,11 +111,11 @@ def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     @cache
     def installed(requirement: str) -> Path:
         note(f"installing {requirement}")
-        return revisions.install(requirement, Path(tempfile.mkdtemp(dir=folder)))
+        return processes.install(requirement, Path(tempfile.mkdtemp(dir=folder)))
 
     def run(wanted: Sequence[str], arguments: Sequence[str], progress: processes.Progress) -> Results:
         packages = [installed(each) for each in wanted]
-        return processes.run_process(arguments, progress, may_fail=True, packages=packages)
+        return processes.run_process(arguments, progress, may_fail=True, packages=packages, variables=_variables())
 
     def state(shown: str, change: str) -> _State:
         wanted = [each for each in packages.values() if each]
@@ -236,8 +241,7 @@ class _Search:
     def _measured(self, state: _State, selection: Sequence[str], timer: Timer | None) -> WorkloadResult:
         """Run one process. Raises `MeasurementError` if it fails, and `KernelgaugeError` if no other one would do better."""
         wanted = self._options.workload
-        pinned = ["-o", "kernelgauge_deterministic=true"]  # or the autotuner's choice could be what changed
-        arguments = [self._options.suite, *pinned, "-k", *selection, *self._options.pytest_arguments]
+        arguments = [self._options.suite, "-k", *selection, *self._options.pytest_arguments]
         workloads = state.run_process(arguments, self._progress).workloads
         matching = [each for each in workloads if each.id == wanted] or workloads
         if len(matching) > 1:

@@ -26,7 +26,6 @@ from ..judge.baseline import from_run
 from ..judge.evidence import Detail, NothingToCompare, Reason
 from ..judge.structure import judge_structure
 from ..judge.two_sets import LOOKS, decide_contest, judge_sets, looks, over_cases
-from ..processes import revisions
 from ..report.findings import brief, reasons, with_words
 from ..report.html import html
 from ..report.summary import summary, summary_markdown
@@ -81,17 +80,17 @@ def compare_revisions(options: argparse.Namespace) -> Exit:
 @contextmanager
 def _sides(options: argparse.Namespace) -> Iterator[tuple[_Side, _Side]]:
     """Check out the revisions, and install what BASE has of its own."""
-    commits = [revisions.commit(each) for each in (options.base, options.head) if each]
+    commits = [processes.commit(each) for each in (options.base, options.head) if each]
     names = " with ".join([options.base, *options.packages]), options.head or "the working tree"
     if names[0] == names[1]:
         names = f"{names[0]} (BASE)", f"{names[1]} (HEAD)"
     with ExitStack() as stack:
-        trees = [stack.enter_context(revisions.worktree(commit)) for commit in commits]
+        trees = [stack.enter_context(processes.worktree(commit)) for commit in commits]
         base, head = trees[0], trees[1] if options.head else Path.cwd()
-        revisions.copy_suite(head / options.suite, base, options.suite, owner=names[1])
+        processes.copy_suite(head / options.suite, base, options.suite, owner=names[1])
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelgauge-")))
         python, run = options.base_python, partial(processes.run_process, may_fail=True)
-        packages = [revisions.install(each, folder / str(n), python) for n, each in enumerate(options.packages)]
+        packages = [processes.install(each, folder / str(n), python) for n, each in enumerate(options.packages)]
         of_base = partial(run, folder=base, packages=packages, python=python)
         yield _Side(names[0], of_base), _Side(names[1], partial(run, folder=head))
 

@@ -1,17 +1,35 @@
-"""`kernelgauge report` and `history`: commands on saved results, without a GPU."""
+"""Commands on saved results: `kernelgauge report`, `history`, `review`, `accept`; and `calibrate`, which makes its own."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 import sys
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from itertools import takewhile
+from operator import attrgetter
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
-from ..results import find_results, read_results
+from ..errors import KernelgaugeError, ResultsError, printable
+from ..results import Results, find_results, read_results
+from ..results.files import write_atomically
 from ..run import Timer
 from . import Commands, Exit, add_command, note, say, terminal
 
+if TYPE_CHECKING:
+    from ..baselines import BaselineStore, Plans
+    from ..judge.review import Reviewed
+
 _STDOUT = "-"  # in place of a file
 _TIMERS = {"device": Timer.DEVICE, "latency": Timer.END_TO_END, "dispatch": Timer.HOST}
+_RESULTS = Path("reports", "latest")
+# The root of a project has one of these: where pytest leaves its reports, or where it finds its configuration.
+_MARKS = (str(_RESULTS), "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", ".git")
+_FEWEST_PROCESSES = 2
+_MARKDOWN_WIDTH = 100
 
 
 def add_commands(commands: Commands) -> None:
@@ -33,12 +51,38 @@ def add_commands(commands: Commands) -> None:
     history.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=details)
     history.add_argument("--timer", choices=tuple(_TIMERS), default="device", help="default: device")
     history.add_argument("--html", metavar="FILE", help="also write one self-contained page")
+    description = "Show what differs, in groups, with its evidence. Exits with 1 if anything waits for acceptance."
+    reviewing = add_command(commands, "review", _review, "compare saved results with the baselines", description)
+    reviewing.add_argument("--markdown", action="store_true", help="print Markdown for a pull request")
+    description = (
+        "Store all workloads, or those that -k selects, without measuring again. Exits with 1 if any is refused."
+    )
+    accepting = add_command(commands, "accept", _accept, "store saved results as the baselines", description)
+    expression = "as in pytest, for example 'mlp and not eager'"
+    accepting.add_argument("-k", dest="expression", default="", metavar="EXPRESSION", help=expression)
+    about = "measure how noisy this machine is, and record baselines that know it"
+    description = (
+        "Run the suite in fresh processes with empty compile caches, show the noise of each workload, and store "
+        "the baselines. Every other argument goes to pytest: kernelgauge calibrate perf -k mlp"
+    )
+    calibrating = add_command(commands, "calibrate", _calibrate, about, description)
+    calibrating.add_argument("--processes", type=_processes, default=10, metavar="N", help="default: 10")
+    saved = f"a results.json, or a folder with one or with folders of them (default: {_RESULTS} of this project)"
+    stored = "folder of the baselines (default: the one that the run was compared with)"
+    for parser in (reviewing, accepting):
+        parser.add_argument("results", nargs="*", type=Path, metavar="RESULTS", help=saved)
+        parser.add_argument("--baselines", type=Path, metavar="DIR", help=stored)
+    add = "add to the stored measurements instead of replacing them, for example of another GPU"
+    force = "store under CI too; accept also stores what it refuses, where possible"
+    for parser in (accepting, calibrating):
+        parser.add_argument("--add", action="store_true", help=add)
+        parser.add_argument("--dry-run", action="store_true", help="show the changes, and write nothing")
+        parser.add_argument("--force", action="store_true", help=force)
 
 
 def _report(options: argparse.Namespace) -> Exit:
     from ..report.html import html
     from ..report.summary import summary, summary_markdown
-    from ..results.files import write_atomically
 
     files = find_results(options.results)
     results = sorted(map(read_results, files), key=lambda each: each.started)
@@ -61,7 +105,6 @@ def _report(options: argparse.Namespace) -> Exit:
 
 def _history(options: argparse.Namespace) -> Exit:
     from ..report.stored import history_html, history_text
-    from ..results.files import write_atomically
     from ..results.history import read_nights
 
     nights, not_shown = read_nights(options.history, timer=_TIMERS[options.timer], patterns=options.workloads)
@@ -73,3 +116,169 @@ def _history(options: argparse.Namespace) -> Exit:
     if text := history_text(nights, not_shown, with_details=bool(options.workloads), **terminal()):
         say(text)
     return Exit.YES if nights else Exit.NO
+
+
+# -- baselines --------------------------------------------------------------------------------------------------------
+
+
+def _processes(text: str) -> int:
+    if (count := int(text)) < _FEWEST_PROCESSES:
+        raise argparse.ArgumentTypeError(f"at least {_FEWEST_PROCESSES}: noise shows between processes")
+    return count
+
+
+def _load(options: argparse.Namespace) -> tuple[list[Results], BaselineStore, list[tuple[str, str]]]:
+    """Return saved results in order of their start, their baselines, and lines that name both.
+
+    Equal results count once. Raises `ResultsError` for a file that cannot be read, and if nothing was measured.
+    """
+    from ..baselines import BaselineStore
+    from ..report.text import short_commit
+
+    here = Path.cwd()
+    # A root has a mark, and is on the file system of the current folder: beyond, somebody else may own what is there.
+    folders = takewhile(lambda folder: folder.stat().st_dev == here.stat().st_dev, (here, *here.parents))
+    projects = (folder for folder in folders if any((folder / mark).exists() for mark in _MARKS))
+    root = Path(os.path.relpath(next(projects, here), here))
+    paths = options.results or [root / _RESULTS]
+    loaded: list[Results] = []
+    lines: list[tuple[str, str]] = []
+    for file in find_results(paths):
+        results = read_results(file)
+        if results.fingerprint is None or results in loaded:
+            continue
+        loaded.append(results)
+        lines.append(("results", f"{file}   {results.started_at}, commit {short_commit(results.commit)}"))
+    if not loaded:
+        where = printable("; ".join(map(str, paths)))
+        raise ResultsError("nothing was measured", where=where, next_command="pytest perf")
+    store = BaselineStore(options.baselines or root / _recorded_baselines(loaded))
+    return sorted(loaded, key=attrgetter("started")), store, [*lines, ("stored", str(store.root))]
+
+
+def _recorded_baselines(several: Sequence[Results]) -> PurePosixPath:
+    """Return the folder that the results were compared with, from the root of the project. It must lie in the project."""
+    folders = sorted({results.baselines for results in several})
+    folder = PurePosixPath(folders[0])
+    if len(folders) > 1 or folder.is_absolute() or ".." in folder.parts or "\0" in str(folder):
+        what = "the results do not say which baselines of this project they belong to"
+        got, command = printable(", ".join(folders)), printable(f"kernelgauge review --baselines {folders[0]}")
+        raise KernelgaugeError(what, got=got, expected="one folder in the project", next_command=command)
+    return folder
+
+
+def _review(options: argparse.Namespace) -> Exit:
+    from ..baselines import review
+    from ..judge.review import Group
+    from ..report.stored import lines_table, review_page
+    from ..report.text import fenced, render
+
+    several, store, lines = _load(options)
+    reviews = review(several, store)
+    pages = (part for device, reviewed in reviews.items() for part in review_page(device, reviewed))
+    style = {"width": _MARKDOWN_WIDTH, "color": False} if options.markdown else terminal()
+    text = render(lines_table(lines), *pages, **style)
+    say(fenced(text) if options.markdown else text)
+    found = [each for reviewed in reviews.values() for each in reviewed]
+    settled = all(each.group in (Group.SAME_SPEED, Group.NOT_MEASURED) and not each.doubts for each in found)
+    return Exit.YES if settled else Exit.NO
+
+
+def _accept(options: argparse.Namespace) -> Exit:
+    from ..baselines import Mode, review, select
+    from ..report.stored import creep_lines, lines_table, plan_table
+    from ..report.text import render
+
+    _require_force_under_ci(options, "accept")
+    matches = _matcher(options.expression)
+    several, store, lines = _load(options)
+    say(render(lines_table(lines), **terminal()))
+    # One lock over the review and the writing: what is shown is what is written.
+    with nullcontext() if options.dry_run else store.locked():
+        reviews = review(several, store, Mode.ADD if options.add else Mode.ACCEPT)
+        if not any(matches(each.workload) for one in reviews.values() for each in one):
+            say(printable(f"no workload of these results matches -k {options.expression!r}"))
+            return Exit.NO
+        plans, refused = select(reviews, lambda each: matches(each.workload), force=options.force)
+        changes = [change for plan in plans.values() for change in plan]
+        say(render(plan_table(changes), **terminal()) if changes else "nothing to accept")
+        exit_code = _store(plans, refused, store, dry_run=options.dry_run)
+        if refused:
+            suites = sorted({each.suite for each in refused if each.suite})
+            command = shlex.join(["pytest", *suites, "-k", " or ".join(each.workload for each in refused)])
+            say(printable(f"to measure it again, in full and on a quiet machine: {command}"))
+            say("to accept it as it is, where possible: add --force")
+        for line in creep_lines(changes):
+            say(line)
+        return exit_code
+
+
+def _matcher(expression: str) -> Callable[[str], bool]:
+    """Return whether a workload's id matches `-k` as its tests do in pytest. An empty expression matches all.
+
+    Raises `KernelgaugeError` if the expression is invalid.
+    """
+    if not expression:
+        return bool
+    # Private, and the only implementation there is. Imported here, since pytest takes longer than the command.
+    from _pytest.mark.expression import Expression
+
+    def matches(workload: str) -> bool:
+        name = f"[{workload}]".lower()  # as in the name of its tests
+
+        def is_in(part: str, /) -> bool:  # no keyword arguments: -m takes name(key=value), -k does not
+            return part.lower() in name
+
+        return Expression.compile(expression).evaluate(is_in)  # type: ignore[arg-type]
+
+    try:
+        matches("")  # so that what cannot be evaluated is found before anything is done
+    except Exception as error:  # pytest 8 and 9 have different ones
+        got = printable(f"{expression[:200]!r}: {error}")
+        expected = "as for pytest, for example -k 'mlp and not eager'"
+        raise KernelgaugeError("-k: invalid expression", got=got, expected=expected) from error
+    return matches
+
+
+def _calibrate(options: argparse.Namespace) -> Exit:
+    from ..baselines import BaselineStore, Mode, plan_update
+    from ..processes import draw
+    from ..report.stored import calibration_table, red_nights_a_year
+    from ..report.text import render
+
+    _require_force_under_ci(options, "calibrate")
+    measured = draw(options.pytest_arguments, processes=options.processes)
+    store = BaselineStore(Path(measured[0].baselines))
+    with nullcontext() if options.dry_run else store.locked():
+        plans, refused = plan_update(measured, store, Mode.ADD if options.add else Mode.CALIBRATE)
+        changes = [change for plan in plans.values() for change in plan]
+        baselines = {change.workload: change.baseline for change in changes if change.baseline is not None}
+        if not baselines and not refused:
+            raise KernelgaugeError("nothing to calibrate: no workload was measured")
+        comparisons = max(1, measured[0].comparisons)
+        say(render(calibration_table(baselines, comparisons=comparisons), **terminal()))
+        nights = red_nights_a_year(baselines, comparisons=comparisons)
+        say(f"unchanged code is red in about {nights:.1f} nights a year, where a fresh process confirms")
+        return _store(plans, refused, store, dry_run=options.dry_run)
+
+
+def _require_force_under_ci(options: argparse.Namespace, command: str) -> None:
+    """Raise `KernelgaugeError` if the command would store baselines in a CI job that does not force it."""
+    if os.environ.get("CI") and not (options.force or options.dry_run):
+        what = f"{command} is refused under CI (CI is set): a job that accepts its own result gates nothing"
+        force = f"kernelgauge {command} --force ...   (in a job whose purpose is to record)"
+        raise KernelgaugeError(what, next_command=force)
+
+
+def _store(plans: Plans, refused: Sequence[Reviewed], store: BaselineStore, *, dry_run: bool) -> Exit:
+    from ..baselines import written_text
+    from ..report.stored import doubt_text
+
+    for each in refused:
+        say(printable(f"refused: {each.workload}: {'; '.join(map(doubt_text, each.doubts))}"))
+    if dry_run:
+        say("nothing was written: a dry run")
+    elif any(plans.values()):
+        store.apply(plans)
+        say(printable(written_text(plans, str(store.root))))
+    return Exit.NO if refused else Exit.YES

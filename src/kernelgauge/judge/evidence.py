@@ -351,7 +351,7 @@ class NothingToCompare(Conclusion, frozen=True):  # a side of two has no run, or
 
 class Failed(Conclusion, frozen=True):  # an error, in its own words
     what: str
-    so: str = ""  # what follows: "not judged", "GPU time not compared", "GPU time not confirmed"
+    so: str = ""  # what follows: "not judged", "GPU time not compared"
 
 
 class Detail(Reason, frozen=True):  # a line of an error, the error of a tensor, a path, or a seed

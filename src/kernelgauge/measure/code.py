@@ -133,7 +133,9 @@ def _code_of(loaded: Any) -> Resources:
                     options[source.fn.arg_names[place]] = " and ".join(divisors)
         plain = {name: value for name, value in options.items() if isinstance(value, (int, float, str))}
         shown = ",".join(f"{name}={value}" for name, value in plain.items() if "," not in str(value))
-        code = None if elf is None else _machine_code_digest(elf)
+        # Names of files and lines of code stand in other sections.
+        text = b"".join(content for name, content in _sections(elf or b"") if name.startswith(b".text"))
+        code = hashlib.sha256(text).hexdigest()[:8] if elf else None
         return Resources(None, None, loaded.n_spills, code=code, options=shown, **counts)
     except Exception:
         return Resources()
@@ -178,12 +180,6 @@ def _sections(elf: bytes) -> Iterator[tuple[bytes, bytes]]:
     labels = headers[names][4]  # where their names begin
     for name, *_, at, length in headers:
         yield elf[labels + name :].partition(b"\0")[0], elf[at:][:length]
-
-
-def _machine_code_digest(elf: bytes) -> str:
-    """Return the beginning of a digest of the sections of code: names of files and lines of code are no part of them."""
-    code = (content for name, content in _sections(elf) if name.startswith(b".text"))
-    return hashlib.sha256(b"".join(code)).hexdigest()[:8]
 
 
 # -- for a GPU that is not here ----------------------------------------------------------------------------------------

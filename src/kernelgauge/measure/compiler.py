@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 import torch._dynamo.utils
 
-from ..errors import KernelgaugeError, shown_path
+from ..errors import shown_path
 from ..run import CompileEvent, SourceLine
 
 _BASIC_PROVENANCE = 2  # level: the lines of each kernel, without what costs time to compile (torch/_inductor/config.py)
@@ -340,23 +340,11 @@ def _is_in_torch(file: str) -> bool:
 
 
 @contextmanager
-def torch_set_up(*, deterministic: bool = False) -> Iterator[None]:
-    """Set torch up for measuring, and restore its settings and random numbers. Compiled code is lost (`reset_compiler`).
-
-    `deterministic`: let Inductor choose launch configurations without timing them. Raises `KernelgaugeError` before torch 2.10.
-    """
+def torch_set_up() -> Iterator[None]:
+    """Set torch up for measuring, and restore its settings and random numbers. Compiled code is lost (`reset_compiler`)."""
     import torch._inductor.config as inductor
 
-    if deterministic and not hasattr(inductor, "deterministic"):
-        raise KernelgaugeError(
-            "kernelgauge_deterministic: this torch cannot choose without timing",
-            got=f"torch {torch.__version__}, without torch._inductor.config.deterministic",
-            expected="torch 2.10 or newer",
-            next_command="kernelgauge calibrate   (so that the baseline knows every choice)",
-        )
     settings: dict[str, Any] = {"cpp.enable_kernel_profile": True}  # C++ kernels show as Triton's do
-    if deterministic:
-        settings["deterministic"] = True
     level = getattr(inductor.trace, "provenance_tracking_level", None)
     if level is not None:  # from the first compile on: a cached graph keeps what it was compiled with
         settings["trace.provenance_tracking_level"] = max(level, _BASIC_PROVENANCE)

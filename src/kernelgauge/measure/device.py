@@ -174,6 +174,8 @@ class Device:
 
     def fingerprint(self) -> Fingerprint:
         """Describe the machine and the software: the versions and settings that decide which kernels run."""
+        import torch._inductor.config as inductor
+
         fields: dict[str, Any] = dict.fromkeys(Fingerprint.__struct_fields__)
         fields |= {
             "device": f"CPU {cpu_name()}, {torch.get_num_threads()} threads",
@@ -182,6 +184,7 @@ class Device:
             "triton": _version("triton"),
             "liger_kernel": _version("liger-kernel"),
             "python": ".".join(platform.python_version_tuple()[:2]),  # a patch release changes no kernel
+            "deterministic": bool(getattr(inductor, "deterministic", False)),  # from torch 2.10 on
             "fp32_matmul": {"ieee": "highest", "tf32": "high"}.get(self.fp32_precision("matmul"), "medium"),
         }
         return Fingerprint(**fields)

@@ -86,9 +86,7 @@ class RelativeError:
         return f"{self.tensor}: error {self.error:.1e}, allowed {self.bound:.1e} ({self.basis})"
 
 
-def compare_with_float64(
-    workload: Workload, device: Device, *, seed: int, deterministic: bool = False
-) -> list[RelativeError]:
+def compare_with_float64(workload: Workload, device: Device, *, seed: int) -> list[RelativeError]:
     """Run the workload and its reference on the same fresh random input and parameters.
 
     Returns one error for each output tensor, and under a `train` pass for the gradient of each parameter and of each input
@@ -99,7 +97,7 @@ def compare_with_float64(
     Raises `WorkloadUnavailable` if the workload cannot run here, `WorkloadError` if it or its reference fails, and
     `NotComparedError` if nothing fit to compare it with is found.
     """
-    with torch_set_up(deterministic=deterministic):
+    with torch_set_up():
         reset_compiler()  # else a module of the ninth shape silently runs eager, and is compared with itself
         instance = build(workload, device, seed=seed)
         with instance.grad_mode():

@@ -1,23 +1,40 @@
-"""Measures workloads together, in passes: a drift of the machine shows between passes, and not between workloads."""
+"""Times a suite: workloads together, in passes; rounds of end-to-end latency; and first calls that compile.
+
+A drift of the machine shows between passes, and not between workloads.
+"""
 
 from __future__ import annotations
 
+import gc
+import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cache
 from typing import Any
 
+import torch
 from torch import nn
 
-from ..errors import KernelgaugeError, TimesError
-from ..run import Fingerprint
+from ..errors import OTHER_KERNELS, DisturbedError, KernelgaugeError, OtherKernelsError, TimesError, WorkloadError
+from ..run import COMPILE_TIMERS, Fingerprint, Sample, Timer, summarize
+from ..trace import KernelIdentity
 from ..workload import Workload
 from . import Settings
-from .compiler import compile_counts, reset_compiler, torch_set_up
+from .compiler import (
+    GeneratedCode,
+    compile_counts,
+    empty_compile_caches,
+    generated_code,
+    reset_compiler,
+    torch_set_up,
+)
 from .device import Device
-from .instance import Instance, build
-from .nvml import highest_clock_mhz
+from .instance import Instance, build, collector_paused, grad_mode, reporting, warm_up
+from .nvml import Reading, disturbances, highest_clock_mhz
+from .profile import listed, profile_session, without
 from .subject import DeviceLost, Measured, Subject, told
 
 Result = Measured | KernelgaugeError
@@ -34,49 +51,36 @@ def measure_groups(
     progress: Progress = lambda _: None,
     *,
     timed: bool = True,
-    deterministic: bool = False,
-) -> Iterator[MeasuredGroup]:
+) -> Iterator[dict[str, Result]]:
     """Profile workloads and, if `timed`, time them, interleaved, as many at once as can share compiled code.
 
-    A group's compiled code is gone when the next one is asked for. `deterministic`: as in `torch_set_up`.
+    Yield the results of those, by id, each with its run or with why there is none: a `WorkloadUnavailable` if it cannot run
+    here, a `WorkloadError` if it fails, a `MeasurementError` if its records cannot be trusted.
     """
     settings = settings.limited(device.most_replicates, device.most_busy_seconds)
     waiting: Sequence[Workload] = workloads
     roots: dict[str, object] = {}
-    with torch_set_up(deterministic=deterministic):
+    with torch_set_up():
         while waiting:
-            group = MeasuredGroup(device, fingerprint, settings, progress, roots)
-            waiting = group.measure(waiting, timed=timed)
-            yield group
-            for subject in group.subjects:
-                subject.only_instance = None  # the next ones are built before these subjects are gone
+            results, waiting = _Group(device, fingerprint, settings, progress, roots).measure(waiting, timed=timed)
+            yield results
 
 
 @dataclass(eq=False)
-class MeasuredGroup:
-    """Workloads whose compiled code is there together, so that they can be measured further.
-
-    A confirmation goes on with the compiled code: code that was compiled again differed by 0.3 %.
-
-    `results`: by workload id, each with its run or with why there is none: a `WorkloadUnavailable` if it cannot run here,
-    a `WorkloadError` if it fails, a `MeasurementError` if its records cannot be trusted.
-    """
+class _Group:
+    """Workloads whose compiled code is there together."""
 
     device: Device
     fingerprint: Fingerprint
     settings: Settings
     progress: Progress
-    roots: dict[
-        str, object
-    ]  # what a workload compiles (`_compiled_root`), if an earlier group built it: some are large
-    results: dict[str, Result] = field(default_factory=dict)
+    # What a workload compiles (`_compiled_root`), if an earlier group built it: some are large.
+    roots: dict[str, object]
     subjects: list[Subject] = field(default_factory=list)
     _controls: list[Subject] = field(default_factory=list)
-    _passes: int = 0
-    _usual_mhz: int | None = None  # the highest clock that any of them has shown
 
-    def measure(self, workloads: Sequence[Workload], *, timed: bool) -> list[Workload]:
-        """Measure as many workloads as can share a process's compiled code. Return the others."""
+    def measure(self, workloads: Sequence[Workload], *, timed: bool) -> tuple[dict[str, Result], list[Workload]]:
+        """Measure as many workloads as can share a process's compiled code. Return the results, and the other workloads."""
         failed: dict[str, Result] = {}
         deferred = self._prepare(workloads, failed)
         if self.subjects and timed:
@@ -89,27 +93,10 @@ class MeasuredGroup:
                 for subject in self.subjects:
                     subject.error = ending
             else:
-                self._go_round(self.subjects)
-        self.results = {subject.workload.id: self._result(subject) for subject in self.subjects} | failed
-        return deferred
-
-    def confirm(self, slower: Iterable[str]) -> None:
-        """Measure these workloads further, three times as long in all: what was measured before counts as well."""
-        named = set(slower)
-        subjects = [each for each in self.subjects if each.workload.id in named and each.error is None]
-        for subject in subjects:
-            self.progress(f"{subject.workload.id}: looks slower: measuring again, twice as long")
-            subject.wanted = 3 * len(subject.replicates)
-        if subjects:
-            self._go_round(subjects)
-        for subject in subjects:
-            name = subject.workload.id
-            before = self.results[name]
-            if subject.error is None:
-                self.results[name] = self._result(subject)
-            elif isinstance(before, Measured):
-                self.progress(f"{name}: not measured again: {subject.error.what}")
-                self.results[name] = replace(before, not_confirmed=subject.error)
+                self._go_round()
+        controls = {each.workload.module: each.control_time for each in self._controls if each.replicates}
+        results = {each.workload.id: each.result(self.fingerprint, controls) for each in self.subjects}
+        return results | failed, deferred
 
     def _prepare(self, workloads: Sequence[Workload], failed: dict[str, Result]) -> list[Workload]:
         """Compile and profile those that can share compiled code; those that fail are put into `failed`. Return the others."""
@@ -143,10 +130,14 @@ class MeasuredGroup:
                 failed[workload.id] = told(error, self.device)
         return deferred
 
-    def _go_round(self, subjects: Sequence[Subject]) -> None:
-        """Measure these and the controls, the reference kernels, in turn until each is pinned down or out of budget."""
-        first, told_at = self._passes, -math.inf
-        while active := [subject for subject in subjects if not subject.is_done]:
+    def _go_round(self) -> None:
+        """Measure all and the controls, the reference kernels, in turn until each is pinned down or out of budget."""
+        usual_mhz: int | None = None  # the highest clock that any of them has shown
+        told_at = -math.inf
+        for number in itertools.count():
+            active = [subject for subject in self.subjects if not subject.is_done]
+            if not active:
+                break
             broken = next((control.error for control in self._controls if control.error is not None), None)
             ending = DeviceLost() if self.device.lost() else broken  # else nobody watches the machine
             if ending is not None:
@@ -155,18 +146,13 @@ class MeasuredGroup:
                 break
             if (now := time.perf_counter()) - told_at >= _TOLD_EVERY_S:
                 told_at = now
-                number = self._passes - first + 1
                 left = math.fsum(subject.seconds_left for subject in active)
                 about = f", about {left:.0f} s left" if 1 <= left < math.inf else ""
-                self.progress(f"timing, pass {number}: {len(active)} of {len(subjects)} workloads{about}")
+                self.progress(f"timing, pass {number + 1}: {len(active)} of {len(self.subjects)} workloads{about}")
             for subject in (*self._controls, *active):
-                readings = subject.measure_once(self._passes, self._usual_mhz)
-                self._usual_mhz = max(filter(None, (self._usual_mhz, highest_clock_mhz(readings))), default=None)
-            self._passes += 1
-        self._refuse_drift(subjects)
-
-    def _refuse_drift(self, subjects: Sequence[Subject]) -> None:
-        """Believe nothing that was measured on a machine that changed its speed meanwhile."""
+                readings = subject.measure_once(number, usual_mhz)
+                usual_mhz = max(filter(None, (usual_mhz, highest_clock_mhz(readings))), default=None)
+        # Believe nothing that was measured on a machine that changed its speed meanwhile.
         tolerated = self.device.tolerated_drift
         drifts = {control.workload.module: control.drift for control in self._controls}
         too_far = [f"{name} {100 * drift:+.1f} %" for name, drift in drifts.items() if abs(drift) > tolerated]
@@ -177,14 +163,9 @@ class MeasuredGroup:
                 expected=f"a copy and a GEMM of our own to stay within {100 * tolerated:g} %",
                 next_command="nvidia-smi -q -d PERFORMANCE,CLOCK   (is it throttled, or shared?)",
             )
-            for subject in subjects:
+            for subject in self.subjects:
                 if subject.error is None or isinstance(subject.error, DeviceLost):
                     subject.error = drifted
-
-    def _result(self, subject: Subject) -> Result:
-        """Return what was observed of a workload; the reference kernels are those of all passes."""
-        controls = {each.workload.module: each.control_time for each in self._controls if each.replicates}
-        return subject.result(self.fingerprint, controls)
 
 
 def _compiled_root(module: Any) -> object:
@@ -196,3 +177,188 @@ def _compiled_root(module: Any) -> object:
             return "torch.nn"
         return getattr(getattr(type(module), "forward", None), "__code__", type(module))
     return getattr(module, "__code__", type(module))
+
+
+# -- rounds of end-to-end latency -------------------------------------------------------------------------------------
+
+_WARM_UP_SECONDS = 0.02
+_OWN_CACHE = "run it again, with a compile cache that no other process fills at the same time (TORCHINDUCTOR_CACHE_DIR)"
+
+
+@dataclass(eq=False)
+class Rounds:
+    """`replicates` x `iterations` rounds: each round on a cold cache, each replicate on fresh allocations as a rule."""
+
+    workload: Workload
+    device: Device
+    _: KW_ONLY
+    replicates: int
+    iterations: int
+    first: int = 0  # replicates before these, which had other addresses
+    profiled: Sequence[KernelIdentity] = ()  # the kernels of the run that the latency belongs to
+    one_instance: bool = False  # for all replicates (`Subject.only_instance`)
+    _instance: Instance | None = field(default=None, init=False)
+    _controls_us: list[float] = field(default_factory=list, init=False)
+    _before: Reading = field(default_factory=Reading, init=False)
+
+    def __post_init__(self) -> None:
+        reset_compiler()  # a graph that another test left behind, for a dynamic batch say, would be timed instead
+
+    @property
+    def total(self) -> int:
+        return self.replicates * self.iterations
+
+    @contextmanager
+    def torch_set_up(self) -> Iterator[None]:
+        """Set torch up as the workload's pass wants it. Enter it around all rounds."""
+        with torch_set_up(), grad_mode(self.workload):
+            yield
+
+    def setup(self) -> None:
+        """Before each round, untimed."""
+        number, place = divmod(len(self._controls_us), self.iterations)
+        if number == place == 0:
+            self._before = self.device.monitor.read(processes=True)
+        if place == 0:
+            if self._instance is None or not self.one_instance:
+                self._instance = None  # first, so that two replicates are never held at once
+                self._instance = build(self.workload, self.device, replicate=self.first + number)
+            self.device.host.wait_until_fast()
+            warm_up(self.device, self._instance, calls=self.device.warm_up_calls, seconds=_WARM_UP_SECONDS)
+        assert self._instance is not None
+        self._controls_us.append(self.device.host.round_trip_us())
+        self._instance.prepare()
+        self.device.flush_cache()
+        self.device.synchronize()
+
+    def call(self) -> None:
+        """Make the call that is timed."""
+        assert self._instance is not None  # setup comes first
+        self._instance.call()
+        self.device.synchronize()
+
+    def disturbed_by(self) -> tuple[str, ...]:
+        """Return, after the last round, why they cannot be trusted; empty if nothing speaks against them."""
+        return disturbances((self._before, self.device.monitor.read(processes=True)))
+
+    def require_profiled_kernels(self) -> None:
+        """Require, after the last round, that these rounds ran the `profiled` kernels.
+
+        They were compiled anew, by a choice of Inductor's autotuner that was read from the compile cache: another process may
+        have left another one there, and without a cache there is a new one each time.
+
+        Raises `OtherKernelsError` if they did not, `WorkloadError` if none of the kernels that differ is Inductor's,
+        `MeasurementError` if the profiler cannot be trusted.
+        """
+        if self.workload.compile is None or all(identity.grid is None for identity in self.profiled):
+            return  # nothing chooses: no compiler, or that of a CPU
+        assert self._instance is not None  # a round comes first
+        with reporting(self.workload, "profiling"), grad_mode(self.workload):
+            session = profile_session(self.device, self._instance, iterations=1, is_structure=True)
+        timed = session.kernels
+        if [each.without_source for each in timed] == [each.without_source for each in self.profiled]:
+            return
+        got, expected = without(timed, self.profiled), without(self.profiled, timed)
+        is_chosen = any(identity.is_inductors for identity in (*got, *expected))
+        raise (OtherKernelsError if is_chosen else WorkloadError)(
+            f"{self.workload.id}: {OTHER_KERNELS}",
+            got=listed(got),
+            expected=listed(expected),
+            next_command=_OWN_CACHE if is_chosen else None,
+        )
+
+    def durations_s(self) -> list[float]:
+        """Time all rounds here instead of by pytest-benchmark, in seconds."""
+        durations_s: list[float] = []
+        with self.torch_set_up(), collector_paused():
+            for _ in range(self.total):
+                self.setup()
+                start = time.perf_counter()
+                self.call()
+                durations_s.append(time.perf_counter() - start)
+        return durations_s
+
+    def time(self) -> Sample:
+        """Time all rounds here, in place of spoilt ones.
+
+        Raises `DisturbedError` if the machine spoils them, and what `require_profiled_kernels` raises.
+        """
+        sample = self.sample(self.durations_s())
+        if disturbed_by := self.disturbed_by():
+            expected = "a GPU of its own that nothing slows down while a latency is timed"
+            raise DisturbedError(self.workload.id, disturbed_by, expected=expected)
+        self.require_profiled_kernels()
+        return sample
+
+    def sample(self, durations_s: Sequence[float]) -> Sample:
+        """Make a sample of the rounds' durations, in seconds and in order."""
+        # --benchmark-cprofile makes one more round than it times.
+        controls_us = self._controls_us[: len(durations_s)]
+        return Sample(self._summed([1e6 * each for each in durations_s]), self.iterations, self._summed(controls_us))
+
+    def _summed(self, values: Sequence[float]) -> tuple[float, ...]:
+        """Return one value for each replicate."""
+        size, statistic = self.iterations, Timer.END_TO_END.statistic
+        return tuple(summarize(values[start : start + size], statistic) for start in range(0, len(values), size))
+
+
+# -- first calls that compile -----------------------------------------------------------------------------------------
+
+# Cold starts, and warm ones. Within one process on an H100 they spread by 8 to 20 %, which the host reference did not explain.
+_STARTS = 5
+_REFERENCES = 10  # host references before each start
+_FEWEST_STARTS = 2  # they show a spread
+_START_SECONDS = 20.0  # then no more are made than the fewest: with max-autotune one takes a minute
+
+
+@cache
+def _load_compiler(device: torch.device) -> None:
+    """Compile once, so that imports and the start of the compiler's workers are in no time.
+
+    Where its caches were full, much of the compiler was never loaded: the first cold start took three to five times as long.
+    """
+    with empty_compile_caches():
+        torch.compile(torch.relu)(torch.ones(64, device=device))
+
+
+def compile_starts(workload: Workload, device: Device) -> tuple[dict[Timer, Sample], dict[str, int]]:
+    """Compile a workload with empty caches, and again with the caches that this filled, each time in a new instance.
+
+    Return the times of both, and the counts of kernels, configurations and uncached graphs.
+
+    Raises `WorkloadError` if a call fails.
+    """
+    times: dict[Timer, list[float]] = {timer: [] for timer in COMPILE_TIMERS}
+    counts: dict[Timer, GeneratedCode] = {}
+    reference_us = math.inf  # the fastest of all: one moment says little of seconds, but tells a host at another speed
+    with torch_set_up(), grad_mode(workload):
+        _load_compiler(device.torch_device)
+        started = time.perf_counter()
+        for number in range(_STARTS):
+            if number >= _FEWEST_STARTS and time.perf_counter() - started > _START_SECONDS:
+                break
+            with empty_compile_caches() as forget_loaded:
+                for timer in COMPILE_TIMERS:
+                    reset_compiler()
+                    forget_loaded()
+                    gc.collect()  # a training step refers to itself: its memory is for the next one
+                    instance = build(workload, device, replicate=number)
+                    reference_us = min(reference_us, *(device.host.once_us() for _ in range(_REFERENCES)))
+                    before = generated_code()
+                    with reporting(workload, "compiling"):
+                        instance.prepare()
+                        device.synchronize()
+                        with collector_paused():
+                            start = time.perf_counter_ns()
+                            instance.call()
+                            device.synchronize()
+                    times[timer].append((time.perf_counter_ns() - start) / 1000)
+                    counts[timer] = generated_code().since(before)
+                    del instance
+    cold, warm = (counts[timer] for timer in COMPILE_TIMERS)
+    samples = {timer: Sample(tuple(each), 1, (reference_us,) * len(each)) for timer, each in times.items()}
+    return samples, {
+        "generated_kernels": cold.kernels,
+        "autotuned_configurations": cold.configurations,
+        "uncached_graphs": warm.uncached,
+    }

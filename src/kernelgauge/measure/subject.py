@@ -6,7 +6,7 @@ import math
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from statistics import fmean, median
 
@@ -81,7 +81,6 @@ class Measured:
     trace_json: bytes
     table: str
     one_instance: bool = False  # whether all replicates are made on one (`Subject.only_instance`)
-    not_confirmed: KernelgaugeError | None = None  # why a time that looks slower could not be measured again
     problem: str = ""  # `Origins.problem`
 
 
@@ -127,7 +126,6 @@ class Subject:
         self.workload, self.device, self.settings, self.is_control = workload, device, settings, is_control
         self.replicates: list[Replicate] = []  # those that count
         self.spoilt: list[Replicate] = []  # those measured on a disturbed machine
-        self.wanted: int | None = None  # how many are to count, by a confirmation; None: as many as pin it down
         self.error: KernelgaugeError | None = None  # why it is measured no more
         with reporting(workload, "measuring"), instance.grad_mode():
             before = compile_counts()
@@ -184,10 +182,7 @@ class Subject:
 
     @property
     def _own_settings(self) -> Settings:
-        own = self.settings.for_call(self.pace.call_us)
-        if self.wanted is None:
-            return own
-        return replace(own, replicates=self.wanted, most_replicates=self.wanted, budget_seconds=math.inf)
+        return self.settings.for_call(self.pace.call_us)
 
     def measure_once(self, index: int, usual_clock_mhz: int | None) -> Sequence[Reading]:
         """Measure one replicate more. Return its readings; none if it failed, or was disturbed and does not count."""
@@ -205,7 +200,7 @@ class Subject:
             self.replicates.append(measured)
             return measured.readings
         self.spoilt.append(measured)
-        if len(self.spoilt) > max(self.settings.replicates, self.wanted or 0):  # repeated as often as are kept at least
+        if len(self.spoilt) > self.settings.replicates:  # repeated as often as are kept at least
             reasons = (reason for each in self.spoilt for reason in each.disturbed_by)
             expected = f"a GPU of its own at its usual clock: replicates were repeated, {len(self.spoilt)} times in all"
             self._end(DisturbedError(self.workload.id, reasons, expected=expected))

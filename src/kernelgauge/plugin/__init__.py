@@ -5,11 +5,7 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
 from collections.abc import Iterable
-from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +19,6 @@ SESSION_KEY = pytest.StashKey[pytest.Session]()
 MEASURED_BY = pytest.StashKey["set[str]"]()  # workers of pytest-xdist that have measured
 WORKER_ERROR = "kernelgauge_error"  # in what a worker of pytest-xdist tells its controller at the end
 WORKER_MEASURES = "kernelgauge_measures"  # likewise: its tests make workloads
-_PARENT = "KERNELGAUGE_PARENT"  # of a process of calibrate, compare or bisect: the number of the command's process
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _HOOKS = "kernelgauge-hooks"
 _MARKS = (
     "workloads(**fields): run the test for each workload whose fields have these values (a tuple: one of them); they add up",
@@ -116,23 +110,13 @@ def kernelgauge(request: pytest.FixtureRequest) -> Gauge:
     return gauge_of(request.node)
 
 
-def _end_with_parent(parent: str) -> None:
-    """Let the system kill this process when the command that measures with it has been killed: it would measure on."""
-    with suppress(AttributeError, OSError):  # Linux alone has it
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(parent):  # it was killed before
-        os._exit(1)
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
-    if parent := os.environ.pop(_PARENT, ""):  # before a conftest is imported, which may take long
-        _end_with_parent(parent)
     group = parser.getgroup("kernelgauge", "GPU performance regressions")
     add = group.addoption
     matrix = "workloads to run: the default ones, or all"
     add("--perf-matrix", choices=("default", "full"), default="default", help=matrix)
-    device = "auto: a GPU if there is one, else the CPU (default: kernelgauge_device of the ini file)"
-    add("--perf-device", choices=("auto", "cuda", "cpu"), help=device)
+    device = "auto: a GPU if there is one, else the CPU"
+    add("--perf-device", choices=("auto", "cuda", "cpu"), default="auto", help=device)
     update = "store the measurements as the baselines of this machine; under CI only with =force"
     add("--perf-update", nargs="?", const="yes", choices=("yes", "force"), help=update)
     strict = "for nightly jobs: no baseline, an inconclusive time or a skipped variant is a failure"
@@ -148,10 +132,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, kind, default, what in (
         ("baselines", "string", "baselines", "folder of the baselines, from the root of the project"),
         ("reports", "string", "reports", "folder of the reports, from the root of the project"),
-        ("device", "string", "auto", "auto, cuda or cpu"),
-        ("strict", "bool", False, "as --perf-strict"),
         ("replicates", "string", "", "fresh allocations for each time (default: GPU 12 to 32, CPU 4, latency 8)"),
-        ("deterministic", "bool", False, "let Inductor choose launch configurations without timing them"),
         ("gate", "linelist", [], "smaller changes are ignored, a line for each timer: device_time = 0.3 %"),
         ("sensitivity", "linelist", [], "the slowdown that a PASS may miss, a line for each timer: device_time = 2 %"),
     ):

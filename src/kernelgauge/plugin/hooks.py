@@ -21,7 +21,7 @@ from ..results.files import DOING, WAITING
 from . import SESSION_KEY, WORKER_MEASURES, made_by
 from .fixtures import GOES_ON, SESSION, SUBJECT, Benchmark, gauge_of
 from .options import options_of
-from .record import Recorder, keep_part, refusing
+from .record import Controller, Recorder, keep_part, prepare_worker, refusing
 from .session import Session
 from .suites import MADE_BY_TEST, is_conditional, workload_of, workloads_of
 
@@ -45,8 +45,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if distributes and not options.worker and not config.option.collectonly:
         if options.calibrating:
             raise pytest.UsageError("each process of a calibration measures alone: run it without -n and --dist")
-        from .workers import Controller
-
         config.pluginmanager.register(Controller(session, config), _CONTROLLER)
 
 
@@ -146,8 +144,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 each for each in session.items if each.get_closest_marker("timing") or MADE_BY_TEST in each.stash
             ]
             if ours.options.worker:
-                from .workers import prepare_worker
-
                 prepare_worker(ours)
                 config.workeroutput[WORKER_MEASURES] = True  # type: ignore[attr-defined]
             ours.prepare()

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..baselines import BaselineStore
-from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, SuitesError
+from ..errors import BaselineError, KernelgaugeError, OtherKernelsError
 from ..judge import DECLARED, NUMERICS, STRUCTURE, Status, Verdict
 from ..judge import evidence as e
 from ..judge.baseline import Baseline, compare
@@ -72,7 +72,7 @@ class Judge:
 
         seed = secrets.randbits(32) if self.options.seed is None else self.options.seed
         try:
-            errors = compare_with_float64(workload, device, seed=seed, deterministic=self.options.deterministic)
+            errors = compare_with_float64(workload, device, seed=seed)
         except NotComparedError as error:
             failed = e.Failed(error.what, "not judged")
             return Verdict(Status.NOT_JUDGED, workload.id, NUMERICS, failed, reasons_of(error))
@@ -118,9 +118,6 @@ class Judge:
         path = self.options.shown(self.store.path(run.fingerprint.device, run.workload))
         try:
             baseline = self.store.load(run.fingerprint.device, run.workload)
-            self.suites.require_own(baseline)
-        except SuitesError as error:
-            return Verdict(Status.INVALID, run.workload, subject, e.Failed(error.what), reasons_of(error))
         except BaselineError as error:
             # An update is about to replace the file, so it is no reason to refuse the run.
             status = Status.NO_BASELINE if self.options.accepts else Status.INVALID

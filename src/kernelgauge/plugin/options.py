@@ -50,7 +50,6 @@ class Options:
     update: bool = False
     calibrating: bool = False
     strict: bool = False
-    deterministic: bool = False
     compiles: bool = False
     replicates: int | None = None
     seed: int | None = None
@@ -112,11 +111,10 @@ def options_of(config: pytest.Config) -> Options:
         root=root,
         baselines=root / config.getini(f"{_INI}baselines"),
         reports=here / calibration if calibration else root / config.getini(f"{_INI}reports"),
-        device=device or _parsed(f"{_INI}device", config.getini(f"{_INI}device"), _device, "auto, cuda or cpu"),
+        device=device,
         update=update is not None,
         calibrating=calibration is not None,
-        strict=ask("--perf-strict") or config.getini(f"{_INI}strict"),
-        deterministic=config.getini(f"{_INI}deterministic"),
+        strict=ask("--perf-strict"),
         compiles=ask("--perf-compile"),
         replicates=_parsed(f"{_INI}replicates", config.getini(f"{_INI}replicates"), _replicates, "2 or more"),
         seed=ask("--perf-seed"),
@@ -127,7 +125,7 @@ def options_of(config: pytest.Config) -> Options:
         arguments=tuple(worker.get(_INI + "arguments") or map(str, config.invocation_params.args)),
         measuring_arguments=(
             *(("--perf-matrix", "full") if full_matrix else ()),
-            *(("--perf-device", device) if device else ()),
+            *(("--perf-device", device) if device != "auto" else ()),
             *(("--perf-compile",) if ask("--perf-compile") else ()),
             *(part for each in overridden if not each.startswith(f"{_INI}reports") for part in ("-o", each)),
         ),
@@ -152,15 +150,9 @@ def _process_arguments(config: pytest.Config) -> tuple[str, ...]:
         f"--rootdir={config.rootpath}",
         f"--import-mode={ask('importmode')}",
         f"--perf-matrix={ask('--perf-matrix')}",
-        *((f"--perf-device={device}",) if (device := ask("--perf-device")) else ()),
+        f"--perf-device={ask('--perf-device')}",
         *(("--perf-benchmark",) if ask("--perf-benchmark") else ()),
     )
-
-
-def _device(text: str) -> Any:
-    if text not in ("auto", "cuda", "cpu"):
-        raise ValueError(text)
-    return text
 
 
 def _parsed(name: str, text: str, parse: Callable[[str], _T], expected: str) -> _T:

@@ -1,10 +1,14 @@
-"""What a session writes when it ends: results, reports, and the baselines that were asked for."""
+"""What a session writes when it ends: results, reports, and the baselines that were asked for.
+
+Under pytest-xdist there is a worker for each GPU, a share of the suite for each worker, and one result of all workers. Each
+worker collects the whole suite and runs its share of it (`Suites.select`): pytest-xdist calls that ``--dist each``.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,16 +16,17 @@ import msgspec
 import pytest
 
 from ..baselines import Mode, plan_update, written_text
-from ..errors import BaselineError, KernelgaugeError, printable
+from ..errors import BaselineError, KernelgaugeError, ResultsError, printable
 from ..judge import Status
-from ..processes.revisions import LOADED, loaded_modules
+from ..measure.nvml import VISIBLE, visible_gpus
+from ..processes import LOADED, loaded_modules
 from ..report.findings import with_words
 from ..report.stored import doubt_text, plan_table
 from ..report.summary import summary, summary_markdown, unknown_machines
 from ..report.text import render
-from ..results import Results, encode_results
+from ..results import NAME, Results, TestResult, encode_results, read_results
 from ..results.files import write_atomically
-from . import SESSION_KEY, WORKER_ERROR
+from . import MEASURED_BY, SESSION_KEY, WORKER_ERROR
 from .session import Session
 
 _STEP_SUMMARY_BYTES = 1 << 20  # GitHub refuses the whole summary of a step that is larger
@@ -202,3 +207,129 @@ def refusing(config: pytest.Config) -> Iterator[None]:
             raise pytest.UsageError(str(error)) from error
         output.setdefault(WORKER_ERROR, str(error))
         config.stash[SESSION_KEY].items.clear()
+
+
+# -- workers of pytest-xdist ------------------------------------------------------------------------------------------
+
+
+def _has_suite(config: pytest.Config) -> bool:
+    """Return whether a `conftest.py` that pytest has loaded declares workloads: before collection, that of a named folder."""
+    return bool(config.hook.pytest_kernelgauge_workloads.get_hookimpls())
+
+
+def _gpus(config: pytest.Config) -> tuple[str, ...]:
+    return () if config.getoption("--perf-device") == "cpu" else visible_gpus()
+
+
+class Controller:
+    """Hooks of the process that starts the workers, and measures nothing itself."""
+
+    def __init__(self, session: Session, config: pytest.Config) -> None:
+        self._session, self._config = session, config
+        self._started = 0  # workers that know of a suite
+        self._collected = 0  # tests, by all of them
+        if _has_suite(config):
+            config.option.dist = "each"
+            # The next worker would measure all of the share again, and die where this one died.
+            config.option.maxworkerrestart = "0"
+            if config.option.numprocesses:  # two workers would disturb each other on one GPU, and on a host
+                del config.option.tx[max(1, len(_gpus(config))) :]
+
+    @pytest.hookimpl(tryfirst=True)  # before the workers are started
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self._session_of_pytest = session
+        if _has_suite(session.config):
+            with refusing(session.config):
+                self._session.prepare()
+
+    def pytest_xdist_setupnodes(self, config: pytest.Config, specs: Sequence[Any]) -> None:
+        """Before the worker imports anything of a suite: CUDA reads the variable once."""
+        gpus = _gpus(config) if _has_suite(config) else ()
+        for place, spec in enumerate(specs):
+            if gpus and spec.popen:  # a worker on another machine has GPUs of its own
+                spec.env[VISIBLE] = gpus[place % len(gpus)]
+
+    def pytest_configure_node(self, node: Any) -> None:
+        if _has_suite(node.config):
+            self._started += 1
+            node.workerinput["kernelgauge_share"] = (self._started, len(node.nodemanager.specs))
+        node.workerinput["kernelgauge_arguments"] = list(self._session.options.arguments)
+
+    def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
+        self._collected += len(ids)
+        if (self._session.artifacts.workers / node.gateway.id).exists():  # it has workloads to measure
+            with refusing(node.config):
+                self._session.artifacts.empty()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self) -> None:
+        if self._started:  # pytest-xdist takes the number of the worker that was last, which may have no test
+            self._session_of_pytest.testscollected = self._collected
+
+    def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
+        # Its worker's part lacks it.
+        workload = crashitem.partition("[")[2].removesuffix("]") or None
+        crashed = TestResult(crashitem, workload, "failed", 0.0, said=str(report.longrepr))
+        self._session.tests[crashitem] = [crashed]
+
+    def results(self, exit_status: int) -> Results:
+        """Return what all workers measured and judged as one. What a worker that died has left counts as far as it goes.
+
+        The workers' parts stay: until what was made of them is written, they are all that there is.
+        A part that cannot be read fails the run. Raises `ResultsError` if the workers measured on GPUs of several models.
+        """
+        own = self._session.results(exit_status)
+        parts: list[Results] = []
+        warnings = [f"a worker died in {test}: the rest of its share was not run" for test in self._session.tests]
+        for file in sorted(self._session.artifacts.workers.glob(f"*/{NAME}")):
+            # Without a suite nobody has removed what an earlier run left, and a worker that died has nothing to be gathered.
+            if not (self._started or file.parent.name in self._config.stash[MEASURED_BY]):
+                continue
+            try:
+                parts.append(read_results(file))
+            except ResultsError as error:
+                warnings.append(f"{file.parent.name}: {error.one_line}")
+                exit_status = exit_status or int(pytest.ExitCode.TESTS_FAILED)
+        if not parts:
+            return msgspec.structs.replace(own, exit_status=exit_status, warnings=(*own.warnings, *warnings))
+        models = {part.fingerprint.device for part in parts if part.fingerprint is not None}
+        if len(models) > 1:
+            got = ", ".join(sorted(models))
+            what = "the workers measured on several models of GPU"
+            raise ResultsError(what, got=got, next_command=f"{VISIBLE}=0 pytest perf   (those of one model only)")
+        workloads = {each.id: each for part in parts for each in part.workloads}
+        declared = {suite: names for part in parts for suite, names in part.declared.items()}
+        places = {name: place for place, name in enumerate(name for names in declared.values() for name in names)}
+        gpus = {part.gpu for part in parts}
+        said = dict.fromkeys(warning for part in parts for warning in part.warnings)
+        return msgspec.structs.replace(
+            own,
+            fingerprint=next((part.fingerprint for part in parts if part.fingerprint is not None), None),
+            gpu=gpus.pop() if len(gpus) == 1 else None,
+            not_watched="; ".join(dict.fromkeys(part.not_watched for part in parts if part.not_watched)),
+            workloads=tuple(sorted(workloads.values(), key=lambda each: places.get(each.id, len(places)))),
+            tests=(
+                *(test for part in parts for test in part.tests if test.node not in self._session.tests),
+                *own.tests,
+            ),
+            warnings=(*own.warnings, *said, *warnings),
+            exit_status=exit_status,
+            timers=tuple(dict.fromkeys(timer for part in parts for timer in part.timers)),
+            comparisons=max(part.comparisons for part in parts),
+            declared=declared,
+        )
+
+
+def prepare_worker(session: Session) -> None:
+    """Tell the controller, by a folder, that this worker measures.
+
+    Raises `KernelgaugeError` if the controller knew of no suite: this worker would share its GPU with the others.
+    """
+    if session.options.share is None and session.selected:
+        raise KernelgaugeError(
+            "several workers found workloads that nobody had divided among them",
+            got="a suite below the folders that pytest was given",
+            expected="the suite's own folder",
+            next_command="pytest perf -n 2   (name the folder whose conftest.py declares the workloads)",
+        )
+    session.artifacts.results.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""One run of pytest with a suite: measure, judge, measure what looks slower further, judge again.
+"""One run of pytest with a suite: measure, judge, measure what looks slower in a fresh process, judge again.
 
 This state has one owner, `Session`. It measures all selected workloads together, at the first test that asks for one.
 """
@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     import pytest
 
     from ..measure.device import Device, DeviceChoice
-    from ..measure.latency import Rounds
-    from ..measure.runner import MeasuredGroup, Result
+    from ..measure.runner import Result, Rounds
     from ..measure.subject import Measured
 
 _Say = Callable[[str], None]
@@ -74,7 +73,6 @@ class Session:
         self._measured: dict[str, Result] = {}
         self._may_lack_kernels: set[str] = set()  # workloads of tests
         self._not_compiled: dict[str, KernelgaugeError] = {}  # why compile times are missing
-        self._confirmed: dict[str, KernelgaugeError | None] = {}  # latencies: why one could not be; None: it was
         self._fresh: dict[str, list[Run | KernelgaugeError]] = {}  # of fresh processes, or why there is none
         self._beside = Beside(())  # what is measured so far
         self._measuring_s = 0.0  # how long all that is measured took
@@ -88,7 +86,7 @@ class Session:
 
         return choose_device(choice)
 
-    def measure_groups(self, *arguments: Any, **named: Any) -> Iterable[MeasuredGroup]:
+    def measure_groups(self, *arguments: Any, **named: Any) -> Iterable[dict[str, Result]]:
         from ..measure.runner import measure_groups
 
         return measure_groups(*arguments, **named)
@@ -116,7 +114,7 @@ class Session:
 
     @cached_property
     def fingerprint(self) -> Fingerprint:
-        return msgspec.structs.replace(self.device.fingerprint(), deterministic=self.options.deterministic)
+        return self.device.fingerprint()
 
     def prepare(self) -> None:
         """Find out before minutes of measuring whether the results can be written. Raises `StorageError`."""
@@ -196,14 +194,11 @@ class Session:
         started, machine = time.monotonic(), (self.device, self.fingerprint, self.settings)
         is_shown = self.shows_tests or any(each.id not in self.suites.made for each in workloads)
         say = self.progress if is_shown else lambda _: None
-        timed, deterministic = any(map(self.judge.is_timed, workloads)), self.options.deterministic
-        for group in self.measure_groups(workloads, *machine, say, timed=timed, deterministic=deterministic):
-            measured = {name: each for name, each in group.results.items() if not isinstance(each, KernelgaugeError)}
-            self._beside = self.judge.beside(self._measured | group.results)
-            if not self.options.accepts:
-                group.confirm([name for name, it in measured.items() if self._looks_slower(it.run)])
-            self._measured |= group.results
-            for name, result in group.results.items():
+        timed = any(map(self.judge.is_timed, workloads))
+        for results in self.measure_groups(workloads, *machine, say, timed=timed):
+            self._measured |= results
+            self._beside = self.judge.beside(self._measured)
+            for name, result in results.items():
                 if isinstance(result, NoKernelsError) and name in self._may_lack_kernels:
                     from ..measure.subject import without_kernels
 
@@ -219,25 +214,20 @@ class Session:
 
     def _measure_compile(self, workload: Workload) -> None:
         """Add the compile times and counts of a workload to its run."""
-        from ..measure.latency import compile_starts
+        from ..measure.runner import compile_starts
 
         result = self._measured[workload.id]
         if workload.compile is None or isinstance(result, KernelgaugeError):
             return
         self.progress(f"{workload.id}: compiling with empty caches")
         try:
-            samples, counts = compile_starts(workload, self.device, deterministic=self.options.deterministic)
+            samples, counts = compile_starts(workload, self.device)
         except KernelgaugeError as error:
             self._not_compiled[workload.id] = error
             return
         run = result.run
         counted = msgspec.structs.replace(run.counts, **counts)
         result.run = msgspec.structs.replace(run, samples=run.samples | samples, counts=counted)
-
-    def _looks_slower(self, run: Run) -> bool:
-        """Whether a time looks slower, so that it is measured further before it fails."""
-        timers = (timer for timer in (Timer.DEVICE, Timer.HOST) if run.sample(timer) is not None)
-        return any(self._by_baseline(run, timer).status is Status.REGRESSED for timer in timers)
 
     def _with_latency(self, run: Run) -> Run:
         latency = self.latencies.get(run.workload)
@@ -251,9 +241,9 @@ class Session:
 
     # -- latency, which the test itself times ------------------------------------------------------------------------
 
-    def rounds(self, workload: Workload, *, first: int = 0, replicates: int | None = None) -> Rounds:
+    def rounds(self, workload: Workload, *, first: int = 0) -> Rounds:
         """Return rounds of end-to-end latency, to be timed."""
-        from ..measure.latency import Rounds
+        from ..measure.runner import Rounds
 
         measured = self._result(workload)
         if self.shows_tests and not first:
@@ -261,12 +251,11 @@ class Session:
         return Rounds(
             workload,
             self.device,
-            replicates=replicates or measured.latency_replicates,
+            replicates=measured.latency_replicates,
             iterations=measured.latency_iterations,
             first=first,
             profiled=[kernel.identity for kernel in measured.run.kernels],
             one_instance=measured.one_instance,
-            deterministic=self.options.deterministic,
         )
 
     def keep_latency(self, workload: Workload, rounds: Rounds, durations_s: Sequence[float]) -> None:
@@ -276,8 +265,7 @@ class Session:
         too, and what else `Rounds.require_profiled_kernels` raises.
         """
         sample = rounds.sample(durations_s)
-        for earlier in (self.latencies, self._confirmed):
-            earlier.pop(workload.id, None)
+        self.latencies.pop(workload.id, None)
         try:
             if rounds.disturbed_by():
                 self.progress(f"{workload.id}: the machine was disturbed: timing the latency again")
@@ -287,17 +275,6 @@ class Session:
             self.latencies[workload.id] = sample
         except OtherKernelsError as error:
             self.latencies[workload.id] = error
-
-    def _confirm_latency(self, workload: Workload, before: Sample) -> None:
-        """Measure a latency that looks slower further, once: what was measured before counts as well."""
-        self._confirmed[workload.id] = None
-        self.progress(f"{workload.id}: latency looks slower: measuring again")
-        count = len(before.replicates_us)
-        try:
-            again = self.rounds(workload, first=count, replicates=2 * count).time()
-            self.latencies[workload.id] = before.joined(again)
-        except KernelgaugeError as error:
-            self._confirmed[workload.id] = error
 
     # -- judge ----------------------------------------------------------------------------------------------------
 
@@ -310,7 +287,7 @@ class Session:
         return self._by_baseline(self.run(workload))
 
     def judge_time(self, workload: Workload, timer: Timer) -> Verdict:
-        """Judge one time against the baseline. A latency that looks slower is measured further first."""
+        """Judge one time against the baseline. A fresh process must confirm a slower one."""
         run = self.run(workload)
         latency = self.latencies.get(workload.id) if timer is Timer.END_TO_END else None
         if isinstance(latency, OtherKernelsError):
@@ -321,12 +298,6 @@ class Session:
             return not_measured(timer, run)
         verdict = self._by_baseline(run, timer)
         if verdict.status is Status.REGRESSED and not self.options.accepts and timer not in COMPILE_TIMERS:
-            if latency is not None and workload.id not in self._confirmed:
-                self._confirm_latency(workload, latency)
-                verdict = self._by_baseline(self.run(workload), timer)
-            error = self._confirmed[workload.id] if latency is not None else self._result(workload).not_confirmed
-            if error is not None:
-                return not_judged(run, timer, "not confirmed", error)
             return self._confirmed_afresh(workload, timer, verdict)
         return verdict
 

@@ -16,7 +16,7 @@ from ..errors import ResultsError, printable
 from ..judge import Status, Verdict
 from ..judge.baseline import SOFTWARE_FIELDS, is_host_only
 from ..judge.timing import expected_variance, prior_for
-from ..run import ProcessTime, Run, Timer, observe
+from ..run import ProcessTime, Timer, observe
 from . import Results, decode_results
 from .files import open_location, store_errors
 
@@ -87,7 +87,7 @@ def read_nights(
             if results.started.year < _FIRST_YEAR:
                 raise ValueError("invalid timestamp")
             nights |= {
-                (*night[:4], results.host): night for night in nights_of(results, timer) if matches(night.workload)
+                (*night[:4], results.host): night for night in _nights_of(results, timer) if matches(night.workload)
             }
         except (OSError, ValueError, ResultsError) as error:
             why = error.got if isinstance(error, ResultsError) else error
@@ -95,20 +95,16 @@ def read_nights(
     return sorted(nights.values(), key=itemgetter(0, 1, 2, 3)), not_shown
 
 
-def _process_time(run: Run, timer: Timer) -> ProcessTime:
-    mean_us = observe(run.samples[timer]).mean_us
-    is_by_host = is_host_only(timer, run.counts, sum(each.device_time_us for each in run.kernels), mean_us)
-    return ProcessTime(observe(run.samples[timer], is_by_host=is_by_host), is_by_host=is_by_host)
-
-
-def nights_of(results: Results, timer: Timer = Timer.DEVICE) -> Iterator[Night]:
+def _nights_of(results: Results, timer: Timer) -> Iterator[Night]:
     """Yield the times of a run."""
     for workload in results.workloads:
         run, verdict = workload.run, workload.time_verdict(timer)
         sample = run.sample(timer) if run is not None else None
         if run is None or sample is None or (verdict is not None and verdict.status is Status.INVALID):
             continue
-        device, time = run.fingerprint, _process_time(run, timer)
+        device, mean_us = run.fingerprint, observe(sample).mean_us
+        is_by_host = is_host_only(timer, run.counts, sum(each.device_time_us for each in run.kernels), mean_us)
+        time = ProcessTime(observe(sample, is_by_host=is_by_host), is_by_host=is_by_host)
         prior = prior_for(timer, device, trains=run.trains)
         expected, resolution = expected_variance(prior, len(run.kernels), time.observation.mean_us)
         kind = [device.device, device.arch]

@@ -300,23 +300,6 @@ class Trace:
         op, (_, outer) = self._op_of(call, call.external_id), self._open_ops.get(id(call), (None, None))
         return f"{outer.name}: {text}" if outer else text, op.external_id if op else call.external_id
 
-    def naming_problems(self) -> tuple[str, ...]:
-        """Return in one line that launches have the ids of other ops; empty if they do not."""
-        agreeing, texts = 0, []
-        for record in self.records:
-            call, named = self.launch_of(record), self._named_ops.get(record.external_id)
-            if call is None or not record.external_id:
-                continue
-            if _encloses(named, call):
-                agreeing += 1
-            elif (around := self._open_ops.get(id(call))) and around[0].external_id:
-                texts.append(f"{record.name} in {around[0].name}, not {named.name if named else 'an op of the trace'}")
-        if not texts:
-            return ()
-        counts = f"{len(texts)} of {agreeing + len(texts)} launches"
-        rule = f"the External id of {counts} is not that of the op around the call, which counts"
-        return (f"wrong ids: {rule}; the first: {texts[0]}",)
-
     def pairing_problems(self) -> tuple[str, ...]:
         """Return every way in which launches and device records fail to pair; empty if the session can be trusted.
 

@@ -227,8 +227,8 @@ class Summary:
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
-        """Return wrong ids, launches without kernels and kernels without launches, anywhere in the trace."""
-        return (*self.trace.naming_problems(), *self.trace.pairing_problems())
+        """Return launches without kernels and kernels without launches, anywhere in the trace."""
+        return self.trace.pairing_problems()
 
     @property
     def problems_inside(self) -> int:
