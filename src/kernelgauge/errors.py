@@ -82,6 +82,10 @@ class NewerBaselineError(BaselineError):
     """A baseline that a newer version of kernelgauge wrote: it is neither read nor overwritten."""
 
 
+class SuitesError(KernelgaugeError):
+    """Two suites of one project declare the same workload, and would share its baseline."""
+
+
 class StorageError(KernelgaugeError):
     """A file that cannot be written or locked."""
 

@@ -68,6 +68,21 @@ def test_baseline_that_lacks_times_is_no_missing_baseline(project: Project, kern
     assert "no baseline in" not in said
 
 
+def test_baseline_of_another_suite_is_not_shared(project: Project) -> None:
+    """A suite that was moved is another matter: its old folder is gone."""
+    project.record()
+    project.edit_baseline(ID, suite="other/perf")
+    assert project.run().ret == pytest.ExitCode.OK
+    (project.root / "other" / "perf").mkdir(parents=True)
+    (project.root / "other" / "perf" / "conftest.py").write_text("")
+    before = project.stored()
+    for arguments in ((), ("--perf-update",)):
+        result = project.run(*arguments)
+        assert (result.ret, project.stored()) == (pytest.ExitCode.TESTS_FAILED, before)
+        both = f"*{ID} in other/perf, which recorded it, and in perf"
+        result.stdout.fnmatch_lines(["*two suites share this baseline*", both])
+
+
 def test_plan_is_shown_before_anything_is_written(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise StorageError("the disk is full")

@@ -1,4 +1,4 @@
-"""The pictures of the HTML report: bars of changes, strips of kernels, and the diff by module."""
+"""The pictures of the HTML report: bars of changes, strips of kernels, dots of replicates, and the diff by module."""
 
 import dataclasses
 import re
@@ -11,14 +11,16 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from kernelgauge.judge import STRUCTURE, Status, Verdict
-from kernelgauge.judge.baseline import from_run
+from kernelgauge.judge.baseline import Anchor, from_run
 from kernelgauge.judge.evidence import OtherHostSpeed, RelativeChange, StructureCompared, TimeCompared
 from kernelgauge.judge.structure import judge_structure
+from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.report.html import html
 from kernelgauge.results import WorkloadResult
+from kernelgauge.run import Timer
 from kernelgauge.trace.difference import align
 
-from ..builders import baseline, launched, run
+from ..builders import ELSEWHERE, baseline, calibrated, launched, run
 from .pages import Element, Parsed, line, results, workload
 
 FIELDS = "x y width height".split()
@@ -248,7 +250,7 @@ def test_cause_without_other_kernels_has_no_strip() -> None:
     assert [each.attributes["class"] for each in page.all("figure")] == ["strip"]  # of the workload, below
 
 
-# -- modules ----------------------------------------------------------------------------------------------------------
+# -- modules, dots, history -------------------------------------------------------------------------------------------
 
 
 def test_unchanged_modules_are_folded() -> None:
@@ -277,3 +279,41 @@ def test_unchanged_modules_are_folded() -> None:
     assert names == [("mlp.down", 1), ("norm", 1), ("mlp.up", 2)]
     assert [" ".join(text.split()) for text, depth in places if depth == 1][1:4:2] == ["gemm_down", "+ cast"]
     assert any("1 other module with the same kernels: 60.0 -> 60.0 us" in each.text for each in page.all("summary"))
+
+
+def dots(page: Parsed) -> list[tuple[str, int, int]]:
+    """Return the label of each row of dots, and how many dots count and do not."""
+    spans = [each.text for each in page.all("span") if each.inside[-1] == "div"]
+    labels = [each for each in spans if each.startswith(("anchor", "baseline", "this run"))]
+    paths = [
+        each.attributes["d"].count("M")
+        for each in page.all("path")
+        if "ol" not in each.inside and "p" not in each.inside
+    ]
+    return list(zip(labels, paths[::2], paths[1::2], strict=False))
+
+
+def test_dots_show_replicates_beside_processes() -> None:
+    untimed: dict[str, Any] = {"workload": "w", "host": None, "end_to_end": None}
+    nights = [run(device=(us, us + 0.1), **untimed) for us in (200.0, 201.0)]
+    nights.append(run(device=(220.0, 220.1), gpu=ELSEWHERE, **untimed))
+    stored = calibrated(nights)
+    anchor = Anchor("2026-03-01T00:00:00+00:00", "v1.2", 3, stored.processes[:1])
+    stored = msgspec.structs.replace(stored, anchors=(anchor,))
+    now = run(device=(210.0, 210.2, 210.4), **untimed)
+    verdict = judge_time(Timer.DEVICE, now, stored)
+    assert verdict.status is Status.REGRESSED
+    page = Parsed(html([results(workload("w", run=now, baseline=stored, verdicts=(verdict,)))]))
+    assert dots(page) == [("anchor, v1.2", 1, 0), ("baseline", 2, 1), ("this run", 3, 0)]
+    ranges = [each.text for each in page.all("span", class_="num") if each.inside[-1] == "div"]
+    assert ranges == ["200.1 us", "200.1 … 220.0 us", "210.0 … 210.4 us"]
+
+
+def test_page_of_several_runs_has_their_times() -> None:
+    nights = [
+        results(workload(run=run(device=(us, us))), started_at=f"2026-11-{day}T03:00:00")
+        for day, us in ((18, 200.0), (19, 210.0))
+    ]
+    (drawn,) = Parsed(html(nights)).all("polyline")
+    assert drawn.attributes["points"] == "0,10 86400,0"
+    assert not Parsed(html(nights[:1])).all("polyline")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..baselines import BaselineStore
-from ..errors import BaselineError, KernelgaugeError, OtherKernelsError
+from ..errors import BaselineError, KernelgaugeError, OtherKernelsError, SuitesError
 from ..judge import DECLARED, NUMERICS, STRUCTURE, Status, Verdict
 from ..judge import evidence as e
 from ..judge.baseline import Baseline, compare
@@ -118,6 +118,9 @@ class Judge:
         path = self.options.shown(self.store.path(run.fingerprint.device, run.workload))
         try:
             baseline = self.store.load(run.fingerprint.device, run.workload)
+            self.suites.require_own(baseline)
+        except SuitesError as error:
+            return Verdict(Status.INVALID, run.workload, subject, e.Failed(error.what), reasons_of(error))
         except BaselineError as error:
             # An update is about to replace the file, so it is no reason to refuse the run.
             status = Status.NO_BASELINE if self.options.accepts else Status.INVALID

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from ..errors import KernelgaugeError, WorkloadError
+from ..errors import KernelgaugeError, SuitesError, WorkloadError
+from ..judge.baseline import Baseline
 from ..workload import Workload, to_name
 from .options import Options
 
@@ -147,6 +148,18 @@ class Suites:
 
     def is_in_matrix(self, workload: Workload) -> bool:
         return self.options.full_matrix or workload.matrix == "default"
+
+    def require_own(self, baseline: Baseline | None) -> None:
+        """Raise `SuitesError` if a baseline belongs to another suite, which is still there: it was not moved."""
+        if baseline is None or baseline.suite == self.suite_of[baseline.workload]:
+            return
+        if (self.options.root / baseline.suite / "conftest.py").exists():
+            raise SuitesError(
+                "two suites share this baseline",
+                got=f"{baseline.workload} in {baseline.suite}, which recorded it, and in {self.suite_of[baseline.workload]}",
+                expected="another module or variant in one of them, or a folder of baselines for each",
+                next_command="pytest SUITE -o kernelgauge_baselines=DIR",
+            )
 
     def sibling(self, workload: Workload, **changes: object) -> Workload:
         """Return the workload that differs in these fields only, for example ``variant="eager"``.

@@ -35,6 +35,7 @@ from ..run import Origin, Timer
 from ..trace.difference import align
 from ..trace.kernel import KernelRecord, configuration_change, configuration_text
 from .findings import Finding, baseline_commits, findings, next_step, notable_verdicts, reasons
+from .stored import Trend, times_beside, trends_of
 from .summary import Row, conditions_text, counts_text, describe, notes, overall
 from .text import bounds_text, counted, percent, sensitivity_text, short_commit, us
 from .words import headline
@@ -61,7 +62,7 @@ def html(results: Sequence[Results]) -> str:
     for one in reversed(results):
         newest.setdefault(one.fingerprint.device if one.fingerprint else "", one)
     shown = list(newest.values())
-    workloads = _workloads(shown)
+    workloads = _workloads(shown, results)
     found = findings(shown)
     pairs = [(each.result.baseline, each.result.run) for each in workloads]
     environments = [compare(baseline.fingerprint, run.fingerprint) for baseline, run in pairs if baseline and run]
@@ -218,6 +219,15 @@ class _Piece(NamedTuple):
     width: float
 
 
+class _Dots(NamedTuple):
+    """Times of one side. Of each: its place in percent of the width, and whether the change is founded on it."""
+
+    label: str
+    dots: Sequence[tuple[float, bool]]
+    least_us: float
+    most_us: float
+
+
 @dataclass(frozen=True)
 class _Workload(Row):
     """What the templates ask about a workload."""
@@ -225,6 +235,7 @@ class _Workload(Row):
     anchor: str  # its name for links within the page
     tests: Sequence[TestResult]
     is_beside: bool  # the page lies beside its trace
+    trend: Trend | None  # of its GPU time, where the page is of several runs
 
     @property
     def fails(self) -> bool:
@@ -319,6 +330,19 @@ class _Workload(Row):
         sides[0].sort(key=lambda each: -abs(each[0].delta_us))
         return sides
 
+    def dots(self, timer: Timer) -> list[_Dots]:
+        """Return the replicates of a judged time beside the processes of the baseline and of its anchors."""
+        run, baseline, verdict = self.result.run, self.result.baseline, self.times[timer].verdict
+        if run is None or baseline is None or verdict is None or not self.times[timer].change:
+            return []
+        rows = times_beside(baseline, run, timer, verdict.against or "baseline")
+        low, high = (pick((it for _, times in rows for it, _ in times), default=0.0) for pick in (min, max))
+        scale = (high - low) / 94 or 1.0
+        return [
+            _Dots(label, [(3 + (it - low) / scale, is_used) for it, is_used in times], min(times)[0], max(times)[0])
+            for label, times in rows
+        ]
+
 
 _MARKS = ("gone", "new", "changed", "")
 
@@ -411,12 +435,14 @@ def _panels(workloads: Sequence[_Workload]) -> list[_Panel]:
     return sorted((_Panel(*each) for each in bars.items()), key=lambda panel: not panel.changes)
 
 
-def _workloads(shown: Sequence[Results]) -> list[_Workload]:
+def _workloads(shown: Sequence[Results], results: Sequence[Results]) -> list[_Workload]:
     """Return the workloads of all runs, the worst status first. Links are made for the newest run only, which is the first."""
+    trends = trends_of(results)
     found: list[_Workload] = []
     for one in shown:
         for result in one.workloads:
             tests = [test for test in one.tests if test.workload == result.id]
-            found.append(_Workload(result, f"w{len(found)}-{slug(result.id)}", tests, one is shown[0]))
+            trend = trends.get((one.fingerprint.device if one.fingerprint else "", result.id))
+            found.append(_Workload(result, f"w{len(found)}-{slug(result.id)}", tests, one is shown[0], trend))
     places = {status: place for place, status in enumerate((*WORST_FIRST, None))}
     return sorted(found, key=lambda each: places[each.result.status])

@@ -11,6 +11,7 @@ from itertools import groupby, pairwise, takewhile
 from operator import attrgetter, itemgetter
 from statistics import median
 
+import msgspec
 from markupsafe import Markup
 from rich.console import RenderableType
 from rich.table import Table
@@ -23,8 +24,9 @@ from ..judge.baseline import Baseline, gemm_kernel
 from ..judge.changepoint import find_creep
 from ..judge.review import EFFECTS, Action, CodeMoved, Creep, Fact, Group, NotAdded, PlannedChange, Reviewed
 from ..judge.timing import Scatter, decide, prior_for, scatter, variance_between_processes
-from ..results.history import Night
-from ..run import CALL_TIMERS, ProcessTime, Timer, on_same_host
+from ..results import Results
+from ..results.history import Night, nights_of
+from ..run import CALL_TIMERS, ProcessTime, Run, Timer, observe, on_same_host, on_the_fastest_host
 from ..trace.model import grouped
 from .findings import in_one_line, reasons
 from .text import Column, Section, as_text, counted, cut, first, short_commit, table, us
@@ -256,6 +258,38 @@ def _numbers(baseline: Baseline, timer: Timer, comparisons: int) -> tuple[str, .
     )
 
 
+def times_beside(baseline: Baseline, run: Run, timer: Timer, name: str) -> list[tuple[str, list[tuple[float, bool]]]]:
+    """Return the processes of the anchors and of the baseline, and the replicates of the run, in microseconds.
+
+    Beside each time stands whether the verdict is founded on it: another machine, or a host at another speed, is left out.
+    Where the host alone fills the time, all are at the host speed of this run.
+    """
+    sample, before = run.samples[timer], baseline.times(timer, baseline.entry_like(run.kernels)[0])
+    if not before:
+        return []
+    now = observe(sample, is_by_host=before[0].is_by_host)
+    after = replace(before[0], observation=now, place=run.place)
+
+    def judged(times: Iterable[ProcessTime]) -> list[tuple[ProcessTime, bool]]:
+        return [(each, each.place == after.place and bool(on_same_host([each], after))) for each in times]
+
+    sides: list[tuple[str, list[tuple[ProcessTime, bool]]]] = []
+    for anchor in baseline.anchors:
+        stored = [each for each in anchor.processes if timer in each.timers]
+        times = [replace(after, observation=each.timers[timer], place=each.place) for each in stored]
+        sides.append((f"anchor, {anchor.release or anchor.at[:10]}", judged(times)))
+    kept = on_the_fastest_host(len(sample.replicates_us), sample.controls_us)
+    pairs = zip(sample.replicates_us, sample.controls_us or [None] * len(sample.replicates_us), strict=True)
+    replicates = [msgspec.structs.replace(now, mean_us=us, control_us=control_us) for us, control_us in pairs]
+    of_run = [(replace(after, observation=each), number in kept) for number, each in enumerate(replicates)]
+    unit_us = (now.control_us or 1.0) if after.is_by_host else 1.0
+    return [
+        (label, [(unit_us * math.exp(each.logarithm), is_judged) for each, is_judged in times])
+        for label, times in (*sides, (name, judged(before)), ("this run", of_run))
+        if times
+    ]
+
+
 # -- history ----------------------------------------------------------------------------------------------------------
 
 
@@ -332,6 +366,15 @@ def _changes(before: Night, after: Night) -> Iterator[str]:
 
 def _status(status: Status | None) -> str:
     return "no verdict" if status is None else status.value
+
+
+def trends_of(results: Iterable[Results]) -> dict[tuple[str, str], Trend]:
+    """Return the GPU time of each workload that several runs have, by device and id."""
+    nights = [(one.fingerprint.device, night) for one in results if one.fingerprint for night in nights_of(one)]
+    nights.sort(key=lambda pair: (pair[0], *pair[1][1:4]))
+    groups = groupby(nights, key=lambda pair: (pair[0], pair[1].workload))
+    found = {key: [night for _, night in group] for key, group in groups}
+    return {key: Trend(group) for key, group in found.items() if len(group) > 1}
 
 
 def _by_machine(nights: Iterable[Night]) -> list[tuple[str, list[Trend]]]:

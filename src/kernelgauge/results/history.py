@@ -87,7 +87,7 @@ def read_nights(
             if results.started.year < _FIRST_YEAR:
                 raise ValueError("invalid timestamp")
             nights |= {
-                (*night[:4], results.host): night for night in _nights_of(results, timer) if matches(night.workload)
+                (*night[:4], results.host): night for night in nights_of(results, timer) if matches(night.workload)
             }
         except (OSError, ValueError, ResultsError) as error:
             why = error.got if isinstance(error, ResultsError) else error
@@ -95,7 +95,7 @@ def read_nights(
     return sorted(nights.values(), key=itemgetter(0, 1, 2, 3)), not_shown
 
 
-def _nights_of(results: Results, timer: Timer) -> Iterator[Night]:
+def nights_of(results: Results, timer: Timer) -> Iterator[Night]:
     """Yield the times of a run."""
     for workload in results.workloads:
         run, verdict = workload.run, workload.time_verdict(timer)
