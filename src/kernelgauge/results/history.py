@@ -95,7 +95,7 @@ def read_nights(
     return sorted(nights.values(), key=itemgetter(0, 1, 2, 3)), not_shown
 
 
-def nights_of(results: Results, timer: Timer) -> Iterator[Night]:
+def nights_of(results: Results, timer: Timer = Timer.DEVICE) -> Iterator[Night]:
     """Yield the times of a run."""
     for workload in results.workloads:
         run, verdict = workload.run, workload.time_verdict(timer)
