@@ -110,7 +110,9 @@ def _process(us: float, night: int, timer: Timer) -> ProcessTime:
     steady = Observation(
         mean_us=us, spread=0.0, replicates=8, iterations=10, control_us=None if timer is Timer.DEVICE else 40.0
     )
-    return ProcessTime(steady, night=f"night {night}", place="here", is_host_clock=timer is not Timer.DEVICE)
+    return ProcessTime(
+        steady, night=f"night {night}", place="here", host="here", is_host_clock=timer is not Timer.DEVICE
+    )
 
 
 def _drawn(chance: np.random.Generator, kind: str, count: int, *, is_night: bool = True) -> NDArray[np.float64]:

@@ -519,6 +519,10 @@ def _without_twins(suite: Suite) -> Suite:
     return _map_runs(suite, change)
 
 
+def _without_hosts(suite: Suite) -> Suite:
+    return _map_runs(suite, lambda run: msgspec.structs.replace(run, host=None))
+
+
 def _without_host_reference(suite: Suite) -> Suite:
     return _map_samples(
         suite, lambda _, sample: msgspec.structs.replace(sample, controls_us=tuple(1.0 for _ in sample.controls_us))
@@ -570,6 +574,7 @@ _ABLATIONS: dict[str, Callable[[Suite], Suite]] = {
     "gemm": _without_control("gemm"),
     "machine": _without_control("gemm", "copy"),
     "twins": _without_twins,
+    "hosts": _without_hosts,
     "host-reference": _without_host_reference,
     "fast-host": _without_fast_host,
     "scatter": _without_scatter,

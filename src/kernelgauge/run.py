@@ -167,6 +167,7 @@ class ProcessTime:
     observation: Observation
     night: str | None = None  # the day it was measured: processes of one night may share what changes until the next
     place: str | None = None  # the GPU, or on a CPU the host, that it was measured on. None: not known
+    host: str | None = None  # GPUs of one host are alike
     is_host_clock: bool = False  # comparable on a known host only
     is_by_host: bool = False  # the host alone fills it: it is compared by its ratio to the host reference
     references_us: Mapping[str, float] = field(default_factory=dict)  # of the reference kernels beside it, by name

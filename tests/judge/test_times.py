@@ -121,22 +121,24 @@ def test_pass_names_the_slowdown_that_would_have_failed() -> None:
     assert judged(limits=Limits(sensitivity={DEVICE: 1.1 * seen})).status is Status.PASS
 
 
-def fleet(slope: float) -> Baseline:
+def fleet(*, hosts: int, slope: float = 0.0) -> Baseline:
     """A baseline of one process for each of eight GPUs, whose times follow the reference GEMM."""
     chance = random.Random(7)
     runs = []
     for number in range(8):
         speed = chance.gauss(0, 0.01)
         at = {"device": times(math.exp(slope * speed)), "controls": pair(gemm=150 * math.exp(speed))}
-        runs.append(on_host(f"host{number}", gpu=f"gpu{number}", **at))
+        runs.append(on_host(f"host{number % hosts}", gpu=f"gpu{number}", **at))
     return calibrated(runs)
 
 
 def test_unknown_gpu_is_predicted_by_the_reference_gemm() -> None:
-    before = fleet(slope=0.45)
+    before = fleet(hosts=8, slope=0.45)
     slow: dict[str, Any] = {"before": before, "gpu": ELSEWHERE, "controls": pair(gemm=150 * math.exp(0.03))}
     assert judged(math.exp(0.45 * 0.03), **slow).change.estimate == pytest.approx(0.0, abs=2e-3)
     assert judged(1.04, **slow).status is Status.REGRESSED
+    of_one, of_many = (judged(before=fleet(hosts=hosts), gpu=ELSEWHERE) for hosts in (1, 8))
+    assert sensitivity(of_one) > sensitivity(of_many)  # the GPUs of one host count as one
 
 
 def test_more_gpus_of_one_host_make_no_verdict_blinder() -> None:

@@ -218,6 +218,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
                 process.timers[timer],
                 night=process.day,
                 place=process.place,
+                host=process.host,
                 is_host_clock=timer is not Timer.DEVICE or is_cpu,
                 is_by_host=is_by_host,
                 references_us=references_us(process.controls, gemm),

@@ -184,6 +184,7 @@ def judge_time(
             before[0],
             observation=observe(each.samples[timer], is_by_host=before[0].is_by_host),
             place=each.place,
+            host=each.host,
             references_us=references_us(each.controls, gemm),
         )
         for each in (run, *more)

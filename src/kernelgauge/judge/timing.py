@@ -374,6 +374,7 @@ def _expected_of_unknown_gpu(
     """Predict the logarithm on an unknown GPU, from the GPUs that the baseline knows and a reference.
 
     A regression of the GPUs' times on the reference, with a prior on the slope (ridge regression: Hoerl and Kennard, 1970).
+    Each host has one vote, since its GPUs are alike. Hosts are the degrees of freedom, and the scatter within them a part of one.
     """
     names = (name for name in (TWINS, "gemm") if all(name in each.references_us for each in (*before, after)))
     name = None if is_other_software else next(names, None)
@@ -382,19 +383,24 @@ def _expected_of_unknown_gpu(
         return math.log(each.references_us[name]) if name else 0.0
 
     gpus = by_place(before)
+    hosts = [each[0].host if each[0].host is not None else each[0].place for each in gpus]
+    count = len(set(hosts))
+    weights = [1 / count / hosts.count(host) for host in hosts]
     times = [fmean(each.logarithm for each in gpu) for gpu in gpus]
     references = [fmean(map(reference_of, gpu)) for gpu in gpus]
-    time, reference, count = fmean(times), fmean(references), len(gpus)
-    points = [(x - reference, y - time) for x, y in zip(references, times, strict=True)]
+    time, reference = (math.fsum(map(float.__mul__, weights, values)) for values in (times, references))
+    points = [(weight, x - reference, y - time) for weight, x, y in zip(weights, references, times, strict=True)]
     noise, resolution = prior.noise, kernels * prior.noise.gpu_us / before[0].observation.mean_us
     slope, slope_spread = (1.0, _TWIN_SLOPE_SPREAD) if name == TWINS else (_GEMM_SLOPE, _GEMM_SLOPE_SPREAD)
     expected = (noise.twins if name == TWINS else noise.gpu) ** 2 + resolution**2
     if name is None:  # then nothing is known of a GPU's speed
         expected *= UNKNOWN_FACTOR**2
     ridge = expected / slope_spread**2
-    along = ridge + math.fsum(x**2 for x, _ in points)
-    slope = (ridge * slope + math.fsum(x * y for x, y in points)) / along
-    rest = math.fsum((y - slope * x) ** 2 for x, y in points)
-    moved, dof = reference_of(after) - reference, noise.hosts + count - 1
-    of_one = (noise.hosts * expected + rest) / dof
-    return time + slope * moved, Variance(of_one * (1 + 1 / count + moved**2 / along), dof)
+    along = ridge + count * math.fsum(weight * x**2 for weight, x, _ in points)
+    slope = (ridge * slope + count * math.fsum(weight * x * y for weight, x, y in points)) / along
+    rest = count * math.fsum(weight * (y - slope * x) ** 2 for weight, x, y in points)
+    moved = reference_of(after) - reference
+    # The scatter of GPUs of one host is in `rest`. Without a degree of freedom for it, more GPUs would only widen the interval.
+    dof = count - fmean(1 / hosts.count(host) for host in set(hosts))
+    of_one = (noise.hosts * expected + rest) / (noise.hosts + dof)
+    return time + slope * moved, Variance(of_one * (1 + 1 / count + moved**2 / along), noise.hosts + dof)
