@@ -1,4 +1,4 @@
-"""Judge all attacks and all honest candidates: `python -m tests.judging.all [cpu|cuda [NAME]]` from the root of a checkout.
+"""Judge all attacks and all honest candidates: `python -m tests.judging.all [cpu|cuda [NAME [WITHOUT]]]` from the root of a checkout. WITHOUT: see `several.py`.
 
 An attack is accepted if it is correct and faster.
 """
@@ -27,7 +27,7 @@ def get_init_inputs(): return task.init_inputs
 """
 
 
-def verdicts(reference: str, targets: Sequence[str], device: str) -> Iterator[dict[str, Any]]:
+def verdicts(reference: str, targets: Sequence[str], *options: str) -> Iterator[dict[str, Any]]:
     """Yield a verdict for each target. A judge that ended gives none, and another one judges the rest."""
     left = [*targets]
     while left:
@@ -36,7 +36,7 @@ def verdicts(reference: str, targets: Sequence[str], device: str) -> Iterator[di
             for name in ("attacks.py", "task.py", "honest.py"):
                 shutil.copy(FOLDER / name, folder)
             Path(folder, "reference.py").write_text(reference)
-            command = [sys.executable, str(FOLDER / "several.py"), f"{folder}/reference.py", device]
+            command = [sys.executable, str(FOLDER / "several.py"), f"{folder}/reference.py", *options]
             lines = "\n".join(f"{folder}/{target}" for target in left)
             done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
         answers = [json.loads(line) for line in done.stdout.splitlines()]
@@ -47,7 +47,7 @@ def verdicts(reference: str, targets: Sequence[str], device: str) -> Iterator[di
             left = left[1:]
 
 
-def main(device: str = "cpu", only: str = "") -> None:
+def main(device: str = "cpu", only: str = "", without: str = "") -> None:
     # Judges time one after another, and start processes side by side. On a CPU they would time side by side.
     workers = max(1, (os.cpu_count() or 1) // 3) if device == "cuda" else 1
     names = [name for name in attacks.ATTACKS if only in name]
@@ -65,7 +65,7 @@ def main(device: str = "cpu", only: str = "") -> None:
 
     def run(job: tuple[str, list[str], str, list[str]]) -> None:
         kind, labels, reference, targets = job
-        for label, verdict in zip(labels, verdicts(reference, targets, device), strict=True):
+        for label, verdict in zip(labels, verdicts(reference, targets, device, without), strict=True):
             found[kind].append(verdict)
             print(f"{kind}  {label:<34} {' '.join(verdict.get('refused', 'correct').split())}", flush=True)  # noqa: T201
 

@@ -1,6 +1,6 @@
 """Judge several candidates by one reference, with few short batches. Targets come on standard input, a line each.
 
-`python several.py REFERENCE cpu|cuda` prints a line of JSON for each.
+`python several.py REFERENCE cpu|cuda [WITHOUT]` prints a line of JSON for each. WITHOUT: a defence that is left out.
 """
 
 from __future__ import annotations
@@ -9,15 +9,44 @@ import json
 import os
 import sys
 from contextlib import ExitStack
+from typing import Any
 
 from kernelgauge.errors import CandidateRefused
 from kernelgauge.judge import Status
 from kernelgauge.judge.two_sets import decide_contest, over_cases
-from kernelgauge.measure import contest
+from kernelgauge.measure import contest, memory
 from kernelgauge.measure.device import choose_device
+from kernelgauge.measure.oracle import NORMAL, Oracle
 
 
-def main(reference: str, device: str) -> None:
+def _never_stop() -> None:
+    contest._Process.stop = lambda _: None  # type: ignore[method-assign]
+
+
+def _keep_addresses() -> None:
+    memory._SLACK = 1  # type: ignore[misc]
+
+
+def _draw_normal_values() -> None:
+    legal_values = Oracle.legal_values
+
+    def learned(self: Any, case: Any) -> list[str]:
+        legal_values(self, case)
+        return [NORMAL]
+
+    Oracle.legal_values = learned  # type: ignore[method-assign]
+
+
+WITHOUT = {
+    "": lambda: None,
+    "stop": _never_stop,
+    "addresses": _keep_addresses,
+    "values": _draw_normal_values,
+}
+
+
+def main(reference: str, device: str, without: str = "") -> None:
+    WITHOUT[without]()
     contest._REPLICATES, contest._BATCHES, contest._PROCESSES = 2, 1, 1
     contest._CALLS = {"cpu": (8, 8), "cuda": (8, 16)}
     contest.Referee._observed = lambda *_: None  # type: ignore[method-assign]
