@@ -1,6 +1,6 @@
 """Judge all attacks and all honest candidates: `python -m tests.judging.all [cpu|cuda [NAME [WITHOUT]]]` from the root of a checkout. WITHOUT: see `several.py`.
 
-An attack is accepted if it is correct and faster.
+An attack is accepted if it is correct and faster, in one short contest: `kernelgauge judge` needs two long ones.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def main(device: str = "cpu", only: str = "", without: str = "") -> None:
         kind, labels, reference, targets = job
         for label, verdict in zip(labels, verdicts(reference, targets, device, without), strict=True):
             found[kind].append(verdict)
-            print(f"{kind}  {label:<34} {' '.join(verdict.get('refused', 'correct').split())}", flush=True)  # noqa: T201
+            told = verdict.get("refused", "correct, faster" if verdict["faster"] else "correct")
+            print(f"{kind}  {label:<34} {' '.join(told.split())}", flush=True)  # noqa: T201
 
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(run, jobs))
