@@ -2,7 +2,7 @@
 
     python benchmarks/contests.py [--contests 20000]
 
-A second contest confirms what is faster. Two processes of each side, with four replicates each, of which each is the fastest of three batches. Times are log-normal. One
+A second contest confirms a faster candidate. Two processes of each side, with four replicates each, of which each is the fastest of three batches. Times are log-normal. One
 batch in ten is disturbed by another job, and takes up to half as long again. `process` and `batch` are standard deviations of
 logarithms. The last lines draw no times: two processes of each side are recorded ones of unchanged code, of one workload and
 one GPU.

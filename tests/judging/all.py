@@ -1,6 +1,6 @@
 """Judge all attacks and all honest candidates: `python -m tests.judging.all [cpu|cuda [NAME [WITHOUT]]]` from the root of a checkout. WITHOUT: see `several.py`.
 
-An attack is accepted if it is correct and faster, in one short contest: `kernelgauge judge` needs two long ones.
+An attack is accepted if it is correct and faster, in two short contests: those of `kernelgauge judge` are longer.
 """
 
 from __future__ import annotations

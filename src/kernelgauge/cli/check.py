@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _BASELINES = Path("baselines")
 _ENDING = re.compile(r"(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$")
-# Of the name of a file: numbers, and those of ranks. What is left names the job.
+# Parts of a file's name that do not name the job: numbers, and those of ranks.
 _NUMBERS = re.compile(r"(?:rank|dp|tp|pp|ep|cp|dcp|iteration)?\d*")
 _RANK = re.compile(r"(?:rank|TP)[-_]?(\d+)", re.IGNORECASE)
 _APART_S = 60.0  # more than the clocks of the hosts of one job differ

@@ -174,7 +174,7 @@ def _report(results: Results, *, processes: int) -> None:
 # -- a candidate and its reference ------------------------------------------------------------------------------------------
 
 _SPEEDS = {Status.IMPROVED: "faster", Status.REGRESSED: "slower", Status.PASS: "as fast", Status.UNDECIDED: "unclear"}
-_CONTESTS = 2  # that find a candidate faster
+CONTESTS = 2  # that find a candidate faster
 _BOUND = 0.6  # a call is bound by what it keeps busy for so much of its time: the host, or the memory at its peak
 
 
@@ -203,7 +203,7 @@ def judge_once(options: argparse.Namespace) -> Exit:
     contests: list[Contest] = []
     try:
         # Processes of one contest may be lucky together: others must find the candidate faster as well.
-        while not contests or (len(contests) < _CONTESTS and _whole(contests[-1]).status is Status.IMPROVED):
+        while not contests or (len(contests) < CONTESTS and decide_whole(contests[-1]).status is Status.IMPROVED):
             with ExitStack() as stack:
                 try:
                     referee = Referee(options.against, choose_device(options.device), stack, note)
@@ -227,7 +227,7 @@ def _json(data: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
 
 
-def _whole(contest: Contest) -> Decision:
+def decide_whole(contest: Contest) -> Decision:
     """Decide a contest over all cases."""
     sides = [over_cases([getattr(each, side) for each in contest.cases]) for side in ("reference", "candidate")]
     return decide_contest(*sides, is_cpu=contest.is_cpu)
@@ -249,8 +249,8 @@ def _joined(contests: Sequence[Contest]) -> Contest:
 
 def _verdict(contests: Sequence[Contest]) -> dict[str, Any]:
     """Return what is concluded of a candidate that is correct. If the last contest does not confirm, it alone counts."""
-    contest = contests[-1] if _whole(contests[-1]).status is not Status.IMPROVED else _joined(contests)
-    decision, is_cpu = _whole(contest), contest.is_cpu
+    contest = contests[-1] if decide_whole(contests[-1]).status is not Status.IMPROVED else _joined(contests)
+    decision, is_cpu = decide_whole(contest), contest.is_cpu
     reference, candidate = contest.runs
     causes = []
     if reference is not None and candidate is not None:
