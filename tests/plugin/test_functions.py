@@ -17,8 +17,8 @@ from tests.plugin.inner_project import text_of
 pytestmark = pytest.mark.timeout(300)
 
 OPS = """
-import os
-import pytest, torch
+import os, random
+import numpy, pytest, torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 from kernelgauge import Workload
@@ -48,11 +48,22 @@ def test_backward_of_its_own(kernelgauge):
     linear = nn.Linear(8, 8)
     kernelgauge(lambda x: linear(x).sum().backward(), torch.randn(4, 8))
 
+@pytest.fixture
+def rows():
+    return random.randrange(1000), numpy.random.randint(1000), torch.randint(1000, (1,)).item()
+
+def test_drawn_sizes(kernelgauge, rows):
+    kernelgauge(lambda *tensors: [x * 2 for x in tensors], *(torch.randn(1 + size) for size in rows))
+
+def test_sparse(kernelgauge):
+    kernelgauge(torch.mm, torch.randn(64, 64).relu().to_sparse_csr(), torch.randn(64, 32))
+
 def test_other():
     pass
 """
 WRONG = """
 import pytest, torch
+from torch import nn
 
 def test_twice(kernelgauge):
     kernelgauge(torch.relu, torch.randn(4))
@@ -75,6 +86,9 @@ def test_forward(kernelgauge):
     x = torch.randn(4, requires_grad=True)
     kernelgauge.using(pass_="forward")(lambda x: x.sum().backward(), x)
 
+def test_argument(kernelgauge):
+    kernelgauge(nn.Linear(4, 4), torch.randn(2, 4), pass_="train")
+
 def test_raises(kernelgauge):
     kernelgauge(torch.mm, torch.randn(4, 5), torch.randn(4, 5))
 """
@@ -95,6 +109,7 @@ def test_host(benchmark):
 IDS = [
     *("test_ops-test_attention-neg1", "test_ops-test_attention-1_5"),
     *("test_ops-TestModule-test_structure", "test_ops-test_sequence", "test_ops-test_backward_of_its_own"),
+    *("test_ops-test_drawn_sizes", "test_ops-test_sparse"),
 ]
 
 
@@ -123,14 +138,14 @@ def test_functions_are_compared_with_their_baselines(
     said = run("-k", "structure")
     assert "record one with: pytest test_ops.py::TestModule::test_structure --perf-device cpu --perf-update" in said
     said = run("--perf-update")
-    assert "6 passed" in said
-    assert "5 written" in said
+    assert "8 passed" in said
+    assert "7 written" in said
 
     monkeypatch.setenv("FAULT", "1")
     said = run()
     assert [name for name, status in statuses().items() if status is Status.REGRESSED] == IDS[:2]
     assert list(statuses()) == IDS
-    assert "2 failed, 4 passed" in said
+    assert "2 failed, 6 passed" in said
     first = said[said.index("test_attention[-1] _") :].splitlines()[1:5]
     assert first[0] == f"{IDS[0]}: REGRESSED  kernels differ from the baseline"
     assert first[1].startswith("  cause    4 kernels instead of 1")
@@ -153,6 +168,7 @@ def test_wrong_call_is_one_clear_failure(pytester: pytest.Pytester, run: Run) ->
         ("unknown option", "speed"),
         ("unknown dtype", "'int3'"),
         ("there is nothing to call", "Tensor"),
+        ("an option is given to the function", "kernelgauge.using(pass_=...)(function, *args)"),
         ("test_host: it runs no kernel", ""),
         ("test_raises: running failed", "RuntimeError: mat1"),
         ("test_forward: running failed", 'next     pass_="call"'),
@@ -160,7 +176,7 @@ def test_wrong_call_is_one_clear_failure(pytester: pytest.Pytester, run: Run) ->
         assert what in said
         assert got in said
     assert "Traceback" not in said
-    assert "6 failed" in said
+    assert "7 failed" in said
     assert "1 error" in said
     assert not list(pytester.path.glob("baselines/*/*.json"))
 

@@ -276,8 +276,10 @@ def _write(tensors: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tenso
     """Write values into tensors by name, at their addresses."""
     with torch.no_grad():  # else a leaf that asks for a gradient may not be written to
         for name in tensors.keys() & values.keys():
-            if 0 not in tensors[name].stride():  # an expanded tensor: no module can write to it
-                tensors[name].copy_(values[name])
+            tensor = tensors[name]
+            # No module can write to an expanded tensor. A sparse one has no strides.
+            if tensor.layout is not torch.strided or 0 not in tensor.stride():
+                tensor.copy_(values[name])
 
 
 def with_rounding(tensor: torch.Tensor, rounding: float) -> torch.Tensor:

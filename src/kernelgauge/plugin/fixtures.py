@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -200,6 +201,9 @@ class Gauge:
         if not (isinstance(function, Workload) or callable(function)):
             got = type(function).__name__
             self._refuse(WorkloadError("there is nothing to call", got=got, expected="kernelgauge(function, *args)"))
+        if options := [f"{name}=..." for name in kwargs if name in _OPTIONS and not _takes(function, name)]:
+            expected = f"kernelgauge.using({', '.join(options)})(function, *args)"
+            self._refuse(WorkloadError("an option is given to the function", got=options[0], expected=expected))
         return self.measure(function if isinstance(function, Workload) else _called(function, *args, **kwargs))
 
     def measure(self, made: Workload, *, may_lack_kernels: bool = False) -> Run:
@@ -250,6 +254,15 @@ class Gauge:
         structure = session.judge_structure(workload)
         numerics = [test.ask(session.judge_numerics, workload, subject=NUMERICS)] if run.kernels else []
         return [declared, structure, *times, *numerics]
+
+
+def _takes(function: Any, name: str) -> bool:
+    """Return whether a function takes an argument of this name. One in C may hide its arguments, and counts as one that does."""
+    try:
+        parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(each.name == name or each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def _called(function: Any, /, *args: Any, **kwargs: Any) -> Workload:
