@@ -274,12 +274,13 @@ class SourceLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of code."""
 
     file: str  # relative to the working directory, or to the packages
-    line: int
+    line: int  # 0: not known
     code: str = ""
     inner: SourceLine | None = None  # of a library that it called, which asked for the launch. None: this line did
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" + (f"  {self.code}" if self.code else "")
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place}  {self.code}" if self.code else place
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -105,6 +105,38 @@ def test_fusion_lost_in_one_of_24_layers_is_named(command: Command, tmp_path: Pa
     assert where in out
 
 
+def test_trace_without_modules_is_not_compared_with_those_that_have_them(command: Command, tmp_path: Path) -> None:
+    usual, other = (decode(tmp_path / f"{stack}.json", stack=stack, steps=4) for stack in (True, False))
+    assert command("check", "--update", usual, "-b", "b.json")[0] == 0
+    code, _, err = command("check", other, "-b", "b.json")
+    assert (code, "INCOMPARABLE: structure not compared: modules recorded -> not recorded" in err) == (2, True)
+
+
+def test_function_that_was_open_at_the_start_has_no_line(command: Command, tmp_path: Path) -> None:
+    def loop(path: Path, *, extra: bool = False) -> Path:
+        made = Recorder()
+        made.host_us = 50
+
+        def step() -> None:
+            made.launch(GEMM, 20)
+            if extra:
+                made.around(frame, "train.py(70): log", partial(made.launch, MUL, 4))
+                made.launch(GELU, 4)
+
+        for number in range(4):
+            made.around(region, f"ProfilerStep#{number}", step)
+        made.rows += [
+            frame("train.py(90): train", 0, 1000),  # the line at which it started the profiler
+            frame("torch/profiler/profiler.py(342): start_trace", 10, 5),
+        ]
+        return made.save(path)
+
+    usual, other = loop(tmp_path / "a.json"), loop(tmp_path / "b.json", extra=True)
+    out = command("diff", usual, other)[1]
+    assert "train.py:70  log" in out
+    assert "train.py  train" in out
+
+
 @pytest.mark.parametrize("mark", ["ProfilerStep#{}", "execute_context_0(0)_generation_8({})", "step[DECODE bs={}]", ""])
 def test_steps_are_found_by_annotation_or_period(command: Command, tmp_path: Path, mark: str) -> None:
     usual = decode(tmp_path / "a.json", steps=6, stack=False, mark=mark and mark.replace("{}", "1{}"))

@@ -71,7 +71,7 @@ def _check(options: argparse.Namespace) -> Exit:
     verdicts, page = _judge(options.traces, options.baselines)
     if options.html:
         write_atomically(Path(options.html), page().encode())
-    say("\n".join(map(brief, verdicts)))
+    say("\n".join(brief(each, more="on the page: --html FILE") for each in verdicts))
     if options.html:
         note(f"written: {options.html}")
     return Exit.NO if any(each.status.fails for each in verdicts) else Exit.YES
@@ -92,8 +92,15 @@ def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Calla
     jobs = _read_jobs(paths)
     first = next(iter(jobs[0].values()))
     old, new = (
-        {"device": each.device, "world size": each.world_size, "ranks": sorted(ranks)}
-        for each, ranks in ((baseline, baseline.ranks), (first, jobs[0]))
+        {
+            "device": each.device,
+            "world size": each.world_size,
+            "ranks": sorted(ranks),
+            # As the profiler was asked: other rows would count as other kernels.
+            "modules": "recorded" if any(row.module for row in rows) else "not recorded",
+            "ops of kernels": "recorded" if any(row.op for row in rows) else "not recorded",
+        }
+        for each, ranks, rows in ((baseline, baseline.ranks, baseline.rows), (first, jobs[0], first.places))
     )
     if moves := ", ".join(f"{label} {old[label]} -> {new[label]}" for label in old if old[label] != new[label]):
         what = f"{Status.INCOMPARABLE.value}: structure not compared: {moves}"

@@ -363,7 +363,7 @@ class Session:
         causes = [each.identity for each in verdict.reasons if isinstance(each, e.Cause)][:CAUSES_WITH_CODE]
         named_in = [self._causes_shown.setdefault((verdict.workload, cause), test) for cause in causes]
         see = "" if test in named_in else next(iter(named_in), "")
-        return brief(verdict, see=see, width=self.width)
+        return brief(verdict, see=see, more="in the report, or with pytest -v", width=self.width)
 
     # -- results --------------------------------------------------------------------------------------------------
 

@@ -62,11 +62,12 @@ def in_full(verdict: Verdict) -> str:
     return "\n".join([_title(verdict), *_rows(reasons(verdict))])
 
 
-def brief(verdict: Verdict, *, see: str = "", width: int | None = None) -> str:
+def brief(verdict: Verdict, *, see: str = "", more: str = "in the report", width: int | None = None) -> str:
     """Return a verdict in at most twelve lines, without the kernels one by one.
 
     Args:
         see: the test that has named its causes already.
+        more: where the lines are that are left out.
         width: of a terminal, in columns: longer lines are cut. None: lines stay whole.
     """
     every = reasons(verdict)
@@ -78,7 +79,7 @@ def brief(verdict: Verdict, *, see: str = "", width: int | None = None) -> str:
     rows, last = [_title(verdict), *_rows(lines)], _rows(line for line in every if line.label in _TO_DO)
     most = _MOST_LINES - len(last)
     if len(rows) > most:
-        rows = [*rows[: most - 1], f"  {'more':<8} in the report, or with pytest -v"]
+        rows = [*rows[: most - 1], f"  {'more':<8} {more}"]
     return "\n".join(row if width is None else _fitting(row, width) for row in [*rows, *last])
 
 

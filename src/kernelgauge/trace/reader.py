@@ -10,6 +10,7 @@ parser refuses it. If all guesses are wrong, the piece grows.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -276,6 +277,11 @@ _KEPT = re.compile(
 )
 
 
+# What begins a recording. A function that was open then has the line that it was at, and not that of its definition.
+_BEGINS = re.compile(r"torch/profiler/profiler\.py\(\d+\): start_trace")
+_LINE = re.compile(r"(?<=\.py\()\d+(?=\): )")
+
+
 class _Rows:
     """Collect the rows of a trace. Names, threads, shapes and types are kept once: there are few of them."""
 
@@ -291,6 +297,7 @@ class _Rows:
         self._labels: dict[str, str] = {}  # of processes
         self._devices: dict[str, int] = {}  # number of the device, by process
         self._lanes: dict[tuple[str, int | str], str] = {}  # names of the threads of these
+        self._began_us: dict[int | str, float] = {}  # when the profiler began, on the thread that asked it to
         self._kept: dict[Any, Any] = {}  # names, threads, shapes and types
 
     def add(self, events: list[Event]) -> None:
@@ -309,6 +316,8 @@ class _Rows:
             args = event.args or _NO_ARGS
             external_id = args.older_id if args.external_id is None else args.external_id
             if category == "python_function" and not _KEPT.match(name):
+                if _BEGINS.match(name):
+                    self._began_us[event.tid] = event.ts
                 continue
             if category in lanes:
                 thread = keep(event.tid, event.tid)
@@ -377,6 +386,12 @@ class _Rows:
             found = ", ".join(repr(category) for category, _ in self._others.most_common(3))
             raise msgspec.ValidationError(f"no row of an op, a launch or a kernel, but rows of category {found}")
         ops, annotations, modules = map(_by_start, self._ops.values())
+        modules = tuple(
+            msgspec.structs.replace(row, name=_LINE.sub("0", row.name))
+            if row.start_us < self._began_us.get(row.thread, -math.inf)
+            else row
+            for row in modules
+        )
         calls, records = _by_start(self._calls), _by_start(self._records)
         left_out = (not_read, self._malformed, self._first_malformed)
         devices = next((file.device_properties for file in files if file.device_properties), [])
