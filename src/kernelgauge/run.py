@@ -330,10 +330,7 @@ class Conditions(msgspec.Struct, frozen=True):
     median_sm_clock_mhz: float | None = None  # likewise
     max_temperature_c: int | None = None
     max_power_watts: float | None = None
-    event_reasons: tuple[str, ...] = ()  # seen at least once
     throttled_ms: dict[str, float] | None = None  # by cause, without those that cost nothing
-    other_processes: int | None = None  # most at once
-    other_utilization_percent: int | None = None  # of the SMs, by the busiest other process
 
 
 class CallRecord(msgspec.Struct, frozen=True):

@@ -292,12 +292,12 @@ def test_disturbances_allow_a_clock_of_unknown_gpu_more() -> None:
 def test_conditions_hold_extremes_of_all_measurements() -> None:
     """What rose between two of them is not theirs."""
     readings = [
-        well(sm_clock_mhz=345, event_reasons=IDLE, other_utilization_percent=90),  # idle, and of the time before
+        well(sm_clock_mhz=345, event_reasons=IDLE),
         well(sm_clock_mhz=1980, power_watts=640.5, temperature_c=55),
-        well(sm_clock_mhz=1500, event_reasons=CAP, other_processes=2),
-        well(sm_clock_mhz=1800, temperature_c=58, other_utilization_percent=4, throttled_ns=counted(power_cap=1.5)),
+        well(sm_clock_mhz=1500, event_reasons=CAP),
+        well(sm_clock_mhz=1800, temperature_c=58, throttled_ns=counted(power_cap=1.5)),
     ]
     later = [well(sm_clock_mhz=1700, throttled_ns=counted(power_cap=ms)) for ms in (500, 530)]
     throttled = {"power cap": pytest.approx(31.5)}
-    expected = Conditions(1500, 1700.0, 58, 640.5, ("idle", "power cap"), throttled, 2, 4)
+    expected = Conditions(1500, 1700.0, 58, 640.5, throttled)
     assert conditions_of([readings, later]) == expected

@@ -106,14 +106,12 @@ class EventReason(NamedTuple):
 # recorded. The reference kernels show whether the machine is another one.
 EVENT_REASONS = (
     EventReason(0x1, _IDLE),
-    EventReason(0x2, "application clocks"),
     EventReason(0x4, _POWER_CAP, counter=74),
     EventReason(0x8, "hardware slowdown", spoils=True),
     EventReason(0x10, "sync boost", counter=76),
     EventReason(0x20, "software thermal slowdown", counter=269, spoils=True),
     EventReason(0x40, "hardware thermal slowdown", counter=270, spoils=True),
     EventReason(0x80, "hardware power brake", counter=271, spoils=True),
-    EventReason(0x100, "display clocks"),
 )
 _COUNTERS = {cause.name: cause.counter for cause in EVENT_REASONS if cause.counter}
 
@@ -239,16 +237,12 @@ def conditions_of(windows: Sequence[Sequence[Reading]]) -> Conditions | None:
     clocks = _busy_clocks_mhz(readings)
     counted = [ms for window in windows if (ms := _throttled_ms(window)) is not None]
     throttled = {cause: sum(ms.get(cause, 0.0) for ms in counted) for each in counted for cause in each}
-    later = [reading for window in windows for reading in window[1:]]  # the first speaks of the time before it
     return Conditions(
         lowest_sm_clock_mhz=min(clocks, default=None),
         median_sm_clock_mhz=float(median(clocks)) if clocks else None,
         max_temperature_c=_most(readings, "temperature_c"),
         max_power_watts=_most(readings, "power_watts"),
-        event_reasons=tuple(dict.fromkeys(name for reading in readings for name in reading.reasons)),
         throttled_ms={cause: ms for cause, ms in throttled.items() if ms > 0} if counted else None,
-        other_processes=_most(readings, "other_processes"),
-        other_utilization_percent=_most(later, "other_utilization_percent"),
     )
 
 
