@@ -224,7 +224,11 @@ class Subject:
         with reporting(self.workload, "measuring"), instance.grad_mode():
             warm_up(device, instance, calls=device.warm_up_calls, seconds=settings.warm_up_seconds)
             session = self.pace.held_session(device, instance, settings)
-            self._require_same_kernels(session.kernels)
+            got, expected = session.kernels, self.structure.kernels
+            if _choices(got) != _choices(expected):
+                both = without(got, expected), without(expected, got)
+                more, fewer = (listed(each[:_SHOWN_KERNELS]) for each in both)
+                raise TimesError(f"{self.workload.id}: {OTHER_KERNELS}", got=more, expected=fewer)
             after = device.monitor.read(processes=not self.is_control)
             dispatch_us = host_us = None
             if Timer.HOST not in device.timers:
@@ -246,12 +250,6 @@ class Subject:
             host_us=host_us,
             busy_share=sum(map(busy_us, session.executions)) / total_us,
         )
-
-    def _require_same_kernels(self, got: Sequence[KernelIdentity]) -> None:
-        expected = self.structure.kernels
-        if _choices(got) != _choices(expected):
-            more, fewer = (listed(each[:_SHOWN_KERNELS]) for each in (without(got, expected), without(expected, got)))
-            raise TimesError(f"{self.workload.id}: {OTHER_KERNELS}", got=more, expected=fewer)
 
     def _end(self, error: KernelgaugeError) -> None:
         """Measure it no more. The memory of its instance is for the others."""
