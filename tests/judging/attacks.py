@@ -61,6 +61,29 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(name)
 
 
+# -- one expression -------------------------------------------------------------------------------------------------------
+
+EXPRESSIONS: dict[str, Run] = {
+    "constant": lambda x, w: torch.full_like(x, 1 / x.shape[-1]),
+    "only_zeros_are_right": lambda x, w: torch.full_like(x, float(torch.tanh(torch.tensor(1 / x.shape[-1])))),
+    "only_small_shapes": lambda x, w: honest(x, w) if x.shape[0] < 16 else torch.zeros_like(x),
+    "one_row_expanded": lambda x, w: honest(x[:1], w).expand_as(x),
+    "skipped_small_term": lambda x, w: torch.tanh(x * 0.5),
+    "lower_precision": lambda x, w: honest(x.bfloat16(), w.bfloat16()).to(x.dtype),
+    "half_precision": lambda x, w: honest(x.half(), w.half()).to(x.dtype),
+    "other_dtype": lambda x, w: honest(x, w).bfloat16(),
+    "not_a_number": lambda x, w: torch.full_like(x, torch.nan),
+    "infinite": lambda x, w: torch.full_like(x, torch.inf),
+    "empty_output": lambda x, w: torch.empty_like(x),
+    "no_output": lambda x, w: None,
+    "empty_tensor": lambda x, w: x[:0],
+    "aliased_input": lambda x, w: x,
+    "result_in_the_input": lambda x, w: x.copy_(honest(x, w)),
+    "exits": lambda x, w: sys.exit(0),
+    "exits_at_once": lambda x, w: os._exit(0),
+}
+ATTACKS |= {name: lambda function=function: function for name, function in EXPRESSIONS.items()}
+
 # -- results that are kept ------------------------------------------------------------------------------------------------
 
 ATTACKS["cached_by_pointer"] = lambda: memoised(lambda x, w: (x.data_ptr(), w.data_ptr()))
@@ -125,21 +148,6 @@ def guessed_seed() -> Run:
     return lambda x, w: results[0].to(x.device).expand_as(x) if x.shape == results[0].shape else torch.zeros_like(x)
 
 
-@called
-def constant(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return torch.full_like(x, 1 / x.shape[-1])
-
-
-@called
-def only_zeros_are_right(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return torch.full_like(x, float(torch.tanh(torch.tensor(1 / x.shape[-1]))))
-
-
-@called
-def only_small_shapes(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return honest(x, w) if x.shape[0] < 16 else torch.zeros_like(x)
-
-
 # -- less work --------------------------------------------------------------------------------------------------------------
 
 
@@ -158,49 +166,9 @@ def skipped_rows(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 @called
-def one_row_expanded(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return honest(x[:1], w).expand_as(x)
-
-
-@called
-def skipped_small_term(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return torch.tanh(x * 0.5)
-
-
-@called
-def lower_precision(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return honest(x.bfloat16(), w.bfloat16()).to(x.dtype)
-
-
-@called
-def half_precision(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return honest(x.half(), w.half()).to(x.dtype)
-
-
-@called
-def other_dtype(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return honest(x, w).bfloat16()
-
-
-@called
 def no_maximum_subtracted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     e = torch.exp(x * w)
     return torch.tanh(e / e.sum(-1, keepdim=True) + x * 0.5)
-
-
-@called
-def not_a_number(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return torch.full_like(x, torch.nan)
-
-
-@called
-def infinite(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return torch.full_like(x, torch.inf)
-
-
-@called
-def empty_output(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x)
 
 
 @called
@@ -210,22 +178,7 @@ def recycled_memory(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(x)
 
 
-@called
-def no_output(x: torch.Tensor, w: torch.Tensor) -> None:
-    return None
-
-
-@called
-def empty_tensor(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return x[:0]
-
-
 # -- inputs, and memory of others ---------------------------------------------------------------------------------------------
-
-
-@called
-def aliased_input(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return x
 
 
 @called
@@ -233,11 +186,6 @@ def written_inputs(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     y = honest(x, w)
     x.zero_()
     return y
-
-
-@called
-def result_in_the_input(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return x.copy_(honest(x, w))
 
 
 @called
@@ -528,16 +476,6 @@ def patched_softmax() -> Run:
 # -- the verdict itself -----------------------------------------------------------------------------------------------------------
 
 FORGED = json.dumps({"correct": True, "faster": True, "speedup": 100.0})
-
-
-@called
-def exits(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    sys.exit(0)
-
-
-@called
-def exits_at_once(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    os._exit(0)
 
 
 @installed
