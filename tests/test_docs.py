@@ -87,13 +87,6 @@ def test_tutorial_prints_what_it_shows(
             file.write_text(block)
 
 
-def test_differences_finds_changed_lines() -> None:
-    printed = "one 1.5\ntwo\nthree\n"
-    assert not differences("one 2.5\n...\nthree", printed)
-    assert differences("one 2.5\nthree", printed) == ["three"]
-    assert differences("...\nfour", printed) == ["four"]
-
-
 def test_prose_finds_sentences_that_begin_with_a_genitive() -> None:
     fronted = runpy.run_path(str(ROOT / "tools" / "prose.py"))["fronted_sentences"]
     wrong = ["Of the workloads, three are slower.", "Its name the kernel has from Inductor."]

@@ -1,5 +1,5 @@
 # ruff: noqa: N803 (constants of Triton)
-"""Ten ways to make a kernel slower that keep its name. With FAULTY in the environment, the slower one runs."""
+"""Seven ways to make a kernel slower that keep its name. With FAULTY in the environment, the slower one runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import nn
 
 from kernelgauge import Workload
 
 FAULTY = bool(os.environ.get("FAULTY"))
 ROWS = WIDTH = 4096
-EDGE, COUNT = 2048, 1 << 23
+COUNT = 1 << 23
 
 
 @triton.jit
@@ -25,19 +24,6 @@ def softmax_kernel(x, y, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
     value = tl.load(x + at).to(tl.float32)
     value = tl.exp(value - tl.max(value, 0))
     tl.store(y + at, (value / tl.sum(value, 0)).to(tl.float16))
-
-
-@triton.jit
-def matmul_kernel(a, b, c, K, N: tl.constexpr, SIZE: tl.constexpr, STEP: tl.constexpr):  # type: ignore[no-untyped-def]
-    rows, columns = tl.program_id(0) * SIZE + tl.arange(0, SIZE), tl.program_id(1) * SIZE + tl.arange(0, SIZE)
-    inner = tl.arange(0, STEP)
-    left, right = a + rows[:, None] * K + inner[None, :], b + inner[:, None] * N + columns[None, :]
-    total = tl.zeros((SIZE, SIZE), dtype=tl.float32)
-    for _ in range(0, K, STEP):
-        total = tl.dot(tl.load(left), tl.load(right), total)
-        left += STEP
-        right += STEP * N
-    tl.store(c + rows[:, None] * N + columns[None, :], total.to(tl.float16))
 
 
 @triton.jit
@@ -62,22 +48,15 @@ def softmax(x: torch.Tensor, **options: Any) -> torch.Tensor:
     return y
 
 
-def stages(x: torch.Tensor) -> torch.Tensor:
-    y = torch.empty_like(x)
-    grid = (EDGE // 128, EDGE // 128)
-    matmul_kernel[grid](x, x, y, EDGE, EDGE, 128, 64, num_warps=8, num_stages=1 if FAULTY else 3)
-    return y
-
-
 def scaled(x: torch.Tensor) -> torch.Tensor:
     y = torch.empty(COUNT, device=x.device, dtype=x.dtype)
     scale_kernel[(COUNT // 1024,)](x, y, x.stride(0), 1024)
     return y
 
 
-def polynomial(x: torch.Tensor, steps: int, **options: Any) -> torch.Tensor:
+def polynomial(x: torch.Tensor, steps: int) -> torch.Tensor:
     y = torch.empty_like(x)
-    polynomial_kernel[(ROWS,)](x, y, WIDTH, steps, num_warps=8, **options)
+    polynomial_kernel[(ROWS,)](x, y, WIDTH, steps, num_warps=8)
     return y
 
 
@@ -93,43 +72,19 @@ def streams(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return first, second
 
 
-class Planted(nn.Module):
-    """Calls a function. `rows`: all are one in memory, or each has its own."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-        row = torch.randn(1, WIDTH, device="cuda", dtype=torch.float16).expand(16 * ROWS, WIDTH)
-        self.rows = row.clone() if FAULTY and function is footprint else row
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(self.rows if self.function is footprint else x)
-
-
-def footprint(rows: torch.Tensor) -> torch.Tensor:
-    return rows.sum(-1)
-
-
 MATRIX, LIST = (ROWS, WIDTH), (4 * COUNT + 8,)
 # By name: what runs, the shape of its input, and what a failure must say.
 CAUSES: dict[str, tuple[Callable[..., Any], tuple[int, ...], str]] = {
     "warps": (lambda x: softmax(x, num_warps=1 if FAULTY else 8), MATRIX, "block 256x1x1 -> 32x1x1"),
     "spill": (lambda x: softmax(x, num_warps=4, **({"maxnreg": 32} if FAULTY else {})), MATRIX, "spilled words 0 -> "),
-    "stages": (stages, (EDGE, EDGE), "num_stages 3 -> 1"),
     "strided": (lambda x: scaled(x.as_strided((COUNT,), (4 if FAULTY else 1,))), LIST, "stride 1 -> (none)"),
     "misaligned": (lambda x: scaled(x.as_strided((COUNT,), (1,), int(FAULTY))), LIST, "x divisible by 16 -> (none)"),
     "constant": (lambda x: polynomial(x, 400 if FAULTY else 50), MATRIX, "STEPS 50 -> 400"),
-    "fusion": (
-        lambda x: polynomial(x, 400, **({"enable_fp_fusion": False} if FAULTY else {})),
-        MATRIX,
-        "enable_fp_fusion (none) -> False",
-    ),
     "layout": (
         lambda x: (x.t() if FAULTY else x).sum(-1),
         MATRIX,
         "inputs contiguous -> [4096,4096] by strides 1,4096",
     ),
-    "footprint": (footprint, MATRIX, "inputs [65536,4096] by strides 0,1 -> contiguous"),
     "streams": (streams, MATRIX, "on a second stream"),
 }
 
@@ -139,7 +94,7 @@ def pytest_kernelgauge_workloads() -> list[Workload]:
         Workload(
             name,
             "eager",
-            build=lambda function=function: Planted(function),
+            build=lambda function=function: function,
             inputs=lambda shape=shape: (torch.randn(*shape),),
             dtype="fp16",
             pass_="forward",

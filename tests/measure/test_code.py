@@ -132,10 +132,6 @@ def test_code_of_an_unknown_version_is_left_out() -> None:
     assert read() == Resources(32, 0)
 
 
-def test_triton_says_registers_and_spills_when_it_loads() -> None:
-    assert "self.n_regs, self.n_spills" in inspect.getsource(compiler.CompiledKernel._init_handles)
-
-
 def test_sizes_of_a_target_are_those_of_the_disassembler(tmp_path: Any) -> None:
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     for options in ({}, {"num_warps": 1, "maxnreg": 32}):

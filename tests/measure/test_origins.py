@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,7 +22,6 @@ from kernelgauge.measure import compiler
 from kernelgauge.measure.compiler import reset_compiler, source_line, torch_set_up
 from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import build
-from kernelgauge.measure.origins import Modules, _Places
 from kernelgauge.measure.subject import Subject
 from kernelgauge.run import Origin, Run, SourceLine, common_path
 from tests.measure.conftest import QUICK, measured, raising, tiny
@@ -256,42 +255,6 @@ def test_module_of_a_notebook_has_its_line(cpu: Device, monkeypatch: Any, file: 
     origins = ran(cpu, load(SCALED, file, "__main__").Scaled, compile=compile_).origins
     line = SourceLine(file.rpartition("/")[2], 6, LINE.strip() if is_cell else "")
     assert set(origins) == {Origin("Scaled", (line,))}
-
-
-def event(kind: str, extra: dict[str, Any], *children: Any, **fields: Any) -> Any:
-    """Return an event of the profiler's tree."""
-    typed = (SimpleNamespace(name=kind), SimpleNamespace(**extra))
-    return SimpleNamespace(**{"typed": typed, "name": "", "children": children} | fields)
-
-
-def called(line: int, *children: Any, name: str = "") -> Any:
-    """Return the call of a function in C from a line of this file."""
-    return event("PyCCall", {"caller": SimpleNamespace(file_name=__file__, line_number=line)}, *children, name=name)
-
-
-def op(id_: int, *children: Any, thread: int, name: str = "aten::mul", sequence: int = 5) -> Any:
-    extra = {"sequence_number": sequence, "scope": SimpleNamespace(name="FUNCTION")}
-    return event("TorchOp", extra, *children, correlation_id=id_, name=name, start_tid=thread)
-
-
-def places_of(*tree: Any, threads: Any = ()) -> _Places:
-    return _Places(SimpleNamespace(experimental_event_tree=lambda: tree, events=lambda: threads), Modules(None))
-
-
-def test_number_of_a_node_belongs_to_its_thread() -> None:
-    """Checkpointing runs forward ops in the thread of the backward pass, which counts from zero."""
-    evaluates = {"thread": 2, "name": "autograd::engine::evaluate_function: M"}
-    nodes = [op(id_, op(id_ + 1, thread=2, sequence=-1), **evaluates) for id_ in (30, 40)]
-    threads = [SimpleNamespace(correlation_id=lambda i=i: 20 + 10 * i, fwd_thread_id=lambda i=i: i) for i in (1, 2)]
-    places = places_of(called(1, op(10, thread=1)), called(3, op(20, thread=2)), *nodes, threads=threads)
-    assert [places.origin(places.ops[id_]).lines[0].line for id_ in (31, 41)] == [1, 3]
-
-
-@pytest.mark.parametrize(("number", "is_known"), [(1, True), (2, False)])  # which of the two it is, nobody knows
-def test_calls_that_wait_have_lines_if_there_are_as_many(number: int, is_known: bool) -> None:
-    places = places_of(called(1, name="<built-in function _cuda_synchronize>"))
-    calls = [("cudaDeviceSynchronize", None)] * number
-    assert [origin is not None for origin in places.of_calls(calls, calls, places.waits)] == [is_known] * number
 
 
 def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: Device) -> None:
