@@ -61,14 +61,13 @@ class Net(nn.Module):
 LINES = ("g = F.silu(self.gate(x))", "h = g * self.up(x)", "return self.down(h)", "x = x + layer(x)")
 
 
-def load(text: str, file: Path | str, name: str = "planted") -> Any:
+def load(text: str, file: Path, name: str = "planted") -> Any:
     """Return the module of a text that stands in this file."""
     module = ModuleType(name)
-    if isinstance(file, Path):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-        linecache.checkcache()
-        module.__file__, sys.modules[name] = str(file), module
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    linecache.checkcache()
+    module.__file__, sys.modules[name] = str(file), module
     exec(compile(text, str(file), "exec"), vars(module))
     return module
 
@@ -241,20 +240,6 @@ def test_line_of_a_cached_graph_is_of_what_ran(cpu: Device, tmp_path: Path) -> N
     one, other = (torch.compile(build()) for build in builds)
     both = ran(cpu, lambda: lambda x: (one(x), other(x)))
     assert both.origins == (None, None)  # one file of generated code: whose it is, it does not say
-
-
-@pytest.mark.usefixtures("no_cache")
-@pytest.mark.parametrize(
-    ("file", "compile_"),
-    [("<string>", None), ("<ipython-input-1-a>", None), ("/tmp/ipykernel_1/2.py", None), ("/tmp/ipykernel_1/2.py", {})],
-)
-def test_module_of_a_notebook_has_its_line(cpu: Device, monkeypatch: Any, file: str, compile_: Any) -> None:
-    is_cell = file != "<string>"  # IPython keeps the source of a cell there
-    if is_cell:
-        monkeypatch.setitem(linecache.cache, file, (len(SCALED), None, SCALED.splitlines(keepends=True), file))
-    origins = ran(cpu, load(SCALED, file, "__main__").Scaled, compile=compile_).origins
-    line = SourceLine(file.rpartition("/")[2], 6, LINE.strip() if is_cell else "")
-    assert set(origins) == {Origin("Scaled", (line,))}
 
 
 def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: Device) -> None:

@@ -34,7 +34,7 @@ _MOST_COMPILATIONS = 100_000  # whose metrics are kept: 64 are fewer than one wo
 _BETWEEN_STACKS = "\n\n"
 _HANDLE = re.compile(r"\s*# \[Provenance debug handles\] (\S+)")
 _BETWEEN = re.compile(r"\s*(#(?! \[Prov)|stream|\w+numel = )")  # what Inductor writes between a handle and its call
-# Of a stack as torch.compile writes it; of what `exec` was given there is no code.
+# Of a stack as torch.compile writes it.
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)(?:\n {4}(.*))?')
 # Why Dynamo gave up: the value and the name of its limit (torch/_dynamo/graph_break_registry.json).
 _LIMIT = re.compile(r"(?s)recompile limit exceeded.*currently set to (\d+).*Limit type: (\w+)")
@@ -312,8 +312,6 @@ def _frames(text: str) -> Stack:
 
 Owner = Literal["user", "library", "module of torch", "generated", "kernelgauge", "other"]
 _OURS, _TORCH = Path(__file__).parents[1], Path(torch.__file__).parent
-# A cell of a notebook, or code that `exec` was given. Others in angle brackets are torch's and Python's own.
-_EXECUTED = re.compile(r"<(string|stdin|ipython-input-.*)>")
 
 
 @lru_cache(maxsize=4096)  # each frame of a session asks
@@ -332,7 +330,7 @@ def owner_of(file: str) -> Owner:
     if not {"site-packages", "dist-packages"}.isdisjoint(path.parts):  # of this Python, of the system, or of the user
         return "other" if "-packages/triton/" in file else "library"
     is_python = path.is_relative_to(sysconfig.get_path("stdlib")) or file.startswith("<")
-    return "other" if is_python and not _EXECUTED.fullmatch(file) else "user"
+    return "other" if is_python else "user"
 
 
 def _is_in_torch(file: str) -> bool:

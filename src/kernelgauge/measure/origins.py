@@ -313,8 +313,6 @@ class _Places:
         """Return path and owner of a file by the name that the profiler gives it, which lacks the folder of `sys.path`."""
         if name not in self._files:
             there = {each + name for each in self._prefixes if os.path.isfile(each + name)}
-            if not there and (name.startswith("<") or name in linecache.cache):  # IPython puts its cells there
-                there = {name}
             found = there & self._loaded or there
             file = found.pop() if len(found) == 1 else ""  # several may have that name
             self._files[name] = file, owner_of(file) if file else "other"
