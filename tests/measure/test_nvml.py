@@ -117,7 +117,7 @@ def second_reading(clock: Clock, happens: Callable[[], object] = lambda: None) -
 def test_reading_is_the_state_of_the_gpu(nvml: FakeNvml) -> None:
     nvml.reasons = 4
     monitor = Monitor(UUID)
-    assert monitor.available
+    assert not monitor.why_not
     assert monitor.read() == Reading(sm_clock_mhz=1980, event_reasons=4, power_watts=420.5, temperature_c=50)
     assert monitor.read(processes=True).throttled_ns == {cause: 1000 * field for cause, field in COUNTERS.items()}
 
@@ -140,7 +140,7 @@ def test_monitor_without_library_driver_or_gpu_knows_nothing(
         monkeypatch.setitem(sys.modules, "pynvml", None)  # makes the import raise ImportError
         assert visible_gpus() == ()
     monitor = Monitor(UUID)
-    assert (monitor.available, monitor.read(), monitor.read(processes=True)) == (False, Reading(), Reading())
+    assert (bool(monitor.why_not), monitor.read(), monitor.read(processes=True)) == (True, Reading(), Reading())
     assert (monitor.driver, monitor.power_limit_watts, monitor.mig) == (None, None, None)
 
 

@@ -28,7 +28,7 @@ class FakeDevice:
     gpu = CONTENT["gpu"]
     timers = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
     host = SimpleNamespace(wait_until_fast=lambda: 10.0, round_trip_us=lambda: 20.0)
-    monitor = SimpleNamespace(available=True, why_not="", read=lambda **_: Reading(), forget_others=lambda: None)
+    monitor = SimpleNamespace(why_not="", read=lambda **_: Reading(), forget_others=lambda: None)
 
     @property
     def torch_device(self):

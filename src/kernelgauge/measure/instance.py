@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Any
 
 import torch
@@ -77,9 +77,8 @@ class Instance:
     def _clear_gradients(self) -> None:
         if isinstance(self.module, nn.Module):
             self.module.zero_grad(set_to_none=True)
-        for batches in self.calls:
-            for tensor in inputs_of(batches).values():
-                tensor.grad = None
+        for tensor in inputs_of(self.calls).values():
+            tensor.grad = None
 
     def _call(self, batches: list[Arguments]) -> None:
         if self.training is not None:
@@ -289,14 +288,14 @@ def read_arguments(returned: Any) -> Arguments:
             return positional, {}
 
 
-def inputs_of(batches: Sequence[Arguments]) -> dict[str, torch.Tensor]:
+def inputs_of(calls: Sequence[Sequence[Arguments]]) -> dict[str, torch.Tensor]:
     """Return every tensor by its name: ``input 0``, ``input 1.0`` within a tuple, ``input mask`` of a keyword.
 
     Those of a later batch have its number in front: ``input 1: 0``.
     """
     return {
         f"input {number}: {name}" if number else f"input {name}": tensor
-        for number, arguments in enumerate(batches)
+        for number, arguments in enumerate(chain.from_iterable(calls))
         for each in arguments
         for name, tensor in named_tensors(each)
     }

@@ -174,7 +174,7 @@ class _Pair:
     @property
     def inputs(self) -> dict[str, torch.Tensor]:
         """The tensors that the workload is called with next. A sequence has others in each run."""
-        return inputs_of([batch for batches in self._instance.calls for batch in batches])
+        return inputs_of(self._instance.calls)
 
     def results(self, function: Callable[..., Any], *, rounding: float = 0) -> dict[str, torch.Tensor]:
         """Run a function with the workload's own parameters and input. `rounding`: see `eager_results`."""
@@ -182,7 +182,7 @@ class _Pair:
         _write(state, self.state)
         instance.prepare()  # a generator may set the state for its sequence
         inputs = self.inputs
-        _write(inputs, inputs_of([batch for batches in self._arguments for batch in batches]))
+        _write(inputs, inputs_of(self._arguments))
         if rounding:
             _write(state | inputs, {name: with_rounding(each, rounding) for name, each in (state | inputs).items()})
         with reporting(instance.workload, "running"):
@@ -240,7 +240,7 @@ class _Pair:
             torch.backends.cudnn.allow_tf32 = False
             if self._instance.is_sequence:
                 calls = self._instance.calls_of(reference, dtype)
-                self._require_same_inputs(inputs_of([batch for batches in calls for batch in batches]))
+                self._require_same_inputs(inputs_of(calls))
             else:
                 calls = tree_map(partial(_copied, dtype=dtype), self._arguments)
             if workload.training is not None:  # the reference is not compiled
@@ -385,7 +385,7 @@ def _results(workload: Workload, module: Any, function: Callable[..., Any], call
             torch.autograd.backward(total_of(output))
     if workload.pass_ == "train":
         parameters = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
-        inputs = inputs_of([batch for batches in calls for batch in batches])
+        inputs = inputs_of(calls)
         for name, leaf in {**parameters, **inputs}.items():
             if leaf.grad is not None:
                 results[f"{_GRADIENT}{name}"] = leaf.grad.detach()

@@ -143,13 +143,12 @@ class Monitor:
         self._pynvml, self.why_not = _start() if uuid else (None, "no GPU")
         whole, part = (_ask(self._pynvml, "nvmlDeviceGetHandleByUUID", f"{kind}-{uuid}") for kind in ("GPU", "MIG"))
         self._handle = whole or part
-        self.available = bool(self._handle)
-        if not self.available:
+        if not self._handle:
             self._pynvml, self.why_not = None, self.why_not or f"NVML does not know the GPU {uuid}"
         self.driver: str | None = _ask(self._pynvml, "nvmlSystemGetDriverVersion")
         self.power_limit_watts = self._watts("nvmlDeviceGetEnforcedPowerLimit")
         is_cut, _after_reset = self._ask("nvmlDeviceGetMigMode") or (0, 0)  # a GPU without MIG answers by an error
-        self.mig = bool(part or is_cut) if self.available else None  # whether it is cut into slices
+        self.mig = bool(part or is_cut) if self._handle else None  # whether it is cut into slices
         self._seen_until_us = 0  # the newest sample of utilisation: NVML's clock
         self._asked_s: float | None = None  # when that was: ours
         self._used: dict[int, tuple[float, int]] = {}  # the last sample of each process: our clock, and percent
@@ -208,7 +207,7 @@ class Monitor:
 
     def forget_others(self) -> None:
         """Forget who has used the GPU, when NVML has told: a process that has ended would pass for one that uses it still."""
-        if self.available:
+        if self._handle:
             time.sleep(_SAMPLING_PERIOD_S)
             self._utilization()
 

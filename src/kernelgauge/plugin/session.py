@@ -376,7 +376,6 @@ class Session:
         monitor = self.device.monitor if runs else None
         # The command that calibrates knows no root; nobody else reads these results.
         shown = str if self.options.calibrating else self.options.shown
-        is_watched = monitor is None or monitor.available or self.fingerprint.arch == "cpu"
         return Results(
             schema_version=SCHEMA_VERSION,
             kernelgauge=__version__,
@@ -385,7 +384,7 @@ class Session:
             arguments=self.options.arguments,
             fingerprint=self.fingerprint if runs else None,
             gpu=runs[0].gpu if runs else None,
-            not_watched="" if monitor is None or is_watched else monitor.why_not,
+            not_watched="" if monitor is None or self.fingerprint.arch == "cpu" else monitor.why_not,
             workloads=tuple(workloads),
             tests=tuple(each for results in self.tests.values() for each in results),
             warnings=tuple(dict.fromkeys(each.problem for each in measured if each.problem)),
