@@ -105,7 +105,7 @@ REGION = "Torch-Compiled Region"
 
 
 def host(ops: dict[str, int], region: str = "Torch-Compiled Region: 1/0") -> HostLane:
-    return HostLane(100, 80, ops, (), (region,), 0)
+    return HostLane(100, ops, (), (region,), 0)
 
 
 def test_host_difference_counts_ops() -> None:

@@ -147,20 +147,6 @@ def test_host_ops_are_of_the_dispatcher_and_of_metadata() -> None:
     assert summary_of(step(1, 0, 100), *rows).host.metadata_ops_that_launched == ("aten::reshape",)
 
 
-WAIT = call(None, 20, name="cudaStreamSynchronize") | {"dur": 30}
-LAUNCHING = [
-    ([op("mm", 5, 10), call(1, 8), WAIT, op("mm", 60, 10), call(2, 64)], 64 + 1 - 5 - 30),
-    ([op("mm", 5, 10), call(1, 8), WAIT], 8 + 1 - 5),  # a wait behind the last launch
-    ([op("mm", 5, 10), call(1, 8), WAIT, call(2, 30)], 20 - 5),  # a launch during the wait
-    ([op("aten::t", 5, 10)], 0),
-]
-
-
-@pytest.mark.parametrize(("rows", "expected"), LAUNCHING)
-def test_host_launching_time_leaves_waits_out(rows: list[Event], expected: float) -> None:
-    assert summary_of(step(1, 0, 1000), *rows).host.launching_us == expected
-
-
 def parts(found: Summary) -> dict[str, float]:
     """Return the parts of a step on its only device that are not 0; they add up."""
     (time,) = found.times

@@ -20,7 +20,7 @@ from ..trace.difference import (
     launch_differences,
     resource_changes,
 )
-from ..trace.kernel import KernelRecord, LaneKernel, input_texts, is_dispatched
+from ..trace.kernel import KernelRecord, LaneKernel, input_texts, is_dispatched, was_autotuned
 from ..trace.model import FRAME
 from ..trace.summary import Summary
 from . import evidence as e
@@ -360,7 +360,7 @@ def _other_identity(
         new.identity.shown,
         configuration,
         source,
-        is_autotuned=is_timed and pair.was_autotuned,
+        is_autotuned=is_timed and pair.what is What.CONFIGURATION and was_autotuned(old.identity, new.identity),
         is_dynamic=bool(source and new.origin and new.origin.is_dynamic and not (old.origin and old.origin.is_dynamic)),
         moves=moves,
     )

@@ -372,8 +372,7 @@ def _change(before_us: float, after_us: float) -> str:
 
 def _host_changes(host: HostDifference) -> Iterator[str]:
     before, after = host.dispatcher_ops
-    launching = f", launching {_change(*host.launching_us)} under the profiler"
-    yield f"dispatcher ops {before} -> {after}" + (launching if any(host.launching_us) else "")
+    yield f"dispatcher ops {before} -> {after}"
     for label, names in (("gone", host.gone), ("new ", host.new)):
         if names:
             yield f"{label}  {_ops_text(names)}"

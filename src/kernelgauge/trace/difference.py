@@ -85,11 +85,6 @@ class LaunchDifference(Generic[Kernel]):
     details: str = ""  # what differs between the two of one name, or of one job
 
     @property
-    def was_autotuned(self) -> bool:
-        """Tell whether the autotuner's choice is all that differs."""
-        return self.what is What.CONFIGURATION and was_autotuned(self.before[0].identity, self.after[0].identity)
-
-    @property
     def before_us(self) -> float:
         return sum(kernel.device_time_us for kernel in self.before)
 
@@ -188,12 +183,11 @@ def join_launches(group: Sequence[LaunchDifference[Kernel]]) -> LaunchDifference
 
 @dataclass(frozen=True)
 class HostDifference:
-    """Ops that ran more or less often in one step, those of torch.compile too. Times in microseconds."""
+    """Ops that ran more or less often in one step, those of torch.compile too."""
 
     gone: Mapping[str, int]
     new: Mapping[str, int]
     dispatcher_ops: tuple[int, int]
-    launching_us: tuple[float, float]
     synchronizations: tuple[int, int]
 
 
@@ -220,7 +214,6 @@ def host_difference(before: HostLane, after: HostLane) -> HostDifference:
         gone=old - new,
         new=new - old,
         dispatcher_ops=(sum(before.dispatcher_ops.values()), sum(after.dispatcher_ops.values())),
-        launching_us=(before.launching_us, after.launching_us),
         synchronizations=(before.synchronizations, after.synchronizations),
     )
 

@@ -21,6 +21,7 @@ from .names import Kind
 
 CPU = "CPU"  # what the name of a device without records begins with
 WAIT = "wait"  # kind of a row: the host waits for the device
+_COMMUNICATION = Kind.COMMUNICATION.value
 COPIES = (Kind.MEMSET.value, Kind.MEMCPY.value)
 # Annotations of a step: vLLM's and its forks' `execute_…`, SGLang's `step[…]`, and loops that name theirs.
 _STEP = re.compile(
@@ -121,7 +122,7 @@ def find_steps(trace: Trace) -> StepTrace:
     if ran and not kept:
         raise ValueError("the profiler lost launches in every step")
     steady = _without_warm_up(trace, marks, inside, kept)
-    beside = _Overlap([each.record for each in launches if each.record and not _communicates(each.row)])
+    beside = _Overlap([each.record for each in launches if each.record and each.row.kind != _COMMUNICATION])
     found: dict[str, Steps] = {}
     done_us = [-math.inf]  # with the steps before each
     for mark, some in zip(marks, inside, strict=True):
@@ -188,7 +189,7 @@ def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]
             identity = identity_of(record, op) if record is not None else identity_of_op(call)  # type: ignore[arg-type]
             name, kind = identity.unnumbered, kind_of_launch(identity, op_name or None)
             if op_name.startswith(("c10d::", "_c10d_functional::")):
-                kind = Kind.COMMUNICATION.value
+                kind = _COMMUNICATION
             if record is not None and record.sent:
                 name = f"{identity.shown} {record.sent}"
         elif isinstance(call, ApiCall):
@@ -223,10 +224,6 @@ def _contexts(trace: Trace, rows: Sequence[Op | ApiCall]) -> dict[int, tuple[str
             phase = "backward" if phase.startswith(_BACKWARD) else _NUMBER.sub("#", phase).strip("# ")
             found[id(row)] = phase, *places.get(id(row), ("", ""))
     return found
-
-
-def _communicates(row: StepRow) -> bool:
-    return row.kind == Kind.COMMUNICATION.value
 
 
 # -- steps ------------------------------------------------------------------------------------------------------------
@@ -319,7 +316,7 @@ def _add(steps: Steps, launches: Sequence[_Launch], beside: _Overlap) -> None:
     compute_us = communication_us = exposed_us = 0.0
     for each in launches:
         steps.row_us[each.row] += each.duration_us  # type: ignore[assignment]
-        if _communicates(each.row):
+        if each.row.kind == _COMMUNICATION:
             before.append(kernels)
             communication_us += each.duration_us
             exposed_us += each.duration_us if each.record is None else beside.exposed_us(each.record)

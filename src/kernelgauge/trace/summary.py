@@ -117,7 +117,6 @@ class HostLane:
     """The host's side of one step: how often each op ran."""
 
     duration_us: float  # median over the steps: the host stumbles in one now and then
-    launching_us: float  # until the last launch returned, less waiting
     dispatcher_ops: Mapping[str, int]
     metadata_ops_that_launched: tuple[str, ...]
     compile_ops: tuple[str, ...]
@@ -206,7 +205,6 @@ class Summary:
         windows, last = self.windows, self.windows[-1]
         return HostLane(
             duration_us=median(window.duration_us for window in windows),
-            launching_us=median(_launching_us(window) for window in windows),
             dispatcher_ops=Counter(op.name for op in dispatcher_ops(last)),
             metadata_ops_that_launched=tuple(metadata_ops_that_launched(last)),
             compile_ops=tuple(op.name for op in last.ops if op.name.startswith(COMPILE_PREFIXES)),
@@ -430,14 +428,3 @@ def _add_causes(
     parts["input_us"] += fetching
     parts["launch_us"] += launched - since - fetching
     parts[rest] += record.start_us - launched
-
-
-def _launching_us(window: Window) -> float:
-    """Return the time from the first op or call of a window to the end of its last launch, less the host's waits."""
-    launching = [call for call in window.calls if call.asks]
-    if not launching:
-        return 0.0
-    start = min(row.start_us for row in (*window.ops[:1], *window.calls[:1]))
-    end = max(call.end_us for call in launching)
-    waits = [call for call in window.calls if call.is_synchronization and call.start_us < end]
-    return max(0.0, end - start - sum(min(call.end_us, end) - call.start_us for call in waits))
