@@ -108,13 +108,8 @@ def damaged(draw: st.DrawFn) -> bytes:
     return content
 
 
-MM = op("aten::mm", 1, 9, external_id=7)
-MM["args"] |= {"Input Dims": [[2, 3], []], "Input type": ["a", ""]}
-LAUNCH, RAN = call(3, 2), kernel(3, 4)
-LAUNCH["args"] |= {"objects": [{"a": {}}, {"b": "},"}, {"c": [{}, {}]}]}
-RAN["args"] |= {"grid": [1, 2, 3], "device": 0, "stream": 7}
-FLOW = event("ac2g", "flow", 1, 1, "thread")
-TRACE = chrome(step(1, 0, 50), MM, LAUNCH, RAN, FLOW, deviceProperties=[{"id": 0, "name": "G"}], traceName="x")
+OBJECTS = changed(CALL, args={"objects": [{"a": {}}, {"b": "},"}, {"c": [{}, {}]}]})[:5]
+TRACE = chrome(*OBJECTS, deviceProperties=[{"id": 0, "name": "G"}], traceName="x")
 TRACES = st.sampled_from([TRACE, json.dumps(json.loads(TRACE), indent=1).encode()])
 
 

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from itertools import repeat
 from pathlib import Path
@@ -159,22 +158,6 @@ def test_rows_of_other_accelerators_make_no_trace_of_a_cpu(rows: list[Event], no
         assert (summary.not_read, summary.on_cpu) == ({not_read: 1}, False)
 
 
-def test_read_xpu_pairs_kernels_copies_and_waits() -> None:
-    rows = [
-        *(op("aten::gelu", 0, 9, external_id=1), op("aten::to", 10, 30, external_id=2)),
-        call(1, 2, name="urEnqueueKernelLaunchWithArgsExp", category="xpu_runtime", external_id=1),
-        call(2, 12, name="urEnqueueUSMMemcpy", category="xpu_runtime", external_id=2),
-        call(3, 20, name="urEventWait", category="xpu_runtime", external_id=2),
-        *(kernel(1, 5, external_id=1), kernel(2, 15, name="Memcpy M2D", category="gpu_memcpy", external_id=2)),
-        call(4, 50, name="urEnqueueKernelLaunch", category="xpu_runtime"),
-    ]
-    window = trace_of(*rows).whole()
-    assert [(each.op and each.op.name, each.record.stream) for each in window.launches] == [("aten::gelu", 7)]
-    assert window.copying_ops == [("aten::to: Memcpy M2D", 2)]
-    assert window.synchronizing_ops == [("aten::to: urEventWait", 2)]
-    assert window.trace.pairing_problems() == ("lost: urEnqueueKernelLaunch (correlation 4) has no device record",)
-
-
 @pytest.mark.parametrize("depth", [3, 4, 300, 100_000])
 @pytest.mark.parametrize("block", [64, 4096, None])
 @pytest.mark.parametrize("field", ["more", "Input Dims"])
@@ -267,12 +250,6 @@ def test_read_file_that_is_not_whole_is_refused(path: Path) -> None:
             refused_file(path, content[:length])
     for garbage in (b"x", b"\x1f\x8b", bytes(3 * MEBIBYTE) + b"x", CONTENT):
         assert "gzip" in refused_file(path, WHOLE + garbage)
-
-
-def test_read_pipe_is_read(path: Path) -> None:
-    os.mkfifo(path)
-    threading.Thread(target=path.write_bytes, args=(WHOLE,), daemon=True).start()
-    assert read(path) == parse(CONTENT)
 
 
 UNDER_A_LIMIT = """

@@ -84,6 +84,7 @@ def test_launch_apis_of_every_runtime_are_known() -> None:
         ("cuda_driver", "cuLaunchKernel cuLaunchKernelEx cuGraphLaunch"),
         ("hip_runtime", "hipLaunchKernel hipGraphLaunch"),
         ("hip_driver", "hipExtModuleLaunchKernel"),
+        ("xpu_runtime", "urEnqueueKernelLaunch urEnqueueKernelLaunchWithArgsExp"),
     ):
         for name in names.split():
             assert kernels(only_step(call(1, 1, name=name, category=category), kernel(1, 2))) == ["gemm"]
@@ -91,7 +92,7 @@ def test_launch_apis_of_every_runtime_are_known() -> None:
 
 def test_calls_that_launch_nothing_may_be_waits() -> None:
     for names, waits, queries in (
-        ("cudaStreamSynchronize cudaDeviceSynchronize cuCtxSynchronize", 1, 0),
+        ("cudaStreamSynchronize cudaDeviceSynchronize cuCtxSynchronize urEventWait", 1, 0),
         ("cudaEventRecord cudaLaunchHostFunc hipLaunchHostFunc", 0, 0),
         ("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", 0, 1),
     ):
@@ -114,8 +115,13 @@ def test_window_names_ops_of_copies_and_waits() -> None:
     window = trace.whole()
     assert window.copying_ops == [("aten::item: Memcpy DtoH (Device -> Pageable), 4 bytes", 2)]
     assert window.synchronizing_ops == [("aten::item: cudaStreamSynchronize", 2), ("cudaDeviceSynchronize", None)]
-    without_stream = only_step(call(1, 1, name="cudaMemcpy"), kernel(1, 2, category="gpu_memcpy"))
-    assert (without_stream.synchronizations, len(without_stream.copies)) == (1, 1)
+    for name, waits in (
+        ("cudaMemcpy", 1),
+        ("cudaMemcpyAsync", 0),
+        ("urEnqueueUSMMemcpy", 0),
+    ):  # the first has no stream
+        copying = only_step(call(1, 1, name=name), kernel(1, 2, category="gpu_memcpy"))
+        assert (copying.synchronizations, len(copying.copies)) == (waits, 1)
 
 
 @pytest.mark.parametrize(
