@@ -414,10 +414,9 @@ def _op_causes(
             del new[name]
     if not (new or gone) or (not is_all and new.total() < _NAMED_SHARE * then.total()):
         return []
-    origins = [origin for name in new for origin in run.op_origins.get(name, ())]
     weight_us = _DISPATCH_US * new.total() if run.fingerprint.arch == "cpu" else 0.0  # a GPU's time is not the host's
     cause = e.Cause(e.OtherOps(tuple(new.items()), tuple(gone.items())), weight_us=weight_us)
-    return [with_code(cause, origins, known)]
+    return [with_code(cause, [origin for name in new for origin in run.op_origins.get(name, ())], known)]
 
 
 def with_code(
