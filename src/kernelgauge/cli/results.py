@@ -225,14 +225,11 @@ def _matcher(expression: str) -> Callable[[str], bool]:
 
     def matches(workload: str) -> bool:
         name = f"[{workload}]".lower()  # as in the name of its tests
-
-        def is_in(part: str, /) -> bool:  # no keyword arguments: -m takes name(key=value), -k does not
-            return part.lower() in name
-
-        return Expression.compile(expression).evaluate(is_in)  # type: ignore[arg-type]
+        return compiled.evaluate(lambda part: part.lower() in name)  # type: ignore[arg-type]
 
     try:
-        matches("")  # so that what cannot be evaluated is found before anything is done
+        compiled = Expression.compile(expression)
+        matches("")  # refuses name(key=value), which -m takes and -k does not
     except Exception as error:  # pytest 8 and 9 have different ones
         got = printable(f"{expression[:200]!r}: {error}")
         expected = "as for pytest, for example -k 'mlp and not eager'"
