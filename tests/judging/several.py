@@ -14,7 +14,7 @@ from typing import Any
 from kernelgauge.cli.compare import CONTESTS, decide_whole
 from kernelgauge.errors import CandidateRefused
 from kernelgauge.judge import Status
-from kernelgauge.measure import contest, memory
+from kernelgauge.measure import contest, guest
 from kernelgauge.measure.device import choose_device
 from kernelgauge.measure.oracle import NORMAL, Oracle
 
@@ -24,7 +24,7 @@ def _never_stop() -> None:
 
 
 def _keep_addresses() -> None:
-    memory._SLACK = 1  # type: ignore[misc]
+    guest._SLACK = 1  # type: ignore[misc]
 
 
 def _draw_normal_values() -> None:

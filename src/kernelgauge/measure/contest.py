@@ -31,9 +31,8 @@ from ..processes import compile_caches
 from ..results.files import GpuLock
 from ..run import Run, Sample
 from .device import Device
-from .guest import Reply
+from .guest import Arena, ArgumentPlace, OutsideMemory, Reply, tensors_of
 from .instance import TORCH_DTYPES, Arguments
-from .memory import Arena, ArgumentPlace, OutsideMemory, tensors_of
 from .oracle import NORMAL, VALUES, Case, Oracle
 
 _PROCESSES = 2  # of each side: the fewest that show a spread
