@@ -53,7 +53,7 @@ from recorded import read_states
 
 import kernelgauge.processes
 from kernelgauge import cli
-from kernelgauge.judge.changepoint import FIRST, next_state, suspects
+from kernelgauge.judge.revisions import FIRST, next_state, suspects
 from kernelgauge.results import SCHEMA_VERSION, Results, WorkloadResult
 from kernelgauge.run import Timer
 

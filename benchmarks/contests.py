@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from recorded import recorded_suites
 
 from kernelgauge.judge import Status
-from kernelgauge.judge.two_sets import decide_contest
+from kernelgauge.judge.revisions import decide_contest
 from kernelgauge.run import Sample, Timer
 
 SPREADS = [

@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from kernelgauge.judge.changepoint import find_alarms, find_creep
+from kernelgauge.judge.revisions import find_alarms, find_creep
 
 _SPREAD = 0.0006
 _YEAR = 365

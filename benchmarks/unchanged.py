@@ -40,8 +40,8 @@ from kernelgauge.baselines import BaselineStore
 from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.baseline import Baseline, gemm_kernel
 from kernelgauge.judge.evidence import Choice
+from kernelgauge.judge.revisions import LOOKS, JudgedSet, judge_sets, looks
 from kernelgauge.judge.time_verdict import Beside, confirm, judge_time
-from kernelgauge.judge.two_sets import LOOKS, JudgedSet, judge_sets, looks
 from kernelgauge.run import CALL_TIMERS, Run, Sample, Timer, observe
 
 Pair = tuple[Suite, tuple[Suite, ...]]  # the run, and the processes of its baseline

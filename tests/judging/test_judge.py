@@ -13,7 +13,7 @@ import torch
 import kernelgauge
 from kernelgauge.errors import CandidateRefused, KernelgaugeError
 from kernelgauge.judge import Status
-from kernelgauge.judge.two_sets import decide_contest
+from kernelgauge.judge.revisions import decide_contest
 from kernelgauge.measure.device import Device
 from kernelgauge.measure.oracle import Case, Oracle
 from kernelgauge.run import Sample

@@ -23,9 +23,8 @@ from .. import processes
 from ..errors import KernelgaugeError, MeasurementError, printable
 from ..judge import STRUCTURE, Status, Verdict
 from ..judge.baseline import SET_BY_CODE, compare, from_run
-from ..judge.changepoint import SURE, next_state, suspects
+from ..judge.revisions import FEWEST, LOOKS, SURE, JudgedSet, judge_sets, looks, next_state, suspects
 from ..judge.structure import judge_structure
-from ..judge.two_sets import FEWEST, LOOKS, JudgedSet, judge_sets, looks
 from ..report.findings import brief, in_full
 from ..report.text import counted
 from ..report.words import headline

@@ -24,8 +24,8 @@ from ..errors import NO_TIMES, CandidateRefused, KernelgaugeError, MeasurementEr
 from ..judge import MEASUREMENT, Status, Verdict
 from ..judge.baseline import from_run
 from ..judge.evidence import Detail, NothingToCompare, Reason
+from ..judge.revisions import LOOKS, decide_contest, judge_sets, looks, over_cases
 from ..judge.structure import judge_structure
-from ..judge.two_sets import LOOKS, decide_contest, judge_sets, looks, over_cases
 from ..report.findings import brief, reasons, with_words
 from ..report.html import html
 from ..report.summary import summary, summary_markdown

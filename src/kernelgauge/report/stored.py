@@ -21,8 +21,8 @@ from ..errors import printable
 from ..judge import Status, Verdict, worst
 from ..judge import evidence as e
 from ..judge.baseline import Baseline, gemm_kernel
-from ..judge.changepoint import find_creep
 from ..judge.review import EFFECTS, Action, CodeMoved, Creep, Fact, Group, NotAdded, PlannedChange, Reviewed
+from ..judge.revisions import find_creep
 from ..judge.timing import Scatter, decide, prior_for, scatter, variance_between_processes
 from ..results import Results
 from ..results.history import Night, nights_of

@@ -6,9 +6,8 @@ import random
 import pytest
 
 from kernelgauge.judge import Status
-from kernelgauge.judge.changepoint import FIRST, SURE, find_creep, next_state, suspects
+from kernelgauge.judge.revisions import FIRST, SURE, JudgedSet, find_creep, judge_sets, looks, next_state, suspects
 from kernelgauge.judge.timing import Limits
-from kernelgauge.judge.two_sets import JudgedSet, judge_sets, looks
 from kernelgauge.run import Run, Timer
 from tests.builders import counts, launched, mlp_kernels, reasons, run
 
