@@ -54,6 +54,7 @@ WAITS = {"counts": counts(synchronizations=1)}  # a faster host explains nothing
 FASTER_HOST = {"host_control_us": 14 / 1.2}
 SLOW_HOST = "this host was 100 % slower (reference 14.0 -> 28.0 us)"
 UNKNOWN = "does not know this machine"
+STEADY_PAIR = known([1.0, 1.00001])
 DISTURBED = known(host=(120.0, 200.0, 320.0, 208.0))  # recorded beside another job
 JUDGED = [
     (DEVICE, 1.002, {}, "PASS", ""),  # below the gate of 0.3 %
@@ -69,7 +70,8 @@ JUDGED = [
     (DEVICE, 1.007, {"gpu": ELSEWHERE}, "PASS", ""),  # an unknown GPU needs a larger change
     (DEVICE, 1.06, {"gpu": ELSEWHERE}, "REGRESSED", ""),
     (DEVICE, 1.01, {"before": known([0.99, 1.0, 1.01] * 2)}, "PASS", ""),  # noisy processes
-    (DEVICE, 1.0045, {"before": known([1.0, 1.00001])}, "REGRESSED", ""),
+    (DEVICE, 1.0045, {"before": STEADY_PAIR}, "REGRESSED", ""),
+    (DEVICE, 1.0045, {"before": STEADY_PAIR, "controls": pair(gemm=150 * 1.0029)}, "REGRESSED", ""),  # below its gate
     (DEVICE, 1.006, {"before": known(machine=NEW_GPU), "machine": NEW_GPU}, "PASS", ""),
     (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012)}, "PASS", ""),  # a slower GPU
     (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012, gemm_kernel="x")}, "REGRESSED", ""),
