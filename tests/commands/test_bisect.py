@@ -63,7 +63,7 @@ def test_other_kernels_are_found_with_one_process_a_state(bisect: Command, proce
     commits = history(["205"] * 21 + ["205 fewer"] * 12)
     code, out, _ = bisect()
     assert (code, found(out)) == (0, [commits[21]])
-    texts = ("structure: CHANGED  kernels differ from the good end", "exact", "1 kernel less")
+    texts = ("structure: CHANGED  kernels differ from the good end", "exact", "1 kernel gone")
     assert all(text in out for text in texts)
     assert len(process.seen) == 6 + 5
     assert process.seen[-1].arguments[-2:] == ["-m", "structure"]

@@ -41,7 +41,7 @@ def judged(before: Sequence[KernelRecord], after: Sequence[KernelRecord], stored
         ([fused(38.1)], [fused(55.4, source=OTHER_SOURCE)], [f"the same name, other source (+17.3 us)\n{FUSED}: {SOURCES}"], ""),
         # What is gained is as large a change as what is lost.
         ([GATE, LAST, MIDDLE], [launched("b", 5.0), GATE, LAST],
-         [f"1 kernel less: {FUSED} (-38.1 us)", "1 new kernel: b (+5.0 us)"], f"2 kernels {UNCHANGED}"),
+         [f"1 kernel gone: {FUSED} (-38.1 us)", "1 new kernel: b (+5.0 us)"], f"2 kernels {UNCHANGED}"),
         (TWELVE, [KernelRecord(each.identity, 10.8) for each in TWELVE],
          [f"{SLOWER}: kernel_{place}  10.0 -> 10.8 us (+0.8 us)" for place in range(3)],
          "9 kernels of the same identity (+8.0 %, +7.20 us)"),
@@ -116,7 +116,7 @@ ONE_NEW = "1 new kernel: vectorized_layer_norm_kernel (+5.0 us)"
         # of a fusion, the lines that are new
         ([fused(9.0)], [fused(12.0)], [STORED], (MOVED,), f"{SLOWER}: {FUSED}  9.0 -> 12.0 us (+3.0 us)", "mlp  m.py:8  x8"),
         # a kernel that is gone: the baseline knows the code
-        ([GATE, MIDDLE], [GATE], [lines(3), lines(4)], (), f"1 kernel less: {FUSED} (-38.1 us)", "mlp  m.py:4  x4"),
+        ([GATE, MIDDLE], [GATE], [lines(3), lines(4)], (), f"1 kernel gone: {FUSED} (-38.1 us)", "mlp  m.py:4  x4"),
         # of several lines, the most expensive ones
         ([GATE], [CHEAP, DEAR, GATE], (), (lines(1, 9), lines(2, 9), None), "2 new kernels: cheap, dear (+31.0 us)",
          "mlp  m.py:9  x9\nmlp  m.py:2  x2\nand 1 more line"),

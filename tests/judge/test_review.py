@@ -181,7 +181,7 @@ def test_plan_without_stored_compile_times_says_so() -> None:
     ("changes", "detail"),
     [
         ({"counts": counts(memsets=3)}, "memsets 2 -> 3"),
-        ({"kernels": builders.mlp_kernels()[:3]}, "1 kernel less: nvjet_"),
+        ({"kernels": builders.mlp_kernels()[:3]}, "1 kernel gone: nvjet_"),
         ({"machine": MIG}, "mig False -> True"),
         ({"suite": "perf/nightly"}, "suite perf -> perf/nightly"),
     ],

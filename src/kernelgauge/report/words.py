@@ -355,7 +355,7 @@ def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:
     """Return ``9 kernels instead of 1, in 4 layers, bf16 -> fp32: pow, mean x2``, and what was there."""
     old, new = (sum(count for _, count in side) for side in (it.before, it.after))
     if not old or not new:
-        text = counted(new, "new kernel") if new else f"{counted(old, 'kernel')} less"
+        text = counted(new, "new kernel") if new else f"{counted(old, 'kernel')} gone"
     elif old == new:
         text = "another kernel" if new == 1 else f"{new} other kernels"
     else:
