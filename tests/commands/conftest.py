@@ -69,7 +69,7 @@ class Measured(NamedTuple):
 
 
 class Process:
-    """Stands in for a process of pytest: it measures `runs`, or the model in its folder.
+    """Stands in for a process of pytest: it measures `runs`, or the model in its folder or in its packages.
 
     A model is a text of words. "205" is its time in microseconds, "down=73" the time of one kernel, "host=50" the dispatch
     time. "fewer", "breaks", "recompiles", "tf32" and "broken" change its kernels, counts and settings, or make it fail.
@@ -96,6 +96,7 @@ class Process:
         modules = [path.read_text() for each in packages for path in each.iterdir() if path.is_file()]
         texts = (folder / name for name in ("model.txt", "perf/suite.txt"))
         model, suite = (path.read_text() if path.exists() else "" for path in texts)
+        model = " ".join(modules) or model
         self.seen.append(Measured(model, suite, folder, list(arguments), modules, python, dict(variables or {})))
         if "broken" in model or self.is_machine_lost:
             raise MeasurementError("a process that measures failed", got="ImportError: no module named gone")

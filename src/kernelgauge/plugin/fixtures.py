@@ -97,11 +97,8 @@ class WorkloadTest:
         except KernelgaugeError as raised:
             error = raised
         # Outside of the handler: within it pytest would print the error and then its own failure, both in full.
-        if isinstance(error, WorkloadUnavailable):  # no verdict
-            self.item.user_properties.append(("kernelgauge_not_run", error.one_line))
-            if self.session.options.strict:
-                pytest.fail(str(error), pytrace=False)
-            pytest.skip(error.one_line)
+        if isinstance(error, WorkloadUnavailable):
+            self.skip_or_fail(error.one_line, detail=str(error))
         self._end(self.session.conclude_error(self.workload, subject, error))
         shown, node, name = self.session.errors_shown, self.item.nodeid, self.item.name
         first = shown.setdefault((self.workload.id, str(error)), node)
@@ -151,6 +148,13 @@ class WorkloadTest:
         self.item.stash[SUBJECT] = verdict.subject
         self.item.user_properties.append(("kernelgauge_verdict", verdict.status.value))
         self.item.user_properties.append(("kernelgauge_reason", headline(verdict)))
+
+    def skip_or_fail(self, reason: str, *, detail: str | None = None) -> NoReturn:
+        """Skip a test of what cannot be done here; with --perf-strict, fail it. Neither is a verdict."""
+        self.item.user_properties.append(("kernelgauge_not_run", reason))
+        if self.session.options.strict:
+            pytest.fail(detail or reason, pytrace=False)
+        pytest.skip(reason)
 
 
 # -- workloads that a test function makes --------------------------------------------------------------------------------
