@@ -104,7 +104,7 @@ ONE_ROW = {"inputs": ("bf16[1,64]",)}
 OF_TENSORS = [
     (ONE_ROW, {"inputs": ("fp32[1,64]",)}, "other dtypes"),
     (ONE_ROW, {"inputs": ("fp32[8,64]",), "stream": 1}, "other shapes and dtypes and streams"),
-    (ONE_ROW, {"inputs": (*ONE_ROW["inputs"], *ONE_ROW["inputs"])}, "other shapes"),
+    (ONE_ROW, {"inputs": (*ONE_ROW["inputs"], *ONE_ROW["inputs"])}, "other shapes and dtypes"),
     ({}, {"inputs": ("fp32[8,64]",)}, "same counts"),  # an older baseline does not know
 ]
 

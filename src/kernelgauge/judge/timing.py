@@ -161,13 +161,11 @@ def decide(
         afters = on_same_host(afters, usual)
         after = mean_of(afters)
         if not on_same_host(same, usual):
-            why = _why_unknown_host(same, after)
             before_us = geometric_mean(each.observation.mean_us for each in before)
             moved = math.log(after.observation.mean_us / before_us)
             change = relative_change(moved, -math.inf, math.inf, FALSE_ALARMS_PER_RUN)
-            is_slower = _is_far_slower(same or before, after)
-            status = Status.REGRESSED if is_slower else Status.NOT_JUDGED
-            return Decision(status, change, after, before_us, doubt=why)
+            status = Status.REGRESSED if _is_far_slower(same or before, after) else Status.NOT_JUDGED
+            return Decision(status, change, after, before_us, doubt=_why_unknown_host(same, after))
         same, before = on_same_host(same, usual), on_same_host(before, usual)
     noise = prior.noise
     process = variance_between_processes(same or before, prior, kernels, afters, shown if same else None)
@@ -185,8 +183,9 @@ def decide(
         expected, unknown = _expected_of_unknown_gpu(before, after, prior, kernels, is_other_software=is_other_software)
         variances = [Variance(run, min(process.dof, noise.dof)), unknown]
     moves = _reference_moves(same, after) if same else None
-    is_excused = moves and not after.is_host_clock and not is_other_software
-    machine = _machine_part(moves, prior.gate) if moves and is_excused else 0.0
+    largest = max(moves.values(), key=abs) if moves and not after.is_host_clock and not is_other_software else 0.0
+    # None of what a reference kernel moved up to the gate, all of it from twice the gate on.
+    machine = math.copysign(max(0.0, min(abs(largest), 2 * (abs(largest) - prior.gate))), largest)
     delta = after.logarithm - expected
     before_us = after.observation.mean_us / math.exp(delta)
     if after.is_by_host:  # compared at equal host speed, and shown as measured
@@ -351,12 +350,6 @@ def variance_between_processes(
     count = prior.noise.dof + dof
     factor = (prior.noise.dof + squares) / count
     return Variance(factor * (expected - resolution) + resolution, count)
-
-
-def _machine_part(moves: Mapping[str, float], gate: float) -> float:
-    """Return the larger move of the reference kernels: none of it up to the gate, all of it from twice the gate on."""
-    largest = max(moves.values(), key=abs)
-    return math.copysign(max(0.0, min(abs(largest), 2 * (abs(largest) - gate))), largest)
 
 
 def _reference_moves(before: Sequence[ProcessTime], after: ProcessTime) -> dict[str, float]:
