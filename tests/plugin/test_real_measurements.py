@@ -90,8 +90,8 @@ def step(variant, training=Training(adamw), **fields):
     return workload("step", variant, pass_="step", training=training, **fields)
 
 def pytest_kernelgauge_workloads():
-    # A call is far shorter than the time slices of a busy machine, which few of them meet: their times scatter little.
-    once, often = (Workload.from_callable(power, small, times) for times in (1, 256))
+    # A call is shorter than the time slices of a busy machine, and longer than what a first call costs: times scatter little.
+    once, often = (Workload.from_callable(power, small, times) for times in (16, 512))
     return [
         workload("head", "eager", lambda: Head(8, 16), head_inputs, pass_="train"),
         workload("closure", "eager", closure, tuple, dtype=None),
