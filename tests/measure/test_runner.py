@@ -223,10 +223,10 @@ def test_triton_keys_need_an_op_of_the_same_name() -> None:
     assert stranger.grid == (24576, 1, 1)
 
 
-def test_fingerprint_has_whether_inductor_times_choices(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprint_has_whether_inductor_times_choices(cpu: Device) -> None:
     assert cpu.fingerprint().deterministic is False
-    monkeypatch.setattr(inductor, "deterministic", True)
-    assert cpu.fingerprint().deterministic is True
+    with inductor.patch(deterministic=True):  # monkeypatch would delete it at the end, for every later test
+        assert cpu.fingerprint().deterministic is True
 
 
 @pytest.fixture
