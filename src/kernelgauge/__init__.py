@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .cli.check import check_trace
     from .cli.compare import judge_candidate
+    from .cli.traces import check_trace
     from .errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
     from .judge.structure import Expectation
     from .plugin.fixtures import Sibling
@@ -35,7 +35,7 @@ __all__ = [
 
 # Imported at first use: the pytest plugin is loaded in sessions without a suite too.
 _HOMES = {
-    "cli.check": ("check_trace",),
+    "cli.traces": ("check_trace",),
     "cli.compare": ("judge_candidate",),
     "errors": ("KernelgaugeError", "WorkloadError", "WorkloadUnavailable"),
     "judge.structure": ("Expectation",),

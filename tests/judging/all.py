@@ -1,12 +1,14 @@
-"""Judge all attacks and all honest candidates: `python -m tests.judging.all [cpu|cuda [NAME [WITHOUT]]]` from the root of a checkout. WITHOUT: see `several.py`.
+"""Judge all attacks and all honest candidates: `python -m tests.judging.all [cpu|cuda [NAMES [WITHOUT]]]` from the root of a checkout. NAMES: a regular expression. WITHOUT: see `several.py`.
 
-An attack is accepted if it is correct and faster, in two short contests: those of `kernelgauge judge` are longer.
+An attack is accepted if it is correct and faster. On a GPU the judge must find `ten_times once` faster: a judge that finds nothing
+faster would accept no attack either.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -50,32 +52,37 @@ def verdicts(reference: str, targets: Sequence[str], *options: str) -> Iterator[
 def main(device: str = "cpu", only: str = "", without: str = "") -> None:
     # Judges time one after another, and start processes side by side. On a CPU they would time side by side.
     workers = max(1, (os.cpu_count() or 1) // 3) if device == "cuda" else 1
-    names = [name for name in attacks.ATTACKS if only in name]
+    names = [name for name in attacks.ATTACKS if re.search(only, name)]
     jobs = [
         ("attack", part, (FOLDER / "task.py").read_text(), [f"attacks.py:attack_{name}" for name in part])
         for part in (names[start::workers] for start in range(workers))
     ]
     for name, task in honest.TASKS.items():
-        candidates = [each for each in task.candidates if only in f"{name}__{each}"]
+        candidates = [each for each in task.candidates if re.search(only, f"{name}__{each}")]
         labels = [f"{name} {each}" for each in candidates]
         jobs.append(
             ("honest", labels, REFERENCE.format(name=name), [f"honest.py:{name}__{each}" for each in candidates])
         )
-    found: dict[str, list[dict[str, Any]]] = {"attack": [], "honest": []}
+    found: dict[str, dict[str, dict[str, Any]]] = {"attack": {}, "honest": {}}
 
     def run(job: tuple[str, list[str], str, list[str]]) -> None:
         kind, labels, reference, targets = job
         for label, verdict in zip(labels, verdicts(reference, targets, device, without), strict=True):
-            found[kind].append(verdict)
+            found[kind][label] = verdict
             told = verdict.get("refused", "correct, faster" if verdict["faster"] else "correct")
             print(f"{kind}  {label:<34} {' '.join(told.split())}", flush=True)  # noqa: T201
 
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(run, jobs))
-    accepted = sum(each["faster"] for each in found["attack"])
-    refused = sum(not each.get("correct") for each in found["honest"])
-    print(f"accepted attacks: {accepted} of {len(found['attack'])}")  # noqa: T201
-    print(f"refused honest candidates: {refused} of {len(found['honest'])}")  # noqa: T201
+    attacked, honestly = found.values()
+    accepted = [label for label, each in attacked.items() if each["faster"]]
+    refused = [label for label, each in honestly.items() if not each.get("correct")]
+    faster = [label for label, each in honestly.items() if each["faster"]]
+    print(f"accepted attacks: {len(accepted)} of {len(attacked)} {accepted}")  # noqa: T201
+    print(f"refused honest candidates: {len(refused)} of {len(honestly)} {refused}")  # noqa: T201
+    print(f"faster honest candidates: {len(faster)} of {len(honestly)} {faster}")  # noqa: T201
+    is_blind = device == "cuda" and "ten_times once" in honestly and "ten_times once" not in faster
+    sys.exit(bool(accepted or refused or is_blind))
 
 
 main(*sys.argv[1:])

@@ -271,7 +271,7 @@ def answers_first() -> Run:
     """Say that everything is done before it begins, and do it while the judge compares."""
     from kernelgauge.measure import guest
 
-    def call(self: Any, dtype: Any, calls: Any) -> Any:
+    def call(self: Any, dtype: Any, calls: Any, gate: bytes = b"") -> Any:
         results = [torch.empty_like(positional[0].view(self._arena)) for positional, _ in calls]
         self._results = results
         reply = guest.Reply(tuple((self._located("", each),) for each in results))
@@ -293,7 +293,7 @@ def computes_half_before_it_answers() -> Run:
     """As above, but every second result is there in time."""
     from kernelgauge.measure import guest
 
-    def call(self: Any, dtype: Any, calls: Any) -> Any:
+    def call(self: Any, dtype: Any, calls: Any, gate: bytes = b"") -> Any:
         arguments = [[each.view(self._arena) for each in positional] for positional, _ in calls]
         self._results = results = [
             honest(*each) if place % 2 else torch.empty_like(each[0]) for place, each in enumerate(arguments)
@@ -511,7 +511,7 @@ def forged_replies() -> Run:
     """Answer every request with the memory of the inputs, without a call."""
     from kernelgauge.measure import guest
 
-    def call(self: Any, dtype: Any, calls: Any) -> Any:
+    def call(self: Any, dtype: Any, calls: Any, gate: bytes = b"") -> Any:
         outputs = [(self._located("", positional[0].view(self._arena)),) for positional, _ in calls]
         return guest.Reply(tuple(outputs))
 
@@ -538,7 +538,7 @@ def addresses_everywhere() -> Run:
     """Say that outputs lie where nothing is, or more than there is."""
     from kernelgauge.measure import guest
 
-    def call(self: Any, dtype: Any, calls: Any) -> Any:
+    def call(self: Any, dtype: Any, calls: Any, gate: bytes = b"") -> Any:
         return guest.Reply(tuple((guest.Output("", "float32", (2**40,), (1,), 64),) for _ in calls))
 
     guest._Guest.call = call
@@ -559,8 +559,79 @@ def one_output_for_all_calls() -> Run:
 
     real = guest._Guest.call
 
-    def call(self: Any, dtype: Any, calls: Any) -> Any:
+    def call(self: Any, dtype: Any, calls: Any, gate: bytes = b"") -> Any:
         return guest.Reply(real(self, dtype, calls[:1]).outputs * len(calls))
+
+    guest._Guest.call = call
+    return honest
+
+
+def _with_patched_event(name: str) -> Run:
+    """Be honest where the host's clock runs. Where the GPU's runs, let an event do nothing."""
+    from kernelgauge.measure import guest
+
+    real, method = guest._Guest.call, getattr(torch.cuda.Event, name)
+
+    def call(self: Any, dtype: Any, calls: Any, gate: bytes = b"") -> Any:
+        try:
+            if gate:
+                setattr(torch.cuda.Event, name, lambda *_: None)
+            return real(self, dtype, calls, gate)
+        finally:
+            setattr(torch.cuda.Event, name, method)
+
+    guest._Guest.call = call
+    return honest
+
+
+@installed
+def does_not_wait_for_the_gate() -> Run:
+    """Begin before the inputs exist."""
+    return _with_patched_event("wait")
+
+
+@installed
+def says_at_once_that_the_queue_is_done() -> Run:
+    return _with_patched_event("record")
+
+
+@installed
+def waits_for_its_inputs_alone() -> Run:
+    """Begin as soon as the inputs of a call exist, before the gate opens: a kernel looks whether they change."""
+    if not ON_GPU:
+        return honest
+    import triton
+    import triton.language as tl
+
+    from kernelgauge.measure import guest
+
+    @triton.jit
+    def wait_for_change(place, before):  # type: ignore[no-untyped-def]
+        value = tl.load(place, volatile=True)
+        while value == before:
+            value = tl.load(place, volatile=True)
+
+    real, wait = guest._Guest.call, torch.cuda.Event.wait
+
+    def call(self: Any, dtype: Any, calls: Any, gate: bytes = b"") -> Any:
+        if not gate:
+            return real(self, dtype, calls)
+        last = [positional[1].view(self._arena)[-1:].view(torch.int32) for positional, _ in calls]
+        before = [int(each.item()) for each in last]
+        looked = iter(zip(last, before, strict=True))
+
+        def later(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            place, value = next(looked)
+            wait_for_change[(1,)](place, value)
+            return honest(x, w)
+
+        function, self._functions[dtype] = self._functions[dtype], later
+        torch.cuda.Event.wait = lambda *_: None  # type: ignore[method-assign]
+        try:
+            return real(self, dtype, calls, gate)
+        finally:
+            torch.cuda.Event.wait = wait  # type: ignore[method-assign]
+            self._functions[dtype] = function
 
     guest._Guest.call = call
     return honest

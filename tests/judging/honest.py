@@ -62,6 +62,8 @@ def with_weight(shape: Any, dtype: Any) -> Any:
     return torch.randn(shape), torch.randn(shape[-1])
 
 
+task("ten_times", normal, lambda x: [F.gelu(x) for _ in range(10)][-1], once=F.gelu)  # the judge must see that
+
 # -- rows ---------------------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""Judge several candidates by one reference, with few short batches. Targets come on standard input, a line each.
+"""Judge several candidates by one reference, in short contests. Targets come on standard input, a line each.
 
 `python several.py REFERENCE cpu|cuda [WITHOUT]` prints a line of JSON for each. WITHOUT: a defence that is left out.
 """
@@ -14,17 +14,17 @@ from typing import Any
 from kernelgauge.cli.compare import CONTESTS, decide_whole
 from kernelgauge.errors import CandidateRefused
 from kernelgauge.judge import Status
-from kernelgauge.measure import contest, guest
+from kernelgauge.measure import contest, guest, memory
 from kernelgauge.measure.device import choose_device
 from kernelgauge.measure.oracle import NORMAL, Oracle
 
 
 def _never_stop() -> None:
-    contest._Process.stop = lambda _: None  # type: ignore[method-assign]
+    guest.GuestProcess.stop = lambda _: None  # type: ignore[method-assign]
 
 
 def _keep_addresses() -> None:
-    guest._SLACK = 1  # type: ignore[misc]
+    memory._SLACK = 1  # type: ignore[misc]
 
 
 def _draw_normal_values() -> None:
@@ -47,8 +47,8 @@ WITHOUT = {
 
 def main(reference: str, device: str, without: str = "") -> None:
     WITHOUT[without]()
-    contest._REPLICATES, contest._BATCHES, contest._PROCESSES = 2, 1, 1
-    contest._CALLS = {"cpu": (8, 8), "cuda": (8, 16)}
+    contest._REPLICATES, contest._BATCHES, contest._PROCESSES = 2, {"cpu": 1, "cuda": 2}[device], 1
+    contest._CALLS = {"cpu": (8, 8), "cuda": (8, 32)}
     contest.Referee._observed = lambda *_: None  # type: ignore[method-assign]
     with ExitStack() as stack, os.fdopen(os.dup(1), "w") as output:
         os.dup2(2, 1)  # a reference may print

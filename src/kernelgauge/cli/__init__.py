@@ -106,14 +106,14 @@ def _interrupt_on_signals() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from . import check, results, traces  # they import the names above
+    from . import results, traces  # they import the names above
 
     parser = argparse.ArgumentParser(
         prog="kernelgauge", description="Performance regression tests for PyTorch GPU code.", allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"kernelgauge {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for family in (traces, check, results):
+    for family in (traces, results):
         family.add_commands(commands)
     _add_revision_commands(commands)
     _add_judge(commands)

@@ -259,6 +259,7 @@ def _verdict(contests: Sequence[Contest]) -> dict[str, Any]:
     return {
         "correct": True,
         "faster": decision.status is Status.IMPROVED,
+        "clock": " and ".join(sorted({each.clock for each in contest.cases})),
         **_speed(decision),
         **{name: value for name, value in msgspec.structs.asdict(contest).items() if name.startswith("checked")},
         "cases": [
@@ -318,6 +319,7 @@ def _verdict_text(data: dict[str, Any]) -> str:
     for each in (data, *(data["cases"] if len(data["cases"]) > 1 else [])):
         low, high = ("?" if end is None else f"{end:.3f}" for end in each["speedup_interval"])
         head = f"  {each['case']:<22} {each['speed']:<8}" if "case" in each else f"{each['speed'].upper():<9}"
+        head += {"gpu": "GPU time ", "host": "call to result "}.get(each["clock"], "")
         times = f"{each['reference_us']:.1f} -> {each['candidate_us']:.1f} us"
         lines.append(f"{head}{times}  {each['speedup']:.3f} times as fast ({low} ... {high})")
     lines += [f"  kernel   {it['kernel']}  {it['device_time_us']:.1f} us  {it['line'] or ''}" for it in data["kernels"]]

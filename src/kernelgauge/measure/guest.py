@@ -1,6 +1,6 @@
-"""The process that calls a candidate, and the memory that the judge shares with it, or reads from outside.
+"""The process that calls a candidate, from its inside, and as the judge holds it from outside.
 
-Nobody believes the process: `contest.py` reads its outputs with `OutsideMemory`, on its own clock.
+Nobody believes it: `contest.py` reads its outputs with `OutsideMemory`, on its own clock.
 """
 
 from __future__ import annotations
@@ -8,220 +8,39 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
-import math
 import os
 import pickle
-import secrets
+import select
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import torch
 from torch import nn
-from torch.utils._pytree import keystr, tree_leaves, tree_leaves_with_path, tree_map
+from torch.multiprocessing.reductions import reduce_tensor
+from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import CandidateRefused
+from ..processes import compile_caches
 from ..run import Run
+from .memory import Arena, ArgumentPlace, Output, OutsideMemory, event, event_of, ipc_handle_of, tensors_of
 
-if TYPE_CHECKING:
-    from .device import Device
-    from .instance import Arguments
-
-_ALIGNMENT, _SLACK = 512, 64  # bytes: of arguments, and how many times that lies between them at most
-_QUIET_FACTOR, _QUIET_SECONDS = 10.0, 1e-3  # a GPU that others compute on shares its time in slices of milliseconds
 # Of a file without `:NAME`: ours, KernelBench's, and GPU MODE's.
 _NAMES = ("run", "ModelNew", "Model", "custom_kernel", "ref_kernel")
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _CAPABILITY_VERSION = 1, 38, 0x20080522  # of prctl.h and capability.h
 
-
-# -- memory -----------------------------------------------------------------------------------------------------------
-
-
-class _IpcHandle(ctypes.Structure):
-    _fields_ = (("reserved", ctypes.c_char * 64),)
-
-
-class Output(msgspec.Struct, frozen=True):
-    """Where a tensor of a result lies. It may be a lie."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    address: int  # in the process; with a handle, the offset in what the handle opens
-    handle: str = ""  # of CUDA IPC, as hexadecimal digits
-
-
-@dataclass(frozen=True)
-class ArgumentPlace:
-    """A tensor of an argument: where it lies in the arena, in bytes."""
-
-    offset: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    requires_grad: bool = False
-
-    def view(self, arena: torch.Tensor) -> torch.Tensor:
-        """Return the tensor there."""
-        end = self.offset + self.dtype.itemsize * span_of(self.shape, self.strides)
-        return arena[self.offset : end].view(self.dtype).as_strided(self.shape, self.strides)
-
-
-class Arena:
-    """Memory that all processes share: arguments lie in it, elsewhere in each batch.
-
-    Attributes:
-        inherited: the descriptor of its file, on the host.
-        most_bytes: that an output may have.
-    """
-
-    def __init__(self, device: Device, size: int, most_bytes: int) -> None:
-        self.device, self.most_bytes = device, most_bytes
-        self.inherited: list[int] = []
-        if device.gpu is None:
-            self.inherited = [os.memfd_create("kernelgauge")]
-            os.truncate(self.inherited[0], size)
-            path = f"/proc/self/fd/{self.inherited[0]}"
-            self.tensor = torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
-        else:
-            self.tensor = torch.empty(size, dtype=torch.uint8, device=device.torch_device)
-        self._quiet_s = math.inf
-
-    @staticmethod
-    def room(size: int, tensors: int) -> int:
-        """Return the bytes that so many tensors of this size in all take at most."""
-        return size + _ALIGNMENT * (_SLACK + 1) * tensors
-
-    def write(self, calls: Sequence[Arguments]) -> list[Any]:
-        """Write arguments, each at an address of its own. Return where they lie."""
-        end = 0
-
-        def placed(value: Any) -> Any:
-            nonlocal end
-            if not isinstance(value, torch.Tensor):
-                return value
-            strides = torch.empty_like(value, device="meta").stride()  # without the gaps of an expanded one
-            offset = _ALIGNMENT * (-(-end // _ALIGNMENT) + secrets.randbelow(_SLACK))
-            place = ArgumentPlace(offset, value.dtype, tuple(value.shape), strides, value.requires_grad)
-            end = offset + value.element_size() * span_of(place.shape, strides)
-            place.view(self.tensor).copy_(value.detach())
-            return place
-
-        places = list(tree_map(placed, list(calls)))
-        self.device.synchronize()
-        return places
-
-    def learn_quiet(self) -> None:
-        """Time an eviction of the cache while nothing computes."""
-        self._quiet_s = self._flush_s()
-
-    def _flush_s(self) -> float:
-        """Evict the last-level cache. Return the seconds that takes at best: more if another process computes."""
-        seconds = []
-        for _ in range(5):
-            start = time.perf_counter()
-            self.device.flush_cache()
-            self.device.synchronize()
-            seconds.append(time.perf_counter() - start)
-        return min(seconds)
-
-    def is_quiet(self) -> bool:
-        """Evict the cache. Return whether the device computes nothing else meanwhile."""
-        return self._flush_s() <= max(_QUIET_SECONDS, _QUIET_FACTOR * self._quiet_s)
-
-
-class OutsideMemory:
-    """The memory of another process, on the host and on the device."""
-
-    def __init__(self, pid: int, arena: Arena) -> None:
-        self._arena = arena
-        self._host = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
-        self._opened: dict[str, int] = {}  # device memory, by handle
-
-    def read(self, output: Output) -> torch.Tensor:
-        """Copy an output. Raises `CandidateRefused` if it does not lie there."""
-        dtype, sizes = getattr(torch, output.dtype, None), (*output.shape, *output.strides)
-        if not isinstance(dtype, torch.dtype) or len(sizes) != 2 * len(output.shape) or min((0, *sizes)) < 0:
-            raise CandidateRefused("an output that no tensor has", got=str(output)[:200])
-        size = dtype.itemsize * span_of(output.shape, output.strides)
-        if size > self._arena.most_bytes:
-            raise CandidateRefused("an output is too large", got=f"{size} bytes")
-        target = self._arena.device.torch_device if output.handle else torch.device("cpu")
-        memory = torch.empty(size, dtype=torch.uint8, device=target)
-        try:
-            if size and output.handle:
-                self._copy_exported(output, memory)
-            elif size:
-                view = memoryview(memory.numpy().data)
-                done = 0
-                while done < size:
-                    count = os.preadv(self._host, [view[done:]], output.address + done)
-                    if not count:
-                        raise ValueError("nothing lies there")
-                    done += count
-        except (OSError, OverflowError, ValueError) as error:
-            raise CandidateRefused("an output cannot be read", got=f"{output.name}: {error}") from None
-        return memory.view(dtype).as_strided(output.shape, output.strides).to(self._arena.device.torch_device)
-
-    def _copy_exported(self, output: Output, memory: torch.Tensor) -> None:
-        """Copy an output on the device, asynchronously. Raises `OSError` or `ValueError` if it does not lie there."""
-        if output.handle not in self._opened:
-            address, handle = ctypes.c_uint64(), _IpcHandle.from_buffer_copy(bytes.fromhex(output.handle))
-            driver_call("cuIpcOpenMemHandle_v2", ctypes.byref(address), handle, ctypes.c_uint(1))
-            self._opened[output.handle] = address.value
-        base, size = ctypes.c_uint64(), ctypes.c_size_t()
-        start = ctypes.c_uint64(self._opened[output.handle])
-        driver_call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), start)
-        if not 0 <= output.address <= size.value - memory.numel():
-            raise ValueError("outside of its allocation")
-        places = ctypes.c_uint64(memory.data_ptr()), ctypes.c_uint64(base.value + output.address)
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        driver_call("cuMemcpyDtoDAsync_v2", *places, ctypes.c_size_t(memory.numel()), stream)
-
-    def close(self) -> None:
-        for address in self._opened.values():
-            with suppress(OSError):
-                driver_call("cuIpcCloseMemHandle", ctypes.c_uint64(address))
-        os.close(self._host)
-
-
-def ipc_handle_of(address: int) -> tuple[int, str]:
-    """Return the offset of device memory in its allocation, and the handle by which another process opens that."""
-    base, size = ctypes.c_uint64(), ctypes.c_size_t()
-    handle = _IpcHandle()
-    driver_call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address))
-    driver_call("cuIpcGetMemHandle", ctypes.byref(handle), base)
-    return address - base.value, bytes(handle).hex()
-
-
-def driver_call(name: str, *arguments: Any) -> None:
-    """Call a function of CUDA's driver. Raises `OSError` if it fails."""
-    if status := getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments):
-        raise OSError(f"{name} fails with CUDA error {status}")
-
-
-def tensors_of(value: Any) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors in tuples, lists, dicts and what else torch can take apart, with their paths."""
-    return [(keystr(path), each) for path, each in tree_leaves_with_path(value) if isinstance(each, torch.Tensor)]
-
-
-def span_of(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Return how many elements lie from the first to the last one of a tensor."""
-    if 0 in shape:
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
-
-
-# -- the process ------------------------------------------------------------------------------------------------------
+_PATIENCE_S = 300.0  # for one answer: the first one compiles
+_LARGEST_REPLY = 2**25  # bytes
+_MAIN = "from kernelgauge.measure.guest import serve; serve()"  # as `__main__`, it would have classes of its own
 
 
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -230,6 +49,7 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     outputs: tuple[tuple[Output, ...], ...] = ()
     error: str = ""
     run: Run | None = None  # as the process observed itself
+    done: str = ""  # the handle of an event behind all calls; it may be a lie
 
 
 def load_target(target: str) -> tuple[ModuleType, Any]:
@@ -277,6 +97,7 @@ class _Guest:
         self._functions: dict[torch.dtype, Any] = {}
         self._results: list[Any] = []  # of the last batch
         self._copies: list[torch.Tensor] = []  # of those that cannot be exported
+        self._events: tuple[Any, Any] | None = None  # the gate, and the one behind all calls
 
     def prepare(self, dtype: torch.dtype, arguments: Sequence[Any], state: Mapping[str, Any] | None) -> Reply:
         """Make what is called with arguments of a dtype."""
@@ -294,9 +115,13 @@ class _Guest:
         _poison = [torch.full_like(each, torch.nan, device=self._device) for each in likes]
         return Reply()
 
-    def call(self, dtype: torch.dtype, calls: Sequence[Any]) -> Reply:
-        """Make these calls, and return when the device has done them."""
+    def call(self, dtype: torch.dtype, calls: Sequence[Any], gate: bytes = b"") -> Reply:
+        """Make these calls. Return when the device has done them; with a gate, when they are queued behind it."""
         function, arena = self._functions[dtype], self._arena
+        if gate:
+            if self._events is None:
+                self._events = event_of(gate), event(interprocess=True)
+            self._events[0].wait()
 
         def argument(value: Any) -> Any:
             if not isinstance(value, ArgumentPlace):
@@ -307,9 +132,13 @@ class _Guest:
         with torch.set_grad_enabled(trains):
             for positional, keywords in calls:
                 self._results.append(function(*tree_map(argument, positional), **tree_map(argument, keywords)))
-        if self._device.type == "cuda":
+        if self._device.type == "cuda" and not gate:
             torch.cuda.synchronize()
-        return Reply(tuple(tuple(self._located(*each) for each in tensors_of(result)) for result in self._results))
+        places = tuple(tuple(self._located(*each) for each in tensors_of(result)) for result in self._results)
+        if not gate or self._events is None:
+            return Reply(places)
+        self._events[1].record()
+        return Reply(places, done=self._events[1].ipc_handle().hex())
 
     def _located(self, name: str, tensor: torch.Tensor) -> Output:
         address, handle = tensor.data_ptr(), ""
@@ -398,3 +227,141 @@ def serve() -> None:
             except EOFError:
                 break
             answer(partial(getattr(guest, method), *arguments))
+
+
+# -- seen from the judge ---------------------------------------------------------------------------------------------------
+
+
+class GuestProcess:
+    """A process that calls the candidate or the reference. It runs only while the judge waits for it."""
+
+    def __init__(self, target: str, arena: Arena, folder: str, side: str, all_processes: list[GuestProcess]) -> None:
+        self.side, self._all, kind = side, all_processes, arena.device.torch_device.type
+        (source, self._requests), (self._replies, sink) = os.pipe(), os.pipe()
+        self._letters = os.memfd_create("kernelgauge")  # requests: a pipe would be full while nobody reads
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
+        inherited = [source, sink, self._letters, *arena.inherited]
+        numbers = [source, sink, self._letters, *(arena.inherited or [-1]), arena.tensor.numel()]
+        # Memory of other allocators cannot be exported.
+        environment = {name: value for name, value in os.environ.items() if not name.endswith("ALLOC_CONF")}
+        self._popen = subprocess.Popen(
+            [sys.executable, "-c", _MAIN, target, kind, *map(str, numbers)],
+            env=environment | compile_caches(f"{folder}/{side}") | {"PYTHONSAFEPATH": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            pass_fds=inherited,
+            start_new_session=True,
+        )
+        os.close(source)
+        os.close(sink)
+        self.memory = OutsideMemory(self._popen.pid, arena)
+        self._tree: list[int] = []  # processes below it
+        self._done: Any = None  # an event behind the last queued calls
+        all_processes.append(self)
+        if not arena.inherited:
+            self._write(pickle.dumps(reduce_tensor(arena.tensor)))  # type: ignore[no-untyped-call]
+
+    def ask(self, method: str, *arguments: Any) -> Reply:
+        """Let it run until it has answered. Raises `CandidateRefused` if it fails or does not answer."""
+        self.resume(pickle.dumps((method, arguments)))
+        try:
+            return self.answer()
+        finally:
+            self.stop()
+
+    def resume(self, request: bytes) -> None:
+        self._write(request)
+        for pid in (self._popen.pid, *self._tree):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def answer(self) -> Reply:
+        until, received = time.monotonic() + _PATIENCE_S, b""
+        while not received.endswith(b"\n"):
+            ready, _, _ = select.select([self._replies], [], [], max(0.0, until - time.monotonic()))
+            block = os.read(self._replies, 2**20) if ready else b""
+            received += block
+            if not block or len(received) > _LARGEST_REPLY:
+                got = self._end() if ready else f"no answer in {_PATIENCE_S:.0f} s"
+                raise CandidateRefused(f"the process of the {self.side} does not answer", got=got)
+        try:
+            reply = msgspec.json.decode(received, type=Reply)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise CandidateRefused(f"the process of the {self.side} answers nonsense", got=str(error)) from None
+        if reply.error:
+            raise CandidateRefused(f"the {self.side} fails", got=reply.error)
+        return reply
+
+    def await_queue(self, handle: str) -> None:
+        """Wait until the GPU has done the queued calls. Raises `CandidateRefused` if it does not."""
+        until = time.monotonic() + _PATIENCE_S
+        try:
+            if self._done is None:
+                self._done = event_of(bytes.fromhex(handle))
+            while not self._done.query():
+                if time.monotonic() > until:
+                    raise ValueError(f"no end in {_PATIENCE_S:.0f} s")
+        except (RuntimeError, ValueError) as error:
+            raise CandidateRefused(f"the queue of the {self.side} has no end", got=str(error)) from None
+
+    def _write(self, data: bytes) -> None:
+        os.pwrite(self._letters, data, 0)
+        with suppress(BrokenPipeError):  # its end shows when an answer is waited for
+            os.write(self._requests, len(data).to_bytes(8, "little"))
+
+    def _end(self) -> str:
+        """Return how the process ended, with the last line of its output."""
+        with suppress(subprocess.TimeoutExpired):
+            self._popen.wait(1)
+        self._log.seek(0)
+        last = self._log.read()[-2000:].decode(errors="replace").strip().splitlines()[-1:]
+        return ": ".join([f"exit code {self._popen.returncode}", *last])
+
+    def stop(self) -> None:
+        """Stop it and all that it has started, and wait until they stand."""
+        running = [self._popen.pid, *self._tree]
+        for _ in range(100):  # while one is stopped, another may fork
+            for pid in running:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            self._tree = self._below()
+            running = [pid for pid in (self._popen.pid, *self._tree) if _stat(pid)[0] not in "TtZX"]
+            if not running:
+                return
+        raise CandidateRefused(f"processes of the {self.side} do not stop", got=f"{len(running)} are running")
+
+    def end(self) -> None:
+        """Kill it and all that it has started."""
+        if self not in self._all:
+            return
+        for pid in (*self._below(), self._popen.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._popen.wait()
+        self.memory.close()
+        for each in (self._requests, self._replies, self._letters):
+            os.close(each)
+        self._log.close()
+        self._all.remove(self)
+
+    def _below(self) -> list[int]:
+        """Return what it has started, with orphans: these are children of the judge."""
+        others = {each._popen.pid for each in self._all}
+        children: dict[int, list[int]] = {}
+        for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+            children.setdefault(int(_stat(pid)[1]), []).append(pid)
+        found, left = [], [os.getpid(), self._popen.pid]
+        while left:
+            below = [each for each in children.get(left.pop(), []) if each not in others]
+            found += below
+            left += below
+        return found
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the state of a process, its parent, and more."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:  # it has ended
+        return ["X", "0"]

@@ -17,8 +17,9 @@ from torch.utils._pytree import tree_map
 from ..errors import CandidateRefused, KernelgaugeError
 from ..workload import Dtype
 from .device import Device
-from .guest import load_target, made, tensors_of
+from .guest import load_target, made
 from .instance import TORCH_DTYPES, Arguments, cast, read_arguments
+from .memory import tensors_of
 from .numerics import BOUNDS, with_rounding
 
 _FACTOR = 4  # times the reference's own error, as in `numerics`
