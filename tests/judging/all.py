@@ -39,19 +39,25 @@ def verdicts(reference: str, targets: Sequence[str], *options: str) -> Iterator[
                 shutil.copy(FOLDER / name, folder)
             Path(folder, "reference.py").write_text(reference)
             command = [sys.executable, str(FOLDER / "several.py"), f"{folder}/reference.py", *options]
-            lines = "\n".join(f"{folder}/{target}" for target in left)
-            done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
-        answers = [json.loads(line) for line in done.stdout.splitlines()]
-        yield from answers
-        left = left[len(answers) :]
+            judge = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+            assert judge.stdin is not None
+            assert judge.stdout is not None
+            with judge:
+                judge.stdin.write("\n".join(f"{folder}/{target}" for target in left))
+                judge.stdin.close()
+                for line in judge.stdout:
+                    yield json.loads(line)
+                    left = left[1:]
         if left:
-            yield {"faster": False, "refused": f"no verdict: the judge ended with {done.returncode}"}
+            yield {"faster": False, "refused": f"no verdict: the judge ended with {judge.returncode}"}
             left = left[1:]
 
 
 def main(device: str = "cpu", only: str = "", without: str = "") -> None:
     # Judges time one after another, and start processes side by side. On a CPU they would time side by side.
-    workers = max(1, (os.cpu_count() or 1) // 3) if device == "cuda" else 1
+    workers = max(1, (os.cpu_count() or 1) // 2) if device == "cuda" else 1
     names = [name for name in attacks.ATTACKS if re.search(only, name)]
     jobs = [
         ("attack", part, (FOLDER / "task.py").read_text(), [f"attacks.py:attack_{name}" for name in part])

@@ -49,6 +49,7 @@ _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36  # of prctl.h
 _CANDIDATE, _REFERENCE = "candidate", "reference"
 _RANDOM = secrets.SystemRandom()
 
+_Drawn = tuple[list[Arguments], list[Any]]
 _Times = dict[tuple[Case, bool, int], list[float]]  # of the batches of each process, by the GPU's clock or the host's
 
 
@@ -225,12 +226,12 @@ class Referee:
                 times |= found
         return times
 
-    def _draw(self, case: Case, kinds: Sequence[str]) -> tuple[list[Arguments], list[Any]]:
-        """Draw arguments. Return them, and where they lie."""
+    def _draw(self, case: Case, kinds: Sequence[str], *, writes: bool) -> _Drawn:
+        """Draw arguments. Return them, and where they lie, or will lie."""
         calls = [self._oracle.draw(case, values) for values in kinds]
-        return calls, self._arena.write(calls)
+        return calls, self._arena.write(calls) if writes else self._arena.place(calls)
 
-    def _idle_draw(self, process: GuestProcess, case: Case, kinds: Sequence[str]) -> tuple[list[Arguments], list[Any]]:
+    def _idle_draw(self, process: GuestProcess, draw: Callable[[], _Drawn]) -> _Drawn:
         """Draw arguments while the GPU does nothing else. Raises `CandidateRefused` if it computes all the time.
 
         The start of a judge beside this one keeps it busy for a moment. What is drawn meanwhile is not used.
@@ -238,7 +239,7 @@ class Referee:
         until = time.monotonic() + _QUIET_PATIENCE_S
         while time.monotonic() < until:
             was_quiet = self._arena.is_quiet()
-            drawn = self._draw(case, kinds)
+            drawn = draw()
             if was_quiet and self._arena.is_quiet():
                 return drawn
         got = f"at any time in {_QUIET_PATIENCE_S:.0f} s"
@@ -254,12 +255,10 @@ class Referee:
         """
         process.ask("forget")
         gate = self._gate if hold_s else None
+        draw = partial(self._draw, case, kinds, writes=gate is None)
+        calls, places = self._idle_draw(process, draw) if is_alone else draw()
         if gate is not None:
-            calls = [self._oracle.draw(case, values) for values in kinds]
-            places = self._arena.place(calls)
             gate.close(hold_s, self._arena.staged(places, calls))
-        else:
-            calls, places = self._idle_draw(process, case, kinds) if is_alone else self._draw(case, kinds)
         chosen = {len(calls) - 1, *_RANDOM.sample(range(len(calls)), max(1, len(calls) // _READ_SHARE))}
         seconds, reply, early = self._timed(process, self._request(case, places, gate), chosen, gate)
         if gate is not None and not math.isnan(seconds):
