@@ -193,13 +193,13 @@ def judge_candidate(candidate: str, against: str, *, device: str = "auto") -> di
 
 def judge_once(options: argparse.Namespace) -> Exit:
     """Judge a candidate, and print the verdict."""
-    from ..measure.contest import Referee
-    from ..measure.device import choose_device
-
     for target in (options.candidate, options.against):
         path = target.rpartition(".py:")[0] + ".py" if ".py:" in target else target
         if path.endswith(".py") and not Path(path).is_file():
             raise KernelgaugeError("there is no such file", where=path, expected="FILE.py[:NAME] or module:NAME")
+    from ..measure.contest import Referee
+    from ..measure.device import choose_device
+
     contests: list[Contest] = []
     try:
         # Processes of one contest may be lucky together: others must find the candidate faster as well.
