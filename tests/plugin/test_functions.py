@@ -53,7 +53,8 @@ def rows():
     return random.randrange(1000), numpy.random.randint(1000), torch.randint(1000, (1,)).item()
 
 def test_drawn_sizes(kernelgauge, rows):
-    kernelgauge(lambda *tensors: [x * 2 for x in tensors], *(torch.randn(1 + size) for size in rows))
+    sizes = *rows, random.randrange(1000)
+    kernelgauge(lambda *tensors: [x * 2 for x in tensors], *(torch.randn(1 + size) for size in sizes))
 
 def test_sparse(kernelgauge):
     kernelgauge(torch.mm, torch.randn(64, 64).relu().to_sparse_csr(), torch.randn(64, 32))
@@ -135,6 +136,8 @@ def test_functions_are_compared_with_their_baselines(
     pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytester.makepyfile(test_ops=OPS)
+    # As pytest-randomly does.
+    pytester.makeconftest("import random, pytest\n@pytest.hookimpl\ndef pytest_runtest_call(): random.seed()\n")
     said = run("-k", "structure")
     assert "record one with: pytest test_ops.py::TestModule::test_structure --perf-device cpu --perf-update" in said
     said = run("--perf-update")

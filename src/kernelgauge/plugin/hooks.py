@@ -209,6 +209,15 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.hookimpl(tryfirst=True)  # before the fixtures that draw data
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Give a test that measures what it calls the same data in each run: other data may take other shapes and kernels."""
+    _seed(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
+    _seed(pyfuncitem)  # again: pytest-randomly has another seed in each run, for the call too
+
+
+def _seed(item: pytest.Item) -> None:
     if MADE_BY_TEST in item.stash:
         import torch
 
