@@ -126,7 +126,8 @@ def run_process(
         )
         if paths:
             environment["PYTHONPATH"] = os.pathsep.join([*map(str, paths), inherited.get("PYTHONPATH", "")])
-        command = [python, "-m", "pytest", *arguments, "-q", f"--perf-calibrate={own}"]
+        # `-p`: it may be importable without being installed.
+        command = [python, "-m", "pytest", "-p", "kernelgauge.plugin", *arguments, "-q", f"--perf-calibrate={own}"]
         output: list[str] = []
         with subprocess.Popen(
             command,
