@@ -25,13 +25,11 @@ REFUSED = {
     "cached_by_shape": "wrong result",
     "written_inputs": "writes to its inputs",
     "answers_first": "wrong result|changes after its call",
-    "computes_half_before_it_answers": "wrong result|changes after its call",
     "one_output_for_all_calls": "wrong result",
     "forged_replies": "wrong result|shares memory",
     "addresses_everywhere": "too large",
     "replies_that_execute": "answers nonsense",
     "exits_at_once": "does not answer",
-    "memory_of_the_judge": "wrong result",
     "patched_comparisons": "wrong result",
 }
 
