@@ -69,6 +69,7 @@ def main(device: str = "cpu", only: str = "", without: str = "") -> None:
         jobs.append(
             ("honest", labels, REFERENCE.format(name=name), [f"honest.py:{name}__{each}" for each in candidates])
         )
+    jobs.sort(key=lambda job: "ten_times once" not in job[1])  # first
     found: dict[str, dict[str, dict[str, Any]]] = {"attack": {}, "honest": {}}
 
     def run(job: tuple[str, list[str], str, list[str]]) -> None:
