@@ -78,6 +78,9 @@ def kernelgauge_compile(kernelgauge_test: WorkloadTest) -> WorkloadTest:
     return kernelgauge_test
 
 
+_NOT_RUN = "kernelgauge_not_run"  # a property of a test
+
+
 @dataclass(frozen=True)
 class WorkloadTest:
     """One test of one workload, and how it ends."""
@@ -89,17 +92,20 @@ class WorkloadTest:
     def ask(self, function: Callable[..., _T], *arguments: Any, subject: str = MEASUREMENT) -> _T:
         """Call a function that measures.
 
-        If the workload cannot run here, the test is skipped. If measuring fails, the test fails with an INVALID verdict
-        on `subject`.
+        If the workload cannot run here, the test is skipped; with --perf-strict, one test of the workload fails. If measuring
+        fails, the test fails with an INVALID verdict on `subject`.
         """
         try:
             return function(*arguments)
         except KernelgaugeError as raised:
             error = raised
         # Outside of the handler: within it pytest would print the error and then its own failure, both in full.
-        if isinstance(error, WorkloadUnavailable):
-            self.skip_or_fail(error.one_line, detail=str(error))
-        self._end(self.session.conclude_error(self.workload, subject, error))
+        if not isinstance(error, WorkloadUnavailable):
+            self._end(self.session.conclude_error(self.workload, subject, error))
+        elif self.session.options.strict:
+            self.item.user_properties.append((_NOT_RUN, error.one_line))
+        else:
+            self.skip_or_fail(error.one_line)
         shown, node, name = self.session.errors_shown, self.item.nodeid, self.item.name
         first = shown.setdefault((self.workload.id, str(error)), node)
         # One failure of each workload; but a first test that may fail (xfail) has none.
@@ -149,11 +155,11 @@ class WorkloadTest:
         self.item.user_properties.append(("kernelgauge_verdict", verdict.status.value))
         self.item.user_properties.append(("kernelgauge_reason", headline(verdict)))
 
-    def skip_or_fail(self, reason: str, *, detail: str | None = None) -> NoReturn:
+    def skip_or_fail(self, reason: str) -> NoReturn:
         """Skip a test of what cannot be done here; with --perf-strict, fail it. Neither is a verdict."""
-        self.item.user_properties.append(("kernelgauge_not_run", reason))
+        self.item.user_properties.append((_NOT_RUN, reason))
         if self.session.options.strict:
-            pytest.fail(detail or reason, pytrace=False)
+            pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
 
 
