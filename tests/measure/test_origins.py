@@ -305,6 +305,7 @@ def test_recompile_names_first_what_keeps_failing(cpu: Device, tmp_path: Path) -
         (lambda net: lambda x: net(x), "net.layers.0.gate"),
         (lambda _: lambda x: x * 2.0, ""),
         (lambda _: nn.Sequential(*[nn.Linear(8, 8, bias=False)] * 2), "0 = 1"),
+        (lambda _: nn.Sequential(torch.jit.script(nn.Linear(8, 8))), "0"),
     ],
 )
 def test_path_of_the_first_module(cpu: Device, net: Any, build: Callable[[Any], Any], path: str) -> None:

@@ -87,6 +87,10 @@ def test_forward(kernelgauge):
     x = torch.randn(4, requires_grad=True)
     kernelgauge.using(pass_="forward")(lambda x: x.sum().backward(), x)
 
+@pytest.mark.kernelgauge("bf16")
+def test_mark(kernelgauge):
+    pass
+
 def test_argument(kernelgauge):
     kernelgauge(nn.Linear(4, 4), torch.randn(2, 4), pass_="train")
 
@@ -171,6 +175,7 @@ def test_wrong_call_is_one_clear_failure(pytester: pytest.Pytester, run: Run) ->
         ("unknown option", "speed"),
         ("unknown dtype", "'int3'"),
         ("there is nothing to call", "Tensor"),
+        ("the mark takes options by name", "'bf16'"),
         ("an option is given to the function", "kernelgauge.using(pass_=...)(function, *args)"),
         ("test_host: it runs no kernel", ""),
         ("test_raises: running failed", "RuntimeError: mat1"),
@@ -180,7 +185,7 @@ def test_wrong_call_is_one_clear_failure(pytester: pytest.Pytester, run: Run) ->
         assert got in said
     assert "Traceback" not in said
     assert "7 failed" in said
-    assert "1 error" in said
+    assert "2 errors" in said
     assert not list(pytester.path.glob("baselines/*/*.json"))
 
 

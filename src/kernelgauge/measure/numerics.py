@@ -273,7 +273,12 @@ class _Pair:
 
 
 def _write(tensors: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
-    """Write values into tensors by name, at their addresses."""
+    """Write values into tensors by name, at their addresses. Raises `NotComparedError` where a call has changed a shape."""
+    for name in tensors.keys() & values.keys():
+        if tensors[name].shape != values[name].shape:
+            got = f"{name}: {list(values[name].shape)} -> {list(tensors[name].shape)}"
+            expected = "a function that leaves the shapes of its inputs and parameters"
+            raise NotComparedError("a call changes a shape in place", got=got, expected=expected)
     with torch.no_grad():  # else a leaf that asks for a gradient may not be written to
         for name in tensors.keys() & values.keys():
             tensor = tensors[name]
@@ -367,7 +372,9 @@ def _results(workload: Workload, module: Any, function: Callable[..., Any], call
             step.backward(batches)
             # A small step hides a wrong gradient.
             results |= {
-                f"{_GRADIENT}{name}": each.grad.clone() for name, each in learnt.items() if each.grad is not None
+                f"{_GRADIENT}{name}": _dense(each.grad).clone()
+                for name, each in learnt.items()
+                if each.grad is not None
             }
             step.update()
         return results | {f"parameter {name}": each.detach().clone() for name, each in learnt.items()}
@@ -377,7 +384,7 @@ def _results(workload: Workload, module: Any, function: Callable[..., Any], call
         prefix = f"call {number} " if number else ""
         # Copies, because the next call may write to the same memory: a CUDA graph does, and a kernel that works in place.
         results |= {
-            f"{prefix}output {index}": each.detach().clone()
+            f"{prefix}output {index}": _dense(each.detach()).clone()
             for index, each in enumerate(tensors)
             if each.is_floating_point()
         }
@@ -388,8 +395,13 @@ def _results(workload: Workload, module: Any, function: Callable[..., Any], call
         inputs = inputs_of(calls)
         for name, leaf in {**parameters, **inputs}.items():
             if leaf.grad is not None:
-                results[f"{_GRADIENT}{name}"] = leaf.grad.detach()
+                results[f"{_GRADIENT}{name}"] = _dense(leaf.grad.detach())
     return results
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor without what is sparse about it: few ops compare sparse ones."""
+    return tensor if tensor.layout in (torch.strided, torch.jagged) else tensor.to_dense()
 
 
 def _zero_gradients(expected: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, float]:

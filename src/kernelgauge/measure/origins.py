@@ -353,7 +353,8 @@ class Modules:
         self.names = {id(each): " = ".join(dict.fromkeys(paths)) for each, paths in found.items()}
         self._forwards: list[tuple[str, range, str]] = []  # file, lines, path
         for each in found:
-            code = getattr(inspect.unwrap(type(each).forward), "__code__", None)
+            forward = getattr(type(each), "forward", None)  # None: a module of TorchScript
+            code = forward and getattr(inspect.unwrap(forward), "__code__", None)
             if code is not None:
                 last = max((line for *_, line in code.co_lines() if line is not None), default=code.co_firstlineno)
                 self._forwards.append((code.co_filename, range(code.co_firstlineno, last + 1), self.names[id(each)]))

@@ -190,7 +190,7 @@ class Gauge:
         The mark ``@pytest.mark.kernelgauge(...)`` takes the same.
         """
         if unknown := [name for name in options if name not in _OPTIONS]:
-            self._refuse(WorkloadError("unknown option", got=", ".join(unknown), expected=", ".join(_OPTIONS)))
+            self.refuse(WorkloadError("unknown option", got=", ".join(unknown), expected=", ".join(_OPTIONS)))
         self.options |= options
         return self
 
@@ -206,10 +206,10 @@ class Gauge:
         """
         if not (isinstance(function, Workload) or callable(function)):
             got = type(function).__name__
-            self._refuse(WorkloadError("there is nothing to call", got=got, expected="kernelgauge(function, *args)"))
+            self.refuse(WorkloadError("there is nothing to call", got=got, expected="kernelgauge(function, *args)"))
         if options := [f"{name}=..." for name in kwargs if name in _OPTIONS and not _takes(function, name)]:
             expected = f"kernelgauge.using({', '.join(options)})(function, *args)"
-            self._refuse(WorkloadError("an option is given to the function", got=options[0], expected=expected))
+            self.refuse(WorkloadError("an option is given to the function", got=options[0], expected=expected))
         return self.measure(function if isinstance(function, Workload) else _called(function, *args, **kwargs))
 
     def measure(self, made: Workload, *, may_lack_kernels: bool = False) -> Run:
@@ -220,7 +220,7 @@ class Gauge:
         known, options = self.item.stash[MADE_BY_TEST], dict(self.options)
         has_times, target = options.pop(_TIMING, True), options.pop(_TARGET, None)
         if self.has_measured:
-            self._refuse(WorkloadError("a test measures one call", expected="a test for each: pytest.mark.parametrize"))
+            self.refuse(WorkloadError("a test measures one call", expected="a test for each: pytest.mark.parametrize"))
         self.has_measured = True
         named: dict[str, Any] = {"module": known.module, "variant": known.variant, "shape": (), "name": known.id}
         wrong: WorkloadError | None = None
@@ -229,7 +229,7 @@ class Gauge:
         except WorkloadError as error:
             wrong = error
         if wrong is not None:  # outside of the handler: within it pytest would print the error twice
-            self._refuse(wrong)
+            self.refuse(wrong)
         self.session.suites.workloads[known.id] = self.item.stash[MADE_BY_TEST] = workload
         if target is not None or not has_times:
             self.session.judge.without_times.add(workload.id)
@@ -246,7 +246,7 @@ class Gauge:
         test.conclude(*verdicts)
         return self.session.run(workload)
 
-    def _refuse(self, error: WorkloadError) -> NoReturn:
+    def refuse(self, error: WorkloadError) -> NoReturn:
         error.where = self.item.nodeid
         pytest.fail(str(error), pytrace=False)
 
@@ -284,6 +284,11 @@ def gauge_of(item: pytest.Item) -> Gauge:
     """Return what the fixture of a test is, with the options of its marks. The nearest mark counts."""
     gauge = Gauge(item, item.config.stash[SESSION])
     for mark in reversed(list(item.iter_markers("kernelgauge"))):
+        if mark.args:
+            shown = ", ".join(map(repr, mark.args))
+            gauge.refuse(
+                WorkloadError("the mark takes options by name", got=shown, expected='kernelgauge(dtype="bf16")')
+            )
         gauge.using(**mark.kwargs)
     return gauge
 
