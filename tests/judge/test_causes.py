@@ -9,7 +9,7 @@ import pytest
 from kernelgauge.judge import Verdict
 from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.time_verdict import judge_time
-from kernelgauge.run import Conditions, Origin, PeakPart, SourceLine, Timer
+from kernelgauge.run import Conditions, OpRecord, Origin, PeakPart, SourceLine, Timer
 from kernelgauge.trace import KernelRecord
 from kernelgauge.trace.kernel import Resources
 from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, counts, fused, launched, mlp_kernels, pair, reasons, run
@@ -225,3 +225,14 @@ def test_cause_of_a_higher_peak_is_the_line_that_allocates_more() -> None:
     verdict = judge_structure(now, stored)
     assert reasons(verdict, "cause") == ["peak memory 1.0 MB -> 6.0 MB\n+3.0 MB at the first line below"]
     assert reasons(verdict, "code") == ["mlp  model.py:7  y = down(h)\nmlp  model.py:7  z = y.float()"]
+
+
+def test_new_ops_have_the_lines_of_names_that_are_new() -> None:
+    """A baseline has no lines of ops: of a name that it knows, one line may be as old as another."""
+    old, new = "aten::to", "aten::bernoulli_"
+    origins = {old: (lines(24), lines(26)), new: (lines(26),)}
+    before = stored_run(ops=(OpRecord(old),))
+    after = run(ops=(OpRecord(old), OpRecord(old), OpRecord(new)), op_origins=origins, counts=counts(dispatcher_ops=5))
+    verdict = judge_structure(after, before)
+    assert reasons(verdict, "cause") == ["2 new ops: aten::to, aten::bernoulli_"]
+    assert reasons(verdict, "code") == ["mlp  m.py:26  x26"]

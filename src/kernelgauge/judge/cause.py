@@ -416,7 +416,8 @@ def _op_causes(
         return []
     weight_us = _DISPATCH_US * new.total() if run.fingerprint.arch == "cpu" else 0.0  # a GPU's time is not the host's
     cause = e.Cause(e.OtherOps(tuple(new.items()), tuple(gone.items())), weight_us=weight_us)
-    return [with_code(cause, [origin for name in new for origin in run.op_origins.get(name, ())], known)]
+    named = [name for name in new if name not in then] or new  # of the others, the baseline has no lines to leave out
+    return [with_code(cause, [origin for name in named for origin in run.op_origins.get(name, ())], known)]
 
 
 def with_code(
