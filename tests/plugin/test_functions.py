@@ -189,6 +189,12 @@ def test_wrong_call_is_one_clear_failure(pytester: pytest.Pytester, run: Run) ->
     assert not list(pytester.path.glob("baselines/*/*.json"))
 
 
+def test_fixture_that_is_not_called_warns(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makepyfile("def test_x(kernelgauge): pass")
+    assert "the fixture kernelgauge measured nothing" in (said := run())
+    assert "1 passed, 1 warning" in said
+
+
 def test_two_functions_of_one_id_are_refused(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(
         "import pytest\n@pytest.mark.parametrize('x', ['a b', 'a-b'])\ndef test_x(kernelgauge, x): pass"

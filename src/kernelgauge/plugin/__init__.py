@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -101,13 +102,17 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 
 
 @pytest.fixture
-def kernelgauge(request: pytest.FixtureRequest) -> Gauge:
+def kernelgauge(request: pytest.FixtureRequest) -> Iterator[Gauge]:
     """Measure a call: ``kernelgauge(function, *args, **kwargs)``. The test ends with its verdict; `Gauge` has the options."""
     from .fixtures import gauge_of
 
     if request.config.option.setuponly:
         pytest.skip("--setup-only measures nothing")
-    return gauge_of(request.node)
+    yield (gauge := gauge_of(request.node))
+    if not gauge.has_measured:
+        warnings.warn(
+            pytest.PytestWarning("the fixture kernelgauge measured nothing: the test did not call it"), stacklevel=1
+        )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
