@@ -299,7 +299,7 @@ def _update(paths: Sequence[Path], baselines: Path) -> Exit:
     from ..results.files import write_atomically
 
     _, file = _named(paths, baselines)
-    _read_baseline(file)  # what is no baseline of traces is not overwritten
+    _read_baseline(file)  # it raises for another file, which is not overwritten
     jobs = _read_jobs(paths)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     recorded = Recorded(now, revision(Path.cwd()), __version__, nearest_tag(Path.cwd()))
@@ -345,7 +345,7 @@ def _read_jobs(paths: Sequence[Path]) -> list[Job]:
     """Return the traces of each run, by rank. One trace is in memory at a time. Raises `TraceError`."""
     by_rank: dict[int, list[StepTrace]] = defaultdict(list)
     for path in paths:
-        trace = _read(path)
+        trace = _steps(path)
         named = _RANK.search(path.name)
         by_rank[trace.rank if trace.rank is not None else int(named[1]) if named else 0].append(trace)
     traces = [trace for each in by_rank.values() for trace in each]
@@ -366,7 +366,7 @@ def _read_jobs(paths: Sequence[Path]) -> list[Job]:
     return list(jobs)
 
 
-def _read(path: Path) -> StepTrace:
+def _steps(path: Path) -> StepTrace:
     from ..trace.steps import find_steps
 
     try:

@@ -278,7 +278,7 @@ def _squares(values: Sequence[float]) -> float:
 # -- nights -----------------------------------------------------------------------------------------------------------
 
 # The CUSUM's constants, in standard deviations of a night. `python benchmarks/creep.py` prints false alarms and delays.
-_SLACK = 1.25  # a level that is higher by less is no finding
+_SLACK = 1.25  # a level that is higher by less counts as the same
 _LIMIT = 5.0  # of the sum: an alarm
 _LARGEST = 3.0  # of one night: an outlier alone raises no alarm
 _REFERENCE_NIGHTS = 2  # before any night is judged
@@ -308,7 +308,7 @@ class Rise(NamedTuple):
 def find_creep(nights: Sequence[tuple[float, float]]) -> Rise | None:
     """Return how far the last nights of one machine are above the lowest level that an alarm was raised for.
 
-    None: there was no alarm, or the times came back.
+    Returns None without an alarm, and where the times came back.
 
     Args:
         nights: the logarithm of each time, and the least standard deviation to expect of it.

@@ -46,7 +46,7 @@ from .timing import (
 )
 
 # What is known of other machines, beside two sets of processes that show their own spread. Simulated
-# (tests/judge/test_revisions.py): with noise of ten times what is expected, three processes of each side raise no more
+# (tests/judge/test_revisions.py): with ten times the expected noise, three processes of each side raise no more
 # false alarms than they may.
 _DOF_BESIDE_TWO_SETS = 2.0
 _SHARED = 0.5  # of the GPU time of a workload is in kernels that its twin runs too

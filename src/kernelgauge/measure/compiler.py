@@ -34,7 +34,7 @@ _MOST_COMPILATIONS = 100_000  # whose metrics are kept: 64 are fewer than one wo
 _BETWEEN_STACKS = "\n\n"
 _HANDLE = re.compile(r"\s*# \[Provenance debug handles\] (\S+)")
 _BETWEEN = re.compile(r"\s*(#(?! \[Prov)|stream|\w+numel = )")  # what Inductor writes between a handle and its call
-# Of a stack as torch.compile writes it.
+# A frame of a stack, in the form of torch.compile.
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)(?:\n {4}(.*))?')
 # Why Dynamo gave up: the value and the name of its limit (torch/_dynamo/graph_break_registry.json).
 _LIMIT = re.compile(r"(?s)recompile limit exceeded.*currently set to (\d+).*Limit type: (\w+)")

@@ -2,7 +2,7 @@
 
 A candidate may patch whatever its own process has. Causality is what it cannot patch: the inputs of a batch do not exist
 before the clock starts, and the clock stops once results lie in memory of the judge (docs/design/judge.md). On a GPU, calls
-are queued before their inputs exist, so that the clock does not time the host.
+are queued before their inputs exist, and its clock leaves the host out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils._pytree import tree_leaves
 
 from ..errors import CandidateRefused, KernelgaugeError
 from ..results.files import GpuLock
@@ -30,7 +29,7 @@ from ..run import Run, Sample
 from .device import Device
 from .guest import GuestProcess, Reply
 from .instance import TORCH_DTYPES, Arguments
-from .memory import Arena, ArgumentPlace, Gate, tensors_of
+from .memory import Arena, Gate
 from .oracle import NORMAL, VALUES, Case, Oracle
 
 _PROCESSES = 2  # of each side: the fewest that show a spread
@@ -42,7 +41,6 @@ _ARENA_BYTES = {"cpu": 2**28, "cuda": 2**31}
 # The GPU waits so long for a process to queue a batch: so many times what the whole batch took before, and at most the second.
 _HOLDS, _LONGEST_HOLD_S = 3.0, 0.1
 _HOLD_ATTEMPTS = 3  # of the reference: each has twice the time of the last
-_SHORTEST_S = 1e-9  # of a batch, if writing its arguments took less time than usual
 _FILLS = 5  # how often arguments are written alone, to learn how long that takes
 _QUIET_PATIENCE_S = 10.0  # for the GPU to be idle: the start of another process takes less
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36  # of prctl.h
@@ -110,9 +108,8 @@ class Referee:
                     self._choose_size(case)
                 progress("timing the reference")
                 self._before = self._times(self._references, _BATCHES * _REPLICATES // 2, self._oracle.cases)
-                if self._gate is not None:
-                    on_gpu = self._times(self._references, _BATCHES * _REPLICATES // 2, self._oracle.cases, on_gpu=True)
-                    self._before |= on_gpu
+                queued = self._oracle.cases if self._gate is not None else []
+                self._before |= self._times(self._references, _BATCHES * _REPLICATES // 2, queued, on_gpu=True)
                 self._run = self._observed(self._references[0])
         except (CandidateRefused, RuntimeError) as error:  # torch's own: no CUDA IPC here
             raise KernelgaugeError("the reference cannot be judged", got=str(error)) from error
@@ -251,7 +248,8 @@ class Referee:
         """Make one call for each kind of values. Return the seconds from their inputs to results in the judge's memory.
 
         With `hold_s`, the GPU waits so long before the inputs exist, and the seconds are by its clock. NaN: the process
-        has not queued all calls meanwhile. Raises `CandidateRefused` if a result is wrong.
+        has not queued all calls meanwhile, or writing the inputs took less time than usual by more than the calls took.
+        Raises `CandidateRefused` if a result is wrong.
         """
         process.ask("forget")
         gate = self._gate if hold_s else None
@@ -261,12 +259,11 @@ class Referee:
             gate.close(hold_s, self._arena.staged(places, calls))
         chosen = {len(calls) - 1, *_RANDOM.sample(range(len(calls)), max(1, len(calls) // _READ_SHARE))}
         seconds, reply, early = self._timed(process, self._request(case, places, gate), chosen, gate)
-        if gate is not None and not math.isnan(seconds):
-            seconds = max(_SHORTEST_S, seconds - self._fill_s[case])
+        if gate is not None:
+            seconds -= self._fill_s[case]
         read = partial(self._read, process, reply)
         results = [read(number) for number in range(len(calls))]
-        written = [each.view(self._arena.tensor) for each in tree_leaves(places) if isinstance(each, ArgumentPlace)]
-        if not all(map(_same, written, (each.detach() for _, each in tensors_of(calls)))):
+        if not all(_same(place.view(self._arena.tensor), value) for place, value in self._arena.pairs(places, calls)):
             raise CandidateRefused(f"the {process.side} writes to its inputs", where=case.name)
         for values, arguments, result in zip(kinds, calls, results, strict=True):
             self._oracle.require_right(case, values, arguments, result)
@@ -278,7 +275,7 @@ class Referee:
                     what = "an output changes after its call, or shares memory with an input"
                     raise CandidateRefused(what, where=case.name)
         self._checked += len(calls)
-        return seconds
+        return seconds if seconds > 0 else math.nan
 
     @staticmethod
     def _request(case: Case, places: list[Any], gate: Gate | None) -> bytes:

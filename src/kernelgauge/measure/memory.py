@@ -104,7 +104,7 @@ class Arena:
     def write(self, calls: Sequence[Arguments]) -> list[Any]:
         """Write arguments, and return where they lie."""
         places = self.place(calls)
-        for place, value in self._pairs(places, calls):
+        for place, value in self.pairs(places, calls):
             place.view(self.tensor).copy_(value)
         self.device.synchronize()
         return places
@@ -112,7 +112,7 @@ class Arena:
     def staged(self, places: list[Any], calls: Sequence[Arguments]) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return what `Gate.close` inverts into the arena, and where: bytes."""
         stages = []
-        for place, value in self._pairs(places, calls):
+        for place, value in self.pairs(places, calls):
             dense = torch.empty_strided(place.shape, place.strides, dtype=place.dtype, device=value.device).copy_(value)
             size = span_of(place.shape, place.strides)
             stage = dense.as_strided((size,), (1,)).view(torch.uint8).bitwise_not()
@@ -120,7 +120,8 @@ class Arena:
         return stages
 
     @staticmethod
-    def _pairs(places: list[Any], calls: Sequence[Arguments]) -> Iterator[tuple[ArgumentPlace, torch.Tensor]]:
+    def pairs(places: list[Any], calls: Sequence[Arguments]) -> Iterator[tuple[ArgumentPlace, torch.Tensor]]:
+        """Return each tensor of the arguments with its place."""
         chosen = [each for each in tree_leaves(places) if isinstance(each, ArgumentPlace)]
         return zip(chosen, (each.detach() for _, each in tensors_of(list(calls))), strict=True)
 

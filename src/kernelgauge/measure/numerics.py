@@ -274,14 +274,13 @@ class _Pair:
 
 def _write(tensors: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
     """Write values into tensors by name, at their addresses. Raises `NotComparedError` where a call has changed a shape."""
-    for name in tensors.keys() & values.keys():
-        if tensors[name].shape != values[name].shape:
-            got = f"{name}: {list(values[name].shape)} -> {list(tensors[name].shape)}"
-            expected = "a function that leaves the shapes of its inputs and parameters"
-            raise NotComparedError("a call changes a shape in place", got=got, expected=expected)
     with torch.no_grad():  # else a leaf that asks for a gradient may not be written to
         for name in tensors.keys() & values.keys():
             tensor = tensors[name]
+            if tensor.shape != values[name].shape:
+                got = f"{name}: {list(values[name].shape)} -> {list(tensor.shape)}"
+                expected = "a function that leaves the shapes of its inputs and parameters"
+                raise NotComparedError("a call changes a shape in place", got=got, expected=expected)
             # No module can write to an expanded tensor. A sparse one has no strides.
             if tensor.layout is not torch.strided or 0 not in tensor.stride():
                 tensor.copy_(values[name])
@@ -400,7 +399,7 @@ def _results(workload: Workload, module: Any, function: Callable[..., Any], call
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor without what is sparse about it: few ops compare sparse ones."""
+    """Return a sparse tensor as a dense one, since few ops compare sparse tensors. Others stay."""
     return tensor if tensor.layout in (torch.strided, torch.jagged) else tensor.to_dense()
 
 
