@@ -92,9 +92,14 @@ def moe() -> nn.Module:
 
 def lora() -> nn.Module:
     """Return the MLP of a Llama with adapters of rank 16, as peft adds them."""
-    peft = pytest.importorskip("peft")
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+    from transformers.models.llama.modeling_llama import LlamaMLP
+
+    mlp = LlamaMLP(transformers.LlamaConfig(**LLAMA))
+    for each in mlp.parameters():
+        nn.init.normal_(each, std=0.02)
     config = peft.LoraConfig(r=16, target_modules=["gate_proj", "up_proj", "down_proj"], init_lora_weights=False)
-    return peft.inject_adapter_in_model(config, llama().model.layers[0].mlp)
+    return peft.inject_adapter_in_model(config, mlp.eval())
 
 
 class Autocast(nn.Module):

@@ -62,12 +62,14 @@ def resources_of_call(session: ProfilerSession) -> list[Resources | None]:
     last = session.executions[-1]
     names = {each.identity.name for each in last if each.resources and each.identity.name.isidentifier()}
     loaded, tuned = defaultdict[str, list[Any]](list), set[str]()
-    for each in gc.get_objects() if names and "triton" in sys.modules else ():
-        kind = type(each).__name__
-        if kind in _LOADED and getattr(each, "name", None) in names and hasattr(each, "n_regs"):
-            loaded[each.name].append(each)
-        elif kind == _AUTOTUNER:
+    objects = gc.get_objects() if names and "triton" in sys.modules else []
+    # By kind first: a process with whole models in it has millions of objects, and a few thousand kinds.
+    kinds = {kind for kind in set(map(type, objects)) if kind.__name__ in (*_LOADED, _AUTOTUNER)}
+    for each in [each for each in objects if type(each) in kinds]:
+        if type(each).__name__ == _AUTOTUNER:
             tuned.add(getattr(getattr(each, "base_fn", None), "__name__", ""))
+        elif getattr(each, "name", None) in names and hasattr(each, "n_regs"):
+            loaded[each.name].append(each)
     possible = [_possible(each, loaded[each.identity.name]) for each in last]
     codes = _codes_of(each for several in possible for each in several)
     return [
