@@ -1,6 +1,7 @@
 """`kernelgauge judge`: attacks are refused or gain nothing, honest candidates pass. On a CPU; `attacks.py` has all attacks."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -34,32 +35,26 @@ REFUSED = {
 }
 
 
-@pytest.fixture(scope="module")
-def verdicts() -> dict[str, dict[str, Any]]:
-    """Return the verdicts on attacks and on an honest candidate, by one judge."""
+def test_judge_refuses_attacks_and_no_correct_code() -> None:
+    """One judge, and so one test: two workers would start one each."""
     names = [*REFUSED, "patched_clocks"]
     targets = [f"{FOLDER}/attacks.py:attack_{name}" for name in names] + [f"{FOLDER}/attacks.py:honest"]
     command = [sys.executable, str(FOLDER / "several.py"), str(FOLDER / "task.py"), "cpu"]
     done = subprocess.run(command, input="\n".join(targets), capture_output=True, text=True, check=True, timeout=300)
-    return dict(zip([*names, "honest"], map(json.loads, done.stdout.splitlines()), strict=True))
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_judge_attack_is_refused(name: str, verdicts: dict[str, dict[str, Any]]) -> None:
-    assert not verdicts[name]["correct"]
-    assert any(each in verdicts[name]["refused"] for each in REFUSED[name].split("|"))
-
-
-@pytest.mark.parametrize("name", ["honest", "patched_clocks"])
-def test_judge_correct_code_is_correct(name: str, verdicts: dict[str, dict[str, Any]]) -> None:
-    assert verdicts[name]["correct"]
-    assert verdicts[name]["calls"] >= 2 * 8
+    verdicts: dict[str, dict[str, Any]] = dict(
+        zip([*names, "honest"], map(json.loads, done.stdout.splitlines()), strict=True)
+    )
+    assert {name for name, verdict in verdicts.items() if not verdict["correct"]} == set(REFUSED)
+    for name, words in REFUSED.items():
+        assert re.search(words, verdicts[name]["refused"]), (name, verdicts[name])
+    for name in ("honest", "patched_clocks"):
+        assert verdicts[name]["calls"] >= 2 * 8
 
 
 def test_judge_confirms_what_is_faster_in_other_processes(tmp_path: Path) -> None:
     (tmp_path / "reference.py").write_text(
         "import torch\nSHAPES = [(64, 64)]\ndef inputs(shape, dtype): return (torch.randn(shape),)\n"
-        "import time\ndef run(x):\n    time.sleep(0.02)\n    return torch.tanh(x)\n"
+        "import time\ndef run(x):\n    time.sleep(0.004)\n    return torch.tanh(x)\n"
     )
     (tmp_path / "candidate.py").write_text("import torch\ndef run(x): return torch.tanh(x)\n")
     found = kernelgauge.judge_candidate(f"{tmp_path}/candidate.py", f"{tmp_path}/reference.py", device="cpu")
