@@ -139,7 +139,10 @@ class Workload:
         )
 
     def __post_init__(self) -> None:
+        __tracebackhide__ = True  # pytest ends the traceback at the suite's own line
+
         def require(valid: bool, what: str, got: object, expected: str) -> None:
+            __tracebackhide__ = True
             if not valid:
                 where = f"workload {self.module}-{self.variant}"
                 raise WorkloadError(what, where=where, got=repr(got), expected=expected)

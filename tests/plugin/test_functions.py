@@ -195,6 +195,13 @@ def test_fixture_that_is_not_called_warns(pytester: pytest.Pytester, run: Run) -
     assert "1 passed, 1 warning" in said
 
 
+def test_fault_of_ours_is_invalid_in_the_table(pytester: pytest.Pytester, run: Run, monkeypatch: Any) -> None:
+    monkeypatch.setattr("kernelgauge.measure.numerics.compare_with_float64", lambda *_, **__: 1 / 0)
+    pytester.makepyfile("import torch\ndef test_x(kernelgauge): kernelgauge(torch.relu, torch.ones(9))")
+    assert "ZeroDivisionError: division by zero" in (said := run("--perf-update"))
+    assert statuses() == {"test_fault_of_ours_is_invalid_in_the_table-test_x": "INVALID"}, said
+
+
 def test_two_functions_of_one_id_are_refused(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(
         "import pytest\n@pytest.mark.parametrize('x', ['a b', 'a-b'])\ndef test_x(kernelgauge, x): pass"

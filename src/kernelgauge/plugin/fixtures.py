@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 import pytest
 
-from ..errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
+from ..errors import KernelgaugeError, MeasurementError, WorkloadError, WorkloadUnavailable
 from ..judge import MEASUREMENT, NUMERICS, WORST_FIRST, Status, Verdict
 from ..report.findings import in_full
 from ..report.words import headline
@@ -99,6 +99,10 @@ class WorkloadTest:
             return function(*arguments)
         except KernelgaugeError as raised:
             error = raised
+        except Exception as raised:  # a fault of ours: pytest shows where. The table must not say PASS beside it.
+            what = f"{self.workload.id}: {type(raised).__name__} in kernelgauge"
+            self._end(self.session.conclude_error(self.workload, subject, MeasurementError(what, got=str(raised))))
+            raise
         # Outside of the handler: within it pytest would print the error and then its own failure, both in full.
         if not isinstance(error, WorkloadUnavailable):
             self._end(self.session.conclude_error(self.workload, subject, error))
