@@ -71,6 +71,7 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
     peak_allocated_bytes: int | None
     grown_bytes: int | None = None  # held after a call and not before it, again and again
     compiled_ops: int | None = None  # that torch.compile traced: they are what compiling costs
+    autograd_nodes: int | None = None  # that the call records for a backward
     graphs: int | None = None  # that torch.compile made for the first call, or the first sequence of calls
     # Of a compile; None: not asked for.
     generated_kernels: int | None = None  # by Inductor

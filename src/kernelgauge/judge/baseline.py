@@ -89,7 +89,7 @@ _PEAK_TOLERANCE = 0.02
 _COUNTS_OF_COMPILER = ("compiled_ops", "generated_kernels", "autotuned_configurations", "uncached_graphs")
 COMPILE_COUNTS = ("graphs", *_COUNTS_OF_COMPILER)  # what a compile time depends on
 # Counts that belong to torch as much as to the code: another version of torch may count otherwise for the same work.
-_COUNTS_OF_TORCH = ("dispatcher_ops", "peak_allocated_bytes", "grown_bytes", *_COUNTS_OF_COMPILER)
+_COUNTS_OF_TORCH = ("dispatcher_ops", "autograd_nodes", "peak_allocated_bytes", "grown_bytes", *_COUNTS_OF_COMPILER)
 _NEWER_COUNTS = [each.name for each in fields(Counts) if not each.required]  # that older baselines lack
 
 

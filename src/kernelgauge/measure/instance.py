@@ -409,6 +409,13 @@ def warm_up(device: Device, instance: Instance, *, calls: int, seconds: float) -
         done += 1
 
 
+def autograd_nodes() -> int:
+    """Return how many nodes autograd has recorded in this thread, with one more: each has the next number."""
+    with torch.inference_mode(False), torch.enable_grad():
+        probe: Any = torch.ones((), device="cpu", requires_grad=True) * 1
+    return int(probe.grad_fn._sequence_nr())
+
+
 def call_duration_us(device: Device, instance: Instance) -> float:
     """Time one synchronised call, in microseconds: to choose a number of iterations by, not to report."""
     instance.prepare()

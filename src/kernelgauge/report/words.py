@@ -127,7 +127,9 @@ def reason_line(evidence: e.Evidence, name: str = BASELINE) -> Line:
 
 def _count(it: e.CountMoved, _: str) -> str:
     what = "distinct kernels" if it.field == "kernels" else it.field.replace("_", " ")
-    return f"{what} {it.before} -> {it.after}{'' if it.is_judged else ', not judged: another version of torch'}"
+    doubt = "" if it.is_judged else ", not judged: another version of torch"
+    is_lost = it.field == "autograd_nodes" and not it.before and it.is_judged
+    return f"{what} {it.before} -> {it.after}{doubt}{' (has a no_grad or inference_mode gone?)' if is_lost else ''}"
 
 
 def _kernel(it: e.KernelMoved, _: str) -> str:
