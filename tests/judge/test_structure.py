@@ -54,7 +54,13 @@ def test_structure_of_kernels_gives_status(changes: Any, status: str, headline: 
 
 
 COUNTS = dict.fromkeys(("copies", "synchronizations", "graph_breaks", "recompiles", "graphs"), (0, 1))
-COUNTS |= {"launches": (4, 5), "memsets": (2, 3), "dispatcher_ops": (3, 9), "compiled_ops": (5, 6)}
+COUNTS |= {
+    "launches": (4, 5),
+    "memsets": (2, 3),
+    "dispatcher_ops": (3, 9),
+    "compiled_ops": (5, 6),
+    "autograd_nodes": (1, 3),
+}
 COUNTS |= {"generated_kernels": (1, 2), "autotuned_configurations": (2, 3), "uncached_graphs": (0, 1)}
 COUNTS |= {"grown_bytes": (0, 512), "peak_allocated_bytes": (1 << 20, 1 << 21)}
 TIMES = (Verdict(Status.PASS, "mlp", "GPU time", "unchanged"), Verdict(Status.IMPROVED, "mlp", "end to end", "faster"))
@@ -105,7 +111,8 @@ OF_TENSORS = [
     (ONE_ROW, {"inputs": ("fp32[1,64]",)}, "other dtypes"),
     (ONE_ROW, {"inputs": ("fp32[8,64]",), "stream": 1}, "other shapes and dtypes and streams"),
     (ONE_ROW, {"inputs": (*ONE_ROW["inputs"], *ONE_ROW["inputs"])}, "other shapes and dtypes"),
-    ({}, {"inputs": ("fp32[8,64]",)}, "same counts"),  # an older baseline does not know
+    ({"switches": (True, False)}, {"switches": (True, True)}, "other arguments"),
+    *(({}, each, "same counts") for each in ({"inputs": ("fp32[8,64]",)}, {"switches": (True,)})),  # older ones lack it
 ]
 
 

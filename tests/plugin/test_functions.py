@@ -61,6 +61,17 @@ def test_sparse(kernelgauge):
 
 def test_other():
     pass
+
+net = nn.Linear(8, 8)
+
+def test_autograd(kernelgauge):
+    kernelgauge(lambda x: net(x) if "LOST" in os.environ else torch.no_grad()(net)(x), torch.randn(4, 8))
+
+def test_switch(kernelgauge):
+    kernelgauge(lambda x: scaled_dot_product_attention(x, x, x, is_causal="LOST" not in os.environ), torch.randn(1, 4, 8))
+
+def test_float8(kernelgauge):
+    kernelgauge(lambda x: x.to(torch.float8_e5m2 if "LOST" in os.environ else torch.float8_e4m3fn), torch.randn(64))
 """
 WRONG = """
 import pytest, torch
@@ -94,6 +105,11 @@ def test_mark(kernelgauge):
 def test_argument(kernelgauge):
     kernelgauge(nn.Linear(4, 4), torch.randn(2, 4), pass_="train")
 
+def test_generator(kernelgauge):
+    def generate(x):
+        yield x.sin()
+    kernelgauge(generate, torch.randn(4))
+
 def test_raises(kernelgauge):
     kernelgauge(torch.mm, torch.randn(4, 5), torch.randn(4, 5))
 """
@@ -115,6 +131,7 @@ IDS = [
     *("test_ops-test_attention-neg1", "test_ops-test_attention-1_5"),
     *("test_ops-TestModule-test_structure", "test_ops-test_sequence", "test_ops-test_backward_of_its_own"),
     *("test_ops-test_drawn_sizes", "test_ops-test_sparse"),
+    *("test_ops-test_autograd", "test_ops-test_switch", "test_ops-test_float8"),
 ]
 
 
@@ -145,14 +162,14 @@ def test_functions_are_compared_with_their_baselines(
     said = run("-k", "structure")
     assert "record one with: pytest test_ops.py::TestModule::test_structure --perf-device cpu --perf-update" in said
     said = run("--perf-update")
-    assert "8 passed" in said
-    assert "7 written" in said
+    assert "11 passed" in said
+    assert "10 written" in said
 
     monkeypatch.setenv("FAULT", "1")
     said = run("-m", "not timing")
     assert [name for name, status in statuses().items() if status is Status.REGRESSED] == IDS[:2]
     assert list(statuses()) == IDS
-    assert "2 failed, 6 passed" in said
+    assert "2 failed, 9 passed" in said
     first = said[said.index("test_attention[-1] _") :].splitlines()[1:5]
     assert first[0] == f"{IDS[0]}: REGRESSED  kernels differ from the baseline"
     assert first[1].startswith("  cause    4 kernels instead of 1")
@@ -160,6 +177,13 @@ def test_functions_are_compared_with_their_baselines(
     assert f"kernelgauge accept -k {IDS[0]}" in said
 
     monkeypatch.delenv("FAULT")
+    monkeypatch.setenv("LOST", "1")  # what no kernel, launch or op shows
+    said = run("-m", "not timing", "-k", " or ".join(IDS[-3:]))
+    assert list(statuses().values()) == [Status.REGRESSED, Status.CHANGED, Status.CHANGED]
+    for what in ("autograd nodes 0 -> 2 (has a no_grad", "an argument True -> False", "fp8_e4m3 -> fp8_e5m2"):
+        assert what in said
+
+    monkeypatch.delenv("LOST")
     assert "2 passed" in run("-m", "not timing", "-k", f"{IDS[0]} or test_sequence")
     assert [workload.run.samples for workload in results().workloads if workload.run] == [{}, {}]
     said = run("-n", "2", "-m", "not timing")
@@ -178,13 +202,14 @@ def test_wrong_call_is_one_clear_failure(pytester: pytest.Pytester, run: Run) ->
         ("the mark takes options by name", "'bf16'"),
         ("an option is given to the function", "kernelgauge.using(pass_=...)(function, *args)"),
         ("test_host: it runs no kernel", ""),
+        ("test_generator: its call returns a generator", "lambda x: list(f(x))"),
         ("test_raises: running failed", "RuntimeError: mat1"),
         ("test_forward: running failed", 'next     pass_="call"'),
     ):
         assert what in said
         assert got in said
     assert "Traceback" not in said
-    assert "7 failed" in said
+    assert "8 failed" in said
     assert "2 errors" in said
     assert not list(pytester.path.glob("baselines/*/*.json"))
 

@@ -19,6 +19,7 @@ from ..trace.difference import (
     join_launches,
     launch_differences,
     resource_changes,
+    switched,
 )
 from ..trace.kernel import KernelRecord, LaneKernel, input_texts, is_dispatched, was_autotuned
 from ..trace.model import FRAME
@@ -31,14 +32,13 @@ _NAMED_SHARE = 0.10
 _NAMED_AT_LEAST = 3
 # Below this, kernels of the same identity are called unchanged: the spread of one kernel's median between processes.
 _UNCHANGED = 0.01
-_MOST_LINES = 2  # of code
-_MOST_OPS = 2  # that launched what is new
+_MOST_LINES, _MOST_OPS = 2, 2  # of code, and of the ops that launched what is new
 # A kernel loses up to this share where the host has begun to wait or to copy: 5 to 6 % on an H200 (docs/design/times.md).
 _BEHIND_A_PAUSE = 0.10
 # Of an op, for the order of causes alone: an eager linear takes 11 us for its eight ops (docs/design/claims.md).
 _DISPATCH_US = 1.0
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")  # the number of a layer in the path of a module
-_FLOAT = re.compile(r"[bf]+p?\d+")  # a dtype of floating point: bf16, fp32, fp8
+_FLOAT = re.compile(r"[bf]+p?\d+(_\w+)?")  # a dtype of floating point: bf16, fp32, fp8_e4m3
 
 
 def order_causes(causes: Iterable[e.Cause]) -> list[e.Cause]:
@@ -125,7 +125,7 @@ def _launch_of(kernel: LaneKernel, *, has_code: bool = False) -> _Launch:
     inputs = input_texts(kernel.input_shapes, kernel.input_types)
     origin = _origin_of(kernel.module or "", kernel.frame)
     resources = kernel.resources if has_code else None
-    return _Launch(kernel.identity, kernel.device_time_us, op, inputs, kernel.stream, resources, origin)
+    return _Launch(kernel.identity, kernel.device_time_us, op, inputs, kernel.stream, resources, origin=origin)
 
 
 def _origin_of(module: str, frame: str) -> Origin | None:
@@ -285,8 +285,8 @@ def _described(change: _Change) -> _Change:
     whole = join_launches(change.parts)
     before, after = whole.before, whole.after
     dtypes = [tuple(sorted({dtype for each in side for dtype in _dtypes(each)})) for side in (before, after)]
-    are_same_ops = bool(before) and [each.op for each in before] == [each.op for each in after]
-    pairs = [*zip(before, after, strict=True)] if are_same_ops else []
+    ops = [[(each.op, len(each.inputs)) for each in side] for side in (before, after)]
+    pairs = [*zip(before, after, strict=True)] if before and ops[0] == ops[1] else []
     moves = [move for pair in pairs for move in resource_changes(*pair, "") if move[0] == "inputs"]
     kinds, whats = {each.identity.kind for each in before}, {each.what for each in change.parts}
     # A generated kernel is its own op: that says nothing more.
@@ -316,7 +316,7 @@ def _dtypes(launch: _Launch) -> Iterator[str]:
 
 
 def _placement_change(old: KernelRecord, new: KernelRecord, *, are_inputs_alike: bool) -> e.OtherPlacement | None:
-    """Return what differs between two launches of one kernel in dtypes, shapes and stream; None if nothing does."""
+    """Return what differs between two launches of one kernel in dtypes, shapes, arguments and stream; None if nothing does."""
     dtypes: tuple[tuple[str, str], ...] = ()
     sizes: tuple[tuple[str, str], ...] = ()
     are_other = are_inputs_alike and bool(old.inputs and new.inputs) and old.inputs != new.inputs
@@ -324,10 +324,10 @@ def _placement_change(old: KernelRecord, new: KernelRecord, *, are_inputs_alike:
         sides = [[each.partition("[")[0] for each in side.inputs] for side in (old, new)]
         dtypes = tuple(dict.fromkeys(pair for pair in zip(*sides, strict=False) if pair[0] != pair[1]))
         sizes = tuple(_sizes(old, new))
-    stream = (old.stream, new.stream) if old.stream != new.stream else None
-    if not are_other and stream is None:
+    stream, switches = (old.stream, new.stream) if old.stream != new.stream else None, switched(old, new)
+    if not (are_other or stream or switches):
         return None
-    return e.OtherPlacement((), dtypes, sizes, stream, other_tensors=are_other and not dtypes and not sizes)
+    return e.OtherPlacement((), dtypes, sizes, stream, are_other and not dtypes and not sizes, switches)
 
 
 def _sizes(old: KernelRecord, new: KernelRecord) -> list[tuple[str, str]]:

@@ -62,7 +62,7 @@ class RelativeChange(msgspec.Struct, frozen=True):
 
 class StructureCompared(Conclusion, frozen=True):
     kernels: str = ""  # what differs: "kernels", their "configurations", or none of both
-    placed: tuple[str, ...] = ()  # "shapes", "dtypes", "streams"
+    placed: tuple[str, ...] = ()  # "shapes", "dtypes", "arguments", "streams"
 
 
 class CountMoved(Reason, frozen=True):
@@ -116,6 +116,7 @@ class OtherPlacement(Change, frozen=True):  # the same kernels on other tensors,
     sizes: tuple[tuple[str, str], ...] = ()
     stream: tuple[int, int] | None = None
     other_tensors: bool = False  # more or fewer ones, alike in dtype and size
+    switches: tuple[tuple[bool, bool], ...] = ()  # arguments that are true or false
 
 
 class OtherSpeed(Change, frozen=True):  # the same kernels in another time

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from packaging.specifiers import SpecifierSet
 
 from ..run import Fingerprint, Run
-from ..trace.difference import align, has_worse_code
+from ..trace.difference import align, has_worse_code, switched
 from ..trace.kernel import KernelRecord, configuration_change
 from ..trace.names import decode
 from . import STRUCTURE, Status, Verdict
@@ -119,18 +119,19 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
 
 
 def placement_changes(before: Sequence[KernelRecord], after: Sequence[KernelRecord], gpu: Fingerprint) -> list[str]:
-    """Return what differs between the same kernels beside their configuration: "shapes", "dtypes", "streams".
+    """Return what differs between the same kernels beside their configuration: "shapes", "dtypes", "arguments", "streams".
 
     "compiled code": it spills and did not, or fills less of the GPU. All else in it may change.
     """
     pairs = [(old, new) for old, new in align(before, after) if old is not None and new is not None]
     found = {"streams": any(old.stream != new.stream for old, new in pairs)}
     found["compiled code"] = any(has_worse_code(old, new, gpu.arch, gpu.sm_count) for old, new in pairs)
+    found["arguments"] = any(switched(old, new) for old, new in pairs)
     inputs = [(old.inputs, new.inputs) for old, new in pairs if old.inputs and new.inputs]
     for name, part in (("dtypes", 0), ("shapes", 2)):  # of ``bf16[64,768]``, at its bracket
         sides = ([[each.partition("[")[part] for each in side] for side in pair] for pair in inputs)
         found[name] = any(old != new for old, new in sides)
-    return [name for name in ("shapes", "dtypes", "streams", "compiled code") if found[name]]
+    return [name for name in ("shapes", "dtypes", "arguments", "streams", "compiled code") if found[name]]
 
 
 def kernel_changes(

@@ -356,7 +356,10 @@ def reporting(workload: Workload, doing: str) -> Iterator[None]:
             raise WorkloadUnavailable(f"{workload.id}: {_message(error)}") from error
         if not isinstance(error, (Exception, SystemExit)) and kind != "Failed":
             raise
-        frames = [each for each in traceback.extract_tb(error.__traceback__) if owner_of(each.filename) == "user"]
+        all_frames = traceback.extract_tb(error.__traceback__)
+        # Of the user; else of a library, which was given what does not fit.
+        frames = [each for each in all_frames if owner_of(each.filename) == "user"]
+        frames = frames or [each for each in all_frames if owner_of(each.filename) in ("library", "module of torch")]
         lines = [f"{shown_path(each.filename)}:{each.lineno} in {each.name}: {each.line}" for each in frames]
         where = "\n".join(lines[-_SHOWN_FRAMES:])
         got = f"{kind}: {_message(error)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from statistics import fmean, median
@@ -18,6 +18,7 @@ from ..errors import (
     MeasurementError,
     NoKernelsError,
     TimesError,
+    WorkloadError,
 )
 from ..run import (
     CallRecord,
@@ -137,6 +138,7 @@ class Subject:
             self.autograd_nodes = autograd_nodes() - nodes - 1  # without the one that counts
             self.structure = profile_session(device, instance, iterations=_STRUCTURE_ITERATIONS, is_structure=True)
             if not self.structure.kernels:
+                _require_work(instance)
                 error = NoKernelsError(f"{workload.id}: it runs no kernel, so there is nothing to measure")
                 error.call_us = call_us
                 raise error
@@ -389,8 +391,21 @@ class Subject:
                 inputs=input_texts(each.op.input_shapes, each.op.input_types) if each.op else (),
                 stream=streams[each.stream],
                 resources=self.resources[place],
+                switches=each.op.switches if each.op else (),
             )
             for place, each in enumerate(last)
+        )
+
+
+def _require_work(instance: Instance) -> None:
+    """Raise `WorkloadError` if a call returns a coroutine or a generator: nobody has run it."""
+    returned = instance.call()
+    if isinstance(returned, (Coroutine, Generator)):
+        if isinstance(returned, Coroutine):
+            returned.close()  # else Python warns that it was never awaited
+        what = f"{instance.workload.id}: its call returns a {type(returned).__name__}, which nobody runs"
+        raise WorkloadError(
+            what, expected="a function that runs it: lambda x: asyncio.run(f(x)), or lambda x: list(f(x))"
         )
 
 

@@ -127,9 +127,8 @@ def reason_line(evidence: e.Evidence, name: str = BASELINE) -> Line:
 
 def _count(it: e.CountMoved, _: str) -> str:
     what = "distinct kernels" if it.field == "kernels" else it.field.replace("_", " ")
-    doubt = "" if it.is_judged else ", not judged: another version of torch"
-    is_lost = it.field == "autograd_nodes" and not it.before and it.is_judged
-    return f"{what} {it.before} -> {it.after}{doubt}{' (has a no_grad or inference_mode gone?)' if is_lost else ''}"
+    more = " (has a no_grad or inference_mode gone?)" if it.field == "autograd_nodes" and not it.before else ""
+    return f"{what} {it.before} -> {it.after}{more if it.is_judged else ', not judged: another version of torch'}"
 
 
 def _kernel(it: e.KernelMoved, _: str) -> str:
@@ -380,6 +379,7 @@ def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:
 def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
     parts = [*(f"{old} -> {new}" for old, new in it.dtypes), *_sizes(it.sizes)]
     parts += ["other tensors"] if it.other_tensors else []
+    parts += [f"an argument {old} -> {new}" for old, new in it.switches]
     if it.stream is not None:
         old, new = it.stream
         parts.append("on a second stream" if new and not old else f"stream {old} -> {new}")

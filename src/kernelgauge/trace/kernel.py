@@ -78,8 +78,7 @@ class Resources(msgspec.Struct, frozen=True, omit_defaults=True):
         code: the beginning of a digest of the machine code.
         options: of the compilation, ``num_warps=4,BLOCK=1024,x_ptr=divisible by 16``; empty: not known.
         is_tuned: whether an autotuner chose the options.
-        layout: how the tensors lie in memory that its op was given: ``contiguous``, or the strides of those that do not;
-            empty: not known.
+        layout: of the tensors that its op was given: ``contiguous``, or the strides of the others; empty: not known.
     """
 
     registers: int | None = None
@@ -108,6 +107,7 @@ class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         inputs: dtype and shape of each tensor that the op was given: ``bf16[8192,768]``. Empty: not known.
         stream: 0 for the default stream, or else that of the first launch of the call; 1 for the next one, and so on.
         resources: None: not known.
+        switches: the op's arguments that are true or false, such as `is_causal`. Empty: it has none, or they are not known.
     """
 
     identity: KernelIdentity
@@ -116,6 +116,7 @@ class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     inputs: tuple[str, ...] = ()
     stream: int = 0
     resources: Resources | None = None
+    switches: tuple[bool, ...] = ()
 
     @property
     def context(self) -> Hashable:
@@ -183,9 +184,8 @@ def _kind_of(name: str) -> Kind:
     if not name.startswith("aten::"):
         return decode(name).kind
     op = name.removeprefix("aten::")
-    if kind := _KINDS.get(op) or _KINDS.get(op.removesuffix("_")):
-        return kind
-    return Kind.REDUCTION if op.endswith("softmax") else kind_of_words(op)
+    kind = _KINDS.get(op) or _KINDS.get(op.removesuffix("_"))
+    return kind or (Kind.REDUCTION if op.endswith("softmax") else kind_of_words(op))
 
 
 def input_texts(shapes: Iterable[Any], types: Iterable[str]) -> tuple[str, ...]:

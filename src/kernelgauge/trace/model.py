@@ -69,6 +69,7 @@ class Op(_Row, frozen=True, gc=False):
     input_shapes: tuple[Any, ...] = ()  # nested tuples of ints, as recorded
     input_types: tuple[str, ...] = ()  # "c10::BFloat16", "ScalarList", ""
     input_strides: tuple[Any, ...] = ()  # as `input_shapes`
+    switches: tuple[bool, ...] = ()  # arguments that are true or false, as `is_causal`
     kernel_kwargs: str | None = None  # the Triton keys are on the op, not on the kernel record
     num_warps: int | None = None
     num_stages: int | None = None

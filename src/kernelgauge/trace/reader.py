@@ -84,11 +84,13 @@ _NAME = re.compile(
     re.DOTALL,
 )
 _QUOTE = re.compile(rb'\\.|"', re.DOTALL)
+_SWITCHES = ("True", "False")
 _Shape = tuple[int, ...]  # of a tensor; of a list of tensors there is a tuple of them
 
 
 class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "older_id": "external id",
            "input_dims": "Input Dims", "input_types": "Input type", "input_strides": "Input Strides",
+           "concrete_inputs": "Concrete Inputs",
            "registers": "registers per thread",
            "shared_bytes": "shared memory", "in_elements": "In msg nelems",
            "group_size": "Group size"}):  # fmt: skip
@@ -99,6 +101,7 @@ class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "olde
     input_dims: tuple[tuple[int | _Shape, ...], ...] | None = None
     input_types: tuple[str, ...] | None = None
     input_strides: tuple[tuple[int | _Shape, ...], ...] | None = None
+    concrete_inputs: tuple[Any, ...] | None = None  # texts of numbers, lists and switches
     correlation: int | None = None
     # On rows of the host texts: ROCm writes the stream as an address and bytes as a text, torch 2.6 the grid as Triton's
     # source has it.
@@ -325,7 +328,9 @@ class _Rows:
                 types = keep(args.input_types, args.input_types or ())
                 strides = keep(args.input_strides, args.input_strides or ())
                 tuning = (args.kernel_kwargs, args.num_warps, args.num_stages, args.kernel_hash)
-                op = Op(name, event.ts, event.dur, thread, external_id, shapes, types, strides, *tuning)
+                switches = tuple([each == "True" for each in args.concrete_inputs or () if each in _SWITCHES])
+                switches = keep(switches, switches)
+                op = Op(name, event.ts, event.dur, thread, external_id, shapes, types, strides, switches, *tuning)
                 lanes[category].append(op)
             elif category not in DEVICE_CATEGORIES:
                 thread = keep(event.tid, event.tid)
