@@ -312,6 +312,14 @@ def test_path_of_the_first_module(cpu: Device, net: Any, build: Callable[[Any], 
     assert places(ran(cpu, lambda: build(net())))[0][1] == path
 
 
+def test_module_that_is_an_argument_has_its_name(cpu: Device, net: Any) -> None:
+    called = lambda student, x, *, teacher: (student(x), teacher(x))  # noqa: E731
+    arguments = lambda: ((net(), torch.randn(4, 8)), {"teacher": net()})  # noqa: E731
+    run = measured(cpu, tiny(build=lambda: called, inputs=arguments)).run
+    paths = [module for _, module, _ in places(run)]
+    assert (paths[0], paths[-1]) == ("student.layers.0.gate", "teacher")
+
+
 def is_in_origins_of() -> bool:
     return any(frame.f_code.co_name == "origins_of" for frame, _ in traceback.walk_stack(None))
 

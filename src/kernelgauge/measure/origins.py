@@ -34,7 +34,7 @@ from ..trace import REGION, Window, dispatcher_ops, parse
 from ..trace.kernel import Execution, executions
 from .compiler import Frame, Owner, Stack, owner_of, source_line, stacks_at
 from .device import Device
-from .instance import Instance
+from .instance import Arguments, Instance
 from .profile import ProfilerSession, exported
 
 _CALLERS = ("_profile", "_loss")  # functions of ours that only call the workload: no line of its code
@@ -338,10 +338,12 @@ def _innermost(stack: Stack, *owners: Owner) -> Frame | None:
 class Modules:
     """The modules of a workload: paths by the object's address, and by the lines of a ``forward``. Holds none of them."""
 
-    def __init__(self, module: Any, since: int = 0, *, are_compiled: bool = False) -> None:
+    def __init__(
+        self, module: Any, since: int = 0, *, are_compiled: bool = False, arguments: Arguments = ((), {})
+    ) -> None:
         self.since = since  # graphs that were compiled before this workload (`CompileCounts.traced`)
         self.are_compiled = are_compiled  # whether its calls have compiled anything
-        parts = _parts(module)
+        parts = _parts(module) | _given(module, *arguments)
         whole = parts.get("")
         self.root = type(getattr(whole, "_orig_mod", whole)).__name__ if whole is not None else ""
         found: dict[nn.Module, list[str]] = {}
@@ -384,8 +386,18 @@ class Modules:
         )
 
 
+def _given(owner: Any, positional: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, nn.Module]:
+    """Return the modules among the arguments of a call, by the names of the parameters."""
+    if not any(isinstance(each, nn.Module) for each in (*positional, *keywords.values())):
+        return {}
+    given: Mapping[str, Any] = keywords
+    with suppress(TypeError, ValueError):  # a function in C may have no signature
+        given = inspect.signature(getattr(owner, "forward", owner)).bind_partial(*positional, **keywords).arguments
+    return {name: part for name, part in given.items() if isinstance(part, nn.Module)}
+
+
 def _parts(owner: Any) -> dict[str, nn.Module]:
-    """Return the modules of a workload by name: itself, those of its object, or those among the variables around a lambda."""
+    """Return the modules of a workload by name: itself, those of its object, or those among the variables of a function."""
     if isinstance(owner, nn.Module):
         return {"": owner}
     if isinstance(owner, functools.partial):
@@ -395,5 +407,6 @@ def _parts(owner: Any) -> dict[str, nn.Module]:
     parts = getattr(owner, "__dict__", {})
     if inspect.isfunction(owner):
         with suppress(ValueError):  # a variable that is not set yet
-            parts = inspect.getclosurevars(owner).nonlocals
+            variables = inspect.getclosurevars(owner)
+            parts = {**variables.globals, **variables.nonlocals}
     return {name: part for name, part in parts.items() if isinstance(part, nn.Module)}

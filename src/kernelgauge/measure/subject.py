@@ -146,7 +146,8 @@ class Subject:
             prepared = compile_counts()
             self.peak_bytes = device.peak_allocated_bytes(instance.call)
             has_compiled = bool(prepared.traced > before.traced or prepared.since(before).events)
-            self.modules = Modules(instance.module, before.traced, are_compiled=has_compiled)
+            given = instance.calls[0][0]
+            self.modules = Modules(instance.module, before.traced, are_compiled=has_compiled, arguments=given)
             self.recompiles = prepared.since(after).recompiles
             self.graph_breaks = after.since(before).graph_breaks
             self.compiled_ops = prepared.since(before).ops
