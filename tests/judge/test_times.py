@@ -12,7 +12,7 @@ from kernelgauge.errors import OTHER_KERNELS
 from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.baseline import Baseline
 from kernelgauge.judge.review import DifferentRunsError, Group, review_run, with_runs
-from kernelgauge.judge.time_verdict import Beside, judge_ratio, judge_time, not_measured, run_doubts
+from kernelgauge.judge.time_verdict import Beside, confirm, judge_ratio, judge_time, not_measured, run_doubts
 from kernelgauge.judge.timing import Limits
 from kernelgauge.report import findings
 from kernelgauge.report.stored import doubt_text
@@ -229,6 +229,7 @@ def test_compile_time_of_a_large_suite_is_judged(factor: float, control_us: floa
 
 
 AT_HOST_SPEED = "at equal host speed"
+SCATTERED = (120.0, 400.0, 90.0, 350.0)
 ON_CPU = [
     (DEVICE, times(2.0), "there", 1.0, "NOT_JUDGED", "needs five processes of three days"),
     (DEVICE, times(2.0), "here", 1.0, "REGRESSED", ""),
@@ -236,7 +237,7 @@ ON_CPU = [
     (LATENCY, times(9.0), "there", 1.0, "REGRESSED", UNKNOWN),
     (LATENCY, (9000.0, 120.0, 11000.0, 130.0), "there", 1.0, "NOT_JUDGED", UNKNOWN),  # beside another job
     (DEVICE, times(1.2), "here", 1.0, "PASS", ""),
-    (DEVICE, (120.0, 400.0, 90.0, 350.0), "here", 1.0, "NOT_JUDGED", "scatter too much on this host"),
+    (DEVICE, SCATTERED, "here", 1.0, "NOT_JUDGED", "scatter too much on this host"),
     # A host that is slower by 26 % needs so much more for an unchanged call.
     (LATENCY, times(1.26), "here", 1.26, "PASS", AT_HOST_SPEED),
     (LATENCY, times(1.26 * 1.6), "here", 1.26, "REGRESSED", AT_HOST_SPEED),
@@ -257,6 +258,18 @@ def test_cpu_time_is_judged_on_its_quiet_host_only(
     verdict = judge_time(timer, after, calibrated(before))
     assert verdict.status is Status(status)
     assert said in headline(verdict)
+
+
+@pytest.mark.parametrize(
+    ("fresh", "status"), [(times(9.0), "REGRESSED"), (SCATTERED, "NOT_JUDGED"), (times(), "NOT_JUDGED")]
+)
+def test_cpu_latency_is_red_only_if_a_fresh_process_agrees(fresh: Any, status: str) -> None:
+    on_cpu: dict[str, Any] = {"machine": CPU, "gpu": None, "controls": {}, "device": times(), "end_to_end": times()}
+    before = calibrated([msgspec.structs.replace(on_host("here", **on_cpu), day="2026-01-01")])
+    first, second = (on_host("here", **on_cpu | {"end_to_end": each}) for each in (times(9.0), fresh))
+    verdict = judge_time(LATENCY, first, before)
+    assert verdict.status is Status.REGRESSED
+    assert confirm(verdict, LATENCY, first, second, before).status is Status(status)
 
 
 def chosen(xblock: int, us: float) -> Run:
