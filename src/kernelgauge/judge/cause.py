@@ -32,7 +32,7 @@ _NAMED_SHARE = 0.10
 _NAMED_AT_LEAST = 3
 # Below this, kernels of the same identity are called unchanged: the spread of one kernel's median between processes.
 _UNCHANGED = 0.01
-_MOST_LINES, _MOST_OPS = 2, 2  # of code, and of the ops that launched what is new
+_MOST_LINES, _MOST_OPS = 2, 2  # lines of code, and ops that launched what is new
 # A kernel loses up to this share where the host has begun to wait or to copy: 5 to 6 % on an H200 (docs/design/times.md).
 _BEHIND_A_PAUSE = 0.10
 # Of an op, for the order of causes alone: an eager linear takes 11 us for its eight ops (docs/design/claims.md).

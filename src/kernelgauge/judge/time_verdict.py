@@ -260,8 +260,8 @@ def confirm(
 ) -> Verdict:
     """Return the verdict on a slower time after a fresh process has measured it too. It stays, or is NOT_JUDGED.
 
-    A process that passes contradicts the first one. One that has another structure, or decides nothing, does not; but on
-    a CPU one that decides nothing contradicts it too, since unchanged calls take more than twice as long there at times.
+    A process that passes contradicts the first one. On a CPU, so does one that decides nothing: unchanged calls take more
+    than twice as long there at times. One of another structure contradicts nothing.
     The other arguments are those of `judge_time`: what makes a run suspect makes the fresh process suspect too.
     """
     structure = judge_structure(fresh, baseline)
@@ -271,8 +271,8 @@ def confirm(
     if found.change is None or found.after_us is None:
         return verdict.because(e.NoFreshProcess("not measured"))
     measured = e.FreshProcess(found.after_us, found.change, found.status.value)
-    is_open = found.status not in (Status.PASS, Status.IMPROVED, Status.REGRESSED)
-    if found.status is Status.REGRESSED or (is_open and run.fingerprint.arch != "cpu"):
+    is_cpu, is_red = run.fingerprint.arch == "cpu", found.status is Status.REGRESSED
+    if not (found.status in (Status.PASS, Status.IMPROVED) or (is_cpu and not is_red)):
         return verdict.because(measured)
     reasons = tuple(each for each in verdict.reasons if not isinstance(each, e.Next))
     conclusion = msgspec.structs.replace(verdict.conclusion, doubt=measured)

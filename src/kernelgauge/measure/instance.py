@@ -356,10 +356,10 @@ def reporting(workload: Workload, doing: str) -> Iterator[None]:
             raise WorkloadUnavailable(f"{workload.id}: {_message(error)}") from error
         if not isinstance(error, (Exception, SystemExit)) and kind != "Failed":
             raise
-        all_frames = traceback.extract_tb(error.__traceback__)
-        # Of the user; else of a library, which was given what does not fit.
-        frames = [each for each in all_frames if owner_of(each.filename) == "user"]
-        frames = frames or [each for each in all_frames if owner_of(each.filename) in ("library", "module of torch")]
+        raised = traceback.extract_tb(error.__traceback__)
+        frames = [each for each in raised if owner_of(each.filename) == "user"]
+        # A module of a library alone has no line of the user's.
+        frames = frames or [each for each in raised if owner_of(each.filename) in ("library", "module of torch")]
         lines = [f"{shown_path(each.filename)}:{each.lineno} in {each.name}: {each.line}" for each in frames]
         where = "\n".join(lines[-_SHOWN_FRAMES:])
         got = f"{kind}: {_message(error)}"
@@ -412,8 +412,8 @@ def warm_up(device: Device, instance: Instance, *, calls: int, seconds: float) -
         done += 1
 
 
-def autograd_nodes() -> int:
-    """Return how many nodes autograd has recorded in this thread, with one more: each has the next number."""
+def autograd_number() -> int:
+    """Make a node of autograd, and return its number: each node of this thread has the next one."""
     with torch.inference_mode(False), torch.enable_grad():
         probe: Any = torch.ones((), device="cpu", requires_grad=True) * 1
     return int(probe.grad_fn._sequence_nr())

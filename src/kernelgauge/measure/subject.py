@@ -41,7 +41,7 @@ from . import Settings
 from .code import resources_of_call
 from .compiler import compile_counts
 from .device import Device
-from .instance import Instance, autograd_nodes, build, call_duration_us, first_call, host_calls, reporting, warm_up
+from .instance import Instance, autograd_number, build, call_duration_us, first_call, host_calls, reporting, warm_up
 from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mhz
 from .origins import Modules, origins_of
 from .profile import Pace, listed, profile_session, without
@@ -133,9 +133,9 @@ class Subject:
             self.graphs = first_call(instance)  # that each call compiled
             after = compile_counts()
             warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
-            nodes = autograd_nodes()
+            number = autograd_number()
             call_us = call_duration_us(device, instance)
-            self.autograd_nodes = autograd_nodes() - nodes - 1  # without the one that counts
+            self.autograd_nodes = autograd_number() - number - 1  # those between the two
             self.structure = profile_session(device, instance, iterations=_STRUCTURE_ITERATIONS, is_structure=True)
             if not self.structure.kernels:
                 _require_work(instance)

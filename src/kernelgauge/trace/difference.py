@@ -385,7 +385,7 @@ def _gained_an_addend(difference: Difference) -> bool:
 
 
 def switched(before: KernelRecord, after: KernelRecord) -> tuple[tuple[bool, bool], ...]:
-    """Return the arguments of one op that are true on one side alone. None: one side has more of them, or does not know."""
+    """Return the arguments of one op that are true on one side alone. Empty: one side has more, or does not know."""
     sides = before.switches, after.switches
     known = before.op == after.op and len(sides[0]) == len(sides[1])
     return tuple(dict.fromkeys(pair for pair in zip(*sides, strict=True) if pair[0] != pair[1])) if known else ()

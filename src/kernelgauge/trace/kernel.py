@@ -78,7 +78,7 @@ class Resources(msgspec.Struct, frozen=True, omit_defaults=True):
         code: the beginning of a digest of the machine code.
         options: of the compilation, ``num_warps=4,BLOCK=1024,x_ptr=divisible by 16``; empty: not known.
         is_tuned: whether an autotuner chose the options.
-        layout: of the tensors that its op was given: ``contiguous``, or the strides of the others; empty: not known.
+        layout: ``contiguous``, or the strides of those tensors of its op that do not lie so; empty: not known.
     """
 
     registers: int | None = None
