@@ -214,6 +214,35 @@ def test_wrong_call_is_one_clear_failure(pytester: pytest.Pytester, run: Run) ->
     assert not list(pytester.path.glob("baselines/*/*.json"))
 
 
+LATE = """
+import sys, torch
+from torch import nn
+
+class Late(nn.Module):
+    compiled = None
+    def forward(self, x):
+        self.compiled = self.compiled or torch.compile(lambda x: nn.functional.gelu(x) * 2)
+        return self.compiled(x)
+
+def test_eager(kernelgauge):
+    kernelgauge(torch.relu, torch.ones(8))
+    assert "torch._dynamo" not in sys.modules
+
+def test_late(kernelgauge):
+    run = kernelgauge(Late(), torch.ones(64))
+    assert run.kernel_names() == ["cpp_fused_gelu_mul_0"]
+"""
+
+
+def test_dynamo_is_imported_by_what_compiles_alone(pytester: pytest.Pytester) -> None:
+    """It takes seconds. What compiles within its first call is set up too: else its C++ kernels have no rows."""
+    pytester.makepyfile(LATE)
+    done = pytester.runpytest_subprocess(
+        "-p", "kernelgauge.plugin", "-p", "no:randomly", "-m", "not timing", "--perf-update"
+    )
+    done.assert_outcomes(passed=2)
+
+
 def test_fixture_that_is_not_called_warns(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile("def test_x(kernelgauge): pass")
     assert "the fixture kernelgauge measured nothing" in (said := run())

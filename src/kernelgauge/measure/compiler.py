@@ -1,7 +1,7 @@
 """What torch.compile did: graphs, graph breaks, recompiles, and the lines that each generated kernel was made of.
 
 The last part restores the settings of torch for the whole process. Private names of torch, checked on 2.11 and 2.13: those
-that `_keep_stacks` wraps, and those that `_events` reads.
+that `_keep_stacks` wraps, and those that `_events` reads. Dynamo takes seconds to import: here only what compiles imports it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ import linecache
 import logging
 import os
 import re
+import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial, wraps
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch._dynamo.utils
 
 from ..errors import shown_path
 from ..run import CompileEvent, SourceLine
@@ -38,7 +41,7 @@ _BETWEEN = re.compile(r"\s*(#(?! \[Prov)|stream|\w+numel = )")  # what Inductor 
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)(?:\n {4}(.*))?')
 # Why Dynamo gave up: the value and the name of its limit (torch/_dynamo/graph_break_registry.json).
 _LIMIT = re.compile(r"(?s)recompile limit exceeded.*currently set to (\d+).*Limit type: (\w+)")
-_dynamo: Any = torch._dynamo.utils  # where it keeps what it compiled
+_DYNAMO = "torch._dynamo"
 _compile_id = torch._guards.CompileContext.current_compile_id
 Frame = tuple[str, int, str, str]  # file, line, function and code
 Stack = tuple[Frame, ...]  # outermost first
@@ -66,11 +69,17 @@ class CompileCounts:
         return max(self.graphs, sum(event.kind == "recompile" for event in self.events))
 
 
+def _dynamo() -> Any:
+    """Return where Dynamo keeps what it compiled; None if nothing has imported it: then nothing was compiled."""
+    return sys.modules.get(f"{_DYNAMO}.utils")
+
+
 def reset_compiler() -> None:
     """Forget every compiled graph: each workload starts at region 0/0, as in a process of its own."""
-    torch.compiler.reset()
-    _dynamo.counters.clear()
-    _dynamo.clear_compilation_metrics()
+    if dynamo := _dynamo():
+        torch.compiler.reset()
+        dynamo.counters.clear()
+        dynamo.clear_compilation_metrics()
     _traced.clear()
     _traced_ops.clear()
     _generated.clear()
@@ -79,14 +88,17 @@ def reset_compiler() -> None:
 
 def compile_counts() -> CompileCounts:
     """Read Dynamo's counters (torch/_dynamo/utils.py)."""
+    dynamo = _dynamo()
+    if dynamo is None:
+        return CompileCounts(0, 0)
     events: dict[object, CompileEvent] = {}
-    for event in _events():
+    for event in _events(dynamo):
         events.setdefault((event.kind, event.file or event.reason, event.line), event)
     # The counter lacks branches that depend on data. Their places are known; one may have been met several times.
     places = sum(event.kind == "graph break" for event in events.values())
-    known = sum(map(_is_of_optimizers, getattr(_dynamo, "graph_break_reasons", ())))
-    breaks = max(sum(_dynamo.counters["graph_break"].values()) - known, places)
-    graphs = int(_dynamo.counters["stats"].get("unique_graphs", 0))
+    known = sum(map(_is_of_optimizers, getattr(dynamo, "graph_break_reasons", ())))
+    breaks = max(sum(dynamo.counters["graph_break"].values()) - known, places)
+    graphs = int(dynamo.counters["stats"].get("unique_graphs", 0))
     return CompileCounts(graphs, breaks, tuple(events.values()), len(_traced), _traced_ops.total())
 
 
@@ -105,7 +117,7 @@ def generated_code() -> GeneratedCode:
     """Read Inductor's counters (torch/_inductor/metrics.py, and those of `torch._dynamo.utils`)."""
     from torch._inductor import metrics
 
-    counters = _dynamo.counters["inductor"]
+    counters = _dynamo().counters["inductor"]
     templates = sum(counters[f"select_algorithm_num_{name}"] for name in ("precompiles", "precompilation_exceptions"))
     uncached = _inductors["graphs"] - counters["fxgraph_cache_hit"]
     return GeneratedCode(metrics.generated_kernel_count, _inductors["configurations"] + templates, uncached)
@@ -125,15 +137,15 @@ def _is_of_optimizers(reason: Any) -> bool:
     return bool(reason.user_stack) and reason.user_stack[-1].filename == inspect.getfile(torch.optim.Optimizer)
 
 
-def _events() -> Iterator[CompileEvent]:
+def _events(dynamo: Any) -> Iterator[CompileEvent]:
     """Yield the graph breaks and recompiles since the last `reset_compiler`."""
-    for each in getattr(_dynamo, "graph_break_reasons", ()):
+    for each in getattr(dynamo, "graph_break_reasons", ()):
         if _is_of_optimizers(each):
             continue
         frames = [frame for frame in each.user_stack if not _is_in_torch(frame.filename)]
         place = (frames[-1].filename, frames[-1].lineno) if frames else None
         yield _event("graph break", _kind_of_break(each.reason), place)
-    metrics = _dynamo.get_compilation_metrics()
+    metrics = dynamo.get_compilation_metrics()
     for each in metrics:  # before the recompiles of its place: one event stands for a place
         if limit := _LIMIT.search(each.fail_reason or ""):
             text = getattr(each, "recompile_reason", None) or ""
@@ -148,7 +160,7 @@ def _events() -> Iterator[CompileEvent]:
             is_users = failed and not _is_in_torch(failed)
             place = (failed, each.fail_user_frame_lineno) if is_users else (each.co_filename, each.co_firstlineno)
             yield _event("graph break", reason, place)
-    for code, failures in getattr(_dynamo, "guard_failures", {}).items():
+    for code, failures in getattr(dynamo, "guard_failures", {}).items():
         # The guard of the newest compilation comes first: it is the one that keeps failing.
         for text in sorted(map(str, failures), key=_compilation_number, reverse=True):
             yield _event("recompile", _guard(text), _place(text, code.co_filename, code.co_firstlineno))
@@ -337,27 +349,63 @@ def _is_in_torch(file: str) -> bool:
     return Path(file).is_relative_to(_TORCH)
 
 
+class _BehindImport(MetaPathFinder):
+    """Calls a function behind the import of Dynamo, before it can compile anything."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self._function = function
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        if name != _DYNAMO:
+            return None
+        self.end()
+        spec = find_spec(name)
+        loader: Any = spec and spec.loader
+        loader.exec_module = partial(self._execute, loader.exec_module)
+        return spec
+
+    def end(self) -> None:
+        with suppress(ValueError):  # it has ended
+            sys.meta_path.remove(self)
+
+    def _execute(self, execute: Callable[[Any], None], module: Any) -> None:
+        execute(module)
+        self._function()
+
+
 @contextmanager
 def torch_set_up() -> Iterator[None]:
     """Set torch up for measuring, and restore its settings and random numbers. Compiled code is lost (`reset_compiler`)."""
+    cuda: Any = torch.cuda
+    gpus = [cuda.current_device()] if cuda.is_initialized() else []
+    trace = logging.getLogger("torch.__trace")
+    # It is at DEBUG in any case (torch/_logging/_internal.py), and pytest captures loggers that do not propagate too: one
+    # compile writes thousands of empty lines into every failure report.
+    with ExitStack() as stack, torch.random.fork_rng(gpus):
+        stack.callback(setattr, trace, "disabled", trace.disabled)
+        trace.disabled = trace.disabled or "TORCH_TRACE" not in os.environ
+        if _dynamo():
+            _set_up_compiler(stack)
+        else:
+            hook = _BehindImport(partial(_set_up_compiler, stack))
+            sys.meta_path.insert(0, hook)
+            stack.callback(hook.end)
+        yield
+
+
+def _set_up_compiler(stack: ExitStack) -> None:
+    """Set Dynamo and Inductor up, until the stack ends."""
+    import torch._dynamo.utils as dynamo
     import torch._inductor.config as inductor
 
     settings: dict[str, Any] = {"cpp.enable_kernel_profile": True}  # C++ kernels show as Triton's do
     level = getattr(inductor.trace, "provenance_tracking_level", None)
     if level is not None:  # from the first compile on: a cached graph keeps what it was compiled with
         settings["trace.provenance_tracking_level"] = max(level, _BASIC_PROVENANCE)
-    cuda: Any = torch.cuda
-    gpus = [cuda.current_device()] if cuda.is_initialized() else []
-    trace = logging.getLogger("torch.__trace")
-    # It is at DEBUG in any case (torch/_logging/_internal.py), and pytest captures loggers that do not propagate too: one
-    # compile writes thousands of empty lines into every failure report.
-    with ExitStack() as stack, torch.random.fork_rng(gpus), inductor.patch(settings):
-        stack.callback(setattr, trace, "disabled", trace.disabled)
-        trace.disabled = trace.disabled or "TORCH_TRACE" not in os.environ
-        stack.callback(_dynamo.set_compilation_metrics_limit, _dynamo.DEFAULT_COMPILATION_METRICS_LIMIT)
-        _dynamo.set_compilation_metrics_limit(_MOST_COMPILATIONS)
-        _keep_stacks(stack)
-        yield
+    stack.enter_context(inductor.patch(settings))
+    stack.callback(dynamo.set_compilation_metrics_limit, dynamo.DEFAULT_COMPILATION_METRICS_LIMIT)
+    dynamo.set_compilation_metrics_limit(_MOST_COMPILATIONS)
+    _keep_stacks(stack)
 
 
 # -- settings of the whole process --------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import math
 import os
 import platform
 import re
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -174,8 +175,8 @@ class Device:
 
     def fingerprint(self) -> Fingerprint:
         """Describe the machine and the software: the versions and settings that decide which kernels run."""
-        import torch._inductor.config as inductor
-
+        inductor = sys.modules.get("torch._inductor.config")  # it takes seconds to import, and reads this variable then
+        is_deterministic = os.environ.get("TORCHINDUCTOR_DETERMINISTIC") == "1"
         fields: dict[str, Any] = dict.fromkeys(Fingerprint.__struct_fields__)
         fields |= {
             "device": f"CPU {cpu_name()}, {torch.get_num_threads()} threads",
@@ -184,7 +185,7 @@ class Device:
             "triton": _version("triton"),
             "liger_kernel": _version("liger-kernel"),
             "python": ".".join(platform.python_version_tuple()[:2]),  # a patch release changes no kernel
-            "deterministic": bool(getattr(inductor, "deterministic", False)),  # from torch 2.10 on
+            "deterministic": bool(getattr(inductor, "deterministic", is_deterministic)),
             "fp32_matmul": {"ieee": "highest", "tf32": "high"}.get(self.fp32_precision("matmul"), "medium"),
         }
         return Fingerprint(**fields)

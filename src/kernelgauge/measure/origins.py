@@ -35,7 +35,7 @@ from ..trace.kernel import Execution, executions
 from .compiler import Frame, Owner, Stack, owner_of, source_line, stacks_at
 from .device import Device
 from .instance import Arguments, Instance
-from .profile import ProfilerSession, exported
+from .profile import ProfilerSession, exported, on_cpu
 
 _CALLERS = ("_profile", "_loss")  # functions of ours that only call the workload: no line of its code
 _RESUMED = re.compile(r"in torch_dynamo_resume_in_(\w+)_at_\d+$")  # Dynamo's name for a function after a break in it
@@ -125,19 +125,21 @@ class _Forwarding(TorchFunctionMode):
 
 def _profile(instance: Instance, structure: ProfilerSession, device: Device, mode: Any) -> tuple[Any, Window]:
     """Profile two calls; return the profiler's session and the window of the second: between them memory grows, or does not."""
-    import torch._inductor.config as inductor
+    patch: Any = nullcontext()
+    if structure.replays_graphs:  # a replay has no ops: run what the graph was recorded of
+        import torch._inductor.config as inductor
 
-    # A replay has no ops: run what the graph was recorded of.
-    patch: Any = inductor.patch({"triton.force_cudagraphs_warmup": True}) if structure.replays_graphs else nullcontext()
-    profiled = profile(activities=device.activities, record_shapes=True, with_stack=True, profile_memory=True)
-    with patch, profiled as profiler:
+        patch = inductor.patch({"triton.force_cudagraphs_warmup": True})
+    options: Any = {"record_shapes": True, "with_stack": True, "profile_memory": True}
+    profiler: Any = on_cpu(**options) if device.gpu is None else profile(activities=device.activities, **options)
+    with patch, profiler:
         for _ in range(2):
             instance.prepare()
             device.synchronize()
             with record_function(REGION), mode:
                 instance.call()
             device.synchronize()
-    results: Any = profiler.profiler
+    results = profiler if device.gpu is None else profiler.profiler
     return results.kineto_results, parse(exported(profiler)).regions(REGION)[-1]
 
 

@@ -6,11 +6,14 @@ import math
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch.profiler import profile, record_function, schedule
 
 from ..errors import MeasurementError
@@ -91,12 +94,13 @@ def profile_session(
 
     Raises `MeasurementError` if three sessions running have records that do not pair, or iterations that differ.
     """
-    calls = _WAIT + warmup + iterations
+    skipped = _WAIT + warmup
+    calls = skipped + iterations
     looks = range(_LOOK_EVERY - 1, calls, _LOOK_EVERY) or range(calls - 1, calls)
     readings: list[Reading] = []
     trace_json, table, problems = b"", "", list[str]()
 
-    def export(profiler: profile) -> None:
+    def export(profiler: Any) -> None:
         nonlocal trace_json, table
         trace_json = exported(profiler)
         if is_structure and len(trace_json) > _LARGEST_TABLED_BYTES:
@@ -106,12 +110,16 @@ def profile_session(
             table = averages.table(sort_by=device.table_sort_key, row_limit=-1, max_name_column_width=100)
 
     for _ in range(_ATTEMPTS):
-        profiler = profile(
-            activities=device.activities,
-            schedule=schedule(wait=_WAIT, warmup=warmup, active=iterations, repeat=1),
-            on_trace_ready=export,
-            record_shapes=is_structure,
-        )
+        profiler: Any
+        if device.gpu is None:
+            profiler = _Calls(on_cpu(record_shapes=is_structure), range(skipped, calls), export)
+        else:
+            profiler = profile(
+                activities=device.activities,
+                schedule=schedule(wait=_WAIT, warmup=warmup, active=iterations, repeat=1),
+                on_trace_ready=export,
+                record_shapes=is_structure,
+            )
         with warnings.catch_warnings(), profiler:
             # Each cycle is exported as it ends, so nothing is lost when the next one clears it.
             warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
@@ -144,7 +152,38 @@ def profile_session(
     )
 
 
-def exported(profiler: profile) -> bytes:
+def on_cpu(**options: Any) -> Any:
+    """Return the backend of `torch.profiler.profile` for a CPU. The latter imports Inductor, which takes seconds."""
+    return torch.autograd.profiler.profile(use_kineto=True, **options)
+
+
+class _Calls:
+    """Profiles these calls as `torch.profiler.profile` does, each as a step: `step` ends it."""
+
+    def __init__(self, profiler: Any, recorded: range, on_trace_ready: Callable[[Any], None]) -> None:
+        self._profiler, self._recorded, self._on_trace_ready = profiler, recorded, on_trace_ready
+        self._number, self._step = 0, ExitStack()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *raised: object) -> None:
+        if self._number in self._recorded:  # a call has failed
+            self._step.close()
+            self._profiler.__exit__(*raised)
+
+    def step(self) -> None:
+        self._step.close()
+        self._number += 1
+        if self._number == self._recorded.start:
+            self._profiler.__enter__()
+        if self._number in self._recorded:
+            self._step.enter_context(record_function(f"ProfilerStep#{self._number}"))
+        elif self._number == self._recorded.stop:
+            self._profiler.__exit__(None, None, None)
+            self._on_trace_ready(self._profiler)
+
+
+def exported(profiler: Any) -> bytes:
     """Return a trace as the profiler writes it."""
     with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
         path = Path(folder) / "trace.json"
