@@ -53,8 +53,8 @@ def test_judge_refuses_attacks_and_no_correct_code() -> None:
 
 def test_judge_confirms_what_is_faster_in_other_processes(tmp_path: Path) -> None:
     (tmp_path / "reference.py").write_text(
-        "import torch\nSHAPES = [(64, 64)]\ndef inputs(shape, dtype): return (torch.randn(shape),)\n"
-        "import time\ndef run(x):\n    time.sleep(0.02)\n    return torch.tanh(x)\n"
+        "import sys, time, torch\nSHAPES = [(64, 64)]\ndef inputs(shape, dtype): return (torch.randn(shape),)\n"
+        "def run(x):\n    'judge' in sys.argv or time.sleep(0.02)  # not where nobody times it\n    return torch.tanh(x)\n"
     )
     (tmp_path / "candidate.py").write_text("import torch\ndef run(x): return torch.tanh(x)\n")
     found = kernelgauge.judge_candidate(f"{tmp_path}/candidate.py", f"{tmp_path}/reference.py", device="cpu")
