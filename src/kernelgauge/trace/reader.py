@@ -45,14 +45,18 @@ _DEVICE, _DEVICE_LANE = re.compile(r"/device:(?:GPU|TPU):(\d+)"), re.compile(r"S
 _LISTED_GPU = re.compile(r"(?:cuda|cu|hip|ur)[A-Z]\w+|Mem(?:cpy|set)\b|cpu_to_|\w+ functions$")
 
 
-def parse(content: bytes, *, where: str = "<bytes>") -> Trace:
-    """Parse the JSON of a Chrome trace. Raises `TraceError` with the place, what was got and what was expected."""
-    return parse_blocks((content[at : at + BLOCK_BYTES] for at in range(0, len(content), BLOCK_BYTES)), where=where)
+def parse(content: bytes, *, where: str = "<bytes>", has_ops: bool = True) -> Trace:
+    """Parse the JSON of a Chrome trace. Without `has_ops`, leave out the ops of the CPU: most rows of a whole model.
+
+    Raises `TraceError` with the place, what was got and what was expected.
+    """
+    blocks = (content[at : at + BLOCK_BYTES] for at in range(0, len(content), BLOCK_BYTES))
+    return parse_blocks(blocks, where=where, has_ops=has_ops)
 
 
-def parse_blocks(blocks: Iterable[bytes], *, where: str) -> Trace:
+def parse_blocks(blocks: Iterable[bytes], *, where: str, has_ops: bool = True) -> Trace:
     """Parse JSON in blocks, best of `BLOCK_BYTES` each. Raises `TraceError` as `parse`."""
-    rows = _Rows()
+    rows = _Rows(has_ops=has_ops)
     try:
         return rows.trace(_read(iter(blocks), rows))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -288,8 +292,9 @@ _LINE = re.compile(r"(?<=\.py\()\d+(?=\): )")
 class _Rows:
     """Collect the rows of a trace. Names, threads, shapes and types are kept once: there are few of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_ops: bool) -> None:
         self.events = 0  # that were added
+        self._categories = _CATEGORIES if has_ops else _CATEGORIES - {"cpu_op"}
         self._ops: dict[str, list[Op]] = {lane: [] for lane in _HOST_LANES}
         self._calls: list[ApiCall] = []
         self._records: list[DeviceRecord] = []
@@ -312,7 +317,7 @@ class _Rows:
             if category in _OLD_CATEGORIES:
                 is_step = event.name.startswith(STEP_PREFIX)
                 category = "user_annotation" if is_step else _OLD_CATEGORIES[category]
-            if event.ph != "X" or category not in _CATEGORIES:
+            if event.ph != "X" or category not in self._categories:
                 self._add_other(category, event, index)
                 continue
             name = keep(event.name, event.name)
