@@ -123,7 +123,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     device = "auto: a GPU if there is one, else the CPU"
     add("--perf-device", choices=("auto", "cuda", "cpu"), default="auto", help=device)
     update = "store the measurements as the baselines of this machine; under CI only with =force"
-    add("--perf-update", nargs="?", const="yes", choices=("yes", "force"), help=update)
+    # Two flags, and not one that takes a word: it would take the path behind it.
+    add("--perf-update", action="store_const", const="yes", help=update)
+    forced = "the same under CI, in a job whose purpose is to record"
+    add("--perf-update=force", action="store_const", const="force", dest="perf_update", help=forced)
     strict = "for nightly jobs: no baseline, an inconclusive time or a skipped variant is a failure"
     add("--perf-strict", action="store_true", help=strict)
     compile_ = "measure compile times too, from empty caches and from full ones: seconds for each compiled workload"
