@@ -307,6 +307,7 @@ def cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
         return value
     # A leaf: what is computed of a caller's tensor by casting it would keep its gradient to itself.
     wanted = dtype if dtype is not None and value.is_floating_point() else value.dtype
+    wanted = torch.complex128 if value.is_complex() and dtype == torch.float64 else wanted
     place = value.device if value.is_meta else device  # it has nothing to move
     return value.detach().to(device=place, dtype=wanted).requires_grad_(value.requires_grad)
 

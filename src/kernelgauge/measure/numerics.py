@@ -160,7 +160,7 @@ class _Pair:
         self._instance, self._device = instance, device
         # As they are before each run.
         self._arguments = [] if instance.is_sequence else tree_map(_copied, instance.calls)
-        takes_floats = any(tensor.is_floating_point() for tensor in self.inputs.values())
+        takes_floats = any(each.is_floating_point() or each.is_complex() for each in self.inputs.values())
         if workload.reference is None and not isinstance(instance.module, nn.Module) and not takes_floats:
             raise NotComparedError(
                 "a function without floating-point inputs has nothing to be compared with",
@@ -371,7 +371,7 @@ def _results(workload: Workload, module: Any, function: Callable[..., Any], call
             step.backward(batches)
             # A small step hides a wrong gradient.
             results |= {
-                f"{_GRADIENT}{name}": _dense(each.grad).clone()
+                f"{_GRADIENT}{name}": _comparable(each.grad).clone()
                 for name, each in learnt.items()
                 if each.grad is not None
             }
@@ -383,9 +383,9 @@ def _results(workload: Workload, module: Any, function: Callable[..., Any], call
         prefix = f"call {number} " if number else ""
         # Copies, because the next call may write to the same memory: a CUDA graph does, and a kernel that works in place.
         results |= {
-            f"{prefix}output {index}": _dense(each.detach()).clone()
+            f"{prefix}output {index}": _comparable(each.detach()).clone()
             for index, each in enumerate(tensors)
-            if each.is_floating_point()
+            if each.is_floating_point() or each.is_complex()
         }
         if workload.pass_ == "train":
             torch.autograd.backward(total_of(output))
@@ -394,13 +394,14 @@ def _results(workload: Workload, module: Any, function: Callable[..., Any], call
         inputs = inputs_of(calls)
         for name, leaf in {**parameters, **inputs}.items():
             if leaf.grad is not None:
-                results[f"{_GRADIENT}{name}"] = _dense(leaf.grad.detach())
+                results[f"{_GRADIENT}{name}"] = _comparable(leaf.grad.detach())
     return results
 
 
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor as a dense one, since few ops compare sparse tensors. Others stay."""
-    return tensor if tensor.layout in (torch.strided, torch.jagged) else tensor.to_dense()
+def _comparable(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a sparse tensor as a dense one, since few ops compare sparse tensors, and complex numbers as pairs."""
+    dense = tensor if tensor.layout in (torch.strided, torch.jagged) else tensor.to_dense()
+    return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
 
 
 def _zero_gradients(expected: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, float]:
