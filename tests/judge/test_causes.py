@@ -42,6 +42,7 @@ def judged(before: Sequence[KernelRecord], after: Sequence[KernelRecord], stored
         # What is gained is as large a change as what is lost.
         ([GATE, LAST, MIDDLE], [launched("b", 5.0), GATE, LAST],
          [f"1 kernel gone: {FUSED} (-38.1 us)", "1 new kernel: b (+5.0 us)"], f"2 kernels {UNCHANGED}"),
+        ([GATE, LAST, MIDDLE], [GATE, MIDDLE, LAST], [f"1 kernel moved: {FUSED} (+0.0 us)"], f"2 kernels {UNCHANGED}"),
         (TWELVE, [KernelRecord(each.identity, 10.8) for each in TWELVE],
          [f"{SLOWER}: kernel_{place}  10.0 -> 10.8 us (+0.8 us)" for place in range(3)],
          "9 kernels of the same identity (+8.0 %, +7.20 us)"),

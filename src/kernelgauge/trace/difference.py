@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from statistics import fmean, stdev
 from typing import Generic, Protocol, TypeVar
 
@@ -306,7 +306,16 @@ def _same_name(old: Kernel, new: Kernel) -> LaunchDifference[Kernel]:
     return LaunchDifference(what, (old,), (new,), details)
 
 
-def _moved(cut: Sequence[Difference]) -> list[Difference]:
+def launch_changes(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[LaunchDifference[Kernel]]:
+    """Return `launch_differences`, with MOVED where the same kernels run in another order."""
+    found = launch_differences(before, after)
+    cut = [each for each in found if each.what is What.REPLACED]
+    sides = [each.before for each in cut], [each.after for each in cut]
+    old, new = (Counter(kernel.identity.unnumbered for kernel in chain.from_iterable(side)) for side in sides)
+    return found if old != new else [*(each for each in found if each.what is not What.REPLACED), *_moved(cut)]
+
+
+def _moved(cut: Sequence[LaunchDifference[Kernel]]) -> list[LaunchDifference[Kernel]]:
     """Pair what is missing in one place and additional in another: it ran in another order."""
     last_first = [kernel for block in cut for kernel in block.after][::-1]
     additional = grouped(last_first, lambda kernel: kernel.identity.unnumbered)
