@@ -35,8 +35,7 @@ from ..trace.kernel import KernelRecord, is_dispatched, with_current_kind
 from .evidence import Move
 
 SCHEMA_VERSION: Final = 5
-# Nanoseconds: finer than the profiler's own resolution (32 ns on an H200), so nothing is lost, and a re-record
-# of an unchanged machine does not differ in digits that mean nothing.
+# Nanoseconds: the profiler's own resolution is 32 ns on an H200. More digits would differ in each recording for nothing.
 _DECIMALS = 3
 _SPREAD_DECIMALS = 6
 _WIDTH = 120  # of a line of the file
@@ -316,6 +315,7 @@ def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
             times = (len(entry.processes) * each.device_time_us for entry, each in zip(group, of_one, strict=True))
             known = [each.resources for each in of_one if each.resources is not None]
             one = replace(of_one[0], device_time_us=math.fsum(times) / len(processes))
+            one = replace(one, switches=max((each.switches for each in of_one), key=len))  # an older file has none
             kernels.append(replace(one, resources=known[0].filled(known[-1]) if known else None))
         merged.append(Entry(sum(entry.draws for entry in group), tuple(map(rounded, kernels)), processes))
     return tuple(sorted(merged, key=lambda entry: entry.draws, reverse=True))
