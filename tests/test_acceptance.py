@@ -105,7 +105,6 @@ REGRESSION, ERROR = verdict(Status.REGRESSED), verdict(Status.INVALID, "measurem
         (without(Timer.HOST), {"timers": (Timer.DEVICE, Timer.END_TO_END)}, []),
         (without(Timer.HOST), {"timers": ()}, ["host dispatch was not measured (was its test deselected?)"]),
         (without(Timer.HOST, incomplete="an error"), {}, ["it was not measured in full (an error)"]),
-        (passing(), {"exit_status": 1}, []),
         (passing(), {"exit_status": 2}, ["the run was cut short"]),
         (passing(run=None, unavailable="needs triton"), {}, []),
         (workload(ERROR, run=None), {}, ["measurement: INVALID  no compile"]),

@@ -1,14 +1,13 @@
 """Repositories, and processes of pytest that measure what a text file says."""
 
-import os
 import random
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -56,18 +55,6 @@ def measured(workload: str = FIRST, *, center: float = 205.0, place: int = 0, **
     return builders.run(**(defaults | fields))
 
 
-class Measured(NamedTuple):
-    """A process that ran: model and suite of its folder, and its arguments."""
-
-    model: str
-    suite: str
-    folder: Path
-    arguments: list[str]
-    packages: list[str]
-    python: str | None
-    variables: dict[str, str]
-
-
 class Process:
     """Stands in for a process of pytest: it measures `runs`, or the model in its folder or in its packages.
 
@@ -78,7 +65,7 @@ class Process:
 
     def __init__(self, baselines: Path) -> None:
         self.baselines = baselines
-        self.seen: list[Measured] = []
+        self.seen: list[SimpleNamespace] = []  # the processes that ran
         self.runs: list[tuple[Run, ...]] = []  # of one process after the other, again and again
         self.change: Callable[[Results], Results] = lambda results: results
         self.rng = random.Random(20261123)
@@ -97,7 +84,8 @@ class Process:
         texts = (folder / name for name in ("model.txt", "perf/suite.txt"))
         model, suite = (path.read_text() if path.exists() else "" for path in texts)
         model = " ".join(modules) or model
-        self.seen.append(Measured(model, suite, folder, list(arguments), modules, python, dict(variables or {})))
+        asked = {"folder": folder, "arguments": list(arguments), "python": python, "variables": dict(variables or {})}
+        self.seen.append(SimpleNamespace(model=model, suite=suite, packages=modules, **asked))
         if "broken" in model or self.is_machine_lost:
             raise MeasurementError("a process that measures failed", got="ImportError: no module named gone")
         runs = self.runs[(len(self.seen) - 1) % len(self.runs)] if self.runs else (self.run_of(model, arguments[-1]),)
@@ -142,13 +130,6 @@ def forget_signals() -> None:
     """Take no signal as ignored: under nohup, and in the background of a shell, some are."""
     for each in (signal.SIGHUP, signal.SIGINT):
         signal.signal(each, signal.SIG_DFL)
-
-
-def shell(script: str, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a script of bash, in which $KG is the command."""
-    variables = {**os.environ, "KG": f"{sys.executable} -m kernelgauge", **environment}
-    command = ["bash", "-c", script, "bash", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
 
 
 @pytest.fixture

@@ -84,13 +84,11 @@ CHANGES = {
     "same": (["205"] * 3, [], "nothing to bisect: the ends do not differ"),
     # The processes of the ends take turns: A B B A.
     "host scatters": (["205 host=50"] * 4, [], "undecided: the processes of the ends differ too much in host dispatch"),
-    "gpu scatters": (["205"] * 3, [], "undecided: the processes of the ends differ too much in GPU time"),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "gpu first": {"noise": 0.004},
     "slow host": {"speeds": (1.0, 1.5, 1.0, 1.0, 1.0, 1.6, 1.0)},
     "host scatters": {"speeds": (1.0, 1.5, 1.5, 1.0)},
-    "gpu scatters": {"noise": 0.05},
 }
 
 

@@ -44,15 +44,6 @@ def test_workload_that_differs_between_processes_is_refused(command: Command, pr
     assert re.search(rf"refused: {FIRST}: .*counted differently", out)
 
 
-def test_calibrate_under_ci_needs_force(command: Command, process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI", "true")
-    code, out, err = command(*TWO)
-    assert (code, out, process.seen) == (2, "", [])
-    assert re.search("(?s)refused under CI.*kernelgauge calibrate --force", err)
-    assert command(*TWO, "--force")[0] == 0
-    assert process.stored()
-
-
 def test_add_joins_another_hosts_gpus(command: Command, process: Process) -> None:
     stored = []
     for gpu, options in (("a", ["--add"]), ("b", ["--add"]), ("c", ["--add", "--dry-run"]), ("d", [])):

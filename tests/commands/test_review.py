@@ -14,7 +14,7 @@ from kernelgauge.results import Results, encode_results, nearest_tag, revision
 from kernelgauge.trace.kernel import Resources
 from tests import builders
 from tests.builders import complete_results, counts, fingerprint, mlp_kernels, passing, run, verdict
-from tests.commands.conftest import Command, commit_all, git
+from tests.commands.conftest import Command, Process, commit_all, git
 
 OTHER_GEMM = "nvjet_sm90_tst_128x160_64x5_4x1_v_bz_NTT"
 SLOWER = (225.0, 225.1, 225.2, 225.3)
@@ -34,10 +34,6 @@ def stored() -> set[str]:
 
 def content() -> dict[str, bytes]:
     return {path.stem: path.read_bytes() for path in Path("baselines").glob("*/*.json")}
-
-
-def written(before: dict[str, bytes]) -> set[str]:
-    return {name for name, text in content().items() if before.get(name) != text}
 
 
 def of(workload: str, **changes: Any) -> Any:
@@ -119,7 +115,8 @@ def test_accept_stores_the_selected_only(command: Command) -> None:
         before = content()
         (killed := next(Path("baselines").glob("*/*.json")).with_name(".x.json.1.tmp")).touch()
         code, out, _ = command("accept", "-k", expression)
-        assert (code, killed.exists(), written(before)) == (0, False, changed)
+        assert (code, killed.exists()) == (0, False)
+        assert {name for name, text in content().items() if before.get(name) != text} == changed
         assert f"{len(changed)} written to baselines" in out
 
 
@@ -140,16 +137,19 @@ def test_accept_of_wrong_arguments_writes_nothing(command: Command) -> None:
         assert (code, said in out + err, stored()) == (expected, True, set())
 
 
-def test_accept_under_ci_needs_force(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    left(complete_results(of(EAGER)))
+@pytest.mark.parametrize("arguments", ["accept", "calibrate perf --processes 2"])
+def test_storing_under_ci_needs_force(command: Command, process: Process, monkeypatch: Any, arguments: str) -> None:
+    left(complete_results(of(COMPILED)))
     monkeypatch.setenv("CI", "true")
-    code, out, err = command("accept")
-    assert (code, out, "refused under CI" in err) == (2, "", True)
-    code, out, _ = command("accept", "--dry-run")
-    assert (code, "create" in out, "nothing was written: a dry run" in out) == (0, True, True)
+    name, *others = arguments.split()
+    code, out, err = command(name, *others)
+    assert (code, out, process.seen) == (2, "", [])
+    assert re.search(f"(?s)refused under CI.*kernelgauge {name} --force", err)
+    code, out, _ = command(name, *others, "--dry-run")
+    assert (code, "nothing was written: a dry run" in out) == (0, True)
     assert command("review")[0] == 1  # a review writes nothing
     assert not Path("baselines").exists()
-    assert (command("accept", "--force")[0], stored()) == (0, {EAGER})
+    assert (command(name, *others, "--force")[0], stored()) == (0, {COMPILED})
 
 
 def test_accept_shows_and_writes_under_one_lock(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,10 @@
 
 import gzip
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.builders import RECORDED, Event, call, chrome, event, kernel, on, op, recorded_events, region, step
-from tests.commands.conftest import Command, shell
+from tests.commands.conftest import Command
 
 TRACES_PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
 EAGER, TRAIN, COMPILED, OTHER = (
@@ -86,8 +89,7 @@ def test_show_tells_malformed_rows_once(command: Command, show: Any, tmp_path: P
 
 
 def test_diff_as_markdown_has_a_column_of_kernels(command: Command) -> None:
-    traces = [str(RECORDED / f"mlp-{name}.json.gz") for name in ("eager", "compiled")]
-    _, out, _ = command("diff", *traces, "--markdown")
+    out = command("diff", EAGER, COMPILED, "--markdown")[1]
     assert re.search(r"^\| .* kernel \|$", out, re.MULTILINE)
     assert "triton_poi_fused__unsafe_view_gelu_mul_0" in out
     assert re.search(r"and \d+ smaller cause", command("diff", EAGER, TRAIN)[1])
@@ -112,27 +114,22 @@ def test_diff_judges_a_kernel_by_op_and_module(diff: Any) -> None:
     assert re.search(r"(?s)by module.*Net_0\.Linear_0 +50\.1 us +20\.1 us +-30\.0 us +-42\.7 %", out)
 
 
-def test_diff_names_registers_of_a_slower_kernel(diff: Any, command: Command, tmp_path: Path) -> None:
-    content = gzip.decompress((RECORDED / "mlp-liger.json.gz").read_bytes())
-    old = json.loads(content)
-    new = json.loads(content)
-    for row in new["traceEvents"]:
-        if row["name"] == "_geglu_tanh_forward_kernel" and row.get("cat") == "kernel":
-            row["args"]["registers per thread"] = 72
-            row["dur"] += 20
-    odd = json.loads(content)
-    for row in odd["traceEvents"]:
-        if row.get("cat") == "kernel":
-            row["args"] |= {"registers per thread": "48", "shared memory": 1.5}
-    files = [tmp_path / f"{name}.json" for name in ("old", "new", "odd")]
-    for file, trace in zip(files, (old, new, odd), strict=True):
-        file.write_text(json.dumps(trace))
-    said = "registers 48 -> 72, occupancy 62 % -> 38 %"
-    out = command("diff", *files[:2])[1]
+def test_diff_names_registers_of_a_slower_kernel(command: Command) -> None:
+    old = RECORDED / "mlp-liger.json.gz"
+    traces = {name: json.loads(gzip.decompress(old.read_bytes())) for name in ("new", "odd")}
+    for name, trace in traces.items():
+        for row in (row for row in trace["traceEvents"] if row.get("cat") == "kernel"):
+            if name == "odd":
+                row["args"] |= {"registers per thread": "48", "shared memory": 1.5}
+            elif row["name"] == "_geglu_tanh_forward_kernel":
+                row["args"]["registers per thread"] = 72
+                row["dur"] += 20
+        Path(f"{name}.json").write_text(json.dumps(trace))
+    out = command("diff", old, "new.json")[1]
     assert "the same kernel, compiled otherwise: _geglu_tanh_forward_kernel (+20.0 us)" in out
-    assert said in out
-    assert "Nothing on the GPU changed." in command("diff", files[0], files[2])[1]
-    data = json.loads(command("show", files[1], "--json")[1])
+    assert "registers 48 -> 72, occupancy 62 % -> 38 %" in out
+    assert "Nothing on the GPU changed." in command("diff", old, "odd.json")[1]
+    data = json.loads(command("show", "new.json", "--json")[1])
     assert data["step"]["kernels"][2]["code"] == {"registers": "72", "shared bytes": "0", "occupancy": "38 %"}
 
 
@@ -245,7 +242,9 @@ def test_wrong_usage_is_trouble(command: Command, option: list[str]) -> None:
     ],
 )
 def test_output_that_ends_early_is_no_traceback(script: str, code: int, out: str, err: str) -> None:
-    done = shell(script, COMPILED)
+    variables = {**os.environ, "KG": f"{sys.executable} -m kernelgauge"}
+    command = ["bash", "-c", script, "bash", COMPILED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
     assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
 
 

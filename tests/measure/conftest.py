@@ -28,7 +28,6 @@ from tests.builders import HERE, MAIN_THREAD, Event, call, event, region, step
 
 # Long enough to have every part of a measurement, and no longer.
 QUICK = Settings(replicates=2, most_replicates=2, iterations=3, host_iterations=3, seconds=0.01, warm_up_seconds=0)
-HOT = Reading(event_reasons=0x40)  # hardware thermal slowdown
 
 
 class Clock:
@@ -230,7 +229,7 @@ class FakeProfiler:
 
 def hot(*replicates: int) -> Callable[[int], Reading]:
     """Return the reading of a GPU that is throttled by heat in these replicates, counted from 1."""
-    return lambda number: HOT if number in replicates else Reading()
+    return lambda number: Reading(event_reasons=0x40 if number in replicates else None)
 
 
 @pytest.fixture

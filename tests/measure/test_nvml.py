@@ -263,6 +263,7 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], tup
     "power cap counted": ({}, [{}], {"throttled_ns": counted(power_cap=60, sync_boost=60)}, ()),
     "heat under a power cap": ({}, [{"event_reasons": CAP | HEAT}], {}, (HOT,)),
     "slowest clock": ({}, [{"sm_clock_mhz": 1800}, {"sm_clock_mhz": 1500}, {"sm_clock_mhz": 1700}], {}, (SLOW,)),
+    "a little slow": ({}, [{"sm_clock_mhz": 1780}], {}, (SLOW.replace("1500", "1780"),)),
     "slow outside": ({"sm_clock_mhz": 345}, [{}], {"sm_clock_mhz": 345}, ()),
     "slow when idle": ({}, [{"sm_clock_mhz": 345, "event_reasons": IDLE}], {}, ()),
     "slow, capped after": ({}, [{"sm_clock_mhz": 1500}], {"event_reasons": CAP}, ()),
@@ -281,12 +282,6 @@ CASES: dict[str, tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any], tup
 def test_disturbances_name_what_spoils(before: Any, during: Any, after: Any, expected: tuple[str, ...]) -> None:
     window = [well(**each) for each in (before, *during, after)]
     assert disturbances(window, usual_clock_mhz=1980, tolerated_drift=0.03) == expected
-
-
-def test_disturbances_allow_a_clock_of_unknown_gpu_more() -> None:
-    window = [well(), well(sm_clock_mhz=1780), well()]
-    assert disturbances(window, usual_clock_mhz=1980, tolerated_drift=0.03) == (SLOW.replace("1500", "1780"),)
-    assert disturbances(window, usual_clock_mhz=1980, tolerated_drift=0.12) == ()
 
 
 def test_conditions_hold_extremes_of_all_measurements() -> None:

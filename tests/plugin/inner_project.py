@@ -1,8 +1,6 @@
 """An inner pytest project that measures fakes, and what pytest, JUnit and the results say of them."""
 
 import json
-import shlex
-import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +13,7 @@ from kernelgauge.results import Results, read_results
 from tests import builders
 
 ID, COMPILED, LINEAR = "mlp-eager-bf16-4x8", "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8"
-VERDICT, REASON = "kernelgauge_verdict", "kernelgauge_reason"
+VERDICT = "kernelgauge_verdict"
 SHORT = {
     "test_device_time": "device",
     "test_host_dispatch_time": "host",
@@ -160,9 +158,6 @@ class Project:
         assert (result.ret, self.measured()) == (pytest.ExitCode.USAGE_ERROR, before)
         assert "INTERNALERROR" not in text_of(result)
         return text_of(result)
-
-    def run_command(self, command: str) -> pytest.RunResult:
-        return self.pytester.run(sys.executable, "-m", *shlex.split(command))
 
     def stored(self) -> dict[str, bytes]:
         return {path.stem: path.read_bytes() for path in sorted((self.root / "baselines").glob("*/*.json"))}

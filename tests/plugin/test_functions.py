@@ -127,14 +127,11 @@ def test_setup(benchmark):
 def test_host(benchmark):
     assert benchmark(sorted, [3, 1, 2]) == [1, 2, 3]
 """
-IDS = [
-    *("test_ops-test_attention-neg1", "test_ops-test_attention-1_5"),
-    *("test_ops-TestModule-test_structure", "test_ops-test_sequence", "test_ops-test_backward_of_its_own"),
-    *("test_ops-test_drawn_sizes", "test_ops-test_sparse"),
-    *("test_ops-test_autograd", "test_ops-test_switch", "test_ops-test_float8"),
-]
-
-
+TESTS = """
+test_attention-neg1 test_attention-1_5 TestModule-test_structure test_sequence test_backward_of_its_own
+test_drawn_sizes test_sparse test_autograd test_switch test_float8
+"""
+IDS = [f"test_ops-{name}" for name in TESTS.split()]
 Run = Callable[..., str]
 
 
@@ -254,6 +251,13 @@ def test_fault_of_ours_is_invalid_in_the_table(pytester: pytest.Pytester, run: R
     pytester.makepyfile("import torch\ndef test_x(kernelgauge): kernelgauge(torch.relu, torch.ones(9))")
     assert "ZeroDivisionError: division by zero" in (said := run("--perf-update"))
     assert statuses() == {"test_fault_of_ours_is_invalid_in_the_table-test_x": "INVALID"}, said
+
+
+def test_long_trace_has_no_table(pytester: pytest.Pytester, run: Run, monkeypatch: Any) -> None:
+    monkeypatch.setattr("kernelgauge.measure.profile._LARGEST_TABLED_BYTES", 1000)
+    pytester.makepyfile(test_x="import torch\ndef test_x(kernelgauge): kernelgauge(torch.relu, torch.ones(9))")
+    run("--perf-update", "-m", "not timing")
+    assert "kernelgauge show TRACE" in Path("reports/latest/traces/test_x-test_x.txt").read_text()
 
 
 def test_two_functions_of_one_id_are_refused(pytester: pytest.Pytester, run: Run) -> None:

@@ -39,13 +39,12 @@ def test_process_has_its_own_caches_and_no_page_of_a_job(project: Project, monke
     ("arguments", "said"),
     [
         ("prf", "a process that measures failed.*ERROR: file or directory not found: prf"),
-        ("perf -k gone~stale", "a process that measures failed.*Wrong expression"),
         ("perf -k gone", "no test is selected"),
     ],
 )
 def test_process_that_measures_nothing_is_an_error(project: Project, arguments: str, said: str) -> None:
     with pytest.raises(MeasurementError, match=f"(?s){said}") as caught:
-        run_process([*PLUGIN, *(each.replace("~", " ") for each in arguments.split())])
+        run_process([*PLUGIN, *arguments.split()])
     assert len(str(caught.value.got).splitlines()) <= 15
     assert project.measured() == []
 
@@ -89,7 +88,7 @@ def install(how: str, package: Path, folder: Path) -> Path:
 @pytest.mark.parametrize(
     ("how", "source", "below"),
     [
-        *((how, "python", "") for how in ("path", "clone", "hook", "copy", "wheel")),
+        *((how, "python", "") for how in ("clone", "hook", "copy", "wheel")),
         ("path", "python", "part"),
         ("wheel", "third_party", ""),
     ],
@@ -149,7 +148,6 @@ def eventually(condition: Callable[[], bool]) -> bool:
 @pytest.mark.parametrize(
     ("command", "number"),
     [
-        ("calibrate perf --processes 3", signal.SIGTERM),
         ("compare HEAD", signal.SIGTERM),
         ("bisect --good HEAD~1 --bad HEAD -k mlp", signal.SIGINT),
     ],

@@ -25,9 +25,12 @@ def step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_run_leaves_results_and_reports(project: Project, step: Path) -> None:
     step.write_text("# mine\n")
     project.record()
-    project.set(fake(gelu_us=5.5), fake("kinds", kinds=("gemm",)), fake("failed", error="measurement"))
-    project.run()
+    problem = "torch 99 does not tell which lines of code launch kernels (TypeError: changed)"
+    measured = fake(gelu_us=5.5, problem=problem), fake("kinds", kinds=("gemm",), problem=problem)
+    project.set(*measured, fake("failed", error="measurement"))
+    assert f"warning: {problem}" in project.run().outlines
     results = project.results()
+    assert results.warnings == (problem,)
     workload = results.workloads[0]
     assert (workload.id, workload.suite, workload.module, workload.shape) == (ID, "perf", "mlp", (4, 8))
     assert (workload.status, results.exit_status, results.gpu) == (Status.REGRESSED, 1, "one")
@@ -77,16 +80,6 @@ def test_own_tests_are_recorded_without_a_verdict(project: Project) -> None:
         ("test_teardown", "failed", None),  # not the verdict that its call ended with
     ]
     assert results.exit_status == 1
-
-
-def test_run_leaves_traces_and_names_problems(project: Project) -> None:
-    problem = "torch 99 does not tell which lines of code launch kernels (TypeError: changed)"
-    project.set(fake(problem=problem), fake("linear", problem=problem))
-    project.write("test_own.py", "def test_trace(workload, run, trace_file):\n    assert trace_file.exists()\n")
-    result = project.run("-k", "test_trace")
-    result.assert_outcomes(passed=2, deselected=10)
-    assert project.results().warnings == (problem,)
-    assert f"warning: {problem}" in result.outlines
 
 
 def test_earlier_run_is_removed_before_measuring(project: Project) -> None:

@@ -123,7 +123,6 @@ def test_suite_below_is_found_while_collecting(pytester: pytest.Pytester, monkey
     ("returned", "mark", "lines"),
     [
         ("None", "", ("*must return workloads", "*conftest.py", "*a list of kernelgauge.Workload")),
-        ("['mlp']", "", ("*must return workloads",)),
         ("[Workload('mlp', 'eager', object, tuple, dtype='float32')]", "", ("*unknown dtype", "*'float32'")),
         ("2 * WORKLOADS", "", ("*two workloads have the same id", "*mlp-eager-bf16-4*")),
         ("WORKLOADS", "workloads", ("*the mark matches no workload; modules: mlp", "*test_it*")),

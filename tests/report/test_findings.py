@@ -1,10 +1,11 @@
 """What failed, by its cause, with the next step; and words for every class of evidence."""
 
-import random
+from functools import partial
 from typing import Any
 
 import pytest
-from msgspec import inspect
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kernelgauge.judge import STRUCTURE, Status, Verdict
 from kernelgauge.judge import evidence as e
@@ -12,7 +13,7 @@ from kernelgauge.report import findings as f
 from kernelgauge.report.html import html
 from kernelgauge.report.stored import doubt_text, review_lines
 from kernelgauge.report.summary import conditions_text, summary, summary_markdown
-from kernelgauge.report.words import cause_text, reason_line
+from kernelgauge.report.words import reason_line
 from kernelgauge.results import WorkloadResult, decode_results, encode_results
 from kernelgauge.run import Conditions, SourceLine
 from tests.builders import HOSTILE, one_test, results, run, verdict, workload
@@ -66,6 +67,8 @@ def test_findings_of_a_failed_test_are_its_verdict_or_its_words() -> None:
     ):
         ((found,),) = f.findings([results(noisy, tests=(one_test("test_c09", "failed", subject=subject, **said),))])
         assert (found.status, found.text) == (status, text)
+    ((alone,),) = f.findings([results(tests=(one_test("test_d", "failed", workload=None, **said),))])
+    assert (alone.workload, alone.about, alone.text) == ("", "test_d", text)
 
 
 ACCEPT = verdict(Status.REGRESSED).because(e.Next(e.Step.ACCEPT, "kernelgauge accept -k a", "pytest perf -k a"))
@@ -90,62 +93,43 @@ def test_next_step_accepts_one_workload_and_reviews_several(workloads: list[Work
 CONCLUSIONS = e.Conclusion.__subclasses__()
 REASONS = [each for each in (*e.Reason.__subclasses__(), *e.Doubt.__subclasses__()) if each is not e.Doubt]
 OF_REVIEWS = [e.MeasuredTime, e.FileNote, e.RunDoubt, e.ImpossibleTime]
-PLAIN: dict[type, tuple[Any, ...]] = {
-    inspect.BoolType: (False, True),
-    inspect.IntType: (0, 1, 2, 10**12),
-    inspect.FloatType: (1e-9, 0.5, 1.0, 1e12),
-    inspect.StrType: ("", "a", "fused", "moved", *HOSTILE),
-    inspect.NoneType: (None,),
-}
+# As a file may hold them.
+PLAIN = {int: (0, 1, 2, 10**12), float: (1e-9, 0.5, 1.0, 1e12), str: ("", "a", "fused", "moved", *HOSTILE)}
+for plain, values in PLAIN.items():
+    st.register_type_strategy(plain, st.sampled_from(values))
+st.register_type_strategy(e.Doubt, st.sampled_from(e.Doubt.__subclasses__()).flatmap(st.from_type))
+CAUSES = [st.builds(e.Cause, change=st.from_type(each)) for each in e.Change.__subclasses__()]
+FEW = settings(max_examples=10, derandomize=True, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+OF_VERDICTS = (
+    (*Status,),
+    (STRUCTURE, "GPU time", "end to end", "numerics", "<b>"),
+    ((None, None, None), (1.0, 2.0, e.RelativeChange(1.0, None, 0.5, 0.9, 0.01))),
+    ("", "HEAD~1"),
+)
 
 
-def value(rng: random.Random, kind: Any) -> Any:
-    """A value of this type, as a file may hold it."""
-    match kind:
-        case inspect.UnionType(types):
-            return value(rng, rng.choice(types))
-        case inspect.StructType(cls=cls):
-            return made(rng, cls if cls is not e.Doubt else rng.choice(e.Doubt.__subclasses__()))
-        case inspect.VarTupleType(item):
-            return tuple(value(rng, item) for _ in range(rng.randrange(4)))
-        case inspect.TupleType(items):
-            return tuple(value(rng, item) for item in items)
-        case inspect.LiteralType(values):
-            return rng.choice(values)
-        case inspect.EnumType(cls):
-            return rng.choice(list(cls))
-    return rng.choice(PLAIN[type(kind)])
-
-
-def made(rng: random.Random, cls: type) -> Any:
-    info = inspect.type_info(cls)
-    assert isinstance(info, inspect.StructType)
-    return cls(**{each.name: value(rng, each.type) for each in info.fields if each.name != "said"})
-
-
-@pytest.mark.parametrize("kind", [*CONCLUSIONS, *REASONS], ids=lambda kind: kind.__name__)
-def test_evidence_of_a_file_has_words_in_every_form(kind: type) -> None:
-    rng = random.Random(kind.__name__)
-    conclusion = made(rng, kind if kind in CONCLUSIONS else rng.choice(CONCLUSIONS))
-    reasons = tuple(made(rng, kind if kind in REASONS else rng.choice(REASONS)) for _ in range(4))
-    change = e.RelativeChange(1.0, None, 0.5, 0.9, rng.choice((None, 0.01)))
-    times = rng.choice(((None, None, None), (1.0, 2.0, change)))
-    status, subject = rng.choice(list(Status)), rng.choice((STRUCTURE, "GPU time", "end to end", "numerics", "<b>"))
-    found = Verdict(status, "a", subject, conclusion, reasons, *times, rng.choice(("", "HEAD~1")))
-    told = results(workload(found, name="a"))
-    assert decode_results(encode_results(f.with_words(told)), where="").workloads[0].verdicts[0].reasons == reasons
-    shown = [f.in_full(found), f.brief(found, width=60), f.in_one_line(found)]
+@FEW
+@given(st.data(), st.tuples(*map(st.from_type, CONCLUSIONS)), st.tuples(*map(st.from_type, REASONS), *CAUSES))
+def test_evidence_of_a_file_has_words_in_every_form(data: st.DataObject, first: Any, reasons: Any) -> None:
+    verdicts = []
+    for place, conclusion in enumerate(first):
+        status, subject, times, against = (data.draw(st.sampled_from(each)) for each in OF_VERDICTS)
+        said = reasons[place :: len(first)]
+        verdicts.append(Verdict(status, f"w{place}", subject, conclusion, said, *times, against))
+    told = results(*(workload(each, name=each.workload) for each in verdicts))
+    read = decode_results(encode_results(f.with_words(told)), where="")
+    assert [each.reasons for each in read.verdicts] == [each.reasons for each in verdicts]
+    shown = [form(each) for each in verdicts for form in (f.in_full, f.in_one_line, partial(f.brief, width=60))]
     shown.append(summary(told, width=80, color=False, failures=True))
     assert all(character.isprintable() or character == "\n" for text in shown for character in text)
     assert html([told])
     assert summary_markdown([told])
 
 
-@pytest.mark.parametrize("kind", OF_REVIEWS, ids=lambda kind: kind.__name__)
-def test_evidence_of_a_review_has_words(kind: type) -> None:
-    for seed in range(9):
-        one = made(random.Random(seed), kind)
-        assert [line.text for line in review_lines([one])] == [doubt_text(one)]
+@FEW
+@given(st.tuples(*map(st.from_type, OF_REVIEWS)))
+def test_evidence_of_a_review_has_words(found: tuple[Any, ...]) -> None:
+    assert [line.text for line in review_lines(found)] == list(map(doubt_text, found))
     assert all(reason_line(e.Next(step)).text is not None for step in e.Step)  # without a command
 
 
@@ -153,11 +137,6 @@ def test_no_class_of_evidence_is_left_out() -> None:
     known = {e.Conclusion, e.Reason, e.Doubt, *CONCLUSIONS, *REASONS, *OF_REVIEWS}
     found = {each for each in vars(e).values() if isinstance(each, type) and issubclass(each, e.Evidence)}
     assert found - {e.Evidence} == known
-
-
-def test_new_and_missing_ops_have_their_names() -> None:
-    change = e.OtherOps((("aten::add", 2),), (("aten::mul", 1),))
-    assert cause_text(e.Cause(change)) == ("2 new ops: aten::add x2", ["1 missing op: aten::mul"])
 
 
 def test_conditions_add_up_what_throttled_the_gpu() -> None:

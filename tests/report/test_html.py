@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import re
-from functools import cache
 
 import pytest
 
@@ -16,15 +15,9 @@ from ..builders import fingerprint, run
 from .pages import HOSTILE, Parsed, everything, line, regressed, results, several, workload
 
 
-def links(trace: str) -> list[str]:
-    page = Parsed(html([results(workload(trace=trace))]))
-    return [link for each in page.all("a") if not (link := each.attributes["href"]).startswith("#")]
-
-
 def test_page_begins_with_the_worst_verdict_and_its_cause() -> None:
     page = Parsed(html([results(workload(), regressed())]))
     assert page.one("h1").text == "REGRESSED"
-    assert page.one("p", class_="sentence").text == "2 workloads (1 REGRESSED, 1 PASS), 0 tests"
     assert page.one("p", class_="machine").text.startswith("NVIDIA H200, driver 580.159.04")
     assert page.one("b", class_="largest num").text == "+8.0 %"
     assert page.one("p", class_="cause").text == "GPU time 205.0 -> 221.0 us  +8.00 %"
@@ -76,8 +69,9 @@ def test_page_of_a_workload_says(shown: WorkloadResult, said: str) -> None:
     ],
 )
 def test_links_lead_to_files_beside_the_page_alone(path: str) -> None:
-    is_beside = path.endswith("traces/mlp.json.gz")
-    assert links(path) == ([path, path.replace("json.gz", "txt")] if is_beside else [])
+    hrefs = [each.attributes["href"] for each in Parsed(html([results(workload(trace=path))])).all("a")]
+    expected = [path, path.replace("json.gz", "txt")] if path.endswith("traces/mlp.json.gz") else []
+    assert [href for href in hrefs if not href.startswith("#")] == expected
 
 
 @pytest.mark.parametrize("shown", [[], several(), [results(workload("a b"), workload("a<b"), workload("a-b"))]])
@@ -101,9 +95,7 @@ def test_page_loads_nothing_and_its_policy_forbids_it() -> None:
     assert not any({"src", "style"} & set(each.attributes) for each in page.elements)
 
 
-@cache
-def harmless() -> Parsed:
-    return Parsed(html([everything("harmless")]))
+HARMLESS = Parsed(html([everything("harmless")]))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -112,9 +104,9 @@ def test_hostile_text_is_no_markup_and_steers_nothing(text: str) -> None:
     assert all(character == "\n" or character.isprintable() for character in source)
     # Around the texts stand the same elements as around a harmless text.
     page = Parsed(source)
-    allowed = {(each.tag, name) for each in harmless().elements for name in each.attributes} | {("a", "href")}
+    allowed = {(each.tag, name) for each in HARMLESS.elements for name in each.attributes} | {("a", "href")}
     assert {(each.tag, name) for each in page.elements for name in each.attributes} <= allowed
-    assert {each.tag for each in page.elements} <= {each.tag for each in harmless().elements} | {"pre", "br", "details"}
-    assert page.one("script").text == harmless().one("script").text
-    assert page.one("style").text == harmless().one("style").text
+    assert {each.tag for each in page.elements} <= {each.tag for each in HARMLESS.elements} | {"pre", "br", "details"}
+    assert page.one("script").text == HARMLESS.one("script").text
+    assert page.one("style").text == HARMLESS.one("style").text
     assert not any(re.match(r"\s*\w+:|/|\\", link.attributes["href"]) for link in page.all("a"))

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,22 +14,19 @@ from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.report.html import html
 from kernelgauge.results import WorkloadResult
-from kernelgauge.run import Timer
+from kernelgauge.run import Run, Timer
 
-from ..builders import ELSEWHERE, baseline, calibrated, launched, run
+from ..builders import ELSEWHERE, calibrated, counts, launched, run
 from .pages import Element, Parsed, line, results, workload
 
 FIELDS = "x y width height".split()
 
 
-def judged(name: str, status: Status, *change: float | None, gate: float = 0.003, doubt: Any = None) -> WorkloadResult:
+def judged(name: str, status: Status, *change: Any, doubt: Any = None) -> WorkloadResult:
     """A workload with one time. `change`: estimate, low, high and sensitivity."""
     estimate, low, high, sensitivity = change
-    moved = RelativeChange(estimate or 0.0, low, high, 0.999, sensitivity, gate)
-    verdict = Verdict(
-        status, name, "GPU time", TimeCompared(doubt=doubt), (), 200.0, 200.0 * (1 + moved.estimate), moved
-    )
-    return workload(name, verdicts=(verdict,))
+    times = (200.0, 200.0 * (1 + estimate), RelativeChange(estimate, low, high, 0.999, sensitivity, 0.003))
+    return workload(name, verdicts=(Verdict(status, name, "GPU time", TimeCompared(doubt=doubt), (), *times),))
 
 
 PASSES = judged("passes", Status.PASS, 0.001, -0.004, 0.006, 0.009)
@@ -55,17 +52,15 @@ class Bar:
     def text(self) -> str:
         return " ".join("".join(each.text for each in self.elements).split())
 
-    def picture(self, name: str) -> Element | None:
+    def picture(self, name: str) -> Any:
         return next((each for each in self.elements if each.attributes.get("class") == name), None)
 
     def edges(self, name: str) -> tuple[float, float]:
-        element = self.picture(name)
-        assert element is not None
-        if element.tag == "path":
-            places = [float(each) for each in re.findall(r"[MH]([\d.]+)", element.attributes["d"])]
+        drawn = self.picture(name).attributes
+        if "d" in drawn:
+            places = [float(each) for each in re.findall(r"[MH]([\d.]+)", drawn["d"])]
             return min(places), max(places)
-        x, width = (float(element.attributes[each]) for each in ("x", "width"))
-        return x, x + width
+        return float(drawn["x"]), float(drawn["x"]) + float(drawn["width"])
 
 
 def bars(page: Parsed) -> list[Bar]:
@@ -126,8 +121,7 @@ def test_passes_are_folded_and_no_failure_hides_behind_them() -> None:
 # -- strips -----------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass
-class Piece:
+class Piece(NamedTuple):
     mark: str
     x: float
     width: float
@@ -148,24 +142,23 @@ def lanes(page: Parsed) -> Iterator[tuple[list[Piece], list[Piece]]]:
     return iter(zip(found[::2], found[1::2], strict=True))
 
 
-def structural(before: Sequence[tuple[str, float]], after: Sequence[tuple[str, float]]) -> WorkloadResult:
-    """A workload whose kernels have these names and times."""
-    old, new = (
-        run(
-            workload="w",
-            kernels=tuple(launched(*each) for each in side),
-            counts=msgspec.structs.replace(run().counts, launches=len(side)),
-            origins=(line(7),) * len(side),
-        )
-        for side in (before, after)
-    )
-    stored = from_run(old, suite="perf")
-    return workload("w", run=new, baseline=stored, verdicts=(judge_structure(new, stored),))
+def beside(before: Run, after: Run) -> Parsed:
+    """The page of a run whose structure is judged by a stored one."""
+    stored = from_run(before, suite="perf")
+    shown = workload(after.workload, run=after, baseline=stored, verdicts=(judge_structure(after, stored),))
+    return Parsed(html([results(shown)]))
+
+
+def structural(*sides: Sequence[tuple[str, float]]) -> Parsed:
+    """The page of a workload whose kernels have these names and times, before and after."""
+    observed = [
+        run(kernels=tuple(launched(*each) for each in side), counts=counts(launches=len(side))) for side in sides
+    ]
+    return beside(*observed)
 
 
 def test_strip_stands_first_and_marks_by_shape() -> None:
-    shown = structural([("a", 60.0), ("b", 20.0), ("c", 20.0)], [("a", 60.0), ("d", 10.0), ("e", 30.0), ("c", 20.0)])
-    page = Parsed(html([results(shown)]))
+    page = structural([("a", 60.0), ("b", 20.0), ("c", 20.0)], [("a", 60.0), ("d", 10.0), ("e", 30.0), ("c", 20.0)])
     (old, new), *more = lanes(page)
     assert len(more) == 1  # above the cause, and in the section of the workload
     place = next(number for number, each in enumerate(page.elements) if each.tag == "figure")
@@ -188,36 +181,28 @@ def test_strip_stands_first_and_marks_by_shape() -> None:
 
 
 def test_shortest_new_kernel_is_seen() -> None:
-    shown = structural([("a", 5000.0), ("b", 5000.0)], [("a", 5000.0), ("c", 0.5), ("b", 5000.0)])
-    _, new = next(lanes(Parsed(html([results(shown)]))))
+    _, new = next(lanes(structural([("a", 5000.0), ("b", 5000.0)], [("a", 5000.0), ("c", 0.5), ("b", 5000.0)])))
     assert [(each.mark, each.width > 1) for each in new] == [("", True), ("new", True), ("", True)]
 
 
 def test_strip_of_many_kernels_joins_neighbours_and_fits() -> None:
     kept = [("ab"[number % 2], 20.0 + number) for number in range(90)]
-    shown = structural(kept, [*kept[:40], *[("new", 1.0)] * 9, *kept[40:]])
-    for lane, marks in zip(next(lanes(Parsed(html([results(shown)])))), ([""], ["", "new", ""]), strict=True):
+    page = structural(kept, [*kept[:40], *[("new", 1.0)] * 9, *kept[40:]])
+    for lane, marks in zip(next(lanes(page)), ([""], ["", "new", ""]), strict=True):
         assert [piece.mark for piece in lane] == marks
         assert lane[-1].x + lane[-1].width <= 100.02
 
 
 def test_other_dtype_of_a_kernel_is_a_change() -> None:
     kernels = [msgspec.structs.replace(launched("a", 60.0), inputs=(f"{dtype}[64]",)) for dtype in ("bf16", "fp32")]
-    old, new = (run(workload="w", kernels=(each, launched("b", 5.0))) for each in kernels)
-    stored = from_run(old, suite="perf")
-    verdict = judge_structure(new, stored)
-    assert verdict.conclusion == StructureCompared(placed=("dtypes",))
-    page = Parsed(html([results(workload("w", run=new, baseline=stored, verdicts=(verdict,)))]))
+    page = beside(*(run(kernels=(each, launched("b", 5.0))) for each in kernels))
     assert [[each.mark for each in lane] for lane in next(lanes(page))] == [["changed", ""]] * 2
     assert "other dtypes" in [each.text for each in page.all("b", class_="mark")]
 
 
 def test_cause_without_other_kernels_has_no_strip() -> None:
-    waits = run(workload="w", counts=msgspec.structs.replace(run().counts, synchronizations=1))
-    stored = baseline(workload="w")
-    verdict = judge_structure(waits, stored)
-    assert (verdict.status, verdict.subject) == (Status.REGRESSED, STRUCTURE)
-    page = Parsed(html([results(workload("w", run=waits, baseline=stored, verdicts=(verdict,)))]))
+    page = beside(run(), run(counts=counts(synchronizations=1)))
+    assert page.one("h1").text == "REGRESSED"
     assert [each.attributes["class"] for each in page.all("figure")] == ["strip"]  # of the workload, below
 
 
@@ -225,30 +210,24 @@ def test_cause_without_other_kernels_has_no_strip() -> None:
 
 
 def test_unchanged_modules_are_folded() -> None:
-    def measured(down: float, extra: bool) -> Any:
-        kernels = [launched("norm_kernel", 9.0), launched("gemm_up", 60.0), launched("gemm_down", down)]
-        origins = [line(1, "norm"), line(2, "mlp.up"), line(3, "mlp.down")]
-        if extra:
-            kernels.insert(0, launched("cast", 5.0))
-            origins.insert(0, line(1, "norm"))
-        us = sum(each.device_time_us for each in kernels)
-        return run(workload="w", kernels=tuple(kernels), origins=tuple(origins), device=(us, us))
+    def measured(*more: str, down: float) -> Run:
+        us = {"cast": 5.0, "norm_kernel": 9.0, "gemm_up": 60.0, "gemm_down": down}
+        modules = {"gemm_up": "mlp.up", "gemm_down": "mlp.down"}
+        names = [*more, "norm_kernel", "gemm_up", "gemm_down"]
+        origins = tuple(line(1, modules.get(name, "norm")) for name in names)
+        kernels = tuple(launched(name, us[name]) for name in names)
+        return run(kernels=kernels, origins=origins, device=(sum(us[name] for name in names),) * 2)
 
-    old, new = measured(60.0, False), measured(66.0, True)
-    stored = from_run(old, suite="perf")
+    old, new = measured(down=60.0), measured("cast", down=66.0)
     change = RelativeChange(0.085, 0.08, 0.09, 0.999, 0.01, 0.003)
     slower = Verdict(Status.REGRESSED, "w", "GPU time", TimeCompared(), (), 129.0, 140.0, change)
-    page = Parsed(html([results(workload("w", run=new, baseline=stored, verdicts=(slower,)))]))
-    places = [
-        (each.text, each.inside.count("details"))
-        for each in page.elements
-        if each.tag in ("th", "td")
-        and each.attributes.get("class") in ("code", "code diff")
-        and "details" in each.inside
-    ]
-    names = [(" ".join(text.split()), depth) for text, depth in places if text in ("norm", "mlp.up", "mlp.down")]
+    page = Parsed(html([results(workload("w", run=new, baseline=from_run(old, suite="perf"), verdicts=(slower,)))]))
+    cells = [each for each in page.elements if each.tag in ("th", "td") and "details" in each.inside]
+    codes = [each for each in cells if each.attributes.get("class") in ("code", "code diff")]
+    places = [(" ".join(each.text.split()), each.inside.count("details")) for each in codes]
+    names = [place for place in places if place[0] in ("norm", "mlp.up", "mlp.down")]
     assert names == [("mlp.down", 1), ("norm", 1), ("mlp.up", 2)]
-    assert [" ".join(text.split()) for text, depth in places if depth == 1][1:4:2] == ["gemm_down", "+ cast"]
+    assert [text for text, depth in places if depth == 1][1:4:2] == ["gemm_down", "+ cast"]
     assert any("1 other module with the same kernels: 60.0 -> 60.0 us" in each.text for each in page.all("summary"))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from kernelgauge.judge import Status, Verdict
+from kernelgauge.judge import Status
 from kernelgauge.judge import evidence as e
 from kernelgauge.judge.review import Action, PlannedChange
 from kernelgauge.judge.time_verdict import judge_time
@@ -27,24 +27,14 @@ def shown(*workloads: WorkloadResult, width: int = 80, color: bool = False, reco
     return f"{summary(found, width=width, color=color, failures=False, recorded=recorded)}\n"
 
 
-def below(*workloads: WorkloadResult) -> list[str]:
-    """The lines below the table."""
-    lines = shown(*workloads).splitlines()
-    return lines[lines.index(next(line for line in lines if line.startswith("workload "))) + len(workloads) + 1 :]
-
-
 def named(name: str, status: Status = Status.REGRESSED, **changes: Any) -> WorkloadResult:
     return workload(verdict(status, workload=name, **changes), name=name)
 
 
-def of_run(name: str, *verdicts: Verdict, **changes: Any) -> WorkloadResult:
-    return workload(*verdicts, name=name, run=run(workload=name, **changes))
-
-
 def test_summary_shows_no_change_of_a_time_that_is_not_judged() -> None:
     unjudged = verdict(Status.NOT_JUDGED, change=e.RelativeChange(1.5, None, None, 0.99))
-    assert "+150" not in shown(of_run("a", unjudged))
-    assert " -       -      - NO VERDICT\n" in shown(of_run("a", device=None))
+    assert "+150" not in shown(workload(unjudged))
+    assert " -       -      - NO VERDICT\n" in shown(workload(run=run(device=None)))
 
 
 def test_reports_of_a_cpu_name_no_gpu() -> None:
@@ -69,7 +59,6 @@ def test_reports_of_a_cpu_name_no_gpu() -> None:
     ("statuses", "status", "about"),
     [
         ({}, "PASS", "time not judged"),
-        ({"GPU time": Status.PASS, "end to end": Status.PASS, "host dispatch": Status.PASS}, "PASS", ""),
         ({"GPU time": Status.PASS, "end to end": Status.NOT_JUDGED}, "PASS", ""),
         ({"GPU time": Status.REGRESSED, "end to end": Status.NOT_JUDGED}, "REGRESSED", "GPU time"),
     ],
@@ -78,9 +67,7 @@ def test_every_report_says_that_a_pass_has_no_time(statuses: dict[str, Status], 
     one = workload(verdict(Status.PASS, "structure"), *(verdict(each, subject) for subject, each in statuses.items()))
     assert re.search(rf" {status} *{about}\n", shown(one, width=120))
     markdown, page = summary_markdown([results(one)]), html([results(one)])
-    assert f"| {status}<br>{about} |".replace("<br> ", " ") in markdown
     assert f"1 workload (1 {status}{', time not judged in 1' * (about == 'time not judged')})" in markdown
-    assert re.search(rf'<span class="badge s-{status.lower()}">{status}</span>.*>{about}</td>', page, re.DOTALL)
     assert markdown.startswith("> [!WARNING]\n> **PASS, structure only**") is (about == "time not judged")
     assert ("s-pass--structure" in page.replace('"', " ").partition("<header")[2][:99]) is (about == "time not judged")
 
@@ -105,7 +92,9 @@ IN_FULL = [
 
 @pytest.mark.parametrize(("workloads", "lines"), IN_FULL)
 def test_summary_tells_in_full_what_fails_no_test(workloads: list[WorkloadResult], lines: list[str]) -> None:
-    assert below(*workloads) == lines
+    told = shown(*workloads).splitlines()
+    table = next(place for place, line in enumerate(told) if line.startswith("workload "))
+    assert told[table + len(workloads) + 1 :] == lines
 
 
 @pytest.mark.parametrize("name", MARKUP)
