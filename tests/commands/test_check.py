@@ -182,6 +182,7 @@ def training(
     world: int = 2,
     at: int = 0,
     slow_us: int = 150,
+    usual_us: int = 100,
     stall_us: int = 0,
 ) -> list[Path]:
     """Write the traces of two ranks: a backward pass of eight layers, each of which reduces its gradients.
@@ -196,7 +197,7 @@ def training(
         def backward(made: Recorder = made, rank: int = rank) -> None:
             made.host_us += stall_us
             for _ in range(8):
-                made.launch("wgrad", slow_us if rank == slow else 100, "aten::mm")
+                made.launch("wgrad", slow_us if rank == slow else usual_us, "aten::mm")
                 if lost != "late":
                     reduce(made, sent)
                     made.free_us[7] = max(made.free_us.values()) if lost == "wait" else made.free_us[7]
@@ -217,6 +218,21 @@ def usual(command: Command, tmp_path: Path) -> Path:
     runs = [path for seed in range(3) for path in training(tmp_path / f"usual{seed}", seed=seed, at=100 * seed)]
     assert command("check", "--update", *runs, "-b", tmp_path / "job.json")[0] == 0
     return tmp_path / "job.json"
+
+
+@pytest.mark.parametrize(("usual_us", "slow_us", "code"), [(100, 130, 0), (115, 150, 1)])
+def test_slower_job_is_seen_though_ranks_change_places(
+    command: Command, tmp_path: Path, usual_us: int, slow_us: int, code: int
+) -> None:
+    """The rank that waits for the other computes slower."""
+
+    def run(seed: int, **times: int) -> list[Path]:
+        return training(tmp_path / f"{seed}", seed=seed, at=100 * seed, slow=seed % 2, **times)
+
+    runs = [path for seed in range(3) for path in run(seed, slow_us=130)]
+    assert command("check", "--update", *runs, "-b", "job.json")[0] == 0
+    found, out, _ = command("check", *run(3, usual_us=usual_us, slow_us=slow_us), "-b", "job.json")
+    assert (found, "job: REGRESSED  GPU time" in out) == (code, code == 1), out
 
 
 CHANGES: list[tuple[dict[str, Any], int, str]] = [

@@ -47,6 +47,7 @@ class _Pair:
     runs: Sequence[Steps]
     usual: StepRange
     baseline: TraceBaseline
+    ranks: Sequence[_Pair]  # all pairs of this kind, and this one
 
     @property
     def title(self) -> str:
@@ -61,20 +62,15 @@ class _Pair:
         return {self.baseline.rows[each.row]: each for each in self.usual.rows}
 
     @cached_property
-    def alike(self) -> list[StepRange]:
-        """Return the ranks of the baseline that run the same kernels as often: this one, and others."""
-        ranks = [kinds[self.kind] for kinds in self.baseline.ranks.values() if self.kind in kinds]
-        return [each for each in ranks if _ranges(each) == _ranges(self.usual)]
-
-    def usual_us(self, rows: Iterable[StepRow], usual: StepRange) -> list[float]:
-        """Return how long these rows take in a step, in each run of the baseline."""
-        numbers = {self.stored[row].row for row in rows if row in self.stored}
-        known = [each.us for each in usual.rows if each.row in numbers]
-        return list(map(math.fsum, zip(*known, strict=True))) or [0.0]
+    def alike(self) -> list[_Pair]:
+        """Return the ranks that run the same kernels as often: this one, and others."""
+        return [each for each in self.ranks if _ranges(each.usual) == _ranges(self.usual)]
 
     def times_us(self, rows: Collection[StepRow]) -> tuple[list[float], list[float]]:
         """Return how long these rows take in a step: in each run of the baseline, and in each run beside it."""
-        return self.usual_us(rows, self.usual), [math.fsum(map(run.mean_us, rows)) for run in self.runs]
+        known = [self.stored[row].us for row in rows if row in self.stored]
+        before_us = list(map(math.fsum, zip(*known, strict=True))) or [0.0]
+        return before_us, [math.fsum(map(run.mean_us, rows)) for run in self.runs]
 
 
 def _ranges(usual: StepRange) -> set[tuple[int, int, int]]:
@@ -87,7 +83,8 @@ def _pairs(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> list[list
     for rank, kinds in baseline.ranks.items():
         for kind, usual in kinds.items():
             if runs := [job[rank].steps[kind] for job in jobs if kind in job[rank].steps]:
-                found[kind].append(_Pair(f"{name} {kind}".strip(), kind, rank, runs, usual, baseline))
+                pair = _Pair(f"{name} {kind}".strip(), kind, rank, runs, usual, baseline, found[kind])
+                found[kind].append(pair)
     return list(found.values())
 
 
@@ -289,21 +286,34 @@ def _judge_part(pair: _Pair, rows: Sequence[StepRow], comparisons: int, *, is_wh
     """Judge the time of some kernels, with the spread that all have between steps. None: there are none before, or after.
 
     The rank that waits for others computes slower, beside its collectives, and ranks change places. So a slower rank must
-    be slower than all ranks of the baseline that run the same kernels, too.
+    be slower than all ranks of the baseline that run the same kernels, too. Their mean is the same whoever waits: if that
+    is slower than in several runs, so is each of them.
     """
 
     def scaled(whole: Iterable[Observation], us: Iterable[float]) -> list[Observation]:
-        pairs = zip(whole, us, strict=True)
-        return [one if is_whole else msgspec.structs.replace(one, mean_us=max(mean, 1e-3)) for one, mean in pairs]
+        pairs = zip(whole, us, strict=False)
+        return [msgspec.structs.replace(one, mean_us=max(mean, 1e-3)) for one, mean in pairs]
 
-    before_us, after_us = pair.times_us(rows)
-    if not all((*before_us, *after_us)):
+    def whole_us(each: _Pair) -> tuple[list[float], list[float]]:
+        if not is_whole:
+            return each.times_us(rows)
+        return [one.mean_us for one in each.usual.compute], [observed(run.compute_us).mean_us for run in each.runs]
+
+    if not all(chain.from_iterable(pair.times_us(rows))):
         return None
-    after = scaled((observed(run.compute_us) for run in pair.runs), after_us)
+    ranks = {each.rank: whole_us(each) for each in pair.alike}
+    (before_us, after_us), of_ranks = ranks[pair.rank], [*zip(*ranks.values(), strict=True)]
+    observations = [observed(run.compute_us) for run in pair.runs]
+    after = scaled(observations, after_us)
     decision = _decide(scaled(pair.usual.compute, before_us), after, _GATE, comparisons)
     if decision.status is Status.REGRESSED:
-        before = [each for usual in pair.alike for each in scaled(usual.compute, pair.usual_us(rows, usual))]
+        before = [one for each in pair.alike for one in scaled(each.usual.compute, ranks[each.rank][0])]
         decision = _decide(before, after, _GATE, comparisons)
+    if len(ranks) > 1 and pair.baseline.runs > 1 and decision.status is not Status.REGRESSED:
+        means = [[fmean(each) for each in zip(*side, strict=False)] for side in of_ranks]
+        of_all = _decide(scaled(pair.usual.compute, means[0]), scaled(observations, means[1]), _GATE, comparisons)
+        if of_all.status is Status.REGRESSED:
+            return replace(_timed(pair, of_all), workload=pair.name)
     return _timed(pair, decision)
 
 
@@ -338,7 +348,7 @@ def _judge_overlap(pair: _Pair) -> Verdict | None:
     """Judge how much of the communication ran beside other kernels, and whether it was launched early enough to."""
     runs, usual = pair.runs, pair.usual
     after = [median(shares) for run in runs if (shares := _shares(run.communication_us, run.exposed_us))]
-    before = [share for each in pair.alike for share in _shares(each.communication_us, each.exposed_us)]
+    before = [share for each in pair.alike for share in _shares(each.usual.communication_us, each.usual.exposed_us)]
     behind = [each for run in runs for each in run.behind]
     low, high = usual.behind
     if not (after or before or any(behind) or high):
