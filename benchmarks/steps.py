@@ -1,6 +1,6 @@
 """How often `kernelgauge check` is wrong on two H200s, by value of each constant of its rules.
 
-    python benchmarks/steps.py                        tables from the kept steps
+    python benchmarks/steps.py                        tables from the kept steps, and one from runs of a later day
     python benchmarks/steps.py --steps FILE ...       traces whose steps are found, by value of each constant that finds them
     python benchmarks/steps.py --keep FOLDER ...      write the kept steps from folders of examples/distributed/train.py
 
@@ -18,7 +18,7 @@ import lzma
 import math
 import random
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -36,7 +36,9 @@ from kernelgauge.trace.steps import StepRow, Steps, StepTrace
 
 KEPT = Path(__file__).parent / "data" / "steps_h200.json.xz"
 LISTS = ("wall_us", "compute_us", "communication_us", "exposed_us", "behind")
-UNCHANGED = {"ddp": ("ddp-a", "ddp-b", "ddp-quiet", "ddp-loaded"), "fsdp": ("fsdp-a", "fsdp-quiet")}
+UNSEEN = KEPT.with_name("steps_h200_unseen.json.xz")  # of two other GPUs: no constant was chosen on them
+UNCHANGED = {"ddp": ("ddp-a", "ddp-b", "ddp-quiet", "ddp-loaded", "ddp-c", "ddp-d"),
+             "fsdp": ("fsdp-a", "fsdp-quiet", "fsdp-b", "fsdp-c", "fsdp-d")}  # fmt: skip
 BASELINES, RUNS = 24, 3  # baselines drawn for each job, and runs in each
 SEED = 20261128
 
@@ -62,9 +64,9 @@ def keep(folders: Sequence[Path]) -> None:
     KEPT.write_bytes(lzma.compress(content.encode()))
 
 
-def read_kept() -> dict[str, list[Job]]:
+def read_kept(file: Path = KEPT) -> defaultdict[str, list[Job]]:
     """Return the runs of each folder."""
-    data = json.loads(lzma.decompress(KEPT.read_bytes()))
+    data = json.loads(lzma.decompress(file.read_bytes()))
     rows = [StepRow(*each) for each in data["rows"]]
     runs: dict[str, dict[int, StepTrace]] = {}
     for each in data["traces"]:
@@ -72,9 +74,9 @@ def read_kept() -> dict[str, list[Job]]:
         steps = Steps(counts, Counter({rows[row]: us for row, us in each["row_us"]}), *(each[name] for name in LISTS))
         trace = StepTrace(each["rank"], 2, "NVIDIA H200", (0.0, 1.0), "ProfilerStep#", {"": steps}, {}, ())
         runs.setdefault(each["run"], {})[each["rank"]] = trace
-    found: dict[str, list[Job]] = {}
+    found: defaultdict[str, list[Job]] = defaultdict(list)
     for name, job in runs.items():
-        found.setdefault(name.split("/")[0], []).append(job)
+        found[name.split("/")[0]].append(job)
     return found
 
 
@@ -230,6 +232,20 @@ def table(
     print()
 
 
+def print_across(kept: Mapping[str, Sequence[Job]], later: Mapping[str, Sequence[Job]]) -> None:
+    """Print the alarms of unchanged runs that are held to baselines of other GPUs, by the subject of the verdict."""
+    chance, alarms, total = random.Random(SEED), Counter[str](), 0
+    for folders in UNCHANGED.values():
+        old, new = ([run for folder in folders for run in side[folder]] for side in (kept, later))
+        for _ in range(BASELINES):
+            baseline = trace_baseline(chance.sample(old, RUNS), Recorded("", None, ""))
+            for run in new:
+                failed = [each for each in judging.judge_traces("job", [run], baseline) if each.status.fails]
+                alarms.update({each.subject for each in failed} | ({"any"} if failed else set()))
+                total += 1
+    print(f"Held to {RUNS} runs of the other GPUs, alarms in {total}: {dict(alarms)}")
+
+
 STEPS = ("1 of 4 steps", "2 of 4 steps", "2 of 32 steps", "8 of 32 steps")
 TIMES = ("kernel +30 %", "phase +30 %", "all +10 %", "all +30 %")
 OVERLAP = ("wait (DDP)", "late (DDP)", "3/4 lost", "9/10 lost")
@@ -300,6 +316,10 @@ def main() -> None:
         for each in TABLES:
             if options.only in ("", each[0]):
                 table(kept, *each)
+        print("Runs of a later day, on two other GPUs:\n")
+        later = read_kept(UNSEEN)
+        table(later, "", (), "", (*TIMES, "stall x2"))
+        print_across(kept, later)
 
 
 if __name__ == "__main__":
