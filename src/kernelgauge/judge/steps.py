@@ -294,24 +294,23 @@ def _judge_part(pair: _Pair, rows: Sequence[StepRow], comparisons: int, *, is_wh
         pairs = zip(whole, us, strict=False)
         return [msgspec.structs.replace(one, mean_us=max(mean, 1e-3)) for one, mean in pairs]
 
-    def whole_us(each: _Pair) -> tuple[list[float], list[float]]:
+    def times_us(each: _Pair) -> tuple[list[float], list[float]]:
         if not is_whole:
             return each.times_us(rows)
         return [one.mean_us for one in each.usual.compute], [observed(run.compute_us).mean_us for run in each.runs]
 
     if not all(chain.from_iterable(pair.times_us(rows))):
         return None
-    ranks = {each.rank: whole_us(each) for each in pair.alike}
-    (before_us, after_us), of_ranks = ranks[pair.rank], [*zip(*ranks.values(), strict=True)]
-    observations = [observed(run.compute_us) for run in pair.runs]
-    after = scaled(observations, after_us)
-    decision = _decide(scaled(pair.usual.compute, before_us), after, _GATE, comparisons)
+    own, observations = times_us(pair), [observed(run.compute_us) for run in pair.runs]
+    after = scaled(observations, own[1])
+    decision = _decide(scaled(pair.usual.compute, own[0]), after, _GATE, comparisons)
     if decision.status is Status.REGRESSED:
-        before = [one for each in pair.alike for one in scaled(each.usual.compute, ranks[each.rank][0])]
+        before = [one for each in pair.alike for one in scaled(each.usual.compute, times_us(each)[0])]
         decision = _decide(before, after, _GATE, comparisons)
-    if len(ranks) > 1 and pair.baseline.runs > 1 and decision.status is not Status.REGRESSED:
-        means = [[fmean(each) for each in zip(*side, strict=False)] for side in of_ranks]
-        of_all = _decide(scaled(pair.usual.compute, means[0]), scaled(observations, means[1]), _GATE, comparisons)
+    if decision.status is not Status.REGRESSED and len(pair.alike) > 1 and pair.baseline.runs > 1:
+        sides = zip(*map(times_us, pair.alike), strict=True)
+        old_us, new_us = ([fmean(ranks) for ranks in zip(*side, strict=False)] for side in sides)
+        of_all = _decide(scaled(pair.usual.compute, old_us), scaled(observations, new_us), _GATE, comparisons)
         if of_all.status is Status.REGRESSED:
             return replace(_timed(pair, of_all), workload=pair.name)
     return _timed(pair, decision)
