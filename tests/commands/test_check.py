@@ -315,7 +315,7 @@ def bad_inputs(folder: Path) -> Iterator[tuple[list[Path], str]]:
     moved = "INCOMPARABLE: structure not compared: "
     yield [one[0]], f"{moved}ranks [0, 1] -> [0]"
     has_modules = decode(folder / "modules.json", steps=4)
-    yield [has_modules], f"{moved}world size 2 -> None, ranks [0, 1] -> [0], modules not recorded -> recorded"
+    yield [has_modules], f"{moved}world size 2 -> not recorded, ranks [0, 1] -> [0], modules not recorded -> recorded"
     for path in (other := training(folder / "gpu", seed=3)):
         path.write_text(path.read_text().replace("NVIDIA H100", "NVIDIA B200"))
     yield other, f"{moved}device NVIDIA H100 -> NVIDIA B200"

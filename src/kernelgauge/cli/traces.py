@@ -261,7 +261,7 @@ def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Calla
     old, new = (
         {
             "device": each.device,
-            "world size": each.world_size,
+            "world size": each.world_size or "not recorded",
             "ranks": sorted(ranks),
             # As the profiler was asked: other rows would count as other kernels.
             "modules": "recorded" if any(row.module for row in rows) else "not recorded",
