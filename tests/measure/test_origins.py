@@ -180,6 +180,12 @@ def test_growth_of_memory_has_the_lines_that_asked_for_it(cpu: Device, tmp_path:
     assert (run.counts.grown_bytes, codes(run.growth_origins)) == grown
 
 
+def test_cycles_of_references_are_no_growth(cpu: Device, tmp_path: Path) -> None:
+    """They are freed when Python's collector runs, which no call decides."""
+    run = ran(cpu, model(tmp_path, "part = [x.sin()]", "part.append(part)", "return x.cos()"))
+    assert (run.counts.grown_bytes, run.growth_origins) == (0, ())
+
+
 LIBRARY = "from torch import nn\nclass Block(nn.Sequential):\n    def forward(self, x):\n        return self[0](x)\n"
 
 

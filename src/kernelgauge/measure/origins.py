@@ -9,6 +9,7 @@ Private names of torch, checked on 2.11 and 2.13: `experimental_event_tree`, `_p
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import linecache
 import os
@@ -16,7 +17,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, compress, takewhile
 from operator import itemgetter
@@ -34,7 +35,7 @@ from ..trace import REGION, Window, dispatcher_ops, parse
 from ..trace.kernel import Execution, executions
 from .compiler import Frame, Owner, Stack, owner_of, source_line, stacks_at
 from .device import Device
-from .instance import Arguments, Instance
+from .instance import Arguments, Instance, collector_paused
 from .profile import ProfilerSession, exported, on_cpu
 
 _CALLERS = ("_profile", "_loss")  # functions of ours that only call the workload: no line of its code
@@ -132,13 +133,16 @@ def _profile(instance: Instance, structure: ProfilerSession, device: Device, mod
         patch = inductor.patch({"triton.force_cudagraphs_warmup": True})
     options: Any = {"record_shapes": True, "with_stack": True, "profile_memory": True}
     profiler: Any = on_cpu(**options) if device.gpu is None else profile(activities=device.activities, **options)
-    with patch, profiler:
+    with patch, collector_paused(), profiler, ExitStack() as stack:
+        gc.freeze()  # what was there: a collection would take long
+        stack.callback(gc.unfreeze)
         for _ in range(2):
             instance.prepare()
             device.synchronize()
             with record_function(REGION), mode:
                 instance.call()
             device.synchronize()
+            gc.collect()  # cycles of references: those of the second call replace those of the first, and nothing grows
     results = profiler if device.gpu is None else profiler.profiler
     return results.kineto_results, parse(exported(profiler)).regions(REGION)[-1]
 
