@@ -120,7 +120,7 @@ class Workload:
     def from_callable(cls, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Workload:
         """Return the workload that calls a function, or a module, with these arguments.
 
-        Each replicate has fresh copies of the tensors, and of a module. The function's name is the module's, its
+        Each replicate has fresh copies of the tensors, and of a module that is not compiled. The function's name is the module's, its
         package is the variant, the shape of its first tensor is the shape, and dtypes stay as they are. Change any of it with
         ``dataclasses.replace``: ``replace(Workload.from_callable(rms_norm, x), variant="ours", pass_="train")``.
         """
@@ -132,9 +132,10 @@ class Workload:
         return cls(
             module=to_name(named.__name__),
             variant=to_name((named.__module__ or "torch").split(".")[0]),
-            build=lambda: copy.deepcopy(function) if hasattr(function, "named_parameters") else function,
+            build=lambda: _fresh(function),
             inputs=lambda: (_copied(args), _copied(kwargs)),
-            shape=next((tuple(tensor.shape) for tensor in tensors), ()),
+            # A nested tensor has sizes that are no numbers.
+            shape=next((tuple(size for size in each.shape if type(size) is int) for each in tensors), ()),
             dtype=None,
         )
 
@@ -197,6 +198,17 @@ class Workload:
 
     def __str__(self) -> str:
         return self.id
+
+
+def _fresh(function: Any) -> Any:
+    """Return a copy of a module; a function, and a module with parts that `nn.Module.compile` compiled, as they are.
+
+    A copy of such a part is not compiled any more.
+    """
+    if not hasattr(function, "named_parameters"):
+        return function
+    is_compiled = any(getattr(part, "_compiled_call_impl", None) is not None for part in function.modules())
+    return function if is_compiled else copy.deepcopy(function)
 
 
 def _copied(arguments: Any) -> Any:

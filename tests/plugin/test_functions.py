@@ -73,6 +73,41 @@ def test_switch(kernelgauge):
 def test_float8(kernelgauge):
     kernelgauge(lambda x: x.to(torch.float8_e5m2 if "LOST" in os.environ else torch.float8_e4m3fn), torch.randn(64))
 """
+KINDS = """
+import torch
+from torch import nn
+
+def twice(graph, inputs):
+    assert inputs[0].dtype == torch.float32  # nobody compiles it for the reference
+    return lambda *tensors: [tensor * 2 / 2 for tensor in graph(*tensors)]
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, dtype=torch.complex64))
+    def forward(self, x):
+        return x * self.weight
+
+def names(run):
+    return [each.removeprefix("aten::") for each in run.kernel_names()]
+
+def test_compiled_module(kernelgauge):
+    net = nn.Sequential(nn.Tanh(), Compiled())
+    net[1].compile(backend=twice)
+    assert names(kernelgauge(net, torch.randn(8))) == ["tanh", "sin", "mul", "div"]
+
+class Compiled(nn.Module):
+    def forward(self, x):
+        return x.sin()
+
+def test_complex_parameter(kernelgauge):
+    run = kernelgauge.using(dtype="fp32")(Net(), torch.randn(4, 8, dtype=torch.complex64))
+    assert "complex" in run.kernels[-1].inputs[1]
+
+def test_nested(kernelgauge):
+    rows = torch.nested.nested_tensor([torch.randn(2, 8), torch.randn(3, 8)], layout=torch.jagged)
+    kernelgauge(torch.sin, rows)
+"""
 WRONG = """
 import pytest, torch
 from torch import nn
@@ -109,6 +144,14 @@ def test_generator(kernelgauge):
     def generate(x):
         yield x.sin()
     kernelgauge(generate, torch.randn(4))
+
+calls = []
+
+def test_alternates(kernelgauge):
+    def f(x):
+        calls.append(1)
+        return x.sin() if len(calls) % 2 else x.sin().cos()
+    kernelgauge(f, torch.randn(4))
 
 def test_raises(kernelgauge):
     kernelgauge(torch.mm, torch.randn(4, 5), torch.randn(4, 5))
@@ -201,12 +244,13 @@ def test_wrong_call_is_one_clear_failure(pytester: pytest.Pytester, run: Run) ->
         ("test_host: it runs no kernel", ""),
         ("test_generator: its call returns a generator", "lambda x: list(f(x))"),
         ("test_raises: running failed", "RuntimeError: mat1"),
+        ("test_alternates: its calls differ in their work", "of [1, 2] launches"),
         ("test_forward: running failed", 'next     pass_="call"'),
     ):
         assert what in said
         assert got in said
     assert "Traceback" not in said
-    assert "8 failed" in said
+    assert "9 failed" in said
     assert "2 errors" in said
     assert not list(pytester.path.glob("baselines/*/*.json"))
 
@@ -258,6 +302,11 @@ def test_long_trace_has_no_table(pytester: pytest.Pytester, run: Run, monkeypatc
     pytester.makepyfile(test_x="import torch\ndef test_x(kernelgauge): kernelgauge(torch.relu, torch.ones(9))")
     run("--perf-update", "-m", "not timing")
     assert "kernelgauge show TRACE" in Path("reports/latest/traces/test_x-test_x.txt").read_text()
+
+
+def test_modules_and_tensors_of_all_kinds_are_measured(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makepyfile(test_kinds=KINDS)
+    assert "3 passed" in (said := run("--perf-update")), said
 
 
 def test_two_functions_of_one_id_are_refused(pytester: pytest.Pytester, run: Run) -> None:

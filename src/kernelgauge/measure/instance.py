@@ -26,14 +26,14 @@ from .compiler import compile_counts, owner_of, restoring_settings
 from .device import Device
 
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-
+# `Module.to` would cast complex parameters as well, and lose their imaginary part.
+_CASTS: dict[str, Any] = {"bf16": nn.Module.bfloat16, "fp16": nn.Module.half, "fp32": nn.Module.float}
 # Values change GPU time (zeros draw less power than noise), so every replicate has the same ones.
 _SEED = 0
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _MOST_CALLS = 1000  # of a sequence: a generator without an end is a mistake
 _SHOWN_FRAMES = 3  # of the traceback of a workload's own error
-# Each replicate sits elsewhere in memory. Odd multiples of this many bytes, the allocator's own granularity.
-_PADDING_BYTES = 512
+_PADDING_BYTES = 512  # the allocator's granularity: each replicate sits elsewhere, by odd multiples of it
 _PADDING_STEP = 7919  # a prime, so that the offsets of the replicates share no power of two
 _PLACES = 64  # then they come round again: 8 MB more for each would else fill the GPU, where thousands are asked for
 
@@ -242,7 +242,7 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
     Raises `WorkloadUnavailable` if it cannot run here, `WorkloadError` if building fails or changes torch for all workloads.
     """
     device.check(workload)
-    target, dtype = device.torch_device, None if workload.dtype is None else TORCH_DTYPES[workload.dtype]
+    target = device.torch_device
     with reporting(workload, "building"), restoring_settings() as changed:
         device.forget_peak()
         steps = 1 + 2 * _PADDING_STEP * (replicate % _PLACES)
@@ -250,9 +250,9 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
         torch.manual_seed(seed)
         with target:
             module = workload.build()
-        is_module = isinstance(module, nn.Module)
-        if is_module and not any(each.is_meta for each in module.parameters()):  # each call gives those to it
-            module = module.to(target) if dtype is None else module.to(target, dtype)
+        if isinstance(module, nn.Module) and not any(each.is_meta for each in module.parameters()):  # calls give those
+            module = module.to(target)
+            module = module if workload.dtype is None else _CASTS[workload.dtype](module)
         if not callable(module):
             raise TypeError(f"build() returned {type(module).__name__}, expected something to call")
         instance = Instance(workload, device, module, seed=seed, padding=padding)
@@ -306,8 +306,8 @@ def cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     # A leaf: what is computed of a caller's tensor by casting it would keep its gradient to itself.
-    wanted = dtype if dtype is not None and value.is_floating_point() else value.dtype
-    wanted = torch.complex128 if value.is_complex() and dtype == torch.float64 else wanted
+    wanted = torch.complex128 if value.is_complex() and dtype == torch.float64 else value.dtype
+    wanted = dtype if dtype is not None and value.is_floating_point() else wanted
     place = value.device if value.is_meta else device  # it has nothing to move
     return value.detach().to(device=place, dtype=wanted).requires_grad_(value.requires_grad)
 

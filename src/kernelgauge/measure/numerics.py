@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -208,7 +209,7 @@ class _Pair:
         workload, module = self._instance.workload, self._instance.module
         function = module if workload.reference is None else self._reference_in_own_dtype
         results: dict[str, torch.Tensor] = {}
-        with suppress(KernelgaugeError), torch.compiler.set_stance("force_eager"), _Dtypes(self._device) as seen:
+        with suppress(KernelgaugeError), _eager(), _Dtypes(self._device) as seen:
             results = self.results(function, rounding=rounding)
             if workload.reference is not None and workload.dtype is None:  # autocast may be in the module alone
                 self.results(module)
@@ -235,7 +236,7 @@ class _Pair:
             for each in (value for part in reference.modules() for value in vars(part).values()):
                 if isinstance(each, torch.optim.Optimizer):  # of the copied parameters, with momenta in their old dtype
                     each.load_state_dict(each.state_dict())
-        with restoring_settings():
+        with restoring_settings(), _eager():  # compiled for another dtype, a custom op's own function may be wrong
             torch.set_float32_matmul_precision("highest")
             torch.backends.cudnn.allow_tf32 = False
             if self._instance.is_sequence:
@@ -270,6 +271,11 @@ class _Pair:
         names = _state(self.reference)
         own = {name: tensor for name, tensor in _state(self._instance.module).items() if name in names}
         return torch.func.functional_call(self.reference, own, args, kwargs) if own else self.reference(*args, **kwargs)
+
+
+def _eager() -> AbstractContextManager[Any]:
+    """Run compiled functions eagerly. Where Dynamo is not imported, there are none."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
 
 
 def _write(tensors: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
@@ -399,9 +405,12 @@ def _results(workload: Workload, module: Any, function: Callable[..., Any], call
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor as a dense one, since few ops compare sparse tensors, and complex numbers as pairs."""
-    dense = tensor if tensor.layout in (torch.strided, torch.jagged) else tensor.to_dense()
-    return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
+    """Return complex numbers as pairs, and a sparse or nested tensor as a dense one: few ops compare these."""
+    if tensor.layout is torch.jagged:
+        tensor = tensor.values()
+    elif tensor.layout is not torch.strided:
+        tensor = tensor.to_dense()
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def _zero_gradients(expected: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, float]:

@@ -143,10 +143,21 @@ def profile_session(
         problems = _problems(session, iterations)
         if not problems:
             return session
+    raise _untrusted(instance, problems, is_other_work=_is_complete(session, iterations))
+
+
+def _untrusted(instance: Instance, problems: Sequence[str], *, is_other_work: bool) -> MeasurementError:
     shown = "\n".join(problems[:_SHOWN_PROBLEMS])
-    raise MeasurementError(
+    got = f"{shown}\n  in each of {_ATTEMPTS} sessions"
+    if is_other_work:  # no record is missing
+        return MeasurementError(
+            f"{instance.workload.id}: its calls differ in their work",
+            got=got,
+            expected="the same launches in every call, whatever calls came before",
+        )
+    return MeasurementError(
         f"{instance.workload.id}: the profiler's records cannot be trusted",
-        got=f"{shown}\n  in each of {_ATTEMPTS} sessions",
+        got=got,
         expected="one device record for each launch, and the same launches in every iteration",
         next_command="run again in a fresh process; no other profiler (CUPTI has one subscriber) may be attached",
     )
@@ -193,6 +204,11 @@ def exported(profiler: Any) -> bytes:
         except OSError as error:  # the profiler itself only logs that it could not write
             elsewhere = f"df -h {path.parent.parent}; ulimit -f   (TMPDIR=DIR: elsewhere)"
             raise unwritable(path, error, elsewhere=elsewhere) from error
+
+
+def _is_complete(session: ProfilerSession, iterations: int) -> bool:
+    """Return whether no record and no iteration is missing."""
+    return len(session.windows) == iterations and not session.trace.pairing_problems()
 
 
 def _problems(session: ProfilerSession, iterations: int) -> list[str]:
