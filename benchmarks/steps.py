@@ -37,6 +37,7 @@ from kernelgauge.trace.steps import StepRow, Steps, StepTrace
 KEPT = Path(__file__).parent / "data" / "steps_h200.json.xz"
 LISTS = ("wall_us", "compute_us", "communication_us", "exposed_us", "behind")
 UNSEEN = KEPT.with_name("steps_h200_unseen.json.xz")  # of two other GPUs: no constant was chosen on them
+# Folders of either file.
 UNCHANGED = {"ddp": ("ddp-a", "ddp-b", "ddp-quiet", "ddp-loaded", "ddp-c", "ddp-d"),
              "fsdp": ("fsdp-a", "fsdp-quiet", "fsdp-b", "fsdp-c", "fsdp-d")}  # fmt: skip
 BASELINES, RUNS = 24, 3  # baselines drawn for each job, and runs in each

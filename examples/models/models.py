@@ -44,12 +44,12 @@ class Decode(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.model = llama()
-        # By dtype, with what the prompt left in its tensors: the reference in float64 is a copy of this module.
+        # By dtype, since the reference in float64 is a copy of this module: the cache, and its tensors after the prompt.
         self.caches: dict[torch.dtype, Any] = {}
         self.cache: Any = None
 
     def start(self, prompt: torch.Tensor) -> None:
-        """Have the prompt in the cache. It is the same each time, so that it runs once."""
+        """Fill the cache with the prompt. It runs once; later calls copy its keys and values back."""
         from transformers import StaticCache
 
         if self.model.dtype not in self.caches:

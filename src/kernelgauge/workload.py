@@ -120,8 +120,9 @@ class Workload:
     def from_callable(cls, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Workload:
         """Return the workload that calls a function, or a module, with these arguments.
 
-        Each replicate has fresh copies of the tensors, and of a module that is not compiled. The function's name is the module's, its
-        package is the variant, the shape of its first tensor is the shape, and dtypes stay as they are. Change any of it with
+        Each replicate has fresh copies of the tensors, and of a module that is not compiled. The function's name is the
+        module's, its package is the variant, the shape of its first tensor is the shape, and dtypes stay as they are. Change any
+        of it with
         ``dataclasses.replace``: ``replace(Workload.from_callable(rms_norm, x), variant="ours", pass_="train")``.
         """
         bare = function

@@ -15,9 +15,9 @@ from ..trace.difference import (
     Difference,
     LaunchDifference,
     What,
+    differences_with_moves,
     has_worse_code,
     join_launches,
-    launch_changes,
     resource_changes,
     switched,
 )
@@ -57,7 +57,7 @@ def find_causes(
     """
     known = {(line.inner or line).code for origin in filter(None, baseline.origins) for line in origin.lines}
     in_call = [number for number, call in enumerate(run.calls) for _ in range(call.launches)]
-    found = launch_changes(_launches(usual, baseline.origins), _launches(run.kernels, run.origins, in_call))
+    found = differences_with_moves(_launches(usual, baseline.origins), _launches(run.kernels, run.origins, in_call))
     changes, alike = _kernel_changes(found, (run.fingerprint.arch, run.fingerprint.sm_count), is_timed=is_timed)
     host_calls = Counter(baseline.host_calls)
     counts = count_changes(baseline.counts, run.counts)

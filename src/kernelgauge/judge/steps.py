@@ -286,8 +286,8 @@ def _judge_part(pair: _Pair, rows: Sequence[StepRow], comparisons: int, *, is_wh
     """Judge the time of some kernels, with the spread that all have between steps. None: there are none before, or after.
 
     The rank that waits for others computes slower, beside its collectives, and ranks change places. So a slower rank must
-    be slower than all ranks of the baseline that run the same kernels, too. Their mean is the same whoever waits: if that
-    is slower than in several runs, so is each of them.
+    be slower than all ranks of the baseline that run the same kernels, too. The mean over these ranks does not depend on
+    the rank that waits: it is judged too, if the baseline has several runs.
     """
 
     def scaled(whole: Iterable[Observation], us: Iterable[float]) -> list[Observation]:

@@ -39,7 +39,7 @@ from .profile import ProfilerSession
 # Private classes of Triton and torch that hold loaded code, checked on triton 3.6 and 3.9, torch 2.11 and 2.13.
 _LOADED = ("CompiledKernel", "StaticallyLaunchedCudaKernel")
 _AUTOTUNER = "Autotuner"  # of Triton: several choices of one kernel
-_OTHER_COMPILERS = ("cublaslt", "cudnn", "cutlass")  # libraries whose kernels have names as Triton's have
+_LIBRARIES = ("cublaslt", "cudnn", "cutlass")  # their kernels have plain names, as Triton's have
 _WARP = 32
 _USUAL_OPTIONS = {
     "num_ctas": 1,
@@ -80,7 +80,7 @@ def resources_of_call(session: ProfilerSession) -> list[Resources | None]:
 
 
 def _may_be_tritons(name: str) -> bool:
-    return name.isidentifier() and decode(name).backend not in _OTHER_COMPILERS
+    return name.isidentifier() and decode(name).backend not in _LIBRARIES
 
 
 def _possible(launch: Execution, loaded: list[Any]) -> list[Any]:

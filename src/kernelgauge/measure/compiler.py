@@ -349,8 +349,8 @@ def _is_in_torch(file: str) -> bool:
     return Path(file).is_relative_to(_TORCH)
 
 
-class _BehindImport(MetaPathFinder):
-    """Calls a function behind the import of Dynamo, before it can compile anything."""
+class _AfterImport(MetaPathFinder):
+    """Calls a function after the import of Dynamo, before it can compile anything."""
 
     def __init__(self, function: Callable[[], object]) -> None:
         self._function = function
@@ -387,7 +387,7 @@ def torch_set_up() -> Iterator[None]:
         if _dynamo():
             _set_up_compiler(stack)
         else:
-            hook = _BehindImport(partial(_set_up_compiler, stack))
+            hook = _AfterImport(partial(_set_up_compiler, stack))
             sys.meta_path.insert(0, hook)
             stack.callback(hook.end)
         yield

@@ -36,7 +36,7 @@ from ..trace.kernel import Execution, executions
 from .compiler import Frame, Owner, Stack, owner_of, source_line, stacks_at
 from .device import Device
 from .instance import Arguments, Instance, collector_paused
-from .profile import ProfilerSession, exported, on_cpu
+from .profile import ProfilerSession, cpu_profiler, exported
 
 _CALLERS = ("_profile", "_loss")  # functions of ours that only call the workload: no line of its code
 _RESUMED = re.compile(r"in torch_dynamo_resume_in_(\w+)_at_\d+$")  # Dynamo's name for a function after a break in it
@@ -132,9 +132,9 @@ def _profile(instance: Instance, structure: ProfilerSession, device: Device, mod
 
         patch = inductor.patch({"triton.force_cudagraphs_warmup": True})
     options: Any = {"record_shapes": True, "with_stack": True, "profile_memory": True}
-    profiler: Any = on_cpu(**options) if device.gpu is None else profile(activities=device.activities, **options)
+    profiler: Any = cpu_profiler(**options) if device.gpu is None else profile(activities=device.activities, **options)
     with patch, collector_paused(), profiler, ExitStack() as stack:
-        gc.freeze()  # what was there: a collection would take long
+        gc.freeze()  # collections skip older objects: whole models have millions of them
         stack.callback(gc.unfreeze)
         for _ in range(2):
             instance.prepare()
@@ -142,7 +142,7 @@ def _profile(instance: Instance, structure: ProfilerSession, device: Device, mod
             with record_function(REGION), mode:
                 instance.call()
             device.synchronize()
-            gc.collect()  # cycles of references: those of the second call replace those of the first, and nothing grows
+            gc.collect()  # the second call's cycles of references replace the first call's
     results = profiler if device.gpu is None else profiler.profiler
     return results.kineto_results, parse(exported(profiler)).regions(REGION)[-1]
 

@@ -112,7 +112,7 @@ def profile_session(
     for _ in range(_ATTEMPTS):
         profiler: Any
         if device.gpu is None:
-            profiler = _Calls(on_cpu(record_shapes=is_structure), range(skipped, calls), export)
+            profiler = _CallProfiler(cpu_profiler(record_shapes=is_structure), range(skipped, calls), export)
         else:
             profiler = profile(
                 activities=device.activities,
@@ -143,13 +143,16 @@ def profile_session(
         problems = _problems(session, iterations)
         if not problems:
             return session
-    raise _untrusted(instance, problems, is_other_work=_is_complete(session, iterations))
+    raise _untrusted(instance, session, iterations, problems)
 
 
-def _untrusted(instance: Instance, problems: Sequence[str], *, is_other_work: bool) -> MeasurementError:
+def _untrusted(
+    instance: Instance, session: ProfilerSession, iterations: int, problems: Sequence[str]
+) -> MeasurementError:
+    """Return why no session can be believed: the calls differ, or the profiler has lost records."""
     shown = "\n".join(problems[:_SHOWN_PROBLEMS])
     got = f"{shown}\n  in each of {_ATTEMPTS} sessions"
-    if is_other_work:  # no record is missing
+    if len(session.windows) == iterations and not session.trace.pairing_problems():  # no record is missing
         return MeasurementError(
             f"{instance.workload.id}: its calls differ in their work",
             got=got,
@@ -163,12 +166,12 @@ def _untrusted(instance: Instance, problems: Sequence[str], *, is_other_work: bo
     )
 
 
-def on_cpu(**options: Any) -> Any:
+def cpu_profiler(**options: Any) -> Any:
     """Return the backend of `torch.profiler.profile` for a CPU. The latter imports Inductor, which takes seconds."""
     return torch.autograd.profiler.profile(use_kineto=True, **options)
 
 
-class _Calls:
+class _CallProfiler:
     """Profiles these calls as `torch.profiler.profile` does, each as a step: `step` ends it."""
 
     def __init__(self, profiler: Any, recorded: range, on_trace_ready: Callable[[Any], None]) -> None:
@@ -204,11 +207,6 @@ def exported(profiler: Any) -> bytes:
         except OSError as error:  # the profiler itself only logs that it could not write
             elsewhere = f"df -h {path.parent.parent}; ulimit -f   (TMPDIR=DIR: elsewhere)"
             raise unwritable(path, error, elsewhere=elsewhere) from error
-
-
-def _is_complete(session: ProfilerSession, iterations: int) -> bool:
-    """Return whether no record and no iteration is missing."""
-    return len(session.windows) == iterations and not session.trace.pairing_problems()
 
 
 def _problems(session: ProfilerSession, iterations: int) -> list[str]:

@@ -306,7 +306,7 @@ def _same_name(old: Kernel, new: Kernel) -> LaunchDifference[Kernel]:
     return LaunchDifference(what, (old,), (new,), details)
 
 
-def launch_changes(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[LaunchDifference[Kernel]]:
+def differences_with_moves(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[LaunchDifference[Kernel]]:
     """Return `launch_differences`, with MOVED where the same kernels run in another order."""
     found = launch_differences(before, after)
     cut = [each for each in found if each.what is What.REPLACED]

@@ -48,7 +48,7 @@ _LISTED_GPU = re.compile(r"(?:cuda|cu|hip|ur)[A-Z]\w+|Mem(?:cpy|set)\b|cpu_to_|\
 def parse(content: bytes, *, where: str = "<bytes>", has_ops: bool = True) -> Trace:
     """Parse the JSON of a Chrome trace. Without `has_ops`, leave out the ops of the CPU: most rows of a whole model.
 
-    Raises `TraceError` with the place, what was got and what was expected.
+    Raises `TraceError` for anything else.
     """
     blocks = (content[at : at + BLOCK_BYTES] for at in range(0, len(content), BLOCK_BYTES))
     return parse_blocks(blocks, where=where, has_ops=has_ops)
