@@ -2,7 +2,8 @@
 
     python benchmarks/steps.py                        tables from the kept steps, and one from runs of a later day
     python benchmarks/steps.py --steps FILE ...       traces whose steps are found, by value of each constant that finds them
-    python benchmarks/steps.py --keep FOLDER ...      write the kept steps from folders of examples/distributed/train.py
+    python benchmarks/steps.py --serving              tables of vLLM, SGLang and JAX
+    python benchmarks/steps.py --keep FOLDER ... --to FILE    write kept steps from folders of FOLDER/run*/rank*.json.gz
 
 A baseline is one run of unchanged code, or three. An alarm is another unchanged run that fails; a miss is a run with a change
 that passes. `wait`, `late`: the example lost its overlap on purpose. The other changes are made here, from unchanged runs:
@@ -21,6 +22,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
+from itertools import combinations
 from pathlib import Path
 from statistics import geometric_mean, stdev
 
@@ -28,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from kernelgauge.cli.traces import read_trace
 from kernelgauge.errors import KernelgaugeError
+from kernelgauge.judge import Status
 from kernelgauge.judge import steps as judging
 from kernelgauge.judge.baseline import Recorded
 from kernelgauge.judge.trace_baseline import TraceBaseline, trace_baseline
@@ -36,6 +39,7 @@ from kernelgauge.trace.steps import StepRow, Steps, StepTrace
 
 KEPT = Path(__file__).parent / "data" / "steps_h200.json.xz"
 LISTS = ("wall_us", "compute_us", "communication_us", "exposed_us", "behind")
+SERVING = KEPT.with_name("serving_h200.json.xz")  # of vLLM, SGLang and JAX: a process each, on two GPUs
 UNSEEN = KEPT.with_name("steps_h200_unseen.json.xz")  # of two other GPUs: no constant was chosen on them
 # Folders of either file.
 UNCHANGED = {"ddp": ("ddp-a", "ddp-b", "ddp-quiet", "ddp-loaded", "ddp-c", "ddp-d"),
@@ -49,20 +53,23 @@ Job = Mapping[int, StepTrace]
 # -- the kept steps ---------------------------------------------------------------------------------------------------
 
 
-def keep(folders: Sequence[Path]) -> None:
+def keep(folders: Sequence[Path], file: Path) -> None:
     """Write the steps of all traces in these folders, without names of files."""
     rows: dict[StepRow, int] = {}
     traces = []
     for path in sorted(path for folder in folders for path in folder.glob("run*/rank*.json.gz")):
         trace = finding.find_steps(read_trace(path))
-        (steps,) = trace.steps.values()
-        numbered = [[[rows.setdefault(row, len(rows)), count] for row, count in each.items()] for each in steps.counts]
-        times = [[rows.setdefault(row, len(rows)), round(us, 3)] for row, us in steps.row_us.items()]
-        lists = {name: [round(each, 3) for each in getattr(steps, name)] for name in LISTS}
-        kept = {"run": "/".join(path.parts[-3:-1]), "rank": trace.rank, "counts": numbered, "row_us": times, **lists}
-        traces.append(kept)
+        run = "/".join(path.parts[-3:-1])
+        for kind, steps in trace.steps.items():
+            numbered = [
+                [[rows.setdefault(row, len(rows)), count] for row, count in each.items()] for each in steps.counts
+            ]
+            times = [[rows.setdefault(row, len(rows)), round(us, 3)] for row, us in steps.row_us.items()]
+            lists = {name: [round(each, 3) for each in getattr(steps, name)] for name in LISTS}
+            each = {"run": run, "rank": trace.rank or 0, "kind": kind, "counts": numbered, "row_us": times, **lists}
+            traces.append(each)
     content = json.dumps({"rows": list(rows), "traces": traces}, separators=(",", ":"))
-    KEPT.write_bytes(lzma.compress(content.encode()))
+    file.write_bytes(lzma.compress(content.encode()))
 
 
 def read_kept(file: Path = KEPT) -> defaultdict[str, list[Job]]:
@@ -73,8 +80,9 @@ def read_kept(file: Path = KEPT) -> defaultdict[str, list[Job]]:
     for each in data["traces"]:
         counts = [Counter({rows[row]: count for row, count in step}) for step in each["counts"]]
         steps = Steps(counts, Counter({rows[row]: us for row, us in each["row_us"]}), *(each[name] for name in LISTS))
-        trace = StepTrace(each["rank"], 2, "NVIDIA H200", (0.0, 1.0), "ProfilerStep#", {"": steps}, {}, ())
-        runs.setdefault(each["run"], {})[each["rank"]] = trace
+        trace = StepTrace(each["rank"], 2, "NVIDIA H200", (0.0, 1.0), "ProfilerStep#", {}, {}, ())
+        job = runs.setdefault(each["run"], {})
+        job.setdefault(each["rank"], trace).steps[each.get("kind", "")] = steps
     found: defaultdict[str, list[Job]] = defaultdict(list)
     for name, job in runs.items():
         found[name.split("/")[0]].append(job)
@@ -260,10 +268,47 @@ TABLES: list[tuple[str, Sequence[float], str, Sequence[str]]] = [
     ("_LEAST_SHARE", (0.0, 0.01, 0.03), "GPU time", TIMES),
     ("_LEAST_OVERLAP", (0.0, 0.1, 0.3), "communication", OVERLAP),
     ("_LOST_OVERLAP", (0.1, 0.25, 0.5, 0.75, 1.0), "communication", OVERLAP),
-    ("_STEP_PROCESS", (0.01, 0.05, 0.1, 0.15), "step time", STALLS),
+    ("_STEP_PROCESS", (0.01, 0.05, 0.1, 0.12, 0.15, 0.2), "step time", STALLS),
+    ("_STEP_DOF", (1.0, 2.0, 3.0, 4.0), "step time", STALLS),
     ("_GATE_OF_STEP", (0.0, 0.1, 0.25, 0.5), "step time", STALLS),
     ("_MORE_LAG", (0.0, 1.0, 2.0, 4.0), "straggler", ("rank late",)),
 ]
+
+
+def print_serving() -> None:
+    """Print how often unchanged runs of servers and of JAX fail by value of two constants, and how often changed ones do."""
+    kept = read_kept(SERVING)
+    unchanged = [name for name in kept if len(kept[name]) > 2]
+    for name in unchanged:
+        print(f"{name}: {len(kept[name])} unchanged runs")
+    heads = "structure | GPU time | step time | step time IMPROVED"
+    print(f"\n| `_STEP_PROCESS` | `_STEP_DOF` | runs | comparisons | {heads} |\n|{'---|' * 8}")
+    usual = judging._STEP_PROCESS, judging._STEP_DOF
+    for values in ((0.1, 4.0), (0.12, 3.0), (0.15, 2.0)):
+        judging._STEP_PROCESS, judging._STEP_DOF = values
+        for runs in (1, 2, 3):
+            said, total = Counter[str](), 0
+            for name in unchanged:
+                for drawn in combinations(range(len(kept[name])), runs):
+                    baseline = trace_baseline([kept[name][each] for each in drawn], Recorded("", None, ""))
+                    for number in set(range(len(kept[name]))) - set(drawn):
+                        verdicts = judging.judge_traces(name, [kept[name][number]], baseline)
+                        said.update({it.subject for it in verdicts if it.status.fails})
+                        said["improved"] += any(it.status is Status.IMPROVED for it in verdicts if "step" in it.subject)
+                        total += 1
+            mark = "**" if values == usual else ""
+            cells = [total, *(said[each] for each in ("structure", "GPU time", "step time", "improved"))]
+            print(f"| {mark}{values[0]}{mark} | {mark}{values[1]}{mark} | {' | '.join(map(str, (runs, *cells)))} |")
+    judging._STEP_PROCESS, judging._STEP_DOF = usual
+    print("\n| change | held to one run | to all |\n|---|---|---|")
+    for name in (each for each in kept if each not in unchanged):
+        base = kept["vllm-batches" if name == "vllm-flips" else name.split("-")[0]]
+        changed: list[str] = []
+        for drawn_runs in ([[each] for each in base], [base]):
+            judged = [judging.judge_traces(name, [run], trace_baseline(some, Recorded("", None, "")))
+                      for run in kept[name] for some in drawn_runs]  # fmt: skip
+            changed.append(f"{sum(any(it.status.fails for it in each) for each in judged)} of {len(judged)} fail")
+        print(f"| {name} | {' | '.join(changed)} |")
 
 
 def found_steps(paths: Sequence[Path]) -> None:
@@ -301,11 +346,15 @@ def found_steps(paths: Sequence[Path]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", nargs="+", type=Path, metavar="FOLDER")
+    parser.add_argument("--to", type=Path, default=KEPT, metavar="FILE")
+    parser.add_argument("--serving", action="store_true")
     parser.add_argument("--only", default="", metavar="CONSTANT", help="one table")
     parser.add_argument("--steps", nargs="+", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.keep:
-        keep(options.keep)
+        keep(options.keep, options.to)
+    elif options.serving:
+        print_serving()
     elif options.steps:
         found_steps(options.steps)
     else:

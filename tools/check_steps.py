@@ -56,13 +56,15 @@ def ours(path: Path) -> tuple[str, int, tuple[int, int], float, float, float, fl
             return " ".join(said.stderr.split("\n")[i].strip().removeprefix("got").strip() for i in (0, 2))
         data = json.loads(file.read_text())
     kinds = next(iter(data["ranks"].values()))
-    names, steps, least, most, us, communication = data["rows"], 0, 0, 0, 0.0, 0.0
+    names, steps, us, communication = data["rows"], 0, 0.0, 0.0
+    ranges: list[tuple[int, int]] = []  # of each kind of step
     for kind in kinds.values():
         steps += kind["steps"]
-        for row, low, high, times in kind["rows"]:
-            if names[row][4] and names[row][3] not in NOT_KERNELS:
-                least, most, us = least + low, most + high, us + times[0] * kind["steps"]
-                communication += times[0] * kind["steps"] * (names[row][3] == "communication")
+        rows = [row for row in kind["rows"] if names[row[0]][4] and names[row[0]][3] not in NOT_KERNELS]
+        ranges.append((sum(row[1] for row in rows), sum(row[2] for row in rows)))
+        us += sum(row[3][0] for row in rows) * kind["steps"]
+        communication += sum(row[3][0] for row in rows if names[row[0]][3] == "communication") * kind["steps"]
+    least, most = min(low for low, _ in ranges), max(high for _, high in ranges)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return data["found_by"], steps, (least, most), us / steps, communication / steps, seconds, after.ru_maxrss / 1e3
 

@@ -28,8 +28,8 @@ from .trace_baseline import Job, RowRange, StepRange, TraceBaseline, observed
 _PROCESS, _DOF = 0.01, 4.0
 _GATE = 0.02  # of times of kernels
 _LEAST_SHARE = 0.01  # of all kernels, which one that is slower must cost, or a phase
-# Times of a step between processes on two H200s: 8 to 10 % (docs/design/public-traces.md). The gate is that of a latency.
-_STEP_PROCESS, _GATE_OF_STEP = 0.10, 0.25
+# Times of a step between processes on H200s: 7 to 36 % (docs/design/public-traces.md). The gate is that of a latency.
+_STEP_PROCESS, _STEP_DOF, _GATE_OF_STEP = 0.12, 3.0, 0.25
 _LARGEST_MISSED = 1.0  # slowdown: what is blind to more is inconclusive
 _MOST_SPEEDS, _MOST_OPS = 3, 2  # kernels named for a slower step, and ops for other kernels
 _LEAST_OVERLAP, _LOST_OVERLAP = 0.1, 0.25  # of the communication; of the least that a run of the baseline had
@@ -265,10 +265,18 @@ def _judge_time(pair: _Pair, comparisons: int) -> Verdict | None:
         part = verdict or _judge_part(pair, rows, comparisons * len(steady))
         if part is not None and part.status is Status.REGRESSED:
             counts = _counted((row, round(fmean(step[row] for step in pair.counts))) for row in rows)
-            speed = e.OtherSpeed(counts, before_us, after_us)
+            speed = e.OtherSpeed(counts, before_us, after_us, _other_blocks(pair, rows) if verdict is None else ())
             causes[phase].append(e.Cause(speed, delta_us=delta_us, weight_us=delta_us, had_kernels=True))
     ordered = order_causes(chain.from_iterable(causes.values()))
     return replace(whole, status=Status.REGRESSED).because(*ordered[:_MOST_SPEEDS]) if ordered else whole
+
+
+def _other_blocks(pair: _Pair, rows: Iterable[StepRow]) -> tuple[e.Move, ...]:
+    """Return the threads of a block, before and after, if an autotuner chose others."""
+    old = {each for row in rows if row in pair.stored for each in pair.stored[row].threads}
+    new = {each for row in rows for run in pair.runs for each in run.threads.get(row, ())}
+    texts = [", ".join(map(str, sorted(side))) for side in (old, new)]
+    return (e.Move("threads of a block", *texts),) if old and new and old != new else ()
 
 
 def _judge_phases(pair: _Pair, comparisons: int) -> list[tuple[str, Sequence[StepRow], Verdict]]:
@@ -332,9 +340,10 @@ def _decide(
     gate: float,
     comparisons: int,
     *,
-    process: float | None = None,
+    is_step: bool = False,
 ) -> Decision:
-    noise = Spreads(process=process or _PROCESS, dof=_DOF)
+    process, dof = (_STEP_PROCESS, _STEP_DOF) if is_step else (_PROCESS, _DOF)
+    noise = Spreads(process=process, dof=dof)
     prior = Prior(noise, gate, _LARGEST_MISSED, FALSE_ALARMS_PER_RUN)
     return decide(list(map(ProcessTime, before)), list(map(ProcessTime, after)), prior, comparisons=comparisons)
 
@@ -368,7 +377,7 @@ def _judge_step(pairs: Sequence[_Pair], comparisons: int) -> Verdict:
     before = zip(*(pair.usual.wall for pair in pairs), strict=False)
     after = zip(*([observed(run.wall_us) for run in pair.runs] for pair in pairs), strict=False)
     old, new = ([max(ranks, key=attrgetter("mean_us")) for ranks in runs] for runs in (before, after))
-    decision = _decide(old, new, _GATE_OF_STEP, comparisons, process=_STEP_PROCESS)
+    decision = _decide(old, new, _GATE_OF_STEP, comparisons, is_step=True)
     if decision.status is Status.UNDECIDED:  # by a host that nobody asked to be steady
         decision = replace(decision, status=Status.NOT_JUDGED)
     judged = replace(_timed(pairs[0], decision, "step time"), workload=pairs[0].name)

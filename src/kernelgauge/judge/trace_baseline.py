@@ -21,12 +21,16 @@ _ONE_STEP = 0.02  # spread between steps where there is but one
 
 
 class RowRange(msgspec.Struct, frozen=True, array_like=True):
-    """Of launches that are counted together, in a step: the fewest, the most, and the mean time in each run."""
+    """Of launches that are counted together, in a step: the fewest, the most, and the mean time in each run.
+
+    `threads` are those of a block, where the trace says it.
+    """
 
     row: int  # its place among the rows of the file
     low: int
     high: int
     us: tuple[float, ...]
+    threads: tuple[int, ...] = ()
 
 
 class StepRange(msgspec.Struct, frozen=True):
@@ -96,7 +100,8 @@ def _range(runs: Sequence[Steps], numbers: dict[StepRow, int]) -> StepRange:
         if not row.name:
             seen = [sum(n for other, n in each.items() if other.slot == row) for each in counts]
         times = tuple(round(run.mean_us(row), 3) for run in runs)
-        found.append(RowRange(numbers.setdefault(row, len(numbers)), min(seen), max(seen), times))
+        threads = sorted({each for run in runs for each in run.threads.get(row, ())})
+        found.append(RowRange(numbers.setdefault(row, len(numbers)), min(seen), max(seen), times, tuple(threads)))
     behind = [each for run in runs for each in run.behind]
     return StepRange(
         len(counts),

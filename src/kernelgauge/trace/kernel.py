@@ -23,7 +23,7 @@ from .model import MODULE_PREFIX, DeviceRecord, Op, Window, nested, number_strea
 from .names import KernelName, Kind, decode, kind_of_words
 
 # Inductor numbers its compiled graphs for the life of the process: `graph_0_`, `graph_1_`. No part of the identity.
-_NUMBER = re.compile(r"_\d+$")  # of a kernel in its graph
+_NUMBER = re.compile(r"_\d+$")  # of a kernel in its program
 _GRAPH_NUMBER = re.compile(r"^graph_\d+_")
 
 
@@ -60,8 +60,8 @@ class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def unnumbered(self) -> str:
-        """Return the name without Inductor's number of the kernel in its graph: one more kernel moves those after it."""
-        return _NUMBER.sub("", self.name) if self.decoded.backend.startswith("inductor") else self.name
+        """Return the name without the compiler's number of the kernel in its program: one more kernel moves those after it."""
+        return _NUMBER.sub("", self.name) if self.decoded.backend.startswith(("inductor", "xla")) else self.name
 
     @property
     def without_source(self) -> KernelIdentity:

@@ -359,7 +359,9 @@ class _Rows:
         """Return the category of a row that has none; keep what its process is."""
         process = str(event.pid)
         if event.ph == "X" and process in self._devices:
-            return "kernel" if (process, event.tid) in self._lanes else "device"
+            copied = event.name[:6].lower()
+            ran = f"gpu_{copied}" if copied in ("memcpy", "memset") else "kernel"
+            return ran if (process, event.tid) in self._lanes else "device"
         if event.ph == "X":
             self._bare[process] += 1
             return "Operator" if event.pid == _LISTED else ""

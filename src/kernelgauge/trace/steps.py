@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import prod
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
 from .kernel import computing_ops, identity_of, identity_of_op, kind_of_launch, places_of
-from .model import MODULE_PREFIX, REGION, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace, nested
+from .model import MODULE_PREFIX, REGION, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace, grouped, nested
 from .names import Kind
 
 CPU = "CPU"  # what the name of a device without records begins with
@@ -69,6 +70,7 @@ class Steps:
     communication_us: list[float] = field(default_factory=list)
     exposed_us: list[float] = field(default_factory=list)  # of it, with no other kernel running
     behind: list[int] = field(default_factory=list)  # kernels that were launched after a collective, mean over them
+    threads: dict[StepRow, set[int]] = field(default_factory=dict)  # in a block of each kernel, where it is known
 
     def mean_us(self, row: StepRow) -> float:
         """Return the time of a row, or of all rows of a slot, in a step."""
@@ -121,7 +123,9 @@ def find_steps(trace: Trace) -> StepTrace:
     kept = [number for number in ran if number not in lost]
     if ran and not kept:
         raise ValueError("the profiler lost launches in every step")
-    steady = _without_warm_up(trace, marks, inside, kept)
+    said = _step_names(trace, marks)
+    steady = _without_warm_up(trace, marks, inside, kept, said)
+    kinds = Counter(_NUMBER.sub(_without_number, said[number]) for number in steady)
     beside = _Overlap([each.record for each in launches if each.record and each.row.kind != _COMMUNICATION])
     found: dict[str, Steps] = {}
     done_us = [-math.inf]  # with the steps before each
@@ -129,7 +133,9 @@ def find_steps(trace: Trace) -> StepTrace:
         records = (each.record for each in some if each.record)
         done_us.append(max(mark.end_us, *(each.start_us + each.time_us for each in records), done_us[-1]))
     for number in steady:
-        steps = found.setdefault(_kind_of(marks[number].name), Steps())
+        kind = _NUMBER.sub(_without_number, said[number])
+        # Nothing says how much a step that ran once beside others varies with its numbers: they are part of its kind.
+        steps = found.setdefault(said[number] if kinds[kind] == 1 < len(kinds) else kind, Steps())
         steps.wall_us.append(done_us[number + 1] - max(marks[number].start_us, done_us[number]))
         _add(steps, inside[number], beside)
     first = next(iter(found.values()))
@@ -197,14 +203,16 @@ def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]
             if name == call.name:  # of the profiler, or of a loop that is not an op's
                 continue
             op_name = name.partition(": ")[0]
-        row = StepRow(phase, _INSTANCE.sub("", module), "" if op_name == name else op_name, kind, name)
+        is_named = op_name == name or (record is not None and op_name == record.name)  # as Triton's ops are
+        row = StepRow(phase, _INSTANCE.sub("", module), "" if is_named else op_name, kind, name)
         places[row][module, frame] += 1
         duration = record.time_us if record is not None else call.duration_us
         found.append(_Launch(call.start_us, row, duration, record))
     # Beside launches, records without one are of work from before the profile: the device is behind the host.
     for record in () if whole.executed else whole.orphans:
         copied = record.category.removeprefix("gpu_")
-        row = StepRow("", "", "", copied if copied in COPIES else identity_of(record, None).kind, record.name)
+        identity = identity_of(record, None)
+        row = StepRow("", "", "", copied if copied in COPIES else identity.kind, identity.unnumbered)
         places[row]["", ""] += 1
         found.append(_Launch(record.start_us, row, record.time_us, record))
     return sorted(found, key=lambda each: each.at), dict(places), on_cpu
@@ -280,8 +288,25 @@ def _periods(launches: Sequence[_Launch]) -> list[Op]:
     return []
 
 
+def _step_names(trace: Trace, marks: Sequence[Op]) -> list[str]:
+    """Return what tells the kind of each step: its annotation or, in a function, the first one in it. Empty: nothing does."""
+    named = [each for each in trace.annotations if _STEP.match(each.name)]
+    starts = [each.start_us for each in named]
+    found = []
+    for mark in marks:
+        at = bisect_left(starts, mark.start_us) if _family(mark.name) == (2, mark.name) else len(named)
+        inside = named[at].name if at < len(named) and starts[at] < mark.end_us else ""
+        found.append(mark.name if _STEP.match(mark.name) else inside)
+    return found
+
+
+def _without_number(match: re.Match[str]) -> str:
+    """Return ``#``, or a zero as it is: a step without a prompt is of another kind than one with it."""
+    return "#" if int(match[0]) else "0"
+
+
 def _without_warm_up(
-    trace: Trace, marks: Sequence[Op], inside: Sequence[Sequence[_Launch]], kept: list[int]
+    trace: Trace, marks: Sequence[Op], inside: Sequence[Sequence[_Launch]], kept: list[int], said: Sequence[str]
 ) -> list[int]:
     """Return the numbers of the steady steps. Raises `ValueError`, which says why there is none."""
     starts = [mark.start_us for mark in marks]
@@ -292,8 +317,10 @@ def _without_warm_up(
     while steady and steady[0] in warming:
         steady.pop(0)
     counts = {number: Counter(each.row for each in inside[number]) for number in steady}
-    while len(steady) > 1 and not any(alike(counts[steady[0]], counts[other]) for other in steady[1:]):
-        steady.pop(0)
+    by_kind = grouped(steady, lambda number: _NUMBER.sub(_without_number, said[number])).values()
+    for some in by_kind:
+        while len(some) > 1 and not any(alike(counts[some[0]], counts[other]) for other in some[1:]):
+            steady.remove(some.pop(0))
     if not steady:
         raise ValueError("each of its steps compiles or allocates memory: a profile of the warm-up")
     if len(steady) == 1 and (len(kept) > 1 or marks[steady[0]].name == f"{STEP_PREFIX}0"):
@@ -306,16 +333,13 @@ def alike(one: Counter[StepRow], other: Counter[StepRow]) -> bool:
     return sum((one & other).values()) >= _LIKE_OTHERS * sum((one | other).values())
 
 
-def _kind_of(name: str) -> str:
-    """Return ``step[DECODE bs=#]``, where a zero stays: a step without a prompt is of another kind than one with it."""
-    return _NUMBER.sub(lambda match: "#" if int(match[0]) else "0", name) if _STEP.match(name) else ""
-
-
 def _add(steps: Steps, launches: Sequence[_Launch], beside: _Overlap) -> None:
     kernels, before = 0, list[int]()  # kernels launched before each collective
     compute_us = communication_us = exposed_us = 0.0
     for each in launches:
         steps.row_us[each.row] += each.duration_us  # type: ignore[assignment]
+        if each.record is not None and each.record.block is not None:
+            steps.threads.setdefault(each.row, set()).add(prod(each.record.block))
         if each.row.kind == _COMMUNICATION:
             before.append(kernels)
             communication_us += each.duration_us
