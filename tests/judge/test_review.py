@@ -322,12 +322,12 @@ def test_new_spill_is_accepted_and_other_code_is_no_change() -> None:
 
 def test_joined_has_the_code_and_counts_that_the_stored_lack() -> None:
     stored = measured(kernels=coded(64, None))
-    newer = tuple(msgspec.structs.replace(each, switches=(True,)) for each in coded(64, 7))
+    newer = tuple(msgspec.structs.replace(each, arguments=("True",)) for each in coded(64, 7))
     joined = with_runs(
         stored, [run(kernels=newer, device=steady(), gpu="two")], suite="perf", recorded=None, comparisons=3
     )
     (kernel, *_) = joined.entries[0].kernels
-    assert (kernel.resources, kernel.switches) == (Resources(64, 0, 7), (True,))
+    assert (kernel.resources, kernel.arguments) == (Resources(64, 0, 7), ("True",))
     assert joined_with(counts=counts(generated_kernels=2)).counts == counts(generated_kernels=2)
 
 

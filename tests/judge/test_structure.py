@@ -111,8 +111,10 @@ OF_TENSORS = [
     (ONE_ROW, {"inputs": ("fp32[1,64]",)}, "other dtypes"),
     (ONE_ROW, {"inputs": ("fp32[8,64]",), "stream": 1}, "other shapes and dtypes and streams"),
     (ONE_ROW, {"inputs": (*ONE_ROW["inputs"], *ONE_ROW["inputs"])}, "other shapes and dtypes"),
-    ({"switches": (True, False)}, {"switches": (True, True)}, "other arguments"),
-    *(({}, each, "same counts") for each in ({"inputs": ("fp32[8,64]",)}, {"switches": (True,)})),  # older ones lack it
+    ({"arguments": ("True", "0")}, {"arguments": ("True", "1")}, "other arguments"),
+    *(
+        ({}, each, "same counts") for each in ({"inputs": ("fp32[8,64]",)}, {"arguments": ("True",)})
+    ),  # older ones lack it
 ]
 
 

@@ -17,6 +17,7 @@ from tests.plugin.inner_project import text_of
 pytestmark = pytest.mark.timeout(300)
 
 OPS = """
+import itertools
 import os, random
 import numpy, pytest, torch
 from torch import nn
@@ -69,6 +70,17 @@ def test_autograd(kernelgauge):
 
 def test_switch(kernelgauge):
     kernelgauge(lambda x: scaled_dot_product_attention(x, x, x, is_causal="LOST" not in os.environ), torch.randn(1, 4, 8))
+
+def test_counter(kernelgauge):
+    calls = itertools.count()
+    run = kernelgauge(lambda x: x.roll(next(calls), 0), torch.randn(8, 8))
+    assert not run.kernels[0].arguments  # they are others in each call
+
+def test_dimension(kernelgauge):
+    kernelgauge(lambda x: x.cumsum(0 if "LOST" in os.environ else 1), torch.randn(8, 8))
+
+def test_tensors_of_a_list(kernelgauge):
+    kernelgauge(lambda *several: torch.cat(several[: 2 if "LOST" in os.environ else 3]), *torch.randn(3, 8, 8))
 
 def test_float8(kernelgauge):
     kernelgauge(lambda x: x.to(torch.float8_e5m2 if "LOST" in os.environ else torch.float8_e4m3fn), torch.randn(64))
@@ -172,7 +184,7 @@ def test_host(benchmark):
 """
 TESTS = """
 test_attention-neg1 test_attention-1_5 TestModule-test_structure test_sequence test_backward_of_its_own
-test_drawn_sizes test_sparse test_autograd test_switch test_float8
+test_drawn_sizes test_sparse test_autograd test_switch test_counter test_dimension test_tensors_of_a_list test_float8
 """
 IDS = [f"test_ops-{name}" for name in TESTS.split()]
 Run = Callable[..., str]
@@ -202,25 +214,26 @@ def test_functions_are_compared_with_their_baselines(
     said = run("-k", "structure")
     assert "record one with: pytest test_ops.py::TestModule::test_structure --perf-device cpu --perf-update" in said
     said = run("--perf-update")
-    assert "11 passed" in said
-    assert "10 written" in said
+    assert "14 passed" in said
+    assert "13 written" in said
 
     monkeypatch.setenv("FAULT", "1")
     said = run("-m", "not timing")
     assert [name for name, status in statuses().items() if status is Status.REGRESSED] == IDS[:2]
     assert list(statuses()) == IDS
-    assert "2 failed, 9 passed" in said
+    assert "2 failed, 12 passed" in said
     first = said[said.index("test_attention[-1] _") :].splitlines()[1:5]
     assert first[0] == f"{IDS[0]}: REGRESSED  kernels differ from the baseline"
     assert first[1].startswith("  cause    4 kernels instead of 1")
-    assert first[3].startswith("  code     test_ops.py:9  return (q @ k.mT")
+    assert first[3].startswith("  code     test_ops.py:10  return (q @ k.mT")
     assert f"kernelgauge accept -k {IDS[0]}" in said
 
     monkeypatch.delenv("FAULT")
     monkeypatch.setenv("LOST", "1")  # what no kernel, launch or op shows
-    said = run("-m", "not timing", "-k", " or ".join(IDS[-3:]))
-    assert list(statuses().values()) == [Status.REGRESSED, Status.CHANGED, Status.CHANGED]
-    for what in ("autograd nodes 0 -> 2 (has a no_grad", "an argument True -> False", "fp8_e4m3 -> fp8_e5m2"):
+    said = run("-m", "not timing", "-k", " or ".join(IDS[-6:]))
+    assert list(statuses().values()) == [Status.REGRESSED, Status.CHANGED, Status.PASS, *[Status.CHANGED] * 3]
+    for what in ("autograd nodes 0 -> 2 (has a no_grad", "an argument True -> False", "an argument 1 -> 0",
+                 "an argument 3 tensors of 192 numbers -> 2 tensors of 128 numbers", "fp8_e4m3 -> fp8_e5m2"):  # fmt: skip
         assert what in said
 
     monkeypatch.delenv("LOST")

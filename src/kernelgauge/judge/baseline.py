@@ -315,7 +315,7 @@ def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
             times = (len(entry.processes) * each.device_time_us for entry, each in zip(group, of_one, strict=True))
             known = [each.resources for each in of_one if each.resources is not None]
             one = replace(of_one[0], device_time_us=math.fsum(times) / len(processes))
-            one = replace(one, switches=max((each.switches for each in of_one), key=len))  # an older file has none
+            one = replace(one, arguments=max((each.arguments for each in of_one), key=len))  # an older file has none
             kernels.append(replace(one, resources=known[0].filled(known[-1]) if known else None))
         merged.append(Entry(sum(entry.draws for entry in group), tuple(map(rounded, kernels)), processes))
     return tuple(sorted(merged, key=lambda entry: entry.draws, reverse=True))

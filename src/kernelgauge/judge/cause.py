@@ -18,8 +18,8 @@ from ..trace.difference import (
     differences_with_moves,
     has_worse_code,
     join_launches,
+    other_arguments,
     resource_changes,
-    switched,
 )
 from ..trace.kernel import KernelRecord, LaneKernel, input_texts, is_dispatched, was_autotuned
 from ..trace.model import FRAME
@@ -324,10 +324,10 @@ def _placement_change(old: KernelRecord, new: KernelRecord, *, are_inputs_alike:
         sides = [[each.partition("[")[0] for each in side.inputs] for side in (old, new)]
         dtypes = tuple(dict.fromkeys(pair for pair in zip(*sides, strict=False) if pair[0] != pair[1]))
         sizes = tuple(_sizes(old, new))
-    stream, switches = (old.stream, new.stream) if old.stream != new.stream else None, switched(old, new)
-    if not (are_other or stream or switches):
+    stream, arguments = (old.stream, new.stream) if old.stream != new.stream else None, other_arguments(old, new)
+    if not (are_other or stream or arguments):
         return None
-    return e.OtherPlacement((), dtypes, sizes, stream, are_other and not dtypes and not sizes, switches)
+    return e.OtherPlacement((), dtypes, sizes, stream, are_other and not dtypes and not sizes, arguments)
 
 
 def _sizes(old: KernelRecord, new: KernelRecord) -> list[tuple[str, str]]:

@@ -116,7 +116,7 @@ class OtherPlacement(Change, frozen=True):  # the same kernels on other tensors,
     sizes: tuple[tuple[str, str], ...] = ()
     stream: tuple[int, int] | None = None
     other_tensors: bool = False  # more or fewer ones, alike in dtype and size
-    switches: tuple[tuple[bool, bool], ...] = ()  # arguments that are true or false
+    arguments: tuple[tuple[str, str], ...] = ()
 
 
 class OtherSpeed(Change, frozen=True):  # the same kernels in another time

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from packaging.specifiers import SpecifierSet
 
 from ..run import Fingerprint, Run
-from ..trace.difference import align, has_worse_code, switched
+from ..trace.difference import align, has_worse_code, other_arguments
 from ..trace.kernel import KernelRecord, configuration_change
 from ..trace.names import decode
 from . import STRUCTURE, Status, Verdict
@@ -126,7 +126,7 @@ def placement_changes(before: Sequence[KernelRecord], after: Sequence[KernelReco
     pairs = [(old, new) for old, new in align(before, after) if old is not None and new is not None]
     found = {"streams": any(old.stream != new.stream for old, new in pairs)}
     found["compiled code"] = any(has_worse_code(old, new, gpu.arch, gpu.sm_count) for old, new in pairs)
-    found["arguments"] = any(switched(old, new) for old, new in pairs)
+    found["arguments"] = any(other_arguments(old, new) for old, new in pairs)
     inputs = [(old.inputs, new.inputs) for old, new in pairs if old.inputs and new.inputs]
     for name, part in (("dtypes", 0), ("shapes", 2)):  # of ``bf16[64,768]``, at its bracket
         sides = ([[each.partition("[")[part] for each in side] for side in pair] for pair in inputs)

@@ -392,10 +392,16 @@ class Subject:
                 inputs=input_texts(each.op.input_shapes, each.op.input_types) if each.op else (),
                 stream=streams[each.stream],
                 resources=self.resources[place],
-                switches=each.op.switches if each.op else (),
+                arguments=self._arguments(place),
             )
             for place, each in enumerate(last)
         )
+
+    def _arguments(self, place: int) -> tuple[str, ...]:
+        """Return the arguments of a launch. A counter has another value in each call, and none is recorded."""
+        ops = (execution[place].op for execution in self.structure.executions)
+        found = {op.arguments(on_cpu=self.device.gpu is None) if op else () for op in ops}
+        return found.pop() if len(found) == 1 else ()
 
 
 def _require_work(instance: Instance) -> None:

@@ -379,7 +379,7 @@ def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:
 def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
     parts = [*(f"{old} -> {new}" for old, new in it.dtypes), *_sizes(it.sizes)]
     parts += ["other tensors"] if it.other_tensors else []
-    parts += [f"an argument {old} -> {new}" for old, new in it.switches]
+    parts += [f"an argument {old} -> {new}" for old, new in it.arguments]
     if it.stream is not None:
         old, new = it.stream
         parts.append("on a second stream" if new and not old else f"stream {old} -> {new}")

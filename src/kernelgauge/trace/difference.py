@@ -393,9 +393,9 @@ def _gained_an_addend(difference: Difference) -> bool:
 # -- the code of one kernel -------------------------------------------------------------------------------------------
 
 
-def switched(before: KernelRecord, after: KernelRecord) -> tuple[tuple[bool, bool], ...]:
-    """Return the arguments of one op that are true on one side alone. Empty: one side has more, or does not know."""
-    sides = before.switches, after.switches
+def other_arguments(before: KernelRecord, after: KernelRecord) -> tuple[tuple[str, str], ...]:
+    """Return the arguments of one op that differ. Empty: one side has more, or does not know."""
+    sides = before.arguments, after.arguments
     known = before.op == after.op and len(sides[0]) == len(sides[1])
     return tuple(dict.fromkeys(pair for pair in zip(*sides, strict=True) if pair[0] != pair[1])) if known else ()
 

@@ -107,7 +107,7 @@ class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         inputs: dtype and shape of each tensor that the op was given: ``bf16[8192,768]``. Empty: not known.
         stream: 0 for the default stream, or else that of the first launch of the call; 1 for the next one, and so on.
         resources: None: not known.
-        switches: the op's arguments that are true or false, such as `is_causal`. Empty: it has none, or they are not known.
+        arguments: those of the op that are no tensors, see `Op.arguments`. Empty: it has none, or they are not known.
     """
 
     identity: KernelIdentity
@@ -116,7 +116,7 @@ class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     inputs: tuple[str, ...] = ()
     stream: int = 0
     resources: Resources | None = None
-    switches: tuple[bool, ...] = ()
+    arguments: tuple[str, ...] = ()
 
     @property
     def context(self) -> Hashable:

@@ -13,7 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from math import inf
+from itertools import zip_longest
+from math import inf, prod
 from operator import attrgetter
 from typing import Any, TypeGuard, TypeVar
 
@@ -43,7 +44,8 @@ _SYNCHRONIZATION = re.compile(
     r"(?:cuda|cu|hip)(?:Device|Ctx|Stream|Event)Synchronize|(?:cuda|hip)Memcpy"
     r"|(?:ur|pi)(?:QueueFinish|Events?Wait)|ze\w+Synchronize"
 )
-
+# Of the texts of an op's arguments.
+_SWITCH, _INTEGERS = re.compile("True|False"), re.compile(r"True|False|-?\d+|\[[-\d, ]*\]")
 
 _START = attrgetter("start_us")
 
@@ -69,11 +71,21 @@ class Op(_Row, frozen=True, gc=False):
     input_shapes: tuple[Any, ...] = ()  # nested tuples of ints, as recorded
     input_types: tuple[str, ...] = ()  # "c10::BFloat16", "ScalarList", ""
     input_strides: tuple[Any, ...] = ()  # as `input_shapes`
-    switches: tuple[bool, ...] = ()  # arguments that are true or false, as `is_causal`
+    concrete_inputs: tuple[str, ...] = ()  # texts of numbers, lists of them and switches; empty for a tensor
     kernel_kwargs: str | None = None  # the Triton keys are on the op, not on the kernel record
     num_warps: int | None = None
     num_stages: int | None = None
     kernel_hash: str | None = None
+
+    def arguments(self, *, on_cpu: bool) -> tuple[str, ...]:
+        """Return switches; on a CPU also integers, their lists, and the tensors of a list: a GPU's launch tells these."""
+        texts = []
+        for text, kind, shape in zip_longest(self.concrete_inputs, self.input_types, self.input_shapes, fillvalue=""):
+            if (_INTEGERS if on_cpu else _SWITCH).fullmatch(text):
+                texts.append(text)
+            elif on_cpu and kind == "TensorList":
+                texts.append(f"{len(shape)} tensors of {sum(map(prod, shape))} numbers")
+        return tuple(texts)
 
 
 class ApiCall(_Row, frozen=True, gc=False):

@@ -88,7 +88,6 @@ _NAME = re.compile(
     re.DOTALL,
 )
 _QUOTE = re.compile(rb'\\.|"', re.DOTALL)
-_SWITCHES = ("True", "False")
 _Shape = tuple[int, ...]  # of a tensor; of a list of tensors there is a tuple of them
 
 
@@ -333,9 +332,9 @@ class _Rows:
                 types = keep(args.input_types, args.input_types or ())
                 strides = keep(args.input_strides, args.input_strides or ())
                 tuning = (args.kernel_kwargs, args.num_warps, args.num_stages, args.kernel_hash)
-                switches = tuple([each == "True" for each in args.concrete_inputs or () if each in _SWITCHES])
-                switches = keep(switches, switches)
-                op = Op(name, event.ts, event.dur, thread, external_id, shapes, types, strides, switches, *tuning)
+                concrete = tuple(map(str, args.concrete_inputs)) if args.concrete_inputs else ()
+                concrete = keep(concrete, concrete)
+                op = Op(name, event.ts, event.dur, thread, external_id, shapes, types, strides, concrete, *tuning)
                 lanes[category].append(op)
             elif category not in DEVICE_CATEGORIES:
                 thread = keep(event.tid, event.tid)
