@@ -123,9 +123,10 @@ def find_steps(trace: Trace) -> StepTrace:
     kept = [number for number in ran if number not in lost]
     if ran and not kept:
         raise ValueError("the profiler lost launches in every step")
-    said = _step_names(trace, marks)
-    steady = _without_warm_up(trace, marks, inside, kept, said)
-    kinds = Counter(_NUMBER.sub(_without_number, said[number]) for number in steady)
+    labels = _labels(trace, marks)
+    kinds = list(map(_kind_of, labels))
+    steady = _without_warm_up(trace, marks, inside, kept, kinds)
+    times = Counter(kinds[number] for number in steady)
     beside = _Overlap([each.record for each in launches if each.record and each.row.kind != _COMMUNICATION])
     found: dict[str, Steps] = {}
     done_us = [-math.inf]  # with the steps before each
@@ -133,9 +134,9 @@ def find_steps(trace: Trace) -> StepTrace:
         records = (each.record for each in some if each.record)
         done_us.append(max(mark.end_us, *(each.start_us + each.time_us for each in records), done_us[-1]))
     for number in steady:
-        kind = _NUMBER.sub(_without_number, said[number])
         # Nothing says how much a step that ran once beside others varies with its numbers: they are part of its kind.
-        steps = found.setdefault(said[number] if kinds[kind] == 1 < len(kinds) else kind, Steps())
+        kind = labels[number] if times[kinds[number]] == 1 < len(times) else kinds[number]
+        steps = found.setdefault(kind, Steps())
         steps.wall_us.append(done_us[number + 1] - max(marks[number].start_us, done_us[number]))
         _add(steps, inside[number], beside)
     first = next(iter(found.values()))
@@ -288,25 +289,27 @@ def _periods(launches: Sequence[_Launch]) -> list[Op]:
     return []
 
 
-def _step_names(trace: Trace, marks: Sequence[Op]) -> list[str]:
-    """Return what tells the kind of each step: its annotation or, in a function, the first one in it. Empty: nothing does."""
+def _labels(trace: Trace, marks: Sequence[Op]) -> list[str]:
+    """Return the annotation of each step or, of a function, the first one in it. Empty: nothing tells its kind."""
     named = [each for each in trace.annotations if _STEP.match(each.name)]
     starts = [each.start_us for each in named]
     found = []
     for mark in marks:
-        at = bisect_left(starts, mark.start_us) if _family(mark.name) == (2, mark.name) else len(named)
-        inside = named[at].name if at < len(named) and starts[at] < mark.end_us else ""
-        found.append(mark.name if _STEP.match(mark.name) else inside)
+        label = mark.name if _STEP.match(mark.name) else ""
+        if _STEP_FUNCTION.match(mark.name):
+            at = bisect_left(starts, mark.start_us)
+            label = named[at].name if at < len(named) and starts[at] < mark.end_us else ""
+        found.append(label)
     return found
 
 
-def _without_number(match: re.Match[str]) -> str:
-    """Return ``#``, or a zero as it is: a step without a prompt is of another kind than one with it."""
-    return "#" if int(match[0]) else "0"
+def _kind_of(label: str) -> str:
+    """Return ``step[DECODE bs=#]``, where a zero stays: a step without a prompt is of another kind than one with it."""
+    return _NUMBER.sub(lambda match: "#" if int(match[0]) else "0", label)
 
 
 def _without_warm_up(
-    trace: Trace, marks: Sequence[Op], inside: Sequence[Sequence[_Launch]], kept: list[int], said: Sequence[str]
+    trace: Trace, marks: Sequence[Op], inside: Sequence[Sequence[_Launch]], kept: list[int], kinds: Sequence[str]
 ) -> list[int]:
     """Return the numbers of the steady steps. Raises `ValueError`, which says why there is none."""
     starts = [mark.start_us for mark in marks]
@@ -317,8 +320,7 @@ def _without_warm_up(
     while steady and steady[0] in warming:
         steady.pop(0)
     counts = {number: Counter(each.row for each in inside[number]) for number in steady}
-    by_kind = grouped(steady, lambda number: _NUMBER.sub(_without_number, said[number])).values()
-    for some in by_kind:
+    for some in grouped(steady, kinds.__getitem__).values():
         while len(some) > 1 and not any(alike(counts[some[0]], counts[other]) for other in some[1:]):
             steady.remove(some.pop(0))
     if not steady:
