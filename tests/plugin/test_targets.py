@@ -44,10 +44,20 @@ def product(x, y, SIZE: tl.constexpr):
     place = tl.arange(0, SIZE)[:, None] * SIZE + tl.arange(0, SIZE)
     tl.store(y + place, tl.dot(tl.load(x + place), tl.load(y + place)).to(tl.bfloat16))
 
+ones = torch.ones(4, 4)
+
 @pytest.mark.parametrize("target", ["sm_90", "sm_100", "gfx942"])
 def test_product(kernelgauge, target):
-    kernel, again = kernelgauge.using(target=target)(lambda: [product[1,](x, x, SIZE=64) for _ in "ab"]).kernels
+    sums = []
+
+    def call():
+        sums.append((ones @ ones).sum())
+        for _ in "ab":
+            product[1,](x, x, SIZE=64)
+
+    kernel, again = kernelgauge.using(target=target)(call).kernels
     assert kernel == again
+    assert sum(sums) == 0  # a large product takes a CPU without fast bf16 hours
     resources = kernel.resources
     assert min(resources.tensor_core_instructions, resources.memory_instructions) > 0
     assert (resources.conversions > 0) is target.startswith("sm")  # gfx942 has none to bf16

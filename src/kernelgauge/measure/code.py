@@ -25,6 +25,8 @@ from unittest import mock
 
 import msgspec
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import WorkloadError, WorkloadUnavailable
 from ..run import Counts, Fingerprint, Run
@@ -291,6 +293,26 @@ def _compiling_for(target: str) -> Iterator[_Target]:
                 vars(kernel).pop("n_regs", None)  # it is not loaded here: `resources_of_call`. One may be loaded twice
 
 
+_PRODUCTS = {f"aten::{name}" for name in (
+    "mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv", "_scaled_mm", "_int_mm", "_grouped_mm",
+    "convolution", "convolution_backward", "convolution_overrideable", "convolution_backward_overrideable",
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward",
+)}  # fmt: skip
+
+
+class _ZeroProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Returns zeros for matrix products and the like. Without fast bf16 they take hours of a CPU, and no kernel depends on them."""
+
+    supports_higher_order_operators = True  # as `torch.library.wrap_triton` is one
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if op.name() not in _PRODUCTS:
+            return op(*args, **(kwargs or {}))
+        positional, named = tree_map_only(torch.Tensor, lambda each: each.to("meta"), (args, kwargs or {}))
+        device = next(each.device for each in tree_leaves(args) if isinstance(each, torch.Tensor))
+        return tree_map_only(torch.Tensor, lambda each: torch.zeros_like(each, device=device), op(*positional, **named))
+
+
 def compile_call(workload: Workload, target: str, fingerprint: Fingerprint) -> Run:
     """Call a workload on the host. Compile each Triton kernel that it launches for a target, and launch none.
 
@@ -303,7 +325,7 @@ def compile_call(workload: Workload, target: str, fingerprint: Fingerprint) -> R
         raise WorkloadUnavailable(what, next_command="pip install triton") from error
     with reporting(workload, f"compiling for {target}"), _compiling_for(target) as driver:
         instance = build(replace(workload, on_cpu=None), Device())
-        with instance.grad_mode():
+        with instance.grad_mode(), _ZeroProducts():  # type: ignore[no-untyped-call]
             instance.call()
         kernels = driver.kernels()
     if not kernels:
