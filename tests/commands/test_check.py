@@ -202,6 +202,66 @@ def test_slower_choice_of_an_autotuner_is_named(command: Command, tmp_path: Path
     assert (code, cause in out, "threads of a block 512 -> 128" in out) == (1, True, True), out
 
 
+def looping(
+    path: Path, *, waits: bool = False, elsewhere: bool = False, copy_us: float = 9, small: int = 2, us: float = 5
+) -> Path:
+    """Write eight steps of a loop, with a copy in each and a sampling kernel behind each."""
+    made = Recorder()
+
+    def step() -> None:
+        for _ in range(20):
+            made.launch(GEMM, 20, "aten::mm")
+        for _ in range(small):
+            made.launch(MUL, us, "aten::mul")
+        made.launch("Memcpy DtoH (Device -> Pinned)", copy_us, "aten::copy_")
+        made.rows[-1]["cat"] = "gpu_memcpy"
+        for thread in [404] * waits + [9] * elsewhere:
+            made.host_us += 10
+            made.rows.append(call(None, made.host_us, name="cudaStreamSynchronize") | {"tid": thread})
+
+    for _ in range(8):
+        made.around(region, "train_step", step)
+        made.launch("sample_kernel", 5, "aten::multinomial")
+    return made.save(path)
+
+
+OF_A_LOOP = [
+    ({}, 0, "launches between steps, not judged: 7"),
+    ({"elsewhere": True}, 0, "same kernels"),  # other threads may wait at any time
+    ({"waits": True}, 1, "the host waits: cudaStreamSynchronize"),
+    ({"copy_us": 400}, 1, "slower: Memcpy DtoH (Device -> Pinned)"),
+    ({"us": 30}, 1, "slower: mul_kernel x2"),
+    ({"small": 8}, 1, "6 new kernels"),
+]
+
+
+def test_loop_is_judged_by_waits_copies_and_kernels(command: Command, tmp_path: Path) -> None:
+    assert command("check", "--update", looping(tmp_path / "usual.json"), "-b", "b.json")[0] == 0
+    for change, code, said in OF_A_LOOP:
+        got, out, _ = command("check", looping(tmp_path / "now.json", **change), "-b", "b.json")
+        assert (change, got, said in " ".join(out.split())) == (change, code, True), out
+    assert "slower" not in out  # more of them are not slower ones
+
+
+def test_edited_baseline_is_no_regression(command: Command, tmp_path: Path) -> None:
+    usual, file = looping(tmp_path / "usual.json"), Path("b.json")
+    assert command("check", "--update", usual, "-b", file)[0] == 0
+    (kinds,) = json.loads(file.read_text())["ranks"].values()
+    (steps,) = kinds.values()
+    for name, value in (
+        ("steps", 0),
+        ("wall", []),
+        ("compute", []),
+        ("rows", [[0, 2, 1, [5.0]]]),
+        ("rows", [[0, 1, 1, []]]),
+    ):
+        data = json.loads(file.read_text())
+        data["ranks"]["0"] = {"": steps | {name: value}}
+        Path("edited.json").write_text(json.dumps(data))
+        code, out, err = command("check", usual, "-b", "edited.json")
+        assert (code, out, "not a baseline of traces" in err) == (2, "", True), err
+
+
 def test_steps_that_differ_honestly_are_green(command: Command, tmp_path: Path) -> None:
     usual = [serving(tmp_path / f"serve.{seed}.json", seed=seed) for seed in range(3)]
     assert command("check", "--update", *usual)[0] == 0

@@ -398,7 +398,7 @@ class OverlapCompared(Conclusion, frozen=True):  # shares of the communication o
 
 
 class InTrace(Reason, frozen=True):  # where a cause is, who is late, and what is not judged or not known
-    what: Literal["where", "straggler", "seldom", "new", "gone", "unknown"]
+    what: Literal["where", "straggler", "seldom", "new", "gone", "unknown", "between"]
     names: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     numbers: tuple[float, ...] = ()  # in how many of the steps; or the usual wait of the others in a step, and this one

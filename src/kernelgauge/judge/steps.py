@@ -109,6 +109,8 @@ def judge_traces(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> lis
         "gone": [kind for kind in known if kind not in kinds],
         "unknown": dict.fromkeys(each for job in jobs for trace in job.values() for each in trace.unknown),
     }
+    if between := max(trace.between for job in jobs for trace in job.values()):
+        notes["between"] = [str(between)]
     reasons = [e.InTrace(what, tuple(names)) for what, names in notes.items() if names]  # type: ignore[arg-type]
     return [verdicts[0].because(*reasons), *verdicts[1:]] if verdicts else []
 
@@ -253,7 +255,9 @@ def _judge_time(pair: _Pair, comparisons: int) -> Verdict | None:
     if not judged:
         return None
     (_, every, whole), *phases = judged
-    steady = [row for row in every if row in pair.stored and pair.stored[row].low == pair.stored[row].high]
+    copies = [row for row in pair.stored if row.kind in COPIES and row.name]
+    same = {row: each.low for row, each in pair.stored.items() if each.low == each.high}
+    steady = [row for row in (*every, *copies) if row in same and all(step[row] == same[row] for step in pair.counts)]
     parts = [*((row.phase, [row], None) for row in steady), *phases]
     causes: dict[str, list[e.Cause]] = defaultdict(list)  # by phase
     for phase, rows, verdict in parts:

@@ -62,13 +62,23 @@ def decode_trace_baseline(content: bytes, *, where: str) -> TraceBaseline:
     """Parse a baseline. Raises `BaselineError`."""
     try:
         found = msgspec.json.decode(content, type=TraceBaseline)
-        if not found.ranks or any(each.row >= len(found.rows) for kinds in found.ranks.values()
-                                  for steps in kinds.values() for each in steps.rows):  # fmt: skip
-            raise ValueError("no ranks, or a row that is not in the list")
+        of_kinds = [steps for kinds in found.ranks.values() for steps in kinds.values()]
+        if not of_kinds or not all(_is_sound(steps, len(found.rows)) for steps in of_kinds):
+            raise ValueError("no steps, no runs of them, or a row that is not in the list")
         return found
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         expected = "what `kernelgauge check --update` writes, schema_version 1"
         raise BaselineError("not a baseline of traces", where=where, got=str(error), expected=expected) from error
+
+
+def _is_sound(steps: StepRange, rows: int) -> bool:
+    times = steps.wall, steps.compute
+    return (
+        steps.steps > 0
+        and all(times)
+        and all(each.mean_us > 0 and each.replicates > 0 for several in times for each in several)
+        and all(each.us and 0 <= each.row < rows and 0 <= each.low <= each.high for each in steps.rows)
+    )
 
 
 def encode_trace_baseline(baseline: TraceBaseline) -> bytes:

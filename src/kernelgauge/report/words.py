@@ -230,7 +230,8 @@ _NOISES = {
     "processes": "the noise between processes and machines",
     "gpu": "the GPU's own change of speed",
 }
-_IN_TRACE = {"seldom": "in few steps, not judged: ", "new": "new, not judged: ", "unknown": "not in the trace: "}
+_IN_TRACE = {"seldom": "in few steps, not judged: ", "new": "new, not judged: ", "gone": "not judged, gone: ",
+             "between": "launches between steps, not judged: ", "unknown": "not in the trace: "}  # fmt: skip
 _NOT_FRESH = {
     "failed": "{it.text}",
     "other structure": "it ran other kernels, or had other counts",
@@ -265,13 +266,12 @@ def _in_trace(it: e.InTrace, _: str) -> str:
     if it.what == "straggler":
         return f"others wait for {', '.join(texts)}: {' -> '.join(map(time_text, it.numbers))} a step"
     texts += [" of ".join(f"{number:g}" for number in it.numbers) + " steps"] * bool(it.numbers)
-    return _IN_TRACE.get(it.what, "not judged, gone: " if it.what == "gone" else "") + ", ".join(texts)
+    return _IN_TRACE.get(it.what, "") + ", ".join(texts)
 
 
 def _creep(it: Creep, _: str) -> str:
     """Return ``GPU time +1.8 % since v1.2 (2026-03-01), in 12 accepted steps``."""
-    day = it.at[:10] or "the anchor"
-    since = f"{it.release} ({day})" if it.release else day
+    since = f"{it.release} ({it.at[:10] or 'the anchor'})" if it.release else it.at[:10] or "the anchor"
     return f"{it.label} {100 * it.change:+.1f} % since {since}, in {counted(it.accepted, 'accepted step')}"
 
 

@@ -90,6 +90,7 @@ class StepTrace:
     steps: dict[str, Steps]  # by kind: ``step[DECODE bs=#]``; empty where all are of one
     places: dict[StepRow, Counter[Place]]
     unknown: tuple[str, ...]  # what it cannot say: "modules", "ops", ...
+    between: int = 0  # launches between its steps
 
 
 class _Launch(NamedTuple):
@@ -97,6 +98,9 @@ class _Launch(NamedTuple):
     row: StepRow
     duration_us: float
     record: DeviceRecord | None
+    thread: int | str | None = (
+        None  # of a wait that is not an op's: other threads than that of the step may wait at any time
+    )
 
 
 def find_steps(trace: Trace) -> StepTrace:
@@ -108,18 +112,17 @@ def find_steps(trace: Trace) -> StepTrace:
     launches, places, on_cpu = _launches(trace)
     if not launches:
         raise ValueError("nothing in it ran a kernel")
+    if not on_cpu and not any(each.duration_us > 0 for each in launches if each.record):
+        raise ValueError("none of its kernels took any time")
     marks, found_by = _marks(trace, launches)
     if not marks:
         raise ValueError("no annotation of a step, and no period in its launches")
     starts = [mark.start_us for mark in marks]
-    inside: list[list[_Launch]] = [[] for _ in marks]
-    for each in launches:
-        if (at := bisect_right(starts, each.at) - 1) >= 0 and each.at < marks[at].end_us:
-            inside[at].append(each)
+    inside, between = _by_step(marks, launches)
     known = {record.correlation for record in trace.records}
     lost = {bisect_right(starts, call.start_us) - 1
             for call in trace.calls if call.is_launch and call.correlation not in known}  # fmt: skip
-    ran = [number for number, rows in enumerate(inside) if rows]
+    ran = [number for number, rows in enumerate(inside) if any(each.thread is None for each in rows)]
     kept = [number for number in ran if number not in lost]
     if ran and not kept:
         raise ValueError("the profiler lost launches in every step")
@@ -154,6 +157,7 @@ def find_steps(trace: Trace) -> StepTrace:
         steps=found,
         places=places,
         unknown=_unknown(trace, places, on_cpu=on_cpu),
+        between=between,
     )
 
 
@@ -188,7 +192,7 @@ def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]
     places: dict[StepRow, Counter[Place]] = defaultdict(Counter)
     for call, op, record in asked:
         phase, module, frame = contexts[id(call)]
-        name, kind = "", WAIT
+        name, kind, thread = "", WAIT, None
         op_name = "" if op is None else op.name
         if record is not None and (copied := record.category.removeprefix("gpu_")) in COPIES:
             name, kind = record.name, copied
@@ -201,14 +205,13 @@ def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]
                 name = f"{identity.shown} {record.sent}"
         elif isinstance(call, ApiCall):
             name, _ = trace.described(call, call.name)
-            if name == call.name:  # of the profiler, or of a loop that is not an op's
-                continue
-            op_name = name.partition(": ")[0]
+            op_name = "" if name == call.name else name.partition(": ")[0]
+            thread = None if op_name else call.thread
         is_named = op_name == name or (record is not None and op_name == record.name)  # as Triton's ops are
         row = StepRow(phase, _INSTANCE.sub("", module), "" if is_named else op_name, kind, name)
         places[row][module, frame] += 1
         duration = record.time_us if record is not None else call.duration_us
-        found.append(_Launch(call.start_us, row, duration, record))
+        found.append(_Launch(call.start_us, row, duration, record, thread))
     # Beside launches, records without one are of work from before the profile: the device is behind the host.
     for record in () if whole.executed else whole.orphans:
         copied = record.category.removeprefix("gpu_")
@@ -287,6 +290,19 @@ def _periods(launches: Sequence[_Launch]) -> list[Op]:
             starts = [kernels[place].at for place in at]
             return [Op("period", one, other - one, 0) for one, other in pairwise(starts)]
     return []
+
+
+def _by_step(marks: Sequence[Op], launches: Iterable[_Launch]) -> tuple[list[list[_Launch]], int]:
+    """Return the launches of each step, and how many lie between two steps."""
+    inside: list[list[_Launch]] = [[] for _ in marks]
+    starts, between = [mark.start_us for mark in marks], 0
+    for each in launches:
+        at = bisect_right(starts, each.at) - 1
+        if at >= 0 and each.at < marks[at].end_us and each.thread in (None, marks[at].thread):
+            inside[at].append(each)
+        elif 0 <= at < len(marks) - 1 and each.record is not None:
+            between += 1
+    return inside, between
 
 
 def _labels(trace: Trace, marks: Sequence[Op]) -> list[str]:
