@@ -66,7 +66,9 @@ def keep(folders: Sequence[Path], file: Path) -> None:
             ]
             times = [[rows.setdefault(row, len(rows)), round(us, 3)] for row, us in steps.row_us.items()]
             lists = {name: [round(each, 3) for each in getattr(steps, name)] for name in LISTS}
-            each = {"run": run, "rank": trace.rank or 0, "kind": kind, "counts": numbered, "row_us": times, **lists}
+            squares = [[rows[row], round(square, 3)] for row, square in steps.row_squares.items()]
+            each = {"run": run, "rank": trace.rank or 0, "kind": kind, "counts": numbered, "row_us": times,
+                    "row_squares": squares, **lists}  # fmt: skip
             traces.append(each)
     content = json.dumps({"rows": list(rows), "traces": traces}, separators=(",", ":"))
     file.write_bytes(lzma.compress(content.encode()))
@@ -80,6 +82,7 @@ def read_kept(file: Path = KEPT) -> defaultdict[str, list[Job]]:
     for each in data["traces"]:
         counts = [Counter({rows[row]: count for row, count in step}) for step in each["counts"]]
         steps = Steps(counts, Counter({rows[row]: us for row, us in each["row_us"]}), *(each[name] for name in LISTS))
+        steps.row_squares.update({rows[row]: square for row, square in each.get("row_squares", ())})
         trace = StepTrace(each["rank"], 2, "NVIDIA H200", (0.0, 1.0), "ProfilerStep#", {}, {}, ())
         job = runs.setdefault(each["run"], {})
         job.setdefault(each["rank"], trace).steps[each.get("kind", "")] = steps

@@ -243,6 +243,28 @@ def test_loop_is_judged_by_waits_copies_and_kernels(command: Command, tmp_path: 
     assert "slower" not in out  # more of them are not slower ones
 
 
+def growing(path: Path, steps: range, *, us: float = 20) -> Path:
+    """Write steps of a decode: the attention of each takes longer than that of the step before."""
+    made = Recorder()
+
+    def step(number: int) -> None:
+        for _ in range(10):
+            made.launch(GEMM, 20, "aten::mm")
+        made.launch("attention_kernel", 10 + number, "aten::attention")
+        made.launch(GELU, us, "aten::gelu")
+
+    for number in steps:
+        made.around(region, "decode_step", partial(step, number))
+    return made.save(path)
+
+
+def test_later_steps_with_longer_attention_are_green(command: Command, tmp_path: Path) -> None:
+    assert command("check", "--update", growing(tmp_path / "usual.json", range(20)), "-b", "b.json")[0] == 0
+    for us, code in ((20, 0), (26, 1)):
+        got, out, _ = command("check", growing(tmp_path / "now.json", range(12, 20), us=us), "-b", "b.json")
+        assert (us, got, "slower: gelu_kernel" in out) == (us, code, code == 1), out
+
+
 def test_edited_baseline_is_no_regression(command: Command, tmp_path: Path) -> None:
     usual, file = looping(tmp_path / "usual.json"), Path("b.json")
     assert command("check", "--update", usual, "-b", file)[0] == 0

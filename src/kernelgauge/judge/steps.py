@@ -6,7 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from operator import attrgetter
 from statistics import fmean, median
@@ -266,7 +266,8 @@ def _judge_time(pair: _Pair, comparisons: int) -> Verdict | None:
         is_small = delta_us <= max(_LEAST_SHARE * (whole.before_us or 0.0), _GATE * before_us)
         if is_small or (verdict and causes[phase]):  # its kernels say more
             continue
-        part = verdict or _judge_part(pair, rows, comparisons * len(steady))
+        spread = pair.stored[rows[0]].spread if verdict is None else 0.0
+        part = verdict or _judge_part(pair, rows, comparisons * len(steady), spread=spread)
         if part is not None and part.status is Status.REGRESSED:
             counts = _counted((row, round(fmean(step[row] for step in pair.counts))) for row in rows)
             speed = e.OtherSpeed(counts, before_us, after_us, _other_blocks(pair, rows) if verdict is None else ())
@@ -294,12 +295,15 @@ def _judge_phases(pair: _Pair, comparisons: int) -> list[tuple[str, Sequence[Ste
     return [(phase, some, verdict) for phase, some, verdict in judged if verdict is not None]
 
 
-def _judge_part(pair: _Pair, rows: Sequence[StepRow], comparisons: int, *, is_whole: bool = False) -> Verdict | None:
+def _judge_part(
+    pair: _Pair, rows: Sequence[StepRow], comparisons: int, *, is_whole: bool = False, spread: float = 0.0
+) -> Verdict | None:
     """Judge the time of some kernels, with the spread that all have between steps. None: there are none before, or after.
 
     The rank that waits for others computes slower, beside its collectives, and ranks change places. So a slower rank must
     be slower than all ranks of the baseline that run the same kernels, too. The mean over these ranks does not depend on
-    the rank that waits: it is judged too, if the baseline has several runs.
+    the rank that waits: it is judged too, if the baseline has several runs. `spread`: of a kernel between steps. Attention takes as
+    long as its requests are, and other runs have others in their steps: its mean may differ as its steps do.
     """
 
     def scaled(whole: Iterable[Observation], us: Iterable[float]) -> list[Observation]:
@@ -315,14 +319,15 @@ def _judge_part(pair: _Pair, rows: Sequence[StepRow], comparisons: int, *, is_wh
         return None
     own, observations = times_us(pair), [observed(run.compute_us) for run in pair.runs]
     after = scaled(observations, own[1])
-    decision = _decide(scaled(pair.usual.compute, own[0]), after, _GATE, comparisons)
+    decide_part = partial(_decide, gate=_GATE, comparisons=comparisons, spread=spread)
+    decision = decide_part(scaled(pair.usual.compute, own[0]), after)
     if decision.status is Status.REGRESSED:
         before = [one for each in pair.alike for one in scaled(each.usual.compute, times_us(each)[0])]
-        decision = _decide(before, after, _GATE, comparisons)
+        decision = decide_part(before, after)
     if decision.status is not Status.REGRESSED and len(pair.alike) > 1 and pair.baseline.runs > 1:
         sides = zip(*map(times_us, pair.alike), strict=True)
         old_us, new_us = ([fmean(ranks) for ranks in zip(*side, strict=False)] for side in sides)
-        of_all = _decide(scaled(pair.usual.compute, old_us), scaled(observations, new_us), _GATE, comparisons)
+        of_all = decide_part(scaled(pair.usual.compute, old_us), scaled(observations, new_us))
         if of_all.status is Status.REGRESSED:
             return replace(_timed(pair, of_all), workload=pair.name)
     return _timed(pair, decision)
@@ -344,9 +349,10 @@ def _decide(
     gate: float,
     comparisons: int,
     *,
+    spread: float = 0.0,
     is_step: bool = False,
 ) -> Decision:
-    process, dof = (_STEP_PROCESS, _STEP_DOF) if is_step else (_PROCESS, _DOF)
+    process, dof = (_STEP_PROCESS, _STEP_DOF) if is_step else (math.hypot(_PROCESS, spread), _DOF)
     noise = Spreads(process=process, dof=dof)
     prior = Prior(noise, gate, _LARGEST_MISSED, FALSE_ALARMS_PER_RUN)
     return decide(list(map(ProcessTime, before)), list(map(ProcessTime, after)), prior, comparisons=comparisons)

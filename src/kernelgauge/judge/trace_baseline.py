@@ -23,7 +23,7 @@ _ONE_STEP = 0.02  # spread between steps where there is but one
 class RowRange(msgspec.Struct, frozen=True, array_like=True):
     """Of launches that are counted together, in a step: the fewest, the most, and the mean time in each run.
 
-    `threads` are those of a block, where the trace says it.
+    `threads` are those of a block, where the trace says it. `spread` is that of its time between steps, as a share of it.
     """
 
     row: int  # its place among the rows of the file
@@ -31,6 +31,7 @@ class RowRange(msgspec.Struct, frozen=True, array_like=True):
     high: int
     us: tuple[float, ...]
     threads: tuple[int, ...] = ()
+    spread: float = 0.0
 
 
 class StepRange(msgspec.Struct, frozen=True):
@@ -111,7 +112,8 @@ def _range(runs: Sequence[Steps], numbers: dict[StepRow, int]) -> StepRange:
             seen = [sum(n for other, n in each.items() if other.slot == row) for each in counts]
         times = tuple(round(run.mean_us(row), 3) for run in runs)
         threads = sorted({each for run in runs for each in run.threads.get(row, ())})
-        found.append(RowRange(numbers.setdefault(row, len(numbers)), min(seen), max(seen), times, tuple(threads)))
+        number, spread = numbers.setdefault(row, len(numbers)), round(_spread(runs, row), 4)
+        found.append(RowRange(number, min(seen), max(seen), times, tuple(threads), spread))
     behind = [each for run in runs for each in run.behind]
     return StepRange(
         len(counts),
@@ -122,6 +124,14 @@ def _range(runs: Sequence[Steps], numbers: dict[StepRow, int]) -> StepRange:
         (min(behind), max(behind)),
         tuple(found),
     )
+
+
+def _spread(runs: Sequence[Steps], row: StepRow) -> float:
+    steps = sum(len(run.counts) for run in runs)
+    mean_us, square = (
+        sum(each) / steps for each in zip(*((run.row_us[row], run.row_squares[row]) for run in runs), strict=True)
+    )
+    return math.sqrt(max(0.0, square - mean_us**2)) / mean_us if mean_us else 0.0
 
 
 def observed(times_us: Sequence[float]) -> Observation:

@@ -71,6 +71,7 @@ class Steps:
     exposed_us: list[float] = field(default_factory=list)  # of it, with no other kernel running
     behind: list[int] = field(default_factory=list)  # kernels that were launched after a collective, mean over them
     threads: dict[StepRow, set[int]] = field(default_factory=dict)  # in a block of each kernel, where it is known
+    row_squares: Counter[StepRow] = field(default_factory=Counter)  # of its time in each step, the sum
 
     def mean_us(self, row: StepRow) -> float:
         """Return the time of a row, or of all rows of a slot, in a step."""
@@ -354,8 +355,9 @@ def alike(one: Counter[StepRow], other: Counter[StepRow]) -> bool:
 def _add(steps: Steps, launches: Sequence[_Launch], beside: _Overlap) -> None:
     kernels, before = 0, list[int]()  # kernels launched before each collective
     compute_us = communication_us = exposed_us = 0.0
+    row_us: dict[StepRow, float] = defaultdict(float)
     for each in launches:
-        steps.row_us[each.row] += each.duration_us  # type: ignore[assignment]
+        row_us[each.row] += each.duration_us
         if each.record is not None and each.record.block is not None:
             steps.threads.setdefault(each.row, set()).add(prod(each.record.block))
         if each.row.kind == _COMMUNICATION:
@@ -365,6 +367,8 @@ def _add(steps: Steps, launches: Sequence[_Launch], beside: _Overlap) -> None:
         elif each.row.kind not in (WAIT, *COPIES):
             kernels += 1
             compute_us += each.duration_us
+    steps.row_us.update(row_us)
+    steps.row_squares.update({row: us**2 for row, us in row_us.items()})
     steps.counts.append(Counter(each.row for each in launches))
     steps.compute_us.append(compute_us)
     steps.communication_us.append(communication_us)
