@@ -3,6 +3,7 @@
     python benchmarks/steps.py                        tables from the kept steps, and one from runs of a later day
     python benchmarks/steps.py --steps FILE ...       traces whose steps are found, by value of each constant that finds them
     python benchmarks/steps.py --serving              tables of vLLM, SGLang and JAX
+    python benchmarks/steps.py --windows FILE ...     windows of each trace of a server, held to all other traces
     python benchmarks/steps.py --keep FOLDER ... --to FILE    write kept steps from folders of FOLDER/run*/rank*.json.gz
 
 A baseline is one run of unchanged code, or three. An alarm is another unchanged run that fails; a miss is a run with a change
@@ -22,9 +23,12 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from statistics import geometric_mean, stdev
+
+import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
@@ -314,6 +318,46 @@ def print_serving() -> None:
         print(f"| {name} | {' | '.join(changed)} |")
 
 
+def print_windows(paths: Sequence[Path]) -> None:
+    """Print how many windows of the steps of each trace fail beside all others, with and without the spread between steps."""
+    of_steps: dict[int, list[Counter[StepRow]]] = defaultdict(list)  # times of rows by step
+    usual = finding._add
+
+    def add(steps: Steps, launches: Sequence[finding._Launch], beside: finding._Overlap) -> None:
+        usual(steps, launches, beside)
+        of_steps[id(steps)].append(Counter())
+        for each in launches:
+            of_steps[id(steps)][-1][each.row] += each.duration_us  # type: ignore[assignment]
+
+    finding._add = add
+    traces = [finding.find_steps(read_trace(path)) for path in paths]
+    (kind,) = {max(trace.steps, key=lambda kind: len(trace.steps[kind].counts)) for trace in traces}
+
+    def window(trace: StepTrace, steps: slice) -> Job:
+        whole = trace.steps[kind]
+        some = Steps(whole.counts[steps], Counter(), *(getattr(whole, name)[steps] for name in LISTS))
+        for each in of_steps[id(whole)][steps]:
+            some.row_us.update(each)
+        return {0: replace(trace, steps={kind: some})}
+
+    print("| steps | windows | fail | fail without the spread |\n|---|---|---|---|")
+    for size in (12, 25, 40):
+        fail = Counter[bool]()
+        total = 0
+        for number, trace in enumerate(traces):
+            others = [{0: other} for at, other in enumerate(traces) if at != number]
+            baseline = trace_baseline(others, Recorded("", None, ""))
+            bare = msgspec.structs.replace(baseline, ranks={0: {
+                name: msgspec.structs.replace(each, rows=tuple(msgspec.structs.replace(row, spread=0.0) for row in each.rows))
+                for name, each in baseline.ranks[0].items()}})  # fmt: skip
+            for first in range(0, len(trace.steps[kind].counts) - size + 1, 3):
+                total += 1
+                for each in (baseline, bare):
+                    verdicts = judging.judge_traces("job", [window(trace, slice(first, first + size))], each)
+                    fail[each is bare] += any(it.status.fails for it in verdicts)
+        print(f"| {size} | {total} | {fail[False]} | {fail[True]} |")
+
+
 def found_steps(paths: Sequence[Path]) -> None:
     """Print how many traces have steps, and in how many these are others, by value of each constant that finds them."""
     traces = [read_trace(path) for path in paths]
@@ -351,11 +395,14 @@ def main() -> None:
     parser.add_argument("--keep", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--to", type=Path, default=KEPT, metavar="FILE")
     parser.add_argument("--serving", action="store_true")
+    parser.add_argument("--windows", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--only", default="", metavar="CONSTANT", help="one table")
     parser.add_argument("--steps", nargs="+", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.keep:
         keep(options.keep, options.to)
+    elif options.windows:
+        print_windows(options.windows)
     elif options.serving:
         print_serving()
     elif options.steps:
