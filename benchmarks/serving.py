@@ -15,6 +15,7 @@ import random
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,17 @@ def requests(chance: random.Random, count: int, *, batches: bool) -> tuple[list[
     return prompts, [chance.randrange(4, 48) if batches else 24 for _ in prompts]
 
 
-def record_vllm(model: str, folder: str, options: argparse.Namespace, chance: random.Random) -> None:
+def profile(server: Any, serve: Callable[[list[list[int]], list[int]], None], options: argparse.Namespace) -> None:
+    """Warm the server up, and record one more round of requests."""
+    chance = random.Random(options.seed)
+    for _ in range(2):
+        serve(*requests(chance, 16, batches=False))
+    server.start_profile()
+    serve(*requests(chance, 24 if options.batches else 16, batches=options.batches))
+    server.stop_profile()
+
+
+def record_vllm(model: str, folder: str, options: argparse.Namespace) -> None:
     os.environ.update(VLLM)
     from vllm import LLM, SamplingParams
 
@@ -44,21 +55,16 @@ def record_vllm(model: str, folder: str, options: argparse.Namespace, chance: ra
                  max_num_seqs=16 if options.batches else 32, enforce_eager=options.eager, profiler_config=profiler,
                  **changes)  # fmt: skip
 
-    def serve(count: int, *, batches: bool) -> None:
-        prompts, lengths = requests(chance, count, batches=batches)
+    def serve(prompts: list[list[int]], lengths: list[int]) -> None:
         several = [
             SamplingParams(max_tokens=each, ignore_eos=True, detokenize=False, temperature=0.0) for each in lengths
         ]
         server.generate([{"prompt_token_ids": each} for each in prompts], several, use_tqdm=False)
 
-    for _ in range(2):
-        serve(16, batches=False)
-    server.start_profile()
-    serve(24 if options.batches else 16, batches=options.batches)
-    server.stop_profile()
+    profile(server, serve, options)
 
 
-def record_sglang(model: str, folder: str, options: argparse.Namespace, chance: random.Random) -> None:
+def record_sglang(model: str, folder: str, options: argparse.Namespace) -> None:
     os.environ.update(SGLANG_TORCH_PROFILER_DIR=folder, HF_HUB_OFFLINE="1")
     import sglang
 
@@ -67,16 +73,11 @@ def record_sglang(model: str, folder: str, options: argparse.Namespace, chance: 
                             context_length=2048, cuda_graph_max_bs=32, disable_radix_cache=True, dtype="bfloat16",
                             disable_cuda_graph=options.eager)  # fmt: skip
 
-    def serve(count: int, *, batches: bool) -> None:
-        prompts, lengths = requests(chance, count, batches=batches)
+    def serve(prompts: list[list[int]], lengths: list[int]) -> None:
         several = [{"max_new_tokens": each, "ignore_eos": True, "temperature": 0.0} for each in lengths]
         server.generate(input_ids=prompts, sampling_params=several)
 
-    for _ in range(2):
-        serve(16, batches=False)
-    server.start_profile()
-    serve(24 if options.batches else 16, batches=options.batches)
-    server.stop_profile()
+    profile(server, serve, options)
     time.sleep(2)  # it writes the file in another process
     server.shutdown()
 
@@ -134,7 +135,7 @@ def main() -> None:
             record_jax(traces)
         else:
             record = record_vllm if options.package == "vllm" else record_sglang
-            record(str(model), traces, options, random.Random(options.seed))
+            record(str(model), traces, options)
         (found,) = Path(traces).rglob("*.json.gz")
         shutil.copy(found, options.file)
 

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from kernelgauge.cli.traces import read_trace
 from kernelgauge.errors import KernelgaugeError
-from kernelgauge.judge import Status
+from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge import steps as judging
 from kernelgauge.judge.baseline import Recorded
 from kernelgauge.judge.trace_baseline import TraceBaseline, trace_baseline
@@ -282,6 +282,15 @@ TABLES: list[tuple[str, Sequence[float], str, Sequence[str]]] = [
 ]
 
 
+def held(name: str, jobs: Sequence[Job], runs: int) -> Iterator[list[Verdict]]:
+    """Yield the verdicts on each job beside each choice of so many others."""
+    for drawn in combinations(jobs, runs):
+        baseline = trace_baseline(drawn, Recorded("", None, ""))
+        for job in jobs:
+            if all(job is not each for each in drawn):
+                yield judging.judge_traces(name, [job], baseline)
+
+
 def print_serving() -> None:
     """Print how often unchanged runs of servers and of JAX fail by value of two constants, and how often changed ones do."""
     kept = read_kept(SERVING)
@@ -296,13 +305,10 @@ def print_serving() -> None:
         for runs in (1, 2, 3):
             said, total = Counter[str](), 0
             for name in unchanged:
-                for drawn in combinations(range(len(kept[name])), runs):
-                    baseline = trace_baseline([kept[name][each] for each in drawn], Recorded("", None, ""))
-                    for number in set(range(len(kept[name]))) - set(drawn):
-                        verdicts = judging.judge_traces(name, [kept[name][number]], baseline)
-                        said.update({it.subject for it in verdicts if it.status.fails})
-                        said["improved"] += any(it.status is Status.IMPROVED for it in verdicts if "step" in it.subject)
-                        total += 1
+                for verdicts in held(name, kept[name], runs):
+                    said.update({it.subject for it in verdicts if it.status.fails})
+                    said["improved"] += any(it.status is Status.IMPROVED for it in verdicts if "step" in it.subject)
+                    total += 1
             mark = "**" if values == usual else ""
             cells = [total, *(said[each] for each in ("structure", "GPU time", "step time", "improved"))]
             print(f"| {mark}{values[0]}{mark} | {mark}{values[1]}{mark} | {' | '.join(map(str, (runs, *cells)))} |")

@@ -191,7 +191,7 @@ def test_prompt_is_judged_beside_one_of_as_many_tokens(command: Command, tmp_pat
 
 
 def test_slower_choice_of_an_autotuner_is_named(command: Command, tmp_path: Path) -> None:
-    """Triton's ops are named after the kernel, with its number: that is no op of its own."""
+    """An op of Triton has the name and the number of its kernel, and the output names only the kernel."""
     usual, slower = (
         serve(tmp_path / f"{threads}.json", prompt=12, stack=True, threads=threads, slower=speed)
         for threads, speed in ((512, 1.0), (128, 1.6))

@@ -251,8 +251,8 @@ def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Calla
     from ..report.text import counted, short_commit
 
     name, file = _named(paths, baselines)
-    where = "" if baselines == _BASELINES else f" -b {baselines}"
-    update = printable(f"kernelgauge check --update {' '.join(map(str, paths))}{where}")
+    option = "" if baselines == _BASELINES else f" -b {baselines}"
+    update = printable(f"kernelgauge check --update {' '.join(map(str, paths))}{option}")
     baseline = _read_baseline(file)
     if baseline is None:
         what = f"{Status.NO_BASELINE.value}: no baseline for these traces"

@@ -319,7 +319,8 @@ def _judge_part(
         return None
     own, observations = times_us(pair), [observed(run.compute_us) for run in pair.runs]
     after = scaled(observations, own[1])
-    decide_part = partial(_decide, gate=_GATE, comparisons=comparisons, spread=spread)
+    noise = Spreads(process=math.hypot(_PROCESS, spread), dof=_DOF)
+    decide_part = partial(_decide, gate=_GATE, comparisons=comparisons, noise=noise)
     decision = decide_part(scaled(pair.usual.compute, own[0]), after)
     if decision.status is Status.REGRESSED:
         before = [one for each in pair.alike for one in scaled(each.usual.compute, times_us(each)[0])]
@@ -348,12 +349,8 @@ def _decide(
     after: Sequence[Observation],
     gate: float,
     comparisons: int,
-    *,
-    spread: float = 0.0,
-    is_step: bool = False,
+    noise: Spreads,
 ) -> Decision:
-    process, dof = (_STEP_PROCESS, _STEP_DOF) if is_step else (math.hypot(_PROCESS, spread), _DOF)
-    noise = Spreads(process=process, dof=dof)
     prior = Prior(noise, gate, _LARGEST_MISSED, FALSE_ALARMS_PER_RUN)
     return decide(list(map(ProcessTime, before)), list(map(ProcessTime, after)), prior, comparisons=comparisons)
 
@@ -387,7 +384,7 @@ def _judge_step(pairs: Sequence[_Pair], comparisons: int) -> Verdict:
     before = zip(*(pair.usual.wall for pair in pairs), strict=False)
     after = zip(*([observed(run.wall_us) for run in pair.runs] for pair in pairs), strict=False)
     old, new = ([max(ranks, key=attrgetter("mean_us")) for ranks in runs] for runs in (before, after))
-    decision = _decide(old, new, _GATE_OF_STEP, comparisons, is_step=True)
+    decision = _decide(old, new, _GATE_OF_STEP, comparisons, Spreads(process=_STEP_PROCESS, dof=_STEP_DOF))
     if decision.status is Status.UNDECIDED:  # by a host that nobody asked to be steady
         decision = replace(decision, status=Status.NOT_JUDGED)
     judged = replace(_timed(pairs[0], decision, "step time"), workload=pairs[0].name)

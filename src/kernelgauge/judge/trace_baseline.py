@@ -127,11 +127,11 @@ def _range(runs: Sequence[Steps], numbers: dict[StepRow, int]) -> StepRange:
 
 
 def _spread(runs: Sequence[Steps], row: StepRow) -> float:
+    """Return the standard deviation of the time of a row between steps, as a share of its mean."""
     steps = sum(len(run.counts) for run in runs)
-    mean_us, square = (
-        sum(each) / steps for each in zip(*((run.row_us[row], run.row_squares[row]) for run in runs), strict=True)
-    )
-    return math.sqrt(max(0.0, square - mean_us**2)) / mean_us if mean_us else 0.0
+    mean_us = sum(run.row_us[row] for run in runs) / steps
+    mean_square = sum(run.row_squares[row] for run in runs) / steps
+    return math.sqrt(max(0.0, mean_square - mean_us**2)) / mean_us if mean_us else 0.0
 
 
 def observed(times_us: Sequence[float]) -> Observation:

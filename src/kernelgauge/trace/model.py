@@ -44,7 +44,7 @@ _SYNCHRONIZATION = re.compile(
     r"(?:cuda|cu|hip)(?:Device|Ctx|Stream|Event)Synchronize|(?:cuda|hip)Memcpy"
     r"|(?:ur|pi)(?:QueueFinish|Events?Wait)|ze\w+Synchronize"
 )
-# Of the texts of an op's arguments.
+# What the profiler writes for an argument: a switch, or also an integer or a list of integers.
 _SWITCH, _INTEGERS = re.compile("True|False"), re.compile(r"True|False|-?\d+|\[[-\d, ]*\]")
 
 _START = attrgetter("start_us")

@@ -71,7 +71,7 @@ class Steps:
     exposed_us: list[float] = field(default_factory=list)  # of it, with no other kernel running
     behind: list[int] = field(default_factory=list)  # kernels that were launched after a collective, mean over them
     threads: dict[StepRow, set[int]] = field(default_factory=dict)  # in a block of each kernel, where it is known
-    row_squares: Counter[StepRow] = field(default_factory=Counter)  # of its time in each step, the sum
+    row_squares: Counter[StepRow] = field(default_factory=Counter)  # sum over the steps of its squared time in each
 
     def mean_us(self, row: StepRow) -> float:
         """Return the time of a row, or of all rows of a slot, in a step."""
@@ -99,9 +99,8 @@ class _Launch(NamedTuple):
     row: StepRow
     duration_us: float
     record: DeviceRecord | None
-    thread: int | str | None = (
-        None  # of a wait that is not an op's: other threads than that of the step may wait at any time
-    )
+    # Of a wait outside of ops, for it counts on the thread of the step alone. None: it counts on each thread.
+    thread: int | str | None = None
 
 
 def find_steps(trace: Trace) -> StepTrace:
@@ -130,7 +129,7 @@ def find_steps(trace: Trace) -> StepTrace:
     labels = _labels(trace, marks)
     kinds = list(map(_kind_of, labels))
     steady = _without_warm_up(trace, marks, inside, kept, kinds)
-    times = Counter(kinds[number] for number in steady)
+    repeats = Counter(kinds[number] for number in steady)
     beside = _Overlap([each.record for each in launches if each.record and each.row.kind != _COMMUNICATION])
     found: dict[str, Steps] = {}
     done_us = [-math.inf]  # with the steps before each
@@ -139,7 +138,7 @@ def find_steps(trace: Trace) -> StepTrace:
         done_us.append(max(mark.end_us, *(each.start_us + each.time_us for each in records), done_us[-1]))
     for number in steady:
         # Nothing says how much a step that ran once beside others varies with its numbers: they are part of its kind.
-        kind = labels[number] if times[kinds[number]] == 1 < len(times) else kinds[number]
+        kind = labels[number] if repeats[kinds[number]] == 1 < len(repeats) else kinds[number]
         steps = found.setdefault(kind, Steps())
         steps.wall_us.append(done_us[number + 1] - max(marks[number].start_us, done_us[number]))
         _add(steps, inside[number], beside)
