@@ -83,6 +83,10 @@ def test_sample_with_impossible_duration_raises(value: float) -> None:
         ([1.0, 10.0, 11.0, 90.0], "interquartile mean", 10.5),
         ([2.720] * 25 + [2.752] * 15, "interquartile mean", 2.728),  # between two steps of the clock
         ([float(value) for value in range(100, -1, -1)], "lower decile", 10.0),
+        ([1.0] * 9 + [90.0] * 11, "lower decile of runs", 1.0),  # disturbed once, for long
+        *(
+            ([1.0, *[0.0] * (count - 1)] * 12, "lower decile of runs", 0.2) for count in (4, 5)
+        ),  # a cost in each fourth call
         *(([7.0] * count, statistic, 7.0) for count in (1, 2, 3) for statistic in get_args(Statistic)),
     ],
 )

@@ -133,8 +133,8 @@ class Workload:
         return cls(
             module=to_name(named.__name__),
             variant=to_name((named.__module__ or "torch").split(".")[0]),
-            build=lambda: _fresh(function),
-            inputs=lambda: (_copied(args), _copied(kwargs)),
+            build=functools.partial(copy_module, function),
+            inputs=functools.partial(copy_arguments, (args, kwargs)),
             # A nested tensor has sizes that are no numbers.
             shape=next((tuple(size for size in each.shape if type(size) is int) for each in tensors), ()),
             dtype=None,
@@ -201,18 +201,22 @@ class Workload:
         return self.id
 
 
-def _fresh(function: Any) -> Any:
-    """Return a copy of a module; a function, and a module with parts that `nn.Module.compile` compiled, as they are.
+def is_copied(function: Any) -> bool:
+    """Return whether a replicate has a copy of a function: of a module, but for one with parts that `nn.Module.compile` compiled.
 
     A copy of such a part is not compiled any more.
     """
     if not hasattr(function, "named_parameters"):
-        return function
-    is_compiled = any(getattr(part, "_compiled_call_impl", None) is not None for part in function.modules())
-    return function if is_compiled else copy.deepcopy(function)
+        return False
+    return all(getattr(part, "_compiled_call_impl", None) is None for part in function.modules())
 
 
-def _copied(arguments: Any) -> Any:
+def copy_module(function: Any) -> Any:
+    """Return a copy of a module where `is_copied` says so; else what is given."""
+    return copy.deepcopy(function) if is_copied(function) else function
+
+
+def copy_arguments(arguments: Any) -> Any:
     """Return arguments with fresh copies of their tensors, in nested tuples, lists and dicts too."""
     import torch
 

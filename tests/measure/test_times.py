@@ -250,9 +250,9 @@ def test_rounds_build_each_replicate_in_order(gpu: FakeGpu, paddings: list[int])
 def test_sample_has_lower_deciles_of_replicates(gpu: FakeGpu, extra: int) -> None:
     gpu.host = SimpleNamespace(wait_until_fast=lambda: None, round_trip_us=iter(map(float, range(10, 30))).__next__)
     rounds = play(Rounds(gpu.workload(), gpu, replicates=2, iterations=5), 10 + extra)
-    sample = rounds.sample([us / 1e6 for us in (10, 11, 12, 13, 14, 20, 21, 900, 5000, 70000)])
-    assert sample.replicates_us == pytest.approx((10.4, 20.4))
-    assert sample.controls_us == pytest.approx((10.4, 15.4))  # of 10 to 14, and 15 to 19
+    sample = rounds.sample([us / 1e6 for us in (10, 11, 12, 13, 14, 20, 21, 22, 23, 70000)])
+    assert sample.replicates_us == pytest.approx((11.2, 21.2))  # of three in a row
+    assert sample.controls_us == pytest.approx((11.2, 16.2))  # of 10 to 14, and 15 to 19
     assert sample.iterations == 5
 
 

@@ -416,12 +416,73 @@ def _attribute(path: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
     return partial(getattr, attrgetter(owner)(torch), name), partial(setattr, attrgetter(owner)(torch), name)
 
 
+def _switch(path: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    """Return how to read and write a setting that torch has two functions for: ``backends.cuda.flash_sdp``."""
+    owner, _, name = path.rpartition(".")
+    home = attrgetter(owner)(torch) if owner else torch
+    return getattr(home, f"{name}_enabled"), getattr(home, f"enable_{name}")
+
+
+def _default_device() -> torch.device | None:
+    """Return the device that `torch.set_default_device` set. `torch.get_default_device` cannot say that there is none."""
+    return getattr(getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None), "device", None)
+
+
+def _function_modes() -> tuple[str, ...]:
+    modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    return tuple(type(mode).__name__ for mode in modes)
+
+
+def _leave_function_modes(wanted: tuple[str, ...]) -> None:
+    while len(_function_modes()) > len(wanted):
+        torch.overrides._pop_mode()  # type: ignore[no-untyped-call]
+
+
+def _autocast() -> tuple[Any, ...]:
+    return tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda"))
+
+
+def _set_autocast(values: tuple[Any, ...]) -> None:
+    for kind, is_enabled, dtype in values:
+        torch.set_autocast_enabled(kind, is_enabled)
+        torch.set_autocast_dtype(kind, dtype)
+
+
+def _of_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that raises `RuntimeError` before CUDA has started: asking would start it."""
+
+    def ask(*values: Any) -> Any:
+        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            raise RuntimeError("CUDA has not started")
+        return function(*values)
+
+    return ask
+
+
 # How to read and write each setting of the whole process. The outer ones come first: those below may inherit from them.
 _LIBRARIES = ("", "cuda.matmul.", "cudnn.", "cudnn.conv.", "cudnn.rnn.", "mkldnn.", "mkldnn.matmul.", "mkldnn.conv.")
-_SETTINGS = {
+_SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     name: (getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}"))
     for name in ("default_dtype", "num_threads", "float32_matmul_precision")
-} | {"backends.cudnn.allow_tf32": _attribute("backends.cudnn.allow_tf32")}
+}
+_SETTINGS |= {
+    "default_device": (_default_device, torch.set_default_device),
+    "function modes": (_function_modes, _leave_function_modes),
+    "grad_enabled": (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    "deterministic_algorithms": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    "detect_anomaly": (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
+    "autocast": (_autocast, _set_autocast),
+    "CUDA device": (_of_cuda(torch.cuda.current_device), _of_cuda(torch.cuda.set_device)),
+    "CUDA stream": (_of_cuda(torch.cuda.current_stream), _of_cuda(torch.cuda.set_stream)),
+}
+_SETTINGS |= {
+    f"{path}_sdp": _switch(f"backends.cuda.{path}_sdp") for path in ("flash", "mem_efficient", "math", "cudnn")
+}
+_SWITCHES = (
+    *(f"backends.cudnn.{name}" for name in ("enabled", "benchmark", "deterministic", "allow_tf32")),
+    *(f"backends.cuda.matmul.allow_{dtype}_reduced_precision_reduction" for dtype in ("fp16", "bf16")),
+)
+_SETTINGS |= {path: _attribute(path) for path in _SWITCHES}
 if hasattr(torch.backends, "fp32_precision"):  # torch 2.9
     _SETTINGS |= {path: _attribute(path) for path in (f"backends.{each}fp32_precision" for each in _LIBRARIES)}
 

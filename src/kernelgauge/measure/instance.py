@@ -6,12 +6,14 @@ import copy
 import dataclasses
 import gc
 import inspect
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from itertools import chain, islice, pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -243,7 +245,7 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
     """
     device.check(workload)
     target = device.torch_device
-    with reporting(workload, "building"), restoring_settings() as changed:
+    with reporting(workload, "building"):
         device.forget_peak()
         steps = 1 + 2 * _PADDING_STEP * (replicate % _PLACES)
         padding = torch.empty(_PADDING_BYTES * steps, dtype=torch.int8, device=target)
@@ -255,14 +257,7 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
             module = module if workload.dtype is None else _CASTS[workload.dtype](module)
         if not callable(module):
             raise TypeError(f"build() returned {type(module).__name__}, expected something to call")
-        instance = Instance(workload, device, module, seed=seed, padding=padding)
-    if changed:
-        raise WorkloadError(
-            f"{workload.id}: its factory changes torch for all workloads",
-            got=", ".join(f"{name}: {change}" for name, change in changed.items()),
-            expected="such settings in the suite's conftest.py, for all workloads alike",
-        )
-    return instance
+        return Instance(workload, device, module, seed=seed, padding=padding)
 
 
 def _placed(value: Any, place: Callable[[Any], Any], placed: dict[int, tuple[Any, Any]]) -> Any:
@@ -302,7 +297,9 @@ def inputs_of(calls: Sequence[Sequence[Arguments]]) -> dict[str, torch.Tensor]:
 
 
 def cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
-    """Return a tensor as a leaf there, in the dtype if it is floating-point; anything else as it is."""
+    """Return a tensor as a leaf there, in the dtype if it is floating-point, and a module there; anything else as it is."""
+    if isinstance(value, nn.Module):
+        return value.to(device)
     if not isinstance(value, torch.Tensor):
         return value
     # A leaf: what is computed of a caller's tensor by casting it would keep its gradient to itself.
@@ -346,9 +343,11 @@ def reporting(workload: Workload, doing: str) -> Iterator[None]:
     """Turn whatever a workload's own code raises into a `WorkloadError` with its lines; our own errors pass.
 
     What skips a test makes a workload unavailable: `pytest.importorskip` in `build`, say. `sys.exit` ends no session.
+    Settings of torch that the code changes are restored, and are an error: another workload would be measured with them.
     """
     try:
-        yield
+        with restoring_settings() as changed:
+            yield
     except KernelgaugeError:
         raise
     except BaseException as error:
@@ -367,8 +366,41 @@ def reporting(workload: Workload, doing: str) -> Iterator[None]:
         needs_autograd = workload.pass_ == "forward" and "does not require grad" in got
         hint = 'pass_="call" (it runs its own backward), "train" or "step": "forward" has no autograd'
         failed = WorkloadError(f"{workload.id}: {doing} failed", where=where, got=got)
-        failed.next_command = hint if needs_autograd else None
+        elsewhere = (
+            "device=kernelgauge.device for what the test or the call makes (docs/functions.md says what is moved)"
+        )
+        failed.next_command = (
+            hint if needs_autograd else elsewhere if "same device" in got or "other tensors on" in got else None
+        )
         raise failed from error
+    if changed:
+        raise WorkloadError(
+            f"{workload.id}: {doing} it changes torch for all workloads",
+            got=", ".join(f"{name}: {change}" for name, change in changed.items()),
+            expected="such settings in conftest.py, for all alike, or restored by the code that changes them",
+        )
+
+
+@contextmanager
+def requiring_an_end(workload: Workload) -> Iterator[None]:
+    """Raise `WorkloadError` if threads or child processes run at the end that did not at the beginning."""
+    before = _running()
+    yield
+    if left := sorted(name for key, name in _running().items() if key not in before):
+        raise WorkloadError(
+            f"{workload.id}: its call leaves work running",
+            got=", ".join(left),
+            expected="a call that joins its threads and processes: they slow the host reference, which then excuses a slower call",
+        )
+
+
+def _running() -> dict[int, str]:
+    """Return the threads of Python that are alive, by the system's number, and on Linux the child processes."""
+    found = {each.native_id or 0: f"thread {each.name}" for each in threading.enumerate()}
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):  # a thread that has ended
+            found |= {int(each): f"process {each}" for each in path.read_text().split()}
+    return found
 
 
 def _message(error: BaseException) -> str:

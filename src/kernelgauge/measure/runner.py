@@ -211,7 +211,7 @@ class Rounds:
     @contextmanager
     def torch_set_up(self) -> Iterator[None]:
         """Set torch up as the workload's pass wants it. Enter it around all rounds."""
-        with torch_set_up(), grad_mode(self.workload):
+        with torch_set_up(), grad_mode(self.workload), reporting(self.workload, "timing"):
             yield
 
     def setup(self) -> None:
@@ -253,7 +253,7 @@ class Rounds:
         if self.workload.compile is None or all(identity.grid is None for identity in self.profiled):
             return  # nothing chooses: no compiler, or that of a CPU
         assert self._instance is not None  # a round comes first
-        with reporting(self.workload, "profiling"), grad_mode(self.workload):
+        with grad_mode(self.workload), reporting(self.workload, "profiling"):
             session = profile_session(self.device, self._instance, iterations=1, is_structure=True)
         timed = session.kernels
         if [each.without_source for each in timed] == [each.without_source for each in self.profiled]:

@@ -41,7 +41,17 @@ from . import Settings
 from .code import resources_of_call
 from .compiler import compile_counts
 from .device import Device
-from .instance import Instance, autograd_number, build, call_duration_us, first_call, host_calls, reporting, warm_up
+from .instance import (
+    Instance,
+    autograd_number,
+    build,
+    call_duration_us,
+    first_call,
+    host_calls,
+    reporting,
+    requiring_an_end,
+    warm_up,
+)
 from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mhz
 from .origins import Modules, origins_of
 from .profile import Pace, listed, profile_session, without
@@ -128,13 +138,14 @@ class Subject:
         self.replicates: list[Replicate] = []  # those that count
         self.spoilt: list[Replicate] = []  # those measured on a disturbed machine
         self.error: KernelgaugeError | None = None  # why it is measured no more
-        with reporting(workload, "measuring"), instance.grad_mode():
+        with instance.grad_mode(), reporting(workload, "measuring"):
             before = compile_counts()
             self.graphs = first_call(instance)  # that each call compiled
             after = compile_counts()
             warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
             number = autograd_number()
-            call_us = call_duration_us(device, instance)
+            with requiring_an_end(workload):
+                call_us = call_duration_us(device, instance)
             self.autograd_nodes = autograd_number() - number - 1  # those between the two
             self.structure = profile_session(device, instance, iterations=_STRUCTURE_ITERATIONS, is_structure=True)
             if not self.structure.kernels:
@@ -226,7 +237,7 @@ class Subject:
             instance.training.restore()
         device.host.start()
         before = device.monitor.read(processes=not self.is_control)
-        with reporting(self.workload, "measuring"), instance.grad_mode():
+        with instance.grad_mode(), reporting(self.workload, "measuring"):
             warm_up(device, instance, calls=1, seconds=settings.warm_up_seconds)  # the session has more of its own
             session = self.pace.held_session(device, instance, settings)
             got, expected = session.kernels, self.structure.kernels

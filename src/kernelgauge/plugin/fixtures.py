@@ -185,6 +185,11 @@ class Gauge:
     options: dict[str, Any] = field(default_factory=dict)
     has_measured: bool = False
 
+    @property
+    def device(self) -> Any:
+        """The ``torch.device`` that measures: for tensors that the call makes itself."""
+        return self.session.device.torch_device
+
     def using(self, **options: Any) -> Gauge:
         """Return this with options: ``kernelgauge.using(pass_="train", tolerance=0.02)(loss, logits, labels)``.
 
@@ -244,7 +249,7 @@ class Gauge:
                 self.session.conclude(self.session.judge_declared(workload)), self.session.judge_structure(workload)
             )
             return run
-        with self.session.alone():
+        with self.session.alone(), self.session.reaching(workload):
             run = test.ask(self.session.measure_made, workload, may_lack_kernels)
             verdicts = self._verdicts(test, workload, run)
         test.conclude(*verdicts)

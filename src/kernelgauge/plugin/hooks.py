@@ -228,6 +228,17 @@ def _seed(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Restore the settings of torch that a test changed: the next test would be measured with them."""
+    if MADE_BY_TEST not in item.stash:
+        return (yield)
+    from ..measure.compiler import restoring_settings
+
+    with restoring_settings():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     try:
         return (yield)

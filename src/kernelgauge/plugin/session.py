@@ -157,6 +157,14 @@ class Session:
                 held.callback(lock.release)
             yield
 
+    @contextmanager
+    def reaching(self, workload: Workload) -> Iterator[None]:
+        """Keep what a workload's functions reach on the device."""
+        from ..measure.reach import moved_to
+
+        with moved_to(self.device.torch_device, workload):
+            yield
+
     def measure_made(self, workload: Workload, may_lack_kernels: bool) -> Run:
         """Measure what a test calls, and its latency. Raises what `run` and `keep_latency` raise.
 
@@ -191,6 +199,13 @@ class Session:
         return result
 
     def _measure(self, workloads: Sequence[Workload]) -> None:
+        now = self.device.fingerprint().device  # of a CPU with its threads
+        if now != self.fingerprint.device:
+            raise MeasurementError(
+                "a test changed torch's threads, and did not restore them",
+                got=f"{self.fingerprint.device} -> {now}",
+                expected="one number for the whole run: OMP_NUM_THREADS, or torch.set_num_threads in conftest.py",
+            )
         started, machine = time.monotonic(), (self.device, self.fingerprint, self.settings)
         is_shown = self.shows_tests or any(each.id not in self.suites.made for each in workloads)
         say = self.progress if is_shown else lambda _: None

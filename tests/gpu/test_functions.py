@@ -1,0 +1,182 @@
+"""The fixture on a GPU measures what a test built on the CPU, and leaves it there; the examples of the docs run."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+
+ROOT = Path(__file__).resolve().parents[2]
+REACHED = """
+import functools
+import types
+
+import pytest
+import torch
+from torch import nn
+
+MODEL = nn.Linear(64, 64)
+MASK = torch.ones(64)
+
+
+class Scaled(nn.Module):
+    table = torch.ones(64)
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.scale = nn.Linear(64, 64), torch.full((64,), 2.0)
+
+    def forward(self, x):
+        return self.linear(x) * self.scale * self.table * MASK
+
+
+class Trainer:
+    def __init__(self, **options):
+        self.model = Scaled()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), **options)
+        self.schedule = torch.optim.lr_scheduler.ConstantLR(self.optimizer)
+
+    def step(self, x):
+        self.model(x).sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def in_closure():
+    model = Scaled()
+    return lambda x: model(x)
+
+
+def of_views():
+    whole = torch.zeros(128)
+    return lambda x: (whole[:64].add_(1), view.add_(x[0]))[1] if (view := whole[64:]) is not None else None
+
+
+def nested():
+    return functools.partial(lambda parts, x: parts["first"][0](x), {"first": [Scaled()]})
+
+
+def in_namespace():
+    return types.SimpleNamespace(model=Scaled()).model.forward
+
+
+CASES = [in_closure(), of_views(), nested(), in_namespace(), lambda x: MODEL(x), torch.compile(in_closure())]
+
+
+@pytest.mark.parametrize("function", CASES, ids=["closure", "views", "nested", "bound", "global", "compiled"])
+def test_function(kernelgauge, function):
+    assert kernelgauge(function, torch.randn(16, 64)).kernels
+    assert MODEL.weight.device.type == MASK.device.type == "cpu"
+    function(torch.randn(16, 64))
+
+
+def test_module_of_the_arguments(kernelgauge):
+    model = Scaled()
+    kernelgauge(lambda module, x, also: module(x) + also["it"](x), model, torch.randn(16, 64), also={"it": nn.Linear(64, 64)})
+    model(torch.randn(16, 64))
+
+
+def test_module(kernelgauge):
+    kernelgauge(Scaled(), torch.randn(16, 64))
+
+
+@pytest.mark.parametrize("options", [{}, {"fused": True}, {"foreach": True}, {"capturable": False}], ids=str)
+@pytest.mark.parametrize("has_state", [False, True])
+def test_training(kernelgauge, options, has_state):
+    trainer, x = Trainer(**options), torch.randn(16, 64)
+    parameters = list(trainer.model.parameters())
+    if has_state:
+        trainer.step(x)
+    before = trainer.model.linear.weight.detach().clone()
+    kernelgauge(trainer.step, x)
+    assert all(a is b for a, b in zip(parameters, trainer.model.parameters()))
+    assert not torch.equal(before, trainer.model.linear.weight)
+    trainer.step(x)  # all of it is on the CPU again
+
+
+def test_own_tensors(kernelgauge):
+    bias = torch.ones(64, device=kernelgauge.device)
+    kernelgauge(lambda x: x + bias + torch.ones(64, device=kernelgauge.device), torch.randn(16, 64))
+    assert bias.is_cuda
+
+
+def test_benchmark(benchmark):
+    def setup():
+        return (Scaled(), torch.randn(16, 64)), {}
+
+    benchmark.pedantic(lambda module, x: module(x), setup=setup, rounds=3)
+"""
+# What the examples of the docs import, and the names that a part of a file needs.
+STAND_INS = {
+    "my_ops.py": "from torch.nn.functional import scaled_dot_product_attention as attention\n",
+    "my_kernels.py": """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def rms_norm_kernel(x, weight, y, size, SIZE: tl.constexpr):
+    places = tl.arange(0, SIZE)
+    row = tl.load(x + tl.program_id(0) * size + places, mask=places < size).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(row * row) / size + 1e-6)
+    tl.store(y + tl.program_id(0) * size + places, row * scale * tl.load(weight + places, mask=places < size))
+
+
+def rms_norm(x, weight):
+    y = torch.empty_like(x)
+    rms_norm_kernel[(x.shape[0],)](x, weight, y, x.shape[1], SIZE=triton.next_power_of_2(x.shape[1]))
+    return y
+""",
+}
+PREAMBLE = """
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy as loss
+
+logits, labels = torch.randn(64, 512, requires_grad=True), torch.randint(512, (64,))
+"""
+
+
+def run(folder: Path, *arguments: str) -> str:
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{os.environ.get('PYTHONPATH', '')}", "CI": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "kernelgauge.plugin", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_fixture_moves_what_a_call_reaches(tmp_path: Path) -> None:
+    (tmp_path / "test_reached.py").write_text(REACHED)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    run(tmp_path, "--perf-update", "--perf-benchmark")
+    run(tmp_path, "-m", "not timing", "--perf-benchmark")
+
+
+def test_examples_of_the_docs_run(tmp_path: Path) -> None:
+    """Every file and every test function in a block of Python that asks for the fixture."""
+    for name, text in STAND_INS.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    pages, count = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], 0
+    for page in pages:
+        for number, block in enumerate(
+            re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+        ):
+            named = re.match(r"# (\S+\.py)\n", block)
+            if named and "def test_" not in block:  # a module that the next block imports
+                (tmp_path / Path(named[1]).name).write_text(block)
+            elif "(kernelgauge" in block:
+                text = block if named else PREAMBLE + block
+                (tmp_path / f"test_{page.stem.replace('-', '_')}_{number}.py").write_text(text)
+                count += 1
+    assert count >= 5
+    (tmp_path / "conftest.py").unlink(missing_ok=True)  # of suites, which have tests of their own
+    run(tmp_path, "--perf-update")
+    run(tmp_path, "--perf-strict", "-m", "not timing")
