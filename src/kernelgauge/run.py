@@ -19,8 +19,8 @@ _SHORTEST_US, _LONGEST_US = 1e-3, 1e12
 Duration = Annotated[float, msgspec.Meta(ge=_SHORTEST_US, le=_LONGEST_US)]  # in microseconds
 
 Statistic = Literal["interquartile mean", "lower decile", "lower decile of runs"]
-# Calls in a row, whose mean a latency takes: a cost in each fifth call is in each of these means. Another job rarely disturbs five
-# in a row. On an H200 the means of 5 lie 2 % above single calls and spread by 3 to 11 % more, those of 20 by up to 40 % more.
+# Calls in a row, whose mean a latency takes: a cost in each fifth call is in each such mean. In longer runs, another job
+# is more often: one of all 20 calls has no value that it leaves alone.
 RUN_OF_CALLS = 5
 
 
