@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .cli.compare import judge_candidate
     from .cli.traces import check_trace
     from .errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
     from .judge.structure import Expectation
@@ -30,13 +29,11 @@ __all__ = [
     "WorkloadUnavailable",
     "__version__",
     "check_trace",
-    "judge_candidate",
 ]
 
 # Imported at first use: the pytest plugin is loaded in sessions without a suite too.
 _HOMES = {
     "cli.traces": ("check_trace",),
-    "cli.compare": ("judge_candidate",),
     "errors": ("KernelgaugeError", "WorkloadError", "WorkloadUnavailable"),
     "judge.structure": ("Expectation",),
     "plugin.fixtures": ("Sibling",),

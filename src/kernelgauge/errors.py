@@ -62,14 +62,6 @@ class WorkloadUnavailable(KernelgaugeError):
     """A workload that cannot run on this machine for a reason that is no fault: it is skipped, and says why."""
 
 
-class CandidateRefused(KernelgaugeError):
-    """A candidate that is not correct, that fails, or that cheats. `wrong`: the first wrong element, if there is one."""
-
-    def __init__(self, what: str, *, wrong: object = None, **parts: str | None) -> None:
-        super().__init__(what, **parts)
-        self.wrong = wrong
-
-
 class TraceError(KernelgaugeError):
     """A trace file that cannot be read."""
 

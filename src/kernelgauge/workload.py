@@ -182,9 +182,10 @@ class Workload:
             require(
                 is_valid, "invalid training", self.training, "a function that returns an optimizer; 1 batch or more"
             )
-        is_ratio = self.faster_than != self.variant and 0 <= self.by < 1 and (not self.by or self.faster_than)
+        is_valid = isinstance(self.by, (int, float)) and 0 <= self.by < 1
+        is_ratio = is_valid and self.faster_than != self.variant and (not self.by or self.faster_than)
         ratio = {"faster_than": self.faster_than, "by": self.by}
-        expected = "another variant, and the fraction of its time to save: 0 <= by < 1"
+        expected = "what to be faster than, and the fraction of its time to save: 0 <= by < 1"
         require(bool(is_ratio), "invalid faster_than", ratio, expected)
 
     @property

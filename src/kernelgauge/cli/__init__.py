@@ -116,7 +116,6 @@ def _parser() -> argparse.ArgumentParser:
     for family in (traces, results):
         family.add_commands(commands)
     _add_revision_commands(commands)
-    _add_judge(commands)
     return parser
 
 
@@ -180,23 +179,6 @@ def _add_revision_commands(commands: Commands) -> None:
         add("--budget", type=_at_least(0, float), default=float("inf"), metavar="SECONDS", help=budget)
 
 
-def _add_judge(commands: Commands) -> None:
-    description = (
-        "Check a candidate against a reference on inputs that nobody can know, and time both on a clock that the candidate "
-        "cannot reach. Each is FILE.py[:NAME] or module:NAME, a function or a class of nn.Module."
-    )
-    about = "is a candidate correct, and how much faster than its reference"
-    judging = add_command(commands, "judge", _judge, about, description)
-    judging.epilog = "Exits with 1 if the candidate is refused, and with 0 if it is correct, whatever its speed."
-    judging.add_argument("candidate", metavar="CANDIDATE")
-    about = "what the candidate has to compute; its module makes the inputs"
-    judging.add_argument("--against", required=True, metavar="REFERENCE", help=about)
-    judging.add_argument(
-        "--device", choices=("auto", "cuda", "cpu"), default="auto", help="default: a GPU if there is one"
-    )
-    judging.add_argument("--json", action="store_true", help="print the verdict as one JSON object")
-
-
 def _at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], float]:
     """Return the type of an argument, for argparse."""
 
@@ -212,12 +194,6 @@ def _compare(options: argparse.Namespace) -> Exit:
     from .compare import compare_revisions
 
     return compare_revisions(options)
-
-
-def _judge(options: argparse.Namespace) -> Exit:
-    from .compare import judge_once
-
-    return judge_once(options)
 
 
 def _bisect(options: argparse.Namespace) -> Exit:

@@ -8,19 +8,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import pairwise
-from statistics import fmean, geometric_mean, median
+from statistics import fmean, median
 from typing import NamedTuple
 
 import msgspec
 
 from ..errors import NO_TIMES
-from ..run import COMPILE_TIMERS, ProcessTime, Run, Sample, Timer, observe
+from ..run import COMPILE_TIMERS, Run, Sample, Timer
 from . import MEASUREMENT, Status, Verdict, settled, worst
 from .baseline import Baseline, by_configuration, combined, from_run
 from .evidence import NothingToCompare, ProcessesDiffer, RelativeChange, SlowerInPairs
 from .structure import judge_structure
 from .time_verdict import judge_time, not_measured
-from .timing import Decision, Limits, Prior, Spreads, decide
+from .timing import Limits
 
 FEWEST = 3  # processes of each side: from then on their own spread says more than what is known of other machines
 LOOKS = 3  # the rule is applied at most so often; each look has its share of the false alarms (Bonferroni)
@@ -175,34 +175,6 @@ def _is_decided(verdict: Verdict, gate: float, run: Run) -> bool:
     margin = (math.log1p(change.high) - math.log1p(change.low)) / 2
     short_by = _OF_ONE_LOOK * (math.log1p(change.sensitivity) - max(margin, math.log1p(gate)))
     return abs(math.log1p(change.estimate)) + short_by <= math.log1p(max(wanted, gate))
-
-
-# -- a candidate beside a reference ------------------------------------------------------------------------------------------
-
-# Unchanged code is "faster" in one of so many contests at most, and "slower" likewise. A second contest confirms "faster", and
-# by both together it is in less than one of 1,000 (benchmarks/contests.py).
-CANDIDATE_LEVEL = 0.003
-# Of the logarithms of times of processes of one contest, as expected on a GPU and on a CPU. Choices: no H200 showed more
-# than 0.3 %, and 2 % is the spread of latencies (noise.json). A machine that disturbs batches more, disturbs processes too.
-_CONTEST_SPREADS, _CONTEST_DOF = (0.01, 0.03), 4.0
-_CONTEST_GATE = 0.005
-
-
-def decide_contest(reference: Sequence[Sample], candidate: Sequence[Sample], *, is_cpu: bool) -> Decision:
-    """Judge the processes of a candidate by those of the reference. IMPROVED: it is faster. The clock is the judge's."""
-    before, after = ([ProcessTime(observe(each)) for each in side] for side in (reference, candidate))
-    batches = math.sqrt(fmean((each.observation.spread or 0.0) ** 2 for each in (*before, *after)))
-    spreads = Spreads(process=max(_CONTEST_SPREADS[is_cpu], batches), dof=_CONTEST_DOF)
-    prior = Prior(spreads, _CONTEST_GATE, 1.0, CANDIDATE_LEVEL)
-    return decide(before, after, prior)
-
-
-def over_cases(cases: Sequence[Sequence[Sample]]) -> list[Sample]:
-    """Return the geometric mean over cases, for each process: a list of its samples, by case."""
-    return [
-        Sample(tuple(map(geometric_mean, zip(*(each.replicates_us for each in of_process), strict=True))), 1)
-        for of_process in zip(*cases, strict=True)
-    ]
 
 
 # -- a line of states -------------------------------------------------------------------------------------------------

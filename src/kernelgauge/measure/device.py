@@ -125,7 +125,6 @@ class Device:
     most_busy_seconds = math.inf  # in a row, by the calls of one timer: longer slows what follows
     tolerated_drift = math.inf  # of its clock and of the reference kernels within one run, as a fraction
     cache_bytes = 0  # of the last-level cache, if `flush_cache` evicts it
-    peak_bytes_per_second: float | None = None  # of its memory
 
     def __init__(self) -> None:
         matrix = torch.ones(_REFERENCE_SIZE, _REFERENCE_SIZE)
@@ -258,9 +257,6 @@ class CudaDevice(Device):
         self.controls = control_pair()
         self.host = HostSpeed(_launches(self.torch_device), wait=self.synchronize)
         self.cache_bytes = int(self._properties.L2_cache_size)
-        clock_khz, bits = (getattr(self._properties, name, 0) for name in ("memory_clock_rate", "memory_bus_width"))
-        # Two transfers a clock. None: torch before 2.8 does not say.
-        self.peak_bytes_per_second = 2 * 1e3 * clock_khz * bits / 8 or None
         self._release_kept_lines = _kept_lines_release()
         self._flush_buffer = torch.empty(_FLUSH_FACTOR * self.cache_bytes, dtype=torch.int8, device=self.torch_device)
         if os.environ.get("TEARDOWN_CUPTI") == "1":

@@ -113,8 +113,9 @@ def _compare(instance: Instance, device: Device) -> list[RelativeError]:
     draws_numbers = not all(map(torch.equal, generators, _generators(device)))
     if workload.dtype is not None:
         dtypes = {TORCH_DTYPES[workload.dtype]}
-    else:
-        dtypes = {each.dtype for each in (*pair.state.values(), *pair.inputs.values(), *got.values())}
+    else:  # a coarser dtype than other code has is no reason to err more than it
+        own = _state(pair.reference) if _is_other_code(workload) else pair.state | got
+        dtypes = {each.dtype for each in (*own.values(), *pair.inputs.values())}
     floor = _floor(dtypes, workload)
     expected, dtype = pair.expected(is_16_bit=floor > BOUNDS["fp32"])
     if got.keys() != expected.keys():
@@ -171,6 +172,9 @@ class _Pair:
         with _reporting_reference(workload, "building"):
             self.reference = _reference(instance, device)
         self.state = {name: tensor.detach().clone() for name, tensor in _state(instance.module).items()}  # likewise
+        place = partial(cast, device=device.torch_device, dtype=TORCH_DTYPES.get(workload.dtype or ""))
+        others = (it for it in _state(self.reference).items() if it[0] not in self.state)
+        self._own_state = {name: place(tensor.detach().clone()) for name, tensor in others}
 
     @property
     def inputs(self) -> dict[str, torch.Tensor]:
@@ -211,20 +215,27 @@ class _Pair:
         results: dict[str, torch.Tensor] = {}
         with suppress(KernelgaugeError), _eager(), _Dtypes(self._device) as seen:
             results = self.results(function, rounding=rounding)
-            if workload.reference is not None and workload.dtype is None:  # autocast may be in the module alone
-                self.results(module)
+            if workload.reference is not None and workload.dtype is None and not _is_other_code(workload):
+                self.results(module)  # autocast may be in the module alone
         return results, seen.dtypes
 
     def expected(self, *, is_16_bit: bool) -> tuple[dict[str, torch.Tensor], torch.dtype]:
-        """Return the results of the reference and their dtype: float64, or float32 if it fails there and that is finer."""
-        try:
-            with _reporting_reference(self._instance.workload, "running"):
-                return self._expected_in(torch.float64), torch.float64
-        except KernelgaugeError:
-            if not is_16_bit:
-                raise
-        with _reporting_reference(self._instance.workload, "running"):
-            return self._expected_in(torch.float32), torch.float32
+        """Return the results of the reference and their dtype: float64, or float32 if it fails there and that is finer.
+
+        Other code may hold modules that stay in their own dtype. Then its results are those in that dtype.
+        """
+        workload = self._instance.workload
+        dtypes = [torch.float64, torch.float32] if is_16_bit else [torch.float64]
+        for dtype in dtypes:
+            try:
+                with _reporting_reference(workload, "running"):
+                    return self._expected_in(dtype), dtype
+            except KernelgaugeError:
+                if dtype is dtypes[-1] and not _is_other_code(workload):
+                    raise
+        with _eager():
+            results = self.results(self._reference_in_own_dtype)
+        return results, next((each.dtype for each in results.values() if each.is_floating_point()), torch.float32)
 
     def _expected_in(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         """Run the reference in a dtype, without TF32."""
@@ -268,9 +279,9 @@ class _Pair:
 
     def _reference_in_own_dtype(self, *args: Any, **kwargs: Any) -> Any:
         """Call the reference with the module's own parameters."""
-        names = _state(self.reference)
-        own = {name: tensor for name, tensor in _state(self._instance.module).items() if name in names}
-        return torch.func.functional_call(self.reference, own, args, kwargs) if own else self.reference(*args, **kwargs)
+        reference, state = _original(self.reference), self._own_state | _state(self._instance.module)
+        own = {name: state[name] for name in _state(reference)}
+        return torch.func.functional_call(reference, own, args, kwargs) if own else reference(*args, **kwargs)
 
 
 def _eager() -> AbstractContextManager[Any]:
@@ -310,7 +321,18 @@ def _copied(value: Any, dtype: torch.dtype | None = None) -> Any:
     return cast(value.clone(), value.device, dtype) if isinstance(value, torch.Tensor) else value
 
 
+def _is_other_code(workload: Workload) -> bool:
+    """Return whether the reference is code that the workload must be faster than, and as exact as."""
+    return workload.reference is not None and workload.faster_than is not None
+
+
+def _original(module: Any) -> Any:
+    """Return the module that `torch.compile` wrapped, whose names have no prefix; another one as it is."""
+    return getattr(module, "_orig_mod", module)
+
+
 def _state(module: Any) -> dict[str, torch.Tensor]:
+    module = _original(module)
     return dict([*module.named_parameters(), *module.named_buffers()]) if isinstance(module, nn.Module) else {}
 
 
@@ -361,8 +383,11 @@ def _reference(instance: Instance, device: Device) -> Any:
     with device.torch_device:
         reference = instance.workload.reference()
     if isinstance(reference, nn.Module):
-        if isinstance(module, nn.Module):
-            reference.load_state_dict(module.state_dict())
+        own, others = (_original(each) for each in (module, reference))
+        is_alike = isinstance(own, nn.Module) and own.state_dict().keys() == others.state_dict().keys()
+        # Other code may have parameters of its own.
+        if isinstance(own, nn.Module) and (is_alike or not _is_other_code(instance.workload)):
+            others.load_state_dict(own.state_dict())
         reference.to(device.torch_device)
     return reference
 
@@ -372,7 +397,7 @@ def _results(workload: Workload, module: Any, function: Callable[..., Any], call
     results: dict[str, torch.Tensor] = {}
     if workload.training is not None:
         step = TrainingStep(workload, module, lambda batch: total_of(function(*batch[0], **batch[1])))
-        learnt = {name: each for name, each in module.named_parameters() if each.requires_grad}
+        learnt = {name: each for name, each in _state(module).items() if each.requires_grad}
         for batches in calls:
             step.backward(batches)
             # A small step hides a wrong gradient.
@@ -388,17 +413,16 @@ def _results(workload: Workload, module: Any, function: Callable[..., Any], call
         tensors = [tensor for _, tensor in named_tensors(output)]
         prefix = f"call {number} " if number else ""
         # Copies, because the next call may write to the same memory: a CUDA graph does, and a kernel that works in place.
+        # Other code must return the same integers, such as indices.
         results |= {
             f"{prefix}output {index}": _comparable(each.detach()).clone()
             for index, each in enumerate(tensors)
-            if each.is_floating_point() or each.is_complex()
+            if _is_other_code(workload) or each.is_floating_point() or each.is_complex()
         }
         if workload.pass_ == "train":
             torch.autograd.backward(total_of(output))
     if workload.pass_ == "train":
-        parameters = dict(module.named_parameters()) if isinstance(module, nn.Module) else {}
-        inputs = inputs_of(calls)
-        for name, leaf in {**parameters, **inputs}.items():
+        for name, leaf in {**_state(module), **inputs_of(calls)}.items():
             if leaf.grad is not None:
                 results[f"{_GRADIENT}{name}"] = _comparable(leaf.grad.detach())
     return results
@@ -433,7 +457,8 @@ def _relative_error(got: torch.Tensor, expected: torch.Tensor, scale: float | No
     """Return the norm of the difference over that of what is expected, or over `scale`."""
     if got.shape != expected.shape:
         return float("nan")
-    limit = torch.finfo(got.dtype).max  # a masked score is -inf, or the least number of its dtype
+    # A masked score is -inf, or the least number of its dtype.
+    limit = torch.finfo(got.dtype).max if got.is_floating_point() else math.inf
     got, expected = got.double(), expected.double()
     is_equal = (got == expected.clamp(-limit, limit)) | (got == expected) | got.isnan() & expected.isnan()
     is_other = ~is_equal | (expected.abs() < limit)  # infinities that are equal have no difference

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -31,8 +31,8 @@ _HOLDERS = {
 
 
 @contextmanager
-def moved_to(device: torch.device, workload: Workload) -> Iterator[None]:
-    """Move what a workload's functions reach to a device, and at the end back to where it was.
+def moved_to(device: torch.device, workloads: Sequence[Workload]) -> Iterator[None]:
+    """Move what the functions of workloads reach to a device, and at the end back to where it was.
 
     Tensors stay the same objects, so that an optimizer keeps its parameters. Those that share memory still share it. What
     each replicate copies is left where it is. Not moved: results that autograd has recorded, what an installed package keeps in
@@ -41,7 +41,7 @@ def moved_to(device: torch.device, workload: Workload) -> Iterator[None]:
     if device.type == "cpu" and not torch.cuda.is_available():
         yield  # there is nowhere else to be
         return
-    roots = (workload.build, workload.inputs, workload.reference)
+    roots = [(each.build, each.inputs, each.reference) for each in workloads]
     before = {id(each): (each, each.device) for each in reached_tensors(roots)}
     _move({id(each): device for each, _ in before.values()}, (each for each, _ in before.values()))
     try:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 import pytest
 
 from ..errors import KernelgaugeError, MeasurementError, WorkloadError, WorkloadUnavailable
-from ..judge import MEASUREMENT, NUMERICS, WORST_FIRST, Status, Verdict
+from ..judge import MEASUREMENT, NUMERICS, RATIO, WORST_FIRST, Status, Verdict
 from ..report.findings import in_full
 from ..report.words import headline
 from ..run import COMPILE_TIMERS, Run, Timer
@@ -126,7 +126,8 @@ class WorkloadTest:
     def conclude(self, *verdicts: Verdict) -> None:
         """Keep verdicts, and end the test with the worst of them: passed, failed or skipped."""
         kept, fails = [self.session.conclude(each) for each in verdicts], self.session.judge.fails
-        verdict = min(kept, key=lambda each: (not fails(each), WORST_FIRST.index(each.status)))
+        missing = Status.NO_BASELINE if any(each.subject == RATIO for each in kept) else None  # a ratio needs none
+        verdict = min(kept, key=lambda each: (not fails(each), each.status is missing, WORST_FIRST.index(each.status)))
         self._end(verdict)
         change = verdict.change
         for name, value in (  # of a time: pytest's --junitxml has them
@@ -150,7 +151,8 @@ class WorkloadTest:
                 )
             # The same words for each test: pytest folds them into one line.
             pytest.skip(self.session.judge.how_to_record(kept, self.session.fingerprint))
-        if verdict.status is Status.NOT_JUDGED or (not verdict.status.decided and not accepts):
+        is_accepted = accepts and verdict.is_by_baseline
+        if verdict.status is Status.NOT_JUDGED or (not verdict.status.decided and not is_accepted):
             pytest.skip(in_full(verdict))
         self.item.stash[GOES_ON] = True
 
@@ -169,10 +171,10 @@ class WorkloadTest:
 
 # -- workloads that a test function makes --------------------------------------------------------------------------------
 
-_TIMING, _TARGET = "timing", "target"
+_TIMING, _TARGET, _FASTER_THAN = "timing", "target", "faster_than"
 _OPTIONS = (
     *("dtype", "pass_", "compile", "reference", "expectations", "graph_breaks", "compiles", "training"),
-    *("tolerance", "gate", "sensitivity", _TIMING, _TARGET),
+    *("tolerance", "gate", "sensitivity", "by", _FASTER_THAN, _TIMING, _TARGET),
 )
 
 
@@ -195,7 +197,8 @@ class Gauge:
 
         They are fields of `Workload`: dtype, pass_, compile, reference, expectations, graph_breaks, compiles, training,
         tolerance, gate, sensitivity. ``timing=False`` measures structure and numerics alone. ``target="sm_90"`` compiles the
-        Triton kernels of the call for that GPU, on any machine, and runs none.
+        Triton kernels of the call for that GPU, on any machine, and runs none. ``faster_than=other, by=0.05`` calls the function
+        or module ``other`` with the same arguments, in turns. Results must be equal, and the call must take 5 % less GPU time.
         The mark ``@pytest.mark.kernelgauge(...)`` takes the same.
         """
         if unknown := [name for name in options if name not in _OPTIONS]:
@@ -227,6 +230,7 @@ class Gauge:
         `may_lack_kernels`: without a kernel, the host's time alone is measured. Else that is an error.
         """
         known, options = self.item.stash[MADE_BY_TEST], dict(self.options)
+        other = self._other(made, options)
         has_times, target = options.pop(_TIMING, True), options.pop(_TARGET, None)
         if self.has_measured:
             self.refuse(WorkloadError("a test measures one call", expected="a test for each: pytest.mark.parametrize"))
@@ -249,9 +253,14 @@ class Gauge:
                 self.session.conclude(self.session.judge_declared(workload)), self.session.judge_structure(workload)
             )
             return run
-        with self.session.alone(), self.session.reaching(workload):
-            run = test.ask(self.session.measure_made, workload, may_lack_kernels)
-            verdicts = self._verdicts(test, workload, run)
+        if other is not None:
+            same = {name: getattr(workload, name) for name in ("inputs", "dtype", "pass_", "training")}
+            other = replace(other, variant=other.module, name=f"{workload.id}-{_FASTER_THAN}", **same)
+        if self.session.options.calibrating or not self.session.judge.is_timed(workload):
+            other = None
+        with self.session.alone(), self.session.reaching(*filter(None, (workload, other))):
+            run = test.ask(self.session.measure_made, workload, may_lack_kernels, other)
+            verdicts = self._verdicts(test, workload, run, other)
         test.conclude(*verdicts)
         return self.session.run(workload)
 
@@ -259,7 +268,23 @@ class Gauge:
         error.where = self.item.nodeid
         pytest.fail(str(error), pytrace=False)
 
-    def _verdicts(self, test: WorkloadTest, workload: Workload, run: Run) -> list[Verdict]:
+    def _other(self, made: Workload, options: dict[str, Any]) -> Workload | None:
+        """Return the workload that the call must be faster than, and put its name and its results into the options."""
+        function = options.pop(_FASTER_THAN, made.faster_than)
+        if function is None:
+            return None
+        if not callable(function):
+            expected = "kernelgauge.using(faster_than=function), or a module"
+            self.refuse(WorkloadError("there is nothing to be faster than", got=repr(function), expected=expected))
+        usual = {_TIMING: True, _TARGET: None, "reference": None}
+        if excluded := [name for name, value in usual.items() if options.get(name, value) is not value]:
+            expected = "two calls that are timed, with equal results"
+            self.refuse(WorkloadError(f"faster_than excludes {', '.join(excluded)}", expected=expected))
+        other = _called(function)
+        options |= {_FASTER_THAN: other.module, "reference": other.build}
+        return other
+
+    def _verdicts(self, test: WorkloadTest, workload: Workload, run: Run, other: Workload | None) -> list[Verdict]:
         """Return all verdicts: the cause of a slower time before the time."""
         session = self.session
         declared = session.conclude(session.judge_declared(workload))
@@ -267,8 +292,9 @@ class Gauge:
         timers += COMPILE_TIMERS if session.options.compiles and workload.compile is not None else ()
         times = [session.judge_time(workload, each) for each in timers] if session.judge.is_timed(workload) else []
         structure = session.judge_structure(workload)
+        ratio = [] if other is None else [test.ask(session.judge_ratio, workload, other, subject=RATIO)]
         numerics = [test.ask(session.judge_numerics, workload, subject=NUMERICS)] if run.kernels else []
-        return [declared, structure, *times, *numerics]
+        return [*ratio, declared, structure, *times, *numerics]
 
 
 def _takes(function: Any, name: str) -> bool:

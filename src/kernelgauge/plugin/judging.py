@@ -74,8 +74,11 @@ class Judge:
         try:
             errors = compare_with_float64(workload, device, seed=seed)
         except NotComparedError as error:
-            failed = e.Failed(error.what, "not judged")
-            return Verdict(Status.NOT_JUDGED, workload.id, NUMERICS, failed, reasons_of(error))
+            # Being faster than what may compute something else says nothing.
+            is_needed = workload.id in self.suites.made and workload.faster_than is not None
+            failed = e.Failed(error.what, "results not compared" if is_needed else "not judged")
+            status = Status.INVALID if is_needed else Status.NOT_JUDGED
+            return Verdict(status, workload.id, NUMERICS, failed, reasons_of(error))
         wrong, reference = [error for error in errors if not error.within_bound], errors[0].reference
         if not wrong:
             judged = [error for error in errors if error.is_judged]
@@ -90,7 +93,8 @@ class Judge:
 
     def ratio(self, workload: Workload, run: Run, other: Workload, beside: Run, device: Device) -> Verdict:
         """Judge the GPU time of a workload against that of the variant that it says it is faster than."""
-        verdict = judge_ratio(run, beside, other.variant, by=workload.by, comparisons=self.comparisons(device))
+        comparisons = self.comparisons(device) + len(self.suites.made)  # any test may make one
+        verdict = judge_ratio(run, beside, other.variant, by=workload.by, comparisons=comparisons)
         if verdict.status is Status.PASS:
             return verdict
         traces = (self.options.shown(self.artifacts.trace(each)) for each in (other, workload))
@@ -180,9 +184,9 @@ class Judge:
 
     def comparisons(self, device: Device) -> int:
         """Return how many times and ratios the suites have, selected or not: `-k` changes no verdict."""
-        workloads = self.suites.workloads.values()
+        workloads, made = self.suites.workloads.values(), self.suites.made
         planned = sum(map(self.suites.is_in_matrix, workloads))
-        ratios = sum(workload.faster_than is not None for workload in workloads)
+        ratios = sum(workload.faster_than is not None and workload.id not in made for workload in workloads)
         compiled = [each for each in workloads if each.compile is not None and self.suites.is_in_matrix(each)]
         compiles = len(compiled) if self.options.compiles else 0
         return max(1, planned) * len(device.timers) + ratios + len(COMPILE_TIMERS) * compiles

@@ -158,20 +158,23 @@ class Session:
             yield
 
     @contextmanager
-    def reaching(self, workload: Workload) -> Iterator[None]:
-        """Keep what a workload's functions reach on the device."""
+    def reaching(self, *workloads: Workload) -> Iterator[None]:
+        """Keep what the functions of workloads reach on the device."""
         from ..measure.reach import moved_to
 
-        with moved_to(self.device.torch_device, workload):
+        with moved_to(self.device.torch_device, workloads):
             yield
 
-    def measure_made(self, workload: Workload, may_lack_kernels: bool) -> Run:
+    def measure_made(self, workload: Workload, may_lack_kernels: bool, other: Workload | None) -> Run:
         """Measure what a test calls, and its latency. Raises what `run` and `keep_latency` raise.
 
         `may_lack_kernels`: without a kernel its latency alone is measured. Else `run` raises a `NoKernelsError`.
+        `other`: is measured in turns with it.
         """
         if may_lack_kernels:
             self._may_lack_kernels.add(workload.id)
+        if other is not None and workload.id not in self._measured:
+            self._measure([workload, other])
         self._result(workload)
         if self.judge.is_timed(workload):
             rounds = self.rounds(workload)
@@ -209,7 +212,7 @@ class Session:
         started, machine = time.monotonic(), (self.device, self.fingerprint, self.settings)
         is_shown = self.shows_tests or any(each.id not in self.suites.made for each in workloads)
         say = self.progress if is_shown else lambda _: None
-        timed = any(map(self.judge.is_timed, workloads))
+        timed, by_id = any(map(self.judge.is_timed, workloads)), {each.id: each for each in workloads}
         for results in self.measure_groups(workloads, *machine, say, timed=timed):
             self._measured |= results
             self._beside = self.judge.beside(self._measured)
@@ -217,12 +220,12 @@ class Session:
                 if isinstance(result, NoKernelsError) and name in self._may_lack_kernels:
                     from ..measure.subject import without_kernels
 
-                    self._measured[name] = without_kernels(self.suites.workloads[name], result, *machine)
+                    self._measured[name] = without_kernels(by_id[name], result, *machine)
                 elif not isinstance(result, KernelgaugeError):
-                    self.artifacts.write(self.suites.workloads[name], result.trace_json, result.table)
+                    self.artifacts.write(by_id[name], result.trace_json, result.table)
                     result.trace_json, result.table = b"", ""
                 elif not isinstance(result, WorkloadUnavailable):
-                    self.conclude_error(self.suites.workloads[name], MEASUREMENT, result)
+                    self.conclude_error(by_id[name], MEASUREMENT, result)
         for workload in workloads if self.options.compiles else ():  # when nothing of the others is in memory
             self._measure_compile(workload)
         self._measuring_s += time.monotonic() - started
@@ -349,9 +352,9 @@ class Session:
         runs = {each.workload: each for each in results.runs}
         return runs.get(workload.id) or MeasurementError("it could not measure the workload")
 
-    def judge_ratio(self, workload: Workload) -> Verdict:
-        """Judge the GPU time of a workload against that of the variant that it says it is faster than."""
-        other = self.suites.sibling(workload, variant=workload.faster_than)
+    def judge_ratio(self, workload: Workload, other: Workload | None = None) -> Verdict:
+        """Judge the GPU time of a workload against that of another one, or of the variant that it says it is faster than."""
+        other = other or self.suites.sibling(workload, variant=workload.faster_than)
         return self.judge.ratio(workload, self.run(workload), other, self.run(other), self.device)
 
     def judge_numerics(self, workload: Workload) -> Verdict:

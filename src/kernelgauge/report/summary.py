@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from ..errors import printable
-from ..judge import TIME_LABELS, WORST_FIRST, Status, Verdict, worst
+from ..judge import RATIO, TIME_LABELS, WORST_FIRST, Status, Verdict, worst
 from ..judge.baseline import compare
 from ..judge.evidence import Choice
 from ..results import Results, WorkloadResult
@@ -293,6 +293,7 @@ def _remarks(results: Results) -> Iterator[str]:
     """Yield what the table has no room for: verdicts that fail no test, and facts about the machine."""
     yield from map(brief, notable_verdicts(results))
     passing = [verdict for verdict in results.verdicts if verdict.status is Status.PASS]
+    yield from (brief(each) for each in passing if each.subject == RATIO)
     for verdict in passing:
         choices = tuple(each for each in verdict.reasons if isinstance(each, Choice))
         if choices and verdict.subject in Timer.DEVICE.labels:
