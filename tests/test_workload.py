@@ -69,6 +69,20 @@ def test_module_as_callable_is_copied_for_each_replicate() -> None:
     assert torch.equal(built.weight, linear.weight)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [torch.ones(4, 1).expand(4, 5), torch.rand(4, 10)[:, ::2], torch.rand(4, 5).t(), torch.rand(8).unfold(0, 3, 1)],
+    ids=["expanded", "sliced", "transposed", "overlapping"],
+)
+def test_copy_of_an_argument_has_its_strides(given: torch.Tensor) -> None:
+    workload = Workload.from_callable(torch.relu, given, out=[given])
+    ((copied,), keywords) = workload.inputs()
+    for each in (copied, *keywords["out"]):
+        assert torch.equal(each, given)
+        assert each.stride() == given.stride()
+        assert each.data_ptr() != given.data_ptr()
+
+
 @pytest.mark.parametrize("value", [0.0, 9e-4, 1.1e12, math.nan])
 def test_sample_with_impossible_duration_raises(value: float) -> None:
     for replicates, controls in (((1.0, value), ()), ((1.0, 2.0), (14.0, value))):

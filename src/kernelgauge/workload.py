@@ -222,7 +222,19 @@ def copy_arguments(arguments: Any) -> Any:
     import torch
 
     def copied(value: Any) -> Any:
-        is_tensor = isinstance(value, torch.Tensor)
-        return value.detach().clone().requires_grad_(value.requires_grad) if is_tensor else value
+        return copy_tensor(value) if isinstance(value, torch.Tensor) else value
 
     return torch.utils._pytree.tree_map(copied, arguments)
+
+
+def copy_tensor(tensor: Any, *, copy: bool = True, **place: Any) -> Any:
+    """Return a tensor as a leaf, copied and in another place or dtype if they are given, with the same strides.
+
+    A copy by torch is dense: an expanded or a sliced tensor would be read by other kernels, or at another speed.
+    """
+    values = tensor.detach()
+    new = values.to(**place, copy=copy)
+    if str(values.layout) == "torch.strided" and values.numel() and new.stride() != values.stride():
+        span = 1 + sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
+        new = values.as_strided((span,), (1,)).to(**place, copy=copy).as_strided(values.shape, values.stride(), 0)
+    return new.requires_grad_(tensor.requires_grad)

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_map
 
 from ..errors import KernelgaugeError, WorkloadError, WorkloadUnavailable, shown_path
 from ..trace import CALL
-from ..workload import Workload
+from ..workload import Workload, copy_tensor
 from .compiler import compile_counts, owner_of, restoring_settings
 from .device import Device
 
@@ -306,7 +306,7 @@ def cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
     wanted = torch.complex128 if value.is_complex() and dtype == torch.float64 else value.dtype
     wanted = dtype if dtype is not None and value.is_floating_point() else wanted
     place = value.device if value.is_meta else device  # it has nothing to move
-    return value.detach().to(device=place, dtype=wanted).requires_grad_(value.requires_grad)
+    return copy_tensor(value, copy=False, device=place, dtype=wanted)
 
 
 def named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
