@@ -1,5 +1,6 @@
 """The adaptor of Liger's benchmarks finds what an imitation of one times."""
 
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,11 @@ import pytest
 import torch
 
 from kernelgauge import WorkloadError
-from kernelgauge.adaptors import liger
 from kernelgauge.measure.device import Device
 from tests.measure.conftest import measured
 
+ADAPTORS = Path(__file__).parents[1] / "examples" / "adaptors" / "adaptors.py"
+liger = runpy.run_path(str(ADAPTORS))["liger"]
 SCRIPT = """
 from sizes import SingleBenchmarkRunInput
 import torch

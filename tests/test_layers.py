@@ -21,7 +21,7 @@ MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE
 
 # From the ground up. A part imports those below it and nothing else, in functions and under TYPE_CHECKING too.
 FLOORS = tuple(
-    "errors trace run judge workload adaptors results baselines processes measure report plugin standard cli __main__".split()
+    "errors trace run judge workload results baselines processes measure report plugin standard cli __main__".split()
 )
 KNOW_PYTEST = ("plugin/", "standard.py", "cli/results.py")  # the last one: -k, as pytest reads it
 KNOW_TORCH = ("measure/", "plugin/", "workload.py")
