@@ -89,7 +89,7 @@ def test_decode_of_wrong_field_names_it(path: str, value: object, got: str) -> N
 
 
 def test_read_results_of_no_file_says_where(tmp_path: Path) -> None:
-    for name, got in ((".", "Is a directory"), ("nul\0.json", "null byte"), ("\x1b[31m.json", "No such file")):
+    for name, got in ((".", "not a regular file"), ("nul\0.json", "null byte"), ("\x1b[31m.json", "No such file")):
         with pytest.raises(ResultsError, match="cannot be read") as raised:
             read_results(tmp_path / name)
         assert (got in (raised.value.got or ""), raised.value.next_command) == (True, "pytest perf")

@@ -30,7 +30,17 @@ from .judge.review import (
 )
 from .judge.time_verdict import Beside, run_doubts
 from .results import Results, WorkloadResult
-from .results.files import LONGEST_NAME, Lock, is_file_name, remove_temporary, slug, write_files
+from .results.files import (
+    LONGEST_NAME,
+    Lock,
+    is_file_name,
+    read_file,
+    remove_temporary,
+    require_inside,
+    slug,
+    unwritable,
+    write_files,
+)
 from .run import CALL_TIMERS, Run, Timer
 
 _LOCK_TIMEOUT_SECONDS = 30.0  # an update writes a few small files: one that holds the lock longer hangs
@@ -56,7 +66,8 @@ class BaselineStore:
         """
         path = self.path(device, workload)
         try:
-            content = path.read_bytes()
+            require_inside(path, self.root)
+            content = read_file(path)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -72,6 +83,7 @@ class BaselineStore:
         """
         folder = self.root / slug(device)
         try:
+            require_inside(folder, self.root)
             names = sorted(name.removesuffix(".json") for name in os.listdir(folder) if name.endswith(".json"))
         except FileNotFoundError:
             return {}
@@ -103,6 +115,11 @@ class BaselineStore:
         A full disk leaves all of the old files. A kill may leave some of them new. Raises `StorageError` if one of them cannot be written.
         """
         changes = [(self.path(device, change.workload), change) for device, plan in plans.items() for change in plan]
+        for file, _ in changes:
+            try:
+                require_inside(file, self.root)
+            except OSError as error:
+                raise unwritable(file, error) from error
         for folder in {path.parent for path, _ in changes}:
             remove_temporary(folder)
         write_files({path: encode_baseline(each.baseline) for path, each in changes if each.baseline is not None})

@@ -5,16 +5,18 @@ They measure and compare nothing.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import re
+import select
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -23,11 +25,25 @@ from types import MappingProxyType
 
 from .errors import CLEAR_LINE, KernelgaugeError, MeasurementError, clear_status, printable
 from .results import NAME, Results, read_results
-from .results.files import DOING, WAITING
+from .results.files import DOING, LOCKS, WAITING
 
 _SHOWN_LINES = 15  # of the output of a process or program that failed
 _NO_TESTS = 5  # pytest.ExitCode.NO_TESTS_COLLECTED
-_PATIENCE_S = 5.0  # with a process that is asked to end
+# How long a process may say nothing, before it counts as one that hangs: while none has ended, then by the longest of
+# those that have. It imports and compiles in silence. With a budget it may take what is left of that.
+_FIRST_SILENCE_S, _LEAST_SILENCE_S, _OF_LONGEST = 900.0, 300.0, 5
+_LEAST_OF_BUDGET_S = 120.0
+_POLL_S = 1.0
+_PREFIX, _OWNER = "kernelgauge-", ".owner"  # of a temporary folder; a file in it, which its process holds locked
+# The kernel kills a process with its parent, however that ends (prctl(2), PR_SET_PDEATHSIG is 1). `preexec_fn` is not safe
+# beside threads.
+_WITH_PARENT = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
 # A job shows what the command concludes, and not each of its processes. pytest-benchmark times nothing in a worker.
 _LEFT_OUT = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "PYTEST_XDIST_WORKER")
 
@@ -45,17 +61,26 @@ class Progress:
         most: how many there are at most. None: a search, which may end at any of them.
         budget_s: after which no further one begins.
         is_exact: whether all of them will run.
+
+    Attributes:
+        patience_s: how long the process that has begun may say nothing.
     """
 
     def __init__(self, most: int | None, *, budget_s: float = math.inf, is_exact: bool = False) -> None:
         self._most, self._budget_s, self._about = most, budget_s, "about" if is_exact else "at most"
         self._started, self._begun = time.monotonic(), 0
+        self._last, self._longest_s, self.patience_s = self._started, 0.0, 0.0
         self._text = self._left = ""
 
     def begin(self, text: str) -> None:
         """Say which process begins, and how long the rest takes by the mean of those before."""
+        now = time.monotonic()
+        seconds, took_s, self._last = now - self._started, now - self._last, now
+        if self._begun and took_s < self.patience_s:  # another one was killed
+            self._longest_s = max(self._longest_s, took_s)
+        usual_s = max(_LEAST_SILENCE_S, _OF_LONGEST * self._longest_s) if self._longest_s else _FIRST_SILENCE_S
+        self.patience_s = min(usual_s, max(_LEAST_OF_BUDGET_S, self._budget_s - seconds))
         if self._begun and self._most:
-            seconds = time.monotonic() - self._started
             rest = min(seconds / self._begun * (self._most - self._begun), max(0.0, self._budget_s - seconds))
             self._left = f", {self._about} {rest:.0f} s left"
         self._begun += 1
@@ -85,7 +110,7 @@ def draw(arguments: Sequence[str], *, processes: int) -> list[Results]:
     progress = Progress(processes, is_exact=True)
     for number in range(1, processes + 1):
         progress.begin(f"process {number} of {processes}")
-        measured.append(run_process(arguments, progress))
+        measured.append(run_process(arguments, progress, patience_s=progress.patience_s))
     return measured
 
 
@@ -103,7 +128,7 @@ def run_process(
     python: str = sys.executable,
     may_fail: bool = False,
     variables: Mapping[str, str] = MappingProxyType({}),
-    patience_s: float = threading.TIMEOUT_MAX,
+    patience_s: float = math.inf,
 ) -> Results:
     """Run `pytest *arguments` in a fresh process with empty compile caches, which measures and compares nothing.
 
@@ -112,14 +137,16 @@ def run_process(
         packages: folders whose modules come before those that are installed.
         may_fail: whether the tests of what a workload declares may fail.
         variables: of its environment, beside this process's.
-        patience_s: when it is killed.
+        patience_s: how long it may say nothing (`Progress`). Then it is killed, with all that it has started.
 
     Raises `MeasurementError` if it leaves no results, fails or is killed, `KernelgaugeError` if it measures another folder's code.
     """
-    with tempfile.TemporaryDirectory(prefix="kernelgauge-") as own:
+    with own_folder() as own:
         inherited = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
         inherited |= variables
-        environment = inherited | compile_caches(own)
+        # Its temporary files go away with it; the locks are those of all.
+        own_files = {"TMPDIR": str(own), LOCKS: inherited.get(LOCKS) or tempfile.gettempdir()}
+        environment = inherited | compile_caches(str(own)) | own_files
         imports = None if folder is None else Imports(folder, python)
         paths = (
             [*packages] if imports is None or folder is None else [folder / "src", folder, *imports.folders, *packages]
@@ -130,34 +157,28 @@ def run_process(
         command = [python, "-m", "pytest", "-p", "kernelgauge.plugin", *arguments, "-q", f"--perf-calibrate={own}"]
         output: list[str] = []
         with subprocess.Popen(
-            command,
+            [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *command],
             cwd=folder,
             env=environment,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
+            start_new_session=True,
         ) as process:
-            assert process.stdout is not None
-            started, alarm = time.monotonic(), threading.Timer(patience_s, process.kill)
-            alarm.daemon = True
-            alarm.start()
             try:
-                for line in process.stdout:
-                    output.append(line.rstrip())
+                for line in _lines(process, patience_s):
+                    output.append(line)
                     if line.startswith((WAITING, DOING)):
                         progress(line.strip())
-            except BaseException:  # interrupted: its files go away
-                process.terminate()
-                try:
-                    process.wait(_PATIENCE_S)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                raise
-            finally:
-                alarm.cancel()
-        if time.monotonic() - started >= patience_s:
-            raise MeasurementError(f"a process that measures did not end in {patience_s:.0f} s")
+            except subprocess.TimeoutExpired:
+                raise MeasurementError(
+                    f"a process that measures hangs: it said nothing for {patience_s:.0f} s",
+                    got="\n".join(output[-_SHOWN_LINES:]),
+                    next_command=shlex.join(["pytest", *arguments]),
+                ) from None
+            finally:  # what it has started would disturb the next one
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
         results = Path(own, "latest", NAME)
         if process.returncode == _NO_TESTS:
             raise MeasurementError("no test is selected", next_command=shlex.join(["pytest", *arguments]))
@@ -173,13 +194,61 @@ def run_process(
         return read_results(results)
 
 
+def _lines(process: subprocess.Popen[bytes], patience_s: float) -> Iterator[str]:
+    """Yield each line of output until a process ends. Raises `TimeoutExpired` if it says nothing of ours for so long."""
+    assert process.stdout is not None
+    heard, rest, is_open = time.monotonic(), b"", True
+    while is_open:
+        left_s = heard + patience_s - time.monotonic()
+        has_ended = process.poll() is not None
+        if left_s <= 0 and not has_ended:
+            raise subprocess.TimeoutExpired(process.args, patience_s)
+        ready, _, _ = select.select([process.stdout], [], [], 0.0 if has_ended else min(left_s, _POLL_S))
+        block = os.read(process.stdout.fileno(), 2**16) if ready else b""
+        is_open = bool(block) or not (ready or has_ended)  # what it has started may keep the pipe open
+        *lines, rest = (rest + block).split(b"\n")
+        for line in (each.decode(errors="replace").rstrip() for each in lines):
+            if line.startswith((WAITING, DOING)):
+                heard = time.monotonic()
+            yield line
+    if rest:
+        yield rest.decode(errors="replace")
+    process.wait(patience_s)
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """Make a temporary folder, and remove it in the end. If this process is killed, the next one removes it."""
+    _remove_abandoned()
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder, Path(folder, "owner").open("w") as owner:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(owner, fcntl.LOCK_EX)
+            os.rename(owner.name, Path(folder, _OWNER))  # locked from its first moment on
+        yield Path(folder)
+
+
+def _remove_abandoned() -> None:
+    """Remove the folders, and the worktrees in them, of processes that were killed."""
+    for file in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_OWNER}"):
+        folder, tree = file.parent, file.with_name("tree")
+        with suppress(OSError, KernelgaugeError):
+            if folder.lstat().st_uid == os.getuid():  # nobody else's, who may have put a link there
+                with file.open() as owner:
+                    fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if its process lives
+                    if tree.exists():
+                        with suppress(KernelgaugeError):
+                            _remove_worktree(tree)
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
 # -- revisions and packages ---------------------------------------------------------------------------------------------
 
 
 def git(*arguments: str) -> str:
-    """Return what git prints. Raises `KernelgaugeError` if it fails."""
+    """Return what git prints. Raises `KernelgaugeError` if it fails. It runs no hooks: one may install packages."""
     # In a hook, git names the index of the commit that is being made: that of a worktree would replace it.
-    return _output("env", "-u", "GIT_INDEX_FILE", "git", *arguments, failure=f"git {arguments[0]} failed")
+    command = ("env", "-u", "GIT_INDEX_FILE", "git", "-c", "core.hooksPath=/dev/null", *arguments)
+    return _output(*command, failure=f"git {arguments[0]} failed")
 
 
 def commit(revision: str) -> str:
@@ -202,16 +271,20 @@ def worktree(commit: str) -> Iterator[Path]:
     Yields the folder that corresponds to the current one.
     """
     prefix = git("rev-parse", "--show-prefix")
-    with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
-        tree = Path(folder, "tree")
+    with own_folder() as folder:
+        tree = folder / "tree"
         try:
             git("worktree", "add", "--detach", str(tree), commit)
             yield tree / prefix
         finally:
-            # Twice, because a checkout that was interrupted is locked. Pruning would forget worktrees of others too, which
-            # are on a disk that is not mounted now.
             with suppress(KernelgaugeError):
-                git("worktree", "remove", "--force", "--force", str(tree))
+                _remove_worktree(tree)
+
+
+def _remove_worktree(tree: Path) -> None:
+    # Twice, because a checkout that was interrupted is locked. Pruning would forget worktrees of others too, which are on a
+    # disk that is not mounted now. `-C`: it may be of another repository.
+    git("-C", str(tree), "worktree", "remove", "--force", "--force", str(tree))
 
 
 def copy_suite(source: Path, tree: Path, suite: str, *, owner: str) -> None:

@@ -11,12 +11,15 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from .errors import MeasurementError
+from .errors import NO_TIMES, MeasurementError
 from .trace.kernel import KernelRecord
 
 # What no call takes: less than a baseline keeps, or more than eleven days. Of numbers beyond, ratios end in overflow.
 _SHORTEST_US, _LONGEST_US = 1e-3, 1e12
 Duration = Annotated[float, msgspec.Meta(ge=_SHORTEST_US, le=_LONGEST_US)]  # in microseconds
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_Some = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
+Day = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\d$")]  # UTC
 
 Statistic = Literal["interquartile mean", "lower decile", "lower decile of runs"]
 # Calls in a row, whose mean a latency takes: a cost in each fifth call is in each such mean. In longer runs, another job
@@ -66,23 +69,23 @@ class Timer(str, Enum):
 class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is exact, per call: gated without tolerance. None: not observable on this device."""
 
-    launches: int
-    kernels: int  # distinct names among the launches
-    memsets: int
-    copies: int
-    synchronizations: int
-    dispatcher_ops: int
-    graph_breaks: int
-    recompiles: int  # over the whole measurement, fresh allocations included
-    peak_allocated_bytes: int | None
+    launches: Count
+    kernels: Count  # distinct names among the launches
+    memsets: Count
+    copies: Count
+    synchronizations: Count
+    dispatcher_ops: Count
+    graph_breaks: Count
+    recompiles: Count  # over the whole measurement, fresh allocations included
+    peak_allocated_bytes: Count | None
     grown_bytes: int | None = None  # held after a call and not before it, again and again
-    compiled_ops: int | None = None  # that torch.compile traced: they are what compiling costs
-    autograd_nodes: int | None = None  # that the call records for a backward
-    graphs: int | None = None  # that torch.compile made for the first call, or the first sequence of calls
+    compiled_ops: Count | None = None  # that torch.compile traced: they are what compiling costs
+    autograd_nodes: Count | None = None  # that the call records for a backward
+    graphs: Count | None = None  # that torch.compile made for the first call, or the first sequence of calls
     # Of a compile; None: not asked for.
-    generated_kernels: int | None = None  # by Inductor
-    autotuned_configurations: int | None = None  # that its autotuner chooses from, with empty caches
-    uncached_graphs: int | None = None  # that it compiles although an earlier compile has filled its cache
+    generated_kernels: Count | None = None  # by Inductor
+    autotuned_configurations: Count | None = None  # that its autotuner chooses from, with empty caches
+    uncached_graphs: Count | None = None  # that it compiles although an earlier compile has filled its cache
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -92,7 +95,7 @@ class Sample(msgspec.Struct, frozen=True):
     """
 
     replicates_us: tuple[float, ...]
-    iterations: int  # in each replicate
+    iterations: _Some  # in each replicate
     controls_us: tuple[float, ...] = ()  # of timers that read the host's clock: how fast the host was during each
 
     def __post_init__(self) -> None:
@@ -134,9 +137,9 @@ class Observation(msgspec.Struct, frozen=True):
     mean_us: Duration  # geometric mean over the replicates
     # Standard deviation of the replicates' natural logarithms (0.01 is 1 %), at equal speed of the host where the host
     # alone fills the time. None: only one replicate.
-    spread: float | None
-    replicates: int  # how many there are
-    iterations: int  # calls in each
+    spread: Annotated[float, msgspec.Meta(ge=0, le=100)] | None
+    replicates: _Some  # how many there are
+    iterations: _Some  # calls in each
     control_us: Duration | None = None  # geometric mean of the host reference; None for the GPU time of a GPU
 
 
@@ -382,7 +385,7 @@ class Run(msgspec.Struct, frozen=True):
     origins: tuple[Origin | None, ...] = ()
     synchronization_origins: tuple[Origin | None, ...] = ()
     copy_origins: tuple[Origin | None, ...] = ()
-    day: str | None = None  # when it was measured: UTC, YYYY-MM-DD
+    day: Day | None = None  # when it was measured
     trains: bool = False  # whether a call runs a backward
     calls: tuple[CallRecord, ...] = ()  # of a sequence, in order; their launches are those of `kernels`
     compile_events: tuple[CompileEvent, ...] = ()  # each once; `counts` says how many there were
@@ -391,6 +394,11 @@ class Run(msgspec.Struct, frozen=True):
     def place(self) -> str | None:
         """The machine that its times are of: the GPU, or the host where there is none."""
         return self.gpu or self.host
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether a test asked for its times, even if they could not be measured."""
+        return bool(self.samples) or self.incomplete not in (None, NO_TIMES)
 
     def label(self, timer: Timer) -> str:
         """Return what a time is called on this machine."""

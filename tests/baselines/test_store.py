@@ -1,6 +1,10 @@
 """Baselines on a real disk: whole at every moment, one writer at a time, and every failure named; and those committed."""
 
+import functools
+import json
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import DEFAULT, Mock, patch
@@ -12,8 +16,10 @@ from kernelgauge.baselines import BaselineStore
 from kernelgauge.errors import BaselineError, StorageError
 from kernelgauge.judge.baseline import decode_baseline, encode_baseline
 from kernelgauge.judge.review import Action, PlannedChange
+from kernelgauge.judge.structure import judge_structure
+from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.results.files import slug
-from tests.builders import DEVICE, WORKLOAD, baseline
+from tests.builders import DEVICE, WORKLOAD, baseline, run
 
 NAMES = ("a-x-bf16-1", "b-x-bf16-1", "c-x-bf16-1")
 FULL = OSError(28, "No space left on device")
@@ -77,6 +83,134 @@ def test_file_that_cannot_be_used_is_not_missing(store: BaselineStore, spoil: An
     found = store.stored(DEVICE)
     assert str(found[WORKLOAD]) == str(caught.value)
     assert set(found) == {WORKLOAD, NAMES[0]}
+
+
+TIMER = ("entries", 0, "processes", 0, "timers", "device_time")
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ((*TIMER, "replicates"), (0, -1, 2**70)),
+        ((*TIMER, "iterations"), (0, -1)),
+        ((*TIMER, "spread"), (-0.1, 1e308, -1e308)),
+        (("entries", 0, "kernels", 0, "device_time_us"), (-1, 1e308)),
+        (("entries", 0, "processes", 0, "day"), ("x", "")),
+        (("counts", "copies"), (-1, 2**70)),
+    ],
+)
+def test_number_that_nobody_measures_is_refused(store: BaselineStore, field: tuple[Any, ...], values: Any) -> None:
+    path = store.path(DEVICE, WORKLOAD)
+    for value in values:
+        store.apply({DEVICE: [create(day="2026-11-20")]})
+        content = json.loads(path.read_text())
+        functools.reduce(lambda part, name: part[name], field[:-1], content)[field[-1]] = value
+        path.write_text(json.dumps(content))
+        with pytest.raises(BaselineError, match="the baseline cannot be read") as caught:
+            store.load(DEVICE, WORKLOAD)
+        # Rows become launches before the types are checked: their names stay.
+        assert f".{field[-1]}`" in str(caught.value.got)
+
+
+def numbers_in(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each container that has a number, and the number's key in it."""
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(part, (dict, list)):
+            yield from numbers_in(part)
+        elif isinstance(part, (int, float)) and not isinstance(part, bool):
+            yield value, key
+
+
+def test_every_other_number_is_refused_or_judged(store: BaselineStore) -> None:
+    store.apply({DEVICE: [create(day="2026-11-20")]})
+    content, measured, judged = json.loads(store.path(DEVICE, WORKLOAD).read_text()), run(), 0
+    for container, key in list(numbers_in(content)):
+        was = container[key]
+        for container[key] in (0, -1, 1e308, -1e308, 2**70, "NaN", None):
+            store.path(DEVICE, WORKLOAD).write_text(json.dumps(content))
+            with suppress(BaselineError):
+                if (stored := store.load(DEVICE, WORKLOAD)) is not None:
+                    judge_structure(measured, stored)
+                    times = [judge_time(timer, measured, stored, comparisons=3) for timer in measured.samples]
+                    judged += len(times)
+        container[key] = was
+    assert judged > 100
+
+
+def test_text_of_a_file_is_escaped_in_its_error(store: BaselineStore) -> None:
+    store.apply({DEVICE: [create()]})
+    path = store.path(DEVICE, WORKLOAD)
+    path.write_text(
+        path.read_text().replace(f'"workload": "{WORKLOAD}"', '"workload": "\\u001b[2J' + "x" * 10_000 + '"')
+    )
+    with pytest.raises(BaselineError) as caught:
+        store.load(DEVICE, WORKLOAD)
+    assert "another workload, \\x1b[2Jxxx" in str(caught.value)
+    assert len(str(caught.value)) < 1000
+
+
+def link_to(path: Path, target: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "folder", "large"])
+def test_file_that_has_no_end_is_refused(store: BaselineStore, kind: str) -> None:
+    path = store.path(DEVICE, WORKLOAD)
+    path.parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "large":
+        with path.open("wb") as file:
+            file.truncate(2**40)
+    else:
+        link_to(path, Path("/dev/zero"))
+    said = {"large": "too large", "device": "a link to /dev/zero, which is outside of"}
+    with pytest.raises(BaselineError, match=said.get(kind, "not a regular file")):
+        store.load(DEVICE, WORKLOAD)
+    assert str(path) in str(store.stored(DEVICE)[WORKLOAD])
+
+
+@pytest.mark.parametrize("place", ["file", "folder", "root"])
+@pytest.mark.parametrize("target", ["outside", "project/.git/hooks"])
+def test_links_out_of_the_repository_are_refused(tmp_path: Path, place: str, target: str) -> None:
+    folder = tmp_path / target
+    folder.mkdir(parents=True)
+    (tmp_path / "project" / ".git").mkdir(exist_ok=True, parents=True)
+    store = BaselineStore(tmp_path / "project" / "baselines")
+    path = store.path(DEVICE, WORKLOAD)
+    link = {"file": path, "folder": path.parent, "root": store.root}[place]
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(folder / "any" if place == "file" else folder)
+    with pytest.raises(StorageError, match=f"(?s){path}.*a link to {folder}.*, which is outside"):
+        store.apply({DEVICE: [create()]})
+    assert files(folder) == []
+    with pytest.raises(BaselineError, match="a link to"):
+        store.load(DEVICE, WORKLOAD)
+
+
+def test_links_within_the_repository_are_followed(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "shared" / "gpus").mkdir(parents=True)
+    store = BaselineStore(tmp_path / "baselines")
+    store.root.symlink_to("shared")
+    path = store.path(DEVICE, WORKLOAD)
+    path.parent.symlink_to("gpus")
+    store.apply({DEVICE: [create()]})
+    assert (store.load(DEVICE, WORKLOAD), files(tmp_path / "shared" / "gpus")) == (baseline(), [path.name])
+
+
+def test_lock_that_is_a_link_is_refused(store: BaselineStore) -> None:
+    """Locking empties the file."""
+    store.root.mkdir()
+    mine = store.root.parent / "mine"
+    mine.write_text("mine")
+    (store.root / ".update.lock").symlink_to(mine)
+    with pytest.raises(StorageError, match=r"\.update\.lock is a link"), store.locked():
+        pytest.fail("it was locked")
+    assert mine.read_text() == "mine"
 
 
 def test_stored_ignores_files_of_others(store: BaselineStore) -> None:

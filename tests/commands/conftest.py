@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from kernelgauge import processes
@@ -55,6 +56,60 @@ def measured(workload: str = FIRST, *, center: float = 205.0, place: int = 0, **
     return builders.run(**(defaults | fields))
 
 
+# A test with the fixture, and what a process of pytest needs to measure the run that its commit holds.
+FIXTURE_TEST = """
+from kernelgauge import Workload
+
+
+def test_mlp(kernelgauge):
+    kernelgauge(Workload("any", "name", build=list, inputs=list, dtype=None))
+"""
+FIXTURE_CONFTEST = """
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+from kernelgauge import Run, Timer
+from kernelgauge.judge import NUMERICS, Status, Verdict
+from kernelgauge.judge.evidence import Failed
+from kernelgauge.plugin.fixtures import SESSION
+
+exec(Path("code.py").read_text())
+RUN = msgspec.json.decode(Path("run.json").read_bytes(), type=Run)
+
+
+def measure_groups(workloads, device, fingerprint, settings, progress, *, timed):
+    times = {} if timed else {"samples": {}, "incomplete": "no test of a time was selected"}
+    run = msgspec.structs.replace(RUN, workload=workloads[0].id, **times)
+    yield {run.workload: SimpleNamespace(run=run, problem="", trace_json=b"{}", table="")}
+
+
+def pytest_collection_modifyitems(config):
+    session, sample = config.stash[SESSION], RUN.samples[Timer.END_TO_END]
+    device = SimpleNamespace(gpu=RUN.gpu, timers=tuple(RUN.samples), fingerprint=lambda: RUN.fingerprint)
+    device.monitor = SimpleNamespace(why_not="")
+    session.choose_device, session.measure_groups = lambda _: device, measure_groups
+    rounds = {"durations_s": list, "sample": lambda _: sample, "disturbed_by": list, "require_profiled_kernels": list}
+    session.rounds = lambda _: SimpleNamespace(**rounds)
+    session.judge_numerics = lambda workload: Verdict(Status.PASS, workload.id, NUMERICS, Failed(""))
+"""
+
+
+def commit_fixture_test(subject: str, code: str = "", **fields: Any) -> str:
+    """Commit a test that measures a run, and code that its process runs first. Return the commit."""
+    Path("perf").mkdir(exist_ok=True)
+    run = measured("any", end_to_end=(300.0, 301.0, 302.0, 303.0), **fields)
+    for name, text in (
+        ("perf/conftest.py", FIXTURE_CONFTEST),
+        ("perf/test_ops.py", FIXTURE_TEST),
+        ("pytest.ini", "[pytest]"),
+        ("code.py", f"# {subject}\n{code}"),
+        ("run.json", msgspec.json.encode(run).decode()),
+    ):
+        Path(name).write_text(text)
+    return commit_all(subject)
+
+
 class Process:
     """Stands in for a process of pytest: it measures `runs`, or the model in its folder or in its packages.
 
@@ -98,14 +153,14 @@ class Process:
     def run_of(self, model: str, last_argument: str) -> Run:
         number = next((float(word) for word in model.split() if re.fullmatch(r"[\d.]+", word)), 205.0)
         changes: dict[str, Any] = {"counts": builders.counts(graph_breaks=int("breaks" in model))}
-        if last_argument == "structure":
+        if last_argument == "not timing":
             changes |= {"device": None, "incomplete": "no test of a time was selected"}
         elif "recompiles" in model:  # on fresh allocations, in the replicates of a time
             changes |= {"device": None, "incomplete": "other kernels"}
             changes["counts"] = builders.counts(recompiles=4 + len(self.seen) % 2)
         changes["machine"] = builders.fingerprint(fp32_matmul="high" if "tf32" in model else "highest")
         times = {name: float(time) for name, time in re.findall(r"(\w+)=([\d.]+)", model)}
-        if (host := times.pop("host", None)) and not last_argument.endswith("and device_time"):
+        if host := times.pop("host", None):
             speed = self.speeds[(len(self.seen) - 1) % len(self.speeds)]
             host *= speed**1.2 * (1 + self.rng.gauss(0, self.noise))  # no ratio is quite the same
             changes |= {"host": [host] * 4, "host_control_us": builders.CONTROL_US * speed}

@@ -13,7 +13,8 @@ import pytest
 
 from kernelgauge import processes
 from kernelgauge.errors import MeasurementError
-from tests.commands.conftest import FIRST, Command, Process, commit_all, git, measured
+from tests.builders import counts
+from tests.commands.conftest import FIRST, Command, Process, commit_all, commit_fixture_test, git, measured
 
 
 def commit(model: str, *, suite: str | None = "new") -> str:
@@ -56,7 +57,7 @@ def test_slower_commit_is_found_by_its_times(bisect: Command, process: Process) 
     assert len(process.seen) < 20
     assert [each.model for each in process.seen[:6]] == ["205", "207.5", "207.5", "205", "205", "207.5"]
     assert all(each.variables == {"TORCHINDUCTOR_DETERMINISTIC": "1"} for each in process.seen)
-    assert process.seen[6].arguments[-1] == f"({FIRST}) and device_time"
+    assert process.seen[6].arguments == ["perf", "-k", FIRST]
 
 
 def test_other_kernels_are_found_with_one_process_a_state(bisect: Command, process: Process) -> None:
@@ -66,7 +67,42 @@ def test_other_kernels_are_found_with_one_process_a_state(bisect: Command, proce
     texts = ("structure: CHANGED  kernels differ from the good end", "exact", "1 kernel gone")
     assert all(text in out for text in texts)
     assert len(process.seen) == 6 + 5
-    assert process.seen[-1].arguments[-2:] == ["-m", "structure"]
+    assert process.seen[-1].arguments[-2:] == ["-m", "not timing"]
+
+
+@pytest.fixture
+def bisect_fixture_test(repository: Path, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:cacheprovider")
+    monkeypatch.setenv("KERNELGAUGE_LOCKS", str(repository.parent))
+    return partial(kernelgauge, "bisect", "--bad", "HEAD", "-k", "test_mlp", "--good")
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "ends", "text"),
+    [
+        ({"center": 215.0}, [], 6, "GPU time 205.0 -> 215.0 us"),
+        ({"counts": counts(copies=3)}, ["--", "-m", "not timing"], 2, "counts   copies 0 -> 3"),  # exact
+    ],
+)
+def test_fixture_tests_change_is_found(
+    bisect_fixture_test: Any, change: Any, options: Any, ends: int, text: str
+) -> None:
+    good, bad, _ = (commit_fixture_test(f"Number {n}", **(change if n else {})) for n in range(3))
+    code, out, _ = bisect_fixture_test(good, *options)
+    assert (code, found(out), text in out) == (0, [bad], True)
+    assert "test_ops-test_mlp: REGRESSED" in out
+    assert f", {ends} of them of the ends" in out
+
+
+def test_commit_that_hangs_is_skipped(bisect_fixture_test: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_LEAST_SILENCE_S", 15.0)
+    monkeypatch.setattr(processes, "_OF_LONGEST", 0)
+    good = commit_fixture_test("First")
+    commit_fixture_test("Hang", "import time\nwhile True:\n    time.sleep(1)")
+    commit_fixture_test("Copy", counts=counts(copies=3))
+    code, out, _ = bisect_fixture_test(good, "--", "-m", "not timing")
+    assert (code, "2 suspects are left" in out) == (1, True)
+    assert "Hang   skipped: a process that measures hangs: it said nothing for 15 s" in out
 
 
 CHANGES = {
@@ -83,11 +119,14 @@ CHANGES = {
     "skipped": (["205"] * 4 + ["broken"] + ["205 fewer"] * 4, [], "broken   skipped: ImportError: "),
     "same": (["205"] * 3, [], "nothing to bisect: the ends do not differ"),
     # The processes of the ends take turns: A B B A.
+    # The ends have no speed of the host in common: the change is larger than that.
+    "other speed": (["205 host=50"] * 3 + ["205 host=250"] * 3, [3], "host dispatch "),
     "host scatters": (["205 host=50"] * 4, [], "undecided: the processes of the ends differ too much in host dispatch"),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "gpu first": {"noise": 0.004},
     "slow host": {"speeds": (1.0, 1.5, 1.0, 1.0, 1.0, 1.6, 1.0)},
+    "other speed": {"speeds": (1.0, 2.0, 2.0, 1.0, 1.0, 2.0)},
     "host scatters": {"speeds": (1.0, 1.5, 1.5, 1.0)},
 }
 
@@ -117,10 +156,13 @@ def test_lost_machine_stops_the_search(bisect: Command, process: Process) -> Non
 
 
 def test_budget_and_processes_end_undecided(bisect: Command, process: Process) -> None:
+    commit("205")
     history(["205"] * 10 + ["207.5"] * 7)
     code, out, _ = bisect("--processes", "8")
     assert (code, "undecided" in out, "Model 20" in out, len(process.seen)) == (1, True, True, 8)
-    assert (bisect("--budget", "0")[0], len(process.seen)) == (1, 14)
+    assert (bisect("--budget", "0")[0], len(process.seen)) == (1, 8 + 2)
+    code, out, _ = bisect("--budget", "0", bad="good~0", good="good~1")
+    assert (code, "ended the search too early to compare the ends" in out, len(process.seen)) == (1, True, 10 + 2)
 
 
 def test_working_tree_stays_as_it_is(bisect: Command, process: Process, repository: Path) -> None:
@@ -209,7 +251,7 @@ def test_package_is_found_and_installed_elsewhere(bisect_packages: Command, proc
     assert (code, err.count("installing")) == (0, 5)
     assert f"package  {lines['bbb', 1]} -> {lines['bbb', 2]}" in out
     assert "ccc is not in every list" in err
-    assert len({tuple(each.arguments) for each in process.seen}) == 2  # the ends, and the states between
+    assert {tuple(each.arguments) for each in process.seen} == {("perf", "-k", FIRST)}
     assert find_spec("aaa") is None
 
 

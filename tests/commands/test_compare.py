@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from kernelgauge import processes
 from kernelgauge.judge import MEASUREMENT, Status, Verdict
 from kernelgauge.judge.evidence import Detail, Failed
 from kernelgauge.results import Results, read_results
 from tests.builders import one_test
-from tests.commands.conftest import FIRST, SECOND, Command, Process, commit_all, git, measured
+from tests.commands.conftest import FIRST, SECOND, Command, Process, commit_all, commit_fixture_test, git, measured
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def test_decided_workloads_are_not_measured_again(compare: Command, process: Pro
 def test_code_without_times_is_judged_by_its_structure(compare: Command, project: Path) -> None:
     for model, code, text in (("205", 0, "PASS"), ("205 fewer", 1, "kernels differ from HEAD")):
         (project / "model.txt").write_text(model)
-        found, out, _ = compare("HEAD", "--", "-m", "structure")
+        found, out, _ = compare("HEAD", "--", "-m", "not timing")
         assert (found, text in out, "processes of each side: 1 " in out) == (code, True, True)
     (project / "model.txt").write_text("205 recompiles")  # in each replicate: it has no times, and this says why
     code, out, _ = compare("HEAD", "--processes", "3")
@@ -142,6 +143,44 @@ def test_failed_or_interrupted_process_loses_no_verdicts(compare: Command, proce
         process.seen, process.after, process.is_machine_lost = [], after, False
         code, out, _ = compare("HEAD")
         assert (code, text in out, "processes of" in out, worktrees()) == (130, True, bool(text), 1)
+
+
+def test_spoilt_times_of_one_side_leave_the_others(compare: Command, process: Process) -> None:
+    spoilt = measured(device=None, incomplete="the machine was disturbed")
+    process.runs = [(measured(),)] * 4 + [(spoilt,), (measured(),)]
+    code, out, _ = compare("HEAD", "--processes", "3")
+    assert (code, "PASS" in out, "processes of each side: 3 " in out) == (0, True, True)
+
+
+def test_times_of_fixture_tests_are_measured_until_decided(compare: Command, process: Process) -> None:
+    """One test has all times of its workload: none of them is left out while another is undecided."""
+    noisy = [measured(center=205 * (1 + 0.05 * (-1) ** (number // 2))) for number in range(8)]
+    process.runs = [(each,) for each in noisy]
+    test = one_test("test_mlp", subject="end to end")
+    process.change = lambda results: replace(
+        results, tests=(replace(test, node="test_ops.py::test_mlp", workload=FIRST),)
+    )
+    compare("HEAD", "--processes", "4")
+    assert [each.arguments for each in process.seen] == [["perf"]] * 8
+
+
+def test_budget_ends_a_pair(compare: Command, process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process takes 10 s: the budget is over in the middle of the third pair."""
+    process.noise = 0.05
+    monkeypatch.setattr("kernelgauge.cli.compare.time.monotonic", lambda: 10.0 * len(process.seen))
+    assert "processes of each side: 2 " in compare("HEAD", "--budget", "45")[1]
+    assert len(process.seen) == 5
+
+
+def test_revision_that_hangs_ends_the_comparison(
+    repository: Path, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_LEAST_OF_BUDGET_S", 3.0)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:cacheprovider")
+    monkeypatch.setattr("random.Random.sample", lambda _, sides, k: list(sides))
+    commit_fixture_test("Hang", "import time\nwhile True:\n    time.sleep(1)")
+    code, _, err = kernelgauge("compare", "HEAD", "--budget", "1")
+    assert (code, "HEAD: a process that measures hangs: it said nothing for 3 s" in err, worktrees()) == (2, True, 1)
 
 
 def failing(results: Results, **why: Any) -> Results:

@@ -1,6 +1,7 @@
 """`kernelgauge history`: the table, the details and the page, and files that are left out."""
 
 import json
+import os
 import re
 from functools import partial
 from pathlib import Path
@@ -102,7 +103,7 @@ def test_kinds_of_machine_are_apart(history: History) -> None:
     history.add(*(night(0, timed(gpu=None, machine=cpu), host=host) for host in ("one", "other")))
     out = history.show("mlp")[1]
     assert re.findall(r"(?m)^(?:NVIDIA|AMD).*", out) == [
-        "AMD EPYC, cpu, CPU time",
+        "AMD EPYC, cpu, end to end",
         "NVIDIA H200, sm_90, 132 SMs, 500 W, GPU time",
         "NVIDIA H200, sm_90, 132 SMs, 700 W, GPU time",
         "NVIDIA H200, sm_90, 132 SMs, 700 W, MIG, GPU time",
@@ -137,6 +138,48 @@ def test_each_valid_time_counts_once(history: History, others: list[Results], co
     history.add(night(0, timed()), *others)
     out = history.show("mlp")[1]
     assert (count in out, not_shown(out)) == (True, [])
+
+
+def test_history_of_a_cpu_shows_what_is_judged(history: History) -> None:
+    """The time that is judged there, and the verdict of the table, which structure has made red."""
+    cpu = fingerprint(device="AMD EPYC", arch="cpu", sm_count=None, power_limit_watts=None, mig=None, driver=None)
+    latency = verdict(Status.PASS, "end to end")
+    for number, red in enumerate((Status.PASS, Status.REGRESSED)):
+        said = (verdict(red, "structure", "kernels differ"), verdict(Status.NOT_JUDGED, "CPU time"), latency)
+        run = builders.run(machine=cpu, gpu=None, end_to_end=(300.0 + number,) * 2)
+        history.add(night(number, workload(*said, name="mlp", run=run)))
+    machine, _, line = history.show()[1].splitlines()
+    assert (machine, line.split()) == (
+        "AMD EPYC, cpu, end to end",
+        ["300.0", "301.0", "+0.3", "%", "REGRESSED", "2026-01-06", "mlp"],
+    )
+    assert "PASS -> REGRESSED, commit not known -> not known: kernels differ" in history.show("mlp")[1].replace(
+        "\n        ", " "
+    )
+    assert history.show("--timer", "device")[1].startswith("AMD EPYC, cpu, CPU time\n")
+
+
+def test_name_of_a_file_is_no_pattern(history: History) -> None:
+    history.root.mkdir()
+    (history.root / "run[1].json").write_bytes(encode_results(night(0, timed(name="mlp"))))
+    code, out, _ = history.show()
+    assert (code, not_shown(out), out.split()[-1]) == (0, [], "mlp")
+
+
+def test_files_that_have_no_end_are_named(history: History) -> None:
+    history.add(night(0, timed(name="mlp")))
+    os.mkfifo(history.root / "pipe.json")
+    (history.root / "zero.json").symlink_to("/dev/zero")
+    with (history.root / "sparse.json").open("wb") as file:
+        file.truncate(2**40)
+    code, out, _ = history.show()
+    assert (code, out.splitlines()[2].split()[-1]) == (0, "mlp")
+    why = [
+        "pipe.json: not a regular file",
+        "sparse.json: too large: 1099511627776 bytes",
+        "zero.json: not a regular file",
+    ]
+    assert not_shown(out) == why
 
 
 def test_foreign_and_forged_files_are_named_then_counted(history: History) -> None:

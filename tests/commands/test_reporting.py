@@ -1,13 +1,16 @@
 """`kernelgauge report`, as it is typed; and the imports of every command on saved files."""
 
 import os
+import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kernelgauge.cli import results as results_commands
 from kernelgauge.judge import Status
-from kernelgauge.results import Results, encode_results
+from kernelgauge.results import Results, encode_results, history
 from tests.builders import one_test, results, run, verdict, workload
 from tests.commands.conftest import Command
 
@@ -51,11 +54,37 @@ def test_each_form_is_written_where_asked(report: Command) -> None:
     assert not Path("-").exists()
 
 
+def test_results_are_read_once(report: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, seen = results_commands.read_results, []
+    monkeypatch.setattr(results_commands, "read_results", lambda path: (seen.append(path), real(path))[1])
+    paths = [save("a", slow()), save("b", slow("old", started_at="2026-11-18T03:00:00+00:00"))]
+    assert report(*paths)[0] == 0
+    assert seen == [path / "results.json" for path in paths]
+
+
+@pytest.mark.parametrize("fault", [ZeroDivisionError, MemoryError, RecursionError, KeyError])
+@pytest.mark.parametrize("arguments", ["report a", "history a", "review a", "accept a --dry-run"])
+def test_fault_is_no_answer(command: Command, monkeypatch: pytest.MonkeyPatch, arguments: str, fault: Any) -> None:
+    """The exit code 1 of Python is one."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise fault("by chance")
+
+    save("a", slow())
+    monkeypatch.setattr(results_commands, "read_results", fail)
+    monkeypatch.setattr(history, "decode_results", fail)
+    code, out, err = command(*arguments.split())
+    assert (code, out, err.splitlines()[0]) == (2, "", "Traceback (most recent call last):")
+    assert re.search(rf"this is a fault of kernelgauge: {fault.__name__}: '?by chance'?\n", err)
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         ("a --markdown fifo", "not a regular file"),
         ("a c --markdown x", "where    c\n"),
+        ("a fifo --markdown x", "not a regular file"),
+        ("a /dev/zero --markdown x", "not a regular file"),
         ("a bad --markdown x", "bad/results.json"),
         (f"a {'x' * 10_000} --markdown x", "File name too long"),
         ("a --no\x1b[31m", "unrecognized arguments: --no\\x1b[31m\n"),

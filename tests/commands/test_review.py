@@ -152,6 +152,19 @@ def test_storing_under_ci_needs_force(command: Command, process: Process, monkey
     assert (command(name, *others, "--force")[0], stored()) == (0, {COMPILED})
 
 
+def test_accept_writes_through_no_link_out_of_the_project(command: Command, tmp_path_factory: Any) -> None:
+    outside = tmp_path_factory.mktemp("outside") / "mine.json"
+    outside.write_text('{"mine": 1}')
+    left(complete_results(of(EAGER)))
+    link = Path("baselines/nvidia-h200", f"{EAGER}.json")
+    link.parent.mkdir(parents=True)
+    link.symlink_to(outside)
+    assert command("accept")[0] == 1
+    code, _, err = command("accept", "--force")
+    assert (code, outside.read_text()) == (2, '{"mine": 1}')
+    assert re.search(rf"cannot write\n  where    {link}\n  got      a link to {outside}, which is outside of", err)
+
+
 def test_accept_shows_and_writes_under_one_lock(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     real = BaselineStore.stored
 

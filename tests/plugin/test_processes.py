@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,11 @@ from typing import Any
 
 import pytest
 
+from kernelgauge.baselines import BaselineStore
 from kernelgauge.errors import KernelgaugeError, MeasurementError
-from kernelgauge.processes import run_process, worktree
+from kernelgauge.processes import own_folder, run_process, worktree
+from kernelgauge.results import encode_results
+from tests import builders
 from tests.commands.conftest import commit_all, forget_signals, git, make_repository
 from tests.plugin.inner_project import Project
 
@@ -171,3 +175,73 @@ def test_signal_ends_the_processes_and_their_files(
     assert len(list(pids.iterdir())) == 1
     assert not list(temporary.glob("kernelgauge-*"))
     assert len(git("worktree", "list").splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "command", ["compare HEAD", "bisect --good HEAD~1 --bad HEAD -k mlp", "calibrate perf --processes 2"]
+)
+def test_killed_command_leaves_nothing_behind(
+    project: Project, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch, kernelgauge: Any, command: str
+) -> None:
+    pids, temporary = tmp_path_factory.mktemp("pids"), tmp_path_factory.mktemp("temporary")
+    project.add_to_conftest(HANG)
+    make_repository(monkeypatch)
+    for name in ("pytest.ini", "second"):
+        (project.root / name).touch()
+        commit_all(name)
+    (temporary / "kernelgauge-notes").mkdir()  # somebody's own
+    monkeypatch.setenv("PIDS", str(pids))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    arguments = [sys.executable, "-m", "kernelgauge", *command.split()]
+    with subprocess.Popen(arguments, stderr=subprocess.DEVNULL) as process:
+        assert eventually(lambda: len(list(pids.iterdir())) == 1)
+        with worktree("HEAD") as tree:  # which a living process has
+            before = {*temporary.iterdir()}
+            process.kill()
+            process.wait()
+            assert eventually(lambda: not any(is_running(path.name) for path in pids.iterdir()))
+            with own_folder() as own:
+                after = sorted([own, tree.parent, temporary / "kernelgauge-notes"])
+                assert (sorted(temporary.iterdir()), before <= {*after}) == (after, False)
+                assert len(git("worktree", "list").splitlines()) == 2
+    assert len(git("worktree", "list").splitlines()) == 1
+
+
+def test_process_left_behind_is_killed(project: Project, tmp_path: Path) -> None:
+    """It has the output of its parent, which would never end."""
+    child = "\nimport os\nif not (child := os.fork()):\n    time.sleep(600)\n"
+    project.add_to_conftest(f"{child}(FOLDER / 'child').write_text(str(child))\n")
+    assert run_process(["perf", *PLUGIN]).workloads
+    assert eventually(lambda: not is_running((project.root / "perf" / "child").read_text()))
+
+
+def test_worktree_runs_no_hooks_of_the_repository(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_repository(monkeypatch)
+    commit_all("first")
+    hook = tmp_path / "hooks" / "post-checkout"
+    hook.parent.mkdir()
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    git("config", "core.hooksPath", str(hook.parent))
+    with worktree("HEAD") as tree:
+        assert (tree / "perf" / "conftest.py").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_ends_each_command_as_an_interruption(store: BaselineStore, number: signal.Signals) -> None:
+    """Here `accept` waits for another update of the baselines."""
+    folder = store.root.parent
+    (folder / "results.json").write_bytes(encode_results(builders.complete_results(builders.passing())))
+    arguments = [sys.executable, "-m", "kernelgauge", "accept", "--baselines", str(store.root), str(folder)]
+    environment = {name: value for name, value in os.environ.items() if name != "CI"}
+    with (
+        store.locked(),
+        subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, preexec_fn=forget_signals) as process,
+    ):
+        assert process.stdout is not None
+        process.stdout.readline()  # of the results, before it waits
+        process.send_signal(number)
+        assert process.wait(10) == 130

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import IntEnum
@@ -70,22 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Return the exit code (`Exit`)."""
     # One that is closed (`>&-`) is None: an AttributeError would exit with 1, which is an answer.
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
+    _interrupt_on_signals()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # escapes characters that an encoding lacks
-    parser = _parser()
-    own, passed_on = list(sys.argv[1:] if arguments is None else arguments), []
-    if own[:1] and own[0] in _RUN_PYTEST and "--" in own:  # argparse would take what follows for a positional argument
-        place = own.index("--")
-        own, passed_on = own[:place], own[place + 1 :]
-    options, rest = parser.parse_known_args(own)
-    if rest and own[0] not in _RUN_PYTEST:
-        parser.error(f"unrecognized arguments: {printable(' '.join(rest))}")
-    options.pytest_arguments = [*rest, *passed_on]
-    if own[:1] and own[0] in _RUN_PYTEST:
-        _interrupt_on_signals()
     try:
-        return int(options.command(options))
+        return int(_run(list(sys.argv[1:] if arguments is None else arguments)))
     except KernelgaugeError as error:
         _print_error(str(error))
     except OSError as error:  # a full disk, a folder that cannot be read
@@ -95,7 +86,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         clear_status()
         return Exit.INTERRUPTED
+    except Exception as error:  # Python's own exit code is 1, which is an answer
+        _print_error(f"{traceback.format_exc()}this is a fault of kernelgauge: {type(error).__name__}: {error}")
     return Exit.TROUBLE
+
+
+def _run(own: list[str]) -> Exit:
+    parser, passed_on = _parser(), list[str]()
+    if own[:1] and own[0] in _RUN_PYTEST and "--" in own:  # argparse would take what follows for a positional argument
+        place = own.index("--")
+        own, passed_on = own[:place], own[place + 1 :]
+    options, rest = parser.parse_known_args(own)
+    if rest and own[0] not in _RUN_PYTEST:
+        parser.error(f"unrecognized arguments: {printable(' '.join(rest))}")
+    options.pytest_arguments = [*rest, *passed_on]
+    return options.command(options)  # type: ignore[no-any-return]
 
 
 def _interrupt_on_signals() -> None:

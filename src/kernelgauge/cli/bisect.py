@@ -14,6 +14,7 @@ from functools import cache, partial
 from importlib import metadata
 from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from packaging.requirements import Requirement
@@ -34,7 +35,7 @@ from . import Exit, note, say
 
 _SHOWN = 5  # likely changes, where none is sure
 _CHANGES = (Status.REGRESSED, Status.IMPROVED)  # in order of preference
-_CLOCKS = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)  # the most exact one first
+_CLOCKS = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)  # the most exact one first; on a CPU the last one is
 _COMMIT = "%H%n%h %s%ncommit   %H%nauthor   %an <%ae>%ndate     %aI%nsubject  %s"
 
 
@@ -58,14 +59,18 @@ def bisect(options: argparse.Namespace) -> Exit:
     has_ends = len(options.packages) > 1 if options.packages else bool(options.good and options.bad)
     if not has_ends or (options.packages and (options.good or options.bad)):
         raise KernelgaugeError("bisect needs two ends", expected="--good REF --bad REF, or --packages GOOD.txt BAD.txt")
-    with tempfile.TemporaryDirectory(prefix="kernelgauge-") as folder:
-        states = (_package_states if options.packages else _commit_states)(options, Path(folder))
+    with processes.own_folder() as folder:
+        states = (_package_states if options.packages else _commit_states)(options, folder)
         return _Search(states, options).conclude()
 
 
-def _variables() -> dict[str, str]:
-    """Return those by which Inductor chooses without timing, or its choice could be the change. 0 switches that off."""
-    return {"TORCHINDUCTOR_DETERMINISTIC": os.environ.get("TORCHINDUCTOR_DETERMINISTIC", "1")}
+def _measured_in(progress: processes.Progress, arguments: Sequence[str], **place: Any) -> Results:
+    # Inductor chooses without timing, or its choice could be the change. 0 switches that off.
+    variables = {"TORCHINDUCTOR_DETERMINISTIC": os.environ.get("TORCHINDUCTOR_DETERMINISTIC", "1")}
+    patience_s = progress.patience_s
+    return processes.run_process(
+        arguments, progress, may_fail=True, variables=variables, patience_s=patience_s, **place
+    )
 
 
 # -- commits ----------------------------------------------------------------------------------------------------------------
@@ -87,7 +92,7 @@ def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     def run(name: str, arguments: Sequence[str], progress: processes.Progress) -> Results:
         with processes.worktree(name) as tree:
             processes.copy_suite(folder / "suite", tree, options.suite, owner="--bad")
-            return processes.run_process(arguments, progress, may_fail=True, folder=tree, variables=_variables())
+            return _measured_in(progress, arguments, folder=tree)
 
     commits = [processes.git("show", "--no-patch", *form, good), *later.strip("\0").split("\0")]
     parts = (each.split("\n", 2) for each in commits)
@@ -114,7 +119,7 @@ def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
 
     def run(wanted: Sequence[str], arguments: Sequence[str], progress: processes.Progress) -> Results:
         packages = [installed(each) for each in wanted]
-        return processes.run_process(arguments, progress, may_fail=True, packages=packages, variables=_variables())
+        return _measured_in(progress, arguments, packages=packages)
 
     def state(shown: str, change: str) -> _State:
         wanted = [each for each in packages.values() if each]
@@ -167,7 +172,8 @@ class _Search:
         self._states, self._options, self._started = states, options, time.monotonic()
         self._ends = self._good, self._bad = states[0], states[-1]
         self._used = 0  # processes
-        self._progress, self._suspects = processes.Progress(None), len(states) - 1
+        self._progress = processes.Progress(None, budget_s=options.budget)
+        self._suspects = len(states) - 1
 
     def conclude(self) -> Exit:
         """Search, and print the answer."""
@@ -184,6 +190,8 @@ class _Search:
             raise KernelgaugeError("the ends cannot be compared", got="\n".join(invalid))
         elif timer := _followed(judged.verdicts):
             is_found = self._by_time(timer)
+        elif self._is_timed and min(len(end.runs) for end in self._ends) < FEWEST:
+            _say("undecided: --processes or --budget ended the search too early to compare the ends")
         elif judged.undecided:
             _say(f"undecided: the processes of the ends differ too much in {', '.join(judged.undecided)}")
         else:
@@ -195,17 +203,21 @@ class _Search:
     # -- measure
 
     def _judged_ends(self) -> JudgedSet:
-        """Measure the ends in turns, at least three times each, until it is known what to follow, or that nothing changed."""
+        """Measure the ends in turns until it is known what to follow, or that nothing changed: three times each at least.
+
+        Once, if no time is measured: structure is exact.
+        """
         most = 2 ** (LOOKS - 1) * FEWEST
         for done in range(1, most + 1):
             # A B B A: what drifts meanwhile meets both alike.
             for end in self._ends if done % 2 else self._ends[::-1]:
-                if len(end.runs) < done:
-                    self._measure(end, self._options.workload)
-            if done in looks(most):
+                if len(end.runs) < done and (done == 1 or self._may_go_on()):
+                    self._measure(end)
+            is_last = not (self._is_timed and self._may_go_on())
+            if done in looks(most) or is_last:
                 names = ("the good end", "the bad end")
                 judged = self._judged(self._good.runs[:done], self._bad.runs[:done], names)
-                if _followed(judged.verdicts, judged.undecided) or not judged.undecided or not self._may_go_on():
+                if is_last or not judged.undecided or _followed(judged.verdicts, judged.undecided):
                     break
         return judged
 
@@ -214,6 +226,10 @@ class _Search:
         comparisons = LOOKS * max(1, len(before[0].samples))
         return judge_sets(before[0].workload, before, after, comparisons=comparisons, limits=limits, names=names)
 
+    @property
+    def _is_timed(self) -> bool:
+        return any(run.is_timed for end in self._ends for run in end.runs)
+
     def _may_go_on(self) -> bool:
         is_late = time.monotonic() - self._started > self._options.budget
         return not is_late and bool(self._used < self._options.processes)
@@ -221,7 +237,7 @@ class _Search:
     def _measure(self, state: _State, *selection: str, timer: Timer | None = None) -> None:
         """Measure a state. One that fails is skipped if the good end still works behind it: otherwise the machine is at fault.
 
-        `selection`: for ``-k``, and further arguments. `timer`: the time that must have been measured.
+        `selection`: further arguments. `timer`: the time that must have been measured.
         """
         self._used += 1
         self._progress.begin(f"process {self._used}: {state.shown}, {counted(self._suspects, 'suspect')}")
@@ -233,14 +249,15 @@ class _Search:
                 what = f"an end cannot be measured: {state.shown}"
                 expected = "both ends to build, and to run the workload that -k selects"
                 raise KernelgaugeError(what, got=failed, expected=expected) from error
-            note(f"  it fails: {failed.splitlines()[-1].strip()}")
-            self._measure(self._good, *selection, timer=timer)
             state.failure = failed.splitlines()[-1].strip()
+            note(f"  it fails: {state.failure}")
+            if self._may_go_on():
+                self._measure(self._good, *selection, timer=timer)
 
     def _measured(self, state: _State, selection: Sequence[str], timer: Timer | None) -> WorkloadResult:
         """Run one process. Raises `MeasurementError` if it fails, and `KernelgaugeError` if no other one would do better."""
         wanted = self._options.workload
-        arguments = [self._options.suite, "-k", *selection, *self._options.pytest_arguments]
+        arguments = [self._options.suite, "-k", wanted, *selection, *self._options.pytest_arguments]
         workloads = state.run_process(arguments, self._progress).workloads
         matching = [each for each in workloads if each.id == wanted] or workloads
         if len(matching) > 1:
@@ -271,7 +288,7 @@ class _Search:
         """Measure until every change of structure lies between neighbours. Print them. Return whether all are found."""
         # What recompiles on fresh allocations does so in the replicates of a time.
         recompiles = any(run.counts.recompiles for end in self._ends for run in end.runs)
-        marks = () if recompiles else ("-m", "structure")
+        marks = () if recompiles else ("-m", "not timing")  # `structure` is a mark of suites alone
         while True:
             known = [index for index, state in enumerate(self._states) if state.runs]
             verdicts = {pair: _structure(*(self._states[index].runs[0] for index in pair)) for pair in pairwise(known)}
@@ -281,7 +298,7 @@ class _Search:
             self._suspects = sum(high - low for low, high in changes)
             if not left or not self._may_go_on():
                 break
-            self._measure(self._states[min(left)[1]], self._options.workload, *marks)  # the one in the middle
+            self._measure(self._states[min(left)[1]], *marks)  # the one in the middle
         if not changes:
             _say("undecided: the change comes in steps that are each within the tolerance of memory")
         if len(changes) > 1:
@@ -303,9 +320,11 @@ class _Search:
             return [replace(of_first, observation=observe(each, is_by_host=of_first.is_by_host)) for each in samples]
 
         def logarithms(state: _State) -> list[float]:
-            return [each.logarithm for each in on_same_host(times_of(state), usual)]
+            times = times_of(state)
+            return [each.logarithm for each in (on_same_host(times, usual) if is_shared else times)]
 
         usual = at_shared_speed(times_of(self._good), times_of(self._bad))
+        is_shared = bool(on_same_host(times_of(self._good), usual))  # else the ends differ by more than their hosts
         while True:
             measured = [state for state in self._states if state.runs]
             third = [state for state in measured if _structure(first, state.runs[0]).status is not Status.PASS]
@@ -316,7 +335,7 @@ class _Search:
             if index is None or not self._may_go_on():
                 break
             note(f"  {_percent(best.probability)} that it is {self._states[best.high].shown}")
-            self._measure(self._states[index], f"({self._options.workload}) and {timer.value}", timer=timer)
+            self._measure(self._states[index], timer=timer)
         for state in third:
             _say(f"a third state, with the structure of neither end: {state.shown}")
         if best.probability < SURE:
@@ -353,6 +372,8 @@ def _say(text: str) -> None:
 def _followed(verdicts: Sequence[Verdict], undecided: Sequence[str] = ()) -> Timer | None:
     """Return the most exact time that regressed, else that improved. None: no time did, or an undecided one comes first."""
     times = [(timer, each) for timer in _CLOCKS for each in verdicts if each.subject in timer.labels]
+    if any(each.subject == Timer.DEVICE.labels[1] for each in verdicts):  # on a CPU the host does all of it
+        times.reverse()
     for change, (timer, verdict) in product(_CHANGES, times):
         if verdict.subject in undecided:
             return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,7 +15,7 @@ from textwrap import shorten
 import msgspec
 
 from .. import processes
-from ..errors import NO_TIMES, MeasurementError
+from ..errors import MeasurementError
 from ..judge import MEASUREMENT, Status, Verdict
 from ..judge.evidence import Detail, NothingToCompare, Reason
 from ..judge.revisions import LOOKS, judge_sets, looks
@@ -38,7 +37,7 @@ class _Side:
     """One revision: how a process measures it, and what its processes measured."""
 
     name: str
-    run_process: Callable[[Sequence[str], processes.Progress], Results]  # of pytest, with these arguments
+    run_process: Callable[..., Results]  # of pytest, with these arguments
     results: list[Results] = field(default_factory=list)
 
     def runs(self, workload: str) -> list[Run]:
@@ -77,7 +76,7 @@ def _sides(options: argparse.Namespace) -> Iterator[tuple[_Side, _Side]]:
         trees = [stack.enter_context(processes.worktree(commit)) for commit in commits]
         base, head = trees[0], trees[1] if options.head else Path.cwd()
         processes.copy_suite(head / options.suite, base, options.suite, owner=names[1])
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kernelgauge-")))
+        folder = stack.enter_context(processes.own_folder())
         python, run = options.base_python, partial(processes.run_process, may_fail=True)
         packages = [processes.install(each, folder / str(n), python) for n, each in enumerate(options.packages)]
         of_base = partial(run, folder=base, packages=packages, python=python)
@@ -91,31 +90,41 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
     deselected: list[str] = []  # arguments that leave out the tests of decided workloads
     started, most, chance = time.monotonic(), max(1, options.processes), random.Random()
     progress = processes.Progress(2 * most, budget_s=options.budget)
+    is_over_budget = False
     for done in range(1, most + 1):
         for side in chance.sample((base, head), 2):  # what drifts meanwhile meets both alike, and no order is known
+            if is_over_budget and done > 1:
+                break
             progress.begin(f"{side.name}: process {done} of at most {most}")
+            run = partial(side.run_process, [*arguments, *deselected], progress)
             try:
-                side.results.append(side.run_process([*arguments, *deselected], progress))
+                side.results.append(run(patience_s=progress.patience_s))
             except MeasurementError as error:
                 error.what = f"{side.name}: {error.what}"
                 raise
-        is_over_budget = time.monotonic() - started > options.budget
+            is_over_budget = time.monotonic() - started > options.budget
+        for side in (base, head):
+            del side.results[min(len(base.results), len(head.results)) :]  # half a pair
         # Structure alone is exact; without a run, more processes would fail as well.
-        runs = (run for side in (base, head) for each in side.results for run in each.runs)
-        has_times = any(run.incomplete != NO_TIMES for run in runs)
-        is_last = is_over_budget or not has_times or not head.results[0].runs
+        is_timed = any(run.is_timed for side in (base, head) for each in side.results for run in each.runs)
+        is_last = is_over_budget or not is_timed or not head.results[0].runs
         if done in looks(options.processes) or is_last:
             results, undecided = _judged(base, head)
             total = sum(each.unavailable is None for each in results.workloads)
             names = ", ".join(f"{name} ({', '.join(times)})" for name, times in undecided.items())
-            line = f"after process {done} of each side: {total - len(undecided)} of {total} workloads decided"
+            line = (
+                f"after process {len(head.results)} of each side: {total - len(undecided)} of {total} workloads decided"
+            )
             note(shorten(f"{line}; undecided: {names}" if names else line, _SHOWN_CHARACTERS, placeholder=" …"))
             if is_last or not undecided:
                 break
-            # A latency asks for no more processes.
-            latency, tests = Timer.END_TO_END.label, head.results[0].tests
-            left_out = (each for each in tests if each.workload not in undecided or each.subject == latency)
-            deselected = [f"--deselect={each.node}" for each in left_out]
+            # A latency asks for no more processes. A test that makes its workload has all of its times.
+            deselected = [
+                f"--deselect={each.node}"
+                for each in head.results[0].tests
+                if each.workload not in undecided
+                or (each.subject == Timer.END_TO_END.label and each.node.endswith(f"[{each.workload}]"))
+            ]
 
 
 def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..judge.review import Reviewed
 
 _STDOUT = "-"  # in place of a file
-_TIMERS = {"device": Timer.DEVICE, "latency": Timer.END_TO_END, "dispatch": Timer.HOST}
+_TIMERS = {None: None, "device": Timer.DEVICE, "latency": Timer.END_TO_END, "dispatch": Timer.HOST}
 _RESULTS = Path("reports", "latest")
 # The root of a project has one of these: where pytest leaves its reports, or where it finds its configuration.
 _MARKS = (str(_RESULTS), "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", ".git")
@@ -49,7 +49,8 @@ def add_commands(commands: Commands) -> None:
     history.add_argument("history", metavar="HISTORY", help=where)
     details = "show details: a part of an id, which may have * and ?"
     history.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=details)
-    history.add_argument("--timer", choices=tuple(_TIMERS), default="device", help="default: device")
+    timers = [each for each in _TIMERS if each]
+    history.add_argument("--timer", choices=timers, help="default: device, and on a CPU latency, which is judged there")
     history.add_argument("--html", metavar="FILE", help="also write one self-contained page")
     description = "Show what differs, in groups, with its evidence. Exits with 1 if anything waits for acceptance."
     reviewing = add_command(commands, "review", _review, "compare saved results with the baselines", description)
@@ -84,11 +85,12 @@ def _report(options: argparse.Namespace) -> Exit:
     from ..report.html import html
     from ..report.summary import summary, summary_markdown
 
-    files = find_results(options.results)
-    results = sorted(map(read_results, files), key=lambda each: each.started)
+    read = [(read_results(file), file) for file in find_results(options.results)]
+    read.sort(key=lambda each: each[0].started)
+    results = [each for each, _ in read]
     targets = {options.html: html, options.markdown: summary_markdown}
     if not any(targets) and not options.print:
-        beside = max(files, key=lambda file: read_results(file).started).parent
+        beside = read[-1][1].parent
         targets = {str(beside / "report.html"): html, str(beside / "report.md"): summary_markdown}
     # All are made before any is written: an error leaves nothing half done.
     for target, content in [(target, form(results).encode()) for target, form in targets.items() if target]:
@@ -205,7 +207,9 @@ def _accept(options: argparse.Namespace) -> Exit:
         exit_code = _store(plans, refused, store, dry_run=options.dry_run)
         if refused:
             suites = sorted({each.suite for each in refused if each.suite})
-            command = shlex.join(["pytest", *suites, "-k", " or ".join(each.workload for each in refused)])
+            chosen = " or ".join(each.workload for each in refused)
+            kept = [each for each in ("--perf-benchmark", "--perf-compile") if each in several[-1].arguments]
+            command = shlex.join(["pytest", *suites, "-k", chosen, *kept])
             say(printable(f"to measure it again, in full and on a quiet machine: {command}"))
             say("to accept it as it is, where possible: add --force")
         for line in creep_lines(changes):

@@ -333,9 +333,11 @@ def _named(paths: Sequence[Path], baselines: Path) -> tuple[str, Path]:
 
 def _read_baseline(file: Path) -> TraceBaseline | None:
     from ..judge.trace_baseline import decode_trace_baseline
+    from ..results.files import read_file, require_inside
 
     try:
-        return decode_trace_baseline(file.read_bytes(), where=str(file))
+        require_inside(file, file.parent)  # before it is written too
+        return decode_trace_baseline(read_file(file), where=str(file))
     except FileNotFoundError:
         return None
     except OSError as error:

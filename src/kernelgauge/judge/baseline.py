@@ -15,12 +15,14 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from msgspec.structs import fields, replace
 
-from ..errors import BaselineError, NewerBaselineError
+from ..errors import BaselineError, NewerBaselineError, printable
 from ..run import (
     COMPILE_TIMERS,
     CompileEvent,
     ControlTime,
+    Count,
     Counts,
+    Day,
     Fingerprint,
     Observation,
     Origin,
@@ -116,7 +118,7 @@ class Process(msgspec.Struct, frozen=True, omit_defaults=True):
     timers: dict[Timer, Observation]
     controls: dict[str, ControlTime]  # the reference kernels beside them, by name
     host: str | None = None  # a digest of the host's name, or another label of it. None: not known
-    day: str | None = None  # when it was measured: UTC, YYYY-MM-DD. None: not known
+    day: Day | None = None  # when it was measured. None: not known
 
     @property
     def host_references_us(self) -> dict[Timer, float]:
@@ -132,7 +134,7 @@ class Process(msgspec.Struct, frozen=True, omit_defaults=True):
 class Entry(msgspec.Struct, frozen=True):
     """One launch configuration of the workload's kernels. Inductor's autotuner chooses between several."""
 
-    draws: Annotated[int, msgspec.Meta(ge=1)]  # in how many compiles it was chosen
+    draws: Annotated[int, msgspec.Meta(ge=1, le=10**9)]  # in how many compiles it was chosen
     kernels: tuple[KernelRecord, ...]
     processes: Annotated[tuple[Process, ...], msgspec.Meta(min_length=1)]
 
@@ -172,7 +174,7 @@ class Anchor(msgspec.Struct, frozen=True):
 
     at: str  # when the newest of them was measured; empty: not known
     release: str | None  # the latest one when they became the anchor
-    accepted: int  # how often the file was written since
+    accepted: Count  # how often the file was written since
     processes: tuple[Process, ...]  # one for each GPU, or for each host of a CPU
 
 
@@ -187,8 +189,8 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     entries: Annotated[tuple[Entry, ...], msgspec.Meta(min_length=1)]
     recorded: Recorded | None = None
     origins: tuple[Origin | None, ...] = ()  # of each kernel; shown and never judged
-    ops: dict[str, int] = {}  # how often each dispatcher op ran
-    host_calls: dict[str, int] = {}  # that wait for the device or copy: ``aten::item: cudaStreamSynchronize``
+    ops: dict[str, Count] = {}  # how often each dispatcher op ran
+    host_calls: dict[str, Count] = {}  # that wait for the device or copy: ``aten::item: cudaStreamSynchronize``
     compile_events: tuple[CompileEvent, ...] = ()  # graph breaks and recompiles, from the first call on
     peak: tuple[PeakPart, ...] = ()  # where a call allocated the memory of its peak, the most first
     anchors: tuple[Anchor, ...] = ()
@@ -427,7 +429,7 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
         raise BaselineError(
             "the baseline holds an unresolved merge conflict" if conflict else "the baseline cannot be read",
             where=where,
-            got="an empty file" if not content.strip() else "markers of git" if conflict else str(error),
+            got="an empty file" if not content.strip() else "markers of git" if conflict else printable(str(error)),
             expected=f"a kernelgauge baseline, schema_version {SCHEMA_VERSION}",
             next_command=f"git checkout {'--theirs ' if conflict else ''}-- {where}   "
             "(or delete it and record again with --perf-update)",
@@ -440,7 +442,7 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
 def _refuse_contradictions(baseline: Baseline, workload: str) -> None:
     """Raise `ValueError` for what the types allow and no measurement shows, such as what is left of a merge by hand."""
     if baseline.workload != workload:
-        raise ValueError(f"it belongs to another workload, {baseline.workload}")
+        raise ValueError(f"it belongs to another workload, {baseline.workload[:200]}")
     launches = baseline.counts.launches
     names = [[each.identity.name for each in entry.kernels] for entry in baseline.entries]
     for index, kernels in enumerate(names):

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..errors import NO_TIMES
 from ..run import COMPILE_TIMERS, Run, Sample, Timer
 from . import MEASUREMENT, Status, Verdict, settled, worst
 from .baseline import Baseline, by_configuration, combined, from_run
@@ -90,17 +89,20 @@ def judge_sets(
     if not timed_before or not timed_after:  # the structure is sound: it may say why
         name, untimed = (names[1], after[-1]) if timed_before else (names[0], before[-1])
         missing = not_measured(Timer.DEVICE, untimed, side=name)
-        is_selected = any(run.incomplete != NO_TIMES for run in (*before, *after))
-        return JudgedSet((structure, missing) if is_selected else (structure,), (), after[-1], baseline)
+        is_timed = any(run.is_timed for run in (*before, *after))
+        return JudgedSet((structure, missing) if is_timed else (structure,), (), after[-1], baseline)
     # The autotuner chooses anew in each process: the launch configuration that most of them have.
     first, *more = alike = max(by_configuration(timed_after), key=len)
     limits = Limits({**_GATES, **limits.gate}, limits.sensitivity) if limits else Limits(_GATES)
+    is_paired = are_pairs and len(before) == len(after) and len(alike) == len(timed_after)
     verdicts, undecided = list[Verdict](), []
     for timer in first.samples:  # the first process measured all; later ones may leave out a latency
         verdict = judge_time(timer, first, baseline, comparisons=comparisons, limits=limits, more=more)
         is_suspect, is_usual = False, limits.gate[timer] == _GATES[timer]
-        if are_pairs and timer is Timer.DEVICE and is_usual and len(before) == len(after) == len(alike):
-            verdict, is_suspect = _judged_in_pairs(verdict, before, after, first)
+        if is_paired and timer is Timer.DEVICE and is_usual:
+            # The machine may have spoilt the times of one side.
+            pairs = [each for each in zip(before, after, strict=True) if all(timer in run.samples for run in each)]
+            verdict, is_suspect = _judged_in_pairs(verdict, pairs, first)
         verdicts.append(replace(verdict, against=names[0]))
         is_open = is_suspect or not _is_decided(verdict, limits.gate[timer], first)
         if structure.status is Status.PASS and is_open:
@@ -122,16 +124,15 @@ def _worst_structure(runs: Sequence[Run], baseline: Baseline, times: Sequence[Ve
     return found
 
 
-def _judged_in_pairs(verdict: Verdict, before: Sequence[Run], after: Sequence[Run], run: Run) -> tuple[Verdict, bool]:
+def _judged_in_pairs(verdict: Verdict, pairs: Sequence[tuple[Run, Run]], run: Run) -> tuple[Verdict, bool]:
     """Return the verdict on a GPU time by its pairs, and whether it is suspect and more pairs may show it slower.
 
     The pairs of the first look made it suspect. The others decide, by the exact sign-flip test: each way to exchange the
     sides within pairs is as likely, if the code is the same (Fisher, "The Design of Experiments", 1935).
     """
     change, before_us = verdict.change, verdict.before_us
-    if verdict.status not in (Status.PASS, Status.UNDECIDED) or change is None or not before_us:
+    if verdict.status not in (Status.PASS, Status.UNDECIDED) or change is None or not (before_us and pairs):
         return verdict, False
-    pairs = zip(before, after, strict=True)
     sides = ([fmean(each.samples[Timer.DEVICE].replicates_us) for each in pair] for pair in pairs)
     steps = [math.log(later / earlier) for earlier, later in sides]
     suspect_from = math.log1p(max(_SUSPECT, _WANTED_US / before_us))

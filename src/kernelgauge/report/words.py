@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from ..errors import printable
 from ..judge import Status, Verdict
 from ..judge import evidence as e
 from ..judge.review import CodeMoved, Creep
@@ -28,8 +29,8 @@ class Line(NamedTuple):
 
 
 def headline(verdict: Verdict) -> str:
-    """Return what a verdict says, in one line."""
-    return _HEADLINES[type(verdict.conclusion)](verdict.conclusion, verdict, verdict.against or BASELINE)
+    """Return what a verdict says, in one line. Names in it may come from a file that nobody vouches for."""
+    return printable(_HEADLINES[type(verdict.conclusion)](verdict.conclusion, verdict, verdict.against or BASELINE))
 
 
 def _structure(it: e.StructureCompared, verdict: Verdict, name: str) -> str:

@@ -21,7 +21,7 @@ from ..judge import Status, Verdict, worst
 from ..judge.baseline import Baseline, fold, fold_baseline, unfold, unfold_baseline
 from ..judge.timing import Limits
 from ..run import Fingerprint, Run, Timer
-from .files import remove_temporary, write_atomically
+from .files import read_file, remove_temporary, write_atomically
 
 if TYPE_CHECKING:
     from ..workload import Workload
@@ -247,7 +247,7 @@ def read_results(path: Path) -> Results:
     """Return the results in a file. Raises `ResultsError`."""
     where = printable(str(path))
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         raise _unreadable(where, str(error)) from error
     return decode_results(content, where=where)

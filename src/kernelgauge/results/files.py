@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ..errors import KernelgaugeError, StorageError, printable_url
+from ..errors import KernelgaugeError, StorageError, printable, printable_url
 
 # -- names ------------------------------------------------------------------------------------------------------------
 
@@ -30,6 +31,38 @@ def is_file_name(workload: str) -> bool:
 def slug(device: str) -> str:
     """Return the folder name of a device: ``NVIDIA H200`` -> ``nvidia-h200``."""
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")[:LONGEST_NAME] or "unknown"
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+_MOST_BYTES = 2**28  # of a file with results, or a baseline: it is damaged if it has more
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file. Raises `OSError` for one that is no file of ours: a device or a pipe has no end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("not a regular file")
+        if status.st_size > _MOST_BYTES:
+            raise OSError(f"too large: {status.st_size} bytes")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(_MOST_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def require_inside(path: Path, root: Path) -> None:
+    """Raise `OSError` if a path leads out of a folder by a link, and out of the repository that the folder is in.
+
+    Somebody else may have committed the link. A repository's own files, in `.git`, are outside too.
+    """
+    home, target = Path(os.path.abspath(root)), Path(os.path.realpath(path))
+    home = Path(os.path.realpath(home.parent), home.name)  # it may be a link itself
+    top = next((each for each in (home, *home.parents) if (each / ".git").exists()), home)
+    if not any(map(target.is_relative_to, (home, top))) or ".git" in target.relative_to(top).parts:
+        raise OSError(f"a link to {printable(str(target))}, which is outside of {printable(str(top))}")
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -165,6 +198,8 @@ class Lock:
         started, waited = time.monotonic(), 0.0
         while not self._lock.is_locked:
             try:
+                if self.path.is_symlink():  # locking empties the file
+                    raise OSError(f"{self.path.name} is a link")
                 self._lock.acquire(timeout=min(_SAY_EVERY_S if waited else 0.0, max(0.0, self._patience_s - waited)))
             except Timeout as error:
                 waited = time.monotonic() - started

@@ -8,6 +8,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,7 +19,7 @@ from ..judge.baseline import SOFTWARE_FIELDS, is_host_only
 from ..judge.timing import expected_variance, prior_for
 from ..run import ProcessTime, Timer, observe
 from . import Results, decode_results
-from .files import open_location, store_errors
+from .files import open_location, read_file, store_errors
 
 _FIRST_YEAR = 1970  # an invalid timestamp is year 1
 
@@ -31,8 +32,7 @@ class Night(NamedTuple):
         place: the GPU, or the host of a CPU.
         at: when the run started, in UTC.
         environment: the software and the host, by name.
-        verdict: on the time; None: there is none.
-        baseline_us: what the time was compared with.
+        verdict: the worst of the workload, as in the table of its run; None: there is none.
         logarithm: of the time; of its ratio to the host reference where the host alone fills it.
         noise: the standard deviation of the logarithm that the rule expects between processes.
     """
@@ -46,7 +46,6 @@ class Night(NamedTuple):
     us: float
     verdict: Verdict | None
     kernels: str | None
-    baseline_us: float | None
     logarithm: float
     noise: float
 
@@ -56,12 +55,13 @@ class Night(NamedTuple):
 
 
 def read_nights(
-    location: str, *, timer: Timer = Timer.DEVICE, patterns: Sequence[str] = ()
+    location: str, *, timer: Timer | None = None, patterns: Sequence[str] = ()
 ) -> tuple[list[Night], list[str]]:
     """Return the times in a history, in order of machine, workload, place and time; and which files are left out, and why.
 
     A history is a folder or a URL of fsspec with results of runs, whatever the names of the files. A time whose verdict
-    is INVALID is none. `patterns`: parts of an id, which may have ``*`` and ``?``; none: every workload.
+    is INVALID is none. `patterns`: parts of an id, which may have ``*`` and ``?``; none: every workload. Without a `timer`
+    it is that of the device, and on a CPU the latency.
 
     Raises `StorageError` if the history cannot be read.
     """
@@ -72,17 +72,20 @@ def read_nights(
             raise FileNotFoundError(
                 "there is no results.json of a run: copy one of each night there, under its own name"
             )
-        contents = store.cat(paths, on_error="return")  # a bucket gets all requests at once
+        if "file" in store.protocol:
+            contents = [_content(path) for path in paths]
+        else:  # a bucket gets all requests at once; `cat` would take [1] in a name for a pattern
+            contents = store.cat_ranges(paths, [None] * len(paths), [None] * len(paths), on_error="return")
 
     def matches(workload: str) -> bool:
         return not patterns or any(fnmatchcase(workload, f"*{each}*") for each in patterns)
 
     nights: dict[tuple[Any, ...], Night] = {}  # files that have the same run of a workload count once
     not_shown: list[str] = []
-    for path, content in sorted(contents.items()):
+    for path, content in sorted(zip(paths, contents, strict=True)):
         try:
             if isinstance(content, Exception):
-                raise OSError(str(content)) from content
+                raise OSError(str(content) or type(content).__name__) from content
             results = decode_results(content, where=path)
             if results.started.year < _FIRST_YEAR:
                 raise ValueError("invalid timestamp")
@@ -95,14 +98,24 @@ def read_nights(
     return sorted(nights.values(), key=itemgetter(0, 1, 2, 3)), not_shown
 
 
-def nights_of(results: Results, timer: Timer = Timer.DEVICE) -> Iterator[Night]:
+def _content(path: str) -> bytes | Exception:
+    try:
+        return read_file(Path(path))
+    except OSError as error:
+        return error
+
+
+def nights_of(results: Results, wanted: Timer | None = None) -> Iterator[Night]:
     """Yield the times of a run."""
     for workload in results.workloads:
-        run, verdict = workload.run, workload.time_verdict(timer)
-        sample = run.sample(timer) if run is not None else None
-        if run is None or sample is None or (verdict is not None and verdict.status is Status.INVALID):
+        if (run := workload.run) is None:
             continue
-        device, mean_us = run.fingerprint, observe(sample).mean_us
+        device = run.fingerprint
+        timer = wanted or (Timer.END_TO_END if device.arch == "cpu" else Timer.DEVICE)
+        sample, verdict = run.sample(timer), workload.time_verdict(timer)
+        if sample is None or (verdict is not None and verdict.status is Status.INVALID):
+            continue
+        mean_us = observe(sample).mean_us
         is_by_host = is_host_only(timer, run.counts, sum(each.device_time_us for each in run.kernels), mean_us)
         time = ProcessTime(observe(sample, is_by_host=is_by_host), is_by_host=is_by_host)
         prior = prior_for(timer, device, trains=run.trains)
@@ -119,9 +132,8 @@ def nights_of(results: Results, timer: Timer = Timer.DEVICE) -> Iterator[Night]:
             environment=software | {"kernelgauge": results.kernelgauge, "host": results.host},
             commit=results.commit,
             us=round(time.observation.mean_us, 4),
-            verdict=verdict,
+            verdict=next((each for each in workload.verdicts if each.status is workload.status), None),
             kernels=sha256(msgspec.json.encode(run.kernel_names())).hexdigest()[:16],
-            baseline_us=verdict.before_us if verdict is not None else None,
             logarithm=time.logarithm,
             noise=math.sqrt(expected + prior.noise.night * (expected - resolution)),
         )

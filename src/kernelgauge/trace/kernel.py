@@ -15,7 +15,7 @@ from math import prod
 from operator import mul
 from pkgutil import get_data
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -111,7 +111,7 @@ class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     identity: KernelIdentity
-    device_time_us: float
+    device_time_us: Annotated[float, msgspec.Meta(ge=0, le=1e12)]
     op: str = ""
     inputs: tuple[str, ...] = ()
     stream: int = 0
