@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
+_LONGEST = 5000  # characters of a part: a name in a damaged file may be as long as the file
+
 
 class KernelgaugeError(Exception):
     """Base of all errors that kernelgauge raises on purpose.
@@ -41,7 +43,7 @@ class KernelgaugeError(Exception):
     def details(self) -> list[tuple[str, str]]:
         """What is known beside the sentence: (label, text)."""
         parts = [("where", self.where), ("got", self.got), ("expected", self.expected), ("next", self.next_command)]
-        return [(label, text) for label, text in parts if text]
+        return [(label, text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...") for label, text in parts if text]
 
     def __str__(self) -> str:
         indented = [(label, text.replace("\n", "\n" + 11 * " ")) for label, text in self.details]

@@ -6,12 +6,14 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kernelgauge.trace import reader
 from tests.builders import RECORDED, Event, call, chrome, event, kernel, on, op, recorded_events, region, step
 from tests.commands.conftest import Command
 
@@ -112,6 +114,58 @@ def test_diff_judges_a_kernel_by_op_and_module(diff: Any) -> None:
     assert "the same kernel, slower: gemm  20.1 -> 50.1 us (+30.0 us)\n" in out
     assert "   by aten::b in Net_0\n" in out
     assert re.search(r"(?s)by module.*Net_0\.Linear_0 +50\.1 us +20\.1 us +-30\.0 us +-42\.7 %", out)
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_interrupted_call_moves_no_time(show: Any, diff: Any, on_gpu: bool) -> None:
+    def calls(*times_us: float) -> list[Event]:
+        rows, at = [], 0.0
+        for number, us in enumerate(times_us, start=1):
+            length = 20 if on_gpu else us
+            rows += [region("kernelgauge.call", at, 50 + us), op("aten::mm", at + 10, length, external_id=number)]
+            if on_gpu:
+                rows += [
+                    call(number, at + 12, external_id=number),
+                    kernel(number, at + 40, duration=us, external_id=number),
+                ]
+            at += 1000 + us
+        return rows
+
+    usual, slower = calls(100.5, 100.5, 9000.5), calls(150.5, 150.5, 150.5)
+    out = show(usual)
+    assert re.search(r"Call: 1[05]0\.5 us, median of 3 \(1[05]0\.5 us to 9\.0[05] ms\)", out), out
+    assert re.search(r"1 (kernel|computing op), 100\.5 us: gemm 100\.5 us \(100 %\)", out), out
+    out = diff(usual, slower)
+    assert re.search(
+        r"Call 1[05]0\.5 -> [12][05]0\.5 us \(\+[345]\d\.\d %\), .* 100\.5 -> 150\.5 us \(\+49\.8 %\)", out
+    ), out
+    assert json.loads(show(calls(100.5, 300.5), "--json"))["step"]["device_time_us"] == 200.5
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_seen"), [(5, 4, False), (4.8, 4, False), (5.2, 4.1, True), (5, 3, True)]
+)
+def test_diff_of_whole_microseconds_ignores_one(diff: Any, before: float, after: float, is_seen: bool) -> None:
+    sides = [launches(("aten::mm", "gemm", 5000), ("aten::add", "small_add", us)) for us in (before, after)]
+    out = diff(*sides)
+    assert ("the same kernel, faster: small_add" in out, "Nothing on the GPU changed." in out) == (is_seen, not is_seen)
+
+
+def test_show_of_damaged_or_huge_traces_is_short(
+    command: Command, show: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = show([call(1, 1), kernel(1, 10, duration=1e300)])
+    assert ("1e+294 s" in out, max(map(len, out.splitlines())) < 100) == (True, True)
+    rows = [on(kernel(number, number, duration=1), device=number) for number in range(20_000)]
+    started = time.process_time()
+    out = show(rows)
+    assert time.process_time() - started < 30  # it took the square of their number
+    assert ("and 19968 more GPUs" in out, len(out.splitlines()) < 120) == (True, True)
+    monkeypatch.setattr(reader, "MOST_EVENTS", 10_000)
+    trace = tmp_path / "empty.json"
+    trace.write_text(f"""{{"traceEvents": [{", ".join(["{}"] * 500_000)}]}}""")
+    code, out, err = command("show", trace)
+    assert (code, out, "more than 10,000 events" in err) == (2, "", True)
 
 
 def test_diff_names_registers_of_a_slower_kernel(command: Command) -> None:

@@ -18,6 +18,7 @@ from ..judge.evidence import RelativeChange
 
 _LONGEST_LINE = 300  # characters of a name or a reason; results.json has all of it
 _LONGEST_ROW = 1000  # columns
+_HUGE = 1e12  # no time that was measured: a damaged file has it, and 300 digits say no more than three
 _LONG_WORD = re.compile(r"(\S{38})\S{4,}(\S{19})")  # on a terminal a name of more than 60 characters loses its middle
 _SHOWN_DIGITS = 10  # of a commit
 
@@ -29,7 +30,7 @@ def us(value: float) -> str:
     """Return two decimals for a short time: a profiler tells 2.98 from 3.01 us, and so must its reader."""
     if abs(value) < 10:
         return f"{value:.2f}"
-    return f"{value:.1f}" if abs(value) < 100_000 else f"{value:.0f}"
+    return f"{value:{'.1f' if abs(value) < 100_000 else '.0f' if abs(value) < _HUGE else '.3g'}}"
 
 
 def time_text(value_us: float) -> str:
@@ -37,7 +38,8 @@ def time_text(value_us: float) -> str:
     for unit, size in (("s", 1e6), ("ms", 1e3)):
         if abs(value_us) >= size:
             value = value_us / size
-            return f"{value:.2f} {unit}" if abs(value) < 100 else f"{value:.1f} {unit}"
+            digits = ".2f" if abs(value) < 100 else ".1f" if abs(value) < _HUGE else ".3g"
+            return f"{value:{digits}} {unit}"
     return f"{value_us:.1f} us"
 
 

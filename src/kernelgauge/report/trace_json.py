@@ -13,7 +13,7 @@ from ..trace.names import decode
 from ..trace.summary import Summary
 from .traces import TraceComparison, conclusion
 
-_SCHEMA = 4  # counts up when a key changes its meaning or goes; new keys come without that
+_SCHEMA = 5  # counts up when a key changes its meaning or goes; new keys come without that
 _OF_A_LAUNCH = ("kind", "device_time_us", "durations_us", "op", "module", "input_shapes", "input_types", "stream")
 _DIGITS = 6  # of microseconds: sums of binary fractions have up to 16
 
@@ -29,7 +29,7 @@ def json_text(data: Mapping[str, Any]) -> str:
 
 
 def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str, Any]:
-    """Return a trace as data. `kernels`: sums over all of it; `step`: means over the steps that launched the same."""
+    """Return a trace as data. `kernels`: sums over all of it; `step`: medians over the steps that launched the same."""
     arch = summary.arch
     return {
         "schema": _SCHEMA,

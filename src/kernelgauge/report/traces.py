@@ -22,6 +22,7 @@ _MOST_CAUSES, _MOST_DETAILS = 5, 4  # of a change between two traces; lines belo
 _LONGEST_SHAPES = 100  # characters
 _NOUNS = {"gemm": "GEMM", "other": "unknown kernel", "splitk_reduce": "split-K reduction"}
 _OVERLAPPING = 0.99  # of the sum of the times of kernels: those of one stream touch at most
+_MOST_GPUS = 32
 _FEW = 12  # kernels: who sees them in order sees their groups
 _LONGEST_NAME = 500  # characters
 
@@ -63,11 +64,12 @@ def _ops_text(ops: Iterable[str]) -> str:
 
 def _lane_text(summary: Summary) -> str:
     """Return ``NVIDIA H200, 3 steps``, and how many of them launched the same."""
-    device = "CPU" if summary.on_cpu else ", ".join(Counter(summary.devices)) or "unnamed GPU"
+    others = [f"{name} not read" for name in summary.trace.not_read]
+    device = "CPU" if summary.on_cpu else ", ".join(Counter(summary.devices) or others) or "unnamed GPU"
     count, all_of_them = len(summary.windows), len(summary.all_windows)
     if summary.noun == "trace":
         return f"{device}, {WHOLE}"
-    some = "" if count == all_of_them else f"; shown is the mean of the {count} that launched the same"
+    some = "" if count == all_of_them else f"; shown is the median of the {count} that launched the same"
     return f"{device}, {counted(all_of_them, summary.noun)}{some}"
 
 
@@ -92,13 +94,14 @@ _PARTS = {
 
 def _statements(summary: Summary) -> Iterator[str]:
     """Return the time of a step: all of it, its parts, and what bounds it. Then the kernels by kind, and what is missing."""
-    durations = [window.duration_us for window in summary.windows]
-    spread = ""
-    if len(durations) > 1 and min(durations) <= summary.wall_us <= max(durations):
-        spread = f", mean of {len(durations)} ({time_text(min(durations))} to {time_text(max(durations))})"
+    durations, spread = summary.durations_us, ""
+    if len(durations) > 1:
+        spread = f", median of {len(durations)} ({time_text(min(durations))} to {time_text(max(durations))})"
     yield f"{summary.noun.capitalize()}: {time_text(summary.wall_us)}{spread}."
-    for time in summary.times:
+    for time in summary.times[:_MOST_GPUS]:
         yield from _parts(time, gpu=f"GPU {time.device}" if len(summary.times) > 1 else "GPU")
+    if len(summary.times) > _MOST_GPUS:
+        yield f"and {len(summary.times) - _MOST_GPUS} more GPUs: --json has them"
     if summary.bound is not None:
         said = _BOUNDS[summary.bound.by].format(percent(summary.bound.share), summary.noun)
         yield f"{summary.bound.by.capitalize()}-bound: {said}"

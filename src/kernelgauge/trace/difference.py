@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from itertools import chain, zip_longest
-from statistics import fmean, stdev
+from statistics import median, stdev
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -199,7 +199,7 @@ _SAID = {"split_k": "split-K", "bias_epilogue": "bias epilogue"}
 # and by more than a kernel's time differs between two processes (docs/measuring.md). Of a single step, its launches tell.
 _SEEN = 0.02
 _SEEN_OF_ONE_STEP = 0.05
-_SEEN_US = 0.1  # durations come in steps of 32 ns
+_SEEN_US, _WHOLE_US = 0.1, 1.0  # durations come in steps of 32 ns, or are whole numbers
 _SEEN_ERRORS = 3.0  # standard errors of the mean of the launches of one step
 # Dynamo counts the regions of a process: "Torch-Compiled Region: 2/0".
 _REGION_NUMBER = re.compile(r": \d+/\d+$")
@@ -230,7 +230,9 @@ def differences(before: Sequence[LaneKernel], after: Sequence[LaneKernel]) -> tu
             found += _other_names(*([kernel for kernel in side if id(kernel) not in elsewhere] for side in sides))
         else:
             found.append(each)
-    joined = list(_joined((*_folded(found), *moved)))
+    are_whole = any(side and all(us % 1 == 0 for it in side for us in it.durations_us) for side in (before, after))
+    step_us = _WHOLE_US if are_whole else _SEEN_US
+    joined = list(_joined((*_folded(found), *moved), step_us))
     # A collective waits for the slowest rank, so its times spread: say what moved most, also where steps overlap.
     waiting = {
         id(each) for each in joined if each.what is What.SAME and each.before[0].kind == Kind.COMMUNICATION.value
@@ -238,16 +240,16 @@ def differences(before: Sequence[LaneKernel], after: Sequence[LaneKernel]) -> tu
     others = [abs(each.delta_us) for each in joined if id(each) not in waiting]
     if abs(sum(each.delta_us for each in joined if id(each) in waiting)) <= max(others, default=0.0):
         return tuple(joined)
-    return tuple(_by_direction(each) if id(each) in waiting else each for each in joined)
+    return tuple(_by_direction(each, step_us) if id(each) in waiting else each for each in joined)
 
 
-def _by_direction(each: Difference) -> Difference:
+def _by_direction(each: Difference, step_us: float) -> Difference:
     """Call launches slower or faster, if they changed by more than a kernel's time moves between two processes."""
-    is_seen = abs(each.delta_us) > max(_SEEN_US * len(each.before), _SEEN * each.before_us)
+    is_seen = abs(each.delta_us) > max(step_us * len(each.before), _SEEN * each.before_us)
     return replace(each, what=What.SLOWER if each.delta_us > 0 else What.FASTER) if is_seen else each
 
 
-def _joined(found: Iterable[Difference]) -> Iterator[Difference]:
+def _joined(found: Iterable[Difference], step_us: float) -> Iterator[Difference]:
     """Join what happened to launches of the same kernels. Of those that are unchanged, judge the times."""
     groups: dict[tuple[object, ...], list[Difference]] = {}
     for each in found:
@@ -256,12 +258,12 @@ def _joined(found: Iterable[Difference]) -> Iterator[Difference]:
         groups.setdefault((*names, each.what, *(() if each.what is What.SAME else what_differs)), []).append(each)
     for each in map(join_launches, groups.values()):
         if each.what is What.SAME:
-            yield from _timed(each.before, each.after)
+            yield from _timed(each.before, each.after, step_us)
         else:
             yield each
 
 
-def _timed(old: tuple[LaneKernel, ...], new: tuple[LaneKernel, ...]) -> Iterator[Difference]:
+def _timed(old: tuple[LaneKernel, ...], new: tuple[LaneKernel, ...], step_us: float) -> Iterator[Difference]:
     """Judge launches of one name by op and module, so that none is both slower and faster. Judge the rest together.
 
     The rest are in another op or module now, or there are more of them.
@@ -274,18 +276,18 @@ def _timed(old: tuple[LaneKernel, ...], new: tuple[LaneKernel, ...]) -> Iterator
     matched = {each for each, kernels in olds.items() if len(kernels) == len(news.get(each, ()))}
     for each, kernels in olds.items():
         if each in matched:
-            yield Difference(_timing(kernels, news[each]), tuple(kernels), tuple(news[each]))
+            yield Difference(_timing(kernels, news[each], step_us), tuple(kernels), tuple(news[each]))
     old, new = (tuple(kernel for kernel in side if place(kernel) not in matched) for side in (old, new))
     if old:
-        yield Difference(_timing(old, new), old, new)
+        yield Difference(_timing(old, new, step_us), old, new)
 
 
-def _timing(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> What:
-    """Judge the times of all launches of one kernel together: `old` and `new` are pairs of them."""
+def _timing(old: Sequence[LaneKernel], new: Sequence[LaneKernel], step_us: float) -> What:
+    """Judge the times of all launches of one kernel together: `old` and `new` are pairs of them, in steps of `step_us`."""
     steps = [zip(*(kernel.durations_us for kernel in side), strict=True) for side in (old, new)]
     befores, afters = ([sum(times) for times in side] for side in steps)
-    change, is_single = fmean(afters) - fmean(befores), min(len(befores), len(afters)) < 2
-    if abs(change) <= max(_SEEN_US * len(old), (_SEEN_OF_ONE_STEP if is_single else _SEEN) * fmean(befores)):
+    change, is_single = median(afters) - median(befores), min(len(befores), len(afters)) < 2
+    if abs(change) <= max(step_us * len(old), (_SEEN_OF_ONE_STEP if is_single else _SEEN) * median(befores)):
         return What.SAME
     if is_single and len(old) > 1:
         deltas = [after.device_time_us - before.device_time_us for before, after in zip(old, new, strict=True)]

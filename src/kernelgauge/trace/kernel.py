@@ -14,7 +14,7 @@ from itertools import accumulate
 from math import prod
 from operator import mul
 from pkgutil import get_data
-from statistics import fmean
+from statistics import median
 from typing import Annotated, Any
 
 import msgspec
@@ -311,7 +311,7 @@ class LaneKernel:
 
     @property
     def device_time_us(self) -> float:
-        return fmean(self.durations_us)
+        return median(self.durations_us)
 
 
 Launched = KernelRecord | LaneKernel

@@ -27,6 +27,7 @@ from .model import DEVICE_CATEGORIES, STEP_PREFIX, ApiCall, DeviceRecord, Op, Tr
 BLOCK_BYTES = 1 << 18
 # The longest event, and the most that stands before the events: what has no end in so many bytes is not read on.
 LONGEST_BYTES = 16 << 20
+MOST_EVENTS = 20_000_000  # as a file of 5 GB has them: a small one that is compressed may say any number
 
 _HOST_LANES = ("cpu_op", "user_annotation", "python_function")
 _API_CATEGORIES = {f"{api}_{side}" for api in ("cuda", "hip", "xpu") for side in ("runtime", "driver")}
@@ -166,6 +167,8 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> tuple[_File, _File]:
             continue
         repairs = _REPAIRS if len(buffer) <= _MOST_MENDED else _REPAIRS[:1]
         piece = next(filter(None, (_before_last(repair(buffer)) for repair in repairs)), None)
+        if rows.events > MOST_EVENTS:
+            raise msgspec.ValidationError(f"more than {MOST_EVENTS:,} events")
         if piece is not None:
             events, buffer = piece
             rows.add(events)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from math import inf
 from operator import attrgetter
 from statistics import median
@@ -56,7 +56,7 @@ Size: TypeAlias = "tuple[int, int, int] | None"
 
 @dataclass(frozen=True)
 class StepTime:
-    """Where the time of one step went on one device, mean over the steps. All parts add up to `wall_us`."""
+    """Where the time of the median step went on one device: of two, their mean. All parts add up to `wall_us`."""
 
     device: int
     streams: int
@@ -80,7 +80,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class KernelGroup:
-    """Launches of a step that are shown as one. Times are means per step."""
+    """Launches of a step that are shown as one. Times are sums of medians over the steps."""
 
     title: str
     kind: str
@@ -136,8 +136,8 @@ class Summary:
     """What a trace says, by the launch sequence that stands for it.
 
     `windows` are the steps whose times it has; `all_windows` those of the trace, among them some that launched something
-    else. Without profiler steps there is one window, the whole trace. Of a step, device times are means over `windows`,
-    host times medians, and ops those of the last one.
+    else. Without profiler steps there is one window, the whole trace. Times of a step are medians over `windows`, as one
+    call that was interrupted would move a mean, and ops those of the last one.
     """
 
     trace: Trace
@@ -220,8 +220,10 @@ class Summary:
             name for name in {record.name for record in self.trace.records} if _is_communication(decode(name).kind)
         }
         names |= {kernel.identity.name for kernel in self.kernels if _is_communication(kernel.kind)}
-        spans, waits = [_span(run, self.trace.records) for run in _runs(self)], _input_waits(self)
-        return [_step_time(self, device, spans, waits, names) for device in sorted(devices)]
+        spans, waits = sorted(self._spans, key=lambda span: span[1] - span[0]), _input_waits(self)
+        middle = spans[(len(spans) - 1) // 2 : len(spans) // 2 + 1]
+        ran = grouped((each for each in self.trace.records if each.duration_us >= 0), attrgetter("device"))
+        return [_step_time(self, device, ran.get(device, []), middle, waits, names) for device in sorted(devices)]
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
@@ -265,19 +267,29 @@ class Summary:
             return Bound("compute", busy)
         return Bound(most, share) if causes[most] >= time.unknown_us else None
 
+    @cached_property
+    def _spans(self) -> list[_Span]:
+        return [span for run in _runs(self) for span in _step_spans(run, self.trace.records)]
+
+    @property
+    def durations_us(self) -> list[float]:
+        """Return the time of each step."""
+        return [end - start for start, end in self._spans]
+
     @property
     def wall_us(self) -> float:
         """Return the time of one step."""
-        return max((time.wall_us for time in self.times), default=self.elapsed_us)
+        return median(self.durations_us)
 
     @property
     def elapsed_us(self) -> float:
         """Return the time of one step from its begin on the host until host and device are done: a CPU has the same span."""
-        total_us = 0.0
+        times_us: list[float] = []
         for run in _runs(self):
             ends = (record.end_us for window in run for record in window.records)
-            total_us += max([run[-1].end_us, *ends]) - run[0].start_us
-        return total_us / len(self.windows)
+            starts = [window.start_us for window in run]
+            times_us += (end - start for start, end in pairwise([*starts, max([run[-1].end_us, *ends])]))
+        return median(times_us)
 
     @property
     def busy_us(self) -> float:
@@ -322,10 +334,14 @@ def _is_communication(kind: str) -> bool:
 
 
 def _step_time(
-    lane: Summary, device: int, spans: Sequence[_Span], waits: Sequence[_Span], communicating: set[str]
+    lane: Summary,
+    device: int,
+    records: Sequence[DeviceRecord],
+    spans: Sequence[_Span],
+    waits: Sequence[_Span],
+    communicating: set[str],
 ) -> StepTime:
     """Return where the time of these spans went on a device: with what running, or else waiting for what."""
-    records = [record for record in lane.trace.records if record.device == device and record.duration_us >= 0]
     parts, streams = defaultdict[str, float](float), set[int]()
     for start, end in spans:
         until = dict.fromkeys(("all", "kernels", "computing"), start)  # when the last of these ends
@@ -345,7 +361,7 @@ def _step_time(
     parts["compute_us"] = parts["computing"]
     parts["communication_us"] = parts["kernels"] - parts["computing"]
     parts["copy_us"] = parts["all"] - parts["kernels"]
-    return StepTime(device, len(streams), *(parts[field.name] / len(lane.windows) for field in fields(StepTime)[2:]))
+    return StepTime(device, len(streams), *(parts[field.name] / len(spans) for field in fields(StepTime)[2:]))
 
 
 def _runs(lane: Summary) -> list[list[Window]]:
@@ -383,6 +399,16 @@ def _span(run: Sequence[Window], records: Sequence[DeviceRecord]) -> _Span:
     drained = max(start, min(first, max((record.end_us for record in earlier), default=start)))
     behind = max(0.0, last - end)
     return min(drained, start + behind) if run[0].is_step else drained, max(end, last)
+
+
+def _step_spans(run: Sequence[Window], records: Sequence[DeviceRecord]) -> Iterable[_Span]:
+    """Return when each of these steps began and ended: a step begins when the device is done with the one before."""
+    start, end = _span(run, records)
+    edges = [start]
+    for window, follower in pairwise(run):
+        done_us = max((record.end_us for record in window.records), default=start)
+        edges.append(min(end, max(edges[-1], follower.start_us, done_us)))
+    return pairwise([*edges, end])
 
 
 def _running_between(start_us: float, end_us: float, records: Sequence[DeviceRecord]) -> list[DeviceRecord]:
