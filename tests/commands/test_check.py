@@ -1,5 +1,6 @@
 """`kernelgauge check`, as it is typed, on recorded traces, and on traces that are made here: no GPU wrote them."""
 
+import gzip
 import json
 import random
 import re
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kernelgauge import KernelgaugeError, check_trace
+from kernelgauge import KernelgaugeError, baselines, check_trace
 from tests.builders import RECORDED, Event, call, chrome, event, kernel, on, op, recorded_events, region
 from tests.commands.conftest import Command
 
@@ -130,7 +131,7 @@ def test_steps_are_found_by_annotation_or_period(command: Command, tmp_path: Pat
     usual = decode(tmp_path / "a.json", steps=6, stack=False, mark=mark and mark.replace("{}", "1{}"))
     assert command("check", "--update", usual, "-b", "b.json")[0] == 0
     (kinds,) = json.loads(Path("b.json").read_text())["ranks"].values()
-    assert [each["steps"] for each in kinds.values()] == [6 if mark else 5]
+    assert [each["steps"] for each in kinds.values()] == [6]
     assert command("check", usual, "-b", "b.json")[0] == 0
 
 
@@ -203,7 +204,14 @@ def test_slower_choice_of_an_autotuner_is_named(command: Command, tmp_path: Path
 
 
 def looping(
-    path: Path, *, waits: bool = False, elsewhere: bool = False, copy_us: float = 9, small: int = 2, us: float = 5
+    path: Path,
+    *,
+    waits: bool = False,
+    elsewhere: bool = False,
+    copy_us: float = 9,
+    small: int = 2,
+    us: float = 5,
+    mark: str = "train_step",
 ) -> Path:
     """Write eight steps of a loop, with a copy in each and a sampling kernel behind each."""
     made = Recorder()
@@ -220,13 +228,13 @@ def looping(
             made.rows.append(call(None, made.host_us, name="cudaStreamSynchronize") | {"tid": thread})
 
     for _ in range(8):
-        made.around(region, "train_step", step)
+        made.around(region, mark, step) if mark else step()
         made.launch("sample_kernel", 5, "aten::multinomial")
     return made.save(path)
 
 
-OF_A_LOOP = [
-    ({}, 0, "launches between steps, not judged: 7"),
+OF_A_LOOP: list[tuple[dict[str, Any], int, str]] = [
+    ({}, 0, "same kernels"),
     ({"elsewhere": True}, 0, "same kernels"),  # other threads may wait at any time
     ({"waits": True}, 1, "the host waits: cudaStreamSynchronize"),
     ({"copy_us": 400}, 1, "slower: Memcpy DtoH (Device -> Pinned)"),
@@ -235,12 +243,189 @@ OF_A_LOOP = [
 ]
 
 
-def test_loop_is_judged_by_waits_copies_and_kernels(command: Command, tmp_path: Path) -> None:
-    assert command("check", "--update", looping(tmp_path / "usual.json"), "-b", "b.json")[0] == 0
+@pytest.mark.parametrize("mark", ["train_step", ""])
+def test_loop_is_judged_by_waits_copies_and_kernels(command: Command, tmp_path: Path, mark: str) -> None:
+    assert command("check", "--update", looping(tmp_path / "usual.json", mark=mark), "-b", "b.json")[0] == 0
     for change, code, said in OF_A_LOOP:
-        got, out, _ = command("check", looping(tmp_path / "now.json", **change), "-b", "b.json")
+        got, out, _ = command("check", looping(tmp_path / "now.json", mark=mark, **change), "-b", "b.json")
         assert (change, got, said in " ".join(out.split())) == (change, code, True), out
     assert "slower" not in out  # more of them are not slower ones
+
+
+Part = tuple[int, str, int, float]  # how often, a kernel, how many of it follow each other, and the time of each
+STEP: Part = (1, GEMM, 5, 20)
+
+
+def parts(path: Path, *parts: Part | list[Part], mark: str = "", start: str = "start_kernel") -> Path:
+    """Write kernels in order. A list is a step: with `mark`, in an annotation, and else with a kernel of its own first."""
+    made = Recorder()
+
+    def write(several: list[Part]) -> None:
+        if start:
+            made.launch(start, 5, "aten::embedding")
+        for times, name, count, us in several:
+            for number in range(times * count):
+                made.launch(name.format(chr(97 + number % 26) * 2), us, "aten::mm")
+
+    for each in parts:
+        if isinstance(each, list):
+            made.around(region, mark, partial(write, each)) if mark else write(each)
+        else:
+            for number in range(each[0]):
+                made.launch(each[1].format(chr(97 + number % 26) * 2), each[3], "aten::bmm")
+    return made.save(path)
+
+
+OTHER: Part = (40, "other_gemm_{}", 1, 200)
+FEW: Part = (8, "other_gemm_{}", 1, 5)
+LONG: Part = (2, "other_gemm_{}", 1, 2000)
+OUTSIDE: dict[str, list[Part | list[Part]]] = {
+    "behind": [*[[STEP]] * 4, OTHER],
+    "before": [OTHER, *[[STEP]] * 4],
+    "middle": [[STEP], [STEP], OTHER, [STEP], [STEP], [STEP]],
+    "both": [(20, *OTHER[1:]), *[[STEP]] * 6, (20, *OTHER[1:])],
+    "many": [*[[STEP]] * 4, FEW],
+    "long": [*[[STEP]] * 12, LONG],
+    "other period": [*[[STEP]] * 4, *[[(1, "decoder_gemm", 9, 40), (1, "decoder_norm", 1, 5)]] * 4],
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "mark"),
+    # With an annotation, those of another period are steps too.
+    [(case, mark) for case in OUTSIDE for mark in ("train_step", "my_own_step", "") if not (mark and "period" in case)],
+)
+def test_steps_that_leave_out_much_work_are_refused(command: Command, tmp_path: Path, case: str, mark: str) -> None:
+    trace = parts(tmp_path / "a.json", *OUTSIDE[case], mark=mark)
+    code, out, err = command("check", "--update", trace, "-b", "b.json")
+    assert (code, out, Path("b.json").exists()) == (2, "", False)
+    assert (
+        "outside of its steps, found by train_step, lie" if mark == "train_step" else "with at least 80 % of"
+    ) in err
+
+
+@pytest.mark.parametrize("mark", ["train_step", "my_own_step", ""])
+def test_work_outside_of_steps_is_said_and_bounded(command: Command, tmp_path: Path, mark: str) -> None:
+    steps, more = [[STEP]] * 20, (2, "other_gemm_{}", 1, 20)
+    usual = parts(tmp_path / "a.json", more, *steps, more, mark=mark)
+    assert command("check", "--update", usual, "-b", "b.json")[0] == 0
+    code, out, _ = command("check", usual, "-b", "b.json")
+    said = "outside of the steady steps, not judged: 4 of 124 launches, 3.7 % of the time"
+    assert (code, said in " ".join(out.split())) == (0, True), out
+    for times, us in ((2, 800), (40, 1)):
+        worse = parts(tmp_path / "worse.json", more, *steps, (times, *more[1:3], us), mark=mark)
+        code, out, _ = command("check", worse, "-b", "b.json")
+        assert (code, out) == (2, "")
+
+
+def test_new_kernels_in_one_large_step_are_no_pass(command: Command, tmp_path: Path) -> None:
+    steps = [[STEP]] * 5
+    usual = parts(tmp_path / "a.json", *steps, mark="train_step")
+    assert command("check", "--update", usual, "-b", "b.json")[0] == 0
+    for number, code in ((1, 0), (20, 1)):
+        more = [(number, "new_gemm", 1, 20), STEP]
+        got, out, _ = command("check", parts(tmp_path / "now.json", *steps, more, mark="train_step"), "-b", "b.json")
+        assert (got, "in few steps, not judged: new_gemm" in out) == (code, code == 0), out
+
+
+def test_steps_are_found_as_those_of_the_baseline(command: Command, tmp_path: Path) -> None:
+    plain, marked, other = (
+        parts(tmp_path / f"{name}.json", *[[STEP]] * 6, mark=mark)
+        for name, mark in (("plain", ""), ("marked", "my_step"), ("other", "their_step"))
+    )
+    assert command("check", "--update", plain, "-b", "plain-b.json")[0] == 0
+    code, out, _ = command("check", marked, "-b", "plain-b.json")
+    assert (code, "phase renamed, which is no change: none -> my_step" in out) == (0, True), out
+    assert command("check", "--update", marked, "-b", "marked-b.json")[0] == 0
+    for trace, there in ((other, "steps are found by their_step here"), (plain, "steps are found by period here")):
+        code, out, err = command("check", trace, "-b", "marked-b.json")
+        assert (code, out, "warm-up" in err.splitlines()[2]) == (2, "", False)
+        assert f"no step found by my_step, as those of the baseline were; {there}" in err
+
+
+def renamed(path: Path, trace: Path, names: dict[str, str]) -> Path:
+    """Write a trace in which rows have other names."""
+    content = trace.read_bytes()
+    data = json.loads(gzip.decompress(content) if trace.suffix == ".gz" else content)
+    for row in data["traceEvents"]:
+        row["name"] = names.get(row["name"], row["name"])
+    path.write_text(json.dumps(data))
+    return path
+
+
+def test_renamed_phase_or_module_is_no_change(command: Command, tmp_path: Path) -> None:
+    now = renamed(tmp_path / "now.json", EAGER, {"mlp-eager": "my-mlp"})
+    assert command("check", "--update", EAGER, "-b", "b.json")[0] == 0
+    code, out, _ = command("check", now, "-b", "b.json")
+    assert (code, "phase renamed, which is no change: mlp-eager -> my-mlp" in out) == (0, True), out
+    assert "GPU time 233.9 -> 233.9 us" in out
+    usual = decode(tmp_path / "usual.json", steps=6, mark="ProfilerStep#{}")
+    assert command("check", "--update", usual, "-b", "c.json")[0] == 0
+    layers = {f"nn.Module: Layer_{number}": f"nn.Module: Block_{number}" for number in range(24)}
+    for lost, code, status in ((-1, 0, "PASS"), (7, 1, "REGRESSED")):
+        trace = renamed(now, decode(tmp_path / "more.json", steps=6, mark="ProfilerStep#{}", lost=lost), layers)
+        got, out, _ = command("check", trace, "-b", "c.json")
+        assert (got, f"c: {status}" in out) == (code, True), out
+        assert "module renamed, which is no change: Layer -> Block" in out
+        assert (code == 0) != ("2 kernels instead of 1, by aten::gelu and aten::mul: " in out), out
+
+
+def phases(path: Path, **counts: int) -> Path:
+    """Write steps in which each phase runs a GEMM as often as it says, and a kernel of its own."""
+    made = Recorder()
+
+    def phase(name: str, count: int) -> None:
+        made.launch(f"{name}_kernel", 5)
+        for _ in range(count):
+            made.launch(GEMM, 20, "aten::mm")
+
+    def step() -> None:
+        for name, count in counts.items():
+            made.around(region, name, partial(phase, name, count))
+
+    for number in range(6):
+        made.around(region, f"ProfilerStep#{number}", step)
+    return made.save(path)
+
+
+@pytest.mark.parametrize(("counts", "code"), [((3, 3), 0), ((5, 1), 0), ((3, 4), 1), ((5, 2), 1), ((3, 2), 1)])
+def test_kernel_in_another_phase_is_no_change(
+    command: Command, tmp_path: Path, counts: tuple[int, int], code: int
+) -> None:
+    assert command("check", "--update", phases(tmp_path / "a.json", first=4, second=2), "-b", "b.json")[0] == 0
+    now = phases(tmp_path / "now.json", first=counts[0], second=counts[1])
+    got, out, _ = command("check", now, "-b", "b.json")
+    assert (got, "in another place, which is no change: nvjet" in out) == (code, code == 0), out
+    assert ("new kernel" in out or "fewer" in out or "gone" in out) == (code == 1), out
+
+
+def test_update_under_ci_needs_force(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    code, out, err = command("check", "--update", EAGER, "-b", "b.json")
+    assert (code, out, Path("b.json").exists()) == (2, "", False)
+    assert "check --update is refused under CI" in err
+    assert "kernelgauge check --update --force" in err
+    assert command("check", "--update", "--force", EAGER, "-b", "b.json")[0] == 0
+    assert command("check", EAGER, "-b", "b.json")[0] == 0
+
+
+def test_update_waits_for_the_lock_of_its_folder(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(baselines, "_LOCK_TIMEOUT_SECONDS", 0.0)
+    with baselines.BaselineStore(tmp_path / "stored").locked():
+        code, _, err = command("check", "--update", EAGER, "-b", tmp_path / "stored")
+    assert (code, "another update of these baselines is running" in err) == (2, True)
+    assert command("check", "--update", EAGER, "-b", tmp_path / "stored")[0] == 0
+
+
+def test_long_names_in_a_baseline_make_short_messages(command: Command, tmp_path: Path) -> None:
+    assert command("check", "--update", EAGER, "-b", "b.json")[0] == 0
+    for field, said in (("device", "INCOMPARABLE"), ("found_by", "no step found by xxx")):
+        data = json.loads(Path("b.json").read_text())
+        Path("long.json").write_text(json.dumps(data | {field: "x" * 100_000}))
+        code, out, err = command("check", EAGER, "-b", "long.json")
+        assert (code, out, said in err, len(err) < 10_000) == (2, "", True, True)
 
 
 def growing(path: Path, steps: range, *, us: float = 20) -> Path:
@@ -276,6 +461,10 @@ def test_edited_baseline_is_no_regression(command: Command, tmp_path: Path) -> N
         ("compute", []),
         ("rows", [[0, 2, 1, [5.0]]]),
         ("rows", [[0, 1, 1, []]]),
+        ("rows", [[0, 1, 1, [5.0]], [1, 1, 1, [5.0, 5.0]]]),  # of one run, and of two
+        ("rows", [[0, 1, 1, [5.0, 5.0]]]),
+        ("exposed_us", [0.0, 0.0]),
+        ("communication_us", [-1.0]),
     ):
         data = json.loads(file.read_text())
         data["ranks"]["0"] = {"": steps | {name: value}}
@@ -439,10 +628,10 @@ def bad_inputs(folder: Path) -> Iterator[tuple[list[Path], str]]:
     yield [one[0], *training(folder / "more", world=8)[1:]], "the traces are of different jobs"
     yield [*one, two[0]], "each rank as often"
     yield [decode(folder / "first.json", steps=1, mark="ProfilerStep#{}")], "a profile of the warm-up"
-    yield [single.save(folder / "none.json")], "no annotation of a step, and no period"
+    yield [single.save(folder / "none.json")], "there are no other steps"
     moved = "INCOMPARABLE: structure not compared: "
     yield [one[0]], f"{moved}ranks [0, 1] -> [0]"
-    has_modules = decode(folder / "modules.json", steps=4)
+    has_modules = decode(folder / "modules.json", steps=4, mark="ProfilerStep#{}")
     yield [has_modules], f"{moved}world size 2 -> not recorded, ranks [0, 1] -> [0], modules not recorded -> recorded"
     for path in (other := training(folder / "gpu", seed=3)):
         path.write_text(path.read_text().replace("NVIDIA H100", "NVIDIA B200"))

@@ -191,7 +191,7 @@ def _accept(options: argparse.Namespace) -> Exit:
     from ..report.stored import creep_lines, lines_table, plan_table
     from ..report.text import render
 
-    _require_force_under_ci(options, "accept")
+    require_force_under_ci(options, "accept")
     matches = _matcher(options.expression)
     several, store, lines = _load(options)
     say(render(lines_table(lines), **terminal()))
@@ -247,7 +247,7 @@ def _calibrate(options: argparse.Namespace) -> Exit:
     from ..report.stored import calibration_table, red_nights_a_year
     from ..report.text import render
 
-    _require_force_under_ci(options, "calibrate")
+    require_force_under_ci(options, "calibrate")
     measured = draw(options.pytest_arguments, processes=options.processes)
     store = BaselineStore(Path(measured[0].baselines))
     with nullcontext() if options.dry_run else store.locked():
@@ -263,9 +263,9 @@ def _calibrate(options: argparse.Namespace) -> Exit:
         return _store(plans, refused, store, dry_run=options.dry_run)
 
 
-def _require_force_under_ci(options: argparse.Namespace, command: str) -> None:
+def require_force_under_ci(options: argparse.Namespace, command: str) -> None:
     """Raise `KernelgaugeError` if the command would store baselines in a CI job that does not force it."""
-    if os.environ.get("CI") and not (options.force or options.dry_run):
+    if os.environ.get("CI") and not (options.force or getattr(options, "dry_run", False)):
         what = f"{command} is refused under CI (CI is set): a job that accepts its own result gates nothing"
         force = f"kernelgauge {command} --force ...   (in a job whose purpose is to record)"
         raise KernelgaugeError(what, next_command=force)

@@ -21,6 +21,7 @@ from ..errors import BaselineError, KernelgaugeError, TraceError, printable, pri
 from ..trace import Trace, parse_blocks
 from ..trace.reader import BLOCK_BYTES
 from . import Commands, Exit, add_command, note, say, terminal
+from .results import require_force_under_ci
 
 if TYPE_CHECKING:
     from ..judge import Verdict
@@ -206,6 +207,7 @@ def _add_check(commands: Commands) -> None:
     outputs = check.add_mutually_exclusive_group()
     outputs.add_argument("--update", action="store_true", help="make the baseline of these traces of unchanged code")
     outputs.add_argument("--html", metavar="FILE", help="also write one self-contained page")
+    check.add_argument("--force", action="store_true", help="with --update: store under CI too")
     where = "a folder, or a file that ends in .json (default: baselines/traces/NAME.json, by the names of the traces)"
     check.add_argument("-b", "--baselines", type=Path, default=_BASELINES, metavar="PATH", help=where)
 
@@ -234,6 +236,7 @@ def _check(options: argparse.Namespace) -> Exit:
     from ..results.files import write_atomically
 
     if options.update:
+        require_force_under_ci(options, "check --update")
         return _update(options.traces, options.baselines)
     verdicts, page = _judge(options.traces, options.baselines)
     if options.html:
@@ -248,7 +251,7 @@ def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Calla
     """Return the verdicts, and what makes their page."""
     from ..judge import Status
     from ..judge.steps import compare_phases, judge_traces
-    from ..report.text import counted, short_commit
+    from ..report.text import counted, cut, short_commit
 
     name, file = _named(paths, baselines)
     option = "" if baselines == _BASELINES else f" -b {baselines}"
@@ -257,7 +260,7 @@ def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Calla
     if baseline is None:
         what = f"{Status.NO_BASELINE.value}: no baseline for these traces"
         raise BaselineError(what, where=str(file), next_command=f"{update}   (with traces of unchanged code)")
-    jobs = _read_jobs(paths)
+    jobs = _read_jobs(paths, baseline.found_by)
     first = next(iter(jobs[0].values()))
     old, new = (
         {
@@ -270,7 +273,8 @@ def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Calla
         }
         for each, ranks, rows in ((baseline, baseline.ranks, baseline.rows), (first, jobs[0], first.places))
     )
-    if moves := ", ".join(f"{label} {old[label]} -> {new[label]}" for label in old if old[label] != new[label]):
+    pairs = [(label, cut(str(old[label])), cut(str(new[label]))) for label in old if old[label] != new[label]]
+    if moves := ", ".join(f"{label} {before} -> {after}" for label, before, after in pairs):
         what = f"{Status.INCOMPARABLE.value}: structure not compared: {moves}"
         raise BaselineError(what, where=str(file), next_command=update)
     verdicts = judge_traces(name, jobs, baseline)
@@ -294,13 +298,13 @@ def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Calla
 
 
 def _update(paths: Sequence[Path], baselines: Path) -> Exit:
+    from ..baselines import BaselineStore
     from ..judge.baseline import Recorded
     from ..judge.trace_baseline import encode_trace_baseline, trace_baseline
     from ..results import __version__, nearest_tag, revision
     from ..results.files import write_atomically
 
     _, file = _named(paths, baselines)
-    _read_baseline(file)  # it raises for another file, which is not overwritten
     jobs = _read_jobs(paths)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     recorded = Recorded(now, revision(Path.cwd()), __version__, nearest_tag(Path.cwd()))
@@ -308,7 +312,9 @@ def _update(paths: Sequence[Path], baselines: Path) -> Exit:
         made = trace_baseline(jobs, recorded)
     except ValueError as error:
         raise _of_different_jobs(paths, str(error)) from error
-    write_atomically(file, encode_trace_baseline(made))
+    with BaselineStore(file.parent if file == baselines else baselines).locked():
+        _read_baseline(file)  # it raises for another file, which is not overwritten
+        write_atomically(file, encode_trace_baseline(made))
     steps = sum(each.steps for kinds in made.ranks.values() for each in kinds.values())
     counts = f"runs {len(jobs)}, ranks {len(made.ranks)}, steps {steps}"
     say(printable(f"written: {file}   {made.device}, {counts}, found by {made.found_by}"))
@@ -344,17 +350,18 @@ def _read_baseline(file: Path) -> TraceBaseline | None:
         raise BaselineError("the baseline cannot be read", where=str(file), got=str(error)) from error
 
 
-def _read_jobs(paths: Sequence[Path]) -> list[Job]:
-    """Return the traces of each run, by rank. One trace is in memory at a time. Raises `TraceError`."""
+def _read_jobs(paths: Sequence[Path], found_by: str | None = None) -> list[Job]:
+    """Return the traces of each run, by rank, with steps `found_by` this. One trace is in memory at a time. Raises `TraceError`."""
     by_rank: dict[int, list[StepTrace]] = defaultdict(list)
     for path in paths:
-        trace = _steps(path)
+        trace = _steps(path, found_by)
         named = _RANK.search(path.name)
         by_rank[trace.rank if trace.rank is not None else int(named[1]) if named else 0].append(trace)
     traces = [trace for each in by_rank.values() for trace in each]
     labels: dict[str, set[object]] = {
         "devices": {each.device for each in traces},
         "world sizes": {each.world_size for each in traces},
+        "steps found by": {each.found_by for each in traces},
         "numbers of traces of a rank": {len(each) for each in by_rank.values()},
     }
     for label, values in labels.items():
@@ -369,14 +376,16 @@ def _read_jobs(paths: Sequence[Path]) -> list[Job]:
     return list(jobs)
 
 
-def _steps(path: Path) -> StepTrace:
+def _steps(path: Path, found_by: str | None) -> StepTrace:
     from ..trace.steps import find_steps
 
     try:
         with uncollected():
-            return find_steps(read_trace(path))
+            return find_steps(read_trace(path), found_by)
     except ValueError as error:
-        expected = "a profile of at least two steps behind the warm-up, of torch.profiler.schedule for example"
+        expected = (
+            'two steps or more behind the warm-up, by torch.profiler.schedule or each in record_function("train_step")'
+        )
         raise TraceError("no steady step", where=str(path), got=str(error), expected=expected) from error
 
 

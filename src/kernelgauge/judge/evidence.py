@@ -398,10 +398,12 @@ class OverlapCompared(Conclusion, frozen=True):  # shares of the communication o
 
 
 class InTrace(Reason, frozen=True):  # where a cause is, who is late, and what is not judged or not known
-    what: Literal["where", "straggler", "seldom", "new", "gone", "unknown", "between"]
-    names: tuple[str, ...] = ()
+    what: Literal["where", "straggler", "seldom", "new", "gone", "unknown", "outside", "phase", "module", "moved"]
+    names: tuple[str, ...] = ()  # of a renamed phase or module: before and after
     ranks: tuple[int, ...] = ()
-    numbers: tuple[float, ...] = ()  # in how many of the steps; or the usual wait of the others in a step, and this one
+    # In how many of the steps; the usual wait of the others in a step, and this one; launches outside of steps, all, and the
+    # share of the time.
+    numbers: tuple[float, ...] = ()
 
 
 # -- a review ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import msgspec
 from ..run import Observation, Origin, ProcessTime, SourceLine, Timer
 from ..trace.model import FRAME, grouped
 from ..trace.names import Kind, decode
-from ..trace.steps import COPIES, CPU, WAIT, Place, StepRow, Steps
+from ..trace.steps import COPIES, CPU, MOST_OUTSIDE, WAIT, Place, StepRow, Steps
 from . import STRUCTURE, WORST_FIRST, Status, Verdict
 from . import evidence as e
 from .cause import order_causes, with_code
@@ -37,6 +37,9 @@ _MORE_LAG = 2.0  # of the most that a run of the baseline had
 _NOT_TIMED = (Kind.COMMUNICATION.value, WAIT)
 
 
+_Rows: TypeAlias = Mapping[StepRow, StepRow]
+
+
 @dataclass(frozen=True)
 class _Pair:
     """The runs of a rank beside its baseline, for a kind of step."""
@@ -48,6 +51,8 @@ class _Pair:
     usual: StepRange
     baseline: TraceBaseline
     ranks: Sequence[_Pair]  # all pairs of this kind, and this one
+    renamed: _Rows  # what rows of the trace are in the baseline; done in `runs`
+    relocated: _Rows  # what rows of both are here; done in `runs` and `stored`
 
     @property
     def title(self) -> str:
@@ -59,7 +64,12 @@ class _Pair:
 
     @cached_property
     def stored(self) -> Mapping[StepRow, RowRange]:
-        return {self.baseline.rows[each.row]: each for each in self.usual.rows}
+        found: dict[StepRow, RowRange] = {}
+        for each in self.usual.rows:
+            row = self.baseline.rows[each.row]
+            row = self.relocated.get(row, row)
+            found[row] = _together(found[row], each) if row in found else each
+        return found
 
     @cached_property
     def alike(self) -> list[_Pair]:
@@ -77,14 +87,59 @@ def _ranges(usual: StepRange) -> set[tuple[int, int, int]]:
     return {(each.row, each.low, each.high) for each in usual.rows}
 
 
+def _together(one: RowRange, other: RowRange) -> RowRange:
+    us = tuple(map(sum, zip(one.us, other.us, strict=True)))
+    threads, spread = {*one.threads, *other.threads}, max(one.spread, other.spread)
+    return RowRange(one.row, one.low + other.low, one.high + other.high, us, tuple(sorted(threads)), spread)
+
+
+def _place(row: StepRow) -> Place:
+    return row.phase, row.module
+
+
+def _kernel(row: StepRow) -> StepRow:
+    return row._replace(phase="", module="")
+
+
+def _renamed_rows(stored: Iterable[StepRow], ran: Iterable[StepRow]) -> _Rows:
+    """Return what rows of a new phase or module were before: those of one that is gone, and of whose kernels it has half."""
+    olds, news = (grouped((row for row in rows if row.name), _place) for rows in (stored, ran))
+    gone = {place: set(map(_kernel, rows)) for place, rows in olds.items() if place not in news}
+    found: dict[StepRow, StepRow] = {}
+    for place, rows in news.items():
+        kernels = set(map(_kernel, rows))
+        shared = {old: len(kernels & others) for old, others in gone.items()}
+        shared = {old: many for old, many in shared.items() if 2 * many >= len(gone[old])}
+        if place not in olds and shared:
+            phase, module = max(shared, key=lambda old: (shared[old], old[1] == place[1], old[0] == place[0]))
+            del gone[phase, module]
+            found |= {row: row._replace(phase=phase, module=module) for row in rows}
+    return found
+
+
+def _relocated_rows(stored: Mapping[StepRow, RowRange], counts: Sequence[Counter[StepRow]]) -> _Rows:
+    """Return rows that count as another one: a kernel that runs less often in one place, and more often in another."""
+    less, more = (defaultdict[StepRow, list[StepRow]](list) for _ in range(2))
+    for row in dict.fromkeys((*stored, *chain.from_iterable(counts))):
+        old, now = stored.get(row, RowRange(0, 0, 0, ())), {step[row] for step in counts}
+        if row.name and row.slot not in stored and old.low == old.high and len(now) == 1 and now != {old.low}:
+            (less if min(now) < old.low else more)[_kernel(row)].append(row)
+    return {row: more[kernel][0] for kernel in less if kernel in more for row in (*less[kernel], *more[kernel][1:])}
+
+
 def _pairs(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> list[list[_Pair]]:
     """Return for each kind of step that both have its ranks."""
     found: dict[str, list[_Pair]] = defaultdict(list)
     for rank, kinds in baseline.ranks.items():
         for kind, usual in kinds.items():
             if runs := [job[rank].steps[kind] for job in jobs if kind in job[rank].steps]:
-                pair = _Pair(f"{name} {kind}".strip(), kind, rank, runs, usual, baseline, found[kind])
-                found[kind].append(pair)
+                stored = {baseline.rows[each.row]: each for each in usual.rows}
+                renamed = _renamed_rows(stored, dict.fromkeys(row for run in runs for row in run.row_us))
+                runs = [run.renamed(renamed) for run in runs] if renamed else runs
+                relocated = _relocated_rows(stored, [step for run in runs for step in run.counts])
+                runs = [run.renamed(relocated) for run in runs] if relocated else runs
+                title, same = f"{name} {kind}".strip(), found[kind]
+                same.append(_Pair(title, kind, rank, runs, usual, baseline, same, renamed, relocated))
     return list(found.values())
 
 
@@ -109,9 +164,9 @@ def judge_traces(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> lis
         "gone": [kind for kind in known if kind not in kinds],
         "unknown": dict.fromkeys(each for job in jobs for trace in job.values() for each in trace.unknown),
     }
-    if between := max(trace.between for job in jobs for trace in job.values()):
-        notes["between"] = [str(between)]
     reasons = [e.InTrace(what, tuple(names)) for what, names in notes.items() if names]  # type: ignore[arg-type]
+    outside = max((trace.outside for job in jobs for trace in job.values()), key=attrgetter("share", "launches"))
+    reasons += [e.InTrace("outside", numbers=outside)] if outside.launches else []
     return [verdicts[0].because(*reasons), *verdicts[1:]] if verdicts else []
 
 
@@ -129,10 +184,11 @@ _Moved: TypeAlias = dict[StepRow, tuple[int, int, int]]  # how many more in a st
 
 def _judge_structure(pairs: Sequence[_Pair], jobs: Sequence[Job], times: Sequence[Verdict | None]) -> Verdict:
     places: dict[StepRow, Counter[Place]] = defaultdict(Counter)
-    for job in jobs:
-        for trace in job.values():
-            for row, at in trace.places.items():
-                places[row].update(at)
+    for pair in pairs:
+        for job in jobs:
+            for row, at in job[pair.rank].places.items():
+                before = pair.renamed.get(row, row)
+                places[pair.relocated.get(before, before)].update(at)
     groups: dict[tuple[tuple[int, ...], str, str], _Moved] = defaultdict(dict)
     by_row: dict[StepRow, dict[int, tuple[int, int, int]]] = defaultdict(dict)
     rare: Counter[StepRow] = Counter()
@@ -152,6 +208,7 @@ def _judge_structure(pairs: Sequence[_Pair], jobs: Sequence[Job], times: Sequenc
     ordered = order_causes(cause for cause, _ in found)
     found.sort(key=lambda pair: ordered.index(pair[0]))
     reasons = [*chain.from_iterable(found), *([e.InTrace("seldom", tuple(map(_shown, rare)))] if rare else [])]
+    reasons += dict.fromkeys(chain.from_iterable(map(_other_places, pairs)))
     launches = sum(each[0] for rows in groups.values() for each in rows.values())
     is_loss = launches > 0 or any(each is not None and each.status is Status.REGRESSED for each in times)
     status = Status.PASS if not found else Status.REGRESSED if is_loss else Status.CHANGED
@@ -159,6 +216,24 @@ def _judge_structure(pairs: Sequence[_Pair], jobs: Sequence[Job], times: Sequenc
     return Verdict(status, pairs[0].name, STRUCTURE, e.StructureCompared("kernels" if are_other else "")).because(
         *reasons
     )
+
+
+def _without_same_end(before: str, after: str) -> tuple[str, str]:
+    """Return two paths of modules without what both have inside of the renamed one."""
+    (old, _, inner), (new, _, other) = before.rpartition("."), after.rpartition(".")
+    return _without_same_end(old, new) if old and new and inner == other else (before, after)
+
+
+def _other_places(pair: _Pair) -> Iterable[e.InTrace]:
+    """Yield what is in another place than in the baseline, and no change."""
+    for row, old in pair.renamed.items():
+        if old.phase != row.phase:
+            yield e.InTrace("phase", (old.phase, row.phase))
+        if old.module != row.module:
+            yield e.InTrace("module", _without_same_end(old.module, row.module))
+    for row in dict.fromkeys(pair.relocated.values()):
+        if pair.counts[0][row] == pair.stored[row].low:
+            yield e.InTrace("moved", (_shown(row), *filter(None, _place(row))))
 
 
 def _moved_rows(pair: _Pair) -> tuple[_Moved, Counter[StepRow]]:
@@ -177,13 +252,20 @@ def _moved_rows(pair: _Pair) -> tuple[_Moved, Counter[StepRow]]:
                 deltas[row].append(rows[row] - (high + room if rows[row] > high else low - room))
     moved: _Moved = {}
     seldom: Counter[StepRow] = Counter()
+    launches, time_us = sum(step.total() for step in counts), math.fsum(chain(*(run.compute_us for run in pair.runs)))
+    of = len(counts)
     for row, each in deltas.items():
-        many, of = len(each), len(counts)
+        many = len(each)
         odds = math.comb(of, many) / math.comb(of + pair.usual.steps, many)
         if 2 * many > of or odds <= FALSE_ALARMS_PER_RUN:
             moved[row] = round(median(each)) or each[0], many, of
         else:
             seldom[row] = many
+    number = sum(abs(delta) for row in seldom for delta in deltas[row])
+    us = math.fsum(run.row_us[row] for row in seldom for run in pair.runs)
+    if number > MOST_OUTSIDE * launches or us > MOST_OUTSIDE * time_us:  # too much to leave it out
+        moved |= {row: (round(median(deltas[row])) or deltas[row][0], many, of) for row, many in seldom.items()}
+        seldom.clear()
     return moved, seldom
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from statistics import fmean, median, stdev
 from typing import Literal, TypeAlias
 
@@ -17,6 +18,7 @@ from .baseline import Recorded, layout
 
 Job: TypeAlias = Mapping[int, StepTrace]  # the traces of one run, by rank
 
+_LONGEST_US = 1e12  # eleven days
 _ONE_STEP = 0.02  # spread between steps where there is but one
 
 
@@ -65,7 +67,7 @@ def decode_trace_baseline(content: bytes, *, where: str) -> TraceBaseline:
         found = msgspec.json.decode(content, type=TraceBaseline)
         of_kinds = [steps for kinds in found.ranks.values() for steps in kinds.values()]
         if not of_kinds or not all(_is_sound(steps, len(found.rows)) for steps in of_kinds):
-            raise ValueError("no steps, no runs of them, or a row that is not in the list")
+            raise ValueError("no steps, no runs of them, times of other runs, or a row that is not in the list")
         return found
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         expected = "what `kernelgauge check --update` writes, schema_version 1"
@@ -74,11 +76,14 @@ def decode_trace_baseline(content: bytes, *, where: str) -> TraceBaseline:
 
 def _is_sound(steps: StepRange, rows: int) -> bool:
     times = steps.wall, steps.compute
+    us = steps.communication_us, steps.exposed_us, *(each.us for each in steps.rows)
     return (
         steps.steps > 0
+        and len(set(map(len, (*times, *us)))) == 1  # all of the same runs
         and all(times)
         and all(each.mean_us > 0 and each.replicates > 0 for several in times for each in several)
-        and all(each.us and 0 <= each.row < rows and 0 <= each.low <= each.high for each in steps.rows)
+        and all(0 <= each <= _LONGEST_US for each in chain(*us, (one.mean_us for one in chain(*times))))
+        and all(0 <= each.row < rows and 0 <= each.low <= each.high and each.spread >= 0 for each in steps.rows)
     )
 
 

@@ -14,7 +14,18 @@ from ..judge import Status, Verdict
 from ..judge import evidence as e
 from ..judge.review import CodeMoved, Creep
 from ..trace.difference import What
-from .text import counted, first, interval_text, megabytes, ranges, sensitivity_text, time_change, time_text, times
+from .text import (
+    counted,
+    first,
+    interval_text,
+    megabytes,
+    percent,
+    ranges,
+    sensitivity_text,
+    time_change,
+    time_text,
+    times,
+)
 
 BASELINE = "the baseline"
 _WIDTH = 69  # of a reason: with its label, 80 columns
@@ -232,7 +243,7 @@ _NOISES = {
     "gpu": "the GPU's own change of speed",
 }
 _IN_TRACE = {"seldom": "in few steps, not judged: ", "new": "new, not judged: ", "gone": "not judged, gone: ",
-             "between": "launches between steps, not judged: ", "unknown": "not in the trace: "}  # fmt: skip
+             "unknown": "not in the trace: ", "moved": "in another place, which is no change: "}  # fmt: skip
 _NOT_FRESH = {
     "failed": "{it.text}",
     "other structure": "it ran other kernels, or had other counts",
@@ -266,6 +277,12 @@ def _in_trace(it: e.InTrace, _: str) -> str:
     texts += [f"rank{'s' * bool(it.ranks[1:])} {ranges(sorted(it.ranks))}"] * bool(it.ranks)
     if it.what == "straggler":
         return f"others wait for {', '.join(texts)}: {' -> '.join(map(time_text, it.numbers))} a step"
+    if it.what == "outside":
+        texts = [f"{' of '.join(f'{number:g}' for number in it.numbers[:2])} launches"]
+        texts += [f"{percent(share)} of the time" for share in it.numbers[2:]]
+        return f"outside of the steady steps, not judged: {', '.join(texts)}"
+    if it.what in ("phase", "module"):
+        return f"{it.what} renamed, which is no change: {' -> '.join(name or 'none' for name in it.names)}"
     texts += [" of ".join(f"{number:g}" for number in it.numbers) + " steps"] * bool(it.numbers)
     return _IN_TRACE.get(it.what, "") + ", ".join(texts)
 

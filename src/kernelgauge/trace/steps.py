@@ -10,8 +10,9 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from math import prod
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
@@ -30,6 +31,8 @@ _STEP = re.compile(
 )
 # Functions of the same, if the trace has a Python stack: vLLM, SGLang, torchtitan, transformers.
 _STEP_FUNCTION = re.compile(r".*\): (?:execute_model|forward_batch_generation|train(?:ing)?_step|decode_one_token)$")
+_LINE = re.compile(r"\(\d+\)(?=: )")  # of a function: it moves with the code above
+PERIOD = "period"  # how steps without an annotation are found
 _WARMING = re.compile(r".*\(dynamo_timed\)$")  # torch.compile at work
 _ALLOCATING = re.compile(r"(?:cuda|hip)Malloc(?:Async)?$")
 _NO_PHASE = re.compile(r"(?:nccl|gloo|rccl|xccl|hccl|mpi):|ProfilerStep#|enumerate\(DataLoader\)|## Call Compiled")
@@ -37,12 +40,27 @@ _NUMBER, _INSTANCE = re.compile(r"\d+"), re.compile(r"_\d+(?=\.|$)")
 _BACKWARD = ("autograd::engine", "CompiledFunctionBackward")
 _UNKNOWN = 3  # how well a name stands for a step that nobody knows
 _FEWEST = 3  # marks of a name that nobody knows, or periods: fewer repeat nothing
-_COVERED = 0.8  # of all launches, by such marks
+MOST_OUTSIDE = 0.2  # of all launches, and of their time: work that no step has is not judged
 _ALIKE = 2 / 3  # of the periods have the same launches
 _MOST_TRIES = 40  # kernels that may begin a period
 _LIKE_OTHERS = 0.5  # of the launches of a step, in others too: the first step of a process warms up
 
 Place: TypeAlias = tuple[str, str]  # path of the modules, Python function
+
+
+class Outside(NamedTuple):
+    """Launches outside of some steps."""
+
+    launches: int
+    of: int  # all of the trace
+    share: float  # of the time of all, without communication
+
+    @property
+    def is_small(self) -> bool:
+        return self.share <= MOST_OUTSIDE and self.launches <= MOST_OUTSIDE * self.of
+
+
+_NOTHING = Outside(0, 0, 0.0)
 
 
 class StepRow(NamedTuple):
@@ -73,6 +91,21 @@ class Steps:
     threads: dict[StepRow, set[int]] = field(default_factory=dict)  # in a block of each kernel, where it is known
     row_squares: Counter[StepRow] = field(default_factory=Counter)  # sum over the steps of its squared time in each
 
+    def renamed(self, names: Mapping[StepRow, StepRow]) -> Steps:
+        """Return the same with other rows in place of some. Squares of times are left as they are."""
+
+        def with_names(counter: Counter[StepRow]) -> Counter[StepRow]:
+            found: Counter[StepRow] = Counter()
+            for row, number in counter.items():
+                found[names.get(row, row)] += number
+            return found
+
+        threads: dict[StepRow, set[int]] = defaultdict(set)
+        for row, numbers in self.threads.items():
+            threads[names.get(row, row)] |= numbers
+        counts = [*map(with_names, self.counts)]
+        return replace(self, counts=counts, row_us=with_names(self.row_us), threads=threads)
+
     def mean_us(self, row: StepRow) -> float:
         """Return the time of a row, or of all rows of a slot, in a step."""
         rows = [row] if row.name else [other for other in self.row_us if other.slot == row]
@@ -91,7 +124,7 @@ class StepTrace:
     steps: dict[str, Steps]  # by kind: ``step[DECODE bs=#]``; empty where all are of one
     places: dict[StepRow, Counter[Place]]
     unknown: tuple[str, ...]  # what it cannot say: "modules", "ops", ...
-    between: int = 0  # launches between its steps
+    outside: Outside = _NOTHING  # of the steady steps
 
 
 class _Launch(NamedTuple):
@@ -103,8 +136,8 @@ class _Launch(NamedTuple):
     thread: int | str | None = None
 
 
-def find_steps(trace: Trace) -> StepTrace:
-    """Find the steady steps of a trace. Raises `ValueError`, which says why there is none.
+def find_steps(trace: Trace, found_by: str | None = None) -> StepTrace:
+    """Find the steady steps of a trace, only those `found_by` this if it is given. Raises `ValueError`, which says why there is none.
 
     A step begins on the host, or when the step before ends if that is later. It ends once host and device are done with
     it. So it takes the time of the slower one, whichever runs ahead, and no time that the host waits for work between steps.
@@ -114,21 +147,20 @@ def find_steps(trace: Trace) -> StepTrace:
         raise ValueError("nothing in it ran a kernel")
     if not on_cpu and not any(each.duration_us > 0 for each in launches if each.record):
         raise ValueError("none of its kernels took any time")
-    marks, found_by = _marks(trace, launches)
-    if not marks:
-        raise ValueError("no annotation of a step, and no period in its launches")
+    work = _Work(launches)
+    marks, found_by = _marks(trace, launches, work, found_by)
     starts = [mark.start_us for mark in marks]
-    inside, between = _by_step(marks, launches)
+    inside = _by_step(marks, launches)
     known = {record.correlation for record in trace.records}
     lost = {bisect_right(starts, call.start_us) - 1
             for call in trace.calls if call.is_launch and call.correlation not in known}  # fmt: skip
     ran = [number for number, rows in enumerate(inside) if any(each.thread is None for each in rows)]
     kept = [number for number in ran if number not in lost]
     if ran and not kept:
-        raise ValueError("the profiler lost launches in every step")
+        raise ValueError(f"the profiler lost launches in every step, found by {found_by}")
     labels = _labels(trace, marks)
     kinds = list(map(_kind_of, labels))
-    steady = _without_warm_up(trace, marks, inside, kept, kinds)
+    steady = _without_warm_up(trace, marks, inside, kept, kinds, found_by)
     repeats = Counter(kinds[number] for number in steady)
     beside = _Overlap([each.record for each in launches if each.record and each.row.kind != _COMMUNICATION])
     found: dict[str, Steps] = {}
@@ -157,7 +189,7 @@ def find_steps(trace: Trace) -> StepTrace:
         steps=found,
         places=places,
         unknown=_unknown(trace, places, on_cpu=on_cpu),
-        between=between,
+        outside=work.outside([marks[number] for number in steady]),
     )
 
 
@@ -241,23 +273,59 @@ def _contexts(trace: Trace, rows: Sequence[Op | ApiCall]) -> dict[int, tuple[str
 # -- steps ------------------------------------------------------------------------------------------------------------
 
 
-def _marks(trace: Trace, launches: Sequence[_Launch]) -> tuple[list[Op], str]:
-    """Return the steps of a trace, steady or not, and how they were found."""
+class _Work:
+    """The launches that steps must have, in order: all but waits."""
+
+    def __init__(self, launches: Iterable[_Launch]) -> None:
+        work = [each for each in launches if each.row.kind != WAIT]
+        # A collective takes as long as its rank waits for others.
+        times_us = (0.0 if each.row.kind == _COMMUNICATION else max(0.0, each.duration_us) for each in work)
+        self._ats = [each.at for each in work]
+        self._until_us = [*accumulate(times_us, initial=0.0)]
+
+    def outside(self, marks: Iterable[Op]) -> Outside:
+        """Return what lies outside of these, which do not overlap."""
+        inside, us = 0, 0.0
+        for mark in marks:
+            first, last = bisect_left(self._ats, mark.start_us), bisect_left(self._ats, mark.end_us)
+            inside += last - first
+            us += self._until_us[last] - self._until_us[first]
+        total_us = self._until_us[-1]
+        return Outside(len(self._ats) - inside, len(self._ats), 1 - us / total_us if total_us else 0.0)
+
+
+def _marks(trace: Trace, launches: Sequence[_Launch], work: _Work, found_by: str | None) -> tuple[list[Op], str]:
+    """Return the steps of a trace, steady or not, and how they were found: as asked, if it is. Raises `ValueError`."""
     families: dict[tuple[int, str], list[Op]] = defaultdict(list)
     for mark in sorted((*trace.annotations, *trace.modules), key=lambda row: row.start_us):
         if (family := _family(mark.name)) is not None:
             families[family].append(mark)
-    ats = [each.at for each in launches]
-    best: list[tuple[bool, int, int, int, str]] = []
+    best: list[tuple[bool, int, int, int, str, Outside]] = []
     for (rank, name), rows in families.items():
-        covered = sum(bisect_right(ats, row.end_us) - bisect_right(ats, row.start_us) for row in rows)
-        is_known = rank < _UNKNOWN or (len(rows) >= _FEWEST and covered >= _COVERED * len(ats))
+        outside = work.outside(rows)
+        covered = outside.of - outside.launches
+        is_known = rank < _UNKNOWN or (len(rows) >= _FEWEST and outside.is_small)
         if covered and is_known and all(one.end_us <= other.start_us for one, other in pairwise(rows)):
-            best.append((len(rows) < 2, rank, -covered if rank < _UNKNOWN else 0, len(rows), name))
-    if best:
-        _, rank, *_, name = min(best)
-        return families[rank, name], name
-    return _periods(launches), "period"
+            best.append((len(rows) < 2, rank, -covered if rank < _UNKNOWN else 0, len(rows), name, outside))
+    best.sort()
+    wanted = best if found_by is None else [each for each in best if each[4] == _LINE.sub("", found_by)]
+    for _, rank, *_, name, outside in wanted:
+        if outside.is_small or name == REGION:  # `pytest perf` flushes the cache between its calls
+            return families[rank, name], name
+    threads = Counter(call.thread for call in trace.calls if call.asks).most_common(1) or [(0, 0)]
+    if not wanted and found_by in (None, PERIOD) and (marks := _periods(launches, work, threads[0][0])):
+        return marks, PERIOD
+    if wanted:
+        *_, name, outside = wanted[0]
+        share = f"{outside.launches} of {outside.of} launches, with {100 * outside.share:.0f} % of the time"
+        raise ValueError(f"outside of its steps, found by {name}, lie {share}: at most {100 * MOST_OUTSIDE:.0f} % may")
+    if found_by is None:
+        most = f"at least {100 - 100 * MOST_OUTSIDE:.0f} % of the launches and of their time"
+        raise ValueError(f"no annotation of a step, and no period, with {most}")
+    there = "there are no other steps"
+    with suppress(ValueError):
+        there = f"steps are found by {_marks(trace, launches, work, None)[1]} here"
+    raise ValueError(f"no step found by {found_by}, as those of the baseline were; {there}")
 
 
 def _family(name: str) -> tuple[int, str] | None:
@@ -269,40 +337,46 @@ def _family(name: str) -> tuple[int, str] | None:
     if step := _STEP.match(name):
         return 2, step[0]
     if _STEP_FUNCTION.match(name):
-        return 2, name
+        return 2, _LINE.sub("", name)
     if name.startswith(MODULE_PREFIX):
         return _UNKNOWN, name
     return None if _NO_PHASE.match(name) or "): " in name else (_UNKNOWN, _NUMBER.sub("#", name))
 
 
-def _periods(launches: Sequence[_Launch]) -> list[Op]:
-    """Return the stretches between launches of a kernel, if most have the same launches: the longest ones."""
-    kernels = [each for each in launches if each.row.kind != WAIT]
+def _periods(launches: Sequence[_Launch], work: _Work, thread: int | str) -> list[Op]:
+    """Return the stretches between launches of a kernel that are alike, if most have the same launches: the longest ones."""
     places: dict[str, list[int]] = defaultdict(list)
-    for place, each in enumerate(kernels):
-        places[each.row.name].append(place)
+    for place, each in enumerate(launches):
+        if each.row.kind != WAIT:
+            places[each.row.name].append(place)
     repeated = sorted((each for each in places.values() if len(each) > _FEWEST), key=len)
     for at in repeated[:_MOST_TRIES]:
-        parts = [
-            frozenset(Counter(each.row.name for each in kernels[one:other]).items()) for one, other in pairwise(at)
-        ]
-        if Counter(parts).most_common(1)[0][1] >= _ALIKE * len(parts):
-            starts = [kernels[place].at for place in at]
-            return [Op("period", one, other - one, 0) for one, other in pairwise(starts)]
+        parts = [Counter(each.row for each in launches[one:other]) for one, other in pairwise(at)]
+        names = [frozenset(Counter(row.name for row in part.elements() if row.kind != WAIT).items()) for part in parts]
+        usual, count = Counter(names).most_common(1)[0]
+        if count < _ALIKE * len(parts):
+            continue
+        whole = parts[len(names) - 1 - names[::-1].index(usual)]
+        starts, end = [launches[place].at for place in at], at[-1] + whole.total()
+        if Counter(each.row for each in launches[at[-1] : end]) == whole:  # the last one is whole too
+            starts.append(launches[end].at if end < len(launches) else math.nextafter(launches[-1].at, math.inf))
+            parts.append(whole)
+        spans = zip(pairwise(starts), parts, strict=True)
+        found = [Op(PERIOD, start, end_us - start, thread) for (start, end_us), part in spans if alike(part, whole)]
+        if work.outside(found).is_small:
+            return found
     return []
 
 
-def _by_step(marks: Sequence[Op], launches: Iterable[_Launch]) -> tuple[list[list[_Launch]], int]:
-    """Return the launches of each step, and how many lie between two steps."""
+def _by_step(marks: Sequence[Op], launches: Iterable[_Launch]) -> list[list[_Launch]]:
+    """Return the launches of each step."""
     inside: list[list[_Launch]] = [[] for _ in marks]
-    starts, between = [mark.start_us for mark in marks], 0
+    starts = [mark.start_us for mark in marks]
     for each in launches:
         at = bisect_right(starts, each.at) - 1
         if at >= 0 and each.at < marks[at].end_us and each.thread in (None, marks[at].thread):
             inside[at].append(each)
-        elif 0 <= at < len(marks) - 1 and each.record is not None:
-            between += 1
-    return inside, between
+    return inside
 
 
 def _labels(trace: Trace, marks: Sequence[Op]) -> list[str]:
@@ -325,24 +399,36 @@ def _kind_of(label: str) -> str:
 
 
 def _without_warm_up(
-    trace: Trace, marks: Sequence[Op], inside: Sequence[Sequence[_Launch]], kept: list[int], kinds: Sequence[str]
+    trace: Trace,
+    marks: Sequence[Op],
+    inside: Sequence[Sequence[_Launch]],
+    kept: list[int],
+    kinds: Sequence[str],
+    found_by: str,
 ) -> list[int]:
     """Return the numbers of the steady steps. Raises `ValueError`, which says why there is none."""
     starts = [mark.start_us for mark in marks]
-    compiling = {bisect_right(starts, each.start_us) - 1 for each in trace.annotations if _WARMING.match(each.name)}
-    allocating = {bisect_right(starts, each.start_us) - 1 for each in trace.calls if _ALLOCATING.match(each.name)}
+
+    def numbers_of(rows: Iterable[Op | ApiCall]) -> set[int]:
+        places = ((bisect_right(starts, row.start_us) - 1, row.start_us) for row in rows)
+        return {number for number, at_us in places if number >= 0 and at_us < marks[number].end_us}
+
+    compiling = numbers_of(each for each in trace.annotations if _WARMING.match(each.name))
+    allocating = numbers_of(each for each in trace.calls if _ALLOCATING.match(each.name))
     warming = compiling | (allocating if not set(kept) <= allocating else set())
     steady = list(kept)
     while steady and steady[0] in warming:
         steady.pop(0)
+    if not steady:
+        raise ValueError(f"torch.compile works in each step, found by {found_by}: a profile of the warm-up")
     counts = {number: Counter(each.row for each in inside[number]) for number in steady}
     for some in grouped(steady, kinds.__getitem__).values():
         while len(some) > 1 and not any(alike(counts[some[0]], counts[other]) for other in some[1:]):
             steady.remove(some.pop(0))
-    if not steady:
-        raise ValueError("each of its steps compiles or allocates memory: a profile of the warm-up")
-    if len(steady) == 1 and (len(kept) > 1 or marks[steady[0]].name == f"{STEP_PREFIX}0"):
-        raise ValueError("no two of its steps are alike: a profile of the warm-up")
+    if len(steady) == 1 and len(kept) > 1:
+        raise ValueError(f"no two of {len(kept)} steps, found by {found_by}, have half of their launches in common")
+    if len(steady) == 1 and marks[steady[0]].name == f"{STEP_PREFIX}0":
+        raise ValueError(f"its only step is {STEP_PREFIX}0: a profile of the warm-up")
     return steady
 
 
