@@ -82,6 +82,10 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
     compiled_ops: Count | None = None  # that torch.compile traced: they are what compiling costs
     autograd_nodes: Count | None = None  # that the call records for a backward
     graphs: Count | None = None  # that torch.compile made for the first call, or the first sequence of calls
+    # As `grown_bytes`: of Python's allocators, and on a GPU of torch's tensors on the host.
+    grown_host_bytes: int | None = None
+    allocator_calls: Count | None = None  # that allocate or free memory of a GPU, or pin that of the host
+    graph_launches: Count | None = None  # of CUDA graphs
     # Of a compile; None: not asked for.
     generated_kernels: Count | None = None  # by Inductor
     autotuned_configurations: Count | None = None  # that its autotuner chooses from, with empty caches
@@ -379,6 +383,12 @@ class Run(msgspec.Struct, frozen=True):
     op_origins: dict[str, tuple[Origin, ...]] = {}  # of each dispatcher op, by its name, without repetitions
     compiled_origins: tuple[Origin, ...] = ()  # of the calls of compiled code
     growth_origins: tuple[Origin, ...] = ()  # of the memory that a call leaves behind, the most first
+    host_growth_origins: tuple[Origin, ...] = ()  # likewise, of `Counts.grown_host_bytes`
+    allocating_ops: tuple[str, ...] = ()  # "aten::empty: cudaMalloc"
+    allocation_origins: tuple[Origin, ...] = ()  # of these, without repetitions
+    # What an op works on that neither shapes nor arguments tell: "655 stored numbers" of its sparse tensors, "12 numbers
+    # found" in data, "'tanh'" for a text. What differs between two calls is left out.
+    data: dict[str, tuple[str, ...]] = {}
     peak: tuple[PeakPart, ...] = ()  # where a call allocated the memory of its peak, the most first
     copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"
     # Of each kernel, each of `synchronizing_ops` and each of `copying_ops`; None: not known. Empty: of none.

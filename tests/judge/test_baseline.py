@@ -10,8 +10,11 @@ import msgspec
 import pytest
 
 from kernelgauge.errors import BaselineError, NewerBaselineError
+from kernelgauge.judge import Status
 from kernelgauge.judge.baseline import SCHEMA_VERSION, Baseline, Recorded, decode_baseline, encode_baseline
+from kernelgauge.judge.structure import judge_structure
 from kernelgauge.run import Origin, SourceLine
+from kernelgauge.trace.kernel import Resources
 from tests.builders import WORKLOAD, baseline, calibrated, counts, fingerprint, launched, mlp_kernels, run
 
 WHERE = f"baselines/nvidia-h200/{WORKLOAD}.json"
@@ -154,3 +157,17 @@ def test_decode_of_wrong_field_is_refused_and_named(change: Callable[[dict[str, 
     error = refusal(changed(change))
     assert error.what == "the baseline cannot be read"
     assert named in str(error.got)
+
+
+def test_processes_keep_what_they_have_in_common() -> None:
+    kernels = [
+        msgspec.structs.replace(mlp_kernels()[0], arguments=arguments, resources=Resources(layout=layout))
+        for arguments, layout in ((("0.5", "True"), "contiguous"), (("0.25", "True"), "[8,8] by strides 1,8"))
+    ]
+    data = [{"aten::mm": ("8 stored numbers",), "aten::index": (f"{found} numbers found",)} for found in (3, 4)]
+    runs = [run(kernels=(kernel,), data=each) for kernel, each in zip(kernels, data, strict=True)]
+    both = calibrated(runs)
+    (kernel,) = both.entries[0].kernels
+    assert (kernel.arguments, kernel.resources) == (("", "True"), Resources())
+    assert both.data == {"aten::mm": ("8 stored numbers",)}
+    assert all(judge_structure(each, both).status is Status.PASS for each in runs)

@@ -10,9 +10,9 @@ from kernelgauge.judge import Status, Verdict, worst
 from kernelgauge.judge.baseline import compare
 from kernelgauge.judge.structure import Expectation, judge_structure, mismatches
 from kernelgauge.report import words
-from kernelgauge.run import CompileEvent, Origin, SourceLine
+from kernelgauge.run import CompileEvent, OpRecord, Origin, SourceLine
 from kernelgauge.trace import KernelIdentity, KernelRecord
-from kernelgauge.trace.kernel import Resources
+from kernelgauge.trace.kernel import IN_LISTS, Resources
 from tests import builders
 from tests.builders import DOWN, FUSED, GEMM, H200, counts, fingerprint, fused, launched, mlp_kernels, reasons, run
 
@@ -63,6 +63,7 @@ COUNTS |= {
 }
 COUNTS |= {"generated_kernels": (1, 2), "autotuned_configurations": (2, 3), "uncached_graphs": (0, 1)}
 COUNTS |= {"grown_bytes": (0, 512), "peak_allocated_bytes": (1 << 20, 1 << 21)}
+COUNTS |= {"grown_host_bytes": (0, 5000), "allocator_calls": (0, 4), "graph_launches": (1, 2)}
 TIMES = (Verdict(Status.PASS, "mlp", "GPU time", "unchanged"), Verdict(Status.IMPROVED, "mlp", "end to end", "faster"))
 
 
@@ -94,6 +95,12 @@ SEVERAL = [
     # The peak of memory may move by 2 %.
     (PEAK, {"peak_allocated_bytes": 101_900_000}, {}, "PASS", ""),
     (PEAK, {"peak_allocated_bytes": 102_100_000}, {}, "REGRESSED", "peak allocated bytes 100000000 -> 102100000"),
+    # What Python keeps varies, and what an older baseline lacks is not known.
+    ({"grown_host_bytes": 0}, {"grown_host_bytes": 4096}, {}, "PASS", ""),
+    ({}, {"grown_host_bytes": 50_000, "allocator_calls": 4}, {}, "PASS", ""),
+    # A CUDA graph
+    ({"graph_launches": 1}, {"graph_launches": 0}, {}, "REGRESSED", "graph launches 1 -> 0"),
+    ({"graph_launches": 0}, {"graph_launches": 2}, {"times": TIMES}, "IMPROVED", "graph launches 0 -> 2"),
     # What is less, beside the times
     ({}, {"dispatcher_ops": 2}, SLOWER, "REGRESSED", "dispatcher ops 3 -> 2"),
     ({}, {}, {"ran": OTHER} | SLOWER, "REGRESSED", ""),
@@ -107,14 +114,29 @@ def test_structure_of_counts_gives_status(before: Any, after: Any, changes: Any,
 
 
 ONE_ROW = {"inputs": ("bf16[1,64]",)}
+ACROSS = "[8,8] by strides 1,8"
+LAYS = Resources(layout=f"contiguous{IN_LISTS}contiguous")
 OF_TENSORS = [
     (ONE_ROW, {"inputs": ("fp32[1,64]",)}, "other dtypes"),
     (ONE_ROW, {"inputs": ("fp32[8,64]",), "stream": 1}, "other shapes and dtypes and streams"),
     (ONE_ROW, {"inputs": (*ONE_ROW["inputs"], *ONE_ROW["inputs"])}, "other shapes and dtypes"),
     ({"arguments": ("True", "0")}, {"arguments": ("True", "1")}, "other arguments"),
+    ({"arguments": ("2.0", "0")}, {"arguments": ("2.2", "0")}, "other arguments"),
+    ({"arguments": ("0.0", "1")}, {"arguments": ("0.0", "6.0", "1")}, "other arguments"),
+    ({"arguments": ("True",)}, {"arguments": ("0.5", "False")}, "other arguments"),  # an older one lacks floats
+    ({"resources": LAYS}, {"resources": Resources(layout=f"contiguous{IN_LISTS}{ACROSS}")}, "other strides"),
     *(
-        ({}, each, "same counts") for each in ({"inputs": ("fp32[8,64]",)}, {"arguments": ("True",)})
-    ),  # older ones lack it
+        (old, new, "same counts")
+        for old, new in (
+            ({}, {"inputs": ("fp32[8,64]",)}),  # older ones lack it
+            ({}, {"arguments": ("True",)}),
+            ({"arguments": ("True",)}, {"arguments": ("0.5", "True")}),
+            ({}, {"resources": Resources(layout=ACROSS)}),
+            ({"resources": Resources(layout="contiguous")}, {"resources": LAYS}),
+            ({"arguments": ("", "0")}, {"arguments": ("5", "0")}),  # it differs between calls
+            ({"arguments": ("0.36807418260117",)}, {"arguments": ("0.8444218515250481",)}),  # of data, or drawn
+        )
+    ),
 ]
 
 
@@ -124,6 +146,36 @@ def test_same_kernels_of_other_tensors_are_changed(old: Any, new: Any, said: str
     verdict = judged(stored=stored, ran=ran)
     assert words.headline(verdict) == f"same kernels, {said}"
     assert verdict.status is (Status.PASS if said == "same counts" else Status.CHANGED)
+
+
+NNZ = ("655 stored numbers",)
+
+
+@pytest.mark.parametrize(("old", "status"), [(NNZ, "PASS"), (("13 stored numbers",), "CHANGED"), (None, "PASS")])
+def test_data_of_an_op_is_compared_where_it_is_known(old: Any, status: str) -> None:
+    stored = {} if old is None else {"aten::mm": old}
+    verdict = judged(old_data=stored, data={"aten::mm": NNZ, "aten::index": ("8 numbers found",)})
+    assert verdict.status is Status(status)
+    causes = [] if status == "PASS" else ["13 stored numbers -> 655 stored numbers in 1 kernel\nmm"]
+    assert reasons(verdict, "cause") == causes
+
+
+def test_lost_graph_is_the_cause_and_not_its_ops() -> None:
+    lines = (Origin("", (SourceLine("a.py", 3, "y = net(x)"),)),)
+    before, after = {"graph_launches": 1, "dispatcher_ops": 3}, {"graph_launches": 0, "dispatcher_ops": 15}
+    ops = tuple(OpRecord("aten::mm") for _ in range(15))
+    verdict = judged(before, after, old_ops=ops[:3], ops=ops, compiled_origins=lines)
+    assert reasons(verdict, "cause") == ["no CUDA graph any more: each kernel is launched by itself"]
+    assert reasons(verdict, "code") == ["a.py:3  y = net(x)"]
+
+
+def test_calls_of_the_allocator_are_counted_and_named() -> None:
+    lines = (Origin("", (SourceLine("a.py", 3, "torch.cuda.empty_cache()"),)),)
+    ran = ("cudaFree", "cudaFree", "aten::empty: cudaMalloc")
+    verdict = judged({"allocator_calls": 0}, {"allocator_calls": 3}, allocating_ops=ran, allocation_origins=lines)
+    cause = "each call allocates or frees memory 3 times instead of 0, past torch's cache"
+    assert reasons(verdict, "cause") == [f"{cause}\ncudaFree x2\naten::empty: cudaMalloc"]
+    assert reasons(verdict, "code") == ["a.py:3  torch.cuda.empty_cache()"]
 
 
 def coded(registers: int | None = 64, grid: int = 8192, **changes: Any) -> KernelRecord:

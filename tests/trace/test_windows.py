@@ -48,7 +48,8 @@ def test_steps_of_recorded_trace_launch_the_same(name: str) -> None:
     for window in steps:
         assert [decode(name).kind.value for name in kernels(window)] == kinds.split()
         assert (len(window.memsets), window.copies) == (memsets, ())
-        assert window.synchronizations == window.occupancy_queries == 0
+        assert window.synchronizations == window.occupancy_queries == len(window.allocating_ops) == 0
+        assert window.graph_launches == (name == "mlp-cudagraph")
         assert all(launch.op for launch in window.launches) or name == "mlp-cudagraph"
     problems = trace.pairing_problems()
     assert len(problems) == (4 if name == "mlp-compiled-fp32" else 0)  # it began during the kernels of the warm-up
@@ -60,6 +61,21 @@ def test_launches_know_how_their_inputs_lie_in_memory() -> None:
     ran = executions(recorded("mlp-compiled").steps()[-1], on_cpu=False)
     layouts = [each.resources and each.resources.layout for each in ran]
     assert layouts == [*["[768,3072] by strides 1,768"] * 2, "contiguous", "[3072,768] by strides 1,3072"]
+
+
+ALLOCATING = (
+    "cudaMalloc cudaMallocAsync cudaFree cudaFreeHost cudaHostAlloc hipHostMalloc cuMemCreate cuMemUnmap".split()
+)
+OTHERS = "cudaMemcpyAsync cudaMemsetAsync cuMemcpyHtoDAsync_v2 cudaMemGetInfo cudaHostGetDevicePointer".split()
+
+
+def test_calls_of_the_allocator_have_the_ops_around_them() -> None:
+    rows = [
+        op("aten::empty", 1, 20),
+        *(call(None, 2 + at, name=each) for at, each in enumerate((*ALLOCATING, *OTHERS))),
+    ]
+    (window,) = trace_of(step(1, 0, 50), *rows, call(None, 30, name="cudaFree")).steps()
+    assert [text for text, _ in window.allocating_ops] == [*(f"aten::empty: {each}" for each in ALLOCATING), "cudaFree"]
 
 
 def test_window_holds_what_starts_in_it() -> None:

@@ -32,9 +32,9 @@ from ..run import (
     Timer,
     observe,
 )
-from ..trace.difference import Likeness, likeness
-from ..trace.kernel import KernelRecord, is_dispatched, with_current_kind
-from .evidence import Move
+from ..trace.difference import Likeness, likeness, other_texts
+from ..trace.kernel import KernelRecord, common_arguments, is_dispatched, with_current_kind
+from .evidence import Move, Pairs
 
 SCHEMA_VERSION: Final = 5
 # Nanoseconds: the profiler's own resolution is 32 ns on an H200. More digits would differ in each recording for nothing.
@@ -87,15 +87,22 @@ def compare(before: Fingerprint, after: Fingerprint, *, without: Sequence[str] =
 
 # The peak of unchanged training steps and ResNets moved by 0.3 to 1.1 % between processes on an H100: workspaces.
 _PEAK_TOLERANCE = 0.02
+# What Python keeps of a call of unchanged code varies by up to 1,159 bytes, of nested tensors (torch 2.13).
+_NOISE_BYTES = {"grown_host_bytes": 4096}
 _COUNTS_OF_COMPILER = ("compiled_ops", "generated_kernels", "autotuned_configurations", "uncached_graphs")
 COMPILE_COUNTS = ("graphs", *_COUNTS_OF_COMPILER)  # what a compile time depends on
 # Counts that belong to torch as much as to the code: another version of torch may count otherwise for the same work.
-_COUNTS_OF_TORCH = ("dispatcher_ops", "autograd_nodes", "peak_allocated_bytes", "grown_bytes", *_COUNTS_OF_COMPILER)
+_COUNTS_OF_TORCH = (
+    *("dispatcher_ops", "autograd_nodes", "peak_allocated_bytes", "grown_bytes", "grown_host_bytes"),
+    *_COUNTS_OF_COMPILER,
+)
 _NEWER_COUNTS = [each.name for each in fields(Counts) if not each.required]  # that older baselines lack
 
 
 def count_changes(before: Counts, after: Counts, *, is_other_torch: bool = False) -> dict[str, bool | None]:
     """Return the counts that changed, and whether each is a loss. None: fewer or more distinct kernels are neither.
+
+    A CUDA graph that is launched no more is a loss, and the first one is none.
 
     Memory changed where it moved by more than recorded runs of unchanged code do. What could be counted on one side
     only counts as a loss, except for counts that older baselines lack. `is_other_torch`: leave out counts that belong
@@ -104,11 +111,19 @@ def count_changes(before: Counts, after: Counts, *, is_other_torch: bool = False
     found: dict[str, bool | None] = {}
     for field in after.__struct_fields__:
         old, new = getattr(before, field), getattr(after, field)
-        is_close = field.endswith("_bytes") and None not in (old, new) and abs(new - old) <= _PEAK_TOLERANCE * old
+        is_close = field.endswith("_bytes") and None not in (old, new)
+        is_close = is_close and abs(new - old) <= max(_PEAK_TOLERANCE * old, _NOISE_BYTES.get(field, 0))
         is_unknown = field in _NEWER_COUNTS and None in (old, new)
         if old != new and not (is_close or is_unknown or (is_other_torch and field in _COUNTS_OF_TORCH)):
-            found[field] = None if field == "kernels" else None in (old, new) or new > old
+            is_graph = field == "graph_launches" and 0 in (old, new)
+            found[field] = None if field == "kernels" else old > 0 if is_graph else None in (old, new) or new > old
     return found
+
+
+def other_data(before: Mapping[str, Sequence[str]], after: Mapping[str, Sequence[str]]) -> dict[str, Pairs]:
+    """Return what differs in `Run.data`, by op. What one side lacks is not known there."""
+    found = {op: other_texts(before[op], texts) for op, texts in after.items() if op in before}
+    return {op: pairs for op, pairs in found.items() if pairs}
 
 
 class Process(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -179,7 +194,7 @@ class Anchor(msgspec.Struct, frozen=True):
 
 
 class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One file of `baselines/<gpu>/`. Field order is the order in the file; older files lack the last six fields."""
+    """One file of `baselines/<gpu>/`. Field order is the order in the file; older files lack the last fields."""
 
     schema_version: Literal[5]
     suite: str  # folder of the suite that declares the workload: what may be trimmed with it
@@ -191,6 +206,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     origins: tuple[Origin | None, ...] = ()  # of each kernel; shown and never judged
     ops: dict[str, Count] = {}  # how often each dispatcher op ran
     host_calls: dict[str, Count] = {}  # that wait for the device or copy: ``aten::item: cudaStreamSynchronize``
+    data: dict[str, tuple[str, ...]] = {}  # as `Run.data`
     compile_events: tuple[CompileEvent, ...] = ()  # graph breaks and recompiles, from the first call on
     peak: tuple[PeakPart, ...] = ()  # where a call allocated the memory of its peak, the most first
     anchors: tuple[Anchor, ...] = ()
@@ -265,6 +281,7 @@ def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Basel
         origins=run.origins,
         ops=dict(Counter(each.name for each in run.ops if is_dispatched(each.name))),
         host_calls=dict(Counter((*run.synchronizing_ops, *run.copying_ops))),
+        data=run.data,
         compile_events=run.compile_events,
         peak=run.peak,
     )
@@ -304,7 +321,8 @@ def combined(runs: Sequence[Baseline]) -> Baseline:
             raise ValueError(f"the processes ran on different machines or software: {comparison}")
         if likeness(first.entries[0].kernels, other.entries[0].kernels) is Likeness.OTHER_KERNELS:
             raise ValueError("the processes ran different kernels")
-    return replace(first, entries=merge_entries(runs))
+    data = {op: texts for op, texts in first.data.items() if all(each.data.get(op) == texts for each in runs)}
+    return replace(first, entries=merge_entries(runs), data=data)
 
 
 def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
@@ -317,8 +335,11 @@ def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
             times = (len(entry.processes) * each.device_time_us for entry, each in zip(group, of_one, strict=True))
             known = [each.resources for each in of_one if each.resources is not None]
             one = replace(of_one[0], device_time_us=math.fsum(times) / len(processes))
-            one = replace(one, arguments=max((each.arguments for each in of_one), key=len))  # an older file has none
-            kernels.append(replace(one, resources=known[0].filled(known[-1]) if known else None))
+            one = replace(one, arguments=common_arguments([each.arguments for each in of_one]))
+            resources = known[0].filled(known[-1]) if known else None
+            if resources and len({each.layout for each in known if each.layout}) > 1:
+                resources = replace(resources, layout="")
+            kernels.append(replace(one, resources=resources))
         merged.append(Entry(sum(entry.draws for entry in group), tuple(map(rounded, kernels)), processes))
     return tuple(sorted(merged, key=lambda entry: entry.draws, reverse=True))
 

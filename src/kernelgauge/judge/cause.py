@@ -19,13 +19,14 @@ from ..trace.difference import (
     has_worse_code,
     join_launches,
     other_arguments,
+    other_layouts,
     resource_changes,
 )
 from ..trace.kernel import KernelRecord, LaneKernel, input_texts, is_dispatched, was_autotuned
 from ..trace.model import FRAME
 from ..trace.summary import Summary
 from . import evidence as e
-from .baseline import Baseline, count_changes
+from .baseline import Baseline, count_changes, other_data
 
 # A kernel that is only slower is a cause if it carries this share of the change; if none does, the first ones are.
 _NAMED_SHARE = 0.10
@@ -73,13 +74,12 @@ def find_causes(
         change.follows |= isinstance(speed, e.OtherSpeed) and speed.after_us < (1 + _BEHIND_A_PAUSE) * speed.before_us
     causes = compile_causes(each for each in run.compile_events if each not in baseline.compile_events)
     causes += [each.cause(known, is_timed=is_timed) for each in changes]
-    if counts.get("grown_bytes"):
-        grown = (run.counts.grown_bytes or 0) - (baseline.counts.grown_bytes or 0)
-        causes.append(with_code(e.Cause(e.MemoryGrowth(grown)), run.growth_origins, known))
+    causes += [with_code(cause, origins, known) for cause, origins in _counted(run, baseline, counts)]
     if counts.get("compiled_ops") is not None and not causes:
         ops = e.CompiledOps(baseline.counts.compiled_ops, run.counts.compiled_ops)
         causes.append(with_code(e.Cause(ops), run.compiled_origins, known))
-    if baseline.ops and "dispatcher_ops" in counts and not (is_timed and changes):
+    is_explained = (is_timed and changes) or counts.get("graph_launches")
+    if baseline.ops and "dispatcher_ops" in counts and not is_explained:
         marked = {mark for each in changes for mark in each.marks}
         causes += _op_causes(run, baseline, known, marked, is_all=not causes)
     peaks = baseline.counts.peak_allocated_bytes, run.counts.peak_allocated_bytes
@@ -91,6 +91,27 @@ def find_causes(
         share = rest.after_us / rest.before_us - 1 if rest.before_us else 0.0
         ordered.append(e.Rest(len(rest.after), share, rest.delta_us, is_unchanged=abs(share) < _UNCHANGED))
     return ordered
+
+
+def _counted(
+    run: Run, baseline: Baseline, counts: Mapping[str, bool | None]
+) -> Iterator[tuple[e.Cause, Sequence[Origin]]]:
+    """Yield what data, memory and CUDA graphs changed, with the origins."""
+    before, after = baseline.counts, run.counts
+    for op, pairs in other_data(baseline.data, run.data).items():
+        kernels = ((op.removeprefix("aten::"), sum(each.name == op for each in run.ops) or 1),)
+        origins = run.op_origins.get(op, run.compiled_origins)
+        yield e.Cause(e.OtherPlacement(kernels, arguments=pairs), explains=True), origins
+    if counts.get("graph_launches") and not after.graph_launches:
+        yield e.Cause(e.LostGraph(), explains=True), run.compiled_origins
+    if counts.get("allocator_calls"):
+        ops = tuple(Counter(run.allocating_ops).items())
+        change = e.AllocatorCalls(before.allocator_calls or 0, after.allocator_calls or 0, ops)
+        yield e.Cause(change, explains=True), run.allocation_origins
+    for name, origins in (("grown_bytes", run.growth_origins), ("grown_host_bytes", run.host_growth_origins)):
+        if counts.get(name):
+            grown = (getattr(after, name) or 0) - (getattr(before, name) or 0)
+            yield e.Cause(e.MemoryGrowth(grown, is_host="host" in name)), origins
 
 
 def find_trace_causes(before: Summary, after: Summary, found: Iterable[Difference]) -> list[e.Cause]:
@@ -117,6 +138,8 @@ def find_trace_causes(before: Summary, after: Summary, found: Iterable[Differenc
         dtypes += [dtype for dtype, count in counts.most_common(1) if 2 * count > len(side.kernels)]
     if len(set(dtypes)) > 1:
         causes.append(e.Cause(e.OtherDtype(*dtypes), explains=True))
+    if first.graph_launches and not second.graph_launches:
+        causes.append(e.Cause(e.LostGraph(), explains=True))
     return order_causes(msgspec.structs.replace(each, weight_us=lost_us) if each.waits else each for each in causes)
 
 
@@ -242,7 +265,7 @@ def _kernel_changes(
             continue
         for old, new in zip(each.before, each.after, strict=True):
             is_same_op = old.op == new.op and len(old.inputs) == len(new.inputs)
-            place = _placement_change(old, new, are_inputs_alike=is_same_op or not are_judged)
+            place = _placement_change(old, new, are_inputs_alike=is_same_op or not are_judged, is_timed=is_timed)
             key: object = place or (each.what, old.identity, new.identity, new.lines, old.resources, new.resources)
             pairs.setdefault(key, []).append(LaunchDifference(each.what, (old,), (new,), each.details))
     changes = [_described(change) for _, change in others]
@@ -315,8 +338,13 @@ def _dtypes(launch: _Launch) -> Iterator[str]:
     yield from (name for name in names if _FLOAT.fullmatch(name))
 
 
-def _placement_change(old: KernelRecord, new: KernelRecord, *, are_inputs_alike: bool) -> e.OtherPlacement | None:
-    """Return what differs between two launches of one kernel in dtypes, shapes, arguments and stream; None if nothing does."""
+def _placement_change(
+    old: KernelRecord, new: KernelRecord, *, are_inputs_alike: bool, is_timed: bool
+) -> e.OtherPlacement | None:
+    """Return what differs between two launches of one kernel in tensors, arguments and stream; None if nothing does.
+
+    Beside a time, strides are part of its reason.
+    """
     dtypes: tuple[tuple[str, str], ...] = ()
     sizes: tuple[tuple[str, str], ...] = ()
     are_other = are_inputs_alike and bool(old.inputs and new.inputs) and old.inputs != new.inputs
@@ -325,9 +353,11 @@ def _placement_change(old: KernelRecord, new: KernelRecord, *, are_inputs_alike:
         dtypes = tuple(dict.fromkeys(pair for pair in zip(*sides, strict=False) if pair[0] != pair[1]))
         sizes = tuple(_sizes(old, new))
     stream, arguments = (old.stream, new.stream) if old.stream != new.stream else None, other_arguments(old, new)
-    if not (are_other or stream or arguments):
+    has_layouts = not is_timed and old.op == new.op and old.inputs == new.inputs
+    layouts = other_layouts(old, new) if has_layouts else None
+    if not (are_other or stream or arguments or layouts):
         return None
-    return e.OtherPlacement((), dtypes, sizes, stream, are_other and not dtypes and not sizes, arguments)
+    return e.OtherPlacement((), dtypes, sizes, stream, are_other and not dtypes and not sizes, arguments, layouts)
 
 
 def _sizes(old: KernelRecord, new: KernelRecord) -> list[tuple[str, str]]:

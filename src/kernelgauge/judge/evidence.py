@@ -12,6 +12,7 @@ import msgspec
 from ..run import SourceLine
 
 Counted = tuple[tuple[str, int], ...]  # names, and how often each occurs
+Pairs = tuple[tuple[str, str], ...]  # of before and after
 
 
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=True, tag=True):
@@ -59,10 +60,19 @@ class RelativeChange(msgspec.Struct, frozen=True):
 
 # -- structure --------------------------------------------------------------------------------------------------------
 
+PLACED = (
+    "shapes",
+    "dtypes",
+    "strides",
+    "arguments",
+    "streams",
+    "compiled code",
+)  # what differs between the same kernels
+
 
 class StructureCompared(Conclusion, frozen=True):
     kernels: str = ""  # what differs: "kernels", their "configurations", or none of both
-    placed: tuple[str, ...] = ()  # "shapes", "dtypes", "arguments", "streams"
+    placed: tuple[str, ...] = ()  # of `PLACED`
 
 
 class CountMoved(Reason, frozen=True):
@@ -116,7 +126,8 @@ class OtherPlacement(Change, frozen=True):  # the same kernels on other tensors,
     sizes: tuple[tuple[str, str], ...] = ()
     stream: tuple[int, int] | None = None
     other_tensors: bool = False  # more or fewer ones, alike in dtype and size
-    arguments: tuple[tuple[str, str], ...] = ()
+    arguments: Pairs = ()  # also what `Run.data` has of an op
+    layouts: tuple[str, str] | None = None  # of their inputs, as `Resources.layout`
 
 
 class OtherSpeed(Change, frozen=True):  # the same kernels in another time
@@ -148,6 +159,17 @@ class CompilerEvent(Change, frozen=True):  # a graph break or a recompile
 
 class MemoryGrowth(Change, frozen=True):  # what each call leaves in memory, beyond the baseline
     bytes: int
+    is_host: bool = False  # of the process, outside of the memory that torch allocates on the device
+
+
+class AllocatorCalls(Change, frozen=True):  # how often a call asks the device for memory, or gives it back
+    before: int
+    after: int
+    ops: Counted  # ``aten::empty: cudaMalloc``
+
+
+class LostGraph(Change, frozen=True):  # what CUDA graphs launched is launched one by one
+    """Of one call of the workload."""
 
 
 class PeakMemory(Change, frozen=True):  # the most that a call holds at once

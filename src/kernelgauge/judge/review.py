@@ -27,6 +27,7 @@ from .baseline import (
     count_changes,
     from_run,
     merge_entries,
+    other_data,
     rounded,
 )
 from .structure import judge_structure, placement_changes
@@ -334,7 +335,8 @@ def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence
     entry, nearest = old.entry_like(new.entries[0].kernels)
     if comparison.foreign:
         return Group.NEW
-    is_placed = placement_changes(entry.kernels, new.entries[0].kernels, new.fingerprint)
+    data = other_data(old.data, new.data)
+    is_placed = placement_changes(entry.kernels, new.entries[0].kernels, new.fingerprint, data)
     if nearest is Likeness.OTHER_KERNELS or is_placed or count_changes(old.counts, new.counts):
         return Group.KERNELS
     if nearest < Likeness.SAME_CONFIGURATION:

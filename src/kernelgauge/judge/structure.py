@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import zip_longest
@@ -10,13 +10,13 @@ from itertools import zip_longest
 from packaging.specifiers import SpecifierSet
 
 from ..run import Fingerprint, Run
-from ..trace.difference import align, has_worse_code, other_arguments
+from ..trace.difference import align, has_worse_code, other_arguments, other_layouts
 from ..trace.kernel import KernelRecord, configuration_change
 from ..trace.names import decode
 from . import STRUCTURE, Status, Verdict
-from .baseline import Baseline, compare, count_changes
+from .baseline import Baseline, compare, count_changes, other_data
 from .cause import find_causes
-from .evidence import CountMoved, KernelMoved, Mismatch, NotCompared, StructureCompared
+from .evidence import PLACED, CountMoved, KernelMoved, Mismatch, NotCompared, Pairs, StructureCompared
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
         CountMoved(each, getattr(baseline.counts, each), getattr(run.counts, each), is_judged=each in losses)
         for each in count_changes(baseline.counts, run.counts)
     ]
-    placed = placement_changes(entry.kernels, run.kernels, run.fingerprint)
+    data = other_data(baseline.data, run.data)
+    placed = placement_changes(entry.kernels, run.kernels, run.fingerprint, data)
     if not (kernels or placed or losses):
         return Verdict(Status.PASS, run.workload, STRUCTURE, StructureCompared(), tuple(counts))
     statuses = {each.status for each in times}
@@ -118,20 +119,28 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     return Verdict(status, run.workload, STRUCTURE, conclusion, (*causes, *counts, *kernels))
 
 
-def placement_changes(before: Sequence[KernelRecord], after: Sequence[KernelRecord], gpu: Fingerprint) -> list[str]:
-    """Return what differs between the same kernels beside their configuration: "shapes", "dtypes", "arguments", "streams".
+def placement_changes(
+    before: Sequence[KernelRecord],
+    after: Sequence[KernelRecord],
+    gpu: Fingerprint,
+    data: Mapping[str, Pairs] | None = None,
+) -> list[str]:
+    """Return what of `PLACED` differs between the same kernels. `data`: what differs in that of their ops.
 
     "compiled code": it spills and did not, or fills less of the GPU. All else in it may change.
     """
     pairs = [(old, new) for old, new in align(before, after) if old is not None and new is not None]
     found = {"streams": any(old.stream != new.stream for old, new in pairs)}
     found["compiled code"] = any(has_worse_code(old, new, gpu.arch, gpu.sm_count) for old, new in pairs)
-    found["arguments"] = any(other_arguments(old, new) for old, new in pairs)
+    found["arguments"] = bool(data) or any(other_arguments(old, new) for old, new in pairs)
     inputs = [(old.inputs, new.inputs) for old, new in pairs if old.inputs and new.inputs]
     for name, part in (("dtypes", 0), ("shapes", 2)):  # of ``bf16[64,768]``, at its bracket
         sides = ([[each.partition("[")[part] for each in side] for side in pair] for pair in inputs)
         found[name] = any(old != new for old, new in sides)
-    return [name for name in ("shapes", "dtypes", "arguments", "streams", "compiled code") if found[name]]
+    found["strides"] = any(
+        other_layouts(old, new) for old, new in pairs if old.op == new.op and old.inputs == new.inputs
+    )
+    return [name for name in PLACED if found[name]]
 
 
 def kernel_changes(

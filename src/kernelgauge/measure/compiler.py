@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import sysconfig
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from ..errors import shown_path
 from ..run import CompileEvent, SourceLine
@@ -81,6 +82,7 @@ def reset_compiler() -> None:
         dynamo.counters.clear()
         dynamo.clear_compilation_metrics()
     _traced.clear()
+    _traced_constants.clear()
     _traced_ops.clear()
     _generated.clear()
     _inductors.clear()
@@ -206,8 +208,10 @@ def source_line(file: str, number: int) -> SourceLine:
 
 # -- what each generated kernel was made of ---------------------------------------------------------------------------
 
-# By the id of its compilation: the stacks of each graph as this process traced it, and how many ops it has.
+# By the id of its compilation: the stacks of each graph as this process traced it, how many ops it has, and their floats and
+# texts with their functions.
 _traced: dict[object, set[Stack]] = {}
+_traced_constants: dict[object, set[tuple[str, str]]] = {}
 _traced_ops: Counter[object] = Counter()
 _inductors: Counter[str] = Counter()  # graphs that it made or loaded, and configurations that its autotuner timed
 # By the file that Inductor generated: each graph that runs it, as how many were traced then and the stacks of each kernel,
@@ -268,7 +272,21 @@ def _keep_traced(wrappers: ExitStack, original: Any, self: Any, graph: Any, *arg
     _traced_ops[_compile_id()] += sum(node.op.startswith("call_") for node in nodes)
     stacks = _traced.setdefault(_compile_id(), set())
     stacks.update(stack for node in nodes for stack in _stacks(node.meta.get("stack_trace")))
+    constants = _traced_constants.setdefault(_compile_id(), set())
+    for node in nodes:
+        if node.op.startswith("call_"):
+            name = getattr(node.target, "__name__", str(node.target))
+            given = [repr(each) for each in tree_leaves((node.args, node.kwargs)) if isinstance(each, (float, str))]
+            constants.update((f"compiled {name}", each) for each in ("", *given))
     return original(self, graph, *args, **kwargs)
+
+
+def compiled_constants(since: int) -> dict[str, tuple[str, ...]]:
+    """Return the floats and texts that functions were given in the graphs traced after so many, by function."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, text in chain.from_iterable([*_traced_constants.values()][since:]):
+        found[name].add(text)
+    return {name: tuple(sorted(texts - {""})) for name, texts in sorted(found.items())}
 
 
 def _keep_replaced(original: Any, match: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:

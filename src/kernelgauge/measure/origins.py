@@ -1,7 +1,8 @@
 """Where kernels come from: the module and the lines of the user's code, for each launch of one call.
 
 One more call is profiled, untimed, with Python's stack. A device record leads to its op by an id, and the op stands below the
-Python frames that called it. What leads nowhere has no origin: a wrong line is worse than none.
+Python frames that called it. What leads nowhere has no origin: a wrong line is worse than none. A few more calls tell what
+no profiler records: what Python keeps, and what an op does by its data.
 
 Private names of torch, checked on 2.11 and 2.13: `experimental_event_tree`, `_prefix_regex`, `triton.force_cudagraphs_warmup`.
 """
@@ -15,12 +16,14 @@ import linecache
 import os
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+import tracemalloc
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, compress, takewhile
+from itertools import accumulate, compress, pairwise, takewhile
 from operator import itemgetter
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -28,21 +31,27 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.profiler import profile, record_function
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ..errors import shown_path
 from ..run import CompileEvent, Origin, PeakPart, SourceLine, common_path
 from ..trace import REGION, Window, dispatcher_ops, parse
 from ..trace.kernel import Execution, executions
-from .compiler import Frame, Owner, Stack, owner_of, source_line, stacks_at
+from .compiler import Frame, Owner, Stack, compiled_constants, owner_of, source_line, stacks_at
 from .device import Device
 from .instance import Arguments, Instance, collector_paused
 from .profile import ProfilerSession, cpu_profiler, exported
 
-_CALLERS = ("_profile", "_loss")  # functions of ours that only call the workload: no line of its code
+_CALLERS = ("_call_alone", "_loss")  # functions of ours that only call the workload: no line of its code
 _RESUMED = re.compile(r"in torch_dynamo_resume_in_(\w+)_at_\d+$")  # Dynamo's name for a function after a break in it
 _STACKS_ON_PYTHON_3_13 = (2, 8)  # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _MOST_LINES = 8  # of a fusion: more are not read
 _MOST_PARTS = 100  # of the memory at a peak, by line: the whole models of examples/models have fewer
+# Of Python's memory: the first of so many calls replaces what earlier ones hold, and the median of the others counts. Fewer
+# bytes than LEAST are none: those of lists that grow, say (see `judge.baseline`).
+_KEPT_CALLS, _LEAST_KEPT_BYTES, _FRAMES = 4, 1024, 32
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _NAMED = ("user", "library", "module of torch", "generated")  # whose frames are kept
 _Calls = Sequence[tuple[str, "int | None"]]  # what each is, and the id of its op
 
@@ -57,18 +66,35 @@ class Origins:
     ops: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)  # of each dispatcher op, by its name, once each
     grown_bytes: int | None = None  # allocated from one call to the next, and not freed
     growth: tuple[Origin, ...] = ()  # where that was allocated, the most first
+    grown_host_bytes: int | None = None  # likewise: by Python, and on a GPU by tensors on the host
+    host_growth: tuple[Origin, ...] = ()
+    allocations: tuple[Origin, ...] = ()  # of calls that allocate or free memory of the device
+    data: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # as `Run.data`
     peak: tuple[PeakPart, ...] = ()  # what the call had allocated at its peak, the most first
     compiled: tuple[Origin, ...] = ()  # where compiled code was called
     problem: str = ""  # why nothing is known, where that is no matter of the call
 
 
 def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession, device: Device) -> Origins:
+    """Make a few more calls and return where launches and memory come from, and what ops do by their data."""
+    # Under a mode, Dynamo would compile again, also code that it has given up to run eagerly, or run compiled code eagerly.
+    is_compiled = instance.workload.compile is not None or structure.runs_compiled_code or modules.are_compiled
+    found = _profiled(instance, modules, structure, device, is_compiled=is_compiled)
+    kept_bytes, kept = _kept_by_python(instance, device)
+    if kept_bytes is not None:
+        kept_bytes += found.grown_host_bytes or 0
+        kept_bytes = kept_bytes if kept_bytes >= _LEAST_KEPT_BYTES else 0
+    data = compiled_constants(modules.since) if is_compiled else _data_of(instance, device)
+    return replace(found, grown_host_bytes=kept_bytes, host_growth=(*found.host_growth, *kept), data=data)
+
+
+def _profiled(
+    instance: Instance, modules: Modules, structure: ProfilerSession, device: Device, *, is_compiled: bool
+) -> Origins:
     """Profile two more calls and return where the launches of the second come from: nothing if they differ from `structure`."""
     if sys.version_info >= (3, 13) and tuple(map(int, torch.__version__.split(".")[:2])) < _STACKS_ON_PYTHON_3_13:
         return Origins()
-    # The mode that tells the line of an operator (``a * b``, which is no call in Python) would have Dynamo compile again, also
-    # code that it has given up to run eagerly.
-    is_compiled = instance.workload.compile is not None or structure.runs_compiled_code or modules.are_compiled
+    # The first mode tells the line of an operator: ``a * b`` is no call in Python.
     for mode in (nullcontext(),) if is_compiled else (_Forwarding(), nullcontext()):
         session, window = _profile(instance, structure, device, mode)
         ids = _matched(structure, executions(window, on_cpu=device.gpu is None))
@@ -86,7 +112,9 @@ def _found(
     places: _Places, ids: Sequence[int | None], window: Window, structure: ProfilerSession, device: Device
 ) -> Origins:
     there = structure.windows[-1]
-    grown, at_peak = places.memory(on_gpu=device.gpu is not None)
+    grown, at_peak = places.memory("cpu" if device.gpu is None else "cuda")
+    on_host = [] if device.gpu is None else places.memory("cpu")[0]
+    allocating = [*(places.ops.get(each) for _, each in window.allocating_ops), *places.frees]
     # By line: a model has a layer many times. Generated code does not say for which line it allocates.
     parts: dict[object, list[tuple[int, Origin | None]]] = {}
     for size, place in at_peak:
@@ -105,7 +133,10 @@ def _found(
         ops={name: tuple(origins)[:_MOST_LINES] for name, origins in ops.items()},
         # The memory of a graph is its own.
         grown_bytes=None if structure.replays_graphs else sum(size for size, _ in grown),
-        growth=tuple(dict.fromkeys(origin for _, place in grown if (origin := places.origin(place)))),
+        growth=places.distinct(place for _, place in grown),
+        grown_host_bytes=sum(size for size, _ in on_host),
+        host_growth=places.distinct(place for _, place in on_host),
+        allocations=places.distinct(allocating),
         peak=() if structure.replays_graphs else tuple(sorted(peak, key=lambda each: -each.bytes)[:_MOST_PARTS]),
         compiled=tuple(dict.fromkeys(filter(None, map(places.caller, called))))[:_MOST_LINES],
     )
@@ -133,18 +164,109 @@ def _profile(instance: Instance, structure: ProfilerSession, device: Device, mod
         patch = inductor.patch({"triton.force_cudagraphs_warmup": True})
     options: Any = {"record_shapes": True, "with_stack": True, "profile_memory": True}
     profiler: Any = cpu_profiler(**options) if device.gpu is None else profile(activities=device.activities, **options)
-    with patch, collector_paused(), profiler, ExitStack() as stack:
-        gc.freeze()  # collections skip older objects: whole models have millions of them
-        stack.callback(gc.unfreeze)
+    with patch, _collecting_new_objects(), profiler:
         for _ in range(2):
-            instance.prepare()
-            device.synchronize()
-            with record_function(REGION), mode:
-                instance.call()
-            device.synchronize()
-            gc.collect()  # the second call's cycles of references replace the first call's
+            _call_alone(instance, device, mode)
     results = profiler if device.gpu is None else profiler.profiler
     return results.kineto_results, parse(exported(profiler)).regions(REGION)[-1]
+
+
+@contextmanager
+def _collecting_new_objects() -> Iterator[None]:
+    """Let collections skip older objects, as whole models have millions of them; and none start by itself."""
+    with collector_paused():
+        gc.freeze()
+        try:
+            yield
+        finally:
+            gc.unfreeze()
+
+
+def _call_alone(instance: Instance, device: Device, mode: Any) -> None:
+    instance.prepare()
+    device.synchronize()
+    with record_function(REGION), mode:
+        instance.call()
+    device.synchronize()
+    gc.collect()  # a call's cycles of references replace those of the call before
+
+
+def _kept_by_python(instance: Instance, device: Device) -> tuple[int | None, tuple[Origin, ...]]:
+    """Return the bytes of Python's memory that a call keeps, and the lines that allocate them; None if it is traced already."""
+    if tracemalloc.is_tracing():
+        return None, ()
+    sizes = []
+    tracemalloc.start(_FRAMES)
+    try:
+        with _collecting_new_objects():
+            for _ in range(_KEPT_CALLS):
+                _call_alone(instance, device, nullcontext())
+                sizes.append(tracemalloc.get_traced_memory()[0])
+            grown = int(median(after - before for before, after in pairwise(sizes)))
+            if grown < _LEAST_KEPT_BYTES:
+                return 0, ()
+            before = tracemalloc.take_snapshot()
+            _call_alone(instance, device, nullcontext())
+            differences = tracemalloc.take_snapshot().compare_to(before, "traceback")
+    finally:
+        tracemalloc.stop()
+    stacks = (_frames(each.traceback) for each in differences[:_MOST_LINES] if each.size_diff > 0)
+    return grown, tuple(dict.fromkeys(Origin("", (line,)) for stack in stacks if (line := _line_of(stack)) is not None))
+
+
+def _frames(traceback: tracemalloc.Traceback) -> Stack:
+    """Return the frames within the call."""
+    inner = takewhile(lambda frame: owner_of(frame.filename) != "kernelgauge", reversed(traceback))
+    return tuple((each.filename, each.lineno, "", source_line(each.filename, each.lineno).code) for each in inner)[::-1]
+
+
+class _Notes:
+    """Notes what an op does by its data and by its texts, as `Run.data` has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        found: dict[str, int] = {}
+        sparse = [each for each in tree_leaves((args, kwargs, result)) if getattr(each, "layout", None) in _SPARSE]
+        if sparse:
+            found["{} stored numbers"] = sum(each._nnz() for each in sparse)
+        if func.namespace == "profiler":  # an annotation
+            return result
+        if torch.Tag.dynamic_output_shape in func.tags or func.namespace != "aten":
+            found["{} numbers found"] = sum(
+                each.numel() for each in tree_leaves(result) if isinstance(each, torch.Tensor)
+            )
+        given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | (kwargs or {})
+        for each in func._schema.arguments:
+            value, kind = given.get(each.name, each.default_value), str(each.type)
+            if kind in ("str", "Optional[str]") or (kind == "Tensor" and isinstance(value, float)):  # ``x * 0.3``
+                found[repr(value)] = 1
+        if found:
+            self._found[func._schema.name].update(found)
+        return result
+
+    @property
+    def texts(self) -> dict[str, tuple[str, ...]]:
+        found = self._found.items()
+        return {op: tuple(name.replace("{}", str(count)) for name, count in each.items()) for op, each in found}
+
+
+class _DataMode(_Notes, TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees all ops. A mode that defines `__torch_dispatch__` itself would import Dynamo, which takes seconds."""
+
+
+def _data_of(instance: Instance, device: Device) -> dict[str, tuple[str, ...]]:
+    """Return what ops do by their data in each of two calls; nothing if a call fails under a mode."""
+    modes = _DataMode(), _DataMode()
+    with suppress(Exception), _collecting_new_objects():
+        for mode in modes:
+            _call_alone(instance, device, mode)
+        one, other = (mode.texts for mode in modes)
+        return {op: texts for op, texts in one.items() if other.get(op) == texts}
+    return {}
 
 
 def _matched(structure: ProfilerSession, here: Sequence[Execution]) -> list[int | None] | None:
@@ -177,13 +299,17 @@ class _Place:
 
 
 class _Places:
-    """The place of each op of one session, by its id; `waits`: of calls that wait and that no op makes, in order."""
+    """The place of each op of one session, by its id.
+
+    `waits`: of calls that wait and that no op makes, in order. `frees`: of those that empty torch's cache.
+    """
 
     def __init__(self, session: Any, modules: Modules) -> None:
         from torch.profiler.python_tracer import _prefix_regex
 
         self.ops: dict[int | None, _Place] = {}
         self.waits: list[_Place] = []
+        self.frees: list[_Place] = []
         self._calls: list[tuple[int, int]] = []  # when each began and ended
         self._allocations: list[tuple[int, int, int, str, _Place]] = []  # time, address, bytes, device
         self._modules = modules
@@ -209,13 +335,12 @@ class _Places:
                 place = self._dispatched(event, extra, place)
             waiting += [(child, place) for child in reversed(event.children)]
 
-    def memory(self, *, on_gpu: bool) -> tuple[list[tuple[int, _Place]], list[tuple[int, _Place]]]:
-        """Return the bytes that the last call left allocated, with their places, and those allocated at its peak.
+    def memory(self, device: str) -> tuple[list[tuple[int, _Place]], list[tuple[int, _Place]]]:
+        """Return the bytes that the last call left allocated on a device, with their places, and those at its peak.
 
         Memory that replaces freed memory of the same size does not count as left: gradients replace those of the call before.
         """
         (_, first), *_, (start, last) = sorted(self._calls)
-        device = "cuda" if on_gpu else "cpu"
         own = [each for each in sorted(self._allocations, key=itemgetter(0)) if first < each[0] <= last]
         own = [each for each in own if each[3] == device]
         levels = list(accumulate(size if at >= start else 0 for at, _, size, *_ in own))
@@ -237,6 +362,10 @@ class _Places:
             else:
                 left.append((size, place))
         return sorted(left, key=itemgetter(0), reverse=True), at_peak
+
+    def distinct(self, places: Iterable[_Place | None]) -> tuple[Origin, ...]:
+        """Return the origins of places, each once, without those that are not known."""
+        return tuple(dict.fromkeys(filter(None, map(self.origin, places))))
 
     def of_calls(self, here: _Calls, there: _Calls, waits: Sequence[_Place] = ()) -> tuple[Origin | None, ...]:
         """Return the origins of calls on the host; `waits`: of those that no op makes, if they are as many."""
@@ -283,8 +412,9 @@ class _Places:
             place = replace(place, frames=(*place.frames, (file, line.line, "", line.code)))
         callsite = getattr(extra, "callsite", None)
         if callsite is None:  # a function in C
-            if "synchronize" in event.name and _innermost(place.frames, "user"):
-                self.waits.append(place)
+            if _innermost(place.frames, "user"):
+                self.waits += [place] if "synchronize" in event.name else []
+                self.frees += [place] if "emptyCache" in event.name else []
             return place
         if extra.module is not None:
             module = self._modules.names.get(extra.module.self_ptr, place.module)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from statistics import fmean, median
 
+import msgspec
+
 from ..errors import (
     NO_TIMES,
     OTHER_KERNELS,
@@ -34,7 +36,7 @@ from ..run import (
     summarize,
 )
 from ..trace import CALL, KernelIdentity, KernelRecord, dispatcher_ops, metadata_ops_that_launched
-from ..trace.kernel import executions, input_texts
+from ..trace.kernel import Resources, common_arguments, executions, input_texts
 from ..trace.model import busy_us, number_streams
 from ..workload import Workload
 from . import Settings
@@ -298,6 +300,7 @@ class Subject:
                 next_command="run again in a fresh process; no other profiler (CUPTI has one subscriber) may be attached",
             )
         session, window = self.structure, self.structure.windows[-1]
+        allocating_ops = min((each.allocating_ops for each in session.windows), key=len)  # a steady call has the fewest
         run = Run(
             workload=self.workload.id,
             fingerprint=fingerprint,
@@ -313,6 +316,9 @@ class Subject:
                 recompiles=self.recompiles,
                 peak_allocated_bytes=self.peak_bytes,
                 grown_bytes=self.origins.grown_bytes,
+                grown_host_bytes=self.origins.grown_host_bytes,
+                allocator_calls=None if self.device.gpu is None else len(allocating_ops),
+                graph_launches=None if self.device.gpu is None else window.graph_launches,
                 compiled_ops=self.compiled_ops,
                 autograd_nodes=self.autograd_nodes,
                 graphs=None if self.workload.compile is None else sum(self.graphs),
@@ -337,6 +343,10 @@ class Subject:
             copy_origins=self.origins.copies,
             op_origins=dict(self.origins.ops),
             growth_origins=self.origins.growth[:_SHOWN_ORIGINS],
+            host_growth_origins=self.origins.host_growth[:_SHOWN_ORIGINS],
+            allocating_ops=tuple(text for text, _ in allocating_ops),
+            allocation_origins=self.origins.allocations[:_SHOWN_ORIGINS],
+            data=dict(self.origins.data),
             peak=self.origins.peak,
             compiled_origins=self.origins.compiled,
             day=datetime.now(timezone.utc).date().isoformat(),
@@ -402,7 +412,7 @@ class Subject:
                 op=each.op.name if each.op is not None and self.device.gpu is not None else "",
                 inputs=input_texts(each.op.input_shapes, each.op.input_types) if each.op else (),
                 stream=streams[each.stream],
-                resources=self.resources[place],
+                resources=self._resources(place),
                 arguments=self._arguments(place),
             )
             for place, each in enumerate(last)
@@ -411,8 +421,13 @@ class Subject:
     def _arguments(self, place: int) -> tuple[str, ...]:
         """Return the arguments of a launch. A counter has another value in each call, and none is recorded."""
         ops = (execution[place].op for execution in self.structure.executions)
-        found = {op.arguments(on_cpu=self.device.gpu is None) if op else () for op in ops}
-        return found.pop() if len(found) == 1 else ()
+        return common_arguments([op.arguments(on_cpu=self.device.gpu is None) if op else () for op in ops])
+
+    def _resources(self, place: int) -> Resources | None:
+        """Return the resources of a launch; without a layout that differs between calls."""
+        every, found = [each[place].resources for each in self.structure.executions], self.resources[place]
+        is_steady = len({each and each.layout for each in every}) == 1
+        return found if is_steady or found is None else msgspec.structs.replace(found, layout="")
 
 
 def _require_work(instance: Instance) -> None:

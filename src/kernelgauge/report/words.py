@@ -397,7 +397,9 @@ def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:
 def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
     parts = [*(f"{old} -> {new}" for old, new in it.dtypes), *_sizes(it.sizes)]
     parts += ["other tensors"] if it.other_tensors else []
-    parts += [f"an argument {old} -> {new}" for old, new in it.arguments]
+    data = (" stored numbers", " numbers found")  # of `Run.data`
+    parts += [f"{'' if new.endswith(data) else 'an argument '}{old} -> {new}" for old, new in it.arguments]
+    parts += [f"inputs {' -> '.join(it.layouts)}"] if it.layouts else []
     if it.stream is not None:
         old, new = it.stream
         parts.append("on a second stream" if new and not old else f"stream {old} -> {new}")
@@ -440,7 +442,15 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
     e.OtherCode: lambda it: (f"the same kernel, compiled otherwise: {_names(it.kernels)}", _code(it.moves)),
     e.OtherIdentity: _identity,
     e.CompilerEvent: lambda it: (f"{it.event}: {it.reason}" + (f", {it.times} times" if it.times > 1 else ""), []),
-    e.MemoryGrowth: lambda it: (f"each call leaves {megabytes(it.bytes)} more in memory", []),
+    e.MemoryGrowth: lambda it: (
+        f"each call leaves {megabytes(it.bytes)} more in {'the memory of the process' if it.is_host else 'memory'}",
+        [],
+    ),
+    e.AllocatorCalls: lambda it: (
+        f"each call allocates or frees memory {it.after} times instead of {it.before}, past torch's cache",
+        times(it.ops),
+    ),
+    e.LostGraph: lambda _: ("no CUDA graph any more: each kernel is launched by itself", []),
     e.PeakMemory: lambda it: (
         f"peak memory {megabytes(it.before)} -> {megabytes(it.after)}",
         [f"+{megabytes(it.more)} at the first line below"] if it.more else [],

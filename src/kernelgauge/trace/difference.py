@@ -19,6 +19,7 @@ import msgspec
 from rapidfuzz.distance import LCSseq
 
 from .kernel import (
+    IN_LISTS,
     KernelIdentity,
     KernelRecord,
     LaneKernel,
@@ -395,11 +396,39 @@ def _gained_an_addend(difference: Difference) -> bool:
 # -- the code of one kernel -------------------------------------------------------------------------------------------
 
 
+# Floats, which older baselines lack; and numbers of so many digits that no constant has them.
+_FLOAT, _COMPUTED = re.compile(r"\d\.|\de|inf|nan"), re.compile(r"(?:\d\.?){12}")
+
+
 def other_arguments(before: KernelRecord, after: KernelRecord) -> tuple[tuple[str, str], ...]:
-    """Return the arguments of one op that differ. Empty: one side has more, or does not know."""
-    sides = before.arguments, after.arguments
-    known = before.op == after.op and len(sides[0]) == len(sides[1])
-    return tuple(dict.fromkeys(pair for pair in zip(*sides, strict=True) if pair[0] != pair[1])) if known else ()
+    """Return the arguments of one op that differ. Empty: one side does not know.
+
+    A number that was computed on both sides may be one of data, or random. What an op does otherwise for some numbers, as
+    ``pow`` does for 2 and 0.5, it does for constants.
+    """
+    sides = [before.arguments, after.arguments]
+    if before.op != after.op:
+        return ()
+    if len(sides[0]) != len(sides[1]):
+        if all(any(map(_FLOAT.search, each)) for each in sides):  # no older baseline: one side was given more
+            return other_texts(*sides)
+        sides = [tuple(text for text in each if not _FLOAT.search(text)) for each in sides]
+    pairs = dict.fromkeys(zip(*sides, strict=True)) if len(sides[0]) == len(sides[1]) else ()
+    return tuple(pair for pair in pairs if pair[0] != pair[1] and all(pair) and not all(map(_COMPUTED.search, pair)))
+
+
+def other_texts(before: Iterable[str], after: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Pair texts that are on one side alone, in order."""
+    old, new = Counter(before), Counter(after)
+    pairs = zip_longest((old - new).elements(), (new - old).elements(), fillvalue="(none)")
+    return tuple(pair for pair in pairs if not all(map(_COMPUTED.search, pair)))
+
+
+def other_layouts(before: Launched, after: Launched) -> tuple[str, str] | None:
+    """Return how the inputs of two launches lie in memory, if both know that and it differs."""
+    old, new = ((each.resources or Resources()).layout.split(IN_LISTS) for each in (before, after))
+    pairs = zip(old, new, strict=False)  # an older baseline does not know lists of tensors
+    return next((pair for pair in pairs if all(pair) and pair[0] != pair[1]), None)
 
 
 def resource_changes(before: Launched, after: Launched, arch: str) -> list[tuple[str, str, str]]:
@@ -411,8 +440,8 @@ def resource_changes(before: Launched, after: Launched, arch: str) -> list[tuple
         return []
     old, new = (resources_of(each.identity, each.resources, arch) for each in (before, after))
     found = [(label, old[label], new[label]) for label in old if label in new]
-    if before.resources.layout and after.resources.layout:
-        found.append(("inputs", before.resources.layout, after.resources.layout))
+    if layouts := other_layouts(before, after):
+        found.append(("inputs", *layouts))
     if before.resources.options and after.resources.options:
         old, new = parse_kwargs(before.resources.options), parse_kwargs(after.resources.options)
         found += [(key, old.get(key, "(none)"), new.get(key, "(none)")) for key in dict.fromkeys([*old, *new])]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import prod
 from operator import mul
 from pkgutil import get_data
@@ -25,6 +25,7 @@ from .names import KernelName, Kind, decode, kind_of_words
 # Inductor numbers its compiled graphs for the life of the process: `graph_0_`, `graph_1_`. No part of the identity.
 _NUMBER = re.compile(r"_\d+$")  # of a kernel in its program
 _GRAPH_NUMBER = re.compile(r"^graph_\d+_")
+IN_LISTS = "; in lists "
 
 
 class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -78,7 +79,8 @@ class Resources(msgspec.Struct, frozen=True, omit_defaults=True):
         code: the beginning of a digest of the machine code.
         options: of the compilation, ``num_warps=4,BLOCK=1024,x_ptr=divisible by 16``; empty: not known.
         is_tuned: whether an autotuner chose the options.
-        layout: ``contiguous``, or the strides of those tensors of its op that do not lie so; empty: not known.
+        layout: ``contiguous``, or the strides of those tensors of its op that do not lie so; empty: not known. Those in
+            lists of tensors stand behind `IN_LISTS`.
     """
 
     registers: int | None = None
@@ -107,7 +109,8 @@ class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         inputs: dtype and shape of each tensor that the op was given: ``bf16[8192,768]``. Empty: not known.
         stream: 0 for the default stream, or else that of the first launch of the call; 1 for the next one, and so on.
         resources: None: not known.
-        arguments: those of the op that are no tensors, see `Op.arguments`. Empty: it has none, or they are not known.
+        arguments: those of the op that are no tensors, see `Op.arguments`; "" for one that differs between calls or
+            processes. Empty: it has none, or they are not known.
     """
 
     identity: KernelIdentity
@@ -197,16 +200,33 @@ def input_texts(shapes: Iterable[Any], types: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{_TABLES.dtypes.get(kind, kind)}[{','.join(map(str, shape))}]" for shape, kind in tensors)
 
 
+def common_arguments(several: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the arguments of one launch in several calls or processes, "" for one that differs.
+
+    Where some know fewer, as older baselines do, the others count.
+    """
+    most = max(map(len, several), default=0)
+    columns = zip(*(each for each in several if len(each) == most), strict=True)
+    return tuple(each[0] if len(set(each)) == 1 else "" for each in columns)
+
+
 def _layout(shapes: tuple[Any, ...], strides: tuple[Any, ...]) -> str:
-    """Return `Resources.layout`. Lists of tensors are left out."""
-    found = []
-    for shape, steps in zip(shapes, strides, strict=False):
+    """Return `Resources.layout`."""
+    pairs = [*zip(shapes, strides, strict=False)]
+    lists = [each for each in pairs if each[0] and not isinstance(each[0][0], int)]
+    in_lists = _strided(chain(*(zip(*each, strict=False) for each in lists)))
+    texts = [", ".join(_strided(pairs)), ", ".join(dict.fromkeys(in_lists))]
+    return IN_LISTS.join(each or "contiguous" for each in texts[: 1 + bool(lists)]) if strides else ""
+
+
+def _strided(pairs: Iterable[tuple[Any, Any]]) -> Iterator[str]:
+    """Yield shape and strides of tensors that are not contiguous. Steps along one element, or none, say nothing."""
+    for shape, steps in pairs:
         if not shape or len(shape) != len(steps) or not all(isinstance(each, int) for each in (*shape, *steps)):
             continue
         dense = [*accumulate(reversed(shape[1:]), mul, initial=1)][::-1]
-        if any(size > 1 and step != one for size, step, one in zip(shape, steps, dense, strict=True)):
-            found.append(f"[{','.join(map(str, shape))}] by strides {','.join(map(str, steps))}")
-    return ", ".join(found) or ("contiguous" if strides else "")
+        if 0 not in shape and any(a > 1 and b != c for a, b, c in zip(shape, steps, dense, strict=True)):
+            yield f"[{','.join(map(str, shape))}] by strides {','.join(map(str, steps))}"
 
 
 # Rows that torch.compile adds to the host lane (torch/_dynamo, torch/_functorch; seen with torch 2.11 and 2.13).
@@ -269,7 +289,16 @@ class Execution:
 def executions(window: Window, *, on_cpu: bool) -> list[Execution]:
     """Return the kernels of a window, in launch order; those whose launch is not in the trace come last."""
     if on_cpu:
-        return [Execution(identity_of_op(op), op.duration_us, op.start_us, op) for op in computing_ops(window)]
+        return [
+            Execution(
+                identity_of_op(op),
+                op.duration_us,
+                op.start_us,
+                op,
+                resources=_resources(None, None, op.input_shapes, op.input_strides),
+            )
+            for op in computing_ops(window)
+        ]
     ran: list[tuple[DeviceRecord, Op | None]] = [(launch.record, launch.op) for launch in window.launches]
     ran += [(record, None) for record in window.orphans if record.category == "kernel"]
     found = []
@@ -282,8 +311,9 @@ def executions(window: Window, *, on_cpu: bool) -> list[Execution]:
 
 @lru_cache(maxsize=4096)
 def _resources(registers: int | None, shared_bytes: int | None, *inputs: tuple[Any, ...]) -> Resources | None:
+    layout = _layout(*inputs)
     is_known = registers is not None and shared_bytes is not None
-    return Resources(registers, shared_bytes, layout=_layout(*inputs)) if is_known else None
+    return Resources(registers, shared_bytes, layout=layout) if is_known or layout else None
 
 
 @dataclass(frozen=True)

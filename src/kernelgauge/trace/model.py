@@ -44,8 +44,15 @@ _SYNCHRONIZATION = re.compile(
     r"(?:cuda|cu|hip)(?:Device|Ctx|Stream|Event)Synchronize|(?:cuda|hip)Memcpy"
     r"|(?:ur|pi)(?:QueueFinish|Events?Wait)|ze\w+Synchronize"
 )
-# What the profiler writes for an argument: a switch, or also an integer or a list of integers.
+# The caching allocator of torch makes none of them in a steady call.
+_ALLOCATION = re.compile(
+    r"(?:cuda|hip)(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister))\w*"
+    r"|cuMem(?:Alloc|Free|Create|Map|Unmap|Release|Address|Host(?:Alloc|Register|Unregister))\w*"
+)
+# What the profiler writes for an argument: a switch, an integer or a list of integers; or other numbers, as ``2.`` and
+# ``0.10000000000000001`` (C++ with all digits), or a list of them.
 _SWITCH, _INTEGERS = re.compile("True|False"), re.compile(r"True|False|-?\d+|\[[-\d, ]*\]")
+_NUMBERS, _FLOAT = re.compile(r"\[?(?:[-+.,\dej ]|inf|nan)+\]?"), re.compile(r"\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+")
 
 _START = attrgetter("start_us")
 
@@ -78,11 +85,13 @@ class Op(_Row, frozen=True, gc=False):
     kernel_hash: str | None = None
 
     def arguments(self, *, on_cpu: bool) -> tuple[str, ...]:
-        """Return switches; on a CPU also integers, their lists, and the tensors of a list: a GPU's launch tells these."""
+        """Return switches and floats; on a CPU also integers, and the tensors of a list: a GPU's launch tells these."""
         texts = []
         for text, kind, shape in zip_longest(self.concrete_inputs, self.input_types, self.input_shapes, fillvalue=""):
             if (_INTEGERS if on_cpu else _SWITCH).fullmatch(text):
                 texts.append(text)
+            elif _NUMBERS.fullmatch(text) and not _INTEGERS.fullmatch(text):
+                texts.append(_FLOAT.sub(lambda each: repr(float(each[0])), text))
             elif on_cpu and kind == "TensorList":
                 texts.append(f"{len(shape)} tensors of {sum(map(prod, shape))} numbers")
         return tuple(texts)
@@ -248,6 +257,15 @@ class Window:
         sizes = ["" if each.record.bytes is None else f", {each.record.bytes} bytes" for each in copies]
         pairs = zip(copies, sizes, strict=True)
         return [self.trace.described(each.call, f"{each.record.name}{size}") for each, size in pairs]
+
+    @cached_property
+    def allocating_ops(self) -> list[tuple[str, int | None]]:
+        """Return the outermost op around each call that allocates or frees memory of the device, or pins the host's."""
+        return [self.trace.described(call, call.name) for call in self.calls if _ALLOCATION.fullmatch(call.name)]
+
+    @property
+    def graph_launches(self) -> int:
+        return sum(call.is_graph_launch for call in self.calls)
 
     @property
     def occupancy_queries(self) -> int:

@@ -1,0 +1,143 @@
+"""What structure sees without a clock, for real on the CPU: what each op is given and finds in data, and what a call keeps."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernelgauge.judge import Status
+from kernelgauge.results import read_results
+from tests.plugin.inner_project import text_of
+
+pytestmark = pytest.mark.timeout(300)
+
+OPS = """
+import ctypes, functools, itertools, logging, os, random
+import pytest, torch
+from torch import nn
+from torch.nn import functional as F
+
+LOST = "LOST" in os.environ
+pytestmark = pytest.mark.kernelgauge(timing=False)
+kept, cached = [], functools.lru_cache(maxsize=None)(lambda number: bytes(20_000))
+square = functools.partial(torch.rand, 64, 64)
+
+def test_pow(kernelgauge):
+    kernelgauge(lambda x: x.pow(2.2 if LOST else 2.0), square())
+
+def test_exponent(kernelgauge):
+    kernelgauge(lambda x: x ** (2.000001 if LOST else 2), square())
+
+def test_norm(kernelgauge):
+    kernelgauge(lambda x: torch.linalg.vector_norm(x, 2.5 if LOST else float("inf")), square())
+
+def test_bound(kernelgauge):
+    kernelgauge(lambda x: x.clamp(0.0, 6.0) if LOST else x.clamp(0.0), square())
+
+def test_optimizer(kernelgauge):
+    net = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(net.parameters(), fused=True, betas=(0.9, 0.99 if LOST else 0.999))
+    kernelgauge(lambda x: (optimizer.zero_grad(), net(x).sum().backward(), optimizer.step()), torch.rand(4, 8))
+
+def test_factor(kernelgauge):
+    kernelgauge(lambda x: x * (0.4 if LOST else 0.3), square())
+
+def test_text(kernelgauge):
+    kernelgauge(lambda x: F.gelu(x, approximate="tanh" if LOST else "none"), square())
+
+def test_compiled(kernelgauge):
+    call = lambda x: F.gelu(x.pow(2.2 if LOST else 2.0))
+    kernelgauge.using(compile={"backend": "aot_eager"})(call, square())
+
+def test_strides(kernelgauge):
+    kernelgauge(torch.add, square(), square().t() if LOST else square())
+
+def test_strides_in_list(kernelgauge):
+    kernelgauge(lambda *x: torch.cat(x), square(), square().t() if LOST else square())
+
+def test_sparse(kernelgauge):
+    kernelgauge(torch.mm, (square() > (0.5 if LOST else 0.99)).float().to_sparse_csr(), square())
+
+def test_found(kernelgauge):
+    kernelgauge(lambda x: x.nonzero(), square() > (0.5 if LOST else 0.99))
+
+def test_kept(kernelgauge):
+    kernelgauge(lambda x: (kept.append(bytearray(20_000 if LOST else 0)), x.relu())[1], square())
+
+def test_unbounded_cache(kernelgauge):
+    numbers = itertools.count()
+    kernelgauge(lambda x: (cached(next(numbers) * LOST), x.relu())[1], square())
+
+# What differs between calls or processes by itself.
+
+def test_schedule(kernelgauge):
+    net = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    def step(x):
+        net(x).sum().backward()
+        optimizer.step()
+        schedule.step()
+        kept.append(schedule.get_last_lr())
+        optimizer.zero_grad()
+    kernelgauge(step, torch.rand(4, 8))
+
+drawn = random.Random().random()
+
+def test_drawn(kernelgauge):
+    kernelgauge(lambda x: torch.add(x, x, alpha=drawn), square())
+
+def test_drawn_in_call(kernelgauge):
+    kernelgauge(lambda x: (x[torch.rand(64) > 0.5].clamp(max=x.max().item()), logging.warning("x"))[0], square())
+
+def test_filling_cache(kernelgauge):
+    numbers = itertools.count()
+    kernelgauge(lambda x: (cached(next(numbers) % 3), x.relu())[1], square())
+
+def test_nested(kernelgauge):
+    kernelgauge(torch.sin, torch.nested.nested_tensor([torch.rand(2, 8), torch.rand(3, 8)], layout=torch.jagged))
+"""
+CAUSES = {
+    "pow": "an argument 2.0 -> 2.2 in 1 kernel",
+    "exponent": "an argument 2 -> 2.000001 in 1 kernel",
+    "norm": "an argument inf -> 2.5 in 1 kernel",
+    "bound": "an argument (none) -> 6.0 in 1 kernel",
+    "optimizer": "an argument 0.999 -> 0.99 in 1 kernel",
+    "factor": "an argument 0.3 -> 0.4 in 1 kernel",
+    "text": "an argument 'none' -> 'tanh' in 1 kernel",
+    "compiled": "an argument 2.0 -> 2.2 in 1 kernel",
+    "strides": "inputs contiguous -> [64,64] by strides 1,64 in 1 kernel",
+    "strides_in_list": "inputs contiguous -> [64,64] by strides 1,64 in 1 kernel",
+    "sparse": " stored numbers -> ",
+    "found": " numbers found -> ",
+    "kept": "each call leaves 20.",
+    "unbounded_cache": "each call leaves 20.",
+}
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester) -> Run:
+    """Run pytest on the CPU; return its output."""
+    pytester.makepyfile(test_ops=OPS)
+    return lambda *arguments: text_of(pytester.runpytest_subprocess("-p", "kernelgauge.plugin", "-q", *arguments))
+
+
+def statuses() -> dict[str, Status | None]:
+    found = read_results(Path("reports/latest/results.json")).workloads
+    return {each.id.removeprefix("test_ops-test_"): each.status for each in found}
+
+
+def test_structure_sees_what_ops_are_given_and_calls_keep(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("--perf-update")
+    said = run()
+    assert set(statuses().values()) == {Status.PASS}, said
+    monkeypatch.setenv("LOST", "1")
+    said = run()
+    failed = {name: status for name, status in statuses().items() if status is not Status.PASS}
+    assert failed.keys() == CAUSES.keys(), said
+    assert failed["kept"] is failed["unbounded_cache"] is Status.REGRESSED
+    for name, cause in CAUSES.items():
+        block = said[said.index(f"\ntest_ops-test_{name}: ") :].split("baseline", 1)[0]
+        assert cause in block
+        assert name in ("strides", "sparse") or "\n  code     test_ops.py:" in block, block
