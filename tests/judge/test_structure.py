@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from kernelgauge.errors import WorkloadError
 from kernelgauge.judge import Status, Verdict, worst
 from kernelgauge.judge.baseline import compare
 from kernelgauge.judge.structure import Expectation, judge_structure, mismatches
@@ -270,6 +271,27 @@ PLACES = [
 @pytest.mark.parametrize(("where", "holds"), PLACES)
 def test_expectation_applies_to_its_device_and_versions(where: Any, holds: list[Any]) -> None:
     assert [machine for machine in (H200, A100, CPU) if Expectation("seen", **where).holds_for(machine)] == holds
+
+
+@pytest.mark.parametrize(
+    ("what", "value", "expected"),
+    [
+        ("torch", "2.13", ">=2.7,<2.9"),
+        ("torch", 2.13, ">=2.7,<2.9"),
+        ("kinds", ("gemm", "gem"), "pointwise"),
+        ("kinds", "gemm", "a tuple of gemm"),
+        ("names", "nvjet_*", "a tuple"),
+        ("launch_apis", "cuLaunchKernel", "a tuple"),
+        ("arch", "sm90", "sm_90"),
+        ("cuda", "13", "'13.0'"),
+    ],
+)
+def test_expectation_that_never_holds_is_refused(what: str, value: Any, expected: str) -> None:
+    with pytest.raises(WorkloadError, match=f"invalid {what} of an Expectation") as error:
+        Expectation("seen on an H200", **{what: value})
+    assert (error.value.where, error.value.got) == ("seen on an H200", repr(value))
+    assert expected in str(error.value)
+    Expectation("seen", arch="sm_90a", cuda="13.0", torch="==2.13.*", kinds=("gemm", "po*"), names=("nvjet_*",))
 
 
 BRACKETS = "void f<int[2]>(char*)"  # as an fnmatch pattern alone it would not match itself

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import zip_longest
 
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from ..errors import WorkloadError
 from ..run import Fingerprint, Run
 from ..trace.difference import align, has_worse_code, other_arguments, other_layouts
 from ..trace.kernel import KernelRecord, configuration_change
-from ..trace.names import decode
+from ..trace.names import Kind, decode
 from . import STRUCTURE, Status, Verdict
 from .baseline import Baseline, compare, count_changes, other_data
 from .cause import find_causes
 from .evidence import PLACED, CountMoved, KernelMoved, Mismatch, NotCompared, Pairs, StructureCompared
 
+_FORMS = {"arch": r"(sm_\d+[af]?|gfx[0-9a-f]+|gpu|cpu)?", "cuda": r"(\d+\.\d+)?"}
+
 
 @dataclass(frozen=True)
 class Expectation:
     """What one workload shows where `arch`, `cuda` and `torch` hold. Fields left None expect nothing.
+
+    Raises `WorkloadError` for a value that can never hold, so that nothing would be checked.
 
     Attributes:
         source: where it was seen, for the failure message.
@@ -44,6 +50,28 @@ class Expectation:
     launch_apis: tuple[str, ...] | None = None
     occupancy_queries: int | None = None
     torch: str | None = None
+
+    def __post_init__(self) -> None:
+        __tracebackhide__ = True  # pytest ends the traceback at the suite's own line
+        invalid = [what for what in ("kinds", "names", "launch_apis") if isinstance(getattr(self, what), str)]
+        known = [kind.value for kind in Kind]
+        if not all(any(_matches(kind, each) for kind in known) for each in self.kinds or ()):
+            invalid.append("kinds")
+        invalid += [what for what, form in _FORMS.items() if not re.fullmatch(form, str(getattr(self, what) or ""))]
+        try:
+            SpecifierSet(str(self.torch or ""))
+        except InvalidSpecifier:
+            invalid.append("torch")
+        for what in invalid:
+            expected = {
+                "kinds": f"a tuple of {', '.join(known)}",
+                "arch": "sm_90, gfx942, ..., gpu or cpu",
+                "cuda": "a version, such as '13.0'",
+                "torch": "versions, such as '>=2.7,<2.9' or '==2.13.*'",
+            }.get(what, "a tuple of names or patterns")
+            raise WorkloadError(
+                f"invalid {what} of an Expectation", where=self.source, got=repr(getattr(self, what)), expected=expected
+            )
 
     def holds_for(self, fingerprint: Fingerprint) -> bool:
         archs = (None, fingerprint.arch, *(() if fingerprint.arch == "cpu" else ("gpu",)))
