@@ -181,6 +181,21 @@ def test_setup(benchmark):
 
 def test_host(benchmark):
     assert benchmark(sorted, [3, 1, 2]) == [1, 2, 3]
+
+def test_teardown(benchmark):
+    log = []
+
+    def setup():
+        assert log.count("setup") == log.count("teardown")
+        log.append("setup")
+        return (torch.randn(9),), {"dim": 0}
+
+    def teardown(x, dim):
+        assert (x.shape, dim) == ((9,), 0)
+        log.append("teardown")
+
+    benchmark.pedantic(torch.sum, setup=setup, teardown=teardown, rounds=3)
+    assert log.count("setup") == log.count("teardown") >= 3
 """
 TESTS = """
 test_attention-neg1 test_attention-1_5 TestModule-test_structure test_sequence test_backward_of_its_own
@@ -297,10 +312,38 @@ def test_dynamo_is_imported_by_what_compiles_alone(pytester: pytest.Pytester) ->
     done.assert_outcomes(passed=2)
 
 
-def test_fixture_that_is_not_called_warns(pytester: pytest.Pytester, run: Run) -> None:
-    pytester.makepyfile("def test_x(kernelgauge): pass")
-    assert "the fixture kernelgauge measured nothing" in (said := run())
-    assert "1 passed, 1 warning" in said
+TIMED = """
+import pytest, torch
+
+@pytest.mark.timing_heavy
+def test_heavy(kernelgauge):
+    kernelgauge(torch.relu, torch.ones(9))
+
+@pytest.mark.shape(rows=9)
+def test_light(kernelgauge):
+    kernelgauge(torch.relu, torch.ones(9))
+"""
+
+
+@pytest.mark.parametrize(
+    ("expression", "timed"),
+    [
+        ("not timing", {"heavy": False, "light": False}),
+        ("not (timing)", {"heavy": False, "light": False}),
+        ("not (structure or timing) and not numerics", {"heavy": False, "light": False}),
+        ("timing_heavy and not timing", {"heavy": False}),
+        ("not timing_heavy", {"light": True}),
+        ("not timing or timing_heavy", {"heavy": True, "light": False}),
+        ("timing_heavy or not structure", {"heavy": True, "light": True}),
+    ],
+)
+def test_mark_expression_decides_on_times(
+    pytester: pytest.Pytester, run: Run, expression: str, timed: dict[str, bool]
+) -> None:
+    pytester.makepyfile(test_x=TIMED)
+    run("-m", expression, "-W", "ignore")
+    found = {each.id.removeprefix("test_x-test_"): bool(each.run.samples) for each in results().workloads if each.run}
+    assert found == timed
 
 
 def test_fault_of_ours_is_invalid_in_the_table(pytester: pytest.Pytester, run: Run, monkeypatch: Any) -> None:
@@ -331,11 +374,12 @@ def test_two_functions_of_one_id_are_refused(pytester: pytest.Pytester, run: Run
 
 def test_benchmarks_are_measured_unchanged(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(test_speed=BENCHMARKS)
-    assert "3 written" in run("--perf-benchmark", "--perf-update")
+    assert "4 written" in run("--perf-benchmark", "--perf-update")
     timers = {each.id: set(each.run.samples) for each in results().workloads if each.run}
     both, host = {Timer.DEVICE, Timer.END_TO_END}, {Timer.END_TO_END}
-    assert timers == {"test_speed-test_relu": both, "test_speed-test_setup": both, "test_speed-test_host": host}
-    assert "3 passed" in run("--perf-benchmark", "-m", "not timing")  # a busy host's times may be red
+    of_tests = {"relu": both, "setup": both, "host": host, "teardown": both}
+    assert timers == {f"test_speed-test_{name}": found for name, found in of_tests.items()}
+    assert "4 passed" in run("--perf-benchmark", "-m", "not timing")  # a busy host's times may be red
     assert "kernelgauge" not in run()  # pytest-benchmark's own table
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.baselines import BaselineStore
+from kernelgauge.baselines import BaselineStore, Mode, plan_update
 from kernelgauge.errors import StorageError
 from tests.commands.conftest import Command
 from tests.plugin.inner_project import COMPILED, ID, LINEAR, Project, fake, text_of
@@ -92,6 +92,23 @@ def test_plan_is_shown_before_anything_is_written(project: Project, monkeypatch:
     result = project.run("--perf-update")
     assert result.ret == project.results().exit_status == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*baselines: what changes*", f"*create*{ID}*", "the disk is full"])
+
+
+def test_update_is_reviewed_once_and_locked(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the table calls RECORDED is what is written."""
+    reviewed = []
+
+    def plan(several: Any, store: BaselineStore, mode: Mode) -> Any:
+        monkeypatch.setattr("kernelgauge.baselines._LOCK_TIMEOUT_SECONDS", 0.1)
+        with pytest.raises(StorageError, match="another update"), store.locked():
+            pass
+        reviewed.append(mode)
+        return plan_update(several, store, mode)
+
+    monkeypatch.setattr("kernelgauge.plugin.record.plan_update", plan)
+    result = project.record()
+    result.stdout.fnmatch_lines([f"{ID}*RECORDED*", "report: *", f"*create*{ID}*"])
+    assert reviewed == [Mode.UPDATE]
 
 
 def test_update_under_ci_needs_force(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:

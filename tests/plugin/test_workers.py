@@ -35,6 +35,22 @@ def measure_groups(workloads, *arguments, **named):
         os._exit(9)
     return measure_all(workloads, *arguments, **named)
 """
+COUNT_DECODES = """
+import kernelgauge.baselines as stored
+
+decode, decodes = stored.decode_baseline, []
+
+def counted(*arguments, **named):
+    decodes.append(1)
+    return decode(*arguments, **named)
+
+stored.decode_baseline = counted
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workerinput"):
+        (FOLDER / "decodes").write_text(str(len(decodes)))
+"""
 SPOIL_A_PART = """
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session):
@@ -117,6 +133,18 @@ def test_worker_that_dies_loses_its_share_alone(project: Project) -> None:
     assert "crashed" in died.said
     assert len(found.tests) == 11
     assert set(project.stored()) == set(IDS[:2])
+
+
+def test_worker_decodes_each_baseline_a_few_times(project: Project) -> None:
+    """What a worker keeps behind each test is the result of that test's workload alone."""
+    project.add_to_conftest(COUNT_DECODES)
+    counts = []
+    for number in (3, 9):
+        project.set(*(fake(f"m{each}") for each in range(number)))
+        project.record()
+        assert project.run("-n", "1").ret == pytest.ExitCode.OK
+        counts.append(int((project.root / "perf" / "decodes").read_text()) / number)
+    assert counts[0] == counts[1]
 
 
 def test_lost_part_fails_the_run(project: Project) -> None:

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from .fixtures import Gauge
 
 SESSION_KEY = pytest.StashKey[pytest.Session]()
+SKIPPED = pytest.StashKey["dict[str, str]"]()  # why, by the file of tests that was skipped as a whole
 MEASURED_BY = pytest.StashKey["set[str]"]()  # workers of pytest-xdist that have measured
 WORKER_ERROR = "kernelgauge_error"  # in what a worker of pytest-xdist tells its controller at the end
 WORKER_MEASURES = "kernelgauge_measures"  # likewise: its tests make workloads
@@ -61,6 +61,19 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         _load_hooks(item.config.pluginmanager)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Load the rest with --perf-strict for a file that is skipped as a whole: it may have baselines."""
+    report = yield
+    if report.skipped and collector.config.getoption("--perf-strict"):
+        _load_hooks(collector.config.pluginmanager)
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        collector.config.stash.setdefault(SKIPPED, {})[collector.nodeid] = why
+    return report
+
+
 def made_by(config: pytest.Config) -> tuple[str, ...]:
     """Return the fixtures by which a test measures what it calls."""
     return ("kernelgauge", "benchmark") if config.getoption("--perf-benchmark") else ("kernelgauge",)
@@ -102,18 +115,13 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 
 
 @pytest.fixture
-def kernelgauge(request: pytest.FixtureRequest) -> Iterator[Gauge]:
+def kernelgauge(request: pytest.FixtureRequest) -> Gauge:
     """Measure a call: ``kernelgauge(function, *args, **kwargs)``. The test ends with its verdict; `Gauge` has the options."""
     from .fixtures import gauge_of
 
     if request.config.option.setuponly:
         pytest.skip("--setup-only measures nothing")
-    failed = request.session.testsfailed
-    yield (gauge := gauge_of(request.node))
-    if not gauge.has_measured and request.session.testsfailed == failed:
-        warnings.warn(
-            pytest.PytestWarning("the fixture kernelgauge measured nothing: the test did not call it"), stacklevel=1
-        )
+    return gauge_of(request.node)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 import pytest
 
@@ -16,13 +18,33 @@ from ..report.findings import in_full
 from ..report.words import headline
 from ..run import COMPILE_TIMERS, Run, Timer
 from ..workload import Workload
+from . import made_by
 from .session import Session
-from .suites import MADE_BY_TEST
+from .suites import MADE_BY_TEST, SKIPPED, workload_of
 
 SESSION = pytest.StashKey[Session]()
 SUBJECT = pytest.StashKey["str | None"]()  # of the verdict that a phase of a test ended with
-GOES_ON = pytest.StashKey[bool]()  # whether the test went on after its verdict: what fails then is no verdict
+# What ended a test; None: it went on after its verdict, and what fails then is no verdict.
+END = pytest.StashKey["BaseException | None"]()
 _T = TypeVar("_T")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _ends_test(method: _Method) -> _Method:
+    """Keep what a method ends its test with: a thread, or ``except BaseException``, hides it from pytest."""
+
+    @wraps(method)
+    def kept(self: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException as end:
+            if self.item.stash.get(END, end) is None:  # it had gone on
+                self.item.stash[SUBJECT] = None
+            self.item.stash[END] = end
+            raise
+
+    return cast("_Method", kept)
 
 
 class Sibling(Protocol):
@@ -89,6 +111,7 @@ class WorkloadTest:
     session: Session
     workload: Workload
 
+    @_ends_test
     def ask(self, function: Callable[..., _T], *arguments: Any, subject: str = MEASUREMENT) -> _T:
         """Call a function that measures.
 
@@ -123,6 +146,7 @@ class WorkloadTest:
         """End the test with the verdict of a function on its workload."""
         self.conclude(self.ask(function, self.workload, *arguments, subject=subject))
 
+    @_ends_test
     def conclude(self, *verdicts: Verdict) -> None:
         """Keep verdicts, and end the test with the worst of them: passed, failed or skipped."""
         kept, fails = [self.session.conclude(each) for each in verdicts], self.session.judge.fails
@@ -154,19 +178,73 @@ class WorkloadTest:
         is_accepted = accepts and verdict.is_by_baseline
         if verdict.status is Status.NOT_JUDGED or (not verdict.status.decided and not is_accepted):
             pytest.skip(in_full(verdict))
-        self.item.stash[GOES_ON] = True
+        self.item.stash.setdefault(END, None)
 
     def _end(self, verdict: Verdict) -> None:
         self.item.stash[SUBJECT] = verdict.subject
         self.item.user_properties.append(("kernelgauge_verdict", verdict.status.value))
         self.item.user_properties.append(("kernelgauge_reason", headline(verdict)))
 
+    @_ends_test
     def skip_or_fail(self, reason: str) -> NoReturn:
         """Skip a test of what cannot be done here; with --perf-strict, fail it. Neither is a verdict."""
         self.item.user_properties.append((_NOT_RUN, reason))
         if self.session.options.strict:
             pytest.fail(reason, pytrace=False)
         pytest.skip(reason)
+
+
+# -- tests that gate nothing ---------------------------------------------------------------------------------------------
+
+
+def require_verdict(item: pytest.Item, *, is_over: bool) -> None:
+    """End a test that seems to pass as kernelgauge has ended it. One that has measured nothing fails, or warns.
+
+    `is_over`: whether no other fixture of the test can call ours any more.
+    """
+    __tracebackhide__ = True
+    if (end := item.stash.get(END, None)) is not None:
+        raise end
+    if MADE_BY_TEST not in item.stash or END in item.stash:
+        return
+    ours, known = made_by(item.config), cast("Any", item)._fixtureinfo  # private: the public names do not tell who asks
+    asking = (each for several in known.name2fixturedefs.values() for each in several if set(ours) & {*each.argnames})
+    if not is_over and any(asking):
+        return
+    name = next(each for each in ours if each in known.names_closure)
+    error = WorkloadError(f"the fixture {name} measured nothing: the test did not call it in this process")
+    session, workload = item.config.stash[SESSION], item.stash[MADE_BY_TEST]
+    if session.options.strict or session.has_baseline(workload):
+        WorkloadTest(item, session, workload).ask(_raise, error)
+    item.stash[END] = None  # it warns once
+    warnings.warn(pytest.PytestWarning(error.what), stacklevel=1)
+
+
+def judge_skipped(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Let a skipped test fail that caught a failure of ours, and under --perf-strict one that has a baseline.
+
+    A skipped workload of a suite fails there, too. What kernelgauge itself skips is no matter of this.
+    """
+    session, workload, end = item.config.stash[SESSION], workload_of(item), item.stash.get(END, None)
+    is_standard = report.when == "setup" and getattr(item, "function", item).__module__ == "kernelgauge.standard"
+    if hasattr(report, "wasxfail") or item.config.option.setuponly:
+        return
+    if end is not None and not isinstance(end, pytest.skip.Exception):
+        report.outcome, report.longrepr = "failed", str(end)
+    elif END in item.stash or workload is None or not (is_standard or MADE_BY_TEST in item.stash):
+        return
+    elif session.options.strict and session.has_baseline(workload):
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        try:
+            WorkloadTest(item, session, workload).ask(_raise, WorkloadError(f"{workload.id}: {SKIPPED}", got=why))
+        except pytest.fail.Exception as failed:
+            report.outcome, report.longrepr = "failed", str(failed)
+        except pytest.skip.Exception:  # of several tests of a workload, one fails
+            pass
+
+
+def _raise(error: KernelgaugeError) -> NoReturn:
+    raise error
 
 
 # -- workloads that a test function makes --------------------------------------------------------------------------------
@@ -224,6 +302,7 @@ class Gauge:
             self.refuse(WorkloadError("an option is given to the function", got=options[0], expected=expected))
         return self.measure(function if isinstance(function, Workload) else _called(function, *args, **kwargs))
 
+    @_ends_test
     def measure(self, made: Workload, *, may_lack_kernels: bool = False) -> Run:
         """Measure a workload under the test's id, judge it, and return its run.
 
@@ -246,6 +325,8 @@ class Gauge:
         self.session.suites.workloads[known.id] = self.item.stash[MADE_BY_TEST] = workload
         if target is not None or not has_times:
             self.session.judge.without_times.add(workload.id)
+        if self.session.options.leaves_out_timing(list(self.item.iter_markers())):
+            self.session.judge.left_out.add(workload.id)
         test = WorkloadTest(self.item, self.session, workload)
         if target is not None:
             run = test.ask(self.session.compile_made, workload, target)
@@ -264,6 +345,7 @@ class Gauge:
         test.conclude(*verdicts)
         return self.session.run(workload)
 
+    @_ends_test
     def refuse(self, error: WorkloadError) -> NoReturn:
         error.where = self.item.nodeid
         pytest.fail(str(error), pytrace=False)
@@ -317,6 +399,10 @@ def _called(function: Any, /, *args: Any, **kwargs: Any) -> Workload:
 
 def gauge_of(item: pytest.Item) -> Gauge:
     """Return what the fixture of a test is, with the options of its marks. The nearest mark counts."""
+    if MADE_BY_TEST not in item.stash:
+        pytest.fail(
+            "name the fixture kernelgauge among the arguments of the test: getfixturevalue is too late", pytrace=False
+        )
     gauge = Gauge(item, item.config.stash[SESSION])
     for mark in reversed(list(item.iter_markers("kernelgauge"))):
         if mark.args:
@@ -354,14 +440,38 @@ class Benchmark:
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
         setup: Callable[[], Any] | None = None,
+        teardown: Callable[..., Any] | None = None,
         **_: Any,
     ) -> _T:
-        """Measure ``target(*args, **kwargs)``, likewise. `setup` makes the arguments of each replicate; rounds are not counted."""
+        """Measure ``target(*args, **kwargs)``, likewise. `setup` makes the arguments of each replicate; rounds are not counted.
+
+        `teardown` is called with the arguments of a replicate before the next one is built, and behind the last one.
+        """
+        workload = _called(target, *args, **(kwargs or {}))
+        used: list[Any] = []
+
+        def tear_down() -> None:
+            while used:
+                positional, named = used.pop(0)
+                if teardown is not None:
+                    teardown(*positional, **named)
+
+        def build() -> Any:
+            tear_down()
+            return workload.build()
+
+        def arguments(given: Callable[[], Any]) -> Any:
+            made = (setup() if setup is not None else None) or given()
+            used.extend([made] if teardown is not None else [])
+            return made
 
         def inputs() -> Any:
-            return (setup() if setup is not None else None) or (args, kwargs or {})
+            return arguments(workload.inputs)
 
-        workload = _called(target, *args, **(kwargs or {}))
-        self._gauge.measure(replace(workload, inputs=inputs) if setup else workload, may_lack_kernels=True)
-        positional, named = inputs()
-        return target(*positional, **named)
+        try:
+            self._gauge.measure(replace(workload, build=build, inputs=inputs), may_lack_kernels=True)
+            tear_down()
+            positional, named = arguments(lambda: (args, kwargs or {}))
+            return target(*positional, **named)
+        finally:
+            tear_down()

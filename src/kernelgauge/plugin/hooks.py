@@ -19,8 +19,8 @@ from ..errors import CLEAR_LINE, KernelgaugeError
 from ..processes import status_line
 from ..results import TestResult
 from ..results.files import DOING, WAITING
-from . import SESSION_KEY, WORKER_MEASURES, made_by
-from .fixtures import GOES_ON, SESSION, SUBJECT, Benchmark, gauge_of
+from . import SESSION_KEY, SKIPPED, WORKER_MEASURES, made_by
+from .fixtures import END, SESSION, SUBJECT, Benchmark, gauge_of, judge_skipped, require_verdict
 from .options import options_of
 from .record import Controller, Recorder, keep_part, prepare_worker, refusing
 from .session import Session
@@ -131,7 +131,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if ours.suites.error is not None:
             raise ours.suites.error
         if ours.options.worker:  # its controller knows no suite
-            ours.suites.require_workloads()
+            ours.require_tests(config.stash.get(SKIPPED, {}))
         # Else the results of an earlier run stay. pytest calls our hook in a `finally`: an expression of -k may be wrong.
         shows_fixtures = config.option.showfixtures or config.option.show_fixtures_per_test
         runs_none = (
@@ -184,10 +184,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         report.sections = [(name, text) for name, text in texts if text.strip()]
     if report.when == "setup":
         tests.pop(item.nodeid, None)  # an attempt before this one
+    if report.skipped:
+        judge_skipped(item, report)
     subject, item.stash[SUBJECT] = item.stash.get(SUBJECT, None), None
-    went_on, item.stash[GOES_ON] = item.stash.get(GOES_ON, False), False
-    if went_on and not report.passed:
+    if item.stash.get(END, item) is None and not report.passed:
         subject = None
+    if report.when == "teardown" and END in item.stash:
+        del item.stash[END]  # it holds all that the test had
     if report.when == "call" or not report.passed:  # what was skipped or failed before its call has none
         said = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr if report.failed else ""
         said = "" if subject is not None else said  # the verdict says it, and is not cut to a terminal's width
@@ -204,6 +207,21 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         )
         tests.setdefault(item.nodeid, []).append(result)
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    result = yield
+    require_verdict(item, is_over=False)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    result = yield
+    if [each.outcome for each in item.config.stash[SESSION].tests.get(item.nodeid, ())] == ["passed"]:
+        require_verdict(item, is_over=True)
+    return result
 
 
 @pytest.hookimpl(tryfirst=True)  # before the fixtures that draw data
@@ -243,9 +261,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     try:
         return (yield)
     finally:
-        session = item.config.stash[SESSION]
-        if session.options.worker and workload_of(item) is not None:
-            keep_part(session, item.config)
+        session, workload = item.config.stash[SESSION], workload_of(item)
+        if session.options.worker and workload is not None:
+            keep_part(session, item.config, workload)
 
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)

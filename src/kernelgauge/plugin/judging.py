@@ -35,6 +35,7 @@ class Judge:
     Attributes:
         has_timing_tests: whether a test of a suite judges or reads times.
         without_times: workloads that their tests want no times of.
+        left_out: those whose times ``-m`` leaves out.
     """
 
     def __init__(self, options: Options, suites: Suites, artifacts: Artifacts) -> None:
@@ -43,11 +44,12 @@ class Judge:
         self._stored: dict[str, Baseline | None] = {}  # of the workloads measured so far, as they were then
         self.has_timing_tests = False
         self.without_times: set[str] = set()
+        self.left_out: set[str] = set()
 
     def is_timed(self, workload: Workload) -> bool:
         """Whether the session times a workload."""
         if workload.id in self.suites.made:
-            return workload.id not in self.without_times and not self.options.leaves_out_timing
+            return workload.id not in self.without_times | self.left_out
         return self.has_timing_tests
 
     def declared(self, workload: Workload, run: Run) -> Verdict:

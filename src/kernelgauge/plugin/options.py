@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from _pytest.mark.expression import Expression  # private, and the only implementation there is
 
 from ..errors import KernelgaugeError
 from ..judge.timing import Limits
@@ -39,7 +40,7 @@ class Options:
         confirms: whether a fresh process must confirm a slower time before its test fails.
         process_arguments: those with which a fresh process measures the same, and writes none of this one's files.
         worker: of pytest-xdist; empty: the only process. `neighbours`: how many workers there are beside it.
-        leaves_out_timing: ``-m "not timing"``, which also holds for what is no test of its own.
+        mark_expression: that of ``-m``.
         share: the part of the suite that this worker measures, and of how many: (2, 4) is the second of four. None: all.
     """
 
@@ -61,7 +62,7 @@ class Options:
     confirms: bool = True
     process_arguments: tuple[str, ...] = ()
     worker: str = ""
-    leaves_out_timing: bool = False
+    mark_expression: str = ""
     share: tuple[int, int] | None = None
     neighbours: int = 0
 
@@ -78,6 +79,16 @@ class Options:
     def accepts(self) -> bool:
         """Whether what is measured is taken as it is: what differs from the baseline fails nothing."""
         return self.update or self.calibrating
+
+    def leaves_out_timing(self, marks: Sequence[pytest.Mark]) -> bool:
+        """Whether ``-m`` leaves the times out of a test with these marks: if it had the mark `timing`, it were not selected."""
+
+        def has(name: str, /, **arguments: object) -> bool:
+            of_the_name = (each.kwargs.items() for each in marks if each.name == name)
+            return name == "timing" or any(arguments.items() <= each for each in of_the_name)
+
+        expression = self.mark_expression
+        return bool(expression) and not Expression.compile(expression).evaluate(has)
 
     def shown(self, path: Path) -> str:
         """Return a path as messages say it: from the root of the project where it lies in it."""
@@ -129,7 +140,7 @@ def options_of(config: pytest.Config) -> Options:
             *(("--perf-compile",) if ask("--perf-compile") else ()),
             *(part for each in overridden if not each.startswith(f"{_INI}reports") for part in ("-o", each)),
         ),
-        leaves_out_timing="not timing" in (ask("markexpr") or ""),
+        mark_expression=ask("markexpr") or "",
         confirms=not ask("--perf-no-confirm"),
         process_arguments=_process_arguments(config),
         worker=worker.get("workerid", ""),

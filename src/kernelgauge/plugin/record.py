@@ -9,24 +9,27 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from ..baselines import Mode, plan_update, written_text
-from ..errors import BaselineError, KernelgaugeError, ResultsError, printable
+from ..baselines import Mode, Plans, plan_update, written_text
+from ..errors import KernelgaugeError, ResultsError, printable
 from ..judge import Status
+from ..judge.review import Reviewed
 from ..measure.nvml import VISIBLE, visible_gpus
 from ..processes import LOADED, loaded_modules
 from ..report.findings import with_words
 from ..report.stored import doubt_text, plan_table
 from ..report.summary import summary, summary_markdown, unknown_machines
 from ..report.text import render
-from ..results import NAME, Results, TestResult, encode_results, read_results
+from ..results import NAME, Results, TestResult, encode_results, find_results, read_results
 from ..results.files import write_atomically
-from . import MEASURED_BY, SESSION_KEY, WORKER_ERROR
+from ..workload import Workload
+from . import MEASURED_BY, SESSION_KEY, SKIPPED, WORKER_ERROR
 from .session import Session
 
 _STEP_SUMMARY_BYTES = 1 << 20  # GitHub refuses the whole summary of a step that is larger
@@ -46,7 +49,7 @@ class Recorder:
     def record(self, results_at: Callable[[int], Results], *, has_workers: bool) -> None:
         """Record the results at pytest's exit status. Only this process knows the suites, unless it has workers."""
         try:
-            self._session.suites.require_workloads()
+            self._session.require_tests(self._reporter.config.stash.get(SKIPPED, {}))
         except KernelgaugeError as error:
             self._fail(str(error))
         status = int(self._pytest.exitstatus)
@@ -67,11 +70,16 @@ class Recorder:
         if not has_results and results.was_cut_short:
             self._warn("the session was cut short before anything was measured: there are no results")
             return
-        if has_results:
-            self._write_summary(results)
-            self._write(results)
-        if self._options.update:
-            self._update(results)
+        with ExitStack() as held:
+            plan = self._plan_update(results, held)
+            if has_results:
+                recorded = (
+                    [] if isinstance(plan, str) else [change.workload for each in plan[0].values() for change in each]
+                )
+                self._write_summary(results, recorded)
+                self._write(results)
+            if self._options.update:
+                self._update(results, plan)
         status = int(self._pytest.exitstatus)
         if has_results and results.exit_status != status:  # the baselines could not be written
             self._save(msgspec.structs.replace(results, exit_status=status))
@@ -85,18 +93,17 @@ class Recorder:
         if self._pytest.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             self._pytest.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _stored(self, results: Results) -> list[str]:
-        """Return the workloads that an update of the baselines stores."""
-        if not self._options.update or results.was_cut_short:
-            return []
+    def _plan_update(self, results: Results, held: ExitStack) -> tuple[Plans, list[Reviewed]] | str:
+        """Hold the baselines and return the plan of their update, or why there is none: the table shows what is written."""
         try:
-            plans, _ = plan_update([results], self._session.judge.store, Mode.UPDATE)
-        except BaselineError:  # the update says so
-            return []
-        return [change.workload for plan in plans.values() for change in plan]
+            if self._options.update and not results.was_cut_short:
+                held.enter_context(self._session.judge.store.locked())
+                return plan_update([results], self._session.judge.store, Mode.UPDATE)
+        except KernelgaugeError as error:
+            return str(error)
+        return ""
 
-    def _write_summary(self, results: Results) -> None:
-        recorded = self._stored(results)
+    def _write_summary(self, results: Results, recorded: Sequence[str]) -> None:
         self._reporter.write_line(summary(results, **self._style, failures=False, recorded=recorded))
         if any(verdict.status is Status.NO_BASELINE for verdict in results.verdicts) and not self._options.update:
             fingerprint = results.fingerprint or self._session.fingerprint
@@ -149,30 +156,28 @@ class Recorder:
             except OSError as error:
                 self._warn(f"warning: GITHUB_STEP_SUMMARY was not written: {printable(str(error))}")
 
-    def _update(self, results: Results) -> None:
+    def _update(self, results: Results, planned: tuple[Plans, list[Reviewed]] | str) -> None:
         if results.was_cut_short:
             self._warn("the session was cut short: no baseline was written")
             return
+        if isinstance(planned, str):
+            self._fail(planned)
+            return
+        plans, refused = planned
+        plan = [change for changes in plans.values() for change in changes]
+        lines = [f"not stored: {each.workload}: {doubt_text(doubt)}" for each in refused for doubt in each.doubts]
+        if refused:
+            force = f"store it as it is: {self._options.accept_command('--force')}"
+            self._fail("\n".join([*lines, f"mend what failed, or measure it again on a quiet machine, or {force}"]))
         try:
-            with self._session.judge.store.locked():
-                plans, refused = plan_update([results], self._session.judge.store, Mode.UPDATE)
-                plan = [change for changes in plans.values() for change in changes]
-                lines = [
-                    f"not stored: {each.workload}: {doubt_text(doubt)}" for each in refused for doubt in each.doubts
-                ]
-                if refused:
-                    force = f"store it as it is: {self._options.accept_command('--force')}"
-                    self._fail(
-                        "\n".join([*lines, f"mend what failed, or measure it again on a quiet machine, or {force}"])
-                    )
-                if results.fingerprint is None or not plan:
-                    raise KernelgaugeError(
-                        "nothing to store: no workload that was measured may become a baseline",
-                        next_command=self._session.suites.command(suites=results.declared),
-                    )
-                self._reporter.write_sep("-", "baselines: what changes")
-                self._reporter.write(render(plan_table(plan), **self._style))
-                self._session.judge.store.apply(plans)
+            if results.fingerprint is None or not plan:
+                raise KernelgaugeError(
+                    "nothing to store: no workload that was measured may become a baseline",
+                    next_command=self._session.suites.command(suites=results.declared),
+                )
+            self._reporter.write_sep("-", "baselines: what changes")
+            self._reporter.write(render(plan_table(plan), **self._style))
+            self._session.judge.store.apply(plans)
         except KernelgaugeError as error:
             self._fail(str(error))
             return
@@ -184,16 +189,20 @@ class Recorder:
         self._reporter.write_line(written_text(plans, ", ".join(folders)), green=True)
 
 
-def keep_part(session: Session, config: pytest.Config) -> None:
-    """Write what a worker has so far: if it hangs or dies in its next test, what it measured is known."""
-    results = session.results(int(config.stash[SESSION_KEY].exitstatus))
+def keep_part(session: Session, config: pytest.Config, workload: Workload | None = None) -> None:
+    """Write what a worker has. Behind each test that is its workload alone, in a folder of its own, which hides in the end.
+
+    If the worker hangs or dies in its next test, what it measured is known.
+    """
+    results = session.results(int(config.stash[SESSION_KEY].exitstatus), only=workload)
+    file = session.artifacts.results
     # A workload that was only measured to compare another one with is another worker's.
     tested = {test.workload for test in results.tests}
     workloads = tuple(workload for workload in results.workloads if workload.id in tested)
     if workloads:
         with refusing(config):
             part = msgspec.structs.replace(results, workloads=workloads)
-            write_atomically(session.artifacts.results, encode_results(part))
+            write_atomically(file if workload is None else file.parent / workload.id / NAME, encode_results(part))
 
 
 @contextmanager
@@ -281,14 +290,16 @@ class Controller:
         own = self._session.results(exit_status)
         parts: list[Results] = []
         warnings = [f"a worker died in {test}: the rest of its share was not run" for test in self._session.tests]
-        for file in sorted(self._session.artifacts.workers.glob(f"*/{NAME}")):
+        folder = self._session.artifacts.workers
+        for file in filter(Path.exists, find_results([folder])):
+            worker = file.relative_to(folder).parts[0]
             # Without a suite nobody has removed what an earlier run left, and a worker that died has nothing to be gathered.
-            if not (self._started or file.parent.name in self._config.stash[MEASURED_BY]):
+            if not (self._started or worker in self._config.stash[MEASURED_BY]):
                 continue
             try:
                 parts.append(read_results(file))
             except ResultsError as error:
-                warnings.append(f"{file.parent.name}: {error.one_line}")
+                warnings.append(f"{worker}: {error.one_line}")
                 exit_status = exit_status or int(pytest.ExitCode.TESTS_FAILED)
         if not parts:
             return msgspec.structs.replace(own, exit_status=exit_status, warnings=(*own.warnings, *warnings))

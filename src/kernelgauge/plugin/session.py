@@ -31,12 +31,12 @@ from ..measure import Settings
 from ..measure.nvml import digest_of, visible_gpus
 from ..report.findings import CAUSES_WITH_CODE, brief
 from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, __version__, nearest_tag, revision
-from ..results.files import GpuLock, folder_lock, worker_lock
+from ..results.files import GpuLock, folder_lock, slug, worker_lock
 from ..run import COMPILE_TIMERS, Fingerprint, Run, Sample, Timer
 from ..workload import Workload
 from .judging import Judge, not_judged, reasons_of
 from .options import Options
-from .suites import Suites, is_conditional, workload_of
+from .suites import SKIPPED, Suites, is_conditional, workload_of
 
 if TYPE_CHECKING:
     import pytest
@@ -296,6 +296,25 @@ class Session:
 
     # -- judge ----------------------------------------------------------------------------------------------------
 
+    def has_baseline(self, workload: Workload) -> bool:
+        """Whether this machine has a baseline of a workload, or any machine has one: of kernels that are compiled only."""
+        return self._is_of_this_machine(folder for folder, _ in self.suites.stored(workload.id))
+
+    def require_tests(self, skipped_files: dict[str, str]) -> None:
+        """Raise `KernelgaugeError` for an empty suite, or a file of tests that was skipped (why, by its name) and has baselines."""
+        self.suites.require_workloads()
+        stored = list(self.suites.stored("*")) if skipped_files else []
+        for skipped, why in skipped_files.items():
+            if self._is_of_this_machine(folder for folder, suite in stored if f"{suite}/".startswith(f"{skipped}/")):
+                raise KernelgaugeError(f"{skipped}: {SKIPPED}", got=why)
+
+    def _is_of_this_machine(self, folders: Iterable[str]) -> bool:
+        found = set(folders)
+        try:
+            return any(each.startswith("compiled-for-") or each == slug(self.fingerprint.device) for each in found)
+        except KernelgaugeError:  # no device: it cannot be ruled out
+            return True
+
     def judge_declared(self, workload: Workload) -> Verdict:
         """Judge what the workload declares."""
         return self.judge.declared(workload, self.run(workload))
@@ -385,9 +404,10 @@ class Session:
 
     # -- results --------------------------------------------------------------------------------------------------
 
-    def results(self, exit_status: int) -> Results:
-        """Return what was measured and concluded so far. `exit_status`: pytest's."""
+    def results(self, exit_status: int, *, only: Workload | None = None) -> Results:
+        """Return what was measured and concluded so far. `exit_status`: pytest's. `only`: of this workload."""
         names = {*self._measured, *(name for name, _ in self._verdicts)}
+        names &= names if only is None else {only.id}
         workloads = [self._workload_result(name) for name in self.suites.workloads if name in names]
         runs = [each.run for each in workloads if each.run is not None]
         measured = [each for each in self._measured.values() if not isinstance(each, KernelgaugeError)]
@@ -404,7 +424,9 @@ class Session:
             gpu=runs[0].gpu if runs else None,
             not_watched="" if monitor is None or self.fingerprint.arch == "cpu" else monitor.why_not,
             workloads=tuple(workloads),
-            tests=tuple(each for results in self.tests.values() for each in results),
+            tests=tuple(
+                each for several in self.tests.values() for each in several if only is None or each.workload == only.id
+            ),
             warnings=tuple(dict.fromkeys(each.problem for each in measured if each.problem)),
             exit_status=exit_status,
             host=platform.node(),

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from ..errors import KernelgaugeError, SuitesError, WorkloadError
@@ -18,6 +21,7 @@ from ..workload import Workload, to_name
 from .options import Options
 
 MADE_BY_TEST = pytest.StashKey[Workload]()  # of a test with a fixture that measures what the test calls
+SKIPPED = "skipped, although it has a baseline"  # under --perf-strict
 
 
 @dataclass
@@ -39,6 +43,7 @@ class Suites:
     made: set[str] = field(default_factory=set)
     folders: list[str] = field(default_factory=list)
     error: KernelgaugeError | None = None
+    _files: dict[str, list[Path]] | None = None  # below the root, by name
     _asked: dict[Any, list[Workload]] = field(default_factory=dict)  # by the conftest or plugin
     _for_cpu: set[str] = field(default_factory=set)  # ids of those that took the place of others
 
@@ -112,13 +117,14 @@ class Suites:
     def adopt(self, items: Iterable[pytest.Item], fixtures: Iterable[str]) -> None:
         """Give each test that asks for one of the fixtures a workload with the test's id. A call of the test says what it is."""
         for item in items:
-            if workload_of(item) is not None or not set(fixtures).intersection(getattr(item, "fixturenames", ())):
+            asked = set(fixtures).intersection(getattr(item, "fixturenames", ()))
+            # The standard tests of a suite ask for `benchmark`, too.
+            if not asked or (workload_of(item) is not None and "kernelgauge" not in asked):
                 continue
             file, _, name = item.nodeid.partition("::")
             numbers = re.sub(r"(?<![A-Za-z0-9_])-(?=[\d.])", "neg", re.sub(r"(?<=\d)\.(?=\d)", "_", name))
-            workload = Workload(
-                to_name(item.path.stem), to_name(numbers), build=_not_known, inputs=_not_known, dtype=None
-            )
+            module = self._module_of(file, to_name(numbers), item.config.getini("norecursedirs"))
+            workload = Workload(module, to_name(numbers), build=_not_known, inputs=_not_known, dtype=None)
             try:
                 self._add(workload, file, expected="another name of one of the tests, or of its file or parameters")
             except KernelgaugeError as error:
@@ -126,6 +132,55 @@ class Suites:
             self.made.add(workload.id)
             item.stash[MADE_BY_TEST] = workload
             item.extra_keyword_matches.update((workload.id, f"[{workload.id}]"))  # `-k` knows it, as a suite's
+
+    def _module_of(self, file: str, name: str, not_tests: Sequence[str]) -> str:
+        """Return what stands for a file in the id of one of its tests: its name, with its folders where another may have that.
+
+        Who has recorded a baseline keeps its name. Only the project's files and baselines decide, so that each run, of
+        whichever tests, finds the same.
+        """
+        path = Path(file)
+        plain, whole = to_name(path.stem), to_name(str(path.with_suffix("")))
+        for module in (whole, plain):
+            if file in (owners := {suite for _, suite in self.stored(f"{module}-{name}")}):
+                return module
+        if owners and not any(map(self._is_there, owners)):
+            return plain  # the file was moved
+        return whole if owners or self._has_namesake(path, not_tests) else plain
+
+    def stored(self, names: str) -> Iterator[tuple[str, str]]:
+        """Yield the device's folder and the suite of each baseline whose name fits a pattern; an empty one: it is unreadable."""
+        with suppress(OSError):  # a name that is too long is refused later
+            for path in self.options.baselines.glob(f"*/{names}.json"):
+                suite = ""
+                with suppress(OSError, ValueError, KeyError):
+                    fields = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
+                    suite = msgspec.json.decode(fields["suite"], type=str)
+                yield path.parent.name, suite
+
+    def _is_there(self, suite: str) -> bool:
+        """Whether a suite was not moved: its `conftest.py`, or the file of its tests, is there."""
+        place = self.options.root / suite
+        return bool(suite) and (place.is_file() or (place / "conftest.py").exists())
+
+    def _has_namesake(self, file: Path, not_tests: Sequence[str]) -> bool:
+        """Whether another file of tests has the same name, and asks for a fixture that measures."""
+        if self._files is None:
+            self._files = {}
+            for folder, subfolders, names in os.walk(self.options.root):
+                kept = [each for each in subfolders if not any(fnmatch(each, pattern) for pattern in not_tests)]
+                # Neither an environment nor another checkout.
+                subfolders[:] = [
+                    each
+                    for each in kept
+                    if not any(Path(folder, each, mark).exists() for mark in ("pyvenv.cfg", ".git"))
+                ]
+                for name in names:
+                    self._files.setdefault(name, []).append(Path(folder, name))
+        others = [
+            each for each in self._files.get(file.name, ()) if each != self.options.root / file and each.is_file()
+        ]
+        return any(re.search("kernelgauge|benchmark", each.read_text(errors="replace")) for each in others)
 
     def declared(self) -> dict[str, tuple[str, ...]]:
         """Return the ids of all workloads that suites declare, by suite. Which tests a file has, no run knows for sure."""
@@ -153,7 +208,7 @@ class Suites:
         """Raise `SuitesError` if a baseline belongs to another suite, which is still there: it was not moved."""
         if baseline is None or baseline.suite == self.suite_of[baseline.workload]:
             return
-        if (self.options.root / baseline.suite / "conftest.py").exists():
+        if self._is_there(baseline.suite):
             raise SuitesError(
                 "two suites share this baseline",
                 got=f"{baseline.workload} in {baseline.suite}, which recorded it, and in {self.suite_of[baseline.workload]}",
