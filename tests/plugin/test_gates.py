@@ -187,3 +187,22 @@ def test_error_that_a_test_catches_fails_it(project: Project) -> None:
     result = project.run("-k", ID)
     result.assert_outcomes(failed=1, deselected=1)
     assert "the fake error" in text_of(result)
+
+
+FOREIGN = """
+import pytest
+
+@pytest.fixture
+def kernelgauge():
+    return 3
+
+def test_foreign(kernelgauge):
+    assert kernelgauge == 3
+"""
+
+
+def test_fixture_of_another_project_is_left_alone(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(FOREIGN)
+    result = pytester.runpytest_inprocess("--perf-strict", "-W", "error")
+    assert result.ret == pytest.ExitCode.OK
+    assert "kernelgauge =" not in text_of(result)

@@ -26,6 +26,7 @@ SESSION = pytest.StashKey[Session]()
 SUBJECT = pytest.StashKey["str | None"]()  # of the verdict that a phase of a test ended with
 # What ended a test; None: it went on after its verdict, and what fails then is no verdict.
 END = pytest.StashKey["BaseException | None"]()
+_HAS_GAUGE = pytest.StashKey[bool]()  # else its fixture is another one of that name
 _T = TypeVar("_T")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -205,7 +206,7 @@ def require_verdict(item: pytest.Item, *, is_over: bool) -> None:
     __tracebackhide__ = True
     if (end := item.stash.get(END, None)) is not None:
         raise end
-    if MADE_BY_TEST not in item.stash or END in item.stash:
+    if _HAS_GAUGE not in item.stash or END in item.stash:
         return
     ours, known = made_by(item.config), cast("Any", item)._fixtureinfo  # private: the public names do not tell who asks
     asking = (each for several in known.name2fixturedefs.values() for each in several if set(ours) & {*each.argnames})
@@ -403,7 +404,7 @@ def gauge_of(item: pytest.Item) -> Gauge:
         pytest.fail(
             "name the fixture kernelgauge among the arguments of the test: getfixturevalue is too late", pytrace=False
         )
-    gauge = Gauge(item, item.config.stash[SESSION])
+    gauge, item.stash[_HAS_GAUGE] = Gauge(item, item.config.stash[SESSION]), True
     for mark in reversed(list(item.iter_markers("kernelgauge"))):
         if mark.args:
             shown = ", ".join(map(repr, mark.args))
