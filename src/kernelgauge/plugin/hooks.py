@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Generator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -211,9 +211,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    result = yield
+    """Restore the settings of torch that a test changed: the next test would be measured with them."""
+    with _restoring(item):
+        result = yield
     require_verdict(item, is_over=False)
     return result
+
+
+def _restoring(item: pytest.Item) -> AbstractContextManager[object]:
+    if MADE_BY_TEST not in item.stash:
+        return nullcontext()
+    from ..measure.compiler import restoring_settings
+
+    return restoring_settings()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -243,17 +253,6 @@ def _seed(item: pytest.Item) -> None:
         random.seed(_SEED)
         if numpy := sys.modules.get("numpy"):
             numpy.random.seed(_SEED)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Restore the settings of torch that a test changed: the next test would be measured with them."""
-    if MADE_BY_TEST not in item.stash:
-        return (yield)
-    from ..measure.compiler import restoring_settings
-
-    with restoring_settings():
-        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
