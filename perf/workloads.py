@@ -38,6 +38,7 @@ def _linear(variant: str, shape: tuple[int, int, int], dtype: Dtype = "bf16", **
         shape=shape,
         dtype=dtype,
         compile={} if variant == "compiled" else None,
+        graph_breaks=0,
     )
     return replace(workload, **fields)  # type: ignore[arg-type]  # the fields of Workload, by name
 
@@ -52,6 +53,7 @@ def _matmul_add(variant: str, expectations: tuple[Expectation, ...], dtype: Dtyp
         shape=_LINEAR_SHAPE,
         dtype=dtype,
         compile={} if variant == "compiled" else None,
+        graph_breaks=0,
         expectations=expectations,
     )
 
@@ -72,6 +74,7 @@ def _mlp(
         shape=shape,
         dtype=dtype,
         compile={} if variant.startswith("compiled") else None,
+        graph_breaks=0,
         reference=lambda: GegluMlp(dim, hidden),
         on_cpu=_TOO_LARGE,
     )

@@ -47,6 +47,7 @@ def _variants(
             inputs=lambda: inputs(*shape),
             shape=shape,
             compile={} if variant.startswith("compiled") or variant == "flex" else None,
+            graph_breaks=0,
             reference=lambda: reference(*shape),
             pass_=pass_,
         )

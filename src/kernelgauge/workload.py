@@ -78,7 +78,7 @@ class Workload:
         reference: builds the module that numerics are compared with, in float64, with this module's parameters. None:
             the module itself, uncompiled.
         expectations: what must be seen in the trace, and on which architecture and configuration.
-        graph_breaks: how many are known and accepted.
+        graph_breaks: how many there must be; None: as many as the baseline has.
         compiles: how many graphs its first call may compile, or its first sequence of calls; None: as many as the baseline.
         matrix: ``default`` is always run, ``full`` only under ``--perf-matrix full``.
         on_cpu: the workload that takes its place where there is no GPU, of a shape and dtype that fit a CPU. A text says
@@ -104,7 +104,7 @@ class Workload:
     compile: Mapping[str, Any] | None = None
     reference: Callable[[], Any] | None = None
     expectations: tuple[Expectation, ...] = field(default=(), repr=False)
-    graph_breaks: int = 0
+    graph_breaks: int | None = None
     compiles: int | None = None
     matrix: Matrix = "default"
     on_cpu: Workload | str | None = field(default=None, repr=False)

@@ -99,3 +99,9 @@ def test_trouble_writes_nothing(report: Command, arguments: str, reason: str) ->
     assert (code, out, reason in err) == (2, "", True)
     assert (Path("a/results.json").read_bytes(), Path("fifo").is_fifo()) == (encode_results(slow("a")), True)
     assert not {path.name for path in Path().rglob("*")} & {"x", "report.md"}
+
+
+def test_no_command_prints_the_help(kernelgauge: Command) -> None:
+    code, out, err = kernelgauge()
+    assert (code, err) == (0, "")
+    assert "accept" in out

@@ -259,6 +259,67 @@ def test_functions_are_compared_with_their_baselines(
     assert not Path("reports/latest/workers").exists()
 
 
+BREAKS = """
+import os
+import torch
+
+def body(x):
+    x = x.sin()
+    if "BREAK" in os.environ:
+        torch._dynamo.graph_break()
+    return x.cos()
+
+def test_body(kernelgauge):
+    options = {"graph_breaks": int(os.environ["DECLARED"])} if "DECLARED" in os.environ else {}
+    kernelgauge.using(**options)(torch.compile(body, backend="eager"), torch.randn(8))
+"""
+
+
+BREAKS_OF_A_BENCHMARK = """
+import pytest
+from test_ops import body, torch
+
+@pytest.mark.kernelgauge(graph_breaks=0)
+def test_body(benchmark):
+    benchmark(torch.compile(body, backend="eager"), torch.randn(8))
+"""
+
+
+def test_graph_break_is_recorded_unless_another_number_is_declared(
+    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(test_ops=BREAKS)
+    monkeypatch.setenv("BREAK", "1")
+    monkeypatch.setenv("DECLARED", "0")
+    for arguments in ((), ("--perf-update",)):
+        said = run(*arguments)
+        assert "CHANGED  differs from what the workload declares\n  cause    graph break: " in said
+        assert "  why      1 graph break, 0 declared\n" in said
+        assert "  next     if that is right: kernelgauge.using(graph_breaks=1)(f, x)\n" in said
+    assert not list(pytester.path.glob("baselines/*/*.json"))
+
+    monkeypatch.delenv("DECLARED")
+    assert "1 graph break: recorded" in run("--perf-update")
+    for declared in (None, "1"):
+        if declared:
+            monkeypatch.setenv("DECLARED", declared)
+        assert "1 passed" in run("-m", "not timing")
+
+    monkeypatch.delenv("BREAK")  # the declaration is stale: nothing else is wrong with the run by itself
+    said = run("--perf-update")
+    assert "CHANGED  differs from what the workload declares\n  why      0 graph breaks, 1 declared\n" in said
+    monkeypatch.delenv("DECLARED")
+    assert "1 written" in run("--perf-update")
+    monkeypatch.setenv("BREAK", "1")
+    said = run("-m", "not timing")
+    assert "test_ops-test_body: REGRESSED" in said
+    assert re.search(r"  cause    graph break: .*\n  code     test_ops.py:7  ", said)
+    assert re.search(r"  counts   .*graph breaks 0 -> 1", said)
+    pytester.makepyfile(test_bench=BREAKS_OF_A_BENCHMARK)
+    said = run("--perf-benchmark", "test_bench.py", "-m", "not timing")
+    assert "  next     if that is right: @pytest.mark.kernelgauge(graph_breaks=1)\n" in said
+
+
 def test_wrong_call_is_one_clear_failure(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(test_wrong=WRONG)
     said = run("--perf-update")

@@ -139,7 +139,7 @@ def test_calibrating_process_leaves_runs_of_timed_tests(project: Project, step: 
     assert Path(written.baselines) == project.root / "baselines"
     assert all(each.run is not None and set(each.run.samples) == set(CALL_TIMERS) for each in written.workloads)
     assert "test_renamed" in {test.name for test in written.tests}
-    project.set(fake(counts={"graph_breaks": 1}))
+    project.set(fake(counts={"graph_breaks": 1}, graph_breaks=0))
     assert project.run("--perf-calibrate=d").ret == pytest.ExitCode.TESTS_FAILED
     pytest.importorskip("xdist")
     for workers in (("-n", "2"), ("--dist", "load", "--tx", "2*popen")):

@@ -29,10 +29,24 @@ def test_update_writes_what_changed_and_nothing_else(project: Project) -> None:
     assert project.run().ret == pytest.ExitCode.OK
 
 
+def test_undeclared_breaks_are_recorded_and_more_of_them_fail(project: Project) -> None:
+    project.set(fake(counts={"graph_breaks": 1, "recompiles": 2}))
+    project.record().stdout.fnmatch_lines(["create *2 launches", "*1 graph break: recorded", "*2 recompiles: recorded"])
+    assert project.run().ret == pytest.ExitCode.OK
+    project.set(fake(counts={"graph_breaks": 1}))  # without times it makes fewer calls, and recompiles less often
+    assert project.run("-m", "not timing").ret == pytest.ExitCode.OK
+    for more in ({"graph_breaks": 2, "recompiles": 2}, {"graph_breaks": 1, "recompiles": 3}):
+        project.set(fake(counts=more))
+        assert re.search(
+            r"  counts   (graph breaks 1 -> 2|recompiles 2 -> 3)\n", text_of(project.run("-m", "not timing"))
+        )
+        assert project.verdicts() == {"declared": "PASS", "structure": "REGRESSED"}
+
+
 def test_update_refuses_what_is_not_sound(project: Project) -> None:
     faults: dict[str, dict[str, Any]] = {
         "fine": {"gelu_us": 9.0},
-        "claim": {"gelu_us": 9.0, "counts": {"graph_breaks": 1}},
+        "claim": {"gelu_us": 9.0, "counts": {"graph_breaks": 1}, "graph_breaks": 0},
         "failed": {"error": "measurement"},
         "newer": {},
         "impossible": {"gelu_us": 20_000.0},

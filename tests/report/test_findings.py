@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kernelgauge.judge import STRUCTURE, Status, Verdict
 from kernelgauge.judge import evidence as e
@@ -55,6 +56,24 @@ def test_findings_are_clustered_by_line_or_by_words() -> None:
     ]
     assert clusters(*throttled) == ["ab"]
     assert clusters(*(caused(name, delta_us=cost, places=()) for name, cost in (("a", 1.0), ("b", 2.0)))) == ["ab"]
+
+
+def test_findings_keep_an_invalid_time_beside_a_cause() -> None:
+    lost = verdict(Status.INVALID, "end to end", "another process used the GPU", workload="a", change=None)
+    one = caused("a")
+    both = results(replace(one, verdicts=(*one.verdicts, lost)))
+    found = {(case.status, case.about, case.headline) for cases in f.findings([both]) for case in cases}
+    assert ("INVALID", "end to end", "another process used the GPU") in found
+    assert len(found) == 2
+    assert "another process used the GPU" in summary_markdown([both])
+
+
+def test_failure_in_a_narrow_terminal_keeps_its_commands_whole() -> None:
+    command = f"pytest tests/of/a/long/path/test_perf.py -k a -o {'x' * 90}=1 -m {'y' * 90}"
+    long = verdict(Status.REGRESSED, headline="z" * 90).because(e.Next(e.Step.ACCEPT, f"{command} 2", command))
+    lines = f.brief(long, width=60).splitlines()
+    assert len(lines[0]) == 60
+    assert [line[11:] for line in lines[-2:]] == [f"{command}   (measures its times too)", f"{command} 2"]
 
 
 def test_findings_of_a_failed_test_are_its_verdict_or_its_words() -> None:

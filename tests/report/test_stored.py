@@ -1,13 +1,15 @@
-"""What a calibration found, as its table."""
+"""What a calibration found, as its table; and times in a review."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from kernelgauge.judge.baseline import Baseline
-from kernelgauge.report.stored import calibration_table
+from kernelgauge.judge.evidence import RelativeChange, TimeCompared
+from kernelgauge.report.stored import calibration_table, review_lines
 from kernelgauge.report.text import render
-from tests.builders import calibrated, drawn, fingerprint, run
+from tests.builders import calibrated, drawn, fingerprint, run, verdict
 
 
 def columns(stored: Baseline, timer: str = "GPU time", *, comparisons: int = 21) -> list[float]:
@@ -25,6 +27,21 @@ def test_gpu_time_on_another_gpu_needs_a_larger_change() -> None:
     assert columns(drawn({1024: 10}), comparisons=1000)[3] > there > columns(drawn({1024: 10}), comparisons=1)[3]
     on_cpu = calibrated([run(machine=fingerprint(arch="cpu")) for _ in range(2)], suite="perf")
     assert columns(on_cpu, "CPU time")[3] == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("after_us", "conclusion", "said"),
+    [
+        (190.0, TimeCompared(at_host_speed=True), "205.1 -> 190.0 us +0.5 % at equal host speed"),
+        (190.0, TimeCompared(), "205.1 -> 190.0 us +0.5 % at equal GPU speed"),
+        (206.0, TimeCompared(at_host_speed=True), "206.0 us +0.5 %"),
+    ],
+)
+def test_review_shows_both_times_if_their_ratio_is_another(
+    after_us: float, conclusion: TimeCompared, said: str
+) -> None:
+    same = replace(verdict(change=RelativeChange(0.005, -0.1, 0.1, 0.99)), after_us=after_us, conclusion=conclusion)
+    assert [line.text for line in review_lines([verdict(subject="structure"), same])] == [f"GPU time {said}"]
 
 
 def test_sensitivity_ignores_a_process_on_a_slow_host() -> None:

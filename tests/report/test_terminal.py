@@ -59,7 +59,7 @@ def test_reports_of_a_cpu_name_no_gpu() -> None:
     ("statuses", "status", "about"),
     [
         ({}, "PASS", "time not judged"),
-        ({"GPU time": Status.PASS, "end to end": Status.NOT_JUDGED}, "PASS", ""),
+        ({"GPU time": Status.PASS, "end to end": Status.NOT_JUDGED}, "PASS", "latency not judged"),
         ({"GPU time": Status.REGRESSED, "end to end": Status.NOT_JUDGED}, "REGRESSED", "GPU time"),
     ],
 )
@@ -67,9 +67,38 @@ def test_every_report_says_that_a_pass_has_no_time(statuses: dict[str, Status], 
     one = workload(verdict(Status.PASS, "structure"), *(verdict(each, subject) for subject, each in statuses.items()))
     assert re.search(rf" {status} *{about}\n", shown(one, width=120))
     markdown, page = summary_markdown([results(one)]), html([results(one)])
-    assert f"1 workload (1 {status}{', time not judged in 1' * (about == 'time not judged')})" in markdown
+    assert f"1 workload (1 {status})" in markdown
     assert markdown.startswith("> [!WARNING]\n> **PASS, structure only**") is (about == "time not judged")
     assert ("s-pass--structure" in page.replace('"', " ").partition("<header")[2][:99]) is (about == "time not judged")
+
+
+def seen(sensitivity: float | None = None) -> e.RelativeChange:
+    return e.RelativeChange(0.0, -0.1, 0.1, 0.99, sensitivity)
+
+
+SCOPES = {
+    "all": ([("GPU time", 0.01), ("end to end", 0.767)], "PASS (kernels, GPU time at +1 %, latency at +77 %)"),
+    "one": (
+        [("GPU time", None), ("end to end", 0.767), ("end to end", 0.95), ("end to end", None)],
+        "PASS (kernels, latency at +77 to +95 % in 2 of 3); GPU time not judged",
+    ),
+    "none": ([("GPU time", None), ("end to end", None)], "PASS, structure only"),
+}
+
+
+@pytest.mark.parametrize(("times", "headline"), SCOPES.values(), ids=list(SCOPES))
+def test_headline_of_a_pass_says_what_was_judged(times: list[tuple[str, float | None]], headline: str) -> None:
+    judged = [
+        verdict(Status.NOT_JUDGED if at is None else Status.PASS, subject, "why not", change=seen(at))
+        for subject, at in times
+    ]
+    found = results(workload(verdict(Status.PASS, "structure"), *judged))
+    assert f"**{headline}**  1 workload" in summary_markdown([found])
+    title = re.sub("<[^>]*>", "", re.search("<h1>(.*)</h1>", html([found]))[1])
+    assert title == headline
+    unjudged = "" if headline.endswith(")") else f"{headline}: "
+    assert unjudged in summary(found, width=80, color=False, failures=False)
+    assert ("PASS (" in summary(found, width=80, color=False, failures=False)) is (headline.endswith("not judged"))
 
 
 def test_summary_after_an_update_says_recorded() -> None:

@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # escapes characters that an encoding lacks
     try:
-        return int(_run(list(sys.argv[1:] if arguments is None else arguments)))
+        return int(_run(list(sys.argv[1:] if arguments is None else arguments) or ["--help"]))
     except KernelgaugeError as error:
         _print_error(str(error))
     except OSError as error:  # a full disk, a folder that cannot be read

@@ -8,13 +8,12 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ..errors import KernelgaugeError, ResultsError, printable
-from ..results import Results, find_results, read_results
+from ..results import Results, find_results, project_of, read_results, repeated_arguments
 from ..results.files import write_atomically
 from ..run import Timer
 from . import Commands, Exit, add_command, note, say, terminal
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 _STDOUT = "-"  # in place of a file
 _TIMERS = {None: None, "device": Timer.DEVICE, "latency": Timer.END_TO_END, "dispatch": Timer.HOST}
 _RESULTS = Path("reports", "latest")
-# The root of a project has one of these: where pytest leaves its reports, or where it finds its configuration.
-_MARKS = (str(_RESULTS), "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", ".git")
 _FEWEST_PROCESSES = 2
 _MARKDOWN_WIDTH = 100
 
@@ -137,11 +134,7 @@ def _load(options: argparse.Namespace) -> tuple[list[Results], BaselineStore, li
     from ..baselines import BaselineStore
     from ..report.text import short_commit
 
-    here = Path.cwd()
-    # A root has a mark, and is on the file system of the current folder: beyond, somebody else may own what is there.
-    folders = takewhile(lambda folder: folder.stat().st_dev == here.stat().st_dev, (here, *here.parents))
-    projects = (folder for folder in folders if any((folder / mark).exists() for mark in _MARKS))
-    root = Path(os.path.relpath(next(projects, here), here))
+    root = Path(os.path.relpath(project_of(Path.cwd())))
     paths = options.results or [root / _RESULTS]
     loaded: list[Results] = []
     lines: list[tuple[str, str]] = []
@@ -206,10 +199,9 @@ def _accept(options: argparse.Namespace) -> Exit:
         say(render(plan_table(changes), **terminal()) if changes else "nothing to accept")
         exit_code = _store(plans, refused, store, dry_run=options.dry_run)
         if refused:
-            suites = sorted({each.suite for each in refused if each.suite})
-            chosen = " or ".join(each.workload for each in refused)
-            kept = [each for each in ("--perf-benchmark", "--perf-compile") if each in several[-1].arguments]
-            command = shlex.join(["pytest", *suites, "-k", chosen, *kept])
+            suites = sorted({os.path.relpath(project_of(Path.cwd()) / each.suite) for each in refused if each.suite})
+            chosen = ("-k", " or ".join(each.workload for each in refused))
+            command = shlex.join(["pytest", *suites, *chosen, *repeated_arguments(several[-1].arguments)])
             say(printable(f"to measure it again, in full and on a quiet machine: {command}"))
             say("to accept it as it is, where possible: add --force")
         for line in creep_lines(changes):

@@ -151,7 +151,12 @@ def review_run(
     if not isinstance(old, Baseline):
         action = Action.CREATE if old is None else Action.UPDATE
         times_us = (e.MeasuredTime(run.label(timer), run.time_us(timer)) for timer in Timer if timer in run.samples)
-        summary = (e.FileNote("launches", after=str(run.counts.launches)), *times_us)
+        breaks = (e.FileNote(name, after=str(getattr(run.counts, name))) for name in ("graph_breaks", "recompiles"))
+        summary = (
+            e.FileNote("launches", after=str(run.counts.launches)),
+            *(it for it in breaks if it.after != "0"),
+            *times_us,
+        )
         unreadable = () if old is None or is_fresh else (e.RunDoubt("error", old.one_line),)
         change = PlannedChange(action, run.workload, new, summary)
         return replace(found, change=change, evidence=summary, doubts=(*doubts, *unreadable))

@@ -124,10 +124,14 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     entry, _ = baseline.entry_like(run.kernels)
     kernels = kernel_changes(entry.kernels, run.kernels, of_inductor=False)
     is_other_torch = any(move.name == "torch" for move in comparison.moved)
+    moved = count_changes(baseline.counts, run.counts)
+    if not (run.samples or moved.get("recompiles")):  # without times it makes fewer calls
+        moved.pop("recompiles", None)
     losses = count_changes(baseline.counts, run.counts, is_other_torch=is_other_torch)
+    losses = {name: is_loss for name, is_loss in losses.items() if name in moved}
     counts = [
         CountMoved(each, getattr(baseline.counts, each), getattr(run.counts, each), is_judged=each in losses)
-        for each in count_changes(baseline.counts, run.counts)
+        for each in moved
     ]
     data = other_data(baseline.data, run.data)
     placed = placement_changes(entry.kernels, run.kernels, run.fingerprint, data)

@@ -214,7 +214,7 @@ def choose_device(choice: DeviceChoice) -> Device:
             "no CUDA device",
             got=f"torch {torch.__version__}, built for CUDA {torch.version.cuda}; torch.cuda.is_available() is False",
             expected="an NVIDIA GPU, its driver, and a torch built for CUDA",
-            next_command="nvidia-smi   (does the driver see the GPU?)   or: pytest perf --perf-device cpu",
+            next_command="nvidia-smi   (does the driver see the GPU?)   or add: --perf-device cpu",
         )
     return Device()
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol, TypeVar, cast
 import pytest
 
 from ..errors import KernelgaugeError, MeasurementError, WorkloadError, WorkloadUnavailable
-from ..judge import MEASUREMENT, NUMERICS, RATIO, WORST_FIRST, Status, Verdict
+from ..judge import DECLARED, MEASUREMENT, NUMERICS, RATIO, WORST_FIRST, Status, Verdict
 from ..report.findings import in_full
 from ..report.words import headline
 from ..run import COMPILE_TIMERS, Run, Timer
@@ -153,6 +153,9 @@ class WorkloadTest:
         kept, fails = [self.session.conclude(each) for each in verdicts], self.session.judge.fails
         missing = Status.NO_BASELINE if any(each.subject == RATIO for each in kept) else None  # a ratio needs none
         verdict = min(kept, key=lambda each: (not fails(each), each.status is missing, WORST_FIRST.index(each.status)))
+        # What is declared wrongly cannot be accepted: it comes before what can.
+        shown = next((each for each in kept if each.subject == DECLARED and fails(each)), verdict)
+        shown = verdict if verdict.status is Status.INVALID else shown
         self._end(verdict)
         change = verdict.change
         for name, value in (  # of a time: pytest's --junitxml has them
@@ -165,8 +168,8 @@ class WorkloadTest:
                 self.item.user_properties.append((f"kernelgauge_{name}", f"{value:.6g}"))
         if self.session.judge.fails(verdict):
             is_verbose = self.item.config.get_verbosity() > 0
-            text = in_full(verdict) if is_verbose else self.session.failure(verdict, self.item.name)
-            also = [f"also {headline(each)}" for each in kept if fails(each) and each is not verdict]
+            text = in_full(shown) if is_verbose else self.session.failure(shown, self.item.name)
+            also = [f"also {headline(each)}" for each in kept if fails(each) and each is not shown]
             pytest.fail("\n".join([text, *also]), pytrace=False)
         accepts = self.session.options.accepts
         if verdict.status is Status.NO_BASELINE and not accepts:

@@ -7,6 +7,7 @@ import secrets
 import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..baselines import BaselineStore
@@ -53,20 +54,31 @@ class Judge:
         return self.has_timing_tests
 
     def declared(self, workload: Workload, run: Run) -> Verdict:
-        """Judge what the workload declares: every expectation that holds for this machine, and no recompile."""
+        """Judge what the workload declares: every expectation that holds for this machine, graph breaks and graphs."""
         holding = [each for each in workload.expectations if each.holds_for(run.fingerprint)]
         wrong: list[e.Reason] = [mismatch for each in holding for mismatch in mismatches(each, run)]
-        if run.counts.graph_breaks != workload.graph_breaks:
-            wrong.append(e.Mismatch("graph breaks", run.counts.graph_breaks, workload.graph_breaks))
-        graphs = run.counts.graphs or 0
-        if workload.compiles is not None and graphs > workload.compiles:
-            wrong.append(e.Mismatch("compiled graphs", graphs, workload.compiles))
-        if run.counts.recompiles:
-            wrong.append(e.Mismatch("recompiles", run.counts.recompiles, 0))
+        causes: list[e.Cause] = []
+        declare: list[e.Next] = []
+        for what, got, expected in (
+            ("graph_breaks", run.counts.graph_breaks, workload.graph_breaks),
+            ("compiles", run.counts.graphs or 0, workload.compiles),
+        ):
+            if expected is None or got == expected or (what == "compiles" and got < expected):
+                continue
+            wrong.append(e.Mismatch(what, got, expected))
+            causes = compile_causes(run.compile_events) if got > expected else causes
+            declare.append(e.Next(e.Step.TOLERATE, self._option(workload, f"{what}={got}")))
         if not wrong:
             return Verdict(Status.PASS, workload.id, DECLARED, e.DeclaredCompared())
-        reasons = (*compile_causes(run.compile_events), *wrong, e.Detail("trace", self.artifacts.trace_name(workload)))
-        return Verdict(Status.REGRESSED, workload.id, DECLARED, e.DeclaredCompared(), reasons)
+        reasons = (*causes, *wrong, e.Detail("trace", self.artifacts.trace_name(workload)), *declare)
+        return Verdict(Status.CHANGED, workload.id, DECLARED, e.DeclaredCompared(), reasons)
+
+    def _option(self, workload: Workload, option: str) -> str:
+        """Return how an option is declared, in the form that the workload has."""
+        if workload.id not in self.suites.made:
+            return f"Workload(..., {option})"
+        has_benchmark = "--perf-benchmark" in self.options.repeated  # its fixture takes no option
+        return f"@pytest.mark.kernelgauge({option})" if has_benchmark else f"kernelgauge.using({option})(f, x)"
 
     def numerics(self, workload: Workload, device: Device) -> Verdict:
         """Compare the workload with its reference in float64, on random input."""
@@ -88,7 +100,7 @@ class Judge:
             conclusion = e.NumericsCompared(reference, str(worst), len(errors) - len(judged))
             return Verdict(Status.PASS, workload.id, NUMERICS, conclusion)
         largest = 1.5 * max(each.error for each in wrong)
-        allow = [e.Next(e.Step.TOLERATE, f"Workload(..., tolerance={largest:.1g})")] if largest < 1 else []
+        allow = [e.Next(e.Step.TOLERATE, self._option(workload, f"tolerance={largest:.1g}"))] if largest < 1 else []
         why = (e.Detail("why", str(error)) for error in wrong)
         reasons = (*why, e.Detail("seed", f"--perf-seed {seed}"), *allow)
         return Verdict(Status.INVALID, workload.id, NUMERICS, e.NumericsCompared(reference), reasons)
@@ -133,7 +145,9 @@ class Judge:
             error.where = path
             return Verdict(status, run.workload, subject, e.Failed(error.what), reasons_of(error))
         if baseline is None:
-            missing = (e.Detail("expected", path), e.Next(e.Step.RECORD, self.suites.command(workload)))
+            record = e.Next(e.Step.RECORD, self.suites.command(workload))
+            found = (e.Detail("found", text) for text in self._of_other_threads(run.fingerprint.device, [run.workload]))
+            missing = (e.Detail("expected", path), *found, record)
             return Verdict(Status.NO_BASELINE, run.workload, subject, e.NoBaseline(), missing)
         # The verdict on structure depends on those of the times.
         timers = [timer] if timer is not None else [each for each in device.timers if run.sample(each)]
@@ -151,6 +165,7 @@ class Judge:
             for each in timers
         ]
         verdict = judge_structure(run, baseline, times) if timer is None else times[0]
+        verdict = replace(verdict, reasons=tuple(self._with_command(each, workload) for each in verdict.reasons))
         if verdict.status in (Status.PASS, Status.NOT_JUDGED):
             return verdict
         comparison = compare(baseline.fingerprint, run.fingerprint)
@@ -164,6 +179,17 @@ class Judge:
             return verdict.because(e.Next(e.Step.ACCEPT, accept, measure))
         has_step = any(isinstance(reason, e.Next) for reason in verdict.reasons)
         return verdict if has_step else verdict.because(e.Next(e.Step.AGAIN))
+
+    def _with_command(self, reason: e.AnyReason, workload: Workload) -> e.AnyReason:
+        """Return a next step with the command that takes it for this workload alone, and as it was measured."""
+        if not isinstance(reason, e.Next):
+            return reason
+        if reason.step is e.Step.CALIBRATE:
+            measure = self.suites.command(workload, update=False).removeprefix("pytest ")
+            return e.Next(reason.step, f"kernelgauge calibrate -- {measure}")
+        if reason.step is e.Step.REPLACE:
+            return e.Next(reason.step, self.options.accept_command("-k", self.suites.selector(workload)))
+        return reason
 
     def confirmed(
         self, verdict: Verdict, timer: Timer, fresh: Run | KernelgaugeError, run: Run, device: Device, beside: Beside
@@ -216,7 +242,21 @@ class Judge:
         if all(isinstance(each.conclusion, e.NoBaseline) and each.conclusion.is_partial for each in missing):
             times = " and ".join(dict.fromkeys(each.subject for each in missing))
             return f"the baselines in {folder}/ have no {times}; record them with: {command}"
-        return f"no baseline in {folder}/; record one with: {command}"
+        others = self._of_other_threads(fingerprint.device, dict.fromkeys(each.workload for each in missing))
+        return "; ".join([f"no baseline in {folder}/", *others, f"record one with: {command}"])
+
+    def _of_other_threads(self, device: str, workloads: Iterable[str]) -> list[str]:
+        """Return which folders have baselines of these workloads on this kind of CPU with another number of threads."""
+        found: dict[str, str] = {}
+        for workload in workloads:
+            own = self.store.path(device, workload)
+            kind = own.parent.name.removesuffix("-threads").rpartition("-")[0]
+            is_cpu = own.parent.name.endswith("-threads")
+            for file in sorted(self.store.root.glob(f"{kind}-*-threads/{own.name}")) if is_cpu else ():
+                count = file.parent.name.removeprefix(f"{kind}-").removesuffix("-threads")
+                if file != own and count.isdecimal():
+                    found[self.options.shown(file.parent)] = count
+        return [f"{folder} has one: OMP_NUM_THREADS={count}" for folder, count in found.items()]
 
 
 def reasons_of(error: KernelgaugeError) -> tuple[e.Reason, ...]:

@@ -16,6 +16,7 @@ from _pytest.mark.expression import Expression  # private, and the only implemen
 
 from ..errors import KernelgaugeError
 from ..judge.timing import Limits
+from ..results import project_of, repeated_arguments, without_kinds
 from ..run import Timer
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Options:
         replicates: of each timer; None: as many as it takes.
         seed: of the random input that numerics are compared on; None: a new one for each test.
         arguments: all of pytest's, as they were given.
-        measuring_arguments: those that a proposed command must repeat to measure the same.
+        repeated: those that a proposed command must repeat to measure the same.
         confirms: whether a fresh process must confirm a slower time before its test fails.
         process_arguments: those with which a fresh process measures the same, and writes none of this one's files.
         worker: of pytest-xdist; empty: the only process. `neighbours`: how many workers there are beside it.
@@ -58,7 +59,7 @@ class Options:
     full_matrix: bool = False
     invoked_from: Path = Path()
     arguments: tuple[str, ...] = ()
-    measuring_arguments: tuple[str, ...] = ()
+    repeated: tuple[str, ...] = ()
     confirms: bool = True
     process_arguments: tuple[str, ...] = ()
     worker: str = ""
@@ -97,32 +98,36 @@ class Options:
     def accept_command(self, *arguments: str) -> str:
         """Return the command that stores this run as the baselines, without measuring again."""
         places = []
-        if self.reports != self.root / "reports":
+        is_known = project_of(self.invoked_from, self.root) == self.root  # the command looks for its root
+        if not is_known or self.reports != self.root / "reports":
             places = [os.path.relpath(self.reports / "latest", self.invoked_from)]
-        if not self.baselines.is_relative_to(self.root):  # the results record one in the project
+        if not (is_known and self.baselines.is_relative_to(self.root)):  # the results record one in the project
             places += ["--baselines", str(self.baselines)]
-        return shlex.join(["kernelgauge", "accept", *arguments, *places])
+        return shlex.join(["kernelgauge", "accept", *places, *arguments])
 
 
 def options_of(config: pytest.Config) -> Options:
     """Read the options. Raises `pytest.UsageError` for a wrong one, and for what does not go together."""
     root, here, ask = config.rootpath, config.invocation_params.dir, config.getoption
     calibration, update = ask("--perf-calibrate"), ask("--perf-update")
+    worker: dict[str, Any] = getattr(config, "workerinput", {})
+    # A worker's own are made up by pytest-xdist.
+    arguments = tuple(worker.get(_INI + "arguments") or map(str, config.invocation_params.args))
     if update == "yes" and os.environ.get("CI"):
+        forced = [*(each for each in arguments if each != "--perf-update"), "--perf-update=force"]
         refused = KernelgaugeError(
             "--perf-update is refused under CI: a job that accepts its own result gates nothing",
             got="the environment variable CI is set",
-            next_command="pytest perf --perf-update=force   (in a job whose purpose is to record)",
+            next_command=f"{shlex.join(['pytest', *forced])}   (in a job whose purpose is to record)",
         )
         raise pytest.UsageError(str(refused))
-    worker: dict[str, Any] = getattr(config, "workerinput", {})
-    device, full_matrix = ask("--perf-device"), ask("--perf-matrix") == "full"
-    overridden = [each for each in ask("override_ini") or () if each.startswith(_INI)]
+    marks = ask("markexpr") or ""
+    of_file = not any(each.startswith("-m") for each in arguments) and without_kinds(marks) != marks  # in its addopts
     return Options(
         root=root,
         baselines=root / config.getini(f"{_INI}baselines"),
         reports=here / calibration if calibration else root / config.getini(f"{_INI}reports"),
-        device=device,
+        device=ask("--perf-device"),
         update=update is not None,
         calibrating=calibration is not None,
         strict=ask("--perf-strict"),
@@ -130,17 +135,11 @@ def options_of(config: pytest.Config) -> Options:
         replicates=_parsed(f"{_INI}replicates", config.getini(f"{_INI}replicates"), _replicates, "2 or more"),
         seed=ask("--perf-seed"),
         limits=Limits(gate=_fractions(config, "gate"), sensitivity=_fractions(config, "sensitivity")),
-        full_matrix=full_matrix,
+        full_matrix=ask("--perf-matrix") == "full",
         invoked_from=here,
-        # A worker's own are made up by pytest-xdist.
-        arguments=tuple(worker.get(_INI + "arguments") or map(str, config.invocation_params.args)),
-        measuring_arguments=(
-            *(("--perf-matrix", "full") if full_matrix else ()),
-            *(("--perf-device", device) if device != "auto" else ()),
-            *(("--perf-compile",) if ask("--perf-compile") else ()),
-            *(part for each in overridden if not each.startswith(f"{_INI}reports") for part in ("-o", each)),
-        ),
-        mark_expression=ask("markexpr") or "",
+        arguments=arguments,
+        repeated=(*repeated_arguments(arguments), *(("-m", without_kinds(marks)) if of_file else ())),
+        mark_expression=marks,
         confirms=not ask("--perf-no-confirm"),
         process_arguments=_process_arguments(config),
         worker=worker.get("workerid", ""),

@@ -7,8 +7,9 @@ worker collects the whole suite and runs its share of it (`Suites.select`): pyte
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -107,8 +108,7 @@ class Recorder:
         self._reporter.write_line(summary(results, **self._style, failures=False, recorded=recorded))
         if any(verdict.status is Status.NO_BASELINE for verdict in results.verdicts) and not self._options.update:
             fingerprint = results.fingerprint or self._session.fingerprint
-            suites = dict.fromkeys([*results.declared, *(workload.suite for workload in results.workloads)])
-            self._warn(self._session.judge.how_to_record(results.verdicts, fingerprint, suites))
+            self._warn(self._session.judge.how_to_record(results.verdicts, fingerprint, _suites(results)))
         if not self._options.accepts and (unknown := unknown_machines(results)):
             what = "GPU" if results.fingerprint is not None and results.fingerprint.arch != "cpu" else "host"
             self._reporter.write_line(f"the baselines do not know this {what}: {printable(', '.join(unknown))}")
@@ -173,7 +173,7 @@ class Recorder:
             if results.fingerprint is None or not plan:
                 raise KernelgaugeError(
                     "nothing to store: no workload that was measured may become a baseline",
-                    next_command=self._session.suites.command(suites=results.declared),
+                    next_command=self._session.suites.command(suites=_suites(results)),
                 )
             self._reporter.write_sep("-", "baselines: what changes")
             self._reporter.write(render(plan_table(plan), **self._style))
@@ -187,6 +187,11 @@ class Recorder:
             if plan
         )
         self._reporter.write_line(written_text(plans, ", ".join(folders)), green=True)
+
+
+def _suites(results: Results) -> Iterable[str]:
+    """Return the suites of a run, and the files of the tests that made workloads."""
+    return dict.fromkeys([*results.declared, *(workload.suite for workload in results.workloads)])
 
 
 def keep_part(session: Session, config: pytest.Config, workload: Workload | None = None) -> None:
@@ -306,8 +311,8 @@ class Controller:
         models = {part.fingerprint.device for part in parts if part.fingerprint is not None}
         if len(models) > 1:
             got = ", ".join(sorted(models))
-            what = "the workers measured on several models of GPU"
-            raise ResultsError(what, got=got, next_command=f"{VISIBLE}=0 pytest perf   (those of one model only)")
+            what, again = "the workers measured on several models of GPU", shlex.join(["pytest", *own.arguments])
+            raise ResultsError(what, got=got, next_command=f"{VISIBLE}=0 {again}   (those of one model only)")
         workloads = {each.id: each for part in parts for each in part.workloads}
         declared = {suite: names for part in parts for suite, names in part.declared.items()}
         places = {name: place for place, name in enumerate(name for names in declared.values() for name in names)}

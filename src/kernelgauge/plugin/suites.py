@@ -213,7 +213,7 @@ class Suites:
                 "two suites share this baseline",
                 got=f"{baseline.workload} in {baseline.suite}, which recorded it, and in {self.suite_of[baseline.workload]}",
                 expected="another module or variant in one of them, or a folder of baselines for each",
-                next_command="pytest SUITE -o kernelgauge_baselines=DIR",
+                next_command=f"{self.command(self.workloads[baseline.workload], update=False)} -o kernelgauge_baselines=DIR",
             )
 
     def sibling(self, workload: Workload, **changes: object) -> Workload:
@@ -258,14 +258,19 @@ class Suites:
         `suites`: their names, where other processes have collected them. `update`: else it measures only.
         """
         names = [self.suite_of[workload.id]] if workload else list(suites) or sorted(set(self.suite_of.values()))
-        folders = sorted(os.path.relpath(self.options.root / name, self.options.invoked_from) for name in names)
+        parts = [name.partition("::") for name in names]  # a parameter may look like a path
+        folders = sorted(
+            f"{os.path.relpath(self.options.root / part[0], self.options.invoked_from)}{''.join(part[1:])}"
+            for part in parts
+        )
         chosen = ("-k", self.selector(workload)) if workload else ()
         action = ("--perf-update",) if update else ()
-        return shlex.join(["pytest", *folders, *chosen, *self.options.measuring_arguments, *action])
+        return shlex.join(["pytest", *folders, *chosen, *self.options.repeated, *action])
 
     def selector(self, workload: Workload) -> str:
         """Return what `-k` must say to select this workload and no other."""
-        is_in_another = any(workload.id in other and workload.id != other for other in self.workloads)
+        own = workload.id.lower()  # as pytest compares
+        is_in_another = any(own in other.lower() and workload.id != other for other in self.workloads)
         return f"[{workload.id}]" if is_in_another else workload.id
 
 

@@ -19,7 +19,7 @@ from .words import BASELINE, Line, cause_text, dearest_code, headline, place_tex
 
 CAUSES_WITH_CODE = 2  # of a verdict; each other one has one line
 _MOST_LINES = 12  # of a failure in the terminal
-_TO_DO = ("baseline", "accept", "next")  # labels of the last lines of a failure
+_TO_DO = ("accept", "record", "next")  # labels of the last lines of a failure: commands, which stay whole
 _OF_BASELINES = (Step.REPLACE, Step.CALIBRATE)  # two revisions have none
 _NOTABLE = (Status.UNDECIDED, Status.INCOMPARABLE, Status.IMPROVED)  # these fail nothing
 _ORDER = {status.value: place for place, status in enumerate(WORST_FIRST)}
@@ -71,16 +71,19 @@ def brief(verdict: Verdict, *, see: str = "", more: str = "in the report", width
         width: of a terminal, in columns: longer lines are cut. None: lines stay whole.
     """
     every = reasons(verdict)
-    left_out = ("kernels", "counts", "trace", *_TO_DO, *(("cause", "code", "also") if see else ()))
+    left_out = ("kernels", "counts", "trace", "baseline", *_TO_DO, *(("cause", "code", "also") if see else ()))
     lines = [Line("cause", f"see {see}")] if see else []
     lines += [line for line in every if line.label not in left_out]
     counts = ", ".join(line.text for line in every if line.label == "counts")
     lines += [Line("counts", counts)] if counts else []
     rows, last = [_title(verdict), *_rows(lines)], _rows(line for line in every if line.label in _TO_DO)
-    most = _MOST_LINES - len(last)
+    baseline = _rows(line for line in every if line.label == "baseline")
+    most = _MOST_LINES - len(baseline) - len(last)
     if len(rows) > most:
         rows = [*rows[: most - 1], f"  {'more':<8} {more}"]
-    return "\n".join(row if width is None else _fitting(row, width) for row in [*rows, *last])
+    rows += baseline
+    shown = rows if width is None else [_fitting(row, width) for row in rows]
+    return "\n".join([*shown, *last])
 
 
 def in_one_line(verdict: Verdict) -> str:
@@ -201,7 +204,7 @@ def _findings(results: Results) -> Iterator[Finding]:
         for verdict in by_baseline:
             for cause in [each for each in verdict.reasons if isinstance(each, Cause)][:CAUSES_WITH_CODE]:
                 causes.setdefault(cause.identity, cause)
-        explained = by_baseline if causes else []
+        explained = [each for each in by_baseline if any(isinstance(reason, Cause) for reason in each.reasons)]
         about = ", ".join(verdict.subject for verdict in explained)
         for cause in causes.values():
             sentence, details = cause_text(cause)
@@ -255,6 +258,7 @@ def next_step(results: Sequence[Results]) -> tuple[str, str]:
     if len(accepting) == 1:
         return "If this is intended:", "; ".join(filter(None, (accepting[0].measure, accepting[0].command)))
     if accepting:
-        return "To see all changes, and to accept them:", "kernelgauge review"
+        places = accepting[0].command.partition(" -k ")[0].partition("kernelgauge accept")[2]
+        return "To see all changes, and to accept them:", f"kernelgauge review{places}"
     lines = (line for verdict in failing for line in reasons(verdict) if line.label == "next")
     return next((("Next:", line.text) for line in lines), ("", ""))

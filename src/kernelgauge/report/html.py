@@ -36,7 +36,7 @@ from ..trace.difference import align
 from ..trace.kernel import KernelRecord, configuration_change, configuration_text
 from .findings import Finding, baseline_commits, findings, next_step, notable_verdicts, reasons
 from .stored import Trend, times_beside, trends_of
-from .summary import Row, conditions_text, counts_text, describe, notes, overall
+from .summary import Row, conditions_text, counts_text, describe, notes, overall, scope
 from .text import bounds_text, counted, percent, sensitivity_text, short_commit, us
 from .words import headline
 
@@ -70,6 +70,7 @@ def html(results: Sequence[Results]) -> str:
         "page.html",
         script="report.js",
         status=overall(shown),
+        scope=scope(shown),
         sentence=", ".join(counts_text(shown)),
         findings=found,
         panels=_panels(workloads),

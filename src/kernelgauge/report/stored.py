@@ -42,6 +42,7 @@ _GROUPS = {  # heading and style
     Group.VANISHED: ("vanished", "red"),
     Group.NOT_MEASURED: ("not measured", "dim"),
 }
+_SEEN_CHANGE = 0.01
 _LEAST_SPAN = 0.02  # of the time: in a chart, noise of a tenth of a percent is flat
 _NIGHTS = 20_000  # that are drawn: one red night a year is 55 of them
 _MOST_WORKLOADS = 3  # of a kernel
@@ -159,7 +160,7 @@ def review_lines(facts: Sequence[Fact]) -> list[Line]:
     lines, same = [Line("moved", str(each)) for each in facts if isinstance(each, e.Move)], []
     for verdict in verdicts:
         if verdict.status is Status.PASS and verdict.change is not None:
-            same.append(f"{verdict.subject} {verdict.after_us:.1f} us {100 * verdict.change.estimate:+.1f} %")
+            same.append(f"{verdict.subject} {_same_time(verdict, verdict.change.estimate)}")
         elif verdict not in structure:
             lines.append(Line("time", headline(verdict)))
         left_out = ("kernels", "next", *(("cause", "code", "also") if verdict not in with_causes[:1] else ()))
@@ -168,6 +169,16 @@ def review_lines(facts: Sequence[Fact]) -> list[Line]:
         lines += [line for line in found if line.label not in left_out]
     lines += [Line("time", ", ".join(same))] if same else []
     return [*lines, *(reason_line(each) for each in facts if isinstance(each, e.Evidence))]
+
+
+def _same_time(verdict: Verdict, change: float) -> str:
+    """Return ``18322.9 us -4.3 %``, with the time before where host or GPU had another speed, so that the ratio is another."""
+    before_us, after_us = verdict.before_us or 0.0, verdict.after_us or 0.0
+    text = f"{after_us:.1f} us {100 * change:+.1f} %"
+    if abs(after_us - before_us * (1 + change)) < _SEEN_CHANGE * before_us:
+        return text
+    who = "host" if getattr(verdict.conclusion, "at_host_speed", False) else "GPU"
+    return f"{before_us:.1f} -> {text} at equal {who} speed"
 
 
 def doubt_text(doubt: Fact | NotAdded) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from ..errors import printable
-from ..judge import RATIO, TIME_LABELS, WORST_FIRST, Status, Verdict, worst
+from ..judge import RATIO, STRUCTURE, TIME_LABELS, WORST_FIRST, Status, Verdict, worst
 from ..judge.baseline import compare
 from ..judge.evidence import Choice
 from ..results import Results, WorkloadResult
@@ -31,7 +31,7 @@ from .findings import (
     notable_verdicts,
     reasons,
 )
-from .text import Column, Section, as_markdown, counted, cut, fenced, render, short_commit, table, us
+from .text import Column, Section, as_markdown, counted, cut, fenced, render, sensitivity_text, short_commit, table, us
 from .words import headline
 
 _STYLES: dict[Status | None, str] = {
@@ -45,8 +45,8 @@ _STYLES: dict[Status | None, str] = {
     Status.NO_BASELINE: "yellow",
 }
 _QUIET = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED, None)
-_NOT_TIMED = "time not judged"  # of a pass
 _PASSES = (Status.PASS, Status.IMPROVED)
+_STRUCTURE_ONLY = "PASS, structure only"
 _NO_FAILURE = (0, 5)  # pytest.ExitCode: all passed; no test was collected
 _CONDITIONS: tuple[tuple[str, Callable[[list[float]], float], str], ...] = (
     ("median_sm_clock_mhz", median, "SM clock {:.0f} MHz"),
@@ -54,7 +54,7 @@ _CONDITIONS: tuple[tuple[str, Callable[[list[float]], float], str], ...] = (
     ("max_temperature_c", max, "{:.0f} C"),
     ("max_power_watts", max, "{:.0f} W"),
 )
-_LONGEST_NOTE = 1000
+_LONGEST_NOTE, _LONGEST_COMMAND = 1000, 4000
 _CUT_OFF = "Not all of it fits into this page: results.json has the rest."
 
 
@@ -91,12 +91,15 @@ class Row:
 
     @property
     def about(self) -> str:
-        """Return the subjects of the verdicts that need a look, or that a pass has no GPU time; else nothing."""
-        status, timed = self.result.status, self.result.time_verdict(Timer.DEVICE)
+        """Return the subjects of the verdicts that need a look, or which times of a pass were not judged; else nothing."""
+        status = self.result.status
         if self.is_quiet and any(map(is_unconfirmed, self.result.verdicts)):
             return "time not confirmed"
-        if status in _PASSES and (timed is None or timed.status not in _PASSES):
-            return _NOT_TIMED
+        if status in _PASSES:
+            times = [each for each in self.result.verdicts if each.subject in TIME_LABELS]
+            unjudged = [_short(each.subject) for each in times if each.status not in _PASSES]
+            names = "time" if len(unjudged) == len(times) else ", ".join(unjudged)
+            return f"{names} not judged" if names else ""
         verdicts = [] if self.is_quiet else [each for each in self.result.verdicts if each.status is status]
         return ", ".join(dict.fromkeys(each.subject for each in verdicts))
 
@@ -140,61 +143,74 @@ def overall(results: Sequence[Results]) -> str:
         return "CUT SHORT"
     if any(each.exit_status not in _NO_FAILURE or each.failed_tests for each in results):
         return "FAILED"
-    if status in _PASSES and (judged := _only_judged(results)):
-        return f"PASS, {judged} only"
+    if status in _PASSES and all(each.status is Status.NOT_JUDGED for each in _time_verdicts(results)):
+        return _STRUCTURE_ONLY
     return status.value if status is not None else "NOTHING JUDGED"
 
 
-def is_partial(results: Sequence[Results]) -> bool:
-    """Whether runs pass of which most times were not judged."""
-    return overall(results).endswith(" only")
+def scope(results: Sequence[Results]) -> str:
+    """Return what a pass has judged, and how finely: ``(kernels, latency at +77 %); CPU time not judged``.
 
-
-def _only_judged(results: Sequence[Results]) -> str:
-    """Return ``structure``, or ``structure and GPU time``, if most times were not judged; empty if they were."""
-    times = _time_verdicts(results)
-    judged = [each for each in times if each.status is not Status.NOT_JUDGED]
-    if times and 2 * len(judged) >= len(times):
+    Empty if it is no pass, or if its status says it.
+    """
+    if overall(results) not in _PASSES:
         return ""
-    label = Timer.DEVICE.labels[0]
-    runs = sum(len(one.runs) for one in results)
-    return f"structure and {label}" if 2 * sum(each.subject == label for each in judged) > runs else "structure"
+    judged, unjudged, subjects = [], [], dict.fromkeys(each.subject for each in _time_verdicts(results))
+    for subject in subjects:
+        times = [each for each in _time_verdicts(results) if each.subject == subject]
+        known = [each.change for each in times if each.status is not Status.NOT_JUDGED and each.change is not None]
+        if not known:
+            unjudged.append(_short(subject))
+            continue
+        seen = sorted(
+            (each for each in known if each.sensitivity is not None), key=lambda each: each.sensitivity or 0.0
+        )
+        ends = list(dict.fromkeys(map(sensitivity_text, seen[:1] + seen[-1:])))
+        at = f" at {' to '.join([*(text.removesuffix(' %') for text in ends[:-1]), *ends[-1:]])}" if ends else ""
+        judged.append(
+            f"{_short(subject)}{at}" + (f" in {len(known)} of {len(times)}" if len(known) < len(times) else "")
+        )
+    rest = f"; {', '.join(unjudged)} not judged" if unjudged else ""
+    kernels = ["kernels"] if any(each.subject == STRUCTURE for one in results for each in one.verdicts) else []
+    return f"({', '.join([*kernels, *judged])}){rest}"
+
+
+def _short(subject: str) -> str:
+    return "latency" if subject == Timer.END_TO_END.label else subject
 
 
 def _time_verdicts(results: Sequence[Results]) -> list[Verdict]:
     return [each for one in results for each in one.verdicts if each.subject in TIME_LABELS]
 
 
-def _unjudged_text(results: Sequence[Results]) -> str:
+def _unjudged(results: Sequence[Results]) -> tuple[str, str]:
     """Return how many times were not judged, and a reason of the commonest kind; empty if all were."""
     times = _time_verdicts(results)
     unjudged = [each for each in times if each.status is Status.NOT_JUDGED and not is_unconfirmed(each)]
     if not unjudged:
-        return ""
+        return "", ""
     # By kind: of hosts that were slower, each was so by another factor.
     kinds = [
         (type(first), getattr(first, "why", "")) for each in unjudged for first in [*each.reasons, each.conclusion][:1]
     ]
     commonest = unjudged[kinds.index(Counter(kinds).most_common(1)[0][0])]
     why = [line.text for line in reasons(commonest)] or [headline(commonest)]
-    return f"{len(unjudged)} of {counted(len(times), 'time')} not judged: {printable(why[0])}"
+    return f"{len(unjudged)} of {counted(len(times), 'time')} not judged", printable(why[0])
 
 
 def counts_text(results: Sequence[Results]) -> list[str]:
     """Return ``3 workloads (1 REGRESSED, 2 PASS)`` and ``9 tests (1 failed)``: numbers and words of our own only."""
     workloads = [workload for each in results for workload in each.workloads]
     statuses = Counter(workload.status for workload in workloads)
-    untimed = sum(Row(workload).about == _NOT_TIMED for workload in workloads)
     judged = [f"{statuses[status]} {status.value}" for status in WORST_FIRST if statuses[status]]
     judged += [f"{statuses[None]} not judged"] if statuses[None] else []
-    judged += [f"{_NOT_TIMED} in {untimed}"] if untimed else []
     outcomes = Counter(test.outcome for each in results for test in each.tests)
     ended = [f"{outcomes[outcome]} {outcome}" for outcome in ("failed", "skipped") if outcomes[outcome]]
     parts = ((len(workloads), "workload", judged), (outcomes.total(), "test", ended))
     texts = [counted(total, noun) + (f" ({', '.join(each)})" if each else "") for total, noun, each in parts]
     unconfirmed = sum(map(is_unconfirmed, _time_verdicts(results)))
     texts += [f"{counted(unconfirmed, 'slower time')} not confirmed by a fresh process"] if unconfirmed else []
-    return [*texts, *filter(None, [_unjudged_text(results)])]
+    return [*texts, *filter(None, [": ".join(filter(None, _unjudged(results)))])]
 
 
 def describe(fingerprint: Fingerprint) -> str:
@@ -298,11 +314,12 @@ def _remarks(results: Results) -> Iterator[str]:
         choices = tuple(each for each in verdict.reasons if isinstance(each, Choice))
         if choices and verdict.subject in Timer.DEVICE.labels:
             yield in_full(replace(verdict, reasons=choices))
-    unjudged = _unjudged_text([results])
-    if is_partial([results]):
-        yield f"{overall([results])}: {unjudged or 'no time was measured'}"
-    elif unjudged:
-        yield unjudged
+    (unjudged, why), status = _unjudged([results]), overall([results])
+    if status == _STRUCTURE_ONLY:
+        unjudged = f"{status}: {unjudged or 'no time was measured'}"
+    elif unjudged and (judged := scope([results])):
+        unjudged = f"{status} {judged}"
+    yield from filter(None, [": ".join(filter(None, [unjudged, why]))])
     lines = [line for verdict in passing for line in reasons(verdict) if line.label == "machine"]
     yield from dict.fromkeys(f"machine: {printable(line.text)}" for line in lines)
 
@@ -320,8 +337,9 @@ def summary_markdown(results: Sequence[Results], *, limit_bytes: int = 1_000_000
     counts = [f"{len(results)} runs"] if len(results) != 1 else []
     slowest = next((cases[0].slower for cases in findings(results)), None)
     counts += [f"at most {change_text(slowest)} {slowest.subject}"] if slowest is not None else []
-    doubt = "> [!WARNING]\n> " if is_partial(results) else ""  # GitHub shows it amber
-    head = f"{doubt}**{overall(results)}**  {', '.join([*counts, *counts_text(results)])}\n"
+    status = overall(results)
+    doubt = "> [!WARNING]\n> " if status == _STRUCTURE_ONLY else ""  # GitHub shows it amber
+    head = f"{doubt}**{f'{status} {scope(results)}'.strip()}**  {', '.join([*counts, *counts_text(results)])}\n"
     blocks = [block for each in results for block in _blocks(each)]
     page = "\n".join([head, *blocks])
     if len(page.encode()) <= limit_bytes:
@@ -350,7 +368,7 @@ def _blocks(results: Results) -> Iterator[str]:
     yield from tables[:1]
     words, command = next_step([results])
     if command:
-        yield f"{words}\n\n{fenced(cut(command) + chr(10))}"
+        yield f"{words}\n\n{fenced(cut(command, _LONGEST_COMMAND) + chr(10))}"
     if failures := "\n".join(map(brief, failing_verdicts(results))):
         yield _folded("Failures", fenced("".join(f"{cut(line)}\n" for line in failures.split("\n"))))
     yield from (_folded(f"{len(quiet)} without a failure", table) for table in tables[1:])

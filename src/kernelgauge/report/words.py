@@ -150,9 +150,9 @@ def _kernel(it: e.KernelMoved, _: str) -> str:
 
 
 def _mismatch(it: e.Mismatch, _: str) -> str:
-    accepts = f"; Workload(..., graph_breaks={it.got}) accepts them" if it.what == "graph breaks" else ""
-    fresh = " on fresh allocations of one shape" if it.what == "recompiles" else ""
-    lines = [f"{it.what}: got {it.got}, expected {it.expected}{fresh}{accepts}"]
+    lines = [f"{it.what}: got {it.got}, expected {it.expected}"]
+    if name := {"graph_breaks": "graph break", "compiles": "compiled graph"}.get(it.what):
+        lines = [f"{counted(it.got, name)}, {it.expected} declared"]
     for number, (shown, expected) in enumerate(it.launches, start=1):
         other = "" if expected is None else f"   <- expected {expected or '(nothing)'}"
         lines.append(f"    {number}. {shown or '(nothing)'}{other}")
@@ -215,7 +215,8 @@ def _file(it: e.BaselineFile, _: str) -> str:
 def _next(it: e.Next, _: str) -> str:
     measure = f"{it.measure}   (measures its times too)\n" if it.measure else ""
     allow = "if that is right: " if it.step is e.Step.TOLERATE else ""
-    return f"{measure}{allow}{it.command or _STEPS.get(it.step, '')}"
+    usual, *note = _STEPS.get(it.step, "").partition("   ")
+    return f"{measure}{allow}{it.command or usual}{''.join(note)}"
 
 
 _STEPS = {
@@ -235,7 +236,7 @@ _UNCLEAR = {
     "one replicate": "one replicate shows no spread",
     "both possible": "the interval holds the fraction that is asked for",
     "unknown choice": "the autotuner's choice is not in {name}",
-    "few nights": "a time on a CPU needs five processes of three days in {name}",
+    "few nights": "a time on a CPU needs five processes of three days in {name} (kernelgauge accept --add)",
 }
 _NOISES = {
     "replicates": "the scatter of replicates",
@@ -257,6 +258,8 @@ _FILE_NOTES = {
     "fewer processes": "processes behind a replaced time {it.before} -> {it.after} (kernelgauge calibrate records more)",
     "processes": "{it.after} process{es}",
     "launches": "{it.after} launch{es}",
+    "graph_breaks": "{it.after} graph break{s}: recorded",
+    "recompiles": "{it.after} recompile{s}: recorded",
     "compile times": "its compile times are dropped: --perf-compile measures them",
 }
 _RUN_DOUBTS = {
@@ -327,8 +330,10 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
     # Of a review.
     e.MeasuredTime: ("time", "{it.label} {it.us:.1f} us"),
     e.FileNote: (
-        lambda it: "counts" if it.what == "launches" else "file",
-        lambda it, _: _FILE_NOTES[it.what].format(it=it, es="" if it.after == "1" else "es"),
+        lambda it: "counts" if it.what in ("launches", "graph_breaks", "recompiles") else "file",
+        lambda it, _: _FILE_NOTES[it.what].format(
+            it=it, **({"s": "", "es": ""} if it.after == "1" else {"s": "s", "es": "es"})
+        ),
     ),
     e.RunDoubt: ("refused", lambda it, _: _RUN_DOUBTS[it.what].format(it=it)),
     Creep: ("creep", _creep),

@@ -6,11 +6,13 @@ Plain data, the same in memory and in `reports/latest/results.json` (docs/result
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from gzip import compress
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -33,6 +35,13 @@ _MOST_COMPARISONS = 10**6  # a file that has more is damaged
 _GIT_TIMEOUT_S = 5.0  # a working tree on a slow network file system: then its commit is not known
 _CUT_SHORT = (2, 3)  # pytest.ExitCode: interrupted, internal error
 _LEVEL = 6  # of gzip, for traces: level 9 takes ten times as long, for a tenth less
+# The root of a project has one of these: where pytest leaves its reports, or where it finds its configuration.
+_MARKS = ("reports/latest", "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", ".git")
+# Options of pytest, and of this plugin, that decide which tests there are and what they measure.
+_SHORT = ("-c", "-m", "-o", "-p")
+_LONG = ("--config-file", "--override-ini", "--rootdir", "--import-mode", "--perf-matrix", "--perf-device")
+_FLAGS = ("--perf-compile", "--perf-benchmark")
+_KINDS = re.compile(r"\b(?:structure|timing|numerics)\b")  # marks: a workload is recorded by tests of every kind
 
 Outcome = Literal["passed", "failed", "skipped"]
 
@@ -217,6 +226,41 @@ def _unreadable(where: str, got: str) -> ResultsError:
         expected=f"what a run leaves in reports/latest/results.json, schema_version {SCHEMA_VERSION}",
         next_command="pytest perf",
     )
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def repeated_arguments(arguments: Iterable[str]) -> list[str]:
+    """Return those of pytest's arguments that a command must repeat to select the same workloads, and to measure all of each."""
+    found: list[str] = []
+    rest = iter(arguments)
+    for each in rest:
+        option, is_joined, value = each.partition("=")
+        if each[:2] in _SHORT:
+            option, value = each[:2], each[2:] or next(rest, "")
+        elif option in _LONG and not is_joined:
+            value = next(rest, "")
+        if option == "-m":
+            value = without_kinds(value)
+        if option in _FLAGS:
+            found.append(option)
+        elif value and option in (*_SHORT, *_LONG):
+            found += [option, value]
+    return found
+
+
+def without_kinds(marks: str) -> str:
+    """Return an expression of -m without the parts that select tests by their kind: ``gpu and not timing`` is ``gpu``."""
+    parts = [marks] if "(" in marks else marks.split(" and ")
+    return " and ".join(each for each in parts if not _KINDS.search(each))
+
+
+def project_of(here: Path, known: Path | None = None) -> Path:
+    """Return the nearest folder above `here` that is the root of a project, or is `known`; `here` if there is none."""
+    # A root is on the file system of the current folder: beyond, somebody else may own what is there.
+    folders = takewhile(lambda folder: folder.stat().st_dev == here.stat().st_dev, (here, *here.parents))
+    return next((each for each in folders if each == known or any((each / mark).exists() for mark in _MARKS)), here)
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------

@@ -236,7 +236,7 @@ class GpuLock:
             return
         if self._lock is None or self._lock.path != path:
             self.release()
-            elsewhere = f"{LOCKS}=DIR pytest perf   (the same DIR for all who use the GPU)"
+            elsewhere = f"export {LOCKS}=DIR   (the same DIR for all who use the GPU)"
             reason = f"another run times on GPU {gpu}"
             self._lock = Lock(path, reason, elsewhere=elsewhere, patience_s=self._patience_s)
         self._lock.hold(waiting)
@@ -252,7 +252,7 @@ class GpuLock:
 
 def folder_lock(folder: Path, *, patience_s: float = _PATIENCE_S) -> Lock:
     """Return the lock on a folder of reports: two runs that write there at once would mix what they found."""
-    elsewhere = "pytest perf -o kernelgauge_reports=DIR   (writes elsewhere)"
+    elsewhere = "pytest ... -o kernelgauge_reports=DIR   (writes elsewhere)"
     reason = f"another run writes to {folder}; -o kernelgauge_reports=DIR writes elsewhere"
     return Lock(folder / ".lock", reason, elsewhere=elsewhere, patience_s=patience_s)
 
