@@ -69,6 +69,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import msgspec
+import torch
 from kernelgauge import Run, Timer
 from kernelgauge.judge import NUMERICS, Status, Verdict
 from kernelgauge.judge.evidence import Failed
@@ -87,7 +88,7 @@ def measure_groups(workloads, device, fingerprint, settings, progress, *, timed)
 def pytest_collection_modifyitems(config):
     session, sample = config.stash[SESSION], RUN.samples[Timer.END_TO_END]
     device = SimpleNamespace(gpu=RUN.gpu, timers=tuple(RUN.samples), fingerprint=lambda: RUN.fingerprint)
-    device.monitor = SimpleNamespace(why_not="")
+    device.torch_device, device.monitor = torch.device("cpu"), SimpleNamespace(why_not="")
     session.choose_device, session.measure_groups = lambda _: device, measure_groups
     rounds = {"durations_s": list, "sample": lambda _: sample, "disturbed_by": list, "require_profiled_kernels": list}
     session.rounds = lambda _: SimpleNamespace(**rounds)
