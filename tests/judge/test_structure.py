@@ -152,7 +152,10 @@ def test_same_kernels_of_other_tensors_are_changed(old: Any, new: Any, said: str
 NNZ = ("655 stored numbers",)
 
 
-@pytest.mark.parametrize(("old", "status"), [(NNZ, "PASS"), (("645 stored numbers",), "PASS"), (("13 stored numbers",), "CHANGED"), (None, "PASS")])
+@pytest.mark.parametrize(
+    ("old", "status"),
+    [(NNZ, "PASS"), (("645 stored numbers",), "PASS"), (("13 stored numbers",), "CHANGED"), (None, "PASS")],
+)
 def test_data_of_an_op_is_compared_where_it_is_known(old: Any, status: str) -> None:
     stored = {} if old is None else {"aten::mm": old}
     verdict = judged(old_data=stored, data={"aten::mm": NNZ, "aten::index": ("8 numbers found",)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,17 +18,11 @@ from torch.utils._pytree import tree_leaves
 from ..workload import Workload, copy_arguments, copy_module, is_copied
 from .compiler import owner_of
 
-_PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device, torch.Size, ModuleType)
-# Their objects lead to other tests, or to the state of the interpreter, and hold no tensor of a call.
-_CLOSED = {"pytest", "_pytest", "pluggy", "kernelgauge", "logging", "threading", "unittest", "numpy", "triton", "xdist"}
-_HOLDERS = {
-    "types",
-    "collections",
-    "functools",
-    "dataclasses",
-    "contextlib",
-    "enum",
-}  # of Python, that hold others' objects
+_PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device, ModuleType)
+# Their objects lead to other tests, or to the state of the interpreter. Of Python's own, these hold others' objects.
+_CLOSED = {*"_pytest kernelgauge numpy pluggy pytest triton xdist".split(), *sys.stdlib_module_names} - {
+    *"collections contextlib dataclasses functools types".split()
+}
 
 
 @contextmanager
@@ -41,18 +36,17 @@ def moved_to(device: torch.device, workloads: Sequence[Workload]) -> Iterator[No
     if device.type == "cpu" and not torch.cuda.is_available():
         yield  # there is nowhere else to be
         return
-    roots = [(each.build, each.inputs, each.reference) for each in workloads]
-    before = {id(each): (each, each.device) for each in reached_tensors(roots)}
-    _move({id(each): device for each, _ in before.values()}, (each for each, _ in before.values()))
+    before = [(each, each.device) for each in reached_tensors(workloads)]
+    _move((each, device) for each, _ in before)
     try:
         yield
     finally:
-        # The call may have made others: the state of an optimizer.
-        were_elsewhere = [place for _, place in before.values() if place != device]
-        home = {"new": were_elsewhere[0]} if were_elsewhere and len(were_elsewhere) == len(before) else {}
-        after = reached_tensors(roots) if home else []
-        places = {id(each): home["new"] for each in after} | {key: place for key, (_, place) in before.items()}
-        _move(places, [*(each for each, _ in before.values()), *after])
+        _move(before)
+        known, elsewhere = {id(each) for each, _ in before}, {place for _, place in before} - {device}
+        for home in (
+            elsewhere if len(elsewhere) == 1 else ()
+        ):  # of what the call has made, such as the state of an optimizer
+            _move((each, home) for each in reached_tensors(workloads) if id(each) not in known)
 
 
 def reached_tensors(roots: object) -> list[torch.Tensor]:
@@ -83,49 +77,42 @@ def _copied(call: partial[Any]) -> Iterator[object]:
 
 def _parts(value: Any) -> Iterable[object]:
     """Return what an object holds."""
-    if isinstance(value, torch.Tensor):
-        return [value.grad] if value.is_leaf else []
-    if isinstance(value, dict):
-        return [*value.values(), *_attributes(value)]
-    if isinstance(value, (list, tuple, set, frozenset, deque)):
-        return [*value, *_attributes(value)]
-    if isinstance(value, partial):
-        return [value.func, value.args, value.keywords]
-    if isinstance(value, MethodType):
-        return [value.__self__, value.__func__]
-    if isinstance(value, (staticmethod, classmethod)):
-        return [value.__func__]
-    if isinstance(value, property):
-        return [value.fget]
-    if isinstance(value, FunctionType):
-        return [*_cells(value), value.__defaults__, value.__kwdefaults__, vars(value), *_globals_of(value)]
-    if isinstance(value, torch.optim.Optimizer):
-        return _of_optimizer(value)
+    match value:
+        case torch.Tensor():
+            return [value.grad] if value.is_leaf else []
+        case Workload():
+            return [value.build, value.inputs, value.reference]
+        case torch.optim.Optimizer():
+            return _of_optimizer(value)
+        case dict():
+            return [*value.values(), *_attributes(value)]
+        case list() | tuple() | set() | frozenset() | deque():
+            return [*value, *_attributes(value)]
+        case partial():
+            return [value.func, value.args, value.keywords]
+        case MethodType() | staticmethod() | classmethod():
+            return [getattr(value, "__self__", None), value.__func__]
+        case property():
+            return [value.fget]
+        case FunctionType():
+            return [*_cells(value), value.__defaults__, value.__kwdefaults__, vars(value), *_globals_of(value)]
     return _attributes(value)
 
 
 def _attributes(value: Any) -> list[object]:
-    """Return the attributes of an object and of its class; none of a class or object that leads elsewhere."""
+    """Return the attributes of an object and its classes; none of one that leads elsewhere."""
     kind = value if isinstance(value, type) else type(value)
-    module = kind.__module__ or ""
-    root = module.partition(".")[0]
-    if root in _CLOSED or module.startswith("torch._") or (root in sys.stdlib_module_names and root not in _HOLDERS):
+    if _is_closed(kind):
         return []
+    names = [] if value is kind else copyreg._slotnames(kind)  # type: ignore[attr-defined]
+    slots = [getattr(value, name) for name in names if hasattr(value, name)]
     own = list(getattr(value, "__dict__", {}).values())
-    slots = {name for each in kind.__mro__ for name in _names(each.__dict__.get("__slots__", ()))}
-    if not isinstance(value, type):
-        with suppress(Exception):  # an object may refuse to be read
-            own += [
-                getattr(value, name)
-                for name in slots
-                if name not in ("__dict__", "__weakref__") and hasattr(value, name)
-            ]
-    classes = kind.__mro__ if not isinstance(value, type) else kind.__mro__[1:]
-    return [*own, *(each for each in classes if (each.__module__ or "").partition(".")[0] not in ("torch", "builtins"))]
+    return [*own, *slots, *(each for each in kind.__mro__ if str(each.__module__).partition(".")[0] != "torch")]
 
 
-def _names(slots: Any) -> tuple[str, ...]:
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+def _is_closed(kind: type) -> bool:
+    module = str(kind.__module__)
+    return module.startswith("torch._") or module.partition(".")[0] in _CLOSED
 
 
 def _cells(function: FunctionType) -> Iterator[object]:
@@ -142,10 +129,8 @@ def _globals_of(function: FunctionType) -> Iterator[object]:
     for name in names & function.__globals__.keys():
         value = function.__globals__[name]
         yield value
-        if isinstance(value, ModuleType):
-            root = value.__name__.partition(".")[0]
-            if root not in _CLOSED | {"torch"} and root not in sys.stdlib_module_names:
-                yield from (vars(value)[each] for each in names & vars(value).keys())
+        if isinstance(value, ModuleType) and value.__name__.partition(".")[0] not in {"torch", *_CLOSED}:
+            yield from (vars(value)[each] for each in names & vars(value).keys())
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
@@ -155,23 +140,20 @@ def _names_in(code: CodeType) -> Iterator[str]:
             yield from _names_in(each)
 
 
-def _of_optimizer(optimizer: torch.optim.Optimizer) -> list[object]:
-    """Return the parameters of an optimizer and its state, as `Optimizer.load_state_dict` places it."""
-    found: list[object] = []
+def _of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[object]:
+    """Yield the parameters of an optimizer and its state, as `Optimizer.load_state_dict` places it."""
     for group in optimizer.param_groups:
         on_device = bool(group.get("fused") or group.get("capturable"))
         for parameter in group["params"]:
+            yield parameter
             state = optimizer.state.get(parameter, {})
-            found += [parameter, *(value for name, value in state.items() if name != "step" or on_device)]
-    return found
+            yield from (value for name, value in state.items() if name != "step" or on_device)
 
 
-def _move(places: dict[int, torch.device], tensors: Iterable[torch.Tensor]) -> None:
-    """Move tensors in place, each to the device under its id. Those that share memory share it behind the move."""
-    memory: dict[tuple[int, torch.device], torch.UntypedStorage] = {}
-    held = []  # else another storage may take the address of one that has moved
-    for tensor in tensors:
-        device = places[id(tensor)]
+def _move(tensors: Iterable[tuple[torch.Tensor, torch.device]]) -> None:
+    """Move tensors in place, each to its device. Those that share memory share it behind the move."""
+    memory: dict[object, tuple[object, torch.UntypedStorage]] = {}  # with the old one, whose address no other may take
+    for tensor, device in tensors:
         if tensor.device == device or tensor.is_meta or tensor.grad_fn is not None:
             continue
         with suppress(RuntimeError, TypeError, NotImplementedError), torch.no_grad():  # of a kind that does not move
@@ -180,11 +162,10 @@ def _move(places: dict[int, torch.device], tensors: Iterable[torch.Tensor]) -> N
             elif tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
                 tensor.data = tensor.data.to(device)
             else:
-                storage = tensor.untyped_storage()
-                held.append(storage)
-                key = storage.data_ptr(), device
+                old = tensor.untyped_storage()
+                key = old.data_ptr(), device
                 if key not in memory:
-                    flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-                    memory[key] = flat.to(device).untyped_storage()
-                shape = tensor.storage_offset(), tensor.size(), tensor.stride()
-                tensor.data = torch.empty(0, dtype=tensor.dtype, device=device).set_(memory[key], *shape)
+                    flat = torch.empty(0, dtype=torch.uint8, device=old.device).set_(old)
+                    memory[key] = old, flat.to(device).untyped_storage()
+                place = tensor.storage_offset(), tensor.size(), tensor.stride()
+                tensor.data = torch.empty(0, dtype=tensor.dtype, device=device).set_(memory[key][1], *place)
