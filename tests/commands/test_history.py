@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
@@ -28,7 +29,7 @@ class History:
         self._show = show
 
     def add(self, *several: Results) -> None:
-        """Write each as `cp` or `kernelgauge publish` does."""
+        """Write each as `cp` does."""
         for each in several:
             with fsspec.open(f"{self.location}/{uuid4().hex}/results.json", "wb", auto_mkdir=True) as file:
                 file.write(encode_results(each))
@@ -202,3 +203,20 @@ def test_foreign_and_forged_files_are_named_then_counted(history: History) -> No
     history.location += "/absent"
     code, out, err = history.show()
     assert (code, out, "there is no results.json of a run" in err) == (2, "", True)
+
+
+@pytest.mark.parametrize(
+    ("location", "reason"),
+    [
+        ("", "invalid location"),
+        ("nonesuch://me:secret@host/\x1b[2J", "nonesuch://***@host/\\x1b[2J"),
+        ("s3://bucket/perf", "Install s3fs"),
+    ],
+)
+def test_location_that_cannot_be_read_is_an_error(
+    kernelgauge: Command, monkeypatch: pytest.MonkeyPatch, location: str, reason: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules["fsspec.registry"].__dict__["_registry"], "s3", raising=False)
+    code, _, err = kernelgauge("history", location)
+    assert (code, reason in err, "me:secret" in err, "\x1b" in err) == (2, True, False, False), err

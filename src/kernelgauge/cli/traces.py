@@ -15,9 +15,8 @@ from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
-from ..errors import BaselineError, KernelgaugeError, TraceError, printable, printable_url
+from ..errors import BaselineError, TraceError, printable
 from ..trace import Trace, parse_blocks
 from ..trace.reader import BLOCK_BYTES
 from . import Commands, Exit, add_command, note, say, terminal
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from ..trace.summary import Summary
 
 _TOP = 20
-PERFETTO_UI = "https://ui.perfetto.dev"
 
 
 def add_commands(commands: Commands) -> None:
@@ -64,17 +62,6 @@ def add_commands(commands: Commands) -> None:
         help="exit with 1 if kernels or launch configurations changed (times do not count); with 2 if a trace is "
         "incomplete or has no kernels",
     )
-    publish = add_command(
-        commands,
-        "publish",
-        _publish,
-        "copy reports to a bucket, and print Perfetto links for their traces",
-        "Copy a folder of reports, or one trace, to a local path or any URL that fsspec knows (s3://, gs://, hf://, ...). "
-        "Existing files are overwritten; nothing is deleted. Hidden files and symbolic links are left out.",
-    )
-    publish.add_argument("reports", type=Path, metavar="REPORTS", help="for example reports/latest")
-    publish.add_argument("destination", metavar="DEST")
-    publish.add_argument("--public-url", metavar="URL", help="the public address of DEST, for the links")
     _add_check(commands)
 
 
@@ -387,28 +374,3 @@ def _steps(path: Path, found_by: str | None) -> StepTrace:
             'two steps or more behind the warm-up, by torch.profiler.schedule or each in record_function("train_step")'
         )
         raise TraceError("no steady step", where=str(path), got=str(error), expected=expected) from error
-
-
-# -- the Perfetto UI ----------------------------------------------------------------------------------------------------
-
-
-def _publish(options: argparse.Namespace) -> Exit:
-    """Copy a folder of reports, or one trace. Each trace gets a Perfetto link if it has a public address."""
-    from ..results.files import put_files
-
-    source, url = options.reports, options.public_url
-    paths = [source] if source.is_file() else sorted(path for path in source.rglob("*") if path.is_file())
-    folder = source.parent if source.is_file() else source
-    files = {path.relative_to(folder).as_posix(): path for path in paths if not path.is_symlink()}
-    files = {key: path for key, path in files.items() if "/." not in f"/{key}"}
-    if not files:
-        raise KernelgaugeError("nothing to publish", where=printable(str(source)), next_command="pytest perf")
-    if url is not None and not url.startswith("https://"):
-        raise KernelgaugeError("the Perfetto UI fetches from https:// only", got=printable_url(url))
-    put_files(options.destination, ((key, path.read_bytes()) for key, path in files.items()))
-    say(printable_url(f"{len(files)} {'file' if len(files) == 1 else 'files'} -> {options.destination}"))
-    for key in files:
-        if url is not None and (key.endswith(".json.gz") or source.is_file()):
-            address = f"{url.rstrip('/')}/{quote(key)}"
-            say(f"{PERFETTO_UI}/#!/?url={quote(address, safe=':/')}")  # the page decodes `url` once
-    return Exit.YES

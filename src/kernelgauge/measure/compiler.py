@@ -466,17 +466,6 @@ def _set_autocast(values: tuple[Any, ...]) -> None:
         torch.set_autocast_dtype(kind, dtype)
 
 
-def _of_cuda(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that raises `RuntimeError` before CUDA has started: asking would start it."""
-
-    def ask(*values: Any) -> Any:
-        if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            raise RuntimeError("CUDA has not started")
-        return function(*values)
-
-    return ask
-
-
 # How to read and write each setting of the whole process. The outer ones come first: those below may inherit from them.
 _LIBRARIES = ("", "cuda.matmul.", "cudnn.", "cudnn.conv.", "cudnn.rnn.", "mkldnn.", "mkldnn.matmul.", "mkldnn.conv.")
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
@@ -490,8 +479,8 @@ _SETTINGS |= {
     "deterministic_algorithms": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     "detect_anomaly": (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
     "autocast": (_autocast, _set_autocast),
-    "CUDA device": (_of_cuda(torch.cuda.current_device), _of_cuda(torch.cuda.set_device)),
-    "CUDA stream": (_of_cuda(torch.cuda.current_stream), _of_cuda(torch.cuda.set_stream)),
+    "CUDA device": (torch.cuda.current_device, torch.cuda.set_device),
+    "CUDA stream": (torch.cuda.current_stream, torch.cuda.set_stream),
 }
 _SETTINGS |= {
     f"{path}_sdp": _switch(f"backends.cuda.{path}_sdp") for path in ("flash", "mem_efficient", "math", "cudnn")
@@ -507,10 +496,11 @@ if hasattr(torch.backends, "fp32_precision"):  # torch 2.9
 
 def _settings() -> dict[str, Any]:
     """Return the settings, without those that torch refuses to read because old and new ones contradict each other."""
-    values = {}
+    values, has_cuda = {}, torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # asking would start it
     for name, (get, _) in _SETTINGS.items():
         with suppress(RuntimeError):
-            values[name] = get()
+            if has_cuda or not name.startswith("CUDA"):
+                values[name] = get()
     return values
 
 

@@ -7,7 +7,7 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -134,20 +134,6 @@ def open_location(location: str) -> tuple[Any, str]:
         store, base = fsspec.core.url_to_fs(location)
         store.invalidate_cache()  # others write at the same time
         return store, base.rstrip("/")
-
-
-def put_files(location: str, contents: Iterable[tuple[str, bytes]]) -> None:
-    """Write files by their path below a folder or a URL of fsspec. Raises `StorageError` if one cannot be written."""
-    store, base = open_location(location)
-    for key, content in contents:
-        target = f"{base}/{key}"
-        with store_errors("cannot write", f"{location.rstrip('/')}/{key}"):
-            if "file" in store.protocol:
-                write_atomically(Path(target), content)
-                continue
-            if not store.async_impl:  # async stores have no folders, and s3fs would create a missing bucket
-                store.makedirs(target.rpartition("/")[0], exist_ok=True)
-            store.pipe_file(target, content)
 
 
 @contextmanager
