@@ -166,6 +166,12 @@ def observe(sample: Sample, *, is_by_host: bool = False) -> Observation:
     )
 
 
+def least_of_most(sample: Sample) -> float:
+    """Return what three of four replicates take at least: one that another job slowed does not move it."""
+    kept = [sample.replicates_us[index] for index in on_the_fastest_host(len(sample.replicates_us), sample.controls_us)]
+    return sorted(kept)[len(kept) // 4]
+
+
 def on_the_fastest_host(count: int, controls_us: Sequence[float]) -> list[int]:
     """Return which of `count` replicates count: those on the fastest host, by the host reference beside each."""
     limit = _AS_FAST * min(controls_us, default=math.inf)
@@ -187,6 +193,7 @@ class ProcessTime:
     host: str | None = None  # GPUs of one host are alike
     is_host_clock: bool = False  # comparable on a known host only
     is_by_host: bool = False  # the host alone fills it: it is compared by its ratio to the host reference
+    most_us: float | None = None  # what three of four replicates take at least; None: not known
     references_us: Mapping[str, float] = field(default_factory=dict)  # of the reference kernels beside it, by name
 
     @property
@@ -216,7 +223,8 @@ def mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
         control_us=geometric_mean(controls) if len(controls) == len(seen) else None,
     )
     references = {name: geometric_mean(each.references_us[name] for each in processes) for name in names}
-    return replace(processes[0], observation=whole, references_us=references)
+    most_us = min((each.most_us for each in processes if each.most_us is not None), default=None)
+    return replace(processes[0], observation=whole, references_us=references, most_us=most_us)
 
 
 def on_same_host(processes: Sequence[ProcessTime], after: ProcessTime) -> list[ProcessTime]:

@@ -71,8 +71,19 @@ def test_behind_them(kernelgauge):
     kernelgauge.using(timing=False)(lambda x: x.relu(), torch.randn(8))
 """
 COSTS = """
-import itertools, os, time
+import itertools, os, random, time
 import pytest, torch
+
+def test_some(kernelgauge):
+    drawn = random.Random(1)
+
+    def call(x):
+        time.sleep(0.001)
+        if "COST" in os.environ and drawn.random() < 0.5:
+            time.sleep(0.03)
+        return x.relu()
+
+    kernelgauge(call, torch.randn(8))
 
 @pytest.mark.parametrize("each", [1, 2, 3, 5])
 def test_cost(kernelgauge, each):
@@ -124,9 +135,9 @@ def test_threads_that_another_test_left_are_named(pytester: pytest.Pytester) -> 
 
 def test_cost_in_some_of_the_calls_is_slower(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makepyfile(test_costs=COSTS)
-    pytester.runpytest_inprocess("--perf-update").assert_outcomes(passed=4)
-    pytester.runpytest_inprocess("--perf-no-confirm").assert_outcomes(passed=4)
+    pytester.runpytest_inprocess("--perf-update").assert_outcomes(passed=5)
+    pytester.runpytest_inprocess("--perf-no-confirm").assert_outcomes(passed=5)
     monkeypatch.setenv("COST", "1")
     result = pytester.runpytest_inprocess("--perf-no-confirm")
-    result.assert_outcomes(failed=4)
-    result.stdout.fnmatch_lines(["*REGRESSED  end to end*"] * 4)
+    result.assert_outcomes(failed=5)
+    result.stdout.fnmatch_lines(["*REGRESSED  end to end*"] * 5)

@@ -11,7 +11,7 @@ from statistics import fmean, geometric_mean
 import msgspec
 
 from ..errors import OTHER_KERNELS
-from ..run import COMPILE_TIMERS, ProcessTime, Run, Timer, observe, on_same_host
+from ..run import COMPILE_TIMERS, ProcessTime, Run, Timer, least_of_most, observe, on_same_host
 from ..trace.difference import Likeness, likeness
 from ..trace.kernel import KernelIdentity, KernelRecord
 from . import RATIO, Status, Verdict
@@ -183,6 +183,7 @@ def judge_time(
         replace(
             before[0],
             observation=observe(each.samples[timer], is_by_host=before[0].is_by_host),
+            most_us=least_of_most(each.samples[timer]),
             place=each.place,
             host=each.host,
             references_us=references_us(each.controls, gemm),

@@ -212,7 +212,8 @@ def decide(
             doubt = Unclear("one replicate")
         elif after.is_host_clock and (scattered or prior.sensitivity >= _NOBODY_ASKS):
             # By other jobs, of which the GPU's times know nothing.
-            status, doubt = Status.NOT_JUDGED, Unclear("scattered replicates" if scattered else "scattered processes")
+            status = Status.REGRESSED if same and _is_far_slower(same, after) else Status.NOT_JUDGED
+            doubt = Unclear("scattered replicates" if scattered else "scattered processes")
         else:
             is_gpu = abs(machine) > needed
             doubt = Noise("gpu" if is_gpu else "replicates" if scattered else "processes", prior.sensitivity)
@@ -283,19 +284,16 @@ def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> Doubt:
 
 
 def _is_far_slower(before: Sequence[ProcessTime], after: ProcessTime) -> bool:
-    """Return whether a time is above `_FAR_SLOWER` times that of each process, beyond what the host became slower.
+    """Return whether three of four replicates are above `_FAR_SLOWER` times each process, beyond what the host became slower.
 
-    It must also be above the scatter of its own replicates, which another job may cause.
+    However they scatter: another job slows some of them, and what the call itself does in some of its calls most.
     """
-    now = after.observation
-    limit = math.log(_FAR_SLOWER)
-    if now.replicates > 1 and after.own_variance > 0:
-        limit += margin_of([Variance(after.own_variance, now.replicates - 1)], FALSE_ALARMS_PER_RUN)
+    now, most_us = after.observation, after.most_us or after.observation.mean_us
     for then in (each.observation for each in before):
         if now.control_us is None or then.control_us is None:
             return False
         host = max(0.0, math.log(now.control_us / then.control_us))
-        if math.log(now.mean_us / then.mean_us) <= limit + host:
+        if math.log(most_us / then.mean_us) <= math.log(_FAR_SLOWER) + host:
             return False
     return True
 
