@@ -395,7 +395,7 @@ class Run(msgspec.Struct, frozen=True):
     allocating_ops: tuple[str, ...] = ()  # "aten::empty: cudaMalloc"
     allocation_origins: tuple[Origin, ...] = ()  # of these, without repetitions
     # What an op works on that neither shapes nor arguments tell: "655 stored numbers" of its sparse tensors, "12 numbers
-    # found" in data, "'tanh'" for a text. What differs between two calls is left out.
+    # found" in data or returned by an op of a library, "'tanh'" for a text. What differs between two calls is left out.
     data: dict[str, tuple[str, ...]] = {}
     peak: tuple[PeakPart, ...] = ()  # where a call allocated the memory of its peak, the most first
     copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"

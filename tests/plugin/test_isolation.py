@@ -1,5 +1,6 @@
 """What one call costs or changes is seen in its own test, and in no other: for real on the CPU."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -70,6 +71,7 @@ def test_behind_them(kernelgauge):
     assert not torch.is_autocast_enabled("cpu") and torch.backends.cuda.flash_sdp_enabled()
     kernelgauge.using(timing=False)(lambda x: x.relu(), torch.randn(8))
 """
+STARTED = ("thread", "process")
 COSTS = """
 import itertools, os, random, time
 import pytest, torch
@@ -105,9 +107,14 @@ def test_change_of_torch_fails_its_own_test_alone(pytester: pytest.Pytester) -> 
     cases = junit_cases(pytester.path / "junit.xml")
     assert len(cases) == 12 + 10 + 1
     for case in cases:
-        is_passed = case.outcome == "passed"
-        assert is_passed is (case.name != "test_call"), text_of(result)
-        assert is_passed or case.parameters in case.message + text_of(result)
+        assert (case.outcome == "passed") is (case.name != "test_call"), text_of(result)
+        if case.name == "test_call":
+            said = "leaves work running" if case.parameters in STARTED else "changed settings of torch while"
+            (failure,) = re.findall(
+                rf"(?ms)^_+ test_call\[{case.parameters}\] _+$(.*?)^_{{3}}", f"{text_of(result)}\n___"
+            )
+            assert said in failure
+            assert case.parameters in failure
 
 
 def test_threads_that_another_test_left_are_named(pytester: pytest.Pytester) -> None:

@@ -60,14 +60,8 @@ class RelativeChange(msgspec.Struct, frozen=True):
 
 # -- structure --------------------------------------------------------------------------------------------------------
 
-PLACED = (
-    "shapes",
-    "dtypes",
-    "strides",
-    "arguments",
-    "streams",
-    "compiled code",
-)  # what differs between the same kernels
+# what differs between the same kernels
+PLACED = ("shapes", "dtypes", "strides", "arguments", "streams", "compiled code")
 
 
 class StructureCompared(Conclusion, frozen=True):

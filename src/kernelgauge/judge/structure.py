@@ -20,7 +20,7 @@ from .baseline import Baseline, compare, count_changes, other_data
 from .cause import find_causes
 from .evidence import PLACED, CountMoved, KernelMoved, Mismatch, NotCompared, Pairs, StructureCompared
 
-_FORMS = {"arch": r"(sm_\d+[af]?|gfx[0-9a-f]+|gpu|cpu)?", "cuda": r"(\d+\.\d+)?"}
+_FORMS = {"arch": r"sm_\d+[af]?|gfx[0-9a-f]+|gpu|cpu", "cuda": r"\d+\.\d+"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,11 @@ class Expectation:
         known = [kind.value for kind in Kind]
         if not all(any(_matches(kind, each) for kind in known) for each in self.kinds or ()):
             invalid.append("kinds")
-        invalid += [what for what, form in _FORMS.items() if not re.fullmatch(form, str(getattr(self, what) or ""))]
+        invalid += [
+            what
+            for what, form in _FORMS.items()
+            if (value := getattr(self, what)) is not None and not re.fullmatch(form, str(value))
+        ]
         try:
             SpecifierSet(str(self.torch or ""))
         except InvalidSpecifier:

@@ -363,30 +363,39 @@ def reporting(workload: Workload, doing: str) -> Iterator[None]:
         lines = [f"{shown_path(each.filename)}:{each.lineno} in {each.name}: {each.line}" for each in frames]
         where = "\n".join(lines[-_SHOWN_FRAMES:])
         got = f"{kind}: {_message(error)}"
-        needs_autograd = workload.pass_ == "forward" and "does not require grad" in got
-        hint = 'pass_="call" (it runs its own backward), "train" or "step": "forward" has no autograd'
         failed = WorkloadError(f"{workload.id}: {doing} failed", where=where, got=got)
-        elsewhere = (
-            "device=kernelgauge.device for what the test or the call makes (docs/functions.md says what is moved)"
-        )
-        failed.next_command = (
-            hint if needs_autograd else elsewhere if "same device" in got or "other tensors on" in got else None
-        )
+        if workload.pass_ == "forward" and "does not require grad" in got:
+            hint = 'pass_="call" (it runs its own backward), "train" or "step": "forward" has no autograd'
+            failed.next_command = hint
+        elif "same device" in got or "other tensors on" in got:
+            hint = "make what the call creates on the device of its inputs: device=x.device (in a test: kernelgauge.device)"
+            failed.next_command = hint
         raise failed from error
     if changed:
         raise WorkloadError(
-            f"{workload.id}: {doing} it changes torch for all workloads",
+            f"{workload.id}: it changed settings of torch while {doing}",
             got=", ".join(f"{name}: {change}" for name, change in changed.items()),
-            expected="such settings in conftest.py, for all alike, or restored by the code that changes them",
+            expected="set them in conftest.py for all workloads, or restore them in the code that changes them",
         )
 
 
 @contextmanager
-def requiring_an_end(workload: Workload) -> Iterator[None]:
-    """Raise `WorkloadError` if threads or child processes run at the end that did not at the beginning."""
-    before = _running()
-    yield
-    if left := sorted(name for key, name in _running().items() if key not in before):
+def requiring_an_end(workload: Workload) -> Iterator[list[threading.Thread]]:
+    """Yield the threads of Python that start. Raise `WorkloadError` if one of them, or a new child process, runs at the end."""
+    started: list[threading.Thread] = []
+    start, before = threading.Thread.start, _children()
+
+    def noting_start(thread: threading.Thread) -> None:
+        started.append(thread)
+        start(thread)
+
+    threading.Thread.start = noting_start  # type: ignore[method-assign, assignment]
+    try:
+        yield started
+    finally:
+        threading.Thread.start = start  # type: ignore[method-assign]
+    left = [f"thread {each.name}" for each in started if each.is_alive()]
+    if left := [*left, *(f"process {each}" for each in sorted(_children() - before))]:
         raise WorkloadError(
             f"{workload.id}: its call leaves work running",
             got=", ".join(left),
@@ -394,12 +403,12 @@ def requiring_an_end(workload: Workload) -> Iterator[None]:
         )
 
 
-def _running() -> dict[int, str]:
-    """Return the threads of Python that are alive, by the system's number, and on Linux the child processes."""
-    found = {each.native_id or 0: f"thread {each.name}" for each in threading.enumerate()}
+def _children() -> set[int]:
+    """Return the child processes. Only Linux says so; empty elsewhere."""
+    found: set[int] = set()
     for path in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # a thread that has ended
-            found |= {int(each): f"process {each}" for each in path.read_text().split()}
+            found.update(map(int, path.read_text().split()))
     return found
 
 

@@ -236,7 +236,7 @@ class _Notes:
         if func.namespace == "profiler":  # an annotation
             return result
         if torch.Tag.dynamic_output_shape in func.tags or func.namespace != "aten":
-            found["{} numbers found"] = sum(
+            found["{} numbers found" if func.namespace == "aten" else "{} numbers returned"] = sum(
                 each.numel() for each in tree_leaves(result) if isinstance(each, torch.Tensor)
             )
         given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | (kwargs or {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import sys
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,22 +31,22 @@ def moved_to(device: torch.device, workloads: Sequence[Workload]) -> Iterator[No
     """Move what the functions of workloads reach to a device, and at the end back to where it was.
 
     Tensors stay the same objects, so that an optimizer keeps its parameters. Those that share memory still share it. What
-    each replicate copies is left where it is. Not moved: results that autograd has recorded, what an installed package keeps in
+    each replicate copies is left where it is. They come back in new memory: a pinned tensor is not pinned any more, and a NumPy
+    array not shared. Not moved: results that autograd has recorded, what an installed package keeps in
     globals, and what an extension in C holds.
     """
     if device.type == "cpu" and not torch.cuda.is_available():
         yield  # there is nowhere else to be
         return
-    before = [(each, each.device) for each in reached_tensors(workloads)]
-    _move((each, device) for each, _ in before)
+    before = [(each, each.device) for each in reached_tensors(workloads) if not each.is_meta]
     try:
+        _move((each, device) for each, _ in before)
         yield
     finally:
         _move(before)
-        known, elsewhere = {id(each) for each, _ in before}, {place for _, place in before} - {device}
-        for home in (
-            elsewhere if len(elsewhere) == 1 else ()
-        ):  # of what the call has made, such as the state of an optimizer
+        known, homes = {id(each) for each, _ in before}, {home for _, home in before} - {device}
+        if len(homes) == 1:  # of what the call has made, such as the state of an optimizer
+            (home,) = homes
             _move((each, home) for each in reached_tensors(workloads) if id(each) not in known)
 
 
@@ -56,7 +57,7 @@ def reached_tensors(roots: object) -> list[torch.Tensor]:
     waiting: deque[object] = deque([roots])
     while waiting:
         value = waiting.popleft()
-        if isinstance(value, _PLAIN) or id(value) in seen:
+        if issubclass(type(value), _PLAIN) or type(value) in weakref.ProxyTypes or id(value) in seen:
             continue
         seen[id(value)] = value
         if isinstance(value, torch.Tensor):

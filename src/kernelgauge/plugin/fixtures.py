@@ -227,7 +227,7 @@ def require_verdict(item: pytest.Item, *, is_over: bool) -> None:
 def judge_skipped(item: pytest.Item, report: pytest.TestReport) -> None:
     """Let a skipped test fail that caught a failure of ours, and under --perf-strict one that has a baseline.
 
-    A skipped workload of a suite fails there, too. What kernelgauge itself skips is no matter of this.
+    A skipped workload of a suite fails there, too. Tests that kernelgauge itself skips stay skipped.
     """
     session, workload, end = item.config.stash[SESSION], workload_of(item), item.stash.get(END, None)
     is_standard = report.when == "setup" and getattr(item, "function", item).__module__ == "kernelgauge.standard"

@@ -82,7 +82,7 @@ class Options:
         return self.update or self.calibrating
 
     def leaves_out_timing(self, marks: Sequence[pytest.Mark]) -> bool:
-        """Whether ``-m`` leaves the times out of a test with these marks: if it had the mark `timing`, it were not selected."""
+        """Return whether ``-m`` would deselect a test with these marks if it also had the mark `timing`."""
 
         def has(name: str, /, **arguments: object) -> bool:
             of_the_name = (each.kwargs.items() for each in marks if each.name == name)

@@ -195,7 +195,7 @@ def _suites(results: Results) -> Iterable[str]:
 
 
 def keep_part(session: Session, config: pytest.Config, workload: Workload | None = None) -> None:
-    """Write what a worker has. Behind each test that is its workload alone, in a folder of its own, which hides in the end.
+    """Write a worker's results. After each test, write only that test's workload, in a subfolder that the final file replaces.
 
     If the worker hangs or dies in its next test, what it measured is known.
     """

@@ -136,7 +136,7 @@ class Suites:
     def _module_of(self, file: str, name: str, not_tests: Sequence[str]) -> str:
         """Return what stands for a file in the id of one of its tests: its name, with its folders where another may have that.
 
-        Who has recorded a baseline keeps its name. Only the project's files and baselines decide, so that each run, of
+        A file that has recorded a baseline keeps its ids. Only the project's files and baselines decide, so that each run, of
         whichever tests, finds the same.
         """
         path = Path(file)
@@ -169,18 +169,11 @@ class Suites:
             self._files = {}
             for folder, subfolders, names in os.walk(self.options.root):
                 kept = [each for each in subfolders if not any(fnmatch(each, pattern) for pattern in not_tests)]
-                # Neither an environment nor another checkout.
-                subfolders[:] = [
-                    each
-                    for each in kept
-                    if not any(Path(folder, each, mark).exists() for mark in ("pyvenv.cfg", ".git"))
-                ]
+                subfolders[:] = [each for each in kept if not _is_other_project(Path(folder, each))]
                 for name in names:
                     self._files.setdefault(name, []).append(Path(folder, name))
-        others = [
-            each for each in self._files.get(file.name, ()) if each != self.options.root / file and each.is_file()
-        ]
-        return any(re.search("kernelgauge|benchmark", each.read_text(errors="replace")) for each in others)
+        others = [each for each in self._files.get(file.name, ()) if each != self.options.root / file]
+        return any(map(_asks_to_measure, others))
 
     def declared(self) -> dict[str, tuple[str, ...]]:
         """Return the ids of all workloads that suites declare, by suite. Which tests a file has, no run knows for sure."""
@@ -272,6 +265,17 @@ class Suites:
         own = workload.id.lower()  # as pytest compares
         is_in_another = any(own in other.lower() and workload.id != other for other in self.workloads)
         return f"[{workload.id}]" if is_in_another else workload.id
+
+
+def _is_other_project(folder: Path) -> bool:
+    """Return whether a folder is an environment or another checkout."""
+    return any((folder / mark).exists() for mark in ("pyvenv.cfg", ".git"))
+
+
+def _asks_to_measure(file: Path) -> bool:
+    with suppress(OSError):  # one that cannot be read has no tests
+        return file.is_file() and bool(re.search("kernelgauge|benchmark", file.read_text(errors="replace")))
+    return False
 
 
 def _not_known() -> Any:

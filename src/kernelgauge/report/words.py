@@ -407,7 +407,7 @@ def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:
 def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
     parts = [*(f"{old} -> {new}" for old, new in it.dtypes), *_sizes(it.sizes)]
     parts += ["other tensors"] if it.other_tensors else []
-    data = (" stored numbers", " numbers found")  # of `Run.data`
+    data = (" stored numbers", " numbers found", " numbers returned")  # of `Run.data`
     parts += [f"{'' if new.endswith(data) else 'an argument '}{old} -> {new}" for old, new in it.arguments]
     parts += [f"inputs {' -> '.join(it.layouts)}"] if it.layouts else []
     if it.stream is not None:

@@ -252,7 +252,7 @@ def repeated_arguments(arguments: Iterable[str]) -> list[str]:
 
 def without_kinds(marks: str) -> str:
     """Return an expression of -m without the parts that select tests by their kind: ``gpu and not timing`` is ``gpu``."""
-    parts = [marks] if "(" in marks else marks.split(" and ")
+    parts = [marks] if "(" in marks or re.search(r"\bor\b", marks) else marks.split(" and ")
     return " and ".join(each for each in parts if not _KINDS.search(each))
 
 

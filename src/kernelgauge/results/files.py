@@ -60,7 +60,9 @@ def require_inside(path: Path, root: Path) -> None:
     """
     home, target = Path(os.path.abspath(root)), Path(os.path.realpath(path))
     home = Path(os.path.realpath(home.parent), home.name)  # it may be a link itself
-    top = next((each for each in (home, *home.parents) if (each / ".git").exists()), home)
+    top = next((each for each in (home, *home.parents) if (each / ".git").exists()), None)
+    if top is None:  # the user's own folder
+        home = top = Path(os.path.realpath(home))
     if not any(map(target.is_relative_to, (home, top))) or ".git" in target.relative_to(top).parts:
         raise OSError(f"a link to {printable(str(target))}, which is outside of {printable(str(top))}")
 
