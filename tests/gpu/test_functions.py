@@ -110,6 +110,12 @@ def test_benchmark(benchmark):
         return (Scaled(), torch.randn(16, 64)), {}
 
     benchmark.pedantic(lambda module, x: module(x), setup=setup, rounds=3)
+
+
+def test_benchmark_of_a_closure(benchmark):
+    model, used = Scaled(), []
+    benchmark.pedantic(lambda x: model(x), args=(torch.randn(16, 64),), teardown=used.append)
+    assert used and model.scale.device.type == "cpu"
 """
 # What the examples of the docs import, and the names that a part of a file needs.
 STAND_INS = {
