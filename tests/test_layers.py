@@ -60,7 +60,7 @@ def test_package_has_few_concepts() -> None:
     for path in MODULES.values():
         with path.open("rb") as file:
             tokens += sum(each.type not in layout for each in tokenize.tokenize(file.readline))
-    assert tokens <= 166_800
+    assert tokens <= 167_200
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "__init__.py"])

@@ -158,7 +158,7 @@ def serving(path: Path, *, seed: int, waits: bool = False) -> Path:
 
 
 def serve(path: Path, *, prompt: int, stack: bool = False, threads: int = 512, slower: float = 1.0) -> Path:
-    """Write a prompt and six steps of its decode, as SGLang does: with a stack, each is in a function of Python."""
+    """Write a prompt and twelve steps of its decode, as SGLang does: with a stack, each is in a function of Python."""
     made = Recorder(prompt)
 
     def forward(name: str, kernels: int) -> None:
@@ -166,7 +166,7 @@ def serve(path: Path, *, prompt: int, stack: bool = False, threads: int = 512, s
         for number in range(2):
             made.launch(f"triton_red_fused_{number}", 5 * slower, f"triton_red_fused_{number}", block=[threads, 1, 1])
 
-    for name, kernels in ((f"step[EXTEND bs=1 toks={prompt}]", prompt), *[("step[DECODE bs=1]", 8)] * 6):
+    for name, kernels in ((f"step[EXTEND bs=1 toks={prompt}]", prompt), *[("step[DECODE bs=1]", 8)] * 12):
         step = partial(forward, name, kernels)
         made.around(frame, "sglang/tp_worker.py(445): forward_batch_generation", step) if stack else step()
     return made.save(path)
@@ -183,12 +183,14 @@ def test_prompt_is_judged_beside_one_of_as_many_tokens(command: Command, tmp_pat
     kinds = json.loads(Path("job.json").read_text())["ranks"]["0"]
     assert {name: each["steps"] for name, each in kinds.items()} == {
         "step[EXTEND bs=1 toks=12]": 1,
-        "step[DECODE bs=#]": 6,
+        "step[DECODE bs=#]": 12,
     }
     code, out, _ = command("check", same, "-b", "job.json")
     assert (code, "job step[EXTEND bs=1 toks=12]: PASS  same kernels" in out) == (0, True)
     code, out, _ = command("check", other, "-b", "job.json")
     assert (code, "new, not judged: step[EXTEND bs=1 toks=13]" in out) == (0, True)
+    code, out, _ = command("check", serve(tmp_path / "large.json", prompt=60, stack=stack), "-b", "job.json")
+    assert (code, "CHANGED  kinds of steps differ from the baseline" in out) == (1, True)  # too much is not judged
 
 
 def test_slower_choice_of_an_autotuner_is_named(command: Command, tmp_path: Path) -> None:

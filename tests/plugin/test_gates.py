@@ -78,6 +78,16 @@ def test_excused(kernelgauge):
     except BaseException:
         pytest.skip("flaky")
 
+def test_xfailed(kernelgauge):
+    try:
+        measure(kernelgauge)
+    except BaseException:
+        pytest.xfail("flaky")
+
+@pytest.mark.parametrize("number", [] if HOW == "skipped" else [1])
+def test_cases(kernelgauge, number):
+    measure(kernelgauge)
+
 def test_expected(kernelgauge):
     if HOW == "slower":
         with pytest.raises(BaseException):
@@ -97,7 +107,7 @@ def test_expected_to_fail(kernelgauge):
 def test_benchmark(benchmark):
     measure(benchmark)
 """
-ALL = {*"early fork late case mark import thread caught excused expected benchmark".split()}
+ALL = {*"early fork late case mark import thread caught excused xfailed cases[1] expected benchmark".split()}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -120,8 +130,8 @@ def test_test_that_judges_nothing_fails(pytester: pytest.Pytester, run: Run, mon
 
     monkeypatch.delenv("HOW")
     said = run(*arguments, "--perf-update")
-    assert "12 passed, 1 xfailed" in said
-    assert "13 written" in said
+    assert "14 passed, 1 xfailed" in said
+    assert "15 written" in said
     failed, said = ends("uncalled")
     assert failed == ALL | {"fails"}
     assert f"the fixture benchmark {uncalled}" in said
@@ -130,7 +140,7 @@ def test_test_that_judges_nothing_fails(pytester: pytest.Pytester, run: Run, mon
     assert set(statuses().values()) == {"REGRESSED"}
     assert ends("skipped")[0] == set()
     failed, said = ends("skipped", "--perf-strict")
-    assert failed == {"case", "mark", "import"}
+    assert failed == {"case", "mark", "import", "cases[NOTSET]"}
     assert "test_gates-test_mark: skipped, although it has a baseline" in said
     assert "no_such_module" in said
 

@@ -1,5 +1,6 @@
 """Ids of the tests that measure what they call: two files of one name, and who keeps a baseline."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -161,3 +162,22 @@ def test_id_that_is_too_long_is_one_failure(pytester: pytest.Pytester, run: Run)
     Path("baselines/cpu").mkdir(parents=True)
     assert "at most 200 letters" in (said := run("--perf-update"))
     assert "INTERNALERROR" not in said
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "outside"])
+def test_baseline_that_is_no_file_is_invalid(pytester: pytest.Pytester, kind: str) -> None:
+    pytester.makepyfile(
+        test_ops="import torch\n\n\ndef test_relu(kernelgauge):\n    kernelgauge.using(timing=False)(torch.relu, torch.ones(9))\n"
+    )
+    pytester.runpytest_inprocess("--perf-update").assert_outcomes(passed=1)
+    (file,) = Path("baselines").glob("*/*.json")
+    outside = pytester.mkdir("elsewhere").parent.parent / "outside.json"
+    outside.write_bytes(file.read_bytes())
+    file.unlink()
+    if kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero" if kind == "device" else outside)
+    result = pytester.runpytest_inprocess()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*not a regular file*" if kind == "pipe" else "*a link to *"])

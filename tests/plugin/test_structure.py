@@ -45,6 +45,10 @@ def test_factor(kernelgauge):
 def test_text(kernelgauge):
     kernelgauge(lambda x: F.gelu(x, approximate="tanh" if LOST else "none"), square())
 
+def test_texts(kernelgauge):
+    kinds = ["none", "tanh", *["tanh" if LOST else "none"] * 2]
+    kernelgauge(lambda x: [F.gelu(x, approximate=kind) for kind in kinds], square())
+
 def test_compiled(kernelgauge):
     call = lambda x: F.gelu(x.pow(2.2 if LOST else 2.0))
     kernelgauge.using(compile={"backend": "aot_eager"})(call, square())
@@ -63,6 +67,10 @@ def test_found(kernelgauge):
 
 def test_kept(kernelgauge):
     kernelgauge(lambda x: (kept.append(bytearray(20_000 if LOST else 0)), x.relu())[1], square())
+
+def test_kept_at_times(kernelgauge):
+    numbers = itertools.count()
+    kernelgauge(lambda x: (kept.append(bytearray(60_000 * LOST * (next(numbers) % 3 == 0))), x.relu())[1], square())
 
 def test_unbounded_cache(kernelgauge):
     numbers = itertools.count()
@@ -105,12 +113,14 @@ CAUSES = {
     "optimizer": "an argument 0.999 -> 0.99 in 1 kernel",
     "factor": "an argument 0.3 -> 0.4 in 1 kernel",
     "text": "an argument 'none' -> 'tanh' in 1 kernel",
+    "texts": "an argument 'none' x3 -> 'none', an argument 'tanh' -> 'tanh' x3 in ",
     "compiled": "an argument 2.0 -> 2.2 in 1 kernel",
     "strides": "inputs contiguous -> [64,64] by strides 1,64 in 1 kernel",
     "strides_in_list": "inputs contiguous -> [64,64] by strides 1,64 in 1 kernel",
     "sparse": " stored numbers -> ",
     "found": " numbers found -> ",
     "kept": "each call leaves 20.",
+    "kept_at_times": "each call leaves 20.",
     "unbounded_cache": "each call leaves 20.",
 }
 Run = Callable[..., str]

@@ -101,7 +101,8 @@ def _counted(
     for op, pairs in other_data(baseline.data, run.data).items():
         kernels = ((op.removeprefix("aten::"), sum(each.name == op for each in run.ops) or 1),)
         origins = run.op_origins.get(op, run.compiled_origins)
-        yield e.Cause(e.OtherPlacement(kernels, arguments=pairs), explains=True), origins
+        is_known = not any("(none)" in pair for pair in pairs)  # else another op explains it
+        yield e.Cause(e.OtherPlacement(kernels, arguments=pairs), explains=is_known), origins
     if counts.get("graph_launches") and not after.graph_launches:
         yield e.Cause(e.LostGraph(), explains=True), run.compiled_origins
     if counts.get("allocator_calls"):

@@ -65,7 +65,7 @@ PLACED = ("shapes", "dtypes", "strides", "arguments", "streams", "compiled code"
 
 
 class StructureCompared(Conclusion, frozen=True):
-    kernels: str = ""  # what differs: "kernels", their "configurations", or none of both
+    kernels: str = ""  # what differs: "kernels", their "configurations", "kinds of steps"; or none
     placed: tuple[str, ...] = ()  # of `PLACED`
 
 

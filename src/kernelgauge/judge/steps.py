@@ -167,7 +167,25 @@ def judge_traces(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> lis
     reasons = [e.InTrace(what, tuple(names)) for what, names in notes.items() if names]  # type: ignore[arg-type]
     outside = max((trace.outside for job in jobs for trace in job.values()), key=attrgetter("share", "launches"))
     reasons += [e.InTrace("outside", numbers=outside)] if outside.launches else []
+    if verdicts and verdicts[0].status in (Status.PASS, Status.IMPROVED) and _are_other_kinds(jobs, baseline):
+        verdicts[0] = replace(verdicts[0], status=Status.CHANGED, conclusion=e.StructureCompared("kinds of steps"))
     return [verdicts[0].because(*reasons), *verdicts[1:]] if verdicts else []
+
+
+def _are_other_kinds(jobs: Sequence[Job], baseline: TraceBaseline) -> bool:
+    """Whether kinds of steps that one side lacks hold too much of its GPU time to leave them unjudged."""
+    sides: list[tuple[Mapping[str, float], Mapping[str, object]]] = [
+        ({kind: math.fsum(steps.compute_us) for kind, steps in trace.steps.items()}, baseline.ranks.get(rank, {}))
+        for job in jobs
+        for rank, trace in job.items()
+    ]
+    for rank, kinds in baseline.ranks.items():
+        us = {kind: each.steps * fmean(one.mean_us for one in each.compute) for kind, each in kinds.items()}
+        sides += [(us, job[rank].steps) for job in jobs if rank in job]
+    return any(
+        math.fsum(us for kind, us in kinds.items() if kind not in other) > MOST_OUTSIDE * math.fsum(kinds.values())
+        for kinds, other in sides
+    )
 
 
 def _worst(verdicts: Iterable[Verdict | None]) -> Verdict | None:

@@ -191,25 +191,34 @@ def _call_alone(instance: Instance, device: Device, mode: Any) -> None:
     gc.collect()  # a call's cycles of references replace those of the call before
 
 
-def _kept_by_python(instance: Instance, device: Device) -> tuple[int | None, tuple[Origin, ...]]:
-    """Return the bytes of Python's memory that a call keeps, and the lines that allocate them; None if it is traced already."""
-    if tracemalloc.is_tracing():
-        return None, ()
-    sizes = []
+def _kept_by_python(instance: Instance, device: Device) -> tuple[int, tuple[Origin, ...]]:
+    """Return the bytes of Python's memory that a call keeps, and the lines that allocate them."""
+    sizes: list[int] = []
+
+    def call(times: int) -> None:
+        for _ in range(times):
+            _call_alone(instance, device, nullcontext())
+            sizes.append(tracemalloc.get_traced_memory()[0])
+
+    was_tracing = tracemalloc.is_tracing()
     tracemalloc.start(_FRAMES)
     try:
         with _collecting_new_objects():
-            for _ in range(_KEPT_CALLS):
-                _call_alone(instance, device, nullcontext())
-                sizes.append(tracemalloc.get_traced_memory()[0])
-            grown = int(median(after - before for before, after in pairwise(sizes)))
+            call(_KEPT_CALLS)
+            steps = [after - before for before, after in pairwise(sizes)]
+            grown, several = int(median(steps)), len(steps)
+            before = tracemalloc.take_snapshot()
+            if grown < _LEAST_KEPT_BYTES <= max(steps):  # every third call may keep something; a cache fills once
+                call(several * several)
+                groups = sizes[-1 - several * several :: several]
+                grown = min(after - before for before, after in pairwise(groups)) // several
             if grown < _LEAST_KEPT_BYTES:
                 return 0, ()
-            before = tracemalloc.take_snapshot()
-            _call_alone(instance, device, nullcontext())
+            call(several)
             differences = tracemalloc.take_snapshot().compare_to(before, "traceback")
     finally:
-        tracemalloc.stop()
+        if not was_tracing:
+            tracemalloc.stop()
     stacks = (_frames(each.traceback) for each in differences[:_MOST_LINES] if each.size_diff > 0)
     return grown, tuple(dict.fromkeys(Origin("", (line,)) for stack in stacks if (line := _line_of(stack)) is not None))
 
@@ -251,7 +260,11 @@ class _Notes:
     @property
     def texts(self) -> dict[str, tuple[str, ...]]:
         found = self._found.items()
-        return {op: tuple(name.replace("{}", str(count)) for name, count in each.items()) for op, each in found}
+        return {op: tuple(_counted(name, count) for name, count in each.items()) for op, each in found}
+
+
+def _counted(name: str, count: int) -> str:
+    return name.replace("{}", str(count)) if "{}" in name or count == 1 else f"{name} x{count}"
 
 
 class _DataMode(_Notes, TorchDispatchMode):  # type: ignore[no-untyped-call]

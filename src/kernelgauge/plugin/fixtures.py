@@ -231,10 +231,12 @@ def judge_skipped(item: pytest.Item, report: pytest.TestReport) -> None:
     """
     session, workload, end = item.config.stash[SESSION], workload_of(item), item.stash.get(END, None)
     is_standard = report.when == "setup" and getattr(item, "function", item).__module__ == "kernelgauge.standard"
-    if hasattr(report, "wasxfail") or item.config.option.setuponly:
+    is_expected = hasattr(report, "wasxfail") and item.get_closest_marker("xfail") is not None
+    if is_expected or item.config.option.setuponly:
         return
     if end is not None and not isinstance(end, pytest.skip.Exception):
         report.outcome, report.longrepr = "failed", str(end)
+        vars(report).pop("wasxfail", None)
     elif END in item.stash or workload is None or not (is_standard or MADE_BY_TEST in item.stash):
         return
     elif session.options.strict and session.has_baseline(workload):
@@ -313,15 +315,18 @@ class Gauge:
         `may_lack_kernels`: without a kernel, the host's time alone is measured. Else that is an error.
         """
         known, options = self.item.stash[MADE_BY_TEST], dict(self.options)
-        other = self._other(made, options)
+        other = self._other(options)
         has_times, target = options.pop(_TIMING, True), options.pop(_TARGET, None)
         if self.has_measured:
             self.refuse(WorkloadError("a test measures one call", expected="a test for each: pytest.mark.parametrize"))
         self.has_measured = True
         named: dict[str, Any] = {"module": known.module, "variant": known.variant, "shape": (), "name": known.id}
+        named |= (
+            {_FASTER_THAN: None, "by": 0.0} if other is None else {}
+        )  # a variant of its suite is not measured beside it
         wrong: WorkloadError | None = None
         try:
-            workload = replace(made, **named, **options)
+            workload = replace(made, **(named | options))
         except WorkloadError as error:
             wrong = error
         if wrong is not None:  # outside of the handler: within it pytest would print the error twice
@@ -354,9 +359,9 @@ class Gauge:
         error.where = self.item.nodeid
         pytest.fail(str(error), pytrace=False)
 
-    def _other(self, made: Workload, options: dict[str, Any]) -> Workload | None:
+    def _other(self, options: dict[str, Any]) -> Workload | None:
         """Return the workload that the call must be faster than, and put its name and its results into the options."""
-        function = options.pop(_FASTER_THAN, made.faster_than)
+        function = options.pop(_FASTER_THAN, None)
         if function is None:
             return None
         if not callable(function):

@@ -298,7 +298,10 @@ class Session:
 
     def has_baseline(self, workload: Workload) -> bool:
         """Whether this machine has a baseline of a workload, or any machine has one: of kernels that are compiled only."""
-        return self._is_of_this_machine(folder for folder, _ in self.suites.stored(workload.id))
+        names = (
+            f"{cases}*" if (cases := workload.id.removesuffix("NOTSET")) != workload.id else cases
+        )  # of no case: any of its cases
+        return self._is_of_this_machine(folder for folder, _ in self.suites.stored(names))
 
     def require_tests(self, skipped_files: dict[str, str]) -> None:
         """Raise `KernelgaugeError` for an empty suite, or a file of tests that was skipped (why, by its name) and has baselines."""

@@ -17,6 +17,7 @@ import pytest
 
 from ..errors import KernelgaugeError, SuitesError, WorkloadError
 from ..judge.baseline import Baseline
+from ..results.files import read_file, require_inside
 from ..workload import Workload, to_name
 from .options import Options
 
@@ -154,7 +155,8 @@ class Suites:
             for path in self.options.baselines.glob(f"*/{names}.json"):
                 suite = ""
                 with suppress(OSError, ValueError, KeyError):
-                    fields = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
+                    require_inside(path, self.options.baselines)
+                    fields = msgspec.json.decode(read_file(path), type=dict[str, msgspec.Raw])
                     suite = msgspec.json.decode(fields["suite"], type=str)
                 yield path.parent.name, suite
 

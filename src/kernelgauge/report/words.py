@@ -46,7 +46,7 @@ def headline(verdict: Verdict) -> str:
 
 def _structure(it: e.StructureCompared, verdict: Verdict, name: str) -> str:
     if it.kernels:
-        return f"{'kernels' if it.kernels == 'kernels' else 'launch configurations'} differ from {name}"
+        return f"{'launch ' if it.kernels == 'configurations' else ''}{it.kernels} differ from {name}"
     if it.placed:
         return f"same kernels, other {' and '.join(it.placed)}"
     return "same kernels, same counts" if verdict.status is Status.PASS else "other counts"
