@@ -165,6 +165,70 @@ def test_fixture_moves_what_a_call_reaches(tmp_path: Path) -> None:
     run(tmp_path, "-m", "not timing", "--perf-benchmark")
 
 
+# A suite of the blocks that declare workloads. Each is kept, though an example only shows it.
+SUITE = """
+import kernelgauge
+import torch
+import transformers
+from kernelgauge import Training
+from torch import nn
+from transformers import StaticCache
+
+made = []
+
+
+class Workload(kernelgauge.Workload):
+    def __post_init__(self):
+        super().__post_init__()
+        made.append(self)
+
+
+def build_llama():
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=8192, **sizes))
+
+
+class MLP(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(768, 256), nn.GELU(), nn.Linear(256, 768))
+
+
+class Attention(nn.MultiheadAttention):
+    def __init__(self, dim, heads):
+        super().__init__(dim, heads, batch_first=True)
+
+    def forward(self, x):
+        return super().forward(x, x, x, need_weights=False)[0]
+
+"""
+DECLARED = """
+
+def pytest_kernelgauge_workloads():
+    return list(made)
+"""
+
+
+def blocks_of(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_suites_of_the_docs_run(tmp_path: Path) -> None:
+    """Each block that declares a whole workload: training steps, sequences, graphs, variants, one line for a function."""
+    suite, models = (blocks_of(ROOT / "docs" / f"{name}.md") for name in ("suite", "models"))
+    declared = [each for each in (*suite, *models) if "Workload" in each and "..." not in each]
+    assert len(declared) == 5
+    text = "".join(
+        re.sub(r"(?m)^(?:from (?:kernelgauge|my_model) import .*|def pytest_.*\n.*)\n", "", each) for each in declared
+    )
+    (tmp_path / "perf").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "perf" / "conftest.py").write_text(SUITE + text + DECLARED)
+    (tmp_path / "perf" / "test_perf.py").write_text(next(each for each in suite if "kernelgauge.standard" in each))
+    (tmp_path / "perf" / "test_more.py").write_text(next(each for each in suite if "sibling" in each))
+    run(tmp_path, "perf", "--perf-update")
+    run(tmp_path, "perf", "--perf-strict", "-m", "not timing")
+
+
 def test_examples_of_the_docs_run(tmp_path: Path) -> None:
     """Every file and every test function in a block of Python that asks for the fixture."""
     for name, text in STAND_INS.items():
@@ -172,9 +236,7 @@ def test_examples_of_the_docs_run(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
     pages, count = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], 0
     for page in pages:
-        for number, block in enumerate(
-            re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-        ):
+        for number, block in enumerate(blocks_of(page)):
             named = re.match(r"# (\S+\.py)\n", block)
             if (
                 named and "def test_" not in block and "kernelgauge" not in block
