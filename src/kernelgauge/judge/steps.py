@@ -174,18 +174,16 @@ def judge_traces(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> lis
 
 def _are_other_kinds(jobs: Sequence[Job], baseline: TraceBaseline) -> bool:
     """Whether kinds of steps that one side lacks hold too much of its GPU time to leave them unjudged."""
-    sides: list[tuple[Mapping[str, float], Mapping[str, object]]] = [
-        ({kind: math.fsum(steps.compute_us) for kind, steps in trace.steps.items()}, baseline.ranks.get(rank, {}))
-        for job in jobs
-        for rank, trace in job.items()
-    ]
-    for rank, kinds in baseline.ranks.items():
-        us = {kind: each.steps * fmean(one.mean_us for one in each.compute) for kind, each in kinds.items()}
-        sides += [(us, job[rank].steps) for job in jobs if rank in job]
-    return any(
-        math.fsum(us for kind, us in kinds.items() if kind not in other) > MOST_OUTSIDE * math.fsum(kinds.values())
-        for kinds, other in sides
-    )
+
+    def is_much(us: Mapping[str, float], known: Iterable[str]) -> bool:
+        return math.fsum(us[kind] for kind in us.keys() - set(known)) > MOST_OUTSIDE * math.fsum(us.values())
+
+    for rank, then in baseline.ranks.items():
+        then_us = {kind: each.steps * fmean(one.mean_us for one in each.compute) for kind, each in then.items()}
+        for now in (job[rank].steps for job in jobs if rank in job):
+            if is_much({kind: math.fsum(each.compute_us) for kind, each in now.items()}, then) or is_much(then_us, now):
+                return True
+    return False
 
 
 def _worst(verdicts: Iterable[Verdict | None]) -> Verdict | None:

@@ -57,11 +57,8 @@ class Expectation:
         known = [kind.value for kind in Kind]
         if not all(any(_matches(kind, each) for kind in known) for each in self.kinds or ()):
             invalid.append("kinds")
-        invalid += [
-            what
-            for what, form in _FORMS.items()
-            if (value := getattr(self, what)) is not None and not re.fullmatch(form, str(value))
-        ]
+        given = {what: value for what in _FORMS if (value := getattr(self, what)) is not None}
+        invalid += [what for what, value in given.items() if not re.fullmatch(_FORMS[what], str(value))]
         try:
             SpecifierSet(str(self.torch or ""))
         except InvalidSpecifier:

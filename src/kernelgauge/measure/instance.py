@@ -34,6 +34,7 @@ _CASTS: dict[str, Any] = {"bf16": nn.Module.bfloat16, "fp16": nn.Module.half, "f
 _SEED = 0
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _MOST_CALLS = 1000  # of a sequence: a generator without an end is a mistake
+_LOOKS = 4  # for threads that a call leaves behind: one may end just before one looks
 _SHOWN_FRAMES = 3  # of the traceback of a workload's own error
 _PADDING_BYTES = 512  # the allocator's granularity: each replicate sits elsewhere, by odd multiples of it
 _PADDING_STEP = 7919  # a prime, so that the offsets of the replicates share no power of two
@@ -365,8 +366,9 @@ def reporting(workload: Workload, doing: str) -> Iterator[None]:
         got = f"{kind}: {_message(error)}"
         failed = WorkloadError(f"{workload.id}: {doing} failed", where=where, got=got)
         if workload.pass_ == "forward" and "does not require grad" in got:
-            hint = 'pass_="call" (it runs its own backward), "train" or "step": "forward" has no autograd'
-            failed.next_command = hint
+            failed.next_command = (
+                'pass_="call" (it runs its own backward), "train" or "step": "forward" has no autograd'
+            )
         elif "same device" in got or "other tensors on" in got:
             hint = "make what the call creates on the device of its inputs: device=x.device (in a test: kernelgauge.device)"
             failed.next_command = hint
@@ -469,6 +471,18 @@ def call_duration_us(device: Device, instance: Instance) -> float:
     instance.call()
     device.synchronize()
     return (time.perf_counter_ns() - start) / 1000
+
+
+def steady_call(device: Device, instance: Instance) -> tuple[float, int]:
+    """Make a call that must leave nothing running. Return its microseconds, and the nodes that autograd records for it."""
+    for _ in range(_LOOKS):
+        number = autograd_number()
+        with requiring_an_end(instance.workload) as started:
+            call_us = call_duration_us(device, instance)
+        nodes = autograd_number() - number - 1  # those between the two
+        if not started:
+            break
+    return call_us, nodes
 
 
 def host_calls(device: Device, instance: Instance, iterations: int) -> tuple[list[float], list[float]]:

@@ -103,17 +103,13 @@ def _parts(value: Any) -> Iterable[object]:
 def _attributes(value: Any) -> list[object]:
     """Return the attributes of an object and its classes; none of one that leads elsewhere."""
     kind = value if isinstance(value, type) else type(value)
-    if _is_closed(kind):
+    module = str(kind.__module__)
+    if module.startswith("torch._") or module.partition(".")[0] in _CLOSED:
         return []
     names = [] if value is kind else copyreg._slotnames(kind)  # type: ignore[attr-defined]
     slots = [getattr(value, name) for name in names if hasattr(value, name)]
     own = list(getattr(value, "__dict__", {}).values())
     return [*own, *slots, *(each for each in kind.__mro__ if str(each.__module__).partition(".")[0] != "torch")]
-
-
-def _is_closed(kind: type) -> bool:
-    module = str(kind.__module__)
-    return module.startswith("torch._") or module.partition(".")[0] in _CLOSED
 
 
 def _cells(function: FunctionType) -> Iterator[object]:

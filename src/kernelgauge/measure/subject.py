@@ -43,24 +43,13 @@ from . import Settings
 from .code import resources_of_call
 from .compiler import compile_counts
 from .device import Device
-from .instance import (
-    Instance,
-    autograd_number,
-    build,
-    call_duration_us,
-    first_call,
-    host_calls,
-    reporting,
-    requiring_an_end,
-    warm_up,
-)
+from .instance import Instance, build, first_call, host_calls, reporting, steady_call, warm_up
 from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mhz
 from .origins import Modules, origins_of
 from .profile import Pace, listed, profile_session, without
 
 _NOTHING_COMPILED = CompileEvent("graph break", "torch.compile is switched off: all of it runs eagerly")
 _STRUCTURE_ITERATIONS = 3  # the article's schedule (docs/design/claims.md, C24): wait=1, warmup=1, active=3
-_LOOKS = 4  # for threads that a call leaves behind: one may end just before one looks
 _SHOWN_ORIGINS = 3  # of memory that is left behind
 _SHOWN_KERNELS = 2  # of those that differ, in an error
 
@@ -146,13 +135,7 @@ class Subject:
             self.graphs = first_call(instance)  # that each call compiled
             after = compile_counts()
             warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
-            for _ in range(_LOOKS):
-                number = autograd_number()
-                with requiring_an_end(workload) as started:
-                    call_us = call_duration_us(device, instance)
-                self.autograd_nodes = autograd_number() - number - 1  # those between the two
-                if not started:
-                    break
+            call_us, self.autograd_nodes = steady_call(device, instance)
             self.structure = profile_session(device, instance, iterations=_STRUCTURE_ITERATIONS, is_structure=True)
             if not self.structure.kernels:
                 _require_work(instance)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -155,21 +156,19 @@ def scope(results: Sequence[Results]) -> str:
     """
     if overall(results) not in _PASSES:
         return ""
-    judged, unjudged, subjects = [], [], dict.fromkeys(each.subject for each in _time_verdicts(results))
-    for subject in subjects:
-        times = [each for each in _time_verdicts(results) if each.subject == subject]
+    judged, unjudged, by_subject = [], [], dict[str, list[Verdict]]()
+    for each in _time_verdicts(results):
+        by_subject.setdefault(each.subject, []).append(each)
+    for subject, times in by_subject.items():
         known = [each.change for each in times if each.status is not Status.NOT_JUDGED and each.change is not None]
         if not known:
             unjudged.append(_short(subject))
             continue
-        seen = sorted(
-            (each for each in known if each.sensitivity is not None), key=lambda each: each.sensitivity or 0.0
-        )
+        seen = sorted((each for each in known if each.sensitivity is not None), key=attrgetter("sensitivity"))
         ends = list(dict.fromkeys(map(sensitivity_text, seen[:1] + seen[-1:])))
         at = f" at {' to '.join([*(text.removesuffix(' %') for text in ends[:-1]), *ends[-1:]])}" if ends else ""
-        judged.append(
-            f"{_short(subject)}{at}" + (f" in {len(known)} of {len(times)}" if len(known) < len(times) else "")
-        )
+        some = f" in {len(known)} of {len(times)}" if len(known) < len(times) else ""
+        judged.append(f"{_short(subject)}{at}{some}")
     rest = f"; {', '.join(unjudged)} not judged" if unjudged else ""
     kernels = ["kernels"] if any(each.subject == STRUCTURE for one in results for each in one.verdicts) else []
     return f"({', '.join([*kernels, *judged])}){rest}"
