@@ -29,18 +29,7 @@ from .judge.review import (
     with_runs,
 )
 from .judge.time_verdict import Beside, run_doubts
-from .results import Results, WorkloadResult
-from .results.files import (
-    LONGEST_NAME,
-    Lock,
-    is_file_name,
-    read_file,
-    remove_temporary,
-    require_inside,
-    slug,
-    unwritable,
-    write_files,
-)
+from .results import Results, WorkloadResult, files
 from .run import CALL_TIMERS, Run, Timer
 
 _LOCK_TIMEOUT_SECONDS = 30.0  # an update writes a few small files: one that holds the lock longer hangs
@@ -54,10 +43,10 @@ class BaselineStore:
 
     def path(self, device: str, workload: str) -> Path:
         """Return the file of a baseline. Raises `StorageError` for an id that cannot be a file name."""
-        if not is_file_name(workload):
-            expected = f"at most {LONGEST_NAME} letters, digits, '_', '-' and '.'"
+        if not files.is_file_name(workload):
+            expected = f"at most {files.LONGEST_NAME} letters, digits, '_', '-' and '.'"
             raise StorageError("a workload's id becomes a file name", got=repr(workload), expected=expected)
-        return self.root / slug(device) / f"{workload}.json"
+        return self.root / files.slug(device) / f"{workload}.json"
 
     def load(self, device: str, workload: str) -> Baseline | None:
         """Return the stored baseline; None if there is no file.
@@ -66,8 +55,8 @@ class BaselineStore:
         """
         path = self.path(device, workload)
         try:
-            require_inside(path, self.root)
-            content = read_file(path)
+            files.require_inside(path, self.root)
+            content = files.read_file(path)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -81,16 +70,16 @@ class BaselineStore:
         Files whose names are no ids are somebody else's. Raises `BaselineError` if the folder cannot be listed: it is never
         taken for an empty one.
         """
-        folder = self.root / slug(device)
+        folder = self.root / files.slug(device)
         try:
-            require_inside(folder, self.root)
+            files.require_inside(folder, self.root)
             names = sorted(name.removesuffix(".json") for name in os.listdir(folder) if name.endswith(".json"))
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise _unreadable("the baselines cannot be listed", folder, error) from error
         found: dict[str, Baseline | BaselineError] = {}
-        for name in filter(is_file_name, names):
+        for name in filter(files.is_file_name, names):
             try:
                 if (baseline := self.load(device, name)) is not None:  # else it went away since the folder was listed
                     found[name] = baseline
@@ -102,7 +91,7 @@ class BaselineStore:
     def locked(self) -> Iterator[None]:
         """Hold the update lock, across processes. Raises `StorageError` if another update holds it for too long."""
         reason = "another update of these baselines is running"
-        lock = Lock(self.root / ".update.lock", reason, patience_s=_LOCK_TIMEOUT_SECONDS)
+        lock = files.Lock(self.root / ".update.lock", reason, patience_s=_LOCK_TIMEOUT_SECONDS)
         lock.hold()
         try:
             yield
@@ -117,12 +106,12 @@ class BaselineStore:
         changes = [(self.path(device, change.workload), change) for device, plan in plans.items() for change in plan]
         for file, _ in changes:
             try:
-                require_inside(file, self.root)
+                files.require_inside(file, self.root)
             except OSError as error:
-                raise unwritable(file, error) from error
+                raise files.unwritable(file, error) from error
         for folder in {path.parent for path, _ in changes}:
-            remove_temporary(folder)
-        write_files({path: encode_baseline(each.baseline) for path, each in changes if each.baseline is not None})
+            files.remove_temporary(folder)
+        files.write_files({path: encode_baseline(each.baseline) for path, each in changes if each.baseline is not None})
 
 
 def _unreadable(what: str, path: Path, error: OSError) -> BaselineError:

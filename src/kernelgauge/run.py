@@ -22,8 +22,7 @@ _Some = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 Day = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\d$")]  # UTC
 
 Statistic = Literal["interquartile mean", "lower decile", "lower decile of runs"]
-# Calls in a row, whose mean a latency takes: a cost in each fifth call is in each such mean. In longer runs, another job
-# is more often: one of all 20 calls has no value that it leaves alone.
+# Calls in a row, whose mean a latency takes: a cost in each fifth call is in each. Another job disturbs longer runs more often.
 RUN_OF_CALLS = 5
 
 

@@ -101,8 +101,11 @@ def _counted(
     for op, pairs in other_data(baseline.data, run.data).items():
         kernels = ((op.removeprefix("aten::"), sum(each.name == op for each in run.ops) or 1),)
         origins = run.op_origins.get(op, run.compiled_origins)
-        is_known = not any("(none)" in pair for pair in pairs)  # else another op explains it
-        yield e.Cause(e.OtherPlacement(kernels, arguments=pairs), explains=is_known), origins
+        # What only one side has, another op explains.
+        yield (
+            e.Cause(e.OtherPlacement(kernels, arguments=pairs), explains=all("(none)" not in it for it in pairs)),
+            origins,
+        )
     if counts.get("graph_launches") and not after.graph_launches:
         yield e.Cause(e.LostGraph(), explains=True), run.compiled_origins
     if counts.get("allocator_calls"):

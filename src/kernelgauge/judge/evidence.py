@@ -60,8 +60,7 @@ class RelativeChange(msgspec.Struct, frozen=True):
 
 # -- structure --------------------------------------------------------------------------------------------------------
 
-# what differs between the same kernels
-PLACED = ("shapes", "dtypes", "strides", "arguments", "streams", "compiled code")
+PLACED = ("shapes", "dtypes", "strides", "arguments", "streams", "compiled code")  # what the same kernels may differ in
 
 
 class StructureCompared(Conclusion, frozen=True):
@@ -230,6 +229,7 @@ class Rest(Reason, frozen=True):  # the kernels that did not change, and how the
 
 _Unknown = Literal["unknown machine", "unknown choice", "few nights"]
 _Noisy = Literal["scattered replicates", "scattered processes", "one replicate", "both possible"]
+SCATTERED = ("scattered replicates", "scattered processes")
 
 
 class Unclear(Doubt, frozen=True):  # why a time cannot be judged

@@ -174,15 +174,13 @@ def judge_traces(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> lis
 
 def _are_other_kinds(jobs: Sequence[Job], baseline: TraceBaseline) -> bool:
     """Whether kinds of steps that one side lacks hold too much of its GPU time to leave them unjudged."""
-
-    def is_much(us: Mapping[str, float], known: Iterable[str]) -> bool:
-        return math.fsum(us[kind] for kind in us.keys() - set(known)) > MOST_OUTSIDE * math.fsum(us.values())
-
     for rank, then in baseline.ranks.items():
         then_us = {kind: each.steps * fmean(one.mean_us for one in each.compute) for kind, each in then.items()}
         for now in (job[rank].steps for job in jobs if rank in job):
-            if is_much({kind: math.fsum(each.compute_us) for kind, each in now.items()}, then) or is_much(then_us, now):
-                return True
+            now_us = {kind: math.fsum(each.compute_us) for kind, each in now.items()}
+            for us, others in ((now_us, then_us), (then_us, now_us)):
+                if math.fsum(us[kind] for kind in us.keys() - others.keys()) > MOST_OUTSIDE * math.fsum(us.values()):
+                    return True
     return False
 
 

@@ -456,16 +456,6 @@ def _leave_function_modes(wanted: tuple[str, ...]) -> None:
         torch.overrides._pop_mode()  # type: ignore[no-untyped-call]
 
 
-def _autocast() -> tuple[Any, ...]:
-    return tuple((kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda"))
-
-
-def _set_autocast(values: tuple[Any, ...]) -> None:
-    for kind, is_enabled, dtype in values:
-        torch.set_autocast_enabled(kind, is_enabled)
-        torch.set_autocast_dtype(kind, dtype)
-
-
 # How to read and write each setting of the whole process. The outer ones come first: those below may inherit from them.
 _LIBRARIES = ("", "cuda.matmul.", "cudnn.", "cudnn.conv.", "cudnn.rnn.", "mkldnn.", "mkldnn.matmul.", "mkldnn.conv.")
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
@@ -478,7 +468,8 @@ _SETTINGS |= {
     "grad_enabled": (torch.is_grad_enabled, torch._C._set_grad_enabled),
     "deterministic_algorithms": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
     "detect_anomaly": (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
-    "autocast": (_autocast, _set_autocast),
+    "autocast": (partial(torch.is_autocast_enabled, "cpu"), partial(torch.set_autocast_enabled, "cpu")),
+    "autocast on CUDA": (partial(torch.is_autocast_enabled, "cuda"), partial(torch.set_autocast_enabled, "cuda")),
     "CUDA device": (torch.cuda.current_device, torch.cuda.set_device),
     "CUDA stream": (torch.cuda.current_stream, torch.cuda.set_stream),
 }

@@ -46,7 +46,7 @@ def moved_to(device: torch.device, workloads: Sequence[Workload]) -> Iterator[No
         _move(before)
         known, homes = {id(each) for each, _ in before}, {home for _, home in before} - {device}
         if len(homes) == 1:  # of what the call has made, such as the state of an optimizer
-            (home,) = homes
+            home = homes.pop()
             _move((each, home) for each in reached_tensors(workloads) if id(each) not in known)
 
 

@@ -231,8 +231,7 @@ def judge_skipped(item: pytest.Item, report: pytest.TestReport) -> None:
     """
     session, workload, end = item.config.stash[SESSION], workload_of(item), item.stash.get(END, None)
     is_standard = report.when == "setup" and getattr(item, "function", item).__module__ == "kernelgauge.standard"
-    is_expected = hasattr(report, "wasxfail") and item.get_closest_marker("xfail") is not None
-    if is_expected or item.config.option.setuponly:
+    if item.config.option.setuponly or (hasattr(report, "wasxfail") and item.get_closest_marker("xfail")):
         return
     if end is not None and not isinstance(end, pytest.skip.Exception):
         report.outcome, report.longrepr = "failed", str(end)
@@ -348,7 +347,9 @@ class Gauge:
             other = replace(other, variant=other.module, name=f"{workload.id}-{_FASTER_THAN}", **same)
         if self.session.options.calibrating or not self.session.judge.is_timed(workload):
             other = None
-        with self.session.alone(), self.session.reaching(*filter(None, (workload, other))):
+        from ..measure.reach import moved_to
+
+        with self.session.alone(), moved_to(self.device, [workload, *([other] if other else [])]):
             run = test.ask(self.session.measure_made, workload, may_lack_kernels, other)
             verdicts = self._verdicts(test, workload, run, other)
         test.conclude(*verdicts)

@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Generator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -212,18 +212,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Restore the settings of torch that a test changed: the next test would be measured with them."""
-    with _restoring(item):
+    with ExitStack() as stack:
+        if MADE_BY_TEST in item.stash:
+            from ..measure.compiler import restoring_settings
+
+            stack.enter_context(restoring_settings())
         result = yield
     require_verdict(item, is_over=False)
     return result
-
-
-def _restoring(item: pytest.Item) -> AbstractContextManager[object]:
-    if MADE_BY_TEST not in item.stash:
-        return nullcontext()
-    from ..measure.compiler import restoring_settings
-
-    return restoring_settings()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -157,14 +157,6 @@ class Session:
                 held.callback(lock.release)
             yield
 
-    @contextmanager
-    def reaching(self, *workloads: Workload) -> Iterator[None]:
-        """Keep what the functions of workloads reach on the device."""
-        from ..measure.reach import moved_to
-
-        with moved_to(self.device.torch_device, workloads):
-            yield
-
     def measure_made(self, workload: Workload, may_lack_kernels: bool, other: Workload | None) -> Run:
         """Measure what a test calls, and its latency. Raises what `run` and `keep_latency` raise.
 

@@ -59,10 +59,7 @@ def _time(it: e.TimeCompared, verdict: Verdict, name: str) -> str:
     why = "" if it.doubt is None else reason_line(it.doubt, name).text
     if verdict.status is Status.NOT_JUDGED and why:
         return f"{line}, not judged: {why}"
-    if verdict.status is Status.REGRESSED and it.doubt in (
-        e.Unclear("scattered replicates"),
-        e.Unclear("scattered processes"),
-    ):
+    if verdict.status is Status.REGRESSED and isinstance(it.doubt, e.Unclear) and it.doubt.why in e.SCATTERED:
         return f"{line}  {100 * change.estimate:+.0f} %: three of four replicates take more than twice as long"
     if verdict.status is Status.REGRESSED and why:
         return f"{line}  {100 * change.estimate:+.0f} %, far more than hosts differ: {why}"

@@ -397,8 +397,7 @@ def _gained_an_addend(difference: Difference) -> bool:
 # -- the code of one kernel -------------------------------------------------------------------------------------------
 
 
-# A module that draws data when it is imported has another seed in each process. Hits are counted with all their coordinates,
-# of which four together spread by twice the root of their number.
+# A module that draws data on import has another seed in each process. Counts of hits with four coordinates spread by 2 roots.
 _HITS, _CHANCE = re.compile(r"(\d+) (stored numbers|numbers found)"), 6.0
 # Floats, which older baselines lack; and numbers of so many digits that no constant has them.
 _FLOAT, _COMPUTED = re.compile(r"\d\.|\de|inf|nan"), re.compile(r"(?:\d\.?){12}")
@@ -430,11 +429,10 @@ def other_texts(before: Iterable[str], after: Iterable[str]) -> tuple[tuple[str,
 
 def _are_alike(before: str, after: str) -> bool:
     """Return whether two counts of hits in data (`Run.data`) differ no more than those of two seeds."""
-    counts = [match for each in (before, after) if (match := _HITS.fullmatch(each))]
-    if len(counts) < 2 or counts[0][2] != counts[1][2]:
+    old, new = map(_HITS.fullmatch, (before, after))
+    if old is None or new is None or old[2] != new[2]:
         return False
-    old, new = (int(each[1]) for each in counts)
-    return abs(new - old) <= _CHANCE * math.sqrt(old + new)
+    return abs(int(new[1]) - int(old[1])) <= _CHANCE * math.sqrt(int(old[1]) + int(new[1]))
 
 
 def other_layouts(before: Launched, after: Launched) -> tuple[str, str] | None:
