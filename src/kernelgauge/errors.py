@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterable
 from functools import lru_cache
@@ -133,11 +132,6 @@ def clear_status() -> None:
     """Clear the line of a terminal that shows how far the work is (`processes.Progress`)."""
     if sys.stderr.isatty():
         print(CLEAR_LINE, end="", file=sys.stderr, flush=True)  # noqa: T201
-
-
-def printable_url(text: str) -> str:
-    """Return a URL, or a message with one, for a terminal: without its password."""
-    return printable(re.sub(r"//[^/@\s]*@", "//***@", text))
 
 
 def shown_path(file: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ..errors import KernelgaugeError, StorageError, printable, printable_url
+from ..errors import KernelgaugeError, StorageError, printable
 
 # -- names ------------------------------------------------------------------------------------------------------------
 
@@ -146,9 +146,9 @@ def store_errors(what: str, location: str) -> Iterator[None]:
     except KernelgaugeError:
         raise
     except Exception as error:
-        got = printable_url(f"{type(error).__name__}: {error}")
-        expected = "a folder, or a URL that fsspec knows"
-        raise StorageError(what, where=printable_url(location), got=got, expected=expected) from error
+        texts = (location, f"{type(error).__name__}: {error}")
+        where, got = (printable(re.sub(r"//[^/@\s]*@", "//***@", each)) for each in texts)  # without a password
+        raise StorageError(what, where=where, got=got, expected="a folder, or a URL that fsspec knows") from error
 
 
 # -- locks ------------------------------------------------------------------------------------------------------------
