@@ -113,7 +113,7 @@ def _compare(instance: Instance, device: Device) -> list[RelativeError]:
     draws_numbers = not all(map(torch.equal, generators, _generators(device)))
     if workload.dtype is not None:
         dtypes = {TORCH_DTYPES[workload.dtype]}
-    else:  # a coarser dtype than other code has is no reason to err more than it
+    else:  # a coarser dtype in this code alone does not excuse a larger error
         own = _state(pair.reference) if _is_other_code(workload) else pair.state | got
         dtypes = {each.dtype for each in (*own.values(), *pair.inputs.values())}
     floor = _floor(dtypes, workload)
