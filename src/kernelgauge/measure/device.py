@@ -294,6 +294,7 @@ class CudaDevice(Device):
         torch.cuda.reset_peak_memory_stats(self.torch_device)
 
     def peak_allocated_bytes(self, call: Callable[[], object]) -> int | None:
+        gc.collect()  # of what the collector frees meanwhile, the call would seem to need so much less
         self.synchronize()
         self.forget_peak()
         before = torch.cuda.memory_stats(self.torch_device)
