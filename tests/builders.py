@@ -2,8 +2,11 @@
 
 import gzip
 import json
+import lzma
+import math
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -11,15 +14,25 @@ from typing import Any
 import msgspec
 import pytest
 
+from kernelgauge.baselines import BaselineStore, Mode, review, select
 from kernelgauge.cli.traces import read_trace
 from kernelgauge.errors import TraceError
-from kernelgauge.judge import DECLARED, Status, Verdict
-from kernelgauge.judge.baseline import Baseline, Recorded, combined, from_run
+from kernelgauge.judge import DECLARED, Status, Verdict, revisions, steps
+from kernelgauge.judge.baseline import Baseline, Recorded, combined, decode_baseline, from_run
+from kernelgauge.judge.cause import find_trace_causes
 from kernelgauge.judge.evidence import DeclaredCompared, Detail, Failed, Next, RelativeChange, Step
+from kernelgauge.judge.structure import judge_structure
+from kernelgauge.judge.time_verdict import Beside, confirm, judge_ratio, judge_time
+from kernelgauge.judge.timing import FALSE_ALARMS_PER_RUN, SUSPECTS_PER_RUN, Limits
+from kernelgauge.judge.trace_baseline import TraceBaseline, trace_baseline
 from kernelgauge.report import findings
+from kernelgauge.report.stored import doubt_text
+from kernelgauge.report.words import cause_text, dearest_code
 from kernelgauge.results import SCHEMA_VERSION, Results, TestResult, WorkloadResult
-from kernelgauge.run import CALL_TIMERS, ControlTime, Counts, Fingerprint, Run, Sample, Timer
+from kernelgauge.run import CALL_TIMERS, ControlTime, Counts, Fingerprint, Observation, Run, Sample, Timer
 from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse, reader
+from kernelgauge.trace.difference import differences
+from kernelgauge.trace.steps import StepRow, Steps, StepTrace
 from kernelgauge.trace.summary import summarize_trace
 
 RECORDED = Path(__file__).parent / "data" / "h200"
@@ -300,6 +313,148 @@ def read_in_blocks(content: bytes, block: int | None = None) -> Trace | None:
     summarize_trace(trace)
     summarize_trace(trace, [trace.whole(), *trace.regions(trace.annotations[0].name if trace.annotations else "")])
     return trace
+
+
+# -- judging ----------------------------------------------------------------------------------------------------------
+
+Case = tuple[Run, Baseline]
+Job = dict[int, StepTrace]  # the steps of a run, by rank
+
+
+def judged(
+    *cases: Case, comparisons: int = 1, limits: Limits | None = None, is_confirmed: bool = True
+) -> list[list[Verdict]]:
+    """The verdicts on the runs of one session, each by its baseline: on its structure, then on each of its times."""
+    found, beside = [], Beside(cases)
+    asked: dict[str, Any] = {"comparisons": comparisons, "limits": limits, "beside": beside}
+    asked["level"] = SUSPECTS_PER_RUN if is_confirmed else FALSE_ALARMS_PER_RUN
+    for now, known in cases:
+        times = [judge_time(timer, now, known, **asked) for timer in Timer if timer in now.samples]
+        found.append([judge_structure(now, known, times), *times])
+    return found
+
+
+def confirmed(fresh: Run, case: Case, *, comparisons: int = 1) -> list[Verdict]:
+    """The verdicts on the times of a run that are slower, after a fresh process has measured them too."""
+    (now, known), asked = case, {"comparisons": comparisons, "beside": Beside([case])}
+    timers = {now.label(timer): timer for timer in now.samples}
+    _, *times = judged(case, comparisons=comparisons)[0]
+    slower = (each for each in times if each.status is Status.REGRESSED)
+    return [confirm(each, timers[each.subject], now, fresh, known, **asked) for each in slower]  # type: ignore[arg-type]
+
+
+def judged_ratio(this: Run, other: Run, *, by: float) -> Verdict:
+    return judge_ratio(this, other, "eager", by=by, comparisons=12)
+
+
+def judged_sides(
+    before: Sequence[Run], after: Sequence[Run], *, limits: Limits | None = None, are_pairs: bool = False
+) -> tuple[Sequence[Verdict], Sequence[str]]:
+    """The verdicts on some processes by others of the same machine, and the times that need more of them."""
+    asked: dict[str, Any] = {"comparisons": 63, "limits": limits, "are_pairs": are_pairs}
+    found = revisions.judge_sets(WORKLOAD, before, after, names=("before", "after"), **asked)
+    return found.verdicts, found.undecided
+
+
+def steps_baseline(jobs: Sequence[Job]) -> TraceBaseline:
+    return trace_baseline(jobs, Recorded("", None, ""))
+
+
+def judged_steps(job: Job, known: TraceBaseline) -> list[Verdict]:
+    return steps.judge_traces("job", [job], known)
+
+
+def trace_changes(before: Trace, after: Trace) -> tuple[list[str], list[str]]:
+    """What became of the kernels of a trace, and the causes with their lines: the largest effect first."""
+    sides = [summarize_trace(each) for each in (before, after)]
+    found = differences(*(side.kernels for side in sides))
+    rows = [f"{each.what.value} {len(each.before)} {len(each.after)} {each.delta_us:.4g}" for each in found]
+    return rows, [f"{cause_text(each)[0]} @ {dearest_code(each)}" for each in find_trace_causes(*sides, found)]
+
+
+def cause_of(verdict: Verdict) -> str:
+    """The first cause of a verdict and its first line; how many lines it has, and how many causes there are."""
+    lines = [(each.label, each.text.split("\n")) for each in findings.reasons(verdict)]
+    (first, *_), code = (next((text for label, text in lines if label == name), [""]) for name in ("cause", "code"))
+    causes = sum(label in ("cause", "also") for label, _ in lines)
+    return f"{first} @ {code[0]} ({len(code)}, {causes})" if first else ""
+
+
+def stored(several: Sequence[Results], root: Path, mode: str, *, force: bool = False) -> list[str]:
+    """Store results as `accept`, `accept --add`, `calibrate` or `--perf-update` do. Return what became of each workload."""
+    store = BaselineStore(root)
+    reviews = review(several, store, Mode(mode))
+    store.apply(select(reviews, bool, force=force)[0])
+    return [
+        f"{each.group.value}, {each.change.action.value if each.change else 'refused'}"
+        f", {len(each.evidence)} facts, doubts {'; '.join(map(doubt_text, each.doubts))}"
+        for reviewed in reviews.values()
+        for each in reviewed
+    ]
+
+
+def recorded_baseline(path: Path) -> Baseline:
+    name = path.name.removesuffix(".json")
+    return decode_baseline(path.read_bytes(), where=str(path), workload=name)
+
+
+def recorded_runs(known: Baseline) -> list[Run]:
+    """Each process of a baseline, as the run that it was: with the mean, the spread and the reference that are kept."""
+    return [
+        Run(
+            workload=known.workload,
+            fingerprint=known.fingerprint,
+            kernels=entry.kernels,
+            counts=known.counts,
+            samples={timer: _replicates(each) for timer, each in process.timers.items()},
+            gpu=process.gpu,
+            host=process.host,
+            controls=process.controls,
+            origins=known.origins,
+            day=process.day,
+        )
+        for entry in known.entries
+        for process in entry.processes
+    ]
+
+
+def _replicates(seen: Observation) -> Sample:
+    pairs, count = seen.replicates // 2, seen.replicates
+    width = (seen.spread or 0.0) * math.sqrt((count - 1) / (2 * pairs)) if pairs else 0.0
+    steps = [0.0] * (count - 2 * pairs) + [width, -width] * pairs
+    controls = (seen.control_us,) * count if seen.control_us is not None else ()
+    return Sample(tuple(seen.mean_us * math.exp(step) for step in steps), seen.iterations, controls)
+
+
+def kept_runs(path: Path) -> list[Run]:
+    """The runs of one process, as benchmarks/ keeps them."""
+    return msgspec.convert(json.loads(gzip.decompress(path.read_bytes()))["runs"], list[Run])
+
+
+def kept_steps(path: Path) -> dict[str, list[Job]]:
+    """The steps of several runs, as benchmarks/ keeps them, by job."""
+    data = json.loads(lzma.decompress(path.read_bytes()))
+    rows = [StepRow(*each) for each in data["rows"]]
+    found: dict[str, dict[str, Job]] = {}
+    for each in data["traces"]:
+        job, _, number = each["run"].partition("/")
+        by_rank = found.setdefault(job, {}).setdefault(number, {})
+        trace = by_rank.setdefault(
+            each["rank"], StepTrace(each["rank"], 2, DEVICE, (0.0, 1.0), "ProfilerStep#", {}, {}, ())
+        )
+        trace.steps[each.get("kind", "")] = steps_of(
+            [{rows[row]: count for row, count in step} for step in each["counts"]],
+            {rows[row]: us for row, us in each["row_us"]},
+            {rows[row]: square for row, square in each.get("row_squares", ())},
+            *(each[name] for name in ("wall_us", "compute_us", "communication_us", "exposed_us", "behind")),
+        )
+    return {job: list(runs.values()) for job, runs in found.items()}
+
+
+def steps_of(counts: Iterable[Any], row_us: Any, squares: Any, *lists: Sequence[float]) -> Steps:
+    found = Steps([Counter(each) for each in counts], Counter(row_us), *map(list, lists))  # type: ignore[arg-type]
+    found.row_squares.update(squares)
+    return found
 
 
 # -- histories --------------------------------------------------------------------------------------------------------
