@@ -1,12 +1,9 @@
-"""How often `kernelgauge bisect` finds the right commit of 64, and how many processes it takes, beside `git bisect run`.
+"""How often `kernelgauge bisect` finds the right commit of 64, and how many processes it takes.
 
-    python benchmarks/bisection.py --simulate                        1,000 simulated repositories for each size of change, no torch
-    python benchmarks/bisection.py --kind all --repeat 3             real repositories and real measurements, on the GPU
     python benchmarks/bisection.py --kind device --kind host --repeat 20 --replay benchmarks/data/bisection/h200-b.jsonl.xz
                                                                      real repositories, recorded measurements; no GPU
-    python benchmarks/bisection.py --record FILE.jsonl.xz            record processes of each state on the GPU, in turns
+    python benchmarks/bisection.py --kind all --repeat 3             real repositories and real measurements, on the GPU
     python benchmarks/bisection.py --kind break --commits 8          a CPU will do, where kernels or counts change
-    python benchmarks/bisection.py --summary reports/bisection.jsonl the table of docs/design/two-revisions.md
 
 A repository has one commit that changes the model for real:
 
@@ -18,12 +15,8 @@ A repository has one commit that changes the model for real:
 A replay measures nothing. It picks a recorded process of the same state of the code at random, for each process of a
 bisection. It uses each of them once, until a search needs more of a state than were recorded.
 
-Each result is a line of `--out`, so that runs on several days add up: repository N of a kind is the same everywhere, and
-each run goes on behind those that the file has.
-
-`git bisect run` is simulated: a probe answers from the mean of one process, or of five, with a threshold midway between the
-ends. Its levels and its noise are those of the processes that `kernelgauge bisect` measured in the same repository.
-Structure has no noise: there both are right, and the number of processes is what differs.
+Each result is a line of `--out`, and the table has all of its lines. Repository N of a kind is the same everywhere, and each
+run goes on behind those that the file has.
 """
 
 from __future__ import annotations
@@ -31,8 +24,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import lzma
-import math
 import os
 import random
 import re
@@ -41,109 +32,33 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 from unittest.mock import patch
 
-import msgspec
 from recorded import read_states
 
 import kernelgauge.processes
 from kernelgauge import cli
-from kernelgauge.judge.revisions import FIRST, next_state, suspects
 from kernelgauge.results import SCHEMA_VERSION, Results, WorkloadResult
-from kernelgauge.run import Timer
 
-_SHIFTS = (5.0, 3.0, 2.0)  # standard deviations of one process
-_SIMULATED = 1000
-_MOST = 200  # processes
-_GIT_PROBES = (1, 5)  # processes of each
-_TIMERS = {"device": "device_time", "host": "host_dispatch"}
+_OF_A_GPU = ("device", "host")  # changes of its times
 _SIZE_ON_GPU, _SIZE_ON_CPU = 1024, 64  # of the model
-# What `kernelgauge bisect` starts each process with.
-_VARIABLES = {"TORCHINDUCTOR_DETERMINISTIC": "1"}
-_PYTEST_ARGUMENTS = ["perf", "-k", "model-it", "-p", "kernelgauge.plugin"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("--simulate", action="store_true", help="simulate repositories; measure nothing")
-    asked.add_argument(
-        "--kind", action="append", choices=("all", *_KINDS), help="what the commit changes; several times"
-    )
-    asked.add_argument("--summary", nargs="+", type=Path, metavar="FILE", help="print the table of these results")
-    asked.add_argument("--record", type=Path, metavar="FILE", help="record processes of each state on the GPU")
+    kinds = "what the commit changes; several times"
+    parser.add_argument("--kind", action="append", required=True, choices=("all", *_KINDS), help=kinds)
     parser.add_argument("--replay", type=Path, metavar="FILE", help="answer with recorded processes; measure nothing")
     parser.add_argument("--repeat", type=int, default=1, metavar="N", help="repositories of each kind (default: 1)")
     parser.add_argument("--commits", type=int, default=64, metavar="N", help="of each (default: 64)")
-    parser.add_argument("--seconds", type=float, default=math.inf, metavar="S", help="begin no repository after this")
     parser.add_argument("--seed", type=int, default=20261123)
     parser.add_argument("--out", type=Path, default=Path("reports", "bisection.jsonl"), metavar="FILE")
-    options = parser.parse_args()
-    if options.summary:
-        summarize(
-            [json.loads(line) for path in options.summary for line in path.read_text().splitlines()], options.seed
-        )
-    elif options.simulate:
-        simulate(options)
-    elif options.record:
-        record(options)
-    else:
-        measure(options)
-
-
-# -- simulated repositories -------------------------------------------------------------------------------------------------
-
-
-def simulate(options: argparse.Namespace) -> None:
-    print(f"{_SIMULATED} repositories of {options.commits} commits; change in standard deviations of one process")
-    print(f"{'change':>6}  {'search':<24} {'right':>7} {'processes':>9} {'95 of 100':>9}")
-    for shift in _SHIFTS:
-        rng = random.Random(options.seed)
-        found = [_search(options.commits, shift, rng) for _ in range(_SIMULATED)]
-        _print_row(shift, "kernelgauge bisect", found)
-        for each in _GIT_PROBES:
-            rng = random.Random(options.seed)
-            classic = [_classic(options.commits, shift, each, rng) for _ in range(_SIMULATED)]
-            _print_row(shift, f"git bisect run, {each} each", classic)
-
-
-def _print_row(shift: float, name: str, found: Sequence[tuple[bool, int]]) -> None:
-    used = sorted(count for _, count in found)
-    right = 100 * fmean(is_right for is_right, _ in found)
-    print(f"{shift:>6.1f}  {name:<24} {right:>5.1f} % {fmean(used):>9.1f} {used[int(0.95 * len(used))]:>9}", flush=True)
-
-
-def _search(commits: int, shift: float, rng: random.Random) -> tuple[bool, int]:
-    """Search as the command does, once the ends are known to differ. Return whether it was right, and the processes used."""
-    first = rng.randint(1, commits)
-    values: list[list[float]] = [[] for _ in range(commits + 1)]
-    for used in range(_MOST):
-        if used < 2 * FIRST:
-            place: int | None = (0, commits)[used % 2]
-        else:
-            best = max(suspects(values), key=lambda each: each.probability)
-            place = next_state(values)
-            if place is None:
-                return best.high == first, used
-        assert place is not None
-        values[place].append(shift * (place >= first) + rng.gauss(0, 1))
-    return False, _MOST
-
-
-def _classic(commits: int, shift: float, processes: int, rng: random.Random) -> tuple[bool, int]:
-    """Halve, and believe every probe: the mean of its processes beside a threshold midway between the true levels."""
-    first, low, high, used = rng.randint(1, commits), 0, commits, 0
-    while high - low > 1:
-        place = (low + high) // 2
-        mean = shift * (place >= first) + rng.gauss(0, 1 / math.sqrt(processes))
-        low, high = (low, place) if mean > shift / 2 else (place, high)
-        used += processes
-    return high == first, used
+    measure(parser.parse_args())
 
 
 # -- real repositories ------------------------------------------------------------------------------------------------------
@@ -209,17 +124,14 @@ def measure(options: argparse.Namespace) -> None:
     kinds = list(_KINDS) if "all" in options.kind else options.kind
     machine, size = _machine(recorded)
     for kind in kinds if size == _SIZE_ON_CPU else ():
-        if kind in _TIMERS:
+        if kind in _OF_A_GPU:
             sys.exit(f"--kind {kind} changes a time of a GPU, and there is none")
     print(", ".join(machine.values()), flush=True)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     results = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     numbers = Counter((each["kind"], each["commits"]) for each in results if each["device"] == machine["device"])
-    started = time.monotonic()
     for _ in range(options.repeat):
         for kind in kinds:
-            if time.monotonic() - started > options.seconds:
-                break
             number = numbers[kind, options.commits]
             numbers[kind, options.commits] += 1
             found = machine | _measure_one(kind, number, options, size, recorded)
@@ -227,14 +139,12 @@ def measure(options: argparse.Namespace) -> None:
             with options.out.open("a") as file:
                 file.write(json.dumps(found) + "\n")
             answer = "right" if found["right"] else f"WRONG {found['answer']}"
-            shift = "" if found["shift"] is None else f", {found['shift']:.1f} standard deviations"
-            size_text = "" if found["percent"] is None else f", {found['percent']:+.2f} %{shift}"
             print(
                 f"{kind} {number}: commit {found['first']} of {options.commits}, {answer}, exit code {found['exit_code']}, "
-                f"{found['processes']} processes, {found['seconds']:.0f} s{size_text}",
+                f"{found['processes']} processes, {found['seconds']:.0f} s",
                 flush=True,
             )
-    summarize(results, options.seed)
+    summarize(results)
 
 
 def _machine(recorded: dict[str, list[WorkloadResult]]) -> tuple[dict[str, str], int]:
@@ -263,7 +173,6 @@ def _measure_one(
     answer = [commits.index(each) for each in re.findall(r"^commit   (\w+)", done.stdout, re.MULTILINE)]
     if answer != [first]:
         print(done.stdout)
-    percent, shift = _change(processes, first, _TIMERS[kind]) if kind in _TIMERS else (None, None)
     return {
         "kind": kind,
         "number": number,
@@ -272,32 +181,14 @@ def _measure_one(
         "answer": answer,
         "right": answer == [first],
         "exit_code": done.returncode,
-        "processes": len(processes),
+        "processes": processes,
         "seconds": round(seconds, 1),
-        "percent": percent,
-        "shift": shift,
     }
 
 
-def _change(
-    processes: Sequence[tuple[int, WorkloadResult]], first: int, timer: str
-) -> tuple[float | None, float | None]:
-    """Return the size of the change as measured: in percent, and in standard deviations of one process."""
-    sides: tuple[list[float], list[float]] = ([], [])
-    for place, workload in processes:
-        if workload.run and (sample := workload.run.samples.get(Timer(timer))):
-            sides[place >= first].append(fmean(map(math.log, sample.replicates_us)))
-    if min(map(len, sides)) < FIRST:
-        return None, None
-    old, new = map(fmean, sides)
-    return 100 * math.expm1(new - old), (new - old) / math.sqrt(fmean(stdev(side) ** 2 for side in sides))
-
-
-def summarize(results: Sequence[dict[str, Any]], seed: int) -> None:
+def summarize(results: Sequence[dict[str, Any]]) -> None:
     """Print the table of docs/design/two-revisions.md: one row for each kind, number of commits and machine."""
-    probes = [f"`git bisect run`, {each} each" for each in _GIT_PROBES]
-    print("\n| kind | commits | device, torch | right | processes | seconds |", " | ".join(probes), "|")
-    print("|---" * (6 + len(probes)) + "|")
+    print("\n| kind | commits | device, torch | right | processes | seconds |\n" + "|---" * 6 + "|")
     rows: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for each in results:
         key = each["kind"], str(each["commits"]), f"{each['device']}, {each['torch']}"
@@ -305,18 +196,7 @@ def summarize(results: Sequence[dict[str, Any]], seed: int) -> None:
     for row, found in rows.items():
         right, processes, seconds = (fmean(each[name] for each in found) for name in ("right", "processes", "seconds"))
         cells = [*row, f"{right * len(found):.0f} of {len(found)}", f"{processes:.1f}", f"{seconds:.0f}"]
-        print("|", " | ".join([*cells, *_classic_cells(found, seed)]), "|", flush=True)
-
-
-def _classic_cells(found: Sequence[dict[str, Any]], seed: int) -> Iterator[str]:
-    """Yield what `git bisect run` would have answered with the levels and the noise that were measured."""
-    commits = found[0]["commits"]
-    shifts = [each["shift"] for each in found if each["shift"] is not None]
-    for processes in _GIT_PROBES:
-        used = processes * math.ceil(math.log2(commits))
-        rng = random.Random(seed)
-        right = [_classic(commits, shift, processes, rng)[0] for shift in shifts for _ in range(_SIMULATED)]
-        yield f"{100 * fmean(right):.1f} % (simulated), {used}" if right else f"right, {used}"
+        print("|", " | ".join(cells), "|", flush=True)
 
 
 def _make_repository(folder: Path, kind: str, commits: int, first: int, size: int) -> list[str]:
@@ -346,14 +226,14 @@ def _git(folder: Path, *arguments: str) -> str:
 
 def _bisect(
     folder: Path, commits: Sequence[str], run_process: Callable[..., Results]
-) -> tuple[subprocess.CompletedProcess[str], list[tuple[int, WorkloadResult]]]:
-    """Bisect, with `run_process` for each process. Return what it says, and each process with the place of its commit."""
-    processes: list[tuple[int, WorkloadResult]] = []
+) -> tuple[subprocess.CompletedProcess[str], int]:
+    """Bisect, with `run_process` for each process. Return what it says, and how many processes measured."""
+    measured = 0
 
-    def run(*arguments: Any, folder: Path, **options: Any) -> Results:
-        place = int((folder / "model.py").read_text().rpartition("# commit ")[2])
-        results = run_process(*arguments, folder=folder, **options)
-        processes.extend((place, each) for each in results.workloads if each.run)
+    def run(*arguments: Any, **options: Any) -> Results:
+        nonlocal measured
+        results = run_process(*arguments, **options)
+        measured += any(each.run for each in results.workloads)
         return results
 
     command = ["bisect", "--good", commits[0], "--bad", commits[-1], "-k", "model-it", "--", "-p", "kernelgauge.plugin"]
@@ -367,37 +247,10 @@ def _bisect(
             code = cli.main(command)
     finally:
         os.chdir(before)
-    return subprocess.CompletedProcess(command, code, out.getvalue()), processes
+    return subprocess.CompletedProcess(command, code, out.getvalue()), measured
 
 
 # -- recorded processes -----------------------------------------------------------------------------------------------------
-
-
-def record(options: argparse.Namespace) -> None:
-    """Measure processes of each state in turns until `--seconds` are over, and write them all, a line each."""
-    kinds = {name: kind for kind in _KINDS for name in (f"{kind}-good", f"{kind}-bad") if name != "break-good"}
-    lines: list[bytes] = []
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="kernelgauge-benchmark-") as name:
-        for state, kind in kinds.items():
-            folder = Path(name) / state
-            folder.mkdir()
-            _make_repository(folder, kind, 0, int(state.endswith("good")), _SIZE_ON_GPU)
-        for number in range(_MOST):
-            for state in kinds if number % 2 == 0 else reversed(kinds):
-                if time.monotonic() - started < options.seconds:
-                    results = kernelgauge.processes.run_process(
-                        _PYTEST_ARGUMENTS, folder=Path(name) / state, may_fail=True, variables=_VARIABLES
-                    )
-                    lines.append(msgspec.json.encode({"state": state, "workload": _trimmed(results.workloads[0])}))
-                    print(f"{state}: {len(lines)}", flush=True)
-    options.record.write_bytes(lzma.compress(b"\n".join([*lines, b""])))
-
-
-def _trimmed(workload: WorkloadResult) -> WorkloadResult:
-    """Return a result without what no bisection reads."""
-    run = workload.run and msgspec.structs.replace(workload.run, ops=(), work=())
-    return msgspec.structs.replace(workload, run=run, verdicts=(), baseline=None)
 
 
 def _replay(

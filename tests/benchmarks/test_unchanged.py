@@ -74,7 +74,7 @@ def test_fresh_process_dispels_alarms_only(suites: list[Suite], monkeypatch: Any
 
 @pytest.mark.parametrize(
     ("kind", "recording", "processes"),
-    [("device", "h200-b", 20), ("host", "h200-b", 30), ("fusion", "h200-a", 9), ("break", "h200-a", 9)],
+    [("device", "h200-b", 26), ("host", "h200-b", 40), ("fusion", "h200-a", 9), ("break", "h200-a", 9)],
 )
 def test_recorded_change_is_found_among_eight_commits(
     kind: str, recording: str, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""Two sets of processes of one machine, and the change point between two ends: how often each rule is right, simulated."""
+"""Two sets of processes of one machine, and nights that creep: how often each rule is right, simulated."""
 
 import math
 import random
@@ -6,7 +6,7 @@ import random
 import pytest
 
 from kernelgauge.judge import Status
-from kernelgauge.judge.revisions import FIRST, SURE, JudgedSet, find_creep, judge_sets, looks, next_state, suspects
+from kernelgauge.judge.revisions import JudgedSet, find_creep, judge_sets, looks
 from kernelgauge.judge.timing import Limits
 from kernelgauge.run import Run, Timer
 from tests.builders import counts, launched, mlp_kernels, reasons, run
@@ -97,33 +97,6 @@ def test_structure_of_every_process_counts(other: set[int]) -> None:
     structure = judged([run(host=None, end_to_end=None)] * 3, after).verdicts[0]
     assert structure.status.fails is bool(other)
     assert reasons(structure, "why") == ([f"in {len(other)} of 3 processes of after"] if other else [])
-
-
-def test_next_state_is_one_that_can_tell_more() -> None:
-    """An outlier beside the change is measured again, and what cannot be measured is passed over."""
-    values: list[list[float] | None] = [[0.0, 0.1, -0.1], [0.1], [9.0], [], [9.0, 8.9, 9.1]]
-    assert max(each.probability for each in suspects(values)) >= SURE
-    assert next_state(values) in (1, 2)
-    ends = [0.0] * FIRST, [9.0] * FIRST
-    assert next_state([ends[0], [], None, [], ends[1]]) in (1, 3)
-    assert next_state([ends[0], None, None, ends[1]]) is None
-
-
-@pytest.mark.parametrize(("shift", "most_missed", "most_processes"), [(5, 0, 18), (3, 1, 22)])
-def test_search_finds_the_change(shift: float, most_missed: int, most_processes: float) -> None:
-    rng = random.Random(20261123)
-    missed, used, trials = 0, 0, 60
-    for _ in range(trials):
-        first = rng.randint(1, 64)
-        values: list[list[float]] = [[] for _ in range(65)]
-        places = [0, 64] * FIRST
-        while places:
-            values[places[0]].append(shift * (places[0] >= first) + rng.gauss(0, 1))
-            places = places[1:] or [place for place in [next_state(values)] if place is not None]
-        missed += max(suspects(values), key=lambda each: each.probability).high != first
-        used += sum(map(len, values))
-    assert missed <= most_missed
-    assert used / trials <= most_processes
 
 
 A, B = [200.0] * 20, [202.0] * 10

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import tempfile
@@ -12,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import metadata
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,19 @@ from .. import processes
 from ..errors import KernelgaugeError, MeasurementError, printable
 from ..judge import STRUCTURE, Status, Verdict
 from ..judge.baseline import SET_BY_CODE, compare, from_run
-from ..judge.revisions import FEWEST, LOOKS, SURE, JudgedSet, judge_sets, looks, next_state, suspects
+from ..judge.revisions import FEWEST, LOOKS, JudgedSet, judge_sets, looks
 from ..judge.structure import judge_structure
 from ..report.findings import brief, in_full
 from ..report.text import counted
 from ..report.words import headline
 from ..results import Results, WorkloadResult
-from ..run import ProcessTime, Run, Timer, at_shared_speed, observe, on_same_host
+from ..run import Run, Timer
 from . import Exit, note, say
 
-_SHOWN = 5  # likely changes, where none is sure
 _CHANGES = (Status.REGRESSED, Status.IMPROVED)  # in order of preference
-_CLOCKS = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)  # the most exact one first; on a CPU the last one is
+_CLOCKS = [timer.label for timer in (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)]  # the most exact one first
+_MOST = 2 ** (LOOKS - 1) * FEWEST  # processes of a state
+_HALF = 0.5  # of the change between the ends: a state is on the side of the end that it is nearer to
 _COMMIT = "%H%n%h %s%ncommit   %H%nauthor   %an <%ae>%ndate     %aI%nsubject  %s"
 
 
@@ -177,28 +179,35 @@ class _Search:
 
     def conclude(self) -> Exit:
         """Search, and print the answer."""
-        judged, is_found = self._judged_ends(), False
+        judged = self._judged_ends()
         _say("\n".join(f"{each.subject}: {each.status.value}  {headline(each)}" for each in judged.verdicts))
-        changed = [each.subject for each in judged.verdicts if each.status in (*_CHANGES, Status.CHANGED)]
-        invalid = [in_full(each) for each in judged.verdicts if each.status is Status.INVALID]
-        if STRUCTURE in changed:  # exact, also where a time could not be measured
-            is_found = self._by_structure()
-            if len(changed) > 1:
+        followed, is_found = self._followed(judged), False
+        if followed is not None:
+            is_found = self._find(followed)
+            changed = [each.subject for each in judged.verdicts if each.status in (*_CHANGES, Status.CHANGED)]
+            if followed.subject == STRUCTURE and len(changed) > 1:
                 advice = "If the change above does not explain it, bisect again with that as the good end."
                 _say(f"{', '.join(changed[1:])} changed too. {advice}")
-        elif invalid:
+        ends = sum(len(end.workloads) for end in self._ends)
+        _say(f"{self._used} processes, {ends} of them of the ends")
+        return Exit.YES if is_found else Exit.NO
+
+    def _followed(self, judged: JudgedSet) -> Verdict | None:
+        """Return the verdict on the ends whose subject is searched for. Without one, say why."""
+        structure = next((each for each in judged.verdicts if each.subject == STRUCTURE), None)
+        if structure is not None and structure.status in (*_CHANGES, Status.CHANGED):
+            return structure  # exact, also where a time could not be measured
+        if invalid := [in_full(each) for each in judged.verdicts if each.status is Status.INVALID]:
             raise KernelgaugeError("the ends cannot be compared", got="\n".join(invalid))
-        elif timer := _followed(judged.verdicts):
-            is_found = self._by_time(timer)
-        elif self._is_timed and min(len(end.runs) for end in self._ends) < FEWEST:
+        if found := _changed_time(judged.verdicts):
+            return found
+        if self._is_timed and min(len(end.runs) for end in self._ends) < FEWEST:
             _say("undecided: --processes or --budget ended the search too early to compare the ends")
         elif judged.undecided:
             _say(f"undecided: the processes of the ends differ too much in {', '.join(judged.undecided)}")
         else:
             _say("nothing to bisect: the ends do not differ")
-        ends = sum(len(end.workloads) for end in self._ends)
-        _say(f"{self._used} processes, {ends} of them of the ends")
-        return Exit.YES if is_found else Exit.NO
+        return None
 
     # -- measure
 
@@ -207,17 +216,16 @@ class _Search:
 
         Once, if no time is measured: structure is exact.
         """
-        most = 2 ** (LOOKS - 1) * FEWEST
-        for done in range(1, most + 1):
+        for done in range(1, _MOST + 1):
             # A B B A: what drifts meanwhile meets both alike.
             for end in self._ends if done % 2 else self._ends[::-1]:
                 if len(end.runs) < done and (done == 1 or self._may_go_on()):
                     self._measure(end)
             is_last = not (self._is_timed and self._may_go_on())
-            if done in looks(most) or is_last:
+            if done in looks(_MOST) or is_last:
                 names = ("the good end", "the bad end")
                 judged = self._judged(self._good.runs[:done], self._bad.runs[:done], names)
-                if is_last or not judged.undecided or _followed(judged.verdicts, judged.undecided):
+                if is_last or not judged.undecided or _changed_time(judged.verdicts, judged.undecided):
                     break
         return judged
 
@@ -234,15 +242,15 @@ class _Search:
         is_late = time.monotonic() - self._started > self._options.budget
         return not is_late and bool(self._used < self._options.processes)
 
-    def _measure(self, state: _State, *selection: str, timer: Timer | None = None) -> None:
+    def _measure(self, state: _State, *selection: str, subject: str = STRUCTURE) -> None:
         """Measure a state. One that fails is skipped if the good end still works behind it: otherwise the machine is at fault.
 
-        `selection`: further arguments. `timer`: the time that must have been measured.
+        `selection`: further arguments. `subject`: what must have been measured.
         """
         self._used += 1
         self._progress.begin(f"process {self._used}: {state.shown}, {counted(self._suspects, 'suspect')}")
         try:
-            state.workloads.append(self._measured(state, selection, timer))
+            state.workloads.append(self._measured(state, selection, subject))
         except MeasurementError as error:
             failed = error.got or error.what
             if state in self._ends:
@@ -252,9 +260,9 @@ class _Search:
             state.failure = failed.splitlines()[-1].strip()
             note(f"  it fails: {state.failure}")
             if self._may_go_on():
-                self._measure(self._good, *selection, timer=timer)
+                self._measure(self._good, *selection, subject=subject)
 
-    def _measured(self, state: _State, selection: Sequence[str], timer: Timer | None) -> WorkloadResult:
+    def _measured(self, state: _State, selection: Sequence[str], subject: str) -> WorkloadResult:
         """Run one process. Raises `MeasurementError` if it fails, and `KernelgaugeError` if no other one would do better."""
         wanted = self._options.workload
         arguments = [self._options.suite, "-k", wanted, *selection, *self._options.pytest_arguments]
@@ -268,8 +276,8 @@ class _Search:
         workload, run = matching[0], matching[0].run
         if run is None:
             raise MeasurementError("\n".join(map(in_full, workload.verdicts)) or f"{workload.unavailable}")
-        if timer and timer not in run.samples:
-            raise MeasurementError(f"no {run.label(timer)}: {run.incomplete}")
+        if subject not in (STRUCTURE, *(timer.label for timer in run.samples)):
+            raise MeasurementError(f"no {subject}: {run.incomplete}")
         earlier = self._good.runs[0] if self._good.runs else run
         environment = compare(earlier.fingerprint, run.fingerprint, without=SET_BY_CODE)
         if earlier.place != run.place or not (environment.identical or self._options.packages):
@@ -282,86 +290,101 @@ class _Search:
             raise KernelgaugeError(f"processes of one state differ in kernels or counts: {state.shown}")
         return msgspec.structs.replace(workload, run=run, verdicts=(), baseline=None)
 
-    # -- by what is exact
+    # -- halve
 
-    def _by_structure(self) -> bool:
-        """Measure until every change of structure lies between neighbours. Print them. Return whether all are found."""
-        # What recompiles on fresh allocations does so in the replicates of a time.
-        recompiles = any(run.counts.recompiles for end in self._ends for run in end.runs)
-        marks = () if recompiles else ("-m", "not timing")  # `structure` is a mark of suites alone
+    def _find(self, followed: Verdict) -> bool:
+        """Print the change, or each of several changes of structure. Return whether all are found."""
+        start = 0
         while True:
-            known = [index for index, state in enumerate(self._states) if state.runs]
-            verdicts = {pair: _structure(*(self._states[index].runs[0] for index in pair)) for pair in pairwise(known)}
-            changes = {pair: verdict for pair, verdict in verdicts.items() if verdict.status is not Status.PASS}
-            inner = ((abs(low + high - 2 * index), index) for low, high in changes for index in range(low + 1, high))
-            left = [each for each in inner if not self._states[each[1]].failure]
-            self._suspects = sum(high - low for low, high in changes)
+            low, high, is_done = self._halve(followed, start)
+            if not (is_done and high - low == 1 and self._answer(low, high, followed)):
+                self._say_suspects(low, high)
+                return False
+            after = self._states[high].runs[0]
+            if followed.subject != STRUCTURE or _structure(after, self._bad.runs[0]).status is Status.PASS:
+                return True
+            _say("Its structure is not that of the bad end: there is a later change.")
+            start = high
+
+    def _halve(self, followed: Verdict, start: int) -> tuple[int, int, bool]:
+        """Halve the range until the change lies between neighbours, and measure these again. Return them, and whether it does.
+
+        Each state is held to the good end, by the rule that judged the ends. One may be lost to noise: then a neighbour of
+        the answer is on the other side when it is measured again, and the search goes on from there.
+        """
+        is_new, checked = {start: False, len(self._states) - 1: True}, {start, len(self._states) - 1}  # by place
+        while True:
+            high = min(place for place, new in is_new.items() if new)
+            low = max(place for place, new in is_new.items() if not new and place < high)
+            self._suspects = high - low
+            between = [place for place in range(low + 1, high) if not self._states[place].failure]
+            between.sort(key=lambda each: abs(low + high - 2 * each))  # the one in the middle
+            doubtful = (place for place in (low, high) if place not in checked and followed.subject != STRUCTURE)
+            left = between or [place for place in doubtful if len(self._states[place].runs) < _MOST]
             if not left or not self._may_go_on():
-                break
-            self._measure(self._states[min(left)[1]], *marks)  # the one in the middle
-        if not changes:
-            _say("undecided: the change comes in steps that are each within the tolerance of memory")
-        if len(changes) > 1:
-            _say(f"{len(changes)} changes: there are states with the structure of neither end")
-        exact = "exact: kernels and counts\n"
-        found = [self._answer(*pair, f"{exact}{brief(verdict)}") for pair, verdict in changes.items()]
-        return bool(found) and all(found)
+                return low, high, not left
+            place = left[0]
+            if place in is_new:
+                checked.add(place)
+            new = self._is_new(self._states[place], followed, self._states[start])
+            if new is not None:
+                is_new[place] = new
+            elif self._states[place].failure:
+                is_new.pop(place, None)
 
-    # -- by a time
+    def _is_new(self, state: _State, followed: Verdict, good: _State) -> bool | None:
+        """Measure a state until it is on one side of the change. None: it is skipped, or nothing more may be measured."""
+        if followed.subject == STRUCTURE:
+            # What recompiles on fresh allocations does so in the replicates of a time.
+            recompiles = any(run.counts.recompiles for end in self._ends for run in end.runs)
+            if not state.runs:  # `structure` is a mark of suites alone
+                self._measure(state, *(() if recompiles else ("-m", "not timing")))
+            return None if state.failure else _structure(good.runs[0], state.runs[0]).status is not Status.PASS
+        for each in [state, good, *[state] * (_MOST - len(state.runs) - 1)]:  # what drifts moves the end too
+            if not self._may_go_on():
+                return None
+            self._measure(each, subject=followed.subject)
+            if not state.failure and _structure(good.runs[0], state.runs[0]).status is not Status.PASS:
+                self._skip(state, "a third state, with the structure of neither end")
+            if state.failure:
+                return None
+            if each is state and len(state.runs) in looks(_MOST):
+                before = good.runs[-max(FEWEST, len(state.runs)) :]
+                judged = self._judged(before, state.runs, ("the good end", "the state"))
+                if (new := _is_behind(_about(judged, followed.subject), followed)) is not None:
+                    return new
+        self._skip(state, f"its processes differ too much in {followed.subject}")
+        return None
 
-    def _by_time(self, timer: Timer) -> bool:
-        """Measure until one change has 95 % of the posterior. Print it, or the likely ones. Return whether it is found."""
-        first = next(run for run in self._good.runs if timer in run.samples)
-        baseline = from_run(first, suite="")
-        of_first = baseline.times(timer, baseline.entries[0])[0]
-
-        def times_of(state: _State) -> list[ProcessTime]:
-            samples = [run.samples[timer] for run in state.runs if timer in run.samples]
-            return [replace(of_first, observation=observe(each, is_by_host=of_first.is_by_host)) for each in samples]
-
-        def logarithms(state: _State) -> list[float]:
-            times = times_of(state)
-            return [each.logarithm for each in (on_same_host(times, usual) if is_shared else times)]
-
-        usual = at_shared_speed(times_of(self._good), times_of(self._bad))
-        is_shared = bool(on_same_host(times_of(self._good), usual))  # else the ends differ by more than their hosts
-        while True:
-            measured = [state for state in self._states if state.runs]
-            third = [state for state in measured if _structure(first, state.runs[0]).status is not Status.PASS]
-            values = [None if state.failure or state in third else logarithms(state) for state in self._states]
-            found = suspects(values)
-            best = max(found, key=lambda each: each.probability)
-            index = next_state(values)
-            if index is None or not self._may_go_on():
-                break
-            note(f"  {_percent(best.probability)} that it is {self._states[best.high].shown}")
-            self._measure(self._states[index], timer=timer)
-        for state in third:
-            _say(f"a third state, with the structure of neither end: {state.shown}")
-        if best.probability < SURE:
-            likely = sorted(found, key=lambda each: -each.probability)[:_SHOWN]
-            lines = [f"  {_percent(each.probability)}  {self._states[each.high].shown}" for each in likely]
-            _say("\n".join(["undecided: no change has 95 % of the posterior yet", *lines]))
-            return False
-        text = f"{_percent(best.probability)} of the posterior"
-        # Of the two states alone: what other commits between the ends did is no cause.
-        before, after = (self._states[place].runs for place in best[:2])
-        judged = self._judged(before, after, ("the state before", "the state"))
-        why = [brief(each) for each in judged.verdicts if each.subject in timer.labels]
-        return self._answer(best.low, best.high, "\n".join([text, *why]))
+    def _skip(self, state: _State, why: str) -> None:
+        state.failure = why
+        _say(f"{state.shown}   skipped: {why}")
 
     # -- answer
 
-    def _answer(self, low: int, high: int, text: str) -> bool:
-        """Print a change between two states. Return whether it is found: no state between them is left."""
-        if high - low == 1:
-            found = self._states[high]
-            _say(f"\nfound: {found.shown}\n{found.change}\n{text}")
-            return True
-        _say(f"\n{high - low} suspects are left   {text}")
+    def _answer(self, low: int, high: int, followed: Verdict) -> bool:
+        """Print the change between neighbours, if they differ by as much as the ends. Return whether they do."""
+        # Of the two states alone: what other commits between the ends did is no cause.
+        before, after = (self._states[place].runs for place in (low, high))
+        found, text = self._states[high], "exact: kernels and counts"
+        if followed.subject == STRUCTURE:
+            verdict = _structure(before[0], after[0])
+            is_change = verdict.status is not Status.PASS
+        else:
+            verdict = _about(self._judged(before, after, ("the state before", "the state")), followed.subject)
+            is_change = bool(_is_behind(verdict, followed))
+            text = f"measured again: {counted(len(before), 'process')} of the state before, {len(after)} of this one"
+        if is_change:
+            _say(f"\nfound: {found.shown}\n{found.change}\n{text}\n{brief(verdict)}")
+        else:
+            _say("undecided: the change comes in steps, and none of them is as large as a change has to be")
+        return is_change
+
+    def _say_suspects(self, low: int, high: int) -> None:
+        count = high - low
+        _say(f"\nundecided: {counted(count, 'suspect')} {'is' if count == 1 else 'are'} left")
         for state in self._states[low + 1 : high + 1]:
             _say(f"  {state.shown}" + (f"   skipped: {state.failure}" if state.failure else ""))
-        return False
 
 
 def _say(text: str) -> None:
@@ -369,22 +392,31 @@ def _say(text: str) -> None:
     say("\n".join(map(printable, text.split("\n"))))
 
 
-def _followed(verdicts: Sequence[Verdict], undecided: Sequence[str] = ()) -> Timer | None:
-    """Return the most exact time that regressed, else that improved. None: no time did, or an undecided one comes first."""
-    times = [(timer, each) for timer in _CLOCKS for each in verdicts if each.subject in timer.labels]
-    if any(each.subject == Timer.DEVICE.labels[1] for each in verdicts):  # on a CPU the host does all of it
-        times.reverse()
-    for change, (timer, verdict) in product(_CHANGES, times):
+def _changed_time(verdicts: Sequence[Verdict], undecided: Sequence[str] = ()) -> Verdict | None:
+    """Return the verdict on the most exact time that regressed, else that improved.
+
+    None: no time did, or an undecided one comes first.
+    """
+    times = sorted((each for each in verdicts if each.subject in _CLOCKS), key=lambda each: _CLOCKS.index(each.subject))
+    for change, verdict in product(_CHANGES, times):
         if verdict.subject in undecided:
             return None
         if verdict.status is change:
-            return timer
+            return verdict
     return None
+
+
+def _is_behind(verdict: Verdict, followed: Verdict) -> bool | None:
+    """Return whether a time is on the side of the bad end, by its verdict against the good one. None: more processes may tell."""
+    if verdict.change is None or followed.change is None or verdict.status is Status.NOT_JUDGED:
+        return None
+    is_nearer = math.log1p(verdict.change.estimate) / math.log1p(followed.change.estimate) >= _HALF
+    return is_nearer if verdict.status is followed.status or not is_nearer else None
+
+
+def _about(judged: JudgedSet, subject: str) -> Verdict:
+    return next((each for each in judged.verdicts if each.subject == subject), judged.verdicts[0])
 
 
 def _structure(before: Run, after: Run) -> Verdict:
     return replace(judge_structure(after, from_run(before, suite="")), against="the state before")
-
-
-def _percent(probability: float) -> str:
-    return f"{100 * min(probability, 0.999):.1f} %"
