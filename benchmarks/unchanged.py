@@ -179,7 +179,7 @@ def judged(suite: Suite, known: Callable[[str], Baseline | None], *timers: Timer
         baseline = known(workload)
         if baseline is None:
             continue
-        for timer in timers or tuple(run.samples):
+        for timer in timers or tuple(run.judged_timers):
             yield judge_time(timer, run, baseline, comparisons=len(suite.runs) * len(CALL_TIMERS), beside=beside)
 
 

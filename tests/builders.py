@@ -329,7 +329,7 @@ def judged(
     asked: dict[str, Any] = {"comparisons": comparisons, "limits": limits, "beside": beside}
     asked["level"] = SUSPECTS_PER_RUN if is_confirmed else FALSE_ALARMS_PER_RUN
     for now, known in cases:
-        times = [judge_time(timer, now, known, **asked) for timer in Timer if timer in now.samples]
+        times = [judge_time(timer, now, known, **asked) for timer in now.judged_timers]
         found.append([judge_structure(now, known, times), *times])
     return found
 
@@ -337,7 +337,7 @@ def judged(
 def confirmed(fresh: Run, case: Case, *, comparisons: int = 1) -> list[Verdict]:
     """The verdicts on the times of a run that are slower, after a fresh process has measured them too."""
     (now, known), asked = case, {"comparisons": comparisons, "beside": Beside([case])}
-    timers = {now.label(timer): timer for timer in now.samples}
+    timers = {timer.label: timer for timer in now.judged_timers}
     _, *times = judged(case, comparisons=comparisons)[0]
     slower = (each for each in times if each.status is Status.REGRESSED)
     return [confirm(each, timers[each.subject], now, fresh, known, **asked) for each in slower]  # type: ignore[arg-type]

@@ -258,7 +258,7 @@ def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Itera
     if workload.verdict(DECLARED) is None:
         yield RunDoubt("not checked")
     timers = [timer for timer in results.timers or CALL_TIMERS if run.kernels or timer is Timer.END_TO_END]
-    missing = [run.label(timer) for timer in timers if run.sample(timer) is None]
+    missing = [timer.label_on(run.fingerprint) for timer in timers if run.sample(timer) is None]
     if run.incomplete:
         yield RunDoubt("incomplete", run.incomplete)
     elif run.samples:  # else its test wants none

@@ -37,18 +37,17 @@ class Timer(str, Enum):
     WARM_COMPILE = "warm_compile"  # with the caches that a cold one has filled
 
     @property
-    def labels(self) -> tuple[str, str]:
-        """Return its name on a GPU, and on a CPU: there, the time of the ops stands for that of the kernels."""
-        other = self.value.replace("_", " ")
-        return ("GPU time", "CPU time") if self is Timer.DEVICE else (other, other)
-
-    @property
     def label(self) -> str:
-        """Return its name on a GPU."""
-        return self.labels[0]
+        """Return its name, which is the subject of verdicts on it."""
+        return "GPU time" if self is Timer.DEVICE else self.value.replace("_", " ")
 
     def label_on(self, fingerprint: Fingerprint) -> str:
-        return self.labels[fingerprint.arch == "cpu"]
+        """Return what it is called beside a number: on a CPU, the time of the ops stands for that of the kernels."""
+        return self.label if self.is_judged_on(fingerprint) else "CPU time"
+
+    def is_judged_on(self, fingerprint: Fingerprint) -> bool:
+        """Whether there are verdicts on it. Other jobs slow the ops of a CPU by any factor: their time is shown only."""
+        return self is not Timer.DEVICE or fingerprint.arch != "cpu"
 
     @property
     def statistic(self) -> Statistic:
@@ -417,9 +416,10 @@ class Run(msgspec.Struct, frozen=True):
         """Whether a test asked for its times, even if they could not be measured."""
         return bool(self.samples) or self.incomplete not in (None, NO_TIMES)
 
-    def label(self, timer: Timer) -> str:
-        """Return what a time is called on this machine."""
-        return timer.label_on(self.fingerprint)
+    @property
+    def judged_timers(self) -> list[Timer]:
+        """Return which of its times are judged."""
+        return [timer for timer in Timer if timer in self.samples and timer.is_judged_on(self.fingerprint)]
 
     def sample(self, timer: Timer) -> Sample | None:
         return self.samples.get(timer)
@@ -431,7 +431,7 @@ class Run(msgspec.Struct, frozen=True):
         """
         if timer not in self.samples:
             raise MeasurementError(
-                f"{self.workload}: {self.label(timer)} was not measured",
+                f"{self.workload}: {timer.label_on(self.fingerprint)} was not measured",
                 got=self.incomplete,
                 expected="the mark timing on the test that reads it, and a device that has this timer",
             )

@@ -163,7 +163,7 @@ def test_result_is_compared_with_float64(suite: Suite, workload: str, ends: tupl
     cases = suite.cases(f"{workload}-")
     assert (cases[NUMERICS].outcome, cases[NUMERICS].properties[VERDICT]) == ends
     assert said in cases[NUMERICS].message
-    assert ends[1] != "PASS" or cases["test_device_time"].properties[VERDICT] == "NO_BASELINE"
+    assert ends[1] != "PASS" or cases["test_end_to_end_latency"].properties[VERDICT] == "NO_BASELINE"
 
 
 @pytest.mark.parametrize("variant", ["eager", "loop", "fused", "clipped", "compiled", "batches"])

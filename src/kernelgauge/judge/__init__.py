@@ -16,7 +16,7 @@ from .evidence import AnyConclusion, AnyReason, NotImproved, Reason, RelativeCha
 DECLARED = "declared structure"  # what the workload declares: without this verdict, nothing may be stored
 STRUCTURE = "structure"  # against the baseline
 NUMERICS = "numerics"
-TIME_LABELS = frozenset(label for timer in Timer for label in timer.labels)
+TIME_LABELS = frozenset(timer.label for timer in Timer)
 RATIO = "ratio"  # of the times of two variants in one run
 MEASUREMENT = "measurement"  # it failed
 

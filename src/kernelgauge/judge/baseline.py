@@ -226,17 +226,16 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
 
         `gemm`: name of the run's reference GEMM. The time of another one is not comparable.
         """
-        is_cpu = self.fingerprint.arch == "cpu"
         times_us = [process.timers[timer].mean_us for process in entry.processes if timer in process.timers]
         is_by_host = bool(times_us) and is_host_only(timer, self.counts, entry.device_time_us, fmean(times_us))
-        is_by_host |= timer is Timer.END_TO_END and is_cpu  # the host does all of it
+        is_by_host |= timer is Timer.END_TO_END and self.fingerprint.arch == "cpu"  # the host does all of it
         return [
             ProcessTime(
                 process.timers[timer],
                 night=process.day,
                 place=process.place,
                 host=process.host,
-                is_host_clock=timer is not Timer.DEVICE or is_cpu,
+                is_host_clock=timer is not Timer.DEVICE,
                 is_by_host=is_by_host,
                 references_us=references_us(process.controls, gemm),
             )

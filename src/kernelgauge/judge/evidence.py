@@ -227,7 +227,7 @@ class Rest(Reason, frozen=True):  # the kernels that did not change, and how the
 # -- times ------------------------------------------------------------------------------------------------------------
 
 
-_Unknown = Literal["unknown machine", "unknown choice", "few nights"]
+_Unknown = Literal["unknown machine", "unknown choice"]
 _Noisy = Literal["scattered replicates", "scattered processes", "one replicate", "both possible"]
 SCATTERED = ("scattered replicates", "scattered processes")
 
@@ -310,10 +310,9 @@ class PartOfLatency(Reason, frozen=True):
 
 
 class Machine(Reason, frozen=True):  # how the reference kernels moved, which the code cannot touch
-    moves: tuple[tuple[str, float], ...] | None  # None: the baseline does not know this GPU or host
+    moves: tuple[tuple[str, float], ...] | None  # None: the baseline does not know this GPU
     is_own: bool = False
     twins: float | None = None  # how far workloads moved that run the same kernels
-    on_cpu: bool = False
     limits_ms: tuple[tuple[str, float], ...] = ()  # for how long the GPU held its clock down meanwhile, by cause
 
 

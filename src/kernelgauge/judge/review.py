@@ -150,7 +150,11 @@ def review_run(
         return replace(found, doubts=(*doubts, e.RunDoubt("error", old.one_line)))
     if not isinstance(old, Baseline):
         action = Action.CREATE if old is None else Action.UPDATE
-        times_us = (e.MeasuredTime(run.label(timer), run.time_us(timer)) for timer in Timer if timer in run.samples)
+        times_us = (
+            e.MeasuredTime(timer.label_on(run.fingerprint), run.time_us(timer))
+            for timer in Timer
+            if timer in run.samples
+        )
         breaks = (e.FileNote(name, after=str(getattr(run.counts, name))) for name in ("graph_breaks", "recompiles"))
         summary = (
             e.FileNote("launches", after=str(run.counts.launches)),
@@ -208,8 +212,9 @@ def _code_moved(old: Baseline, run: Run) -> Iterator[CodeMoved]:
 def _time_verdicts(
     old: Baseline, run: Run, comparisons: int, limits: Limits | None, beside: Beside | None
 ) -> list[Verdict]:
-    timers = (timer for timer in Timer if timer in run.samples)
-    return [judge_time(each, run, old, comparisons=comparisons, limits=limits, beside=beside) for each in timers]
+    return [
+        judge_time(each, run, old, comparisons=comparisons, limits=limits, beside=beside) for each in run.judged_timers
+    ]
 
 
 def _planned(
@@ -225,7 +230,7 @@ def _planned(
     if not is_same or nearest < Likeness.OTHER_CHOICE:
         return new
     subjects = [each.subject for each in times if each.status in _MOVED]
-    moved = {timer for timer in Timer if any(label in subjects for label in timer.labels)}
+    moved = {timer for timer in Timer if timer.label in subjects}
     if nearest is Likeness.IDENTICAL and not (moved or is_other_code):
         return None
     # The autotuner may choose another entry again. Code alone returns to another grid of a kernel: that must not pass.
@@ -442,7 +447,7 @@ def _differences(
         moved = [each for each in verdict.reasons if isinstance(each, e.Machine)]  # the reference kernels
         more_would_help = any(isinstance(each, e.Next) for each in verdict.reasons)
         if verdict.status in (Status.REGRESSED, Status.IMPROVED):
-            if verdict.subject == run.label(Timer.HOST) or nearest is Likeness.IDENTICAL:
+            if verdict.subject == Timer.HOST.label or nearest is Likeness.IDENTICAL:
                 yield verdict
         elif moved:
             yield from moved

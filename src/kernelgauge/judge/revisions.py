@@ -26,10 +26,9 @@ LOOKS = 3  # the rule is applied at most so often; each look has its share of th
 _GATES = {Timer.DEVICE: 0.002, Timer.HOST: 0.02, **dict.fromkeys((Timer.END_TO_END, *COMPILE_TIMERS), 0.1)}
 # A time is decided once a change of this size is excluded, or one of so many microseconds: the profiler's clock has
 # steps of 0.032 us. A latency, which is the other two, asks for no further processes.
-_WANTED = {**dict.fromkeys(Timer.DEVICE.labels, 0.005), Timer.HOST.label: 0.05}
+_WANTED = {Timer.DEVICE.label: 0.005, Timer.HOST.label: 0.05}
 _WANTED |= {timer.label: 0.25 for timer in COMPILE_TIMERS}
 _WANTED_US = 0.1
-_WANTED_ON_CPU = 0.25  # the gate of its times between nights
 # A GPU time that is slower by this after the first look is measured in pairs until the last one, and decided by them.
 _SUSPECT = 0.001
 _PAIRED_LEVEL = 0.01  # of false alarms of a time in pairs, whatever the distribution of its noise
@@ -87,7 +86,8 @@ def judge_sets(
     structure = replace(_worst_structure(after, baseline, (), names[1]), against=names[0])
     if not timed_before or not timed_after:  # the structure is sound: it may say why
         name, untimed = (names[1], after[-1]) if timed_before else (names[0], before[-1])
-        missing = not_measured(Timer.DEVICE, untimed, side=name)
+        timers = [timer for run in (*timed_before, *timed_after) for timer in run.judged_timers] or [Timer.DEVICE]
+        missing = not_measured(timers[0], untimed, side=name)
         is_timed = any(run.is_timed for run in (*before, *after))
         return JudgedSet((structure, missing) if is_timed else (structure,), (), after[-1], baseline)
     # The autotuner chooses anew in each process: the launch configuration that most of them have.
@@ -95,17 +95,17 @@ def judge_sets(
     limits = Limits({**_GATES, **limits.gate}, limits.sensitivity) if limits else Limits(_GATES)
     is_paired = are_pairs and len(before) == len(after) and len(alike) == len(timed_after)
     verdicts, undecided = list[Verdict](), []
-    for timer in first.samples:  # the first process measured all; later ones may leave out a latency
+    for timer in first.judged_timers:  # the first process measured all; later ones may leave out a latency
         verdict = judge_time(timer, first, baseline, comparisons=comparisons, limits=limits, more=more)
         is_suspect, is_usual = False, limits.gate[timer] == _GATES[timer]
         if is_paired and timer is Timer.DEVICE and is_usual:
             # The machine may have spoilt the times of one side.
             pairs = [each for each in zip(before, after, strict=True) if all(timer in run.samples for run in each)]
-            verdict, is_suspect = _judged_in_pairs(verdict, pairs, first)
+            verdict, is_suspect = _judged_in_pairs(verdict, pairs)
         verdicts.append(replace(verdict, against=names[0]))
-        is_open = is_suspect or not _is_decided(verdict, limits.gate[timer], first)
+        is_open = is_suspect or not _is_decided(verdict, limits.gate[timer])
         if structure.status is Status.PASS and is_open:
-            undecided.append(first.label(timer))
+            undecided.append(timer.label)
     several = {timer: [run.samples[timer] for run in alike if timer in run.samples] for timer in first.samples}
     samples = {timer: reduce(Sample.joined, each) for timer, each in several.items()}
     run = msgspec.structs.replace(first, samples=samples)
@@ -123,7 +123,7 @@ def _worst_structure(runs: Sequence[Run], baseline: Baseline, times: Sequence[Ve
     return found
 
 
-def _judged_in_pairs(verdict: Verdict, pairs: Sequence[tuple[Run, Run]], run: Run) -> tuple[Verdict, bool]:
+def _judged_in_pairs(verdict: Verdict, pairs: Sequence[tuple[Run, Run]]) -> tuple[Verdict, bool]:
     """Return the verdict on a GPU time by its pairs, and whether it is suspect and more pairs may show it slower.
 
     The pairs of the first look made it suspect. The others decide, by the exact sign-flip test: each way to exchange the
@@ -135,7 +135,7 @@ def _judged_in_pairs(verdict: Verdict, pairs: Sequence[tuple[Run, Run]], run: Ru
     sides = ([fmean(each.samples[Timer.DEVICE].replicates_us) for each in pair] for pair in pairs)
     steps = [math.log(later / earlier) for earlier, later in sides]
     suspect_from = math.log1p(max(_SUSPECT, _WANTED_US / before_us))
-    if fmean(steps[:FEWEST]) < suspect_from or run.fingerprint.arch == "cpu":
+    if fmean(steps[:FEWEST]) < suspect_from:
         return verdict, False
     fresh = steps[FEWEST:][:_MOST_PAIRS]
     mean, probability = fmean(fresh or [0.0]), by_chance(fresh)
@@ -157,7 +157,7 @@ def by_chance(steps: Sequence[float]) -> float:
     return sum(total >= math.fsum(steps) - 1e-12 for total in sums) / len(sums)
 
 
-def _is_decided(verdict: Verdict, gate: float, run: Run) -> bool:
+def _is_decided(verdict: Verdict, gate: float) -> bool:
     """Return whether more processes are not needed: the time changed, or a change of the wanted size is excluded.
 
     A time that was not judged needs more: the host may have been at another speed on each side. A change is excluded if
@@ -169,8 +169,8 @@ def _is_decided(verdict: Verdict, gate: float, run: Run) -> bool:
         return True
     if change.low is None or change.high is None or change.sensitivity is None:
         return False
-    wanted = _WANTED_ON_CPU if run.fingerprint.arch == "cpu" else _WANTED[verdict.subject]
-    if verdict.subject in Timer.DEVICE.labels and verdict.before_us:
+    wanted = _WANTED[verdict.subject]
+    if verdict.subject == Timer.DEVICE.label and verdict.before_us:
         wanted = max(wanted, _WANTED_US / verdict.before_us)
     margin = (math.log1p(change.high) - math.log1p(change.low)) / 2
     short_by = _OF_ONE_LOOK * (math.log1p(change.sensitivity) - max(margin, math.log1p(gate)))

@@ -436,7 +436,7 @@ def _timed(pair: _Pair, decision: Decision, label: str = "") -> Verdict:
     if is_cpu and status is not Status.PASS:
         status, doubt = Status.NOT_JUDGED, e.NoHostReference("run")
     times_us = decision.before_us, decision.after.observation.mean_us
-    label, conclusion = label or Timer.DEVICE.labels[is_cpu], e.TimeCompared(doubt=doubt)
+    label, conclusion = label or ("CPU time" if is_cpu else Timer.DEVICE.label), e.TimeCompared(doubt=doubt)
     return Verdict(status, pair.title, label, conclusion, (), *times_us, change=decision.change)
 
 

@@ -52,8 +52,6 @@ _DOF_BESIDE_TWO_SETS = 2.0
 _SHARED = 0.5  # of the GPU time of a workload is in kernels that its twin runs too
 _TWINS = 2  # one alone may have changed itself
 _TWINS_AGREE = 0.006  # three standard deviations of the difference of two twins on GPUs of other hosts (noise.json)
-# A choice: ops on a CPU have no reference beside each call, and other jobs slow them (docs/design/times.md).
-_CPU_PROCESSES, _CPU_NIGHTS = 5, 3
 _SHOWN_TRANSFERS = 0.1  # of the time without kernels: less is not what a call waits for
 # Of 533 recorded runs on GPUs and CPUs, busy hosts included (benchmarks/data), none had a GPU time, a CPU time or a
 # dispatch time above 1.09 times its latency, and none host references that differ by more than a factor of 4.7.
@@ -159,7 +157,7 @@ def judge_time(
         beside: the other workloads of the same run.
         level: of false alarms, over all comparisons.
     """
-    label = run.label(timer)
+    label = timer.label
     if (comparison := compare(baseline.fingerprint, run.fingerprint)).foreign:
         return Verdict(Status.INCOMPARABLE, run.workload, label, e.NotCompared(comparison.moves))
     if run.sample(timer) is None:
@@ -175,10 +173,6 @@ def judge_time(
     if why := stored_doubt(baseline, run, timer, entry):
         found = Verdict(Status.NOT_JUDGED, run.workload, label, e.TimeDoubted(why), after_us=run.time_us(timer))
         return found.because(why, e.Next(e.Step.REPLACE))
-    if timer is Timer.DEVICE and not more and _are_few_nights(before, run):
-        few, usual_us = e.Unclear("few nights"), geometric_mean(each.observation.mean_us for each in before)
-        found = Verdict(Status.NOT_JUDGED, run.workload, label, e.TimeDoubted(few), before_us=usual_us)
-        return replace(found, after_us=run.time_us(timer)).because(few)
     afters = [
         replace(
             before[0],
@@ -222,13 +216,6 @@ def _prior(timer: Timer, run: Run, limits: Limits | None, level: float, *, are_t
         noise = msgspec.structs.replace(prior.noise, dof=min(prior.noise.dof, _DOF_BESIDE_TWO_SETS), night=0.0)
         prior = replace(prior, noise=noise)
     return prior
-
-
-def _are_few_nights(before: Sequence[ProcessTime], run: Run) -> bool:
-    """Return whether too little is known of a CPU to judge its ops by their time."""
-    known = [each for each in before if each.place == run.place]
-    nights = {each.night for each in known}
-    return run.fingerprint.arch == "cpu" and (len(known) < _CPU_PROCESSES or len(nights) < _CPU_NIGHTS)
 
 
 def _decided(
@@ -294,7 +281,7 @@ def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: i
     prior, kernels = prior_for(timer, run.fingerprint, trains=run.trains), (len(other.kernels), len(run.kernels))
     decision = _decide_ratio(then, now, prior, by=by, comparisons=comparisons, kernels=kernels)
     times_us = (now.observation.mean_us, then.observation.mean_us)
-    conclusion = e.RatioCompared(run.label(timer), variant, by, *times_us, decision.change)
+    conclusion = e.RatioCompared(timer.label_on(run.fingerprint), variant, by, *times_us, decision.change)
     reasons = (decision.doubt,) if decision.doubt is not None else ()
     return Verdict(decision.status, run.workload, RATIO, conclusion, reasons)
 
@@ -335,8 +322,8 @@ def not_measured(timer: Timer, run: Run, side: str = "") -> Verdict:
         reasons = [*compile_causes(run.compile_events), kernels, e.Next(e.Step.SAME_LAUNCHES)]
     elif run.gpu and why:
         reasons = [e.Next(e.Step.LOOK_AT_GPU)]
-    conclusion = e.NotMeasured(run.label(timer), why, side)
-    return Verdict(Status.INVALID, run.workload, run.label(timer), conclusion, tuple(reasons))
+    conclusion = e.NotMeasured(timer.label_on(run.fingerprint), why, side)
+    return Verdict(Status.INVALID, run.workload, timer.label, conclusion, tuple(reasons))
 
 
 def _reasons(
@@ -362,7 +349,7 @@ def _reasons(
     if timer is Timer.DEVICE and (has_moved or decision.machine):
         limits_ms = tuple(((run.conditions and run.conditions.throttled_ms) or {}).items())
         if decision.moves is None:
-            yield e.Machine(None, twins=twins, on_cpu=run.fingerprint.arch == "cpu", limits_ms=limits_ms)
+            yield e.Machine(None, twins=twins, limits_ms=limits_ms)
         elif decision.moves:
             moves = tuple((name, math.expm1(move)) for name, move in decision.moves.items())
             yield e.Machine(moves, is_own=bool(decision.machine), limits_ms=limits_ms)
@@ -430,7 +417,7 @@ def run_doubts(run: Run) -> Iterator[e.ImpossibleTime]:
     """Yield which times of a run cannot be, and why."""
     (process,) = from_run(run, suite="").processes
     for timer, why in _impossible_times(process, run.counts.launches).items():
-        yield e.ImpossibleTime(run.label(timer), why)
+        yield e.ImpossibleTime(timer.label_on(run.fingerprint), why)
 
 
 def stored_doubt(

@@ -132,7 +132,7 @@ class Judge:
         A baseline that cannot be used is INVALID, one that is missing NO_BASELINE. `declared`: the verdict on what the
         workload declares, if there is one.
         """
-        workload, subject = self.suites.workloads[run.workload], STRUCTURE if timer is None else run.label(timer)
+        workload, subject = self.suites.workloads[run.workload], STRUCTURE if timer is None else timer.label
         path = self.options.shown(self.store.path(run.fingerprint.device, run.workload))
         try:
             baseline = self.store.load(run.fingerprint.device, run.workload)
@@ -268,5 +268,5 @@ def not_judged(run: Run, timer: Timer, what: str, error: KernelgaugeError) -> Ve
     # What a compiler chose anew is no fault of the code, nor of the machine: the time that was asked for is not known.
     status = Status.UNDECIDED if isinstance(error, OtherKernelsError) else Status.INVALID
     why = error.what.removeprefix(f"{run.workload}: ")  # the verdict says it
-    conclusion = e.Failed(why, f"{run.label(timer)} {what}")
-    return Verdict(status, run.workload, run.label(timer), conclusion, reasons_of(error))
+    conclusion = e.Failed(why, f"{timer.label} {what}")
+    return Verdict(status, run.workload, timer.label, conclusion, reasons_of(error))

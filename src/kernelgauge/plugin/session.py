@@ -73,7 +73,7 @@ class Session:
         self._measured: dict[str, Result] = {}
         self._may_lack_kernels: set[str] = set()  # workloads of tests
         self._not_compiled: dict[str, KernelgaugeError] = {}  # why compile times are missing
-        self._fresh: dict[str, list[Run | KernelgaugeError]] = {}  # of fresh processes, or why there is none
+        self._fresh: dict[str, Run | KernelgaugeError] = {}  # of a fresh process, or why there is none
         self._beside = Beside(())  # what is measured so far
         self._measuring_s = 0.0  # how long all that is measured took
         self._verdicts: dict[tuple[str, str], Verdict] = {}  # by workload and subject
@@ -337,17 +337,13 @@ class Session:
         """Return the verdict on a time that is slower after a fresh process has measured the workload, once."""
         if not self.options.confirms or self.judge_structure(workload).status is not Status.PASS:
             return verdict  # other structure explains the time
-        known = self._fresh.setdefault(workload.id, [])
-        for number in range(2 if self.fingerprint.arch == "cpu" else 1):
-            if verdict.status is not Status.REGRESSED:
-                break
-            if number == len(known):
-                self.progress(f"{workload.id}: looks slower: measuring in a fresh process")
-                self.device.free_memory()
-                known.append(self._measure_afresh(workload))
-                self.device.monitor.forget_others()
-            verdict = self.judge.confirmed(verdict, timer, known[number], self.run(workload), self.device, self._beside)
-        return verdict
+        if workload.id not in self._fresh:
+            self.progress(f"{workload.id}: looks slower: measuring in a fresh process")
+            self.device.free_memory()
+            self._fresh[workload.id] = self._measure_afresh(workload)
+            self.device.monitor.forget_others()
+        fresh, run = self._fresh[workload.id], self.run(workload)
+        return self.judge.confirmed(verdict, timer, fresh, run, self.device, self._beside)
 
     def _measure_afresh(self, workload: Workload) -> Run | KernelgaugeError:
         """Measure all times of a workload in a fresh process. Return the error if that is not possible."""

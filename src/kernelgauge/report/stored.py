@@ -195,13 +195,13 @@ def doubt_text(doubt: Fact | NotAdded) -> str:
 def calibration_table(baselines: Mapping[str, Baseline], *, comparisons: int) -> Table:
     """Return one line for each timer of each workload.
 
-    "caught from": the slowdown that is caught 95 times in 100; "elsewhere": on another GPU, or on another host of a CPU.
+    "caught from": the slowdown that is caught 95 times in 100; "elsewhere": on another GPU.
     """
     rows = [
-        (workload, timer.label_on(baseline.fingerprint), *_numbers(baseline, timer, comparisons))
+        (workload, timer.label, *_numbers(baseline, timer, comparisons))
         for workload, baseline in baselines.items()
         for timer in Timer
-        if baseline.times(timer, baseline.entries[0])
+        if timer.is_judged_on(baseline.fingerprint) and baseline.times(timer, baseline.entries[0])
     ]
     titles = ("us", "spread\n%", "caught\nfrom %", "else-\nwhere %")
     columns = [Column("workload"), Column("timer", is_whole=True), *(Column(title, number=True) for title in titles)]
@@ -223,7 +223,7 @@ def red_nights_a_year(baselines: Mapping[str, Baseline], *, comparisons: int) ->
         for baseline in baselines.values():
             entry, kernels = baseline.entries[0], baseline.counts.launches
             times = baseline.times(timer, entry)
-            if times and not (baseline.fingerprint.arch == "cpu" and timer is Timer.DEVICE):
+            if times and timer.is_judged_on(baseline.fingerprint):
                 here = on_same_host([each for each in times if each.place == times[-1].place], times[-1])
                 known.append((here, prior_for(timer, baseline.fingerprint), kernels))
         scatters = [scatter(*each) for each in known]

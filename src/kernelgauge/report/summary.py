@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
 from rich.text import Text
@@ -111,7 +111,7 @@ class Row:
         for timer in Timer:
             if run is not None and (sample := run.sample(timer)) is not None:
                 time_us, verdict = us(observe(sample).mean_us), self.result.time_verdict(timer)
-                found[timer] = Time(run.label(timer), sample, time_us, change_text(verdict), verdict)
+                found[timer] = Time(timer.label_on(run.fingerprint), sample, time_us, change_text(verdict), verdict)
         return found
 
     @property
@@ -122,12 +122,22 @@ class Row:
     def cells(self) -> tuple[str, str, str, str]:
         """Return launches, the device's time, the baseline's, and the change; a dash for what is not known."""
         run, verdict, time = self.result.run, self.result.time_verdict(Timer.DEVICE), self.device_time
+        before_us = verdict.before_us if verdict is not None else self._unjudged_before_us
         return (
             str(run.counts.launches) if run is not None else "-",
             time.us if time is not None else "-",
-            us(verdict.before_us) if verdict is not None and verdict.before_us is not None else "-",
+            us(before_us) if before_us is not None else "-",
             change_text(verdict) or "-",
         )
+
+    @property
+    def _unjudged_before_us(self) -> float | None:
+        """Return the baseline's time of the ops of a CPU, which has no verdict."""
+        run, baseline = self.result.run, self.result.baseline
+        if run is None or baseline is None or self.device_time is None or Timer.DEVICE.is_judged_on(run.fingerprint):
+            return None
+        times = baseline.times(Timer.DEVICE, baseline.entry_like(run.kernels)[0])
+        return geometric_mean(each.observation.mean_us for each in times) if times else None
 
 
 def rows(results: Results) -> list[Row]:
@@ -311,7 +321,7 @@ def _remarks(results: Results) -> Iterator[str]:
     yield from (brief(each) for each in passing if each.subject == RATIO)
     for verdict in passing:
         choices = tuple(each for each in verdict.reasons if isinstance(each, Choice))
-        if choices and verdict.subject in Timer.DEVICE.labels:
+        if choices and verdict.subject == Timer.DEVICE.label:
             yield in_full(replace(verdict, reasons=choices))
     (unjudged, why), status = _unjudged([results]), overall([results])
     if status == _STRUCTURE_ONLY:

@@ -204,7 +204,7 @@ def _machine(it: e.Machine, name: str) -> str:
     limits = "".join(f"; its clock was held down for {ms:.0f} ms by {cause}" for cause, ms in it.limits_ms if ms >= 1)
     if it.moves is None:
         moved = f"; workloads with the same kernels moved by {100 * it.twins:+.1f} %" if it.twins is not None else ""
-        return f"this {'host' if it.on_cpu else 'GPU'} is not in {name}{moved}{limits}"
+        return f"this GPU is not in {name}{moved}{limits}"
     shown = ", ".join(f"{reference} {round(100 * move, 1) + 0.0:+.1f} %" for reference, move in it.moves)
     return f"{'the GPU itself changed its speed' if it.is_own else 'unchanged'} (reference {shown}){limits}"
 
@@ -238,7 +238,6 @@ _UNCLEAR = {
     "one replicate": "one replicate shows no spread",
     "both possible": "the interval holds the fraction that is asked for",
     "unknown choice": "the autotuner's choice is not in {name}",
-    "few nights": "a time on a CPU needs five processes of three days in {name} (kernelgauge accept --add)",
 }
 _NOISES = {
     "replicates": "the scatter of replicates",

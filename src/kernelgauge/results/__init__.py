@@ -96,7 +96,7 @@ class WorkloadResult(msgspec.Struct, frozen=True):
         return next((verdict for verdict in self.verdicts if verdict.subject == subject), None)
 
     def time_verdict(self, timer: Timer) -> Verdict | None:
-        return next((verdict for verdict in self.verdicts if verdict.subject in timer.labels), None)
+        return next((verdict for verdict in self.verdicts if verdict.subject == timer.label), None)
 
 
 class _Header(msgspec.Struct):
@@ -120,7 +120,7 @@ class Results(msgspec.Struct, frozen=True):
     exit_status: int = 0  # of pytest
     host: str = ""  # its name
     commit: str | None = None  # of the working tree, with "+" behind it if that had changes; None: none, or not known
-    timers: tuple[Timer, ...] = ()  # those that this device has
+    timers: tuple[Timer, ...] = ()  # those that are judged on this device
     comparisons: Annotated[int, msgspec.Meta(ge=0, le=_MOST_COMPARISONS)] = (
         0  # times that the suites of the run have, selected or not; 0: not known
     )

@@ -111,7 +111,7 @@ def nights_of(results: Results, wanted: Timer | None = None) -> Iterator[Night]:
         if (run := workload.run) is None:
             continue
         device = run.fingerprint
-        timer = wanted or (Timer.END_TO_END if device.arch == "cpu" else Timer.DEVICE)
+        timer = wanted or (Timer.DEVICE if Timer.DEVICE.is_judged_on(device) else Timer.END_TO_END)
         sample, verdict = run.sample(timer), workload.time_verdict(timer)
         if sample is None or (verdict is not None and verdict.status is Status.INVALID):
             continue
