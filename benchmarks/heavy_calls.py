@@ -80,9 +80,9 @@ def main() -> None:
 
 def logs(kept: Any, count: int) -> tuple[list[float], list[float]]:
     """Return the GPU time, and the dispatch over its host reference, of each replicate by its first calls: 100 x log."""
-    times = [summarize(each[:count], Timer.DEVICE.statistic) for each in kept["device"]]
+    times = [summarize(each[:count], Timer.DEVICE.timing.statistic) for each in kept["device"]]
     lows = [
-        summarize(each[:count], Timer.HOST.statistic) / median(beside[:count])
+        summarize(each[:count], Timer.HOST.timing.statistic) / median(beside[:count])
         for each, beside in zip(kept["dispatch"], kept["control"], strict=True)
     ]
     return [100 * math.log(each) for each in times], [100 * math.log(each) for each in lows]

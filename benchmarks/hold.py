@@ -40,7 +40,7 @@ def timed(device: Device, instance: Instance, hold_us: float) -> tuple[float, fl
         device, instance, iterations=_ITERATIONS, warmup=_WARM_UP, hold_us=hold_us
     )
     kernels = zip(*([each.duration_us for each in executions] for executions in session.executions), strict=True)
-    device_us = sum(summarize(list(kernel), Timer.DEVICE.statistic) for kernel in kernels)
+    device_us = sum(summarize(list(kernel), Timer.DEVICE.timing.statistic) for kernel in kernels)
     return device_us, median(map(idle_us, session.windows))
 
 

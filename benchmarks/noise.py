@@ -27,7 +27,7 @@ from scipy import optimize, stats
 
 from kernelgauge.judge import timing
 from kernelgauge.judge.baseline import from_run, gemm_kernel
-from kernelgauge.judge.time_verdict import Beside
+from kernelgauge.judge.time_verdict import Context
 from kernelgauge.judge.timing import TWINS
 from kernelgauge.run import CALL_TIMERS, ProcessTime, Timer, observe, on_same_host
 from kernelgauge.trace.difference import Likeness
@@ -256,7 +256,8 @@ def between_hosts(suites: Sequence[Suite]) -> list[float]:
         if one.host == other.host:
             continue
         baselines = {name: baseline_of([one], name) for name in other.runs}
-        beside = Beside((other.runs[name], each) for name, each in baselines.items() if each is not None)
+        known = ((other.runs[name], each) for name, each in baselines.items() if each is not None)
+        context = Context(1, known)
         for name, run in other.runs.items():
             baseline = baselines[name]
             if baseline is None or baseline.entry_like(run.kernels)[1] < Likeness.SAME_CONFIGURATION:
@@ -274,7 +275,7 @@ def between_hosts(suites: Sequence[Suite]) -> list[float]:
                 of_short_us += [rest * after.observation.mean_us / len(run.kernels)] if is_short else []
             if is_short:
                 continue
-            ((before,), (after,)), twins = beside.twins(run, [before], [after])
+            ((before,), (after,)), twins = context.twins(run, [before], [after])
             if twins is not None:
                 by_twins.append(move - math.log(after.references_us[TWINS] / before.references_us[TWINS]))
     found = [math.sqrt(fmean(each**2 for each in values) / 2) for values in (by_gemm, by_twins, of_short_us)]

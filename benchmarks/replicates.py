@@ -108,7 +108,7 @@ def take(device: Device, workload: Workload, way: Way, dispatch: float, replicat
         made.not_held += 1
         return
     made.seconds.append(time.perf_counter() - started)
-    made.device_us.append(summarize(sums_us(session), Timer.DEVICE.statistic))
+    made.device_us.append(summarize(sums_us(session), Timer.DEVICE.timing.statistic))
 
 
 def compare(device: Device, workloads: list[Workload], seconds: float) -> None:
@@ -156,7 +156,7 @@ def allocations(device: Device, workload: Workload) -> None:
     for repetition in range(_REPETITIONS):
         for place in chance.sample(range(_ALLOCATIONS), _ALLOCATIONS):
             session = profile_session(device, instances[place], iterations=40, warmup=14, hold_us=hold_us)
-            logs[repetition, place] = np.log(summarize(sums_us(session), Timer.DEVICE.statistic))
+            logs[repetition, place] = np.log(summarize(sums_us(session), Timer.DEVICE.timing.statistic))
     rest = logs - logs.mean(axis=0) - logs.mean(axis=1, keepdims=True) + logs.mean()
     within = np.sqrt((rest**2).sum() / ((_REPETITIONS - 1) * (_ALLOCATIONS - 1)))
     between = logs.mean(axis=0).std(ddof=1)

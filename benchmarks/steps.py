@@ -34,10 +34,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from kernelgauge.cli.traces import read_trace
 from kernelgauge.errors import KernelgaugeError
-from kernelgauge.judge import Status, Verdict
+from kernelgauge.judge import Status, Verdict, timing
 from kernelgauge.judge import steps as judging
 from kernelgauge.judge.baseline import Recorded
 from kernelgauge.judge.trace_baseline import TraceBaseline, trace_baseline
+from kernelgauge.run import STEP, Timing
 from kernelgauge.trace import steps as finding
 from kernelgauge.trace.steps import StepRow, Steps, StepTrace
 
@@ -226,9 +227,9 @@ def table(
     ]
     title = f"`{constant}`" if constant else "all constants"
     print(f"| {title} | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}")
-    usual = getattr(judging, constant, 0.0)
+    usual = value_of(constant)
     for value in values or [usual]:
-        setattr(judging, constant or "unused", value)
+        set_value(constant, value)
         said, total = Counter[Case](), Counter[Case]()
         for runs in (1, RUNS):
             names = {name for name, count in columns if count == runs}
@@ -244,7 +245,7 @@ def table(
         cells = [f"{said[it] if it[0] == 'unchanged' else total[it] - said[it]} of {total[it]}" for it in columns]
         shown = "as they are" if not constant else f"**{value}**" if value == usual else f"{value}"
         print(f"| {shown} | {' | '.join(cells)} |", flush=True)
-    setattr(judging, constant or "unused", usual)
+    set_value(constant, usual)
     print()
 
 
@@ -269,17 +270,36 @@ STALLS = ("stall x1.5", "stall x2")
 TABLES: list[tuple[str, Sequence[float], str, Sequence[str]]] = [
     ("", (), "", ("wait (DDP)", "late (DDP)", "wait (FSDP2)")),
     ("FALSE_ALARMS_PER_RUN", (0.0, 0.001, 0.01, 0.1), "structure", STEPS),
-    ("_PROCESS", (0.003, 0.01, 0.03, 0.06), "GPU time", TIMES),
-    ("_DOF", (1.0, 4.0, 16.0), "GPU time", TIMES),
-    ("_GATE", (0.0, 0.02, 0.05, 0.1, 0.2), "GPU time", TIMES),
+    ("KERNELS_OF_STEP.process", (0.003, 0.01, 0.03, 0.06), "GPU time", TIMES),
+    ("KERNELS_OF_STEP.dof", (1.0, 4.0, 16.0), "GPU time", TIMES),
+    ("KERNELS_OF_STEP.gate", (0.0, 0.02, 0.05, 0.1, 0.2), "GPU time", TIMES),
     ("_LEAST_SHARE", (0.0, 0.01, 0.03), "GPU time", TIMES),
     ("_LEAST_OVERLAP", (0.0, 0.1, 0.3), "communication", OVERLAP),
     ("_LOST_OVERLAP", (0.1, 0.25, 0.5, 0.75, 1.0), "communication", OVERLAP),
-    ("_STEP_PROCESS", (0.01, 0.05, 0.1, 0.12, 0.15, 0.2), "step time", STALLS),
-    ("_STEP_DOF", (1.0, 2.0, 3.0, 4.0), "step time", STALLS),
-    ("_GATE_OF_STEP", (0.0, 0.1, 0.25, 0.5), "step time", STALLS),
+    ("STEP.process", (0.01, 0.05, 0.1, 0.12, 0.15, 0.2), "step time", STALLS),
+    ("STEP.dof", (1.0, 2.0, 3.0, 4.0), "step time", STALLS),
+    ("STEP.gate", (0.0, 0.1, 0.25, 0.5), "step time", STALLS),
     ("_MORE_LAG", (0.0, 1.0, 2.0, 4.0), "straggler", ("rank late",)),
 ]
+
+
+def value_of(constant: str) -> float:
+    """Return the value of a constant of the judge, or of a column of a row of its table of times."""
+    row, _, column = constant.partition(".")
+    found = getattr(judging, row, 0.0)
+    if isinstance(found, Timing):
+        return float(getattr(found if column == "gate" else timing.NOISES[found.noise], column))
+    return float(found)
+
+
+def set_value(constant: str, value: float) -> None:
+    row, _, column = constant.partition(".")
+    found = getattr(judging, row, None)
+    if isinstance(found, Timing) and column != "gate":
+        timing.NOISES[found.noise] = msgspec.structs.replace(timing.NOISES[found.noise], **{column: value})
+    else:
+        new = msgspec.structs.replace(found, gate=value) if isinstance(found, Timing) else value
+        setattr(judging, row or "unused", new)
 
 
 def held(name: str, jobs: Sequence[Job], runs: int) -> Iterator[list[Verdict]]:
@@ -298,10 +318,10 @@ def print_serving() -> None:
     for name in unchanged:
         print(f"{name}: {len(kept[name])} unchanged runs")
     heads = "structure | GPU time | step time | step time IMPROVED"
-    print(f"\n| `_STEP_PROCESS` | `_STEP_DOF` | runs | comparisons | {heads} |\n|{'---|' * 8}")
-    usual = judging._STEP_PROCESS, judging._STEP_DOF
+    print(f"\n| `STEP.process` | `STEP.dof` | runs | comparisons | {heads} |\n|{'---|' * 8}")
+    usual = timing.NOISES[STEP.noise]
     for values in ((0.1, 4.0), (0.12, 3.0), (0.15, 2.0)):
-        judging._STEP_PROCESS, judging._STEP_DOF = values
+        timing.NOISES[STEP.noise] = timing.Spreads(*values)
         for runs in (1, 2, 3):
             said, total = Counter[str](), 0
             for name in unchanged:
@@ -309,10 +329,10 @@ def print_serving() -> None:
                     said.update({it.subject for it in verdicts if it.status.fails})
                     said["improved"] += any(it.status is Status.IMPROVED for it in verdicts if "step" in it.subject)
                     total += 1
-            mark = "**" if values == usual else ""
+            mark = "**" if timing.Spreads(*values) == usual else ""
             cells = [total, *(said[each] for each in ("structure", "GPU time", "step time", "improved"))]
             print(f"| {mark}{values[0]}{mark} | {mark}{values[1]}{mark} | {' | '.join(map(str, (runs, *cells)))} |")
-    judging._STEP_PROCESS, judging._STEP_DOF = usual
+    timing.NOISES[STEP.noise] = usual
     print("\n| change | held to one run | to all |\n|---|---|---|")
     for name in (each for each in kept if each not in unchanged):
         base = kept["vllm-batches" if name == "vllm-flips" else name.split("-")[0]]

@@ -41,7 +41,7 @@ from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.baseline import Baseline, gemm_kernel
 from kernelgauge.judge.evidence import Choice
 from kernelgauge.judge.revisions import LOOKS, JudgedSet, judge_sets, looks
-from kernelgauge.judge.time_verdict import Beside, confirm, judge_time
+from kernelgauge.judge.time_verdict import Context, confirm, judge_time
 from kernelgauge.run import CALL_TIMERS, Run, Sample, Timer, observe
 
 Pair = tuple[Suite, tuple[Suite, ...]]  # the run, and the processes of its baseline
@@ -161,26 +161,27 @@ def _baseline(known: tuple[Suite, ...], workload: str) -> Baseline | None:
     return baseline_of(known, workload)
 
 
-def beside_of(suite: Suite, known: Callable[[str], Baseline | None]) -> Beside:
+def context_of(suite: Suite, known: Callable[[str], Baseline | None]) -> Context:
     """Return the workloads of a suite with their baselines, as the rule sees them beside one another."""
     pairs = ((run, known(workload)) for workload, run in suite.runs.items())
-    return Beside((run, baseline) for run, baseline in pairs if baseline is not None)
+    judged = ((run, baseline) for run, baseline in pairs if baseline is not None)
+    return Context(len(suite.runs) * len(CALL_TIMERS), judged)
 
 
 @lru_cache(maxsize=64)
-def _beside(suite: Suite, known: tuple[Suite, ...]) -> Beside:
-    return beside_of(suite, partial(_baseline, known))
+def _context(suite: Suite, known: tuple[Suite, ...]) -> Context:
+    return context_of(suite, partial(_baseline, known))
 
 
 def judged(suite: Suite, known: Callable[[str], Baseline | None], *timers: Timer) -> Iterator[Verdict]:
     """Yield the verdict of each time of a suite."""
-    beside = beside_of(suite, known)
+    context = context_of(suite, known)
     for workload, run in suite.runs.items():
         baseline = known(workload)
         if baseline is None:
             continue
         for timer in timers or tuple(run.judged_timers):
-            yield judge_time(timer, run, baseline, comparisons=len(suite.runs) * len(CALL_TIMERS), beside=beside)
+            yield judge_time(timer, [run], baseline, context)
 
 
 def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
@@ -200,8 +201,8 @@ def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
             baseline = _baseline(known, verdict.workload)
             for slower in _SLOWER[timer]:
                 one = Suite(suite.name, suite.host, suite.gpu, {verdict.workload: suite.runs[verdict.workload]})
-                beside = _beside(suite, known)
-                (slowed,) = _judge_one(one.slower(slower, timer), baseline, timer, len(suite.runs), beside)
+                context = _context(suite, known)
+                (slowed,) = _judge_one(one.slower(slower, timer), baseline, timer, context)
                 caught[timer, short, slower].append(slowed.status is Status.REGRESSED)
     print_counts(name, counts)
     for timer in CALL_TIMERS:
@@ -217,12 +218,10 @@ def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
                 )
 
 
-def _judge_one(
-    suite: Suite, baseline: Baseline | None, timer: Timer, workloads: int, beside: Beside
-) -> Iterator[Verdict]:
+def _judge_one(suite: Suite, baseline: Baseline | None, timer: Timer, context: Context) -> Iterator[Verdict]:
     (run,) = suite.runs.values()
     assert baseline is not None
-    yield judge_time(timer, run, baseline, comparisons=workloads * len(CALL_TIMERS), beside=beside)
+    yield judge_time(timer, [run], baseline, context)
 
 
 # -- confirmation by a fresh process ------------------------------------------------------------------------------
@@ -267,7 +266,7 @@ def _confirmed(
     suite: Suite, known: tuple[Suite, ...], fresh: Suite
 ) -> Iterator[tuple[tuple[Timer, bool, float], Verdict, tuple[bool, bool]]]:
     """Yield each time and slowdown with its verdict, and whether it is red before and after the fresh process."""
-    beside = _beside(suite, known)
+    context = _context(suite, known)
     for workload, run in suite.runs.items():
         if (baseline := _baseline(known, workload)) is None:
             continue
@@ -275,15 +274,11 @@ def _confirmed(
         for timer in run.samples:
             for slower in (0.0, *_SLOWER[timer]):
                 one = slower_run(run, slower, (timer,))
-                count = len(suite.runs) * len(CALL_TIMERS)
-                verdict = judge_time(timer, one, baseline, comparisons=count, beside=beside)
+                verdict = judge_time(timer, [one], baseline, context)
                 before = after = verdict.status is Status.REGRESSED
                 if before and again is not None and timer in again.samples:
                     other = slower_run(again, slower, (timer,))
-                    after = (
-                        confirm(verdict, timer, one, other, baseline, comparisons=count, beside=beside).status
-                        is Status.REGRESSED
-                    )
+                    after = confirm(verdict, timer, one, other, baseline, context).status is Status.REGRESSED
                 yield (timer, is_short(run), slower), verdict, (before, after)
 
 

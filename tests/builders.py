@@ -16,13 +16,14 @@ import pytest
 
 from kernelgauge.baselines import BaselineStore, Mode, review, select
 from kernelgauge.cli.traces import read_trace
-from kernelgauge.errors import TraceError
+from kernelgauge.errors import BaselineError, TraceError
 from kernelgauge.judge import DECLARED, Status, Verdict, revisions, steps
 from kernelgauge.judge.baseline import Baseline, Recorded, combined, decode_baseline, from_run
 from kernelgauge.judge.cause import find_trace_causes
 from kernelgauge.judge.evidence import DeclaredCompared, Detail, Failed, Next, RelativeChange, Step
+from kernelgauge.judge.review import Reviewed, review_run, with_runs
 from kernelgauge.judge.structure import judge_structure
-from kernelgauge.judge.time_verdict import Beside, confirm, judge_ratio, judge_time
+from kernelgauge.judge.time_verdict import Context, confirm, judge_ratio, judge_time
 from kernelgauge.judge.timing import FALSE_ALARMS_PER_RUN, SUSPECTS_PER_RUN, Limits
 from kernelgauge.judge.trace_baseline import TraceBaseline, trace_baseline
 from kernelgauge.report import findings
@@ -325,22 +326,45 @@ def judged(
     *cases: Case, comparisons: int = 1, limits: Limits | None = None, is_confirmed: bool = True
 ) -> list[list[Verdict]]:
     """The verdicts on the runs of one session, each by its baseline: on its structure, then on each of its times."""
-    found, beside = [], Beside(cases)
-    asked: dict[str, Any] = {"comparisons": comparisons, "limits": limits, "beside": beside}
-    asked["level"] = SUSPECTS_PER_RUN if is_confirmed else FALSE_ALARMS_PER_RUN
+    level = SUSPECTS_PER_RUN if is_confirmed else FALSE_ALARMS_PER_RUN
+    found, context = [], Context(comparisons, cases, level=level)
     for now, known in cases:
-        times = [judge_time(timer, now, known, **asked) for timer in now.judged_timers]
+        times = [judge_time(timer, [now], known, context, limits) for timer in now.judged_timers]
         found.append([judge_structure(now, known, times), *times])
     return found
 
 
+def judged_time(
+    timer: Timer,
+    now: Run,
+    known: Baseline,
+    *,
+    comparisons: int = 1,
+    beside: Iterable[Case] = (),
+    limits: Limits | None = None,
+) -> Verdict:
+    """The verdict on one time of a run. `beside`: other workloads of the same run."""
+    return judge_time(timer, [now], known, Context(comparisons, beside), limits)
+
+
 def confirmed(fresh: Run, case: Case, *, comparisons: int = 1) -> list[Verdict]:
     """The verdicts on the times of a run that are slower, after a fresh process has measured them too."""
-    (now, known), asked = case, {"comparisons": comparisons, "beside": Beside([case])}
-    timers = {timer.label: timer for timer in now.judged_timers}
-    _, *times = judged(case, comparisons=comparisons)[0]
-    slower = (each for each in times if each.status is Status.REGRESSED)
-    return [confirm(each, timers[each.subject], now, fresh, known, **asked) for each in slower]  # type: ignore[arg-type]
+    (now, known), context = case, Context(comparisons, [case])
+    times = {timer: judge_time(timer, [now], known, context) for timer in now.judged_timers}
+    slower = {timer: each for timer, each in times.items() if each.status is Status.REGRESSED}
+    return [confirm(each, timer, now, fresh, known, context) for timer, each in slower.items()]
+
+
+def reviewed_run(now: Run, old: Baseline | BaselineError | None, *, comparisons: int = 3, **asked: Any) -> Reviewed:
+    """What accepting a run would write, with the doubts. `asked`: as in `review_run`."""
+    return review_run(now, old, context=Context(comparisons), **{"suite": "perf", "recorded": None} | asked)
+
+
+def with_added(
+    old: Baseline | BaselineError | None, runs: Sequence[Run], *, recorded: Recorded | None = None, comparisons: int = 3
+) -> Baseline:
+    """A baseline with further processes."""
+    return with_runs(old, runs, suite="perf", recorded=recorded, context=Context(comparisons))
 
 
 def judged_ratio(this: Run, other: Run, *, by: float) -> Verdict:

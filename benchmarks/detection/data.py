@@ -191,7 +191,7 @@ def _encoded(number: int, key: Key, values: Values) -> NDArray[np.uint32]:
 
 def replicate_times_us(device_us: Values) -> list[float]:
     """Return the GPU time of each replicate as the suite summarizes it; `device_us`: (replicate, iteration)."""
-    return [summarize(calls, Timer.DEVICE.statistic) for calls in device_us]
+    return [summarize(calls, Timer.DEVICE.timing.statistic) for calls in device_us]
 
 
 def dispatch_in_controls(host_us: Values) -> float:

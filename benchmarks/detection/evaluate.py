@@ -391,7 +391,7 @@ def _fingerprint(process: Process) -> Fingerprint:
 def _time(workload: str, timer: str, process: Measured) -> ProcessTime:
     values = process.values(workload, OURS[timer])
     assert values is not None  # decide is asked only where there are data
-    statistic = TIMERS[timer].statistic
+    statistic = TIMERS[timer].timing.statistic
     if timer == "device":
         sample = Sample(tuple(replicate_times_us(values)), values.shape[1])
         return ProcessTime(observe(sample), place=process.gpu, references_us=_references_us(process.process))

@@ -28,7 +28,7 @@ from .judge.review import (
     review_run,
     with_runs,
 )
-from .judge.time_verdict import Beside, run_doubts
+from .judge.time_verdict import Context, run_doubts
 from .results import Results, WorkloadResult, files
 from .run import CALL_TIMERS, Run, Timer
 
@@ -183,10 +183,9 @@ def _review(device: str, several: Sequence[Results], store: BaselineStore, mode:
             found.setdefault(workload.id, []).append((results, workload))
     comparisons = max(1, *(results.comparisons for results in several))
     # The newest run of a workload is judged beside the others of its results.
-    beside = {results.started_at: _beside(results, stored) for results in several}
+    contexts = {results.started_at: _context(results, stored, comparisons) for results in several}
     reviewed = [
-        _reviewed(each, stored.get(name), comparisons, mode, beside[each[-1][0].started_at])
-        for name, each in found.items()
+        _reviewed(each, stored.get(name), mode, contexts[each[-1][0].started_at]) for name, each in found.items()
     ]
     # A run that was cut short may not have collected all.
     declared = {suite: ids for each in several if not each.was_cut_short for suite, ids in each.declared.items()}
@@ -200,14 +199,13 @@ def _review(device: str, several: Sequence[Results], store: BaselineStore, mode:
     return sorted(reviewed, key=lambda each: (list(Group).index(each.group), each.workload))
 
 
-def _beside(results: Results, stored: Mapping[str, Baseline | BaselineError]) -> Beside:
+def _context(results: Results, stored: Mapping[str, Baseline | BaselineError], comparisons: int) -> Context:
     pairs = ((each.run, stored.get(each.id)) for each in results.workloads)
-    return Beside((run, old) for run, old in pairs if run is not None and isinstance(old, Baseline))
+    known = ((run, old) for run, old in pairs if run is not None and isinstance(old, Baseline))
+    return Context(comparisons, known)
 
 
-def _reviewed(
-    found: _Found, old: Baseline | BaselineError | None, comparisons: int, mode: Mode, beside: Beside
-) -> Reviewed:
+def _reviewed(found: _Found, old: Baseline | BaselineError | None, mode: Mode, context: Context) -> Reviewed:
     """Review the newest run of a workload. What is wrong with any run of it is a doubt."""
     measured = [(results, workload, workload.run) for results, workload in found if workload.run is not None]
     if not measured:
@@ -221,9 +219,8 @@ def _reviewed(
     origin: dict[str, Any] = {
         "suite": workload.suite,
         "recorded": Recorded(results.started_at, results.commit, results.kernelgauge, results.release),
-        "comparisons": comparisons,
+        "context": context,
         "limits": workload.limits,
-        "beside": beside,
     }
     doubts = list(dict.fromkeys(doubt for each in measured for doubt in _shortcomings(*each)))
     newest = review_run(run, old, doubts=doubts, is_fresh=mode is not Mode.ACCEPT, **origin)

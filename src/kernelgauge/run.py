@@ -26,6 +26,26 @@ Statistic = Literal["interquartile mean", "lower decile", "lower decile of runs"
 RUN_OF_CALLS = 5
 
 
+class Timing(msgspec.Struct, frozen=True):
+    """What a time is, and what is asked of a verdict on it. A change is a fraction; gates and sensitivity are choices."""
+
+    label: str  # the subject of verdicts on it
+    noise: str  # the spread that unchanged code showed, by its name in `judge.timing`
+    gate: float  # a smaller change is no finding
+    sensitivity: float = 1.0  # the largest slowdown that a PASS may miss
+    near_gate: float = (
+        0.0  # as `gate`, between processes of the same minutes: they agree better than those of several nights
+    )
+    wanted: float | None = (
+        None  # the change that enough of these processes exclude. None: no further ones are asked for
+    )
+    statistic: Statistic = "lower decile"
+    is_host_clock: bool = True
+    is_alike: bool = False  # whatever launch configuration an autotuner chooses
+    is_confirmed: bool = True  # a fresh process must be slower too
+    on_cpu: str = ""  # what it is called on a CPU, where it is shown and not judged. Empty: it is judged there
+
+
 class Timer(str, Enum):
     """The times of a workload. They are measured and judged apart: each hides what another shows."""
 
@@ -37,31 +57,48 @@ class Timer(str, Enum):
     WARM_COMPILE = "warm_compile"  # with the caches that a cold one has filled
 
     @property
+    def timing(self) -> Timing:
+        return _TIMINGS[self]
+
+    @property
     def label(self) -> str:
         """Return its name, which is the subject of verdicts on it."""
-        return "GPU time" if self is Timer.DEVICE else self.value.replace("_", " ")
+        return self.timing.label
 
     def label_on(self, fingerprint: Fingerprint) -> str:
         """Return what it is called beside a number: on a CPU, the time of the ops stands for that of the kernels."""
-        return self.label if self.is_judged_on(fingerprint) else "CPU time"
+        return self.label if self.is_judged_on(fingerprint) else self.timing.on_cpu
 
     def is_judged_on(self, fingerprint: Fingerprint) -> bool:
         """Whether there are verdicts on it. Other jobs slow the ops of a CPU by any factor: their time is shown only."""
-        return self is not Timer.DEVICE or fingerprint.arch != "cpu"
+        return not (self.timing.on_cpu and fingerprint.arch == "cpu")
 
-    @property
-    def statistic(self) -> Statistic:
-        """Return what stands for the iterations of one replicate.
 
-        Durations of kernels come in steps of 32 ns, 1 % of the shortest: a median stays on a step, the mean of the
-        middle half does not, and is as robust. What disturbs a host clock only ever adds time, so its lower decile is
-        far steadier than its median: on an H200 the host dispatch time of the compiled MLP spreads by 3.3 % between
-        replicates instead of 10.4 %. See Chen and Revels, "Robust benchmarking in noisy environments", 2016. The decile of
-        single calls hides what every second call costs, so a latency takes that of runs of calls.
-        """
-        if self is Timer.DEVICE:
-            return "interquartile mean"
-        return "lower decile of runs" if self is Timer.END_TO_END else "lower decile"
+_COMPILE = Timing("", "compile", 0.25, 3.0, 0.1, 0.25, is_alike=True, is_confirmed=False)
+# What stands for the iterations of one replicate: durations of kernels come in steps of 32 ns, 1 % of the shortest. A
+# median stays on a step, the mean of the middle half does not, and is as robust. What disturbs a host clock only ever
+# adds time, so its lower decile is far steadier than its median: on an H200 the host dispatch time of the compiled MLP
+# spreads by 3.3 % between replicates instead of 10.4 %. See Chen and Revels, "Robust benchmarking in noisy environments",
+# 2016. The decile of single calls hides what every second call costs, so a latency takes that of runs of calls.
+_TIMINGS = {
+    Timer.DEVICE: Timing(
+        *("GPU time", "GPU time", 0.003, 0.25, 0.002, 0.005, "interquartile mean"),
+        is_host_clock=False,
+        on_cpu="CPU time",
+    ),
+    # It asks for no further processes: it is made of the other two.
+    Timer.END_TO_END: Timing("end to end", "latency", 0.25, near_gate=0.1, statistic="lower decile of runs"),
+    Timer.HOST: Timing("host dispatch", "dispatch", 0.05, near_gate=0.02, wanted=0.05, is_alike=True),
+    Timer.COLD_COMPILE: msgspec.structs.replace(_COMPILE, label="cold compile"),
+    Timer.WARM_COMPILE: msgspec.structs.replace(_COMPILE, label="warm compile"),
+}
+CALL_TIMERS = tuple(timer for timer in Timer if timer.timing.is_confirmed)
+COMPILE_TIMERS = tuple(timer for timer in Timer if not timer.timing.is_confirmed)
+# Of the steps of a trace.
+KERNELS_OF_STEP = Timing(
+    "GPU time", "kernels of a step", 0.02, is_host_clock=False, is_confirmed=False, on_cpu="CPU time"
+)
+STEP = Timing("step time", "step", 0.25, is_confirmed=False)
 
 
 class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -91,7 +128,7 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """Durations of one timer, in microseconds: one value (`Timer.statistic`) for each replicate.
+    """Durations of one timer, in microseconds: one value (`Timing.statistic`) for each replicate.
 
     A replicate is a set of fresh allocations. There is at least one.
     """
@@ -247,8 +284,6 @@ def by_place(processes: Sequence[ProcessTime]) -> list[list[ProcessTime]]:
     return list(groups.values())
 
 
-CALL_TIMERS = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
-COMPILE_TIMERS = (Timer.COLD_COMPILE, Timer.WARM_COMPILE)
 MEASURED_GPUS = ("NVIDIA H200",)  # their noise was measured; docs/design/times.md
 UNKNOWN_FACTOR = 4.0  # of other GPUs: so many times as noisy, and soon overruled by what the baseline shows
 

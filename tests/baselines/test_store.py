@@ -17,9 +17,8 @@ from kernelgauge.errors import BaselineError, StorageError
 from kernelgauge.judge.baseline import decode_baseline, encode_baseline
 from kernelgauge.judge.review import Action, PlannedChange
 from kernelgauge.judge.structure import judge_structure
-from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.results.files import slug
-from tests.builders import DEVICE, WORKLOAD, baseline, run
+from tests.builders import DEVICE, WORKLOAD, baseline, judged_time, run
 
 NAMES = ("a-x-bf16-1", "b-x-bf16-1", "c-x-bf16-1")
 FULL = OSError(28, "No space left on device")
@@ -131,7 +130,7 @@ def test_every_other_number_is_refused_or_judged(store: BaselineStore) -> None:
             with suppress(BaselineError):
                 if (stored := store.load(DEVICE, WORKLOAD)) is not None:
                     judge_structure(measured, stored)
-                    times = [judge_time(timer, measured, stored, comparisons=3) for timer in measured.samples]
+                    times = [judged_time(timer, measured, stored, comparisons=3) for timer in measured.samples]
                     judged += len(times)
         container[key] = was
     assert judged > 100

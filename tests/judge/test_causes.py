@@ -8,11 +8,23 @@ import pytest
 
 from kernelgauge.judge import Verdict
 from kernelgauge.judge.structure import judge_structure
-from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.run import Conditions, OpRecord, Origin, PeakPart, SourceLine, Timer
 from kernelgauge.trace import KernelRecord
 from kernelgauge.trace.kernel import Resources
-from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, counts, fused, launched, mlp_kernels, pair, reasons, run
+from tests.builders import (
+    DOWN,
+    FUSED,
+    GEMM,
+    OTHER_SOURCE,
+    counts,
+    fused,
+    judged_time,
+    launched,
+    mlp_kernels,
+    pair,
+    reasons,
+    run,
+)
 from tests.builders import baseline as stored_run
 
 UNCHANGED = "unchanged (+0.0 %, +0.00 us)"
@@ -26,7 +38,7 @@ GATE, UP, MIDDLE, LAST = MLP = mlp_kernels()
 def judged(before: Sequence[KernelRecord], after: Sequence[KernelRecord], stored: Any = (), **changes: Any) -> Verdict:
     """The verdict on the time of a slower run of these kernels; `stored`: the origins of those before."""
     known = stored_run(kernels=tuple(before), device=(200.0,) * 4, origins=tuple(stored))
-    return judge_time(Timer.DEVICE, run(**{"kernels": tuple(after), "device": (300.0,) * 4} | changes), known)
+    return judged_time(Timer.DEVICE, run(**{"kernels": tuple(after), "device": (300.0,) * 4} | changes), known)
 
 
 @pytest.mark.parametrize(

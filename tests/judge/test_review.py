@@ -17,19 +17,30 @@ from kernelgauge.judge.review import (
     Group,
     PlannedChange,
     Reviewed,
-    review_run,
-    with_runs,
     without_times,
 )
 from kernelgauge.judge.structure import judge_structure
-from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.judge.timing import Limits
 from kernelgauge.report.stored import doubt_text, review_lines
 from kernelgauge.run import COMPILE_TIMERS, Run, Sample, Timer
 from kernelgauge.trace import KernelRecord
 from kernelgauge.trace.kernel import Resources
 from tests import builders
-from tests.builders import ELSEWHERE, HERE, OTHER_SOURCE, baseline, calibrated, counts, drawn, fingerprint, pair, run
+from tests.builders import (
+    ELSEWHERE,
+    HERE,
+    OTHER_SOURCE,
+    baseline,
+    calibrated,
+    counts,
+    drawn,
+    fingerprint,
+    judged_time,
+    pair,
+    reviewed_run,
+    run,
+    with_added,
+)
 
 NOISY = (150.0, 250.0, 200.0, 260.0)
 DRIVER, MIG = fingerprint(driver="590.1"), fingerprint(mig=True)
@@ -49,7 +60,7 @@ def reviewed(old: Baseline | BaselineError | None, *, of: dict[str, Any] | None 
     """A review of a run that differs from the usual one in `of`, beside a baseline."""
     recorded = Recorded("thereafter", "4e3642b", "0.1.0")
     observed = run(**{"device": steady(), "end_to_end": (301.0,) * 4} | (of or {}))
-    return review_run(observed, old, **{"suite": "perf", "recorded": recorded, "comparisons": 3} | changes)
+    return reviewed_run(observed, old, **{"recorded": recorded} | changes)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +131,7 @@ def test_review_of_the_stored_run_is_settled() -> None:
 
 
 def plan_one(old: Baseline, new: Run, *, suite: str = "perf", comparisons: int = 3) -> PlannedChange:
-    change = review_run(new, old, suite=suite, recorded=None, comparisons=comparisons).change
+    change = reviewed_run(new, old, suite=suite, comparisons=comparisons).change
     assert change is not None
     return change
 
@@ -163,7 +174,7 @@ def test_plan_moves_what_a_test_would_call_slower() -> None:
     old, moved = baseline(device=steady()), []
     for step in range(10, 150, 8):
         observed = run(device=steady(1 + step / 10_000))
-        moved.append(judge_time(Timer.DEVICE, observed, old, comparisons=600).status is Status.REGRESSED)
+        moved.append(judged_time(Timer.DEVICE, observed, old, comparisons=600).status is Status.REGRESSED)
         assert plan_one(old, observed, comparisons=600).action is (UPDATE if moved[-1] else KEEP), step
     assert 0 < sum(moved) < 18
 
@@ -224,9 +235,9 @@ def test_accepted_dispatch_leaves_gpu_times_of_all_processes(kernels: Any) -> No
     assert new.processes == with_fresh(old.processes, from_run(slower, suite="perf").processes, Timer.HOST)
     assert new.entries[0].device_time_us == old.entries[0].device_time_us
     assert review_lines(change.details)[-1].text.startswith("processes behind a replaced time 3 -> 1 ")
-    again = review_run(slower, new, suite="perf", recorded=None, comparisons=3)
+    again = reviewed_run(slower, new)
     assert (again.change.action, again.evidence) == (KEEP, (FileNote("accepted already"),))
-    assert with_runs(new, [slower], suite="perf", recorded=None, comparisons=3) == new
+    assert with_added(new, [slower]) == new
     for xblock in (1024, 256):  # the host's times are of all choices, known and new ones
         slow = run(host=(90.0,) * 4, kernels=builders.mlp_kernels(xblock=xblock))
         assert len(plan_one(drawn({1024: 3, 512: 2}), slow).baseline.times(Timer.HOST, old.entries[0])) == 1
@@ -244,7 +255,7 @@ def test_plan_replaces_what_no_autotuner_chose() -> None:
         accepted = plan_one(calibrated([back, back]), run(device=steady(), kernels=faster)).baseline
         (entry,) = accepted.entries
         assert [each.identity for each in entry.kernels] == [each.identity for each in faster]
-        judged = judge_structure(back, accepted), judge_time(Timer.DEVICE, back, accepted)
+        judged = judge_structure(back, accepted), judged_time(Timer.DEVICE, back, accepted)
         assert Status.REGRESSED in [each.status for each in judged]
 
 
@@ -260,7 +271,7 @@ def processes(gpu: str = HERE, device: float = 205.0, host: float = 50.0, place:
 
 
 def joined_with(**changes: Any) -> Baseline:
-    return with_runs(calibrated(processes()), processes(place=1, **changes), suite="perf", recorded=None, comparisons=3)
+    return with_added(calibrated(processes()), processes(place=1, **changes))
 
 
 SLOW_CHOICE = {"kernels": builders.mlp_kernels(us=56.0, xblock=512)}
@@ -286,8 +297,8 @@ def test_joined_kernel_times_are_means_over_processes() -> None:
     """An entry that an update has replaced has kept its draws, and has one process."""
     stored = calibrated(processes()[:1])
     stored = msgspec.structs.replace(stored, entries=(msgspec.structs.replace(stored.entries[0], draws=9),))
-    added = processes(place=1, kernels=builders.mlp_kernels(gate=60.0))
-    (joined,) = with_runs(stored, added, suite="perf", recorded=None, comparisons=3).entries
+    more = processes(place=1, kernels=builders.mlp_kernels(gate=60.0))
+    (joined,) = with_added(stored, more).entries
     assert (joined.draws, len(joined.processes)) == (12, 4)
     assert [entry.draws for entry in joined_with(device=224.0, **SLOW_CHOICE).entries] == [3, 3]
     assert joined.kernels[0].device_time_us == 58.5  # of two that are alike: 57 in one process, 59 in three
@@ -323,9 +334,7 @@ def test_new_spill_is_accepted_and_other_code_is_no_change() -> None:
 def test_joined_has_the_code_and_counts_that_the_stored_lack() -> None:
     stored = measured(kernels=coded(64, None))
     newer = tuple(msgspec.structs.replace(each, arguments=("True",)) for each in coded(64, 7))
-    joined = with_runs(
-        stored, [run(kernels=newer, device=steady(), gpu="two")], suite="perf", recorded=None, comparisons=3
-    )
+    joined = with_added(stored, [run(kernels=newer, device=steady(), gpu="two")])
     (kernel, *_) = joined.entries[0].kernels
     assert (kernel.resources, kernel.arguments) == (Resources(64, 0, 7), ("True",))
     assert joined_with(counts=counts(generated_kernels=2)).counts == counts(generated_kernels=2)
@@ -337,7 +346,7 @@ def upgraded(
     """A run after an upgrade in some month of the next year."""
     recorded = Recorded(f"2026-{month:02}-01T00:00:00", None, "0.1.0", release)
     observed = run(**{"device": (us,) * 4, "machine": fingerprint(driver=f"590.{month}")} | changes)
-    return review_run(observed, old, suite="perf", recorded=recorded, comparisons=comparisons)
+    return reviewed_run(observed, old, recorded=recorded, comparisons=comparisons)
 
 
 def accepted(old: Baseline, us: float, month: int, release: str | None = "v1.2", **changes: Any) -> Baseline:
@@ -377,9 +386,9 @@ def test_upgrades_that_add_up_are_named() -> None:
 def test_added_nights_leave_the_anchor() -> None:
     stored, said = FIRST, []
     for night in range(1, 14):
-        added = run(device=(200 * 1.0005**night,) * 4)
+        another = run(device=(200 * 1.0005**night,) * 4)
         said.append(creep(upgraded(stored, 200 * 1.0005**night, 12, comparisons=21)) != [])
-        stored = with_runs(stored, [added], suite="perf", recorded=FIRST.recorded, comparisons=21)
+        stored = with_added(stored, [another], recorded=FIRST.recorded, comparisons=21)
     assert (anchors(stored)[Timer.DEVICE], len(stored.processes)) == (("v1.2", 200.0), 14)
     assert 6 < said.index(True) < 12
 

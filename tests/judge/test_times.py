@@ -11,15 +11,31 @@ import pytest
 from kernelgauge.errors import OTHER_KERNELS
 from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.baseline import Baseline
-from kernelgauge.judge.review import DifferentRunsError, Group, review_run, with_runs
-from kernelgauge.judge.time_verdict import Beside, confirm, judge_ratio, judge_time, not_measured, run_doubts
+from kernelgauge.judge.review import DifferentRunsError, Group
+from kernelgauge.judge.time_verdict import Context, confirm, not_measured, run_doubts
 from kernelgauge.judge.timing import Limits
 from kernelgauge.report import findings
 from kernelgauge.report.stored import doubt_text
 from kernelgauge.report.words import headline
 from kernelgauge.run import CompileEvent, Run, Sample, Timer
 from tests import builders
-from tests.builders import ELSEWHERE, H200, baseline, calibrated, counts, fingerprint, mlp_kernels, pair, reasons, run
+from tests.builders import (
+    ELSEWHERE,
+    H200,
+    Case,
+    baseline,
+    calibrated,
+    counts,
+    fingerprint,
+    judged_ratio,
+    judged_time,
+    mlp_kernels,
+    pair,
+    reasons,
+    reviewed_run,
+    run,
+    with_added,
+)
 
 DEVICE, HOST, LATENCY = Timer.DEVICE, Timer.HOST, Timer.END_TO_END
 FIELDS = {DEVICE: "device", HOST: "host", LATENCY: "end_to_end"}
@@ -43,7 +59,7 @@ def judged(
     factor: float = 1.0, *, timer: Timer = DEVICE, before: Baseline | None = None, limits: Any = None, **changes: Any
 ) -> Verdict:
     observed = run(**({FIELDS[timer]: times(factor)} | changes))
-    return judge_time(timer, observed, before or known(timer=timer), **({"limits": limits} if limits else {}))
+    return judged_time(timer, observed, before or known(timer=timer), **({"limits": limits} if limits else {}))
 
 
 def sensitivity(verdict: Verdict) -> float:
@@ -160,10 +176,10 @@ def test_no_reference_excuses_other_software() -> None:
     assert sensitivity(judged(**far, **NEW_DRIVER)) > 1.3 * sensitivity(judged(**far))
 
 
-def suite_on(gpu: str, factors: dict[str, float], **changes: Any) -> Beside:
+def suite_on(gpu: str, factors: dict[str, float], **changes: Any) -> list[Case]:
     """Workloads of the same kernels, whose baselines know one GPU."""
     pairs = ((run(workload=name, gpu=gpu, device=times(each), **changes), known()) for name, each in factors.items())
-    return Beside((now, msgspec.structs.replace(before, workload=now.workload)) for now, before in pairs)
+    return [(now, msgspec.structs.replace(before, workload=now.workload)) for now, before in pairs]
 
 
 @pytest.mark.parametrize(
@@ -181,22 +197,22 @@ def test_unknown_gpu_is_predicted_by_workloads_of_the_same_kernels(
     twins: dict[str, float], changes: Any, status: str
 ) -> None:
     beside = suite_on(ELSEWHERE, twins, **changes)
-    verdict = judge_time(DEVICE, run(device=times(1.01), gpu=ELSEWHERE), known(), beside=beside)
+    verdict = judged_time(DEVICE, run(device=times(1.01), gpu=ELSEWHERE), known(), beside=beside)
     assert verdict.status is Status(status)
     if status == "REGRESSED":
         assert reasons(verdict, "machine") == [
             "this GPU is not in the baseline; workloads with the same kernels moved by +0.0 %"
         ]
-    assert judge_time(DEVICE, run(device=times(1.06), gpu=ELSEWHERE), known(), beside=beside).status is Status.REGRESSED
+    assert (
+        judged_time(DEVICE, run(device=times(1.06), gpu=ELSEWHERE), known(), beside=beside).status is Status.REGRESSED
+    )
 
 
 def test_noise_of_a_machine_is_that_of_all_its_workloads() -> None:
     before, now = known([1.0, 1.0]), run(device=times(1.005))
-    steady, noisy = (
-        Beside([(run(workload="other"), known([1.0, 1.0 + each, 1.0 - each, 1.0]))]) for each in (0.0001, 0.004)
-    )
-    assert judge_time(DEVICE, now, before, beside=steady).status is Status.REGRESSED
-    assert judge_time(DEVICE, now, before, beside=noisy).status is Status.PASS
+    steady, noisy = ([(run(workload="other"), known([1.0, 1.0 + each, 1.0 - each, 1.0]))] for each in (0.0001, 0.004))
+    assert judged_time(DEVICE, now, before, beside=steady).status is Status.REGRESSED
+    assert judged_time(DEVICE, now, before, beside=noisy).status is Status.PASS
 
 
 def test_processes_of_one_night_know_less_than_of_many() -> None:
@@ -204,7 +220,7 @@ def test_processes_of_one_night_know_less_than_of_many() -> None:
         calibrated([msgspec.structs.replace(run(), day=f"2026-01-0{1 + number * step}") for number in range(5)])
         for step in (0, 1)
     )
-    assert sensitivity(judge_time(DEVICE, run(), many)) < sensitivity(judge_time(DEVICE, run(), one))
+    assert sensitivity(judged_time(DEVICE, run(), many)) < sensitivity(judged_time(DEVICE, run(), one))
 
 
 def test_few_processes_do_not_overrule_the_prior() -> None:
@@ -224,7 +240,7 @@ def test_compile_time_of_a_large_suite_is_judged(factor: float, control_us: floa
         return msgspec.structs.replace(run(), samples={Timer.COLD_COMPILE: Sample(each, 1, (control_us,) * len(each))})
 
     before = calibrated([compiled(1.0, 14.0)])
-    found = judge_time(Timer.COLD_COMPILE, compiled(factor, control_us), before, comparisons=80)
+    found = judged_time(Timer.COLD_COMPILE, compiled(factor, control_us), before, comparisons=80)
     assert found.status is Status(status)
 
 
@@ -248,7 +264,7 @@ def test_cpu_latency_is_judged_on_its_quiet_host_only(
     after = on_host(host, **on_cpu | {"end_to_end": replicates, "host_control_us": speed * builders.CONTROL_US})
     before = [msgspec.structs.replace(on_host("here", **on_cpu), day=f"2026-01-0{day}") for day in "11223"]
     assert DEVICE not in after.judged_timers
-    verdict = judge_time(LATENCY, after, calibrated(before))
+    verdict = judged_time(LATENCY, after, calibrated(before))
     assert verdict.status is Status(status)
     assert said in headline(verdict)
 
@@ -260,9 +276,9 @@ def test_cpu_latency_is_red_only_if_a_fresh_process_agrees(fresh: Any, status: s
     on_cpu: dict[str, Any] = {"machine": CPU, "gpu": None, "controls": {}, "device": times(), "end_to_end": times()}
     before = calibrated([msgspec.structs.replace(on_host("here", **on_cpu), day="2026-01-01")])
     first, second = (on_host("here", **on_cpu | {"end_to_end": each}) for each in (times(9.0), fresh))
-    verdict = judge_time(LATENCY, first, before)
+    verdict = judged_time(LATENCY, first, before)
     assert verdict.status is Status.REGRESSED
-    assert confirm(verdict, LATENCY, first, second, before).status is Status(status)
+    assert confirm(verdict, LATENCY, first, second, before, Context(1)).status is Status(status)
 
 
 def chosen(xblock: int, us: float) -> Run:
@@ -277,9 +293,9 @@ def test_autotuners_choice_is_named_with_its_cost() -> None:
         (chosen(512, 55.0), one, Status.REGRESSED, "not in the baseline (+16.9 us against the fastest"),
         (chosen(2048, 50.0), both, Status.PASS, "XBLOCK 1024 -> 2048"),
     ):
-        verdict = judge_time(DEVICE, found, before)
+        verdict = judged_time(DEVICE, found, before)
         assert (verdict.status, said in reasons(verdict, "tuning")[0]) == (status, True)
-    assert judge_time(LATENCY, chosen(512, 55.0), one).status is Status.NOT_JUDGED
+    assert judged_time(LATENCY, chosen(512, 55.0), one).status is Status.NOT_JUDGED
 
 
 LAUNCH_BOUND = {"device": (100.0,) * 4, "before": known(timer=LATENCY, device=(100.0,) * 4)}
@@ -343,21 +359,21 @@ def test_run_with_a_time_that_cannot_be_is_doubted(changes: dict[str, Any], said
 )
 def test_stored_time_that_cannot_be_is_named_and_replaced(timer: Timer, stored: dict[str, Any]) -> None:
     wrong, now = calibrated([run(), run(**stored)]), run(device=(100.0,) * 4, end_to_end=(301.5,) * 4)
-    verdict = judge_time(timer, now, wrong)
+    verdict = judged_time(timer, now, wrong)
     assert verdict.status is Status.NOT_JUDGED
     assert headline(verdict).endswith("not judged: that of the baseline cannot be")
     assert "cannot be a part of" in reasons(verdict, "why")[0]
     assert "kernelgauge accept" in reasons(verdict, "next")[0]
-    assert review_run(now, wrong, suite="perf", recorded=None, comparisons=3).group is Group.SPEED
+    assert reviewed_run(now, wrong).group is Group.SPEED
     with pytest.raises(DifferentRunsError) as error:
-        with_runs(wrong, [now], suite="perf", recorded=None, comparisons=3)
+        with_added(wrong, [now])
     assert doubt_text(error.value.facts[0]).startswith("a stored time cannot be")
 
 
 def test_stored_host_reference_is_held_against_that_of_the_run() -> None:
     slow = {"device": None, "end_to_end": None, "host_control_us": 840.0}
     for changes, cannot_be in (({}, True), ({"gpu": "another"}, False), ({"host_control_us": 100.0}, False)):
-        verdict = judge_time(HOST, run(), baseline(**slow | changes))
+        verdict = judged_time(HOST, run(), baseline(**slow | changes))
         assert headline(verdict).endswith("cannot be") is cannot_be
 
 
@@ -372,7 +388,7 @@ def ratio(us: float, by: float = 0.05, *, noise: Sequence[float] = STEADY, **cha
         run(device=[time * (1 + each) for each in noise], workload=name, **changes)
         for time, name in ((us, "mlp"), (200.0, "mlp-eager"))
     )
-    return judge_ratio(this, other, "eager", by=by, comparisons=12)
+    return judged_ratio(this, other, by=by)
 
 
 @pytest.mark.parametrize(
@@ -395,6 +411,6 @@ def test_ratio_is_judged_by_its_interval(us: float, by: float, machine: object, 
 
 def test_ratio_without_a_time_or_a_spread_is_no_pass() -> None:
     assert ratio(180.0, noise=(0.0,)).status is Status.UNDECIDED
-    verdict = judge_ratio(run(workload="mlp"), run(device=None, incomplete="the GPU was throttled"), "eager", by=0.05)
+    verdict = judged_ratio(run(workload="mlp"), run(device=None, incomplete="the GPU was throttled"), by=0.05)
     assert (verdict.status, verdict.workload, verdict.subject) == (Status.INVALID, "mlp", "ratio")
     assert headline(verdict) == "eager: GPU time was not measured: the GPU was throttled"

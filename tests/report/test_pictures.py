@@ -11,12 +11,11 @@ from kernelgauge.judge import STRUCTURE, Status, Verdict
 from kernelgauge.judge.baseline import Anchor, from_run
 from kernelgauge.judge.evidence import OtherHostSpeed, RelativeChange, StructureCompared, TimeCompared
 from kernelgauge.judge.structure import judge_structure
-from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.report.html import html
 from kernelgauge.results import WorkloadResult
 from kernelgauge.run import Run, Timer
 
-from ..builders import ELSEWHERE, calibrated, counts, launched, run
+from ..builders import ELSEWHERE, calibrated, counts, judged_time, launched, run
 from .pages import Element, Parsed, line, results, workload
 
 FIELDS = "x y width height".split()
@@ -251,7 +250,7 @@ def test_dots_show_replicates_beside_processes() -> None:
     anchor = Anchor("2026-03-01T00:00:00+00:00", "v1.2", 3, stored.processes[:1])
     stored = msgspec.structs.replace(stored, anchors=(anchor,))
     now = run(device=(210.0, 210.2, 210.4), **untimed)
-    verdict = judge_time(Timer.DEVICE, now, stored)
+    verdict = judged_time(Timer.DEVICE, now, stored)
     assert verdict.status is Status.REGRESSED
     page = Parsed(html([results(workload("w", run=now, baseline=stored, verdicts=(verdict,)))]))
     assert dots(page) == [("anchor, v1.2", 1, 0), ("baseline", 2, 1), ("this run", 3, 0)]

@@ -9,13 +9,12 @@ from msgspec.structs import replace
 from kernelgauge.judge import Status
 from kernelgauge.judge import evidence as e
 from kernelgauge.judge.review import Action, PlannedChange
-from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.report.html import html
 from kernelgauge.report.stored import plan_table
 from kernelgauge.report.summary import summary, summary_markdown
 from kernelgauge.report.text import render
 from kernelgauge.results import WorkloadResult
-from tests.builders import calibrated, fingerprint, results, run, verdict, workload
+from tests.builders import calibrated, fingerprint, judged_time, results, run, verdict, workload
 
 MARKUP = ["[red]x[/red]", "[/red]x", "[link=a.b]x[/link]", ":warning:", "\\[red]x"]
 CPU = fingerprint(arch="cpu", device="AMD EPYC", driver=None, cuda=None, triton=None, liger_kernel=None, torch="2.13.0")
@@ -39,7 +38,7 @@ def test_summary_shows_no_change_of_a_time_that_is_not_judged() -> None:
 def test_reports_of_a_cpu_name_no_gpu() -> None:
     before = calibrated([replace(run(workload="a", machine=CPU), day=f"2026-01-0{day}") for day in range(1, 6)])
     slower = run(workload="a", machine=CPU, device=(410.0, 410.4), incomplete="interrupted")
-    verdicts = [judge_time(timer, slower, before) for timer in slower.judged_timers]
+    verdicts = [judged_time(timer, slower, before) for timer in slower.judged_timers]
     assert [verdict.subject for verdict in verdicts] == ["end to end", "host dispatch"]
     found = results(workload(*verdicts, name="a", run=slower, baseline=before), fingerprint=CPU, gpu=None)
     said = summary(found, width=80, color=False, failures=True)

@@ -17,7 +17,6 @@ from msgspec.structs import fields, replace
 
 from ..errors import BaselineError, NewerBaselineError, printable
 from ..run import (
-    COMPILE_TIMERS,
     CompileEvent,
     ControlTime,
     Count,
@@ -219,34 +218,46 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def entries_of(self, timer: Timer | None, entry: Entry) -> tuple[Entry, ...]:
         """Return the entries whose times of a timer are comparable: all for the host's work, which is the same in each."""
-        return self.entries if timer in (Timer.HOST, *COMPILE_TIMERS) else (entry,)
+        return self.entries if timer and timer.timing.is_alike else (entry,)
 
     def times(self, timer: Timer, entry: Entry, *, gemm: str | None = None) -> list[ProcessTime]:
         """Return the times of each process. Every configuration counts for the host's work, which is the same.
 
         `gemm`: name of the run's reference GEMM. The time of another one is not comparable.
         """
+        processes = [process for each in self.entries_of(timer, entry) for process in each.processes]
         times_us = [process.timers[timer].mean_us for process in entry.processes if timer in process.timers]
-        is_by_host = bool(times_us) and is_host_only(timer, self.counts, entry.device_time_us, fmean(times_us))
-        is_by_host |= timer is Timer.END_TO_END and self.fingerprint.arch == "cpu"  # the host does all of it
-        return [
-            ProcessTime(
-                process.timers[timer],
-                night=process.day,
-                place=process.place,
-                host=process.host,
-                is_host_clock=timer is not Timer.DEVICE,
-                is_by_host=is_by_host,
-                references_us=references_us(process.controls, gemm),
-            )
-            for each in self.entries_of(timer, entry)
-            for process in each.processes
-            if timer in process.timers
-        ]
+        is_by_host = is_compared_by_host(timer, self, entry.device_time_us, times_us)
+        return times_of(processes, timer, is_by_host=is_by_host, gemm=gemm)
 
     @property
     def processes(self) -> list[Process]:
         return [process for entry in self.entries for process in entry.processes]
+
+
+def is_compared_by_host(timer: Timer, of: Baseline | Run, device_us: float, times_us: Sequence[float]) -> bool:
+    """Return whether times of a call are compared by their ratio to the host reference. On a CPU the host does all of it."""
+    is_by_host = bool(times_us) and is_host_only(timer, of.counts, device_us, fmean(times_us))
+    return is_by_host or (timer is Timer.END_TO_END and of.fingerprint.arch == "cpu")
+
+
+def times_of(
+    processes: Iterable[Process], timer: Timer, *, is_by_host: bool = False, gemm: str | None = None
+) -> list[ProcessTime]:
+    """Return a time of stored processes as a side of a comparison. `gemm`: as in `Baseline.times`."""
+    return [
+        ProcessTime(
+            each.timers[timer],
+            night=each.day,
+            place=each.place,
+            host=each.host,
+            is_host_clock=timer.timing.is_host_clock,
+            is_by_host=is_by_host,
+            references_us=references_us(each.controls, gemm),
+        )
+        for each in processes
+        if timer in each.timers
+    ]
 
 
 def references_us(controls: Mapping[str, ControlTime], gemm: str | None) -> dict[str, float]:
@@ -259,23 +270,27 @@ def gemm_kernel(controls: Mapping[str, ControlTime]) -> str | None:
     return controls["gemm"].kernel if "gemm" in controls else None
 
 
-def from_run(run: Run, *, suite: str, recorded: Recorded | None = None) -> Baseline:
-    """Return the baseline that accepting `run` would store."""
-    kernels = _averaged(run.kernels, run.origins)
-    device_us = sum(kernel.device_time_us for kernel in kernels)
+def process_of(run: Run) -> Process:
+    """Return the times of a run as they are stored."""
+    device_us = sum(each.device_time_us for each in run.kernels)
     timers = {
         timer: rounded(observe(sample, is_by_host=is_host_only(timer, run.counts, device_us, observe(sample).mean_us)))
         for timer in Timer
         if (sample := run.sample(timer)) is not None
     }
-    controls = {name: rounded(control) for name, control in run.controls.items()}
+    return Process(run.gpu, timers, {name: rounded(each) for name, each in run.controls.items()}, run.host, run.day)
+
+
+def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> Baseline:
+    """Return the baseline that accepting `run` would store. `suite`: none if nothing stores it."""
+    kernels = _averaged(run.kernels, run.origins)
     return Baseline(
         schema_version=SCHEMA_VERSION,
         suite=suite,
         workload=run.workload,
         fingerprint=run.fingerprint,
         counts=run.counts,
-        entries=(Entry(draws=1, kernels=kernels, processes=(Process(run.gpu, timers, controls, run.host, run.day),)),),
+        entries=(Entry(draws=1, kernels=kernels, processes=(process_of(run),)),),
         recorded=recorded,
         origins=run.origins,
         ops=dict(Counter(each.name for each in run.ops if is_dispatched(each.name))),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -26,13 +27,16 @@ from .baseline import (
     compare,
     count_changes,
     from_run,
+    gemm_kernel,
+    is_compared_by_host,
     merge_entries,
     other_data,
     rounded,
+    times_of,
 )
 from .structure import judge_structure, placement_changes
-from .time_verdict import Beside, judge_time, stored_doubt
-from .timing import Limits
+from .time_verdict import Context, doubt_of, judge, judge_time, stored_doubt, time_of
+from .timing import Decision, Limits
 
 # A host that is slower than this was disturbed. Hosts of H200s changed their speed by factors of 1.6
 # (benchmarks/data/earlier_detection) and 1.9 (tests/report/test_stored.py).
@@ -129,9 +133,8 @@ def review_run(
     *,
     suite: str,
     recorded: Recorded | None,
-    comparisons: int,
+    context: Context,
     limits: Limits | None = None,
-    beside: Beside | None = None,
     doubts: Sequence[Fact] = (),
     is_fresh: bool = False,
 ) -> Reviewed:
@@ -139,8 +142,6 @@ def review_run(
 
     Args:
         old: None: nothing is stored; an error: the file cannot be used.
-        comparisons: times that the suite has: false alarms are controlled over all of them together.
-        beside: the other workloads of the same run.
         doubts: what speaks against storing the run, whatever is stored.
         is_fresh: whether the run has just ended: then it replaces what is unreadable, undecided or newer.
     """
@@ -165,15 +166,16 @@ def review_run(
         change = PlannedChange(action, run.workload, new, summary)
         return replace(found, change=change, evidence=summary, doubts=(*doubts, *unreadable))
     comparison = compare(old.fingerprint, new.fingerprint)
-    times = [] if comparison.foreign else _time_verdicts(old, run, comparisons, limits, beside)
+    by_timer = {} if comparison.foreign else _time_verdicts(old, run, context, limits)
+    times = list(by_timer.values())
     is_wrong = bool(stored_doubt(old, run))
     group = _group(old, new, comparison, times)
     code = dict.fromkeys(_code_moved(old, run))
-    planned = new if is_wrong else _planned(old, new, comparison, group, times, is_other_code=bool(code))
+    planned = new if is_wrong else _planned(old, new, comparison, group, by_timer, is_other_code=bool(code))
     if is_wrong and group is Group.SAME_SPEED:  # nobody knows it
         group = Group.SPEED
-    judged = _judge_anchors(run, old, comparisons=comparisons, limits=limits)
-    creep = tuple(_creep(judged, times, is_written=planned is not None))
+    judged = _judge_anchors(run, old, context, limits)
+    creep = tuple(_creep(judged, by_timer, is_written=planned is not None))
     if planned is not None:
         sound = msgspec.structs.replace(old, entries=new.entries, recorded=new.recorded) if is_wrong else old
         planned = _with_anchors(planned, sound, judged)  # a time that cannot be is no anchor
@@ -209,16 +211,18 @@ def _code_moved(old: Baseline, run: Run) -> Iterator[CodeMoved]:
                     yield CodeMoved(one.identity.shown, effect, tuple(moves))
 
 
-def _time_verdicts(
-    old: Baseline, run: Run, comparisons: int, limits: Limits | None, beside: Beside | None
-) -> list[Verdict]:
-    return [
-        judge_time(each, run, old, comparisons=comparisons, limits=limits, beside=beside) for each in run.judged_timers
-    ]
+def _time_verdicts(old: Baseline, run: Run, context: Context, limits: Limits | None) -> dict[Timer, Verdict]:
+    return {timer: judge_time(timer, [run], old, context, limits) for timer in run.judged_timers}
 
 
 def _planned(
-    old: Baseline, new: Baseline, comparison: Comparison, group: Group, times: Sequence[Verdict], *, is_other_code: bool
+    old: Baseline,
+    new: Baseline,
+    comparison: Comparison,
+    group: Group,
+    times: Mapping[Timer, Verdict],
+    *,
+    is_other_code: bool,
 ) -> Baseline | None:
     """Return what accepting a run writes. None: nothing moved, and the file stays as it is.
 
@@ -229,13 +233,12 @@ def _planned(
     is_same = comparison.identical and old.suite == new.suite and group is not Group.KERNELS
     if not is_same or nearest < Likeness.OTHER_CHOICE:
         return new
-    subjects = [each.subject for each in times if each.status in _MOVED]
-    moved = {timer for timer in Timer if timer.label in subjects}
+    moved = {timer for timer, each in times.items() if each.status in _MOVED}
     if nearest is Likeness.IDENTICAL and not (moved or is_other_code):
         return None
     # The autotuner may choose another entry again. Code alone returns to another grid of a kernel: that must not pass.
     kept = [each for each in old.entries if likeness(each.kernels, fresh.kernels) >= Likeness.OTHER_CHOICE]
-    shared = moved & {Timer.HOST, *COMPILE_TIMERS}  # the times of all configurations
+    shared = {timer for timer in moved if timer.timing.is_alike}  # the times of all configurations
     entries = [
         _with_times(each, fresh, moved)
         if each is entry and nearest > Likeness.OTHER_CHOICE
@@ -263,7 +266,7 @@ def _is_stored(process: Process, old: Baseline) -> bool:
     return any(each.timers.items() <= process.timers.items() and (each.timers or not process.timers) for each in alike)
 
 
-_Judged = tuple[Anchor, Timer, Verdict]
+_Judged = tuple[Anchor, Timer, Decision]
 
 
 def without_times(processes: Iterable[Process], timers: Iterable[Timer]) -> tuple[Process, ...]:
@@ -276,35 +279,39 @@ def without_times(processes: Iterable[Process], timers: Iterable[Timer]) -> tupl
     return tuple(each for each in left if each.timers)
 
 
-def _judge_anchors(run: Run, old: Baseline, *, comparisons: int, limits: Limits | None) -> list[_Judged]:
+def _judge_anchors(run: Run, old: Baseline, context: Context, limits: Limits | None) -> list[_Judged]:
     """Judge each time of a run by its anchor. On a GPU of the anchor, the reference kernels excuse nothing.
 
     The anchor may be of other software, which may slow them down too.
     """
     if compare(old.fingerprint, run.fingerprint).foreign:
         return []
-    alone, found = from_run(run, suite=old.suite), []
+    alone, found = Context(context.comparisons), list[_Judged]()
+    gemm, device_us = gemm_kernel(run.controls), math.fsum(each.device_time_us for each in run.kernels)
     for anchor in old.anchors:
-        before = msgspec.structs.replace(
-            alone, entries=(msgspec.structs.replace(alone.entries[0], processes=anchor.processes),)
-        )
         is_known = any(each.place == run.place for each in anchor.processes)
-        judged = msgspec.structs.replace(run, controls={}) if is_known else run
-        for timer in run.samples:
-            if any(timer in each.timers for each in anchor.processes):
-                verdict = judge_time(timer, judged, before, comparisons=comparisons, limits=limits)
-                found.append((anchor, timer, verdict))
+        for timer in run.judged_timers:
+            times_us = [each.timers[timer].mean_us for each in anchor.processes if timer in each.timers]
+            if not times_us or doubt_of(anchor.processes, run.counts.launches, run, timer):
+                continue
+            is_by_host = is_compared_by_host(timer, run, device_us, times_us)
+            before = times_of(anchor.processes, timer, is_by_host=is_by_host, gemm=None if is_known else gemm)
+            after = time_of(run, timer, is_by_host=is_by_host, gemm=gemm)
+            after = replace(after, references_us={}) if is_known else after
+            decision = judge(before, [after], alone.prior(timer, run, limits), alone, run=run)
+            found.append((anchor, timer, decision))
     return found
 
 
-def _creep(judged: Sequence[_Judged], times: Sequence[Verdict], *, is_written: bool) -> Iterator[Creep]:
+def _creep(judged: Sequence[_Judged], times: Mapping[Timer, Verdict], *, is_written: bool) -> Iterator[Creep]:
     """Yield the times that are slower than their anchors, where `times`, of the same run, blame no machine for it."""
-    machines = [each.subject for each in times for why in each.reasons if isinstance(why, e.Machine) and why.is_own]
-    for anchor, _, verdict in judged:
+    machines = {timer for timer, it in times.items() for why in it.reasons if isinstance(why, e.Machine) and why.is_own}
+    for anchor, timer, decision in judged:
         accepted = anchor.accepted + is_written
-        is_slower = verdict.status is Status.REGRESSED and verdict.subject not in machines
-        if is_slower and verdict.change is not None and accepted > 1:  # a review has shown a single step
-            yield Creep(verdict.subject, verdict.change.estimate, anchor.at, accepted, anchor.release)
+        if (
+            decision.status is Status.REGRESSED and timer not in machines and accepted > 1
+        ):  # a review has shown one step
+            yield Creep(timer.label, decision.change.estimate, anchor.at, accepted, anchor.release)
 
 
 def _with_anchors(new: Baseline, old: Baseline, judged: Sequence[_Judged]) -> Baseline:
@@ -389,9 +396,8 @@ def with_runs(
     *,
     suite: str,
     recorded: Recorded | None,
-    comparisons: int,
+    context: Context,
     limits: Limits | None = None,
-    beside: Beside | None = None,
 ) -> Baseline:
     """Return the baseline with those processes of the runs that it lacks. The arguments are those of `review_run`.
 
@@ -408,17 +414,15 @@ def with_runs(
     added = [pair for pair in zip(runs, alone, strict=True) if not _is_stored(pair[1].processes[0], old)]
     if not added:
         return old
-    for run, _ in added:
-        if differs := list(
-            _differences(old, run, comparisons * len(added), limits, beside if run is runs[-1] else None)
-        ):
+    for run, _ in added:  # what is beside the newest one shows the machine of its run only
+        if differs := list(_differences(old, run, context.of_each(added, with_others=run is runs[-1]), limits)):
             raise DifferentRunsError(*differs)
     recorded = max(filter(None, (old.recorded, recorded)), key=lambda each: each.at, default=None)
     entries = merge_entries([old, combined([new for _, new in added])])
     _, newest = added[-1]
     counts = msgspec.structs.replace(old.counts, **_unknown(old.counts, newest.counts))
     fields = _unknown(old, newest) | {"entries": entries, "recorded": recorded, "counts": counts}
-    judged = _judge_anchors(runs[-1], old, comparisons=comparisons, limits=limits)
+    judged = _judge_anchors(runs[-1], old, context, limits)
     return _with_anchors(msgspec.structs.replace(old, **fields), old, judged)
 
 
@@ -427,9 +431,7 @@ def _unknown(old: Counts | Baseline, new: Counts | Baseline) -> dict[str, Any]:
     return {name: known for name, known in msgspec.structs.asdict(new).items() if getattr(old, name) in (None, (), {})}
 
 
-def _differences(
-    old: Baseline, run: Run, comparisons: int, limits: Limits | None, beside: Beside | None
-) -> Iterator[Fact]:
+def _differences(old: Baseline, run: Run, context: Context, limits: Limits | None) -> Iterator[Fact]:
     """Yield what is no noise. The times of another launch configuration may differ, the host's work may not."""
     comparison = compare(old.fingerprint, run.fingerprint)
     yield from comparison.moves
@@ -443,11 +445,11 @@ def _differences(
     _, nearest = old.entry_like(run.kernels)
     if nearest is Likeness.SAME_CONFIGURATION:
         yield e.RunDoubt("other source")
-    for verdict in _time_verdicts(old, run, comparisons, limits, beside):
+    for timer, verdict in _time_verdicts(old, run, context, limits).items():
         moved = [each for each in verdict.reasons if isinstance(each, e.Machine)]  # the reference kernels
         more_would_help = any(isinstance(each, e.Next) for each in verdict.reasons)
         if verdict.status in (Status.REGRESSED, Status.IMPROVED):
-            if verdict.subject == Timer.HOST.label or nearest is Likeness.IDENTICAL:
+            if timer is Timer.HOST or nearest is Likeness.IDENTICAL:
                 yield verdict
         elif moved:
             yield from moved

@@ -12,22 +12,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..run import COMPILE_TIMERS, Run, Sample, Timer
+from ..run import Run, Sample, Timer
 from . import MEASUREMENT, Status, Verdict, settled, worst
 from .baseline import Baseline, by_configuration, combined, from_run
 from .evidence import NothingToCompare, ProcessesDiffer, RelativeChange, SlowerInPairs
 from .structure import judge_structure
-from .time_verdict import judge_time, not_measured
+from .time_verdict import Context, judge_time, not_measured
 from .timing import Limits
 
 FEWEST = 3  # processes of each side: from then on their own spread says more than what is known of other machines
 LOOKS = 3  # the rule is applied at most so often; each look has its share of the false alarms (Bonferroni)
-# Smaller changes are no finding, as fractions. Processes of the same minutes agree better than those of several nights.
-_GATES = {Timer.DEVICE: 0.002, Timer.HOST: 0.02, **dict.fromkeys((Timer.END_TO_END, *COMPILE_TIMERS), 0.1)}
-# A time is decided once a change of this size is excluded, or one of so many microseconds: the profiler's clock has
-# steps of 0.032 us. A latency, which is the other two, asks for no further processes.
-_WANTED = {Timer.DEVICE.label: 0.005, Timer.HOST.label: 0.05}
-_WANTED |= {timer.label: 0.25 for timer in COMPILE_TIMERS}
+# A GPU time is decided once a change of so many microseconds is excluded: the profiler's clock has steps of 0.032 us.
 _WANTED_US = 0.1
 # A GPU time that is slower by this after the first look is measured in pairs until the last one, and decided by them.
 _SUSPECT = 0.001
@@ -80,7 +75,7 @@ def judge_sets(
     if not before or not after:
         return unjudged(NothingToCompare(names[1] if before else names[0], "failed"))
     try:
-        baseline = combined([from_run(run, suite="") for run in timed_before or before])
+        baseline = combined([from_run(run) for run in timed_before or before])
     except ValueError as error:
         return unjudged(NothingToCompare(names[0], "differ", str(error)))
     structure = replace(_worst_structure(after, baseline, (), names[1]), against=names[0])
@@ -91,19 +86,20 @@ def judge_sets(
         is_timed = any(run.is_timed for run in (*before, *after))
         return JudgedSet((structure, missing) if is_timed else (structure,), (), after[-1], baseline)
     # The autotuner chooses anew in each process: the launch configuration that most of them have.
-    first, *more = alike = max(by_configuration(timed_after), key=len)
-    limits = Limits({**_GATES, **limits.gate}, limits.sensitivity) if limits else Limits(_GATES)
+    first, *_ = alike = max(by_configuration(timed_after), key=len)
+    near, asked = {timer: timer.timing.near_gate for timer in Timer}, limits or Limits()
+    asked, context = Limits(near | asked.gate, asked.sensitivity), Context(comparisons)
     is_paired = are_pairs and len(before) == len(after) and len(alike) == len(timed_after)
     verdicts, undecided = list[Verdict](), []
     for timer in first.judged_timers:  # the first process measured all; later ones may leave out a latency
-        verdict = judge_time(timer, first, baseline, comparisons=comparisons, limits=limits, more=more)
-        is_suspect, is_usual = False, limits.gate[timer] == _GATES[timer]
-        if is_paired and timer is Timer.DEVICE and is_usual:
+        verdict, is_suspect = judge_time(timer, alike, baseline, context, asked), False
+        gate = asked.gate[timer]
+        if is_paired and timer is Timer.DEVICE and gate == near[timer]:
             # The machine may have spoilt the times of one side.
             pairs = [each for each in zip(before, after, strict=True) if all(timer in run.samples for run in each)]
             verdict, is_suspect = _judged_in_pairs(verdict, pairs)
         verdicts.append(replace(verdict, against=names[0]))
-        is_open = is_suspect or not _is_decided(verdict, limits.gate[timer])
+        is_open = is_suspect or not _is_decided(verdict, timer, gate)
         if structure.status is Status.PASS and is_open:
             undecided.append(timer.label)
     several = {timer: [run.samples[timer] for run in alike if timer in run.samples] for timer in first.samples}
@@ -157,20 +153,19 @@ def by_chance(steps: Sequence[float]) -> float:
     return sum(total >= math.fsum(steps) - 1e-12 for total in sums) / len(sums)
 
 
-def _is_decided(verdict: Verdict, gate: float) -> bool:
+def _is_decided(verdict: Verdict, timer: Timer, gate: float) -> bool:
     """Return whether more processes are not needed: the time changed, or a change of the wanted size is excluded.
 
     A time that was not judged needs more: the host may have been at another speed on each side. A change is excluded if
     the measured change, plus its error in 95 of 100 comparisons, stays below that size. The error is the part of the
     sensitivity that lies beyond the change that fails.
     """
-    change = verdict.change
-    if verdict.status in (Status.REGRESSED, Status.IMPROVED) or change is None or verdict.subject not in _WANTED:
+    change, wanted = verdict.change, timer.timing.wanted
+    if verdict.status in (Status.REGRESSED, Status.IMPROVED) or change is None or wanted is None:
         return True
     if change.low is None or change.high is None or change.sensitivity is None:
         return False
-    wanted = _WANTED[verdict.subject]
-    if verdict.subject == Timer.DEVICE.label and verdict.before_us:
+    if timer is Timer.DEVICE and verdict.before_us:
         wanted = max(wanted, _WANTED_US / verdict.before_us)
     margin = (math.log1p(change.high) - math.log1p(change.low)) / 2
     short_by = _OF_ONE_LOOK * (math.log1p(change.sensitivity) - max(margin, math.log1p(gate)))

@@ -14,23 +14,18 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from ..run import Observation, Origin, ProcessTime, SourceLine, Timer
+from ..run import KERNELS_OF_STEP, STEP, Observation, Origin, ProcessTime, SourceLine, Timing
 from ..trace.model import FRAME, grouped
 from ..trace.names import Kind, decode
 from ..trace.steps import COPIES, CPU, MOST_OUTSIDE, WAIT, Place, StepRow, Steps
 from . import STRUCTURE, WORST_FIRST, Status, Verdict
 from . import evidence as e
 from .cause import order_causes, with_code
-from .timing import FALSE_ALARMS_PER_RUN, Decision, Prior, Spreads, decide
+from .time_verdict import Context, judge
+from .timing import FALSE_ALARMS_PER_RUN, NOISES, Decision, Prior
 from .trace_baseline import Job, RowRange, StepRange, TraceBaseline, observed
 
-# Times of kernels in a profile, between processes on one GPU: 0.15 to 0.9 % on H200s (docs/design/times.md).
-_PROCESS, _DOF = 0.01, 4.0
-_GATE = 0.02  # of times of kernels
 _LEAST_SHARE = 0.01  # of all kernels, which one that is slower must cost, or a phase
-# Times of a step between processes on H200s: 7 to 36 % (docs/design/public-traces.md). The gate is that of a latency.
-_STEP_PROCESS, _STEP_DOF, _GATE_OF_STEP = 0.12, 3.0, 0.25
-_LARGEST_MISSED = 1.0  # slowdown: what is blind to more is inconclusive
 _MOST_SPEEDS, _MOST_OPS = 3, 2  # kernels named for a slower step, and ops for other kernels
 _LEAST_OVERLAP, _LOST_OVERLAP = 0.1, 0.25  # of the communication; of the least that a run of the baseline had
 _MORE_LAG = 2.0  # of the most that a run of the baseline had
@@ -359,7 +354,7 @@ def _judge_time(pair: _Pair, comparisons: int) -> Verdict | None:
     for phase, rows, verdict in parts:
         before_us, after_us = map(fmean, pair.times_us(rows))
         delta_us = after_us - before_us
-        is_small = delta_us <= max(_LEAST_SHARE * (whole.before_us or 0.0), _GATE * before_us)
+        is_small = delta_us <= max(_LEAST_SHARE * (whole.before_us or 0.0), KERNELS_OF_STEP.gate * before_us)
         if is_small or (verdict and causes[phase]):  # its kernels say more
             continue
         spread = pair.stored[rows[0]].spread if verdict is None else 0.0
@@ -402,9 +397,9 @@ def _judge_part(
     long as its requests are, and other runs have others in their steps: its mean may differ as its steps do.
     """
 
-    def scaled(whole: Iterable[Observation], us: Iterable[float]) -> list[Observation]:
+    def times(whole: Iterable[Observation], us: Iterable[float]) -> list[ProcessTime]:
         pairs = zip(whole, us, strict=False)
-        return [msgspec.structs.replace(one, mean_us=max(mean, 1e-3)) for one, mean in pairs]
+        return [ProcessTime(msgspec.structs.replace(one, mean_us=max(mean, 1e-3))) for one, mean in pairs]
 
     def times_us(each: _Pair) -> tuple[list[float], list[float]]:
         if not is_whole:
@@ -413,42 +408,37 @@ def _judge_part(
 
     if not all(chain.from_iterable(pair.times_us(rows))):
         return None
-    own, observations = times_us(pair), [observed(run.compute_us) for run in pair.runs]
-    after = scaled(observations, own[1])
-    noise = Spreads(process=math.hypot(_PROCESS, spread), dof=_DOF)
-    decide_part = partial(_decide, gate=_GATE, comparisons=comparisons, noise=noise)
-    decision = decide_part(scaled(pair.usual.compute, own[0]), after)
+    own, now = times_us(pair), [observed(run.compute_us) for run in pair.runs]
+    after = times(now, own[1])
+    judge_part = partial(judge, prior=_prior(KERNELS_OF_STEP, spread), context=Context(comparisons))
+    decision = judge_part(times(pair.usual.compute, own[0]), after)
     if decision.status is Status.REGRESSED:
-        before = [one for each in pair.alike for one in scaled(each.usual.compute, times_us(each)[0])]
-        decision = decide_part(before, after)
+        before = [one for each in pair.alike for one in times(each.usual.compute, times_us(each)[0])]
+        decision = judge_part(before, after)
     if decision.status is not Status.REGRESSED and len(pair.alike) > 1 and pair.baseline.runs > 1:
         sides = zip(*map(times_us, pair.alike), strict=True)
         old_us, new_us = ([fmean(ranks) for ranks in zip(*side, strict=False)] for side in sides)
-        of_all = decide_part(scaled(pair.usual.compute, old_us), scaled(observations, new_us))
+        of_all = judge_part(times(pair.usual.compute, old_us), times(now, new_us))
         if of_all.status is Status.REGRESSED:
             return replace(_timed(pair, of_all), workload=pair.name)
     return _timed(pair, decision)
 
 
-def _timed(pair: _Pair, decision: Decision, label: str = "") -> Verdict:
+def _prior(timing: Timing, spread: float = 0.0) -> Prior:
+    """Return what to expect of a time that spreads so far between steps itself."""
+    noise = NOISES[timing.noise]
+    noise = msgspec.structs.replace(noise, process=math.hypot(noise.process, spread))
+    return Prior(noise, timing.gate, timing.sensitivity, FALSE_ALARMS_PER_RUN)
+
+
+def _timed(pair: _Pair, decision: Decision, timing: Timing = KERNELS_OF_STEP) -> Verdict:
     """Return the verdict on a time. That of a CPU is the host's, and no reference says how fast the host was."""
     is_cpu, status, doubt = pair.baseline.device.startswith(CPU), decision.status, decision.doubt
     if is_cpu and status is not Status.PASS:
         status, doubt = Status.NOT_JUDGED, e.NoHostReference("run")
     times_us = decision.before_us, decision.after.observation.mean_us
-    label, conclusion = label or ("CPU time" if is_cpu else Timer.DEVICE.label), e.TimeCompared(doubt=doubt)
+    label, conclusion = (is_cpu and timing.on_cpu) or timing.label, e.TimeCompared(doubt=doubt)
     return Verdict(status, pair.title, label, conclusion, (), *times_us, change=decision.change)
-
-
-def _decide(
-    before: Sequence[Observation],
-    after: Sequence[Observation],
-    gate: float,
-    comparisons: int,
-    noise: Spreads,
-) -> Decision:
-    prior = Prior(noise, gate, _LARGEST_MISSED, FALSE_ALARMS_PER_RUN)
-    return decide(list(map(ProcessTime, before)), list(map(ProcessTime, after)), prior, comparisons=comparisons)
 
 
 def _shares(communication_us: Sequence[float], exposed_us: Sequence[float]) -> list[float]:
@@ -479,11 +469,11 @@ def _judge_step(pairs: Sequence[_Pair], comparisons: int) -> Verdict:
     """Judge the time of a step, on the slowest rank of each run. Name the rank that the others wait for."""
     before = zip(*(pair.usual.wall for pair in pairs), strict=False)
     after = zip(*([observed(run.wall_us) for run in pair.runs] for pair in pairs), strict=False)
-    old, new = ([max(ranks, key=attrgetter("mean_us")) for ranks in runs] for runs in (before, after))
-    decision = _decide(old, new, _GATE_OF_STEP, comparisons, Spreads(process=_STEP_PROCESS, dof=_STEP_DOF))
+    old, new = ([ProcessTime(max(ranks, key=attrgetter("mean_us"))) for ranks in runs] for runs in (before, after))
+    decision = judge(old, new, _prior(STEP), Context(comparisons))
     if decision.status is Status.UNDECIDED:  # by a host that nobody asked to be steady
         decision = replace(decision, status=Status.NOT_JUDGED)
-    judged = replace(_timed(pairs[0], decision, "step time"), workload=pairs[0].name)
+    judged = replace(_timed(pairs[0], decision, STEP), workload=pairs[0].name)
     # The rank that others wait for spends the least time in collectives.
     now = {pair.rank: fmean(median(run.communication_us) for run in pair.runs) for pair in pairs}
     then = zip(*(pair.usual.communication_us for pair in pairs), strict=False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from statistics import fmean, geometric_mean
@@ -22,9 +23,9 @@ from .baseline import (
     Entry,
     Process,
     compare,
-    from_run,
     gemm_kernel,
-    references_us,
+    process_of,
+    times_of,
 )
 from .cause import compile_causes, find_causes
 from .structure import judge_structure, kernel_changes
@@ -60,15 +61,38 @@ _SLOWEST_REFERENCE = 10.0  # times the fastest host reference on the same machin
 _MOST_STREAMS = 16  # launches on several streams, or ops on several threads, add up to more than the latency
 
 
-class Beside:
-    """Other workloads that were measured beside one, with their baselines: they show what the machine does."""
+class Context:
+    """What the verdicts on all times of a run share: how many they are, and what the other workloads show of the machine.
 
-    def __init__(self, judged: Iterable[tuple[Run, Baseline]]) -> None:
+    Attributes:
+        comparisons: times that the suite has: false alarms are controlled over all of them together.
+        level: of false alarms, over all of these.
+    """
+
+    def __init__(
+        self, comparisons: int, judged: Iterable[tuple[Run, Baseline]] = (), *, level: float = SUSPECTS_PER_RUN
+    ) -> None:
+        self.comparisons, self.level = comparisons, level
         self._known: dict[str, tuple[Run, Baseline, Entry]] = {}
         for run, baseline in judged:
             if not compare(baseline.fingerprint, run.fingerprint).foreign:
                 self._known[run.workload] = (run, baseline, baseline.entry_like(run.kernels)[0])
         self._scatters: dict[tuple[str, Timer, str | None], Scatter] = {}
+
+    def prior(self, timer: Timer, run: Run, limits: Limits | None, *, are_two_sets: bool = False) -> Prior:
+        """Return what to expect of a time of a run. `are_two_sets`: of one night, which show their own spread."""
+        prior = prior_for(timer, run.fingerprint, limits, trains=run.trains)
+        if are_two_sets:
+            noise = msgspec.structs.replace(prior.noise, dof=min(prior.noise.dof, _DOF_BESIDE_TWO_SETS), night=0.0)
+            prior = replace(prior, noise=noise)
+        is_final = are_two_sets or not timer.timing.is_confirmed
+        return replace(prior, level=FALSE_ALARMS_PER_RUN if is_final else self.level)
+
+    def of_each(self, runs: Sequence[object], *, with_others: bool) -> Context:
+        """Return the context of one of several runs that are judged together."""
+        found = copy(self) if with_others else Context(self.comparisons, level=self.level)
+        found.comparisons *= len(runs)
+        return found
 
     def scatter(self, timer: Timer, run: Run) -> Scatter:
         """Return how far the baselines of the others scatter on this machine, together."""
@@ -137,30 +161,64 @@ def _part(kernels: Sequence[KernelRecord], identities: set[KernelIdentity]) -> f
     return math.fsum(each.device_time_us for each in kernels if each.identity in identities) / (whole_us or 1.0)
 
 
-def judge_time(
-    timer: Timer,
-    run: Run,
-    baseline: Baseline,
+def judge(
+    before: Sequence[ProcessTime],
+    after: Sequence[ProcessTime],
+    prior: Prior,
+    context: Context,
     *,
-    comparisons: int = 1,
-    limits: Limits | None = None,
-    more: Sequence[Run] = (),
-    beside: Beside | None = None,
-    level: float = SUSPECTS_PER_RUN,
-) -> Verdict:
-    """Judge one time of a run by the rule of docs/verdicts.md.
+    run: Run | None = None,
+    launches: int = 1,
+    shown: Scatter | None = None,
+    is_other_software: bool = False,
+) -> Decision:
+    """Hold processes to earlier ones, by the rule for times. Every verdict on a time comes from here.
 
     Args:
-        more: of other processes on the same machine, with the same kernels: their mean with the run's is judged.
-        comparisons: times that the suite has.
-        limits: gates and sensitivity that the suite asks for; None: the defaults.
-        beside: the other workloads of the same run.
-        level: of false alarms, over all comparisons.
+        after: of one machine, with the same kernels: their mean is judged.
+        run: the first of `after`, where a workload ran: those beside it show its machine. None: `launches` in a call, and
+            the scatter that others have `shown`.
+        is_other_software: than that of `before`.
     """
-    label = timer.label
+    if run is not None and prior.timer is not None:
+        launches, shown = len(run.kernels), context.scatter(prior.timer, run)
+    rule = partial(
+        decide,
+        prior=prior,
+        comparisons=context.comparisons,
+        kernels=launches,
+        shown=shown,
+        is_other_software=is_other_software,
+    )
+    decision = rule(before, after)
+    is_unknown_gpu = decision.moves is None and not after[0].is_host_clock
+    if run is None or not is_unknown_gpu or decision.status is Status.REGRESSED:  # twins excuse no red time
+        return decision
+    sides, twins = context.twins(run, before, after)
+    return decision if twins is None else replace(rule(*sides), twins=twins)
+
+
+def time_of(run: Run, timer: Timer, *, is_by_host: bool = False, gemm: str | None = None) -> ProcessTime:
+    """Return a time of a run as one process of a side. The other arguments are those of `times_of`."""
+    now = observe(run.samples[timer], is_by_host=is_by_host)
+    process = Process(run.gpu, {timer: now}, run.controls, run.host, run.day)
+    (time,) = times_of([process], timer, is_by_host=is_by_host, gemm=gemm)
+    return replace(time, most_us=least_of_most(run.samples[timer]))
+
+
+def judge_time(
+    timer: Timer, runs: Sequence[Run], baseline: Baseline, context: Context, limits: Limits | None = None
+) -> Verdict:
+    """Judge one time by the rule of docs/verdicts.md.
+
+    Args:
+        runs: of one machine, with the same kernels. The mean of their times is judged; the first one has measured all.
+        limits: gates and sensitivity that the suite asks for. None: the defaults.
+    """
+    run = runs[0]
     if (comparison := compare(baseline.fingerprint, run.fingerprint)).foreign:
-        return Verdict(Status.INCOMPARABLE, run.workload, label, e.NotCompared(comparison.moves))
-    if run.sample(timer) is None:
+        return Verdict(Status.INCOMPARABLE, run.workload, timer.label, e.NotCompared(comparison.moves))
+    if timer not in run.samples:
         return not_measured(timer, run)
     entry, nearest = baseline.entry_like(run.kernels)
     is_other_choice = nearest is Likeness.OTHER_CHOICE
@@ -169,70 +227,25 @@ def judge_time(
     gemm = gemm_kernel(run.controls)
     before = baseline.times(timer, entry, gemm=gemm)
     if not before:
-        return Verdict(Status.NO_BASELINE, run.workload, label, e.NoBaseline(is_partial=True))
+        return Verdict(Status.NO_BASELINE, run.workload, timer.label, e.NoBaseline(is_partial=True))
     if why := stored_doubt(baseline, run, timer, entry):
-        found = Verdict(Status.NOT_JUDGED, run.workload, label, e.TimeDoubted(why), after_us=run.time_us(timer))
+        found = Verdict(Status.NOT_JUDGED, run.workload, timer.label, e.TimeDoubted(why), after_us=run.time_us(timer))
         return found.because(why, e.Next(e.Step.REPLACE))
-    afters = [
-        replace(
-            before[0],
-            observation=observe(each.samples[timer], is_by_host=before[0].is_by_host),
-            most_us=least_of_most(each.samples[timer]),
-            place=each.place,
-            host=each.host,
-            references_us=references_us(each.controls, gemm),
-        )
-        for each in (run, *more)
-        if timer in each.samples
-    ]
-    prior = _prior(timer, run, limits, level, are_two_sets=bool(more))
-    decide_by = partial(
-        decide,
-        prior=prior,
-        comparisons=comparisons,
-        kernels=len(run.kernels),
-        shown=beside.scatter(timer, run) if beside else None,
-        is_other_software=bool(comparison.moved),
-    )
-    decision, twins = _decided(decide_by, timer, run, before, afters, beside)
+    after = [time_of(each, timer, is_by_host=before[0].is_by_host, gemm=gemm) for each in runs if timer in each.samples]
+    prior = context.prior(timer, run, limits, are_two_sets=len(runs) > 1)
+    decision = judge(before, after, prior, context, run=run, is_other_software=bool(comparison.moved))
     after_us = decision.after.observation.mean_us
     if is_other_choice and timer is Timer.END_TO_END:
         unknown = e.Unclear("unknown choice")
-        return Verdict(Status.NOT_JUDGED, run.workload, label, e.TimeDoubted(unknown), (unknown,), after_us=after_us)
+        found = Verdict(Status.NOT_JUDGED, run.workload, timer.label, e.TimeDoubted(unknown), after_us=after_us)
+        return found.because(unknown)
     if is_other_choice and decision.status is Status.IMPROVED:  # it is compared with the slowest of the known ones
         decision = replace(decision, status=Status.PASS)
-    reasons = tuple(_reasons(timer, run, baseline, entry, decision, twins, is_other_choice=is_other_choice))
+    reasons = tuple(_reasons(timer, run, baseline, entry, decision, is_other_choice=is_other_choice))
     conclusion = e.TimeCompared(decision.after.is_by_host, is_other_choice, decision.doubt)
     return Verdict(
-        decision.status, run.workload, label, conclusion, reasons, decision.before_us, after_us, decision.change
+        decision.status, run.workload, timer.label, conclusion, reasons, decision.before_us, after_us, decision.change
     )
-
-
-def _prior(timer: Timer, run: Run, limits: Limits | None, level: float, *, are_two_sets: bool) -> Prior:
-    is_final = are_two_sets or timer in COMPILE_TIMERS  # no fresh process confirms it
-    prior = prior_for(timer, run.fingerprint, limits, trains=run.trains)
-    prior = replace(prior, level=FALSE_ALARMS_PER_RUN if is_final else level)
-    if are_two_sets:  # of one night
-        noise = msgspec.structs.replace(prior.noise, dof=min(prior.noise.dof, _DOF_BESIDE_TWO_SETS), night=0.0)
-        prior = replace(prior, noise=noise)
-    return prior
-
-
-def _decided(
-    decide_by: Callable[[Sequence[ProcessTime], Sequence[ProcessTime]], Decision],
-    timer: Timer,
-    run: Run,
-    before: Sequence[ProcessTime],
-    afters: Sequence[ProcessTime],
-    beside: Beside | None,
-) -> tuple[Decision, float | None]:
-    """Return the decision, and how far the twins moved by which an unknown GPU is judged. They excuse no red time."""
-    decision = decide_by(before, afters)
-    is_unknown = timer is Timer.DEVICE and decision.moves is None
-    if beside is None or not is_unknown or decision.status is Status.REGRESSED:
-        return decision, None
-    sides, twins = beside.twins(run, before, afters)
-    return (decision if twins is None else decide_by(*sides)), twins
 
 
 def confirm(
@@ -241,21 +254,19 @@ def confirm(
     run: Run,
     fresh: Run,
     baseline: Baseline,
-    *,
-    comparisons: int = 1,
+    context: Context,
     limits: Limits | None = None,
-    beside: Beside | None = None,
 ) -> Verdict:
     """Return the verdict on a slower time after a fresh process has measured it too. It stays, or is NOT_JUDGED.
 
     A process that passes contradicts the first one. On a CPU, so does one that decides nothing: unchanged calls take more
     than twice as long there at times. One of another structure contradicts nothing.
-    The other arguments are those of `judge_time`: what makes a run suspect makes the fresh process suspect too.
+    What makes a run suspect makes the fresh process suspect too.
     """
     structure = judge_structure(fresh, baseline)
     if structure.status is not Status.PASS or kernel_changes(run.kernels, fresh.kernels):
         return verdict.because(e.NoFreshProcess("other structure"))
-    found = judge_time(timer, fresh, baseline, comparisons=comparisons, limits=limits, beside=beside)
+    found = judge_time(timer, [fresh], baseline, context, limits)
     if found.change is None or found.after_us is None:
         return verdict.because(e.NoFreshProcess("not measured"))
     measured = e.FreshProcess(found.after_us, found.change, found.status.value)
@@ -267,51 +278,40 @@ def confirm(
     return replace(verdict, status=Status.NOT_JUDGED, conclusion=conclusion, reasons=reasons)
 
 
-def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: int = 1) -> Verdict:
+def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: int) -> Verdict:
     """Judge whether a run takes at least the fraction `by` less GPU time than the run of another variant beside it.
 
-    On a CPU it is the time of the ops. No baseline is needed; docs/verdicts.md has the rule.
+    PASS: the interval shows it. REGRESSED: it shows that it does not. UNDECIDED: the interval holds both. What one process
+    spreads between its runs is not seen in one run: the prior knows it, of each variant apart. No baseline is needed. On a
+    CPU it is the time of the ops.
     """
     timer = Timer.DEVICE
     for each in (run, other):
-        if each.sample(timer) is None:
+        if timer not in each.samples:
             missing = not_measured(timer, each, side="" if each is run else variant)
             return replace(missing, workload=run.workload, subject=RATIO)
-    now, then = (ProcessTime(observe(each.samples[timer])) for each in (run, other))
-    prior, kernels = prior_for(timer, run.fingerprint, trains=run.trains), (len(other.kernels), len(run.kernels))
-    decision = _decide_ratio(then, now, prior, by=by, comparisons=comparisons, kernels=kernels)
-    times_us = (now.observation.mean_us, then.observation.mean_us)
-    conclusion = e.RatioCompared(timer.label_on(run.fingerprint), variant, by, *times_us, decision.change)
-    reasons = (decision.doubt,) if decision.doubt is not None else ()
-    return Verdict(decision.status, run.workload, RATIO, conclusion, reasons)
-
-
-def _decide_ratio(
-    other: ProcessTime, this: ProcessTime, prior: Prior, *, by: float, comparisons: int, kernels: tuple[int, int]
-) -> Decision:
-    """Compare two variants of one run. PASS: the interval shows that `this` takes at least the fraction `by` less.
-
-    REGRESSED: the interval shows that it does not. UNDECIDED: the interval holds both. What one process spreads between
-    its runs is not seen in one run: the prior knows it, of each variant apart.
-
-    Args:
-        kernels: launches in a call, of `other` and of `this`.
-    """
-    times = zip((other, this), kernels, strict=True)
-    known = [(each, variance_between_processes([each], prior, count)) for each, count in times]
-    variances = [Variance(max(between.value, each.own_variance), between.dof) for each, between in known]
-    delta, limit = this.logarithm - other.logarithm, math.log1p(-by)
-    level = FALSE_ALARMS_PER_RUN / comparisons
+    prior, variances, times = (
+        prior_for(timer, run.fingerprint, trains=run.trains),
+        list[Variance](),
+        list[ProcessTime](),
+    )
+    for each in (other, run):
+        times.append(time := time_of(each, timer))
+        between = variance_between_processes([time], prior, len(each.kernels))
+        variances.append(Variance(max(between.value, time.own_variance), between.dof))
+    then, now = times
+    delta, limit, level = now.logarithm - then.logarithm, math.log1p(-by), FALSE_ALARMS_PER_RUN / comparisons
     margin = margin_of(variances, level)
     change = relative_change(delta, delta - margin, delta + margin, level)
-    status, doubt = Status.UNDECIDED, None
+    status, reasons = Status.UNDECIDED, tuple[e.Reason, ...]()
     if delta + margin <= limit:
         status = Status.PASS
     elif delta - margin > limit:
         status = Status.REGRESSED
     else:
-        doubt = e.Unclear("both possible" if math.isfinite(margin) else "one replicate")
-    return Decision(status, change, this, other.observation.mean_us, doubt=doubt)
+        reasons = (e.Unclear("both possible" if math.isfinite(margin) else "one replicate"),)
+    label, times_us = timer.label_on(run.fingerprint), (now.observation.mean_us, then.observation.mean_us)
+    return Verdict(status, run.workload, RATIO, e.RatioCompared(label, variant, by, *times_us, change), reasons)
 
 
 def not_measured(timer: Timer, run: Run, side: str = "") -> Verdict:
@@ -332,7 +332,6 @@ def _reasons(
     baseline: Baseline,
     entry: Entry,
     decision: Decision,
-    twins: float | None,
     *,
     is_other_choice: bool,
 ) -> Iterator[e.Reason]:
@@ -349,7 +348,7 @@ def _reasons(
     if timer is Timer.DEVICE and (has_moved or decision.machine):
         limits_ms = tuple(((run.conditions and run.conditions.throttled_ms) or {}).items())
         if decision.moves is None:
-            yield e.Machine(None, twins=twins, limits_ms=limits_ms)
+            yield e.Machine(None, twins=decision.twins, limits_ms=limits_ms)
         elif decision.moves:
             moves = tuple((name, math.expm1(move)) for name, move in decision.moves.items())
             yield e.Machine(moves, is_own=bool(decision.machine), limits_ms=limits_ms)
@@ -415,8 +414,7 @@ def _impossible_times(process: Process, launches: int, later: Process | None = N
 
 def run_doubts(run: Run) -> Iterator[e.ImpossibleTime]:
     """Yield which times of a run cannot be, and why."""
-    (process,) = from_run(run, suite="").processes
-    for timer, why in _impossible_times(process, run.counts.launches).items():
+    for timer, why in _impossible_times(process_of(run), run.counts.launches).items():
         yield e.ImpossibleTime(timer.label_on(run.fingerprint), why)
 
 
@@ -427,7 +425,12 @@ def stored_doubt(
 
     `timer`: None: any of them. `entry`: None: of any launch configuration.
     """
-    (later,) = from_run(run, suite="").processes
     entries = baseline.entries if entry is None else baseline.entries_of(timer, entry)
-    found = (_impossible_times(each, baseline.counts.launches, later) for one in entries for each in one.processes)
+    return doubt_of([process for each in entries for process in each.processes], baseline.counts.launches, run, timer)
+
+
+def doubt_of(processes: Iterable[Process], launches: int, run: Run, timer: Timer | None) -> e.Doubt | None:
+    """Return why a time of these processes cannot be, which the run would be compared with. None: it may be."""
+    later = process_of(run)
+    found = (_impossible_times(each, launches, later) for each in processes)
     return next((why for each in found for of, why in each.items() if timer in (of, None)), None)

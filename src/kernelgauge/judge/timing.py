@@ -14,7 +14,6 @@ import msgspec
 
 from ..run import (
     CALL_TIMERS,
-    COMPILE_TIMERS,
     MEASURED_GPUS,
     UNKNOWN_FACTOR,
     Fingerprint,
@@ -63,17 +62,21 @@ _SPREADS = ("process", "gpu", "twins")  # the clock of the profiler is alike on 
 _UNKNOWN_GPU = msgspec.structs.replace(
     _GPU, dof=4.0, hosts=4.0, resolution_dof=4.0, **{name: UNKNOWN_FACTOR * getattr(_GPU, name) for name in _SPREADS}
 )
-# Starts within one process on an H100 spread by 8 to 20 %, three processes on an H200 by 2 to 11 % (docs/models.md).
-_COMPILE = Spreads(process=0.1, dof=10.0)
+# Compiles within one process on an H100 spread by 8 to 20 %, of three processes on an H200 by 2 to 11 % (docs/models.md).
+# Between processes on H200s: kernels of a profile by 0.15 to 0.9 % (docs/design/times.md), steps by 7 to 36 %
+# (docs/design/public-traces.md).
+NOISES = _FITTED | {
+    "unknown GPU": _UNKNOWN_GPU,
+    "compile": Spreads(process=0.1, dof=10.0),
+    "kernels of a step": Spreads(process=0.01, dof=4.0),
+    "step": Spreads(process=0.12, dof=3.0),
+}
 # How a GPU time follows the reference GEMM between GPUs of one model: mean and standard deviation of the slope of their
 # logarithms (MLPs 0.43 to 0.45 on eight H200s, short kernels 0.0 to 0.5).
 _GEMM_SLOPE, _GEMM_SLOPE_SPREAD = 0.4, 0.25
 TWINS = "twins"  # the reference of workloads that run the same kernels
 _TWIN_SLOPE_SPREAD = 0.15  # about a slope of 1: of the three MLPs 0.84, 1.01 and 1.12
-# Of each timer the gate and the sensitivity, as fractions: choices (docs/verdicts.md).
-_CHOICES = {Timer.DEVICE: (0.003, 0.25), Timer.HOST: (0.05, 1.0), Timer.END_TO_END: (0.25, 1.0)}
 _NOBODY_ASKS = 1.0  # a sensitivity that is the default: a blind verdict on a host's clock is no fault then
-_CHOICE_OF_COMPILES = (0.25, 3.0)
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class Prior:
     gate: float  # a smaller change is no finding, as a fraction
     sensitivity: float  # the largest slowdown that a PASS may miss, as a fraction
     level: float = SUSPECTS_PER_RUN  # of false alarms
+    timer: Timer | None = None  # None: of the steps of a trace
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -98,18 +102,14 @@ def prior_for(timer: Timer, fingerprint: Fingerprint, limits: Limits | None = No
 
     `trains`: whether a call runs a backward: on the host that is work of other threads.
     """
-    is_cpu = fingerprint.arch == "cpu"
-    if timer is Timer.HOST:
-        noise = _FITTED["dispatch of a training step" if trains else "dispatch"]
-    elif timer in COMPILE_TIMERS:
-        noise = _COMPILE
-    elif timer is Timer.END_TO_END or is_cpu:
-        noise = _FITTED["latency"]
-    else:
-        noise = _GPU if fingerprint.device in MEASURED_GPUS else _UNKNOWN_GPU
-    gate, sensitivity = _CHOICES[Timer.END_TO_END if is_cpu else timer] if timer in _CHOICES else _CHOICE_OF_COMPILES
-    asked = limits or Limits()
-    return Prior(noise, asked.gate.get(timer, gate), asked.sensitivity.get(timer, sensitivity))
+    timing, asked, is_cpu = timer.timing, limits or Limits(), fingerprint.arch == "cpu"
+    noise, choice = timing.noise, Timer.END_TO_END.timing if is_cpu and timing.is_confirmed else timing
+    if timer is Timer.HOST and trains:
+        noise = "dispatch of a training step"
+    elif timer is Timer.DEVICE and fingerprint.device not in MEASURED_GPUS:
+        noise = "latency" if is_cpu else "unknown GPU"
+    gate, sensitivity = asked.gate.get(timer, choice.gate), asked.sensitivity.get(timer, choice.sensitivity)
+    return Prior(NOISES[noise], gate, sensitivity, timer=timer)
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,7 @@ class Decision:
     machine: float = 0.0  # how much of that is no change of the code. Both are logarithms
     scattered: bool = False  # most of the noise is that of replicates of one process: the machine was disturbed
     doubt: Doubt | None = None  # why it is not judged or undecided; of REGRESSED, how the host differs all the same
+    twins: float | None = None  # how far the workloads moved by which an unknown GPU is judged, as a fraction
 
 
 class Variance(NamedTuple):

@@ -298,7 +298,7 @@ class Rounds:
 
     def _summed(self, values: Sequence[float]) -> tuple[float, ...]:
         """Return one value for each replicate."""
-        size, statistic = self.iterations, Timer.END_TO_END.statistic
+        size, statistic = self.iterations, Timer.END_TO_END.timing.statistic
         return tuple(summarize(values[start : start + size], statistic) for start in range(0, len(values), size))
 
 

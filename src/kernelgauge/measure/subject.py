@@ -240,14 +240,16 @@ class Subject:
                 host_us = device.host.control_us()
             elif not self.is_control:  # after the session: a hot loop heats the device, and its clock falls for a while
                 calls = host_calls(device, instance, settings.iterations_for(self.pace.call_us, Timer.HOST))
-                dispatch_us, host_us = (summarize(each, Timer.HOST.statistic) for each in calls)
+                dispatch_us, host_us = (summarize(each, Timer.HOST.timing.statistic) for each in calls)
         durations = [[execution.duration_us for execution in executions] for executions in session.executions]
         total_us = sum(map(sum, durations)) or 1.0  # zero, as of a broken clock, is refused later
         seconds = time.perf_counter() - started
         readings = (before, *session.readings, after)
         usual = max(filter(None, (usual_clock_mhz, highest_clock_mhz(session.readings))), default=None)
         return Replicate(
-            kernel_us=tuple(summarize(column, Timer.DEVICE.statistic) for column in zip(*durations, strict=True)),
+            kernel_us=tuple(
+                summarize(column, Timer.DEVICE.timing.statistic) for column in zip(*durations, strict=True)
+            ),
             readings=readings,
             disturbed_by=disturbances(readings, usual_clock_mhz=usual, tolerated_drift=device.tolerated_drift),
             seconds=seconds,

@@ -17,7 +17,7 @@ from ..judge import evidence as e
 from ..judge.baseline import Baseline, compare
 from ..judge.cause import compile_causes
 from ..judge.structure import judge_structure, mismatches
-from ..judge.time_verdict import Beside, confirm, judge_ratio, judge_time
+from ..judge.time_verdict import Context, confirm, judge_ratio, judge_time
 from ..judge.timing import FALSE_ALARMS_PER_RUN, SUSPECTS_PER_RUN, Limits
 from ..results import Artifacts
 from ..run import COMPILE_TIMERS, Fingerprint, Run, Timer
@@ -114,18 +114,20 @@ class Judge:
         traces = (self.options.shown(self.artifacts.trace(each)) for each in (other, workload))
         return verdict.because(e.Next(e.Step.COMMAND, shlex.join(["kernelgauge", "diff", *traces])))
 
-    def beside(self, measured: Mapping[str, Measured | KernelgaugeError]) -> Beside:
-        """Return what was measured, with those of the baselines that can be used."""
+    def context(self, measured: Mapping[str, Measured | KernelgaugeError], device: Device) -> Context:
+        """Return what the verdicts on times share: what was measured, with those of the baselines that can be used."""
         runs = {name: each.run for name, each in measured.items() if not isinstance(each, KernelgaugeError)}
         for name in runs.keys() - self._stored.keys():
             self._stored[name] = None
             with suppress(BaselineError):
                 self._stored[name] = self.store.load(runs[name].fingerprint.device, name)
         pairs = ((run, self._stored[name]) for name, run in runs.items())
-        return Beside((run, baseline) for run, baseline in pairs if baseline is not None)
+        level = SUSPECTS_PER_RUN if self.options.confirms else FALSE_ALARMS_PER_RUN
+        known = ((run, baseline) for run, baseline in pairs if baseline is not None)
+        return Context(self.comparisons(device), known, level=level)
 
     def by_baseline(
-        self, run: Run, timer: Timer | None, device: Device, beside: Beside, *, declared: Verdict | None = None
+        self, run: Run, timer: Timer | None, device: Device, context: Context, *, declared: Verdict | None = None
     ) -> Verdict:
         """Judge a time of a run, or its structure, and say where its baseline is and what to do next.
 
@@ -151,19 +153,7 @@ class Judge:
             return Verdict(Status.NO_BASELINE, run.workload, subject, e.NoBaseline(), missing)
         # The verdict on structure depends on those of the times.
         timers = [timer] if timer is not None else [each for each in device.timers if run.sample(each)]
-        comparisons, limits = self.comparisons(device), self.limits(workload)
-        times = [
-            judge_time(
-                each,
-                run,
-                baseline,
-                comparisons=comparisons,
-                limits=limits,
-                beside=beside,
-                level=SUSPECTS_PER_RUN if self.options.confirms else FALSE_ALARMS_PER_RUN,
-            )
-            for each in timers
-        ]
+        times = [judge_time(each, [run], baseline, context, self.limits(workload)) for each in timers]
         verdict = judge_structure(run, baseline, times) if timer is None else times[0]
         verdict = replace(verdict, reasons=tuple(self._with_command(each, workload) for each in verdict.reasons))
         if verdict.status in (Status.PASS, Status.NOT_JUDGED):
@@ -192,7 +182,7 @@ class Judge:
         return reason
 
     def confirmed(
-        self, verdict: Verdict, timer: Timer, fresh: Run | KernelgaugeError, run: Run, device: Device, beside: Beside
+        self, verdict: Verdict, timer: Timer, fresh: Run | KernelgaugeError, run: Run, context: Context
     ) -> Verdict:
         """Return the verdict on a slower time after a fresh process has measured it too, or could not."""
         if isinstance(fresh, KernelgaugeError):
@@ -201,8 +191,7 @@ class Judge:
         baseline = self.store.load(run.fingerprint.device, run.workload)
         assert baseline is not None  # the time is slower than its
         limits = self.limits(self.suites.workloads[run.workload])
-        comparisons = self.comparisons(device)
-        return confirm(verdict, timer, run, fresh, baseline, comparisons=comparisons, limits=limits, beside=beside)
+        return confirm(verdict, timer, run, fresh, baseline, context, limits)
 
     def fails(self, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, with the strictness that is asked for."""

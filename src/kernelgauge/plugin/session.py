@@ -26,7 +26,7 @@ from ..errors import (
 )
 from ..judge import DECLARED, MEASUREMENT, Status, Verdict, settled
 from ..judge import evidence as e
-from ..judge.time_verdict import Beside, not_measured
+from ..judge.time_verdict import Context, not_measured
 from ..measure import Settings
 from ..measure.nvml import digest_of, visible_gpus
 from ..report.findings import CAUSES_WITH_CODE, brief
@@ -74,7 +74,7 @@ class Session:
         self._may_lack_kernels: set[str] = set()  # workloads of tests
         self._not_compiled: dict[str, KernelgaugeError] = {}  # why compile times are missing
         self._fresh: dict[str, Run | KernelgaugeError] = {}  # of a fresh process, or why there is none
-        self._beside = Beside(())  # what is measured so far
+        self._context = Context(1)  # of what is measured so far
         self._measuring_s = 0.0  # how long all that is measured took
         self._verdicts: dict[tuple[str, str], Verdict] = {}  # by workload and subject
         self._causes_shown: dict[tuple[str, e.Cause], str] = {}  # by workload and cause: the first test that named it
@@ -207,7 +207,7 @@ class Session:
         timed, by_id = any(map(self.judge.is_timed, workloads)), {each.id: each for each in workloads}
         for results in self.measure_groups(workloads, *machine, say, timed=timed):
             self._measured |= results
-            self._beside = self.judge.beside(self._measured)
+            self._context = self.judge.context(self._measured, self.device)
             for name, result in results.items():
                 if isinstance(result, NoKernelsError) and name in self._may_lack_kernels:
                     from ..measure.subject import without_kernels
@@ -343,7 +343,7 @@ class Session:
             self._fresh[workload.id] = self._measure_afresh(workload)
             self.device.monitor.forget_others()
         fresh, run = self._fresh[workload.id], self.run(workload)
-        return self.judge.confirmed(verdict, timer, fresh, run, self.device, self._beside)
+        return self.judge.confirmed(verdict, timer, fresh, run, self._context)
 
     def _measure_afresh(self, workload: Workload) -> Run | KernelgaugeError:
         """Measure all times of a workload in a fresh process. Return the error if that is not possible."""
@@ -375,7 +375,7 @@ class Session:
 
     def _by_baseline(self, run: Run, timer: Timer | None = None) -> Verdict:
         declared = self._verdicts.get((run.workload, DECLARED))
-        return self.judge.by_baseline(run, timer, self.device, self._beside, declared=declared)
+        return self.judge.by_baseline(run, timer, self.device, self._context, declared=declared)
 
     def conclude(self, verdict: Verdict) -> Verdict:
         """Keep a verdict, in place of an earlier one on the same subject."""

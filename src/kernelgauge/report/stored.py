@@ -23,7 +23,8 @@ from ..judge import evidence as e
 from ..judge.baseline import Baseline, gemm_kernel
 from ..judge.review import EFFECTS, Action, CodeMoved, Creep, Fact, Group, NotAdded, PlannedChange, Reviewed
 from ..judge.revisions import find_creep
-from ..judge.timing import Scatter, decide, prior_for, scatter, variance_between_processes
+from ..judge.time_verdict import Context, judge
+from ..judge.timing import Scatter, prior_for, scatter, variance_between_processes
 from ..results import Results
 from ..results.history import Night, nights_of
 from ..run import CALL_TIMERS, ProcessTime, Run, Timer, observe, on_same_host, on_the_fastest_host
@@ -237,7 +238,7 @@ def red_nights_a_year(baselines: Mapping[str, Baseline], *, comparisons: int) ->
             nights = len({each.night for each in here})
             expected = math.sqrt(1 / len(here) + prior.noise.night / nights) * drawn[0]
             tonight = math.sqrt(prior.noise.night) * drawn[1] - expected
-            change = decide(here, here[-1:], prior, comparisons=comparisons, kernels=kernels, shown=shown).change
+            change = judge(here, here[-1:], prior, Context(comparisons), launches=kernels, shown=shown).change
             margin = math.log1p(change.estimate) - math.log1p(change.low or 0.0)
             needed = max(margin, math.log1p(prior.gate))
             red |= (tonight + drawn[2] > needed) & (tonight + drawn[3] > needed)
@@ -251,7 +252,7 @@ def _numbers(baseline: Baseline, timer: Timer, comparisons: int) -> tuple[str, .
     prior = prior_for(timer, baseline.fingerprint)
 
     def sensitivity(after: ProcessTime) -> float | None:
-        return decide(times, [after], prior, comparisons=comparisons, kernels=kernels).change.sensitivity
+        return judge(times, [after], prior, Context(comparisons), launches=kernels).change.sensitivity
 
     def spread(after: ProcessTime) -> float:
         alike = on_same_host(times, after) if after.is_host_clock else times
