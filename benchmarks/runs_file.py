@@ -11,10 +11,9 @@ from pathlib import Path
 import msgspec
 
 from kernelgauge.errors import StorageError
-from kernelgauge.results.files import write_atomically
 from kernelgauge.run import Run, Timer
 
-__all__ = ["RunsFile", "read_bytes", "read_runs", "write_runs"]
+__all__ = ["read_bytes", "read_runs"]
 
 
 class RunsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,12 +27,6 @@ class RunsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     commit: str | None = None  # as in the results of a run
     kernelgauge: str = ""  # the version that wrote it
     sensitivities: dict[str, dict[Timer, float]] = {}  # by workload id: what was asked for, as in the results
-
-
-def write_runs(path: Path, content: RunsFile) -> None:
-    """Write a file of runs. Raise `StorageError` if it cannot be written."""
-    encoded = msgspec.json.encode(content)
-    write_atomically(path, gzip.compress(encoded, mtime=0) if path.suffix == ".gz" else encoded)
 
 
 def read_runs(path: Path) -> RunsFile:

@@ -1,9 +1,6 @@
 """How often `kernelgauge check` is wrong on two H200s, by value of each constant of its rules.
 
     python benchmarks/steps.py                        tables from the kept steps, and one from runs of a later day
-    python benchmarks/steps.py --steps FILE ...       traces whose steps are found, by value of each constant that finds them
-    python benchmarks/steps.py --serving              tables of vLLM, SGLang and JAX
-    python benchmarks/steps.py --windows FILE ...     windows of each trace of a server, held to all other traces
     python benchmarks/steps.py --keep FOLDER ... --to FILE    write kept steps from folders of FOLDER/run*/rank*.json.gz
 
 A baseline is one run of unchanged code, or three. An alarm is another unchanged run that fails; a miss is a run with a change
@@ -23,8 +20,6 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from statistics import geometric_mean, stdev
 
@@ -33,18 +28,16 @@ import msgspec
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from kernelgauge.cli.traces import read_trace
-from kernelgauge.errors import KernelgaugeError
-from kernelgauge.judge import Status, Verdict, timing
 from kernelgauge.judge import steps as judging
+from kernelgauge.judge import timing
 from kernelgauge.judge.baseline import Recorded
 from kernelgauge.judge.trace_baseline import TraceBaseline, trace_baseline
-from kernelgauge.run import STEP, Timing
+from kernelgauge.run import Timing
 from kernelgauge.trace import steps as finding
 from kernelgauge.trace.steps import StepRow, Steps, StepTrace
 
 KEPT = Path(__file__).parent / "data" / "steps_h200.json.xz"
 LISTS = ("wall_us", "compute_us", "communication_us", "exposed_us", "behind")
-SERVING = KEPT.with_name("serving_h200.json.xz")  # of vLLM, SGLang and JAX: a process each, on two GPUs
 UNSEEN = KEPT.with_name("steps_h200_unseen.json.xz")  # of two other GPUs: no constant was chosen on them
 # Folders of either file.
 UNCHANGED = {"ddp": ("ddp-a", "ddp-b", "ddp-quiet", "ddp-loaded", "ddp-c", "ddp-d"),
@@ -302,137 +295,14 @@ def set_value(constant: str, value: float) -> None:
         setattr(judging, row or "unused", new)
 
 
-def held(name: str, jobs: Sequence[Job], runs: int) -> Iterator[list[Verdict]]:
-    """Yield the verdicts on each job beside each choice of so many others."""
-    for drawn in combinations(jobs, runs):
-        baseline = trace_baseline(drawn, Recorded("", None, ""))
-        for job in jobs:
-            if all(job is not each for each in drawn):
-                yield judging.judge_traces(name, [job], baseline)
-
-
-def print_serving() -> None:
-    """Print how often unchanged runs of servers and of JAX fail by value of two constants, and how often changed ones do."""
-    kept = read_kept(SERVING)
-    unchanged = [name for name in kept if len(kept[name]) > 2]
-    for name in unchanged:
-        print(f"{name}: {len(kept[name])} unchanged runs")
-    heads = "structure | GPU time | step time | step time IMPROVED"
-    print(f"\n| `STEP.process` | `STEP.dof` | runs | comparisons | {heads} |\n|{'---|' * 8}")
-    usual = timing.NOISES[STEP.noise]
-    for values in ((0.1, 4.0), (0.12, 3.0), (0.15, 2.0)):
-        timing.NOISES[STEP.noise] = timing.Spreads(*values)
-        for runs in (1, 2, 3):
-            said, total = Counter[str](), 0
-            for name in unchanged:
-                for verdicts in held(name, kept[name], runs):
-                    said.update({it.subject for it in verdicts if it.status.fails})
-                    said["improved"] += any(it.status is Status.IMPROVED for it in verdicts if "step" in it.subject)
-                    total += 1
-            mark = "**" if timing.Spreads(*values) == usual else ""
-            cells = [total, *(said[each] for each in ("structure", "GPU time", "step time", "improved"))]
-            print(f"| {mark}{values[0]}{mark} | {mark}{values[1]}{mark} | {' | '.join(map(str, (runs, *cells)))} |")
-    timing.NOISES[STEP.noise] = usual
-    print("\n| change | held to one run | to all |\n|---|---|---|")
-    for name in (each for each in kept if each not in unchanged):
-        base = kept["vllm-batches" if name == "vllm-flips" else name.split("-")[0]]
-        changed: list[str] = []
-        for drawn_runs in ([[each] for each in base], [base]):
-            judged = [judging.judge_traces(name, [run], trace_baseline(some, Recorded("", None, "")))
-                      for run in kept[name] for some in drawn_runs]  # fmt: skip
-            changed.append(f"{sum(any(it.status.fails for it in each) for each in judged)} of {len(judged)} fail")
-        print(f"| {name} | {' | '.join(changed)} |")
-
-
-def print_windows(paths: Sequence[Path]) -> None:
-    """Print how many windows of the steps of each trace fail beside all others, with and without the spread between steps."""
-    of_steps: dict[int, list[Counter[StepRow]]] = defaultdict(list)  # times of rows by step
-    usual = finding._add
-
-    def add(steps: Steps, launches: Sequence[finding._Launch], beside: finding._Overlap) -> None:
-        usual(steps, launches, beside)
-        of_steps[id(steps)].append(Counter())
-        for each in launches:
-            of_steps[id(steps)][-1][each.row] += each.duration_us  # type: ignore[assignment]
-
-    finding._add = add
-    traces = [finding.find_steps(read_trace(path)) for path in paths]
-    (kind,) = {max(trace.steps, key=lambda kind: len(trace.steps[kind].counts)) for trace in traces}
-
-    def window(trace: StepTrace, steps: slice) -> Job:
-        whole = trace.steps[kind]
-        some = Steps(whole.counts[steps], Counter(), *(getattr(whole, name)[steps] for name in LISTS))
-        for each in of_steps[id(whole)][steps]:
-            some.row_us.update(each)
-        return {0: replace(trace, steps={kind: some})}
-
-    print("| steps | windows | fail | fail without the spread |\n|---|---|---|---|")
-    for size in (12, 25, 40):
-        fail = Counter[bool]()
-        total = 0
-        for number, trace in enumerate(traces):
-            others = [{0: other} for at, other in enumerate(traces) if at != number]
-            baseline = trace_baseline(others, Recorded("", None, ""))
-            bare = msgspec.structs.replace(baseline, ranks={0: {
-                name: msgspec.structs.replace(each, rows=tuple(msgspec.structs.replace(row, spread=0.0) for row in each.rows))
-                for name, each in baseline.ranks[0].items()}})  # fmt: skip
-            for first in range(0, len(trace.steps[kind].counts) - size + 1, 3):
-                total += 1
-                for each in (baseline, bare):
-                    verdicts = judging.judge_traces("job", [window(trace, slice(first, first + size))], each)
-                    fail[each is bare] += any(it.status.fails for it in verdicts)
-        print(f"| {size} | {total} | {fail[False]} | {fail[True]} |")
-
-
-def found_steps(paths: Sequence[Path]) -> None:
-    """Print how many traces have steps, and in how many these are others, by value of each constant that finds them."""
-    traces = [read_trace(path) for path in paths]
-
-    def steps() -> list[object]:
-        found: list[object] = []
-        for trace in traces:
-            try:
-                it = finding.find_steps(trace)
-                found.append((it.found_by, [(kind, len(some.counts)) for kind, some in it.steps.items()]))
-            except (ValueError, KernelgaugeError):
-                found.append(None)
-        return found
-
-    usual = steps()
-    print(f"| constant | value | of {len(traces)} traces with steps | with other steps |\n|---|---|---|---|")
-    tried = {"_FEWEST": (2, 3, 5, 8), "_COVERED": (0.5, 0.8, 0.95), "_ALIKE": (1 / 3, 2 / 3, 0.9),
-             "_MOST_TRIES": (5, 40, 400), "_LIKE_OTHERS": (0.0, 0.25, 0.5, 0.75, 0.9)}  # fmt: skip
-    for constant, values in tried.items():
-        before = getattr(finding, constant)
-        for value in values:
-            setattr(finding, constant, value)
-            now = steps()
-            differ = sum(one != other for one, other in zip(usual, now, strict=True))
-            mark = "**" if value == before else ""
-            print(
-                f"| `{constant}` | {mark}{value:.3g}{mark} | {sum(each is not None for each in now)} | {differ} |",
-                flush=True,
-            )
-        setattr(finding, constant, before)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--to", type=Path, default=KEPT, metavar="FILE")
-    parser.add_argument("--serving", action="store_true")
-    parser.add_argument("--windows", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--only", default="", metavar="CONSTANT", help="one table")
-    parser.add_argument("--steps", nargs="+", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.keep:
         keep(options.keep, options.to)
-    elif options.windows:
-        print_windows(options.windows)
-    elif options.serving:
-        print_serving()
-    elif options.steps:
-        found_steps(options.steps)
     else:
         kept = read_kept()
         for job, folders in UNCHANGED.items():

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import lzma
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -25,7 +25,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelgauge.results.files import write_atomically
 from kernelgauge.run import Timer, summarize
 
 Values = NDArray[np.float64]
@@ -34,9 +33,6 @@ Kind = Literal["none", "device", "host"]
 TIMERS = {"device": Timer.DEVICE, "host": Timer.HOST}  # those that are judged here, as levels name them
 OURS = {"device": "ours-device", "host": "ours-host"}  # by timer
 _NANOSECONDS = 1000.0
-_LONGEST = 2.0**32
-# Noise has no context that a literal's neighbours could predict.
-_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 0, "pb": 0}]
 
 
 @dataclass(frozen=True, order=True)
@@ -132,23 +128,6 @@ class Measured:
         return self.process.samples.get(Key(workload, self.level, method))
 
 
-def save(path: Path, processes: Sequence[Process]) -> None:
-    """Write a recording. Raise ValueError for times that are no numbers or longer than 4 s, and for equal numbers."""
-    if len({process.number for process in processes}) != len(processes):
-        raise ValueError(f"two processes have one number: {sorted(process.number for process in processes)}")
-    named = [(process.number, key, values) for process in processes for key, values in process.samples.items()]
-    named.sort(key=lambda one: one[1].method)  # arrays that are alike compress each other
-    head = {
-        "arrays": [(number, str(key), _calls_last(values).shape) for number, key, values in named],
-        "processes": [dict(process.meta) for process in processes],
-    }
-    differences = np.concatenate([_encoded(number, key, values) for number, key, values in named])
-    planes = differences.view(np.uint8).reshape(-1, 4).T.tobytes()
-    content = json.dumps(head).encode() + b"\n" + planes
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lzma.compress(content, filters=_FILTERS))
-
-
 def load(path: Path) -> list[Process]:
     """Read the processes of a recording."""
     head, _, planes = lzma.decompress(path.read_bytes()).partition(b"\n")
@@ -176,17 +155,8 @@ def load_all(paths: Iterable[Path]) -> list[Process]:
 
 
 def _calls_last(values: NDArray[Any]) -> NDArray[Any]:
-    """Swap the calls of dispatch times and the host's control; the same again swaps them back."""
+    """Swap the calls of dispatch times and the host's control."""
     return values.swapaxes(1, 2) if values.ndim == 3 else values
-
-
-def _encoded(number: int, key: Key, values: Values) -> NDArray[np.uint32]:
-    """Return differences in nanoseconds."""
-    nanoseconds = np.rint(np.asarray(values, dtype=np.float64) * _NANOSECONDS)
-    if not ((nanoseconds >= 0) & (nanoseconds < _LONGEST)).all():  # NaN fails too
-        raise ValueError(f"process {number}, {key}: invalid time: not a number, or longer than 4 s")
-    whole = np.sort(_calls_last(nanoseconds.astype("<u4")), axis=-1)
-    return np.diff(whole.ravel(), prepend=np.uint32(0)).astype("<u4")
 
 
 def replicate_times_us(device_us: Values) -> list[float]:

@@ -1,4 +1,4 @@
-"""`kernelgauge show`, `diff`, `check` and `publish`: traces of torch.profiler, without a GPU."""
+"""`kernelgauge show`, `diff` and `check`: traces of torch.profiler, without a GPU."""
 
 from __future__ import annotations
 

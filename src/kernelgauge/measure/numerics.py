@@ -39,7 +39,7 @@ BOUNDS: dict[Dtype, float] = {"bf16": 1e-2, "fp16": 1.5e-3, "fp32": 1e-5}
 # Times the error of the eager run: correct variants err up to 2.4 times as much (docs/measuring.md).
 _FACTOR = 4
 # All but the first start from parameters and inputs that rounding changed. By chance, the first errs little in a tensor of one
-# number, or flips no ReLU: with it alone, 6 of 12 compiled models were red in benchmarks/numerics.py, and with all none.
+# number, or flips no ReLU: with it alone, 6 of 12 compiled models were red in a benchmark (docs/measuring.md), and with all none.
 _EAGER_RUNS = 9
 # The bound of a module that rounds to them beside a reference that does not: e4m3 has a roundoff of 2^-4.
 _EIGHT_BITS = 6e-2
