@@ -30,20 +30,19 @@ _MARKDOWN_WIDTH = 100
 
 
 def add_commands(commands: Commands) -> None:
-    report = add_command(commands, "report", _report, "make HTML, Markdown or text of results, without a GPU")
+    report = add_command(commands, "report", _report, "make HTML or Markdown of results, without a GPU")
     report.epilog = (
         "FILE may be -, for standard output. Without an option: report.html and report.md beside the newest."
     )
     report.add_argument("--html", metavar="FILE", help="write one self-contained page")
     report.add_argument("--markdown", metavar="FILE", help="write Markdown for a pull request")
-    report.add_argument("--print", action="store_true", help="print the summary that pytest ends with")
     report.add_argument(
         "results", nargs="+", type=Path, metavar="RESULTS", help="a results.json, or a folder with some"
     )
     about = "show how workloads changed over many runs, when, and what changed in their environment"
     history = add_command(commands, "history", _history, about)
-    where = "a folder with a results.json of each run, under any names; or s3://BUCKET/PREFIX, gs://..., ..."
-    history.add_argument("history", metavar="HISTORY", help=where)
+    where = "a folder with a results.json of each run, under any names"
+    history.add_argument("history", type=Path, metavar="HISTORY", help=where)
     details = "show details: a part of an id, which may have * and ?"
     history.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=details)
     timers = [each for each in _TIMERS if each]
@@ -80,13 +79,13 @@ def add_commands(commands: Commands) -> None:
 
 def _report(options: argparse.Namespace) -> Exit:
     from ..report.html import html
-    from ..report.summary import summary, summary_markdown
+    from ..report.summary import summary_markdown
 
     read = [(read_results(file), file) for file in find_results(options.results)]
     read.sort(key=lambda each: each[0].started)
     results = [each for each, _ in read]
     targets = {options.html: html, options.markdown: summary_markdown}
-    if not any(targets) and not options.print:
+    if not any(targets):
         beside = read[-1][1].parent
         targets = {str(beside / "report.html"): html, str(beside / "report.md"): summary_markdown}
     # All are made before any is written: an error leaves nothing half done.
@@ -97,8 +96,6 @@ def _report(options: argparse.Namespace) -> Exit:
         else:
             write_atomically(Path(target), content)
             note(f"written: {target}")
-    if options.print:
-        say("\n\n".join(summary(each, **terminal(), failures=True) for each in results))
     return Exit.YES
 
 

@@ -1,4 +1,4 @@
-"""Files, buckets and locks: replace files whole, and let one run at a time use a GPU or a folder."""
+"""Files and locks: replace files whole, and let one run at a time use a GPU or a folder."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import re
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ..errors import KernelgaugeError, StorageError, printable
+from ..errors import StorageError, printable
 
 # -- names ------------------------------------------------------------------------------------------------------------
 
@@ -121,34 +120,6 @@ def unwritable(path: Path, error: OSError, *, elsewhere: str | None = None) -> S
         expected="a folder that can be written",
         next_command=elsewhere or f"ls -ld {path} {path.parent}; df -h {path.parent}   (who may write? is there room?)",
     )
-
-
-# -- folders and buckets ----------------------------------------------------------------------------------------------
-
-
-def open_location(location: str) -> tuple[Any, str]:
-    """Return the file system and the path of a folder, or of a URL of fsspec. Raises `StorageError` if it is invalid."""
-    import fsspec  # type: ignore[import-untyped]
-
-    with store_errors("invalid location", location):
-        if not location or location.startswith("://") or location.endswith("://"):  # fsspec: the current folder
-            raise ValueError("no folder, and no URL such as s3://BUCKET/PREFIX")
-        store, base = fsspec.core.url_to_fs(location)
-        store.invalidate_cache()  # others write at the same time
-        return store, base.rstrip("/")
-
-
-@contextmanager
-def store_errors(what: str, location: str) -> Iterator[None]:
-    """Raise `StorageError` for any error of a store: those of botocore or google.auth are no OSError."""
-    try:
-        yield
-    except KernelgaugeError:
-        raise
-    except Exception as error:
-        texts = (location, f"{type(error).__name__}: {error}")
-        where, got = (printable(re.sub(r"//[^/@\s]*@", "//***@", each)) for each in texts)  # without a password
-        raise StorageError(what, where=where, got=got, expected="a folder, or a URL that fsspec knows") from error
 
 
 # -- locks ------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
-"""The times of each workload over the results of many runs, which lie in a folder or a bucket."""
+"""The times of each workload over the results of many runs, which lie in a folder."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -13,13 +14,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ..errors import ResultsError, printable
+from ..errors import ResultsError, StorageError, printable
 from ..judge import Status, Verdict
 from ..judge.baseline import SOFTWARE_FIELDS, is_host_only
 from ..judge.timing import expected_variance, prior_for
 from ..run import ProcessTime, Timer, observe
 from . import Results, decode_results
-from .files import open_location, read_file, store_errors
+from .files import read_file
 
 _FIRST_YEAR = 1970  # an invalid timestamp is year 1
 
@@ -55,38 +56,34 @@ class Night(NamedTuple):
 
 
 def read_nights(
-    location: str, *, timer: Timer | None = None, patterns: Sequence[str] = ()
+    history: Path, *, timer: Timer | None = None, patterns: Sequence[str] = ()
 ) -> tuple[list[Night], list[str]]:
     """Return the times in a history, in order of machine, workload, place and time; and which files are left out, and why.
 
-    A history is a folder or a URL of fsspec with results of runs, whatever the names of the files. A time whose verdict
-    is INVALID is none. `patterns`: parts of an id, which may have ``*`` and ``?``; none: every workload. Without a `timer`
-    it is that of the device, and on a CPU the latency.
+    A history is a folder with results of runs, whatever the names of the files. A time whose verdict is INVALID is none.
+    `patterns`: parts of an id, which may have ``*`` and ``?``; none: every workload. Without a `timer` it is that of the
+    device, and on a CPU the latency.
 
     Raises `StorageError` if the history cannot be read.
     """
-    store, base = open_location(location)
-    with store_errors("the history cannot be read", location):
-        paths = [path for path in store.find(base) if path.endswith(".json")]
-        if not paths:
-            raise FileNotFoundError(
-                "there is no results.json of a run: copy one of each night there, under its own name"
-            )
-        if "file" in store.protocol:
-            contents = [_content(path) for path in paths]
-        else:  # a bucket gets all requests at once; `cat` would take [1] in a name for a pattern
-            contents = store.cat_ranges(paths, [None] * len(paths), [None] * len(paths), on_error="return")
+
+    def refuse(error: OSError) -> None:
+        expected, got = "a folder with a results.json of each run, under any names", printable(str(error))
+        raise StorageError("the history cannot be read", where=printable(str(history)), got=got, expected=expected)
+
+    folders = os.walk(history, onerror=refuse)
+    paths = [Path(folder, name) for folder, _, names in folders for name in names if name.endswith(".json")]
+    if not paths:
+        refuse(FileNotFoundError("there is none"))
 
     def matches(workload: str) -> bool:
         return not patterns or any(fnmatchcase(workload, f"*{each}*") for each in patterns)
 
     nights: dict[tuple[Any, ...], Night] = {}  # files that have the same run of a workload count once
     not_shown: list[str] = []
-    for path, content in sorted(zip(paths, contents, strict=True)):
+    for path in sorted(paths):
         try:
-            if isinstance(content, Exception):
-                raise OSError(str(content) or type(content).__name__) from content
-            results = decode_results(content, where=path)
+            results = decode_results(read_file(path), where=str(path))
             if results.started.year < _FIRST_YEAR:
                 raise ValueError("invalid timestamp")
             nights |= {
@@ -94,15 +91,8 @@ def read_nights(
             }
         except (OSError, ValueError, ResultsError) as error:
             why = error.got if isinstance(error, ResultsError) else error
-            not_shown.append(printable(f"{path.removeprefix(f'{base}/')}: {why}"))
+            not_shown.append(printable(f"{path.relative_to(history)}: {why}"))
     return sorted(nights.values(), key=itemgetter(0, 1, 2, 3)), not_shown
-
-
-def _content(path: str) -> bytes | Exception:
-    try:
-        return read_file(Path(path))
-    except OSError as error:
-        return error
 
 
 def nights_of(results: Results, wanted: Timer | None = None) -> Iterator[Night]:
