@@ -451,6 +451,10 @@ class Run(msgspec.Struct, frozen=True):
         """Whether a test asked for its times, even if they could not be measured."""
         return bool(self.samples) or self.incomplete not in (None, NO_TIMES)
 
+    def label(self, timer: Timer) -> str:
+        """Return what a time is called on this machine."""
+        return timer.label_on(self.fingerprint)
+
     @property
     def judged_timers(self) -> list[Timer]:
         """Return which of its times are judged."""

@@ -188,16 +188,6 @@ def test_lost_machine_stops_the_search(bisect: Command, process: Process) -> Non
     assert found(bisect()[1]) == [commits[8]]
 
 
-def test_budget_and_processes_end_undecided(bisect: Command, process: Process) -> None:
-    commit("205")
-    history(["205"] * 10 + ["207.5"] * 7)
-    code, out, _ = bisect("--processes", "8")
-    assert (code, "undecided" in out, "Model 20" in out, len(process.seen)) == (1, True, True, 8)
-    assert (bisect("--budget", "0")[0], len(process.seen)) == (1, 8 + 2)
-    code, out, _ = bisect("--budget", "0", bad="good~0", good="good~1")
-    assert (code, "ended the search too early to compare the ends" in out, len(process.seen)) == (1, True, 10 + 2)
-
-
 def test_working_tree_stays_as_it_is(bisect: Command, process: Process, repository: Path) -> None:
     git("tag", "good", commit("205", suite=None))  # it gets that of the bad end
     for model in ("205", "205 fewer", "205 fewer"):

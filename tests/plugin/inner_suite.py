@@ -26,7 +26,8 @@ class FakeDevice:
 
     warm_up_calls = 3
     gpu = CONTENT["gpu"]
-    timers = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
+    is_cpu = CONTENT["fingerprint"]["arch"] == "cpu"
+    timers = (Timer.END_TO_END,) if is_cpu else (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
     host = SimpleNamespace(wait_until_fast=lambda: 10.0, round_trip_us=lambda: 20.0)
     monitor = SimpleNamespace(why_not="", read=lambda **_: Reading(), forget_others=lambda: None)
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.errors import MeasurementError
+from kernelgauge.judge import TIME_LABELS
 from kernelgauge.processes import run_process
 from tests.plugin.inner_project import COMPILED, ID, VERDICT, Project, fake, text_of
 
@@ -35,6 +36,17 @@ def test_slower_time_is_measured_in_a_fresh_process(
     assert ("looks slower: measuring in a fresh process" in text_of(result)) == bool(lines)
     assert project.case("test_device_time").outcome == ("failure" if verdict == "REGRESSED" else "skipped")
     result.stdout.fnmatch_lines(lines)
+
+
+def test_time_of_a_cpus_ops_is_shown_and_not_judged(project: Project) -> None:
+    cpu: dict[str, Any] = {"arch": "cpu", "device": "CPU AMD EPYC, 1 threads"}
+    project.set(fake(), **cpu)
+    project.record()
+    project.set(fake(gelu_us=55.0), **cpu)
+    result = project.run()
+    assert (project.case("test_device_time").outcome, project.afresh()) == ("skipped", [])
+    assert [each.subject for each in project.results().verdicts if each.subject in TIME_LABELS] == ["end to end"]
+    result.stdout.re_match_lines([rf"{ID} +\d+ +61.0 +10.0 +- PASS"])
 
 
 RATIO = "from kernelgauge.standard import test_faster_than_other_variant\n"

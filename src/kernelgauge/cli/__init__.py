@@ -175,13 +175,14 @@ def _add_revision_commands(commands: Commands) -> None:
     add("--packages", nargs="+", default=[], type=Path, metavar="LIST", help=lists + "the next list")
     add("-k", dest="workload", required=True, metavar="WORKLOAD", help="its id, or as in pytest")
 
-    for parser, most, counted in ((comparing, 12, "of each side"), (bisecting, 100, "in all")):
-        add = parser.add_argument
-        add("--suite", default="perf", metavar="PATH", help="of the suite, from the current folder (default: perf)")
-        count = f"{counted}, at most (default: {most})"
-        add("--processes", type=_at_least(1, int), default=most, metavar="N", help=count)
-        budget = "begin no further processes after this"
-        add("--budget", type=_at_least(0, float), default=float("inf"), metavar="SECONDS", help=budget)
+    suite = "of the suite, from the current folder (default: perf)"
+    for parser in (comparing, bisecting):
+        parser.add_argument("--suite", default="perf", metavar="PATH", help=suite)
+    add = comparing.add_argument
+    count = "of each side, at most (default: 12)"
+    add("--processes", type=_at_least(1, int), default=12, metavar="N", help=count)
+    budget = "begin no further processes after this"
+    add("--budget", type=_at_least(0, float), default=float("inf"), metavar="SECONDS", help=budget)
 
 
 def _at_least(least: float, kind: Callable[[str], float]) -> Callable[[str], float]:

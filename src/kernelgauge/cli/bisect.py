@@ -7,7 +7,6 @@ import math
 import os
 import re
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -171,11 +170,10 @@ class _Search:
     """Measures the ends, then states between them, until the change is found."""
 
     def __init__(self, states: list[_State], options: argparse.Namespace) -> None:
-        self._states, self._options, self._started = states, options, time.monotonic()
+        self._states, self._options = states, options
         self._ends = self._good, self._bad = states[0], states[-1]
-        self._used = 0  # processes
-        self._progress = processes.Progress(None, budget_s=options.budget)
-        self._suspects = len(states) - 1
+        self._progress = processes.Progress(None)
+        self._used, self._suspects = 0, len(states) - 1  # processes, and states that may hold the change
 
     def conclude(self) -> Exit:
         """Search, and print the answer."""
@@ -201,9 +199,7 @@ class _Search:
             raise KernelgaugeError("the ends cannot be compared", got="\n".join(invalid))
         if found := _changed_time(judged.verdicts):
             return found
-        if self._is_timed and min(len(end.runs) for end in self._ends) < FEWEST:
-            _say("undecided: --processes or --budget ended the search too early to compare the ends")
-        elif judged.undecided:
+        if judged.undecided:
             _say(f"undecided: the processes of the ends differ too much in {', '.join(judged.undecided)}")
         else:
             _say("nothing to bisect: the ends do not differ")
@@ -219,13 +215,11 @@ class _Search:
         for done in range(1, _MOST + 1):
             # A B B A: what drifts meanwhile meets both alike.
             for end in self._ends if done % 2 else self._ends[::-1]:
-                if len(end.runs) < done and (done == 1 or self._may_go_on()):
-                    self._measure(end)
-            is_last = not (self._is_timed and self._may_go_on())
-            if done in looks(_MOST) or is_last:
-                names = ("the good end", "the bad end")
-                judged = self._judged(self._good.runs[:done], self._bad.runs[:done], names)
-                if is_last or not judged.undecided or _changed_time(judged.verdicts, judged.undecided):
+                self._measure(end)
+            is_exact = not any(run.is_timed for end in self._ends for run in end.runs)
+            if done in looks(_MOST) or is_exact:
+                judged = self._judged(self._good.runs, self._bad.runs, ("the good end", "the bad end"))
+                if is_exact or not judged.undecided or _changed_time(judged.verdicts, judged.undecided):
                     break
         return judged
 
@@ -233,14 +227,6 @@ class _Search:
         limits = self._good.workloads[0].limits
         comparisons = LOOKS * max(1, len(before[0].samples))
         return judge_sets(before[0].workload, before, after, comparisons=comparisons, limits=limits, names=names)
-
-    @property
-    def _is_timed(self) -> bool:
-        return any(run.is_timed for end in self._ends for run in end.runs)
-
-    def _may_go_on(self) -> bool:
-        is_late = time.monotonic() - self._started > self._options.budget
-        return not is_late and bool(self._used < self._options.processes)
 
     def _measure(self, state: _State, *selection: str, subject: str = STRUCTURE) -> None:
         """Measure a state. One that fails is skipped if the good end still works behind it: otherwise the machine is at fault.
@@ -259,8 +245,7 @@ class _Search:
                 raise KernelgaugeError(what, got=failed, expected=expected) from error
             state.failure = failed.splitlines()[-1].strip()
             note(f"  it fails: {state.failure}")
-            if self._may_go_on():
-                self._measure(self._good, *selection, subject=subject)
+            self._measure(self._good, *selection, subject=subject)
 
     def _measured(self, state: _State, selection: Sequence[str], subject: str) -> WorkloadResult:
         """Run one process. Raises `MeasurementError` if it fails, and `KernelgaugeError` if no other one would do better."""
@@ -296,8 +281,8 @@ class _Search:
         """Print the change, or each of several changes of structure. Return whether all are found."""
         start = 0
         while True:
-            low, high, is_done = self._halve(followed, start)
-            if not (is_done and high - low == 1 and self._answer(low, high, followed)):
+            low, high = self._halve(followed, start)
+            if high - low > 1 or not self._answer(low, high, followed):
                 self._say_suspects(low, high)
                 return False
             after = self._states[high].runs[0]
@@ -306,8 +291,8 @@ class _Search:
             _say("Its structure is not that of the bad end: there is a later change.")
             start = high
 
-    def _halve(self, followed: Verdict, start: int) -> tuple[int, int, bool]:
-        """Halve the range until the change lies between neighbours, and measure these again. Return them, and whether it does.
+    def _halve(self, followed: Verdict, start: int) -> tuple[int, int]:
+        """Halve the range until the change lies between neighbours, and measure these again. Return their places.
 
         Each state is held to the good end, by the rule that judged the ends. One may be lost to noise: then a neighbour of
         the answer is on the other side when it is measured again, and the search goes on from there.
@@ -321,19 +306,19 @@ class _Search:
             between.sort(key=lambda each: abs(low + high - 2 * each))  # the one in the middle
             doubtful = (place for place in (low, high) if place not in checked and followed.subject != STRUCTURE)
             left = between or [place for place in doubtful if len(self._states[place].runs) < _MOST]
-            if not left or not self._may_go_on():
-                return low, high, not left
+            if not left:
+                return low, high
             place = left[0]
             if place in is_new:
                 checked.add(place)
             new = self._is_new(self._states[place], followed, self._states[start])
-            if new is not None:
-                is_new[place] = new
-            elif self._states[place].failure:
+            if new is None:
                 is_new.pop(place, None)
+            else:
+                is_new[place] = new
 
     def _is_new(self, state: _State, followed: Verdict, good: _State) -> bool | None:
-        """Measure a state until it is on one side of the change. None: it is skipped, or nothing more may be measured."""
+        """Measure a state until it is on one side of the change. None: it is skipped."""
         if followed.subject == STRUCTURE:
             # What recompiles on fresh allocations does so in the replicates of a time.
             recompiles = any(run.counts.recompiles for end in self._ends for run in end.runs)
@@ -341,8 +326,6 @@ class _Search:
                 self._measure(state, *(() if recompiles else ("-m", "not timing")))
             return None if state.failure else _structure(good.runs[0], state.runs[0]).status is not Status.PASS
         for each in [state, good, *[state] * (_MOST - len(state.runs) - 1)]:  # what drifts moves the end too
-            if not self._may_go_on():
-                return None
             self._measure(each, subject=followed.subject)
             if not state.failure and _structure(good.runs[0], state.runs[0]).status is not Status.PASS:
                 self._skip(state, "a third state, with the structure of neither end")
@@ -377,7 +360,7 @@ class _Search:
         if is_change:
             _say(f"\nfound: {found.shown}\n{found.change}\n{text}\n{brief(verdict)}")
         else:
-            _say("undecided: the change comes in steps, and none of them is as large as a change has to be")
+            _say("undecided: two neighbours do not differ as the ends do: the change comes in steps, or hides in noise")
         return is_change
 
     def _say_suspects(self, low: int, high: int) -> None:

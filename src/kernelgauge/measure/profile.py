@@ -239,7 +239,7 @@ _HOLD_MOST_US = 20_000.0
 
 
 @dataclass
-class Pace:
+class HoldTime:
     """How one workload is called: learnt from its first sessions, corrected by later ones."""
 
     call_us: float
@@ -247,7 +247,7 @@ class Pace:
     is_settled: bool = False
 
     @classmethod
-    def of(cls, call_us: float, structure: ProfilerSession) -> Pace:
+    def of(cls, call_us: float, structure: ProfilerSession) -> HoldTime:
         longest_us = max(window.duration_us for window in structure.windows)  # dispatch of a call
         return cls(call_us, min(_HOLD_MOST_US, max(_HOLD_LEAST_US, _HOLD_FACTOR * longest_us)))
 
@@ -272,12 +272,12 @@ class Pace:
             self.hold_us = min(_HOLD_MOST_US, 2 * self.hold_us)
 
 
-def without(one: Sequence[KernelIdentity], other: Sequence[KernelIdentity]) -> list[KernelIdentity]:
+def multiset_difference(one: Sequence[KernelIdentity], other: Sequence[KernelIdentity]) -> list[KernelIdentity]:
     """Return what `one` has more often than `other`; all of it if nothing but their order differs."""
     more = Counter(each.without_source for each in one) - Counter(each.without_source for each in other)
     return list(more.elements()) or list(one if len(one) == len(other) else ())
 
 
-def listed(identities: Iterable[KernelIdentity]) -> str:
+def names_with_configurations(identities: Iterable[KernelIdentity]) -> str:
     """Return names and launch configurations, as messages show them."""
     return ", ".join(f"{each.shown} {configuration_text(each)}".rstrip() for each in identities) or "nothing else"

@@ -34,13 +34,13 @@ from .compiler import (
 from .device import Device
 from .instance import Instance, build, collector_paused, grad_mode, reporting, warm_up
 from .nvml import Reading, disturbances, highest_clock_mhz
-from .profile import listed, profile_session, without
-from .subject import DeviceLost, Measured, Subject, told
+from .profile import multiset_difference, names_with_configurations, profile_session
+from .subject import DeviceLost, Measured, Subject, without_frames
 
 Result = Measured | KernelgaugeError
 Progress = Callable[[str], None]
 
-_TOLD_EVERY_S = 2.0  # a pass over a few workloads takes a tenth of that, and a log keeps every line
+_PROGRESS_INTERVAL_S = 2.0  # a pass over a few workloads takes a tenth of that, and a log keeps every line
 
 
 def measure_groups(
@@ -89,7 +89,7 @@ class _Group:
                     control = Subject(each, build(each, self.device), self.device, self.settings, is_control=True)
                     self._controls.append(control)
             except KernelgaugeError as error:
-                ending = told(error, self.device)
+                ending = without_frames(error, self.device)
                 for subject in self.subjects:
                     subject.error = ending
             else:
@@ -127,13 +127,13 @@ class _Group:
                 self.progress(f"{number} of {len(workloads)}: {doing} {workload.id}")
                 self.subjects.append(Subject(workload, instance, self.device, self.settings))
             except KernelgaugeError as error:
-                failed[workload.id] = told(error, self.device)
+                failed[workload.id] = without_frames(error, self.device)
         return deferred
 
     def _go_round(self) -> None:
         """Measure all and the controls, the reference kernels, in turn until each is pinned down or out of budget."""
         usual_mhz: int | None = None  # the highest clock that any of them has shown
-        told_at = -math.inf
+        progress_at = -math.inf
         for number in itertools.count():
             active = [subject for subject in self.subjects if not subject.is_done]
             if not active:
@@ -144,8 +144,8 @@ class _Group:
                 for subject in active:
                     subject.error = ending
                 break
-            if (now := time.perf_counter()) - told_at >= _TOLD_EVERY_S:
-                told_at = now
+            if (now := time.perf_counter()) - progress_at >= _PROGRESS_INTERVAL_S:
+                progress_at = now
                 left = math.fsum(subject.seconds_left for subject in active)
                 about = f", about {left:.0f} s left" if 1 <= left < math.inf else ""
                 self.progress(f"timing, pass {number + 1}: {len(active)} of {len(self.subjects)} workloads{about}")
@@ -258,12 +258,12 @@ class Rounds:
         timed = session.kernels
         if [each.without_source for each in timed] == [each.without_source for each in self.profiled]:
             return
-        got, expected = without(timed, self.profiled), without(self.profiled, timed)
+        got, expected = multiset_difference(timed, self.profiled), multiset_difference(self.profiled, timed)
         is_chosen = any(identity.is_inductors for identity in (*got, *expected))
         raise (OtherKernelsError if is_chosen else WorkloadError)(
             f"{self.workload.id}: {OTHER_KERNELS}",
-            got=listed(got),
-            expected=listed(expected),
+            got=names_with_configurations(got),
+            expected=names_with_configurations(expected),
             next_command=_OWN_CACHE if is_chosen else None,
         )
 

@@ -46,7 +46,7 @@ from .device import Device
 from .instance import Instance, build, first_call, host_calls, reporting, steady_call, warm_up
 from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mhz
 from .origins import Modules, origins_of
-from .profile import Pace, listed, profile_session, without
+from .profile import HoldTime, multiset_difference, names_with_configurations, profile_session
 
 _NOTHING_COMPILED = CompileEvent("graph break", "torch.compile is switched off: all of it runs eagerly")
 _STRUCTURE_ITERATIONS = 3  # the article's schedule (docs/design/claims.md, C24): wait=1, warmup=1, active=3
@@ -66,7 +66,7 @@ class DeviceLost(MeasurementError):
         )
 
 
-def told(error: KernelgaugeError, device: Device) -> KernelgaugeError:
+def without_frames(error: KernelgaugeError, device: Device) -> KernelgaugeError:
     """Return the error as it is reported: without the frames, which hold a workload's memory while others are measured."""
     if device.lost():
         return DeviceLost(error)
@@ -156,7 +156,7 @@ class Subject:
                 self.graph_breaks += 1
                 self.compile_events = (_NOTHING_COMPILED,)
             self.resources = resources_of_call(self.structure)
-            self.pace = Pace.of(call_us, self.structure)
+            self.hold_time = HoldTime.of(call_us, self.structure)
             self.origins = origins_of(instance, self.modules, self.structure, device)
             # For all replicates. Inductor records a CUDA graph for the addresses of each instance, and keeps them all: a call
             # looks for its own among them, so that its dispatch would take longer with each (docs/measuring.md). A compiled
@@ -187,7 +187,7 @@ class Subject:
 
     @property
     def _own_settings(self) -> Settings:
-        return self.settings.for_call(self.pace.call_us)
+        return self.settings.for_call(self.hold_time.call_us)
 
     def measure_once(self, index: int, usual_clock_mhz: int | None) -> Sequence[Reading]:
         """Measure one replicate more. Return its readings; none if it failed, or was disturbed and does not count."""
@@ -195,7 +195,7 @@ class Subject:
         try:
             measured = self.replicate(index, usual_clock_mhz)
         except KernelgaugeError as error:
-            self._end(told(error, self.device))
+            self._end(without_frames(error, self.device))
             return ()
         finally:  # other kernels than were profiled may come of a recompile
             compiled = compile_counts().since(before)
@@ -228,18 +228,18 @@ class Subject:
         before = device.monitor.read(processes=not self.is_control)
         with instance.grad_mode(), reporting(self.workload, "measuring"):
             warm_up(device, instance, calls=1, seconds=settings.warm_up_seconds)  # the session has more of its own
-            session = self.pace.held_session(device, instance, settings)
+            session = self.hold_time.held_session(device, instance, settings)
             got, expected = session.kernels, self.structure.kernels
             if _choices(got) != _choices(expected):
-                both = without(got, expected), without(expected, got)
-                more, fewer = (listed(each[:_SHOWN_KERNELS]) for each in both)
+                both = multiset_difference(got, expected), multiset_difference(expected, got)
+                more, fewer = (names_with_configurations(each[:_SHOWN_KERNELS]) for each in both)
                 raise TimesError(f"{self.workload.id}: {OTHER_KERNELS}", got=more, expected=fewer)
             after = device.monitor.read(processes=not self.is_control)
             dispatch_us = host_us = None
             if Timer.HOST not in device.timers:
                 host_us = device.host.control_us()
             elif not self.is_control:  # after the session: a hot loop heats the device, and its clock falls for a while
-                calls = host_calls(device, instance, settings.iterations_for(self.pace.call_us, Timer.HOST))
+                calls = host_calls(device, instance, settings.iterations_for(self.hold_time.call_us, Timer.HOST))
                 dispatch_us, host_us = (summarize(each, Timer.HOST.timing.statistic) for each in calls)
         durations = [[execution.duration_us for execution in executions] for executions in session.executions]
         total_us = sum(map(sum, durations)) or 1.0  # zero, as of a broken clock, is refused later
@@ -346,7 +346,7 @@ class Subject:
         return Measured(
             run,
             latency_replicates=own.latency_replicates,
-            latency_iterations=own.iterations_for(self.pace.call_us, Timer.END_TO_END),
+            latency_iterations=own.iterations_for(self.hold_time.call_us, Timer.END_TO_END),
             trace_json=session.trace_json,
             table=session.table,
             one_instance=self.is_alone,
@@ -379,7 +379,9 @@ class Subject:
         return tuple(each.host_us for each in self.replicates if each.host_us is not None and each.dispatch_us is None)
 
     def _samples(self) -> dict[Timer, Sample]:
-        device, host = (self.settings.iterations_for(self.pace.call_us, timer) for timer in (Timer.DEVICE, Timer.HOST))
+        device, host = (
+            self.settings.iterations_for(self.hold_time.call_us, timer) for timer in (Timer.DEVICE, Timer.HOST)
+        )
         samples = {Timer.DEVICE: Sample(self.device_us, device, self._controls_us)}
         timed = [(each.dispatch_us, each.host_us) for each in self.replicates if each.dispatch_us is not None]
         if timed:
