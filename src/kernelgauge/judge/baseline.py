@@ -227,8 +227,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
         """
         processes = [process for each in self.entries_of(timer, entry) for process in each.processes]
         times_us = [process.timers[timer].mean_us for process in entry.processes if timer in process.timers]
-        is_by_host = is_compared_by_host(timer, self, entry.device_time_us, times_us)
-        return times_of(processes, timer, is_by_host=is_by_host, gemm=gemm)
+        return times_of(processes, timer, is_compared_by_host(timer, self, entry.device_time_us, times_us), gemm)
 
     @property
     def processes(self) -> list[Process]:
@@ -242,7 +241,7 @@ def is_compared_by_host(timer: Timer, of: Baseline | Run, device_us: float, time
 
 
 def times_of(
-    processes: Iterable[Process], timer: Timer, *, is_by_host: bool = False, gemm: str | None = None
+    processes: Iterable[Process], timer: Timer, is_by_host: bool = False, gemm: str | None = None
 ) -> list[ProcessTime]:
     """Return a time of stored processes as a side of a comparison. `gemm`: as in `Baseline.times`."""
     return [

@@ -287,19 +287,17 @@ def _judge_anchors(run: Run, old: Baseline, context: Context, limits: Limits | N
     if compare(old.fingerprint, run.fingerprint).foreign:
         return []
     alone, found = Context(context.comparisons), list[_Judged]()
-    gemm, device_us = gemm_kernel(run.controls), math.fsum(each.device_time_us for each in run.kernels)
+    device_us = math.fsum(each.device_time_us for each in run.kernels)
     for anchor in old.anchors:
         is_known = any(each.place == run.place for each in anchor.processes)
+        judged = msgspec.structs.replace(run, controls={}) if is_known else run
         for timer in run.judged_timers:
             times_us = [each.timers[timer].mean_us for each in anchor.processes if timer in each.timers]
             if not times_us or doubt_of(anchor.processes, run.counts.launches, run, timer):
                 continue
-            is_by_host = is_compared_by_host(timer, run, device_us, times_us)
-            before = times_of(anchor.processes, timer, is_by_host=is_by_host, gemm=None if is_known else gemm)
-            after = time_of(run, timer, is_by_host=is_by_host, gemm=gemm)
-            after = replace(after, references_us={}) if is_known else after
-            decision = judge(before, [after], alone.prior(timer, run, limits), alone, run=run)
-            found.append((anchor, timer, decision))
+            asked = timer, is_compared_by_host(timer, run, device_us, times_us), gemm_kernel(run.controls)
+            sides = times_of(anchor.processes, *asked), [time_of(judged, *asked)]
+            found.append((anchor, timer, judge(*sides, alone.prior(timer, run, limits), alone, run=run)))
     return found
 
 

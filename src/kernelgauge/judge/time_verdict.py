@@ -198,11 +198,11 @@ def judge(
     return decision if twins is None else replace(rule(*sides), twins=twins)
 
 
-def time_of(run: Run, timer: Timer, *, is_by_host: bool = False, gemm: str | None = None) -> ProcessTime:
+def time_of(run: Run, timer: Timer, is_by_host: bool = False, gemm: str | None = None) -> ProcessTime:
     """Return a time of a run as one process of a side. The other arguments are those of `times_of`."""
     now = observe(run.samples[timer], is_by_host=is_by_host)
     process = Process(run.gpu, {timer: now}, run.controls, run.host, run.day)
-    (time,) = times_of([process], timer, is_by_host=is_by_host, gemm=gemm)
+    (time,) = times_of([process], timer, is_by_host, gemm)
     return replace(time, most_us=least_of_most(run.samples[timer]))
 
 
@@ -231,7 +231,7 @@ def judge_time(
     if why := stored_doubt(baseline, run, timer, entry):
         found = Verdict(Status.NOT_JUDGED, run.workload, timer.label, e.TimeDoubted(why), after_us=run.time_us(timer))
         return found.because(why, e.Next(e.Step.REPLACE))
-    after = [time_of(each, timer, is_by_host=before[0].is_by_host, gemm=gemm) for each in runs if timer in each.samples]
+    after = [time_of(each, timer, before[0].is_by_host, gemm) for each in runs if timer in each.samples]
     prior = context.prior(timer, run, limits, are_two_sets=len(runs) > 1)
     decision = judge(before, after, prior, context, run=run, is_other_software=bool(comparison.moved))
     after_us = decision.after.observation.mean_us
