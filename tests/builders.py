@@ -362,8 +362,8 @@ def reviewed_run(now: Run, old: Baseline | BaselineError | None, *, comparisons:
 
 def with_added(
     old: Baseline | BaselineError | None, runs: Sequence[Run], *, recorded: Recorded | None = None, comparisons: int = 3
-) -> Baseline:
-    """A baseline with further processes."""
+) -> Any:
+    """A baseline with further processes, or why they cannot join it."""
     return with_runs(old, runs, suite="perf", recorded=recorded, context=Context(comparisons))
 
 

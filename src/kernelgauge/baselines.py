@@ -19,7 +19,6 @@ from .judge.evidence import Detail, FileNote, RunDoubt
 from .judge.review import (
     Action,
     Creep,
-    DifferentRunsError,
     Fact,
     Group,
     NotAdded,
@@ -226,13 +225,9 @@ def _reviewed(found: _Found, old: Baseline | BaselineError | None, mode: Mode, c
     newest = review_run(run, old, doubts=doubts, is_fresh=mode is not Mode.ACCEPT, **origin)
     if mode in (Mode.ACCEPT, Mode.UPDATE):
         return newest
-    try:
-        whole = with_runs(old, [run for _, _, run in measured], **origin)
-    except DifferentRunsError as error:
-        return replace(newest, change=None, doubts=(*newest.doubts, NotAdded(error.facts)))
-    except ValueError as error:  # the runs differ among themselves
-        why = NotAdded((RunDoubt("error", str(error)),))
-        return replace(newest, change=None, doubts=(*newest.doubts, why))
+    whole = with_runs(old, [run for _, _, run in measured], **origin)
+    if isinstance(whole, NotAdded):
+        return replace(newest, change=None, doubts=(*newest.doubts, whole))
     count = sum(len(entry.processes) for entry in whole.entries)
     creep = (each for each in newest.evidence if isinstance(each, Creep))
     details = (FileNote("processes", after=str(count)), *creep)

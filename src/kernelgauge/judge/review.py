@@ -89,14 +89,6 @@ _OF_LIBRARIES = (Kind.GEMM.value, Kind.CONVOLUTION.value, Kind.ATTENTION.value)
 Fact = e.Move | Verdict | e.Evidence  # what differs, or what speaks against storing it
 
 
-class DifferentRunsError(ValueError):
-    """Runs that differ from a baseline by more than noise. `facts`: in what."""
-
-    @property
-    def facts(self) -> tuple[Fact, ...]:
-        return self.args
-
-
 @dataclass(frozen=True)
 class NotAdded:
     """Why runs cannot join what is stored."""
@@ -396,28 +388,30 @@ def with_runs(
     recorded: Recorded | None,
     context: Context,
     limits: Limits | None = None,
-) -> Baseline:
+) -> Baseline | NotAdded:
     """Return the baseline with those processes of the runs that it lacks. The arguments are those of `review_run`.
 
-    What it does not know of the workload, it takes from the newest run: a memory peak by line, say.
-
-    Raises `DifferentRunsError` where adding it would make noise of a change, and `ValueError` if the runs differ among
-    themselves.
+    What it does not know of the workload, it takes from the newest run: a memory peak by line, say. `NotAdded`: adding it
+    would make noise of a change, or the runs differ among themselves.
     """
     if isinstance(old, BaselineError):
-        raise DifferentRunsError(e.RunDoubt("error", f"the stored file cannot be used: {old.one_line}"))
-    alone = [from_run(run, suite=suite, recorded=recorded) for run in runs]
-    if old is None:
-        return combined(alone)
-    added = [pair for pair in zip(runs, alone, strict=True) if not _is_stored(pair[1].processes[0], old)]
-    if not added:
+        return NotAdded((e.RunDoubt("error", f"the stored file cannot be used: {old.one_line}"),))
+    alone = ((run, from_run(run, suite=suite, recorded=recorded)) for run in runs)
+    added = [(run, new) for run, new in alone if old is None or not _is_stored(new.processes[0], old)]
+    if old is not None and not added:
         return old
     for run, _ in added:  # what is beside the newest one shows the machine of its run only
-        if differs := list(_differences(old, run, context.of_each(added, with_others=run is runs[-1]), limits)):
-            raise DifferentRunsError(*differs)
+        asked = context.of_each(added, with_others=run is runs[-1])
+        if old is not None and (differs := tuple(_differences(old, run, asked, limits))):
+            return NotAdded(differs)
+    try:
+        joined = combined([new for _, new in added])
+    except ValueError as error:
+        return NotAdded((e.RunDoubt("error", str(error)),))
+    if old is None:
+        return joined
     recorded = max(filter(None, (old.recorded, recorded)), key=lambda each: each.at, default=None)
-    entries = merge_entries([old, combined([new for _, new in added])])
-    _, newest = added[-1]
+    entries, (_, newest) = merge_entries([old, joined]), added[-1]
     counts = msgspec.structs.replace(old.counts, **_unknown(old.counts, newest.counts))
     fields = _unknown(old, newest) | {"entries": entries, "recorded": recorded, "counts": counts}
     judged = _judge_anchors(runs[-1], old, context, limits)
