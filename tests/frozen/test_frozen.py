@@ -272,17 +272,40 @@ def limits_and_levels() -> Lines:
     yield "defaults", all_shown(verdicts)
 
 
-def compile_times() -> Lines:
-    def compiled(factor: float, control_us: float = CONTROL_US, **changes: Any) -> Run:
-        each = tuple(factor * us for us in (900e3, 1050e3, 980e3, 940e3, 1010e3))
-        samples = {timer: Sample(each, 1, (control_us,) * len(each)) for timer in COMPILE}
-        return msgspec.structs.replace(run(**changes), samples=samples)
+def compiled(factor: float, control_us: float = CONTROL_US, noise: float = 1.0, **changes: Any) -> Run:
+    each = tuple(factor * 1e6 * us**noise for us in (0.9, 1.05, 0.98, 0.94, 1.01))
+    samples = {timer: Sample(each, 1, (control_us,) * len(each)) for timer in COMPILE}
+    return msgspec.structs.replace(run(**changes), samples=samples)
 
+
+def compile_times() -> Lines:
     for processes, factor, control_us in itertools.product((1, 3), (0.2, 1.0, 1.9, 4.5), (14.0, 28.0)):
         before = builders.calibrated([compiled(each) for each in SCATTER[:processes]])
         now = compiled(factor, control_us, counts=builders.counts(generated_kernels=3))
         (verdicts,) = builders.judged((now, before), comparisons=80)
         yield f"{processes} x{factor} {control_us}", all_shown(verdicts)
+    before = builders.calibrated([compiled(each) for each in 4 * SCATTER])
+    for factor, noise in ((1.2, 1.0), (1.3, 1.0), (1.0, 8.0), (1.0, 12.0), (1.0, 16.0)):
+        (verdicts,) = builders.judged((compiled(factor, noise=noise), before))
+        yield f"24 x{factor} {noise}", all_shown(verdicts)
+    for factor, count, noise in itertools.product((1.0, 1.15, 1.3), (3, 12), (0.1, 1.0, 3.0)):
+        sides = ([compiled(factor * each, noise=noise) for each in SCATTER * 2][:count] for factor in (1.0, factor))
+        verdicts, undecided = builders.judged_sides(*sides)
+        yield f"near x{factor} {count} {noise}", f"{all_shown(verdicts)}; open {', '.join(undecided)}"
+
+
+def choices() -> Lines:
+    """Runs of one launch configuration, by a baseline of two."""
+    kernels = {"usual": {}, "other": OTHER_CHOICE}
+    stored = [on_host("here", day, **times(each) | kernels["other" if place % 2 else "usual"])
+              for place, (each, day) in enumerate(zip(SCATTER, DAYS, strict=True))]  # fmt: skip
+    starts = [compiled(1 + 0.3 * (place % 2), kernels=each.kernels) for place, each in enumerate(stored)]
+    before, before_of_starts = builders.calibrated(stored), builders.calibrated(starts)
+    for (name, changes), factor in itertools.product(kernels.items(), FACTORS):
+        (verdicts,) = builders.judged((made(factor, changes), before), comparisons=21)
+        yield f"{name} x{factor}", all_shown(verdicts)
+        (verdicts,) = builders.judged((compiled(factor, **changes), before_of_starts), comparisons=21)
+        yield f"compiled {name} x{factor}", all_shown(verdicts)
 
 
 def twins() -> Lines:
@@ -499,6 +522,9 @@ def made_steps() -> Lines:
             known = builders.steps_baseline([job_of(*before), job_of(*before, factor=1.005)])
             verdicts = builders.judged_steps(job_of(*after, factor=factor), known)
             yield f"{name} x{factor}", all_shown(verdicts, with_causes=True)
+    known = builders.steps_baseline([job_of(*usual, factor=each) for each in SCATTER * 8])
+    for factor in (1.0, 1.2, 1.35, 1.6):  # so many runs that the gate of a step binds
+        yield f"48 runs x{factor}", all_shown(builders.judged_steps(job_of(*usual, factor=factor), known))
 
 
 def kept_steps() -> Lines:
@@ -653,7 +679,7 @@ GROUPS: dict[str, Callable[..., Lines]] = {
     each.__name__: each
     for each in (
         recorded_beside_the_rest, recorded_beside_one, recorded_beside_its_file, changed_kernels, kept_nights, grid,
-        limits_and_levels, compile_times, twins, fresh_processes, ratios, sides, structures, recorded_traces, made_traces,
+        limits_and_levels, compile_times, choices, twins, fresh_processes, ratios, sides, structures, recorded_traces, made_traces,
         made_steps, kept_steps, what_is_stored, surfaces, commands,
     )
 }  # fmt: skip
