@@ -236,7 +236,7 @@ def hot(*replicates: int) -> Callable[[int], Reading]:
 def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Iterator[FakeGpu]:
     clock.tick_us = 0.0
     fake = FakeGpu(clock)
-    monkeypatch.setattr(profile, "profile", lambda **how: FakeProfiler(fake, **how))
+    monkeypatch.setattr(profile, "Profiler", lambda **how: FakeProfiler(fake, **how))
     monkeypatch.setattr(subject, "origins_of", lambda *_, **__: Origins())  # the fake's calls have no stack
     monkeypatch.setattr(torch, "compile", lambda module, **_: module)
     gc.freeze()  # torch's objects take the collector long

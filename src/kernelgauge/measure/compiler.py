@@ -77,7 +77,8 @@ def _dynamo() -> Any:
 
 def reset_compiler() -> None:
     """Forget every compiled graph: each workload starts at region 0/0, as in a process of its own."""
-    if dynamo := _dynamo():
+    # If nothing was compiled there is nothing to forget, and on a GPU torch would import CUDA graph trees for it: seconds.
+    if (dynamo := _dynamo()) and (dynamo.counters or dynamo.get_compilation_metrics()):
         torch.compiler.reset()
         dynamo.counters.clear()
         dynamo.clear_compilation_metrics()

@@ -30,7 +30,7 @@ import msgspec
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.profiler import profile, record_function
+from torch.profiler import record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -41,7 +41,7 @@ from ..trace.kernel import Execution, executions
 from .compiler import Frame, Owner, Stack, compiled_constants, owner_of, source_line, stacks_at
 from .device import Device
 from .instance import Arguments, Instance, collector_paused
-from .profile import ProfilerSession, cpu_profiler, exported
+from .profile import Profiler, ProfilerSession, exported
 
 _CALLERS = ("_call_alone", "_loss")  # functions of ours that only call the workload: no line of its code
 _RESUMED = re.compile(r"in torch_dynamo_resume_in_(\w+)_at_\d+$")  # Dynamo's name for a function after a break in it
@@ -163,12 +163,12 @@ def _profile(instance: Instance, structure: ProfilerSession, device: Device, mod
 
         patch = inductor.patch({"triton.force_cudagraphs_warmup": True})
     options: Any = {"record_shapes": True, "with_stack": True, "profile_memory": True}
-    profiler: Any = cpu_profiler(**options) if device.gpu is None else profile(activities=device.activities, **options)
+    profiler = Profiler(activities=device.activities, **options)
     with patch, _collecting_new_objects(), profiler:
         for _ in range(2):
             _call_alone(instance, device, mode)
-    results = profiler if device.gpu is None else profiler.profiler
-    return results.kineto_results, parse(exported(profiler)).regions(REGION)[-1]
+    assert profiler.profiler is not None
+    return profiler.profiler.kineto_results, parse(exported(profiler)).regions(REGION)[-1]
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -94,8 +95,7 @@ def profile_session(
 
     Raises `MeasurementError` if three sessions running have records that do not pair, or iterations that differ.
     """
-    skipped = _WAIT + warmup
-    calls = skipped + iterations
+    calls = _WAIT + warmup + iterations
     looks = range(_LOOK_EVERY - 1, calls, _LOOK_EVERY) or range(calls - 1, calls)
     readings: list[Reading] = []
     trace_json, table, problems = b"", "", list[str]()
@@ -110,16 +110,12 @@ def profile_session(
             table = averages.table(sort_by=device.table_sort_key, row_limit=-1, max_name_column_width=100)
 
     for _ in range(_ATTEMPTS):
-        profiler: Any
-        if device.gpu is None:
-            profiler = _CallProfiler(cpu_profiler(record_shapes=is_structure), range(skipped, calls), export)
-        else:
-            profiler = profile(
-                activities=device.activities,
-                schedule=schedule(wait=_WAIT, warmup=warmup, active=iterations, repeat=1),
-                on_trace_ready=export,
-                record_shapes=is_structure,
-            )
+        profiler = Profiler(
+            activities=device.activities,
+            schedule=schedule(wait=_WAIT, warmup=warmup, active=iterations, repeat=1),
+            on_trace_ready=export,
+            record_shapes=is_structure,
+        )
         with warnings.catch_warnings(), profiler:
             # Each cycle is exported as it ends, so nothing is lost when the next one clears it.
             warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
@@ -166,35 +162,28 @@ def _untrusted(
     )
 
 
-def cpu_profiler(**options: Any) -> Any:
-    """Return the backend of `torch.profiler.profile` for a CPU. The latter imports Inductor, which takes seconds."""
-    return torch.autograd.profiler.profile(use_kineto=True, **options)
+class Profiler(profile):
+    """torch's profiler, which imports no Inductor to ask for one of its settings: that takes seconds."""
+
+    def prepare_trace(self) -> None:
+        with _without_inductor():
+            super().prepare_trace()
+
+    def start_trace(self) -> None:
+        with _without_inductor():
+            super().start_trace()
 
 
-class _CallProfiler:
-    """Profiles these calls as `torch.profiler.profile` does, each as a step: `step` ends it."""
-
-    def __init__(self, profiler: Any, recorded: range, on_trace_ready: Callable[[Any], None]) -> None:
-        self._profiler, self._recorded, self._on_trace_ready = profiler, recorded, on_trace_ready
-        self._number, self._step = 0, ExitStack()
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *raised: object) -> None:
-        if self._number in self._recorded:  # a call has failed
-            self._step.close()
-            self._profiler.__exit__(*raised)
-
-    def step(self) -> None:
-        self._step.close()
-        self._number += 1
-        if self._number == self._recorded.start:
-            self._profiler.__enter__()
-        if self._number in self._recorded:
-            self._step.enter_context(record_function(f"ProfilerStep#{self._number}"))
-        elif self._number == self._recorded.stop:
-            self._profiler.__exit__(None, None, None)
-            self._on_trace_ready(self._profiler)
+@contextmanager
+def _without_inductor() -> Iterator[None]:
+    """Let torch have no attribute `_inductor`, unless it was imported already (torch/__init__.py)."""
+    lazy: set[str] = getattr(torch, "_lazy_modules", set())
+    hidden = lazy & {"_inductor"} if "torch._inductor" not in sys.modules else set()
+    lazy -= hidden
+    try:
+        yield
+    finally:
+        lazy |= hidden
 
 
 def exported(profiler: Any) -> bytes:
