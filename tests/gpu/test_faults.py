@@ -23,8 +23,8 @@ from kernelgauge.measure.compiler import torch_set_up
 from kernelgauge.measure.device import CudaDevice
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.profile import profile_session
-from kernelgauge.measure.runner import Rounds, measure_groups
-from kernelgauge.measure.subject import Subject
+from kernelgauge.measure.runner import measure_groups, time_latency
+from kernelgauge.measure.subject import Measured, Subject
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -170,11 +170,12 @@ def test_other_choice_in_the_compile_cache_is_noticed(tmp_path: Path, monkeypatc
     workload = Workload("gate", "compiled", Gate, inputs, compile={})
     with torch_set_up():  # as the pass and the rounds do: it is part of the compile cache's key
         profiled = Subject(workload, build(workload, device), device, Settings()).structure.kernels
+    run: Any = SimpleNamespace(kernels=[SimpleNamespace(identity=each) for each in profiled])
 
     def look() -> None:
-        rounds = Rounds(workload, device, replicates=1, iterations=4, profiled=profiled)
-        rounds.durations_s()
-        rounds.require_profiled_kernels()
+        time_latency(
+            workload, device, Measured(run, latency_replicates=1, latency_iterations=4, trace_json=b"", table="")
+        )
 
     look()
     (choice,) = tmp_path.rglob("*.best_config")

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -21,8 +21,9 @@ from kernelgauge.measure.compiler import reset_compiler
 from kernelgauge.measure.device import Device, HostSpeed
 from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.origins import Origins
-from kernelgauge.measure.runner import Result, measure_groups
+from kernelgauge.measure.runner import Result, measure_groups, time_latency
 from kernelgauge.measure.subject import Measured
+from kernelgauge.run import Sample
 from kernelgauge.trace import REGION
 from tests.builders import HERE, MAIN_THREAD, Event, call, event, region, step
 
@@ -297,3 +298,10 @@ def raising(error: BaseException) -> Callable[..., Any]:
         raise error
 
     return function
+
+
+def latency(workload: Any, device: Any, replicates: int = 1, iterations: int = 2, ran: Any = ()) -> Sample:
+    """Time the latency of a workload whose profile had the kernels `ran`."""
+    kernels = [SimpleNamespace(identity=each) for each in ran]
+    how = {"latency_replicates": replicates, "latency_iterations": iterations, "one_instance": False}
+    return time_latency(workload, device, cast("Any", SimpleNamespace(run=SimpleNamespace(kernels=kernels), **how)))

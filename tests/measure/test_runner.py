@@ -18,13 +18,13 @@ from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavaila
 from kernelgauge.measure.device import CudaDevice, Device, choose_device, cpu_name
 from kernelgauge.measure.instance import TORCH_DTYPES
 from kernelgauge.measure.numerics import compare_with_float64
-from kernelgauge.measure.runner import Rounds, measure_groups
+from kernelgauge.measure.runner import measure_groups
 from kernelgauge.measure.subject import Replicate, Subject
 from kernelgauge.run import Sample, Timer
 from kernelgauge.trace import parse
 from kernelgauge.trace.kernel import Resources, executions
 from tests.builders import FUSED, recorded_events, trace_of
-from tests.measure.conftest import QUICK, FakeGpu, measured, raising, tiny
+from tests.measure.conftest import QUICK, FakeGpu, latency, measured, raising, tiny
 
 
 def test_run_has_structure_of_an_eager_workload(cpu: Device) -> None:
@@ -182,7 +182,7 @@ def test_cpu_kernels_add_up_to_the_time_that_is_judged(cpu: Device, monkeypatch:
 
 MEASURES: dict[str, Callable[[Device, Any], object]] = {
     "run": lambda device, it: list(measure_groups([it], device, device.fingerprint(), QUICK)),
-    "latency": lambda device, it: Rounds(it, device, replicates=1, iterations=1).time(),
+    "latency": lambda device, it: latency(it, device),
     "numerics": lambda device, it: compare_with_float64(it, device, seed=1),
 }
 

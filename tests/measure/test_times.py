@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,15 +19,14 @@ import torch
 from torch import nn
 
 from kernelgauge.errors import DisturbedError, MeasurementError, OtherKernelsError, StorageError, WorkloadError
-from kernelgauge.measure import Settings
+from kernelgauge.measure import Settings, runner
 from kernelgauge.measure.device import Device, HostSpeed
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.profile import exported, profile_session
-from kernelgauge.measure.runner import Rounds
 from kernelgauge.run import Timer
 from kernelgauge.trace import REGION, KernelIdentity, parse
 from tests.builders import FUSED, Event
-from tests.measure.conftest import QUICK, Clock, FakeGpu, hot, measured, tiny
+from tests.measure.conftest import QUICK, Clock, FakeGpu, hot, latency, measured, tiny
 
 ONE = Settings(replicates=1, most_replicates=1, iterations=3, host_iterations=3, warm_up_seconds=0)
 
@@ -218,39 +218,37 @@ def test_exported_trace_that_is_not_written_is_an_error(tmp_path: Path, monkeypa
 # -- rounds of latency ------------------------------------------------------------------------------------------------
 
 
-def play(rounds: Rounds, count: int) -> Rounds:
-    with rounds.torch_set_up():
-        for _ in range(count):
-            rounds.setup()
-            rounds.call()
-    return rounds
-
-
 def test_round_is_prepared_outside_of_what_is_timed(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     module = nn.Linear(4, 3)
-    module.register_forward_pre_hook(lambda *_: gpu.diary.append("call"))
+
+    def call(*_: object) -> None:
+        gpu.diary.append("call")
+        gpu.clock.advance(5)
+
+    module.register_forward_pre_hook(call)
     monkeypatch.setattr(module, "zero_grad", lambda **_: gpu.diary.append("prepare"))
-    play(Rounds(tiny(build=lambda: module, pass_="train"), gpu, replicates=1, iterations=2), 1)
+    latency(tiny(build=lambda: module, pass_="train"), gpu, iterations=1)
     prepared = ["synchronize", "control", "synchronize", "prepare", "flush", "synchronize"]
     assert gpu.diary[-8:] == [*prepared, "call", "synchronize"]
 
 
 def test_rounds_build_each_replicate_in_order(gpu: FakeGpu, paddings: list[int]) -> None:
     gpu.held = []
-    assert play(Rounds(gpu.workload(), gpu, replicates=3, iterations=2, first=8), 6).total == 6
+    assert len(latency(gpu.workload(), gpu, replicates=3).replicates_us) == 3
     marks = " ".join(each for each in gpu.diary if each.startswith(("forget", "build", "flush", "call", "control")))
     for each in marks.split("forget peak build a ")[1:]:
         assert each.rpartition("flush call control")[0].count("flush call") >= gpu.warm_up_calls
         assert each.count("control") == 10 + 2  # waits until the host is fast, and its own
     assert gpu.held == [0, 0, 0]  # two replicates are never held at once
-    assert paddings == [512 * (1 + 2 * 7919 * place) for place in (8, 9, 10)]
+    assert paddings == [512 * (1 + 2 * 7919 * place) for place in range(3)]
 
 
-@pytest.mark.parametrize("extra", [0, 1], ids=["", "one round that is not timed"])
-def test_sample_has_lower_deciles_of_replicates(gpu: FakeGpu, extra: int) -> None:
+def test_sample_has_lower_deciles_of_replicates(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu.host = SimpleNamespace(wait_until_fast=lambda: None, round_trip_us=iter(map(float, range(10, 30))).__next__)
-    rounds = play(Rounds(gpu.workload(), gpu, replicates=2, iterations=5), 10 + extra)
-    sample = rounds.sample([us / 1e6 for us in (10, 11, 12, 13, 14, 20, 21, 22, 23, 70000)])
+    ends_us = chain.from_iterable((0, us) for us in (10, 11, 12, 13, 14, 20, 21, 22, 23, 70000))
+    monkeypatch.setattr(runner, "warm_up", lambda *_, **__: None)
+    monkeypatch.setattr(runner.time, "perf_counter", lambda: next(ends_us) / 1e6)
+    sample = latency(gpu.workload(), gpu, replicates=2, iterations=5)
     assert sample.replicates_us == pytest.approx((11.2, 21.2))  # of three in a row
     assert sample.controls_us == pytest.approx((11.2, 16.2))  # of 10 to 14, and 15 to 19
     assert sample.iterations == 5
@@ -262,14 +260,15 @@ def test_time_sets_autograd_and_pauses_the_collector(cpu: Device, pass_: Any) ->
     module = nn.Linear(4, 3)
     module.register_forward_pre_hook(lambda *_: seen.add((torch.is_grad_enabled(), gc.isenabled())))
     with torch.set_grad_enabled(pass_ == "forward"):
-        Rounds(tiny(build=lambda: module, pass_=pass_), cpu, replicates=1, iterations=2).time()
+        latency(tiny(build=lambda: module, pass_=pass_), cpu)
     assert seen == {(pass_ == "train", False)}
     assert gc.isenabled()
 
 
-def test_time_of_disturbed_rounds_is_an_error(gpu: FakeGpu) -> None:
+def test_time_of_disturbed_rounds_is_an_error(gpu: FakeGpu, paddings: list[int]) -> None:
     with pytest.raises(DisturbedError, match="throttled by hardware thermal slowdown"):
-        Rounds(gpu.workload(reading=hot(1)), gpu, replicates=2, iterations=2).time()
+        latency(gpu.workload(reading=hot(1)), gpu, replicates=2)
+    assert paddings == [512 * (1 + 2 * 7919 * place) for place in range(4)]  # other addresses when timed again
 
 
 def gemm(name: str = "nvjet_sm90_tst_64x8_64x16_1x2_h_bz_bias_TNT") -> KernelIdentity:
@@ -298,6 +297,6 @@ def test_other_kernels_than_were_profiled_are_an_error(gpu: FakeGpu, ran: Any, p
 
     workload = gpu.workload(kernels=(), on_call=call, compile={})
     with pytest.raises(kind, match="other kernels when it was timed") as raised:
-        Rounds(workload, gpu, replicates=1, iterations=1, profiled=profiled).time()
+        latency(workload, gpu, iterations=1, ran=profiled)
     assert raised.type is kind
-    Rounds(workload, gpu, replicates=1, iterations=1, profiled=ran).time()
+    latency(workload, gpu, iterations=1, ran=ran)

@@ -14,7 +14,7 @@ from kernelgauge import Expectation, Run, Timer, Workload
 from kernelgauge.errors import KernelgaugeError, MeasurementError, WorkloadUnavailable
 from kernelgauge.measure.nvml import Reading
 from kernelgauge.plugin.fixtures import SESSION
-from kernelgauge.run import Fingerprint
+from kernelgauge.run import Fingerprint, Sample
 
 FOLDER = Path(__file__).parent
 CONTENT = json.loads((FOLDER / "fakes.json").read_text())
@@ -69,25 +69,30 @@ def measure(fake, fingerprint, timed):
     run = msgspec.convert(fake["run"], Run)
     times = {} if timed else {"samples": {}, "incomplete": "no test of a time was selected"}
     run = msgspec.structs.replace(run, fingerprint=fingerprint, gpu=CONTENT["gpu"], **times)
-    latency = {"latency_replicates": 4, "latency_iterations": 3, "one_instance": False}
+    latency = {"latency_replicates": 4, "latency_iterations": 3, "one_instance": False, "durations_s": ()}
     rest = {"problem": fake["problem"], "trace_json": b"{}", "table": "a table\n"}
     return SimpleNamespace(run=run, **latency, **rest)
 
 
 def run_process(arguments, **how):
-    (workload,) = {each.partition("[")[2].removesuffix("]") for each in arguments if "::" in each}
+    workloads = list(dict.fromkeys(each.partition("[")[2].removesuffix("]") for each in arguments if "::" in each))
     assert "test_faster_than_other_variant" not in " ".join(arguments)  # its other workload is not measured there
-    note("fresh.txt", [SimpleNamespace(id=workload)])
-    fake = FAKES[workload]
-    if fake["fresh_error"]:
+    note("fresh.txt", [SimpleNamespace(id=each) for each in workloads])
+    fakes = [FAKES[each] for each in workloads]
+    if any(each["fresh_error"] for each in fakes):
         raise fake_error("measurement")
-    return SimpleNamespace(runs=[measure(fake | {"run": fake["fresh"]}, FakeDevice().fingerprint(), True).run])
+    fingerprint = FakeDevice().fingerprint()
+    return SimpleNamespace(runs=[measure(each | {"run": each["fresh"]}, fingerprint, True).run for each in fakes])
 
 
 def measure_groups(workloads, device, fingerprint, settings, progress, *, timed):
     note("measured.txt", workloads)
     progress("compiling")
     yield {each.id: measure(FAKES[each.id], fingerprint, timed) for each in workloads}
+
+
+def time_latency(workload, measured):
+    return Sample((200.0, 201.0, 202.0, 200.5), 40, (20.0,) * 4)
 
 
 def build():
@@ -125,4 +130,6 @@ def pytest_collection_modifyitems(config):
     session.measure_groups, session.choose_device = measure_groups, choose_device
     if run_process:
         session.run_process = run_process
+    if time_latency:
+        session.time_latency = time_latency
     session.settings = replace(session.settings, latency_replicates=4)

@@ -467,6 +467,6 @@ def test_command_has_one_line_of_progress_of_its_processes(kernelgauge: Command)
     _, out, err = kernelgauge("calibrate", "--processes=2", "--dry-run", "--", *arguments)
     lines = re.findall(r"\r\x1b\[2K(process[^\r\n]*)(?=\r)", err)
     assert re.fullmatch(r"process 1 of 2: compiling, \d+ s", lines[2])
-    assert re.fullmatch(r"process 2 of 2: compiling, \d+ s, about \d+ s left", lines[-1])
+    assert re.fullmatch(r"process 2 of 2: mlp-.*: timing the end-to-end latency, \d+ s, about \d+ s left", lines[-1])
     assert "workload" in out
     assert err.endswith("\r\x1b[2K")  # the table takes the line's place

@@ -56,6 +56,7 @@ OWN_TESTS = """
 import pytest
 from kernelgauge.judge.evidence import Failed
 from kernelgauge.judge import Status, Verdict
+from kernelgauge.plugin.fixtures import conclude
 
 @pytest.mark.xfail(strict=True, reason="not yet")
 def test_passes_by_surprise(workload, run): ...
@@ -65,8 +66,8 @@ def breaks_after():
     yield
     raise RuntimeError
 
-def test_teardown(workload, run, kernelgauge_test, breaks_after):
-    kernelgauge_test.conclude(Verdict(Status.PASS, workload.id, "of the call", Failed("fine")))
+def test_teardown(workload, run, breaks_after, request):
+    conclude(request.node, Verdict(Status.PASS, workload.id, "of the call", Failed("fine")))
 """
 
 

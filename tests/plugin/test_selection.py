@@ -110,7 +110,12 @@ def pytest_kernelgauge_workloads():
 def test_suite_below_is_found_while_collecting(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = pytester.mkpydir("perf")
     (folder / "conftest.py").write_text(ONE)
-    test = "def test_it(workload, kernelgauge_test): assert kernelgauge_test.session.selected == [workload]\n"
+    test = """
+from kernelgauge.plugin.fixtures import SESSION
+
+def test_it(workload, pytestconfig):
+    assert pytestconfig.stash[SESSION].selected == [workload]
+"""
     (folder / "test_perf.py").write_text(test)
     pytester.runpytest_inprocess().assert_outcomes(passed=1)
     monkeypatch.setenv("CI", "1")

@@ -1,12 +1,13 @@
 """Under pytest-xdist: a GPU for each worker, a worker for each group of workloads, one result; and locks of a GPU."""
 
+import json
 from typing import Any
 
 import pytest
 
 from kernelgauge.results import files
 from kernelgauge.results.files import GpuLock
-from tests.plugin.inner_project import IDS, Project, fake, text_of, two_modules
+from tests.plugin.inner_project import COMPILED, ID, IDS, LINEAR, Project, fake, text_of, two_modules
 
 pytest.importorskip("xdist")
 pytestmark = pytest.mark.timeout(240)
@@ -35,21 +36,26 @@ def measure_groups(workloads, *arguments, **named):
         os._exit(9)
     return measure_all(workloads, *arguments, **named)
 """
-COUNT_DECODES = """
+COUNT = """
 import kernelgauge.baselines as stored
+import kernelgauge.plugin.record as record
 
-decode, decodes = stored.decode_baseline, []
+decode, write, counts = stored.decode_baseline, record.write_atomically, [0, 0]
 
 def counted(*arguments, **named):
-    decodes.append(1)
+    counts[0] += 1
     return decode(*arguments, **named)
 
-stored.decode_baseline = counted
+def written(*arguments):
+    counts[1] += 1
+    return write(*arguments)
+
+stored.decode_baseline, record.write_atomically = counted, written
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session):
     if hasattr(session.config, "workerinput"):
-        (FOLDER / "decodes").write_text(str(len(decodes)))
+        (FOLDER / "counts").write_text(json.dumps(counts))
 """
 SPOIL_A_PART = """
 @pytest.hookimpl(tryfirst=True)
@@ -135,16 +141,39 @@ def test_worker_that_dies_loses_its_share_alone(project: Project) -> None:
     assert set(project.stored()) == set(IDS[:2])
 
 
-def test_worker_decodes_each_baseline_a_few_times(project: Project) -> None:
-    """What a worker keeps behind each test is the result of that test's workload alone."""
-    project.add_to_conftest(COUNT_DECODES)
-    counts = []
+def test_worker_decodes_and_writes_a_few_times(project: Project) -> None:
+    """It writes the results of a workload when they are known, and all of them at the end: not with each of its tests."""
+    project.add_to_conftest(COUNT)
     for number in (3, 9):
         project.set(*(fake(f"m{each}") for each in range(number)))
         project.record()
         assert project.run("-n", "1").ret == pytest.ExitCode.OK
-        counts.append(int((project.root / "perf" / "decodes").read_text()) / number)
-    assert counts[0] == counts[1]
+        assert json.loads((project.root / "perf" / "counts").read_text()) == [number, number + 1]
+
+
+DIE_IN_A_TEST = """
+def test_dies(workload, worker_id):
+    if worker_id != "master" and workload.variant == "compiled":
+        import os
+        os._exit(9)
+"""
+
+
+def test_what_a_dead_worker_knew_is_kept(project: Project) -> None:
+    project.set(fake(), fake(variant="compiled"), fake("linear"))
+    project.record()
+    project.set(fake(gelu_us=5.5), fake(variant="compiled"), fake("linear"))
+    project.write("test_zzz.py", DIE_IN_A_TEST)
+    result = project.run("-n", "2")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    found = project.results()
+    assert {each.id: each.status.value for each in found.workloads if each.status} == {
+        ID: "REGRESSED",
+        COMPILED: "PASS",
+        LINEAR: "PASS",
+    }
+    assert len([each for each in found.tests if each.workload == ID]) == 6
+    assert sum(each.outcome == "failed" for each in found.tests) == 2
 
 
 def test_lost_part_fails_the_run(project: Project) -> None:

@@ -33,7 +33,7 @@ SUSPECTS_PER_RUN, FALSE_ALARMS_PER_RUN = 0.05, 0.01
 _POWER = 0.95  # the sensitivity of a verdict is the slowdown that would fail in this share of runs
 # Unchanged code took at most 1.86 times as long end to end, and 1.29 times to dispatch, beyond what the host's own
 # speed explains: in 115,860 pairs of recorded processes of 20 hosts (benchmarks/noise.py).
-_FAR_SLOWER = 2.0
+FAR_SLOWER = 2.0
 _NODES = 64  # of the quadrature over the spread of a machine: more change no quantile by 0.1 %
 _LARGEST_LOGARITHM = 69.0  # of the ratio of two times that can be measured; exponentials of larger ones overflow
 
@@ -285,7 +285,7 @@ def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> Doubt:
 
 
 def _is_far_slower(before: Sequence[ProcessTime], after: ProcessTime) -> bool:
-    """Return whether three of four replicates are above `_FAR_SLOWER` times each process, beyond what the host became slower.
+    """Return whether three of four replicates are above `FAR_SLOWER` times each process, beyond what the host became slower.
 
     However they scatter: another job slows some of them, and what the call itself does in some of its calls most.
     """
@@ -294,7 +294,7 @@ def _is_far_slower(before: Sequence[ProcessTime], after: ProcessTime) -> bool:
         if now.control_us is None or then.control_us is None:
             return False
         host = max(0.0, math.log(now.control_us / then.control_us))
-        if math.log(most_us / then.mean_us) <= math.log(_FAR_SLOWER) + host:
+        if math.log(most_us / then.mean_us) <= math.log(FAR_SLOWER) + host:
             return False
     return True
 

@@ -10,8 +10,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -33,7 +32,7 @@ from .compiler import (
 )
 from .device import Device
 from .instance import Instance, build, collector_paused, grad_mode, reporting, warm_up
-from .nvml import Reading, disturbances, highest_clock_mhz
+from .nvml import disturbances, highest_clock_mhz
 from .profile import multiset_difference, names_with_configurations, profile_session
 from .subject import DeviceLost, Measured, Subject, without_frames
 
@@ -185,121 +184,86 @@ _WARM_UP_SECONDS = 0.02
 _OWN_CACHE = "run it again, with a compile cache that no other process fills at the same time (TORCHINDUCTOR_CACHE_DIR)"
 
 
-@dataclass(eq=False)
-class Rounds:
-    """`replicates` x `iterations` rounds: each round on a cold cache, each replicate on fresh allocations as a rule."""
+def time_latency(workload: Workload, device: Device, measured: Measured, progress: Progress = lambda _: None) -> Sample:
+    """Time the end-to-end latency of what was measured, and put the duration of each round there. If the machine disturbs it, once more.
 
-    workload: Workload
-    device: Device
-    _: KW_ONLY
-    replicates: int
-    iterations: int
-    first: int = 0  # replicates before these, which had other addresses
-    profiled: Sequence[KernelIdentity] = ()  # the kernels of the run that the latency belongs to
-    one_instance: bool = False  # for all replicates (`Subject.only_instance`)
-    _instance: Instance | None = field(default=None, init=False)
-    _controls_us: list[float] = field(default_factory=list, init=False)
-    _before: Reading = field(default_factory=Reading, init=False)
-
-    def __post_init__(self) -> None:
+    Raises `DisturbedError` if the machine spoils that too, and what `_require_profiled_kernels` raises.
+    """
+    disturbed_by: tuple[str, ...] = ()
+    for first in (0, measured.latency_replicates):
         reset_compiler()  # a graph that another test left behind, for a dynamic batch say, would be timed instead
+        with torch_set_up(), grad_mode(workload), reporting(workload, "timing"), collector_paused():
+            before = device.monitor.read(processes=True)
+            instance, sample = _time_rounds(workload, device, measured, first)
+            disturbed_by = disturbances((before, device.monitor.read(processes=True)))
+        if not disturbed_by:
+            profiled = [kernel.identity for kernel in measured.run.kernels]
+            _require_profiled_kernels(workload, device, instance, profiled)
+            return sample
+        if not first:
+            progress(f"{workload.id}: the machine was disturbed: timing the latency again")
+    expected = "a GPU of its own that nothing slows down while a latency is timed"
+    raise DisturbedError(workload.id, disturbed_by, expected=expected)
 
-    @property
-    def total(self) -> int:
-        return self.replicates * self.iterations
 
-    @contextmanager
-    def torch_set_up(self) -> Iterator[None]:
-        """Set torch up as the workload's pass wants it. Enter it around all rounds."""
-        with torch_set_up(), grad_mode(self.workload), reporting(self.workload, "timing"):
-            yield
+def _time_rounds(workload: Workload, device: Device, measured: Measured, first: int) -> tuple[Instance, Sample]:
+    """Time rounds, each on a cold cache, each replicate on fresh allocations as a rule. Return the last instance too.
 
-    def setup(self) -> None:
-        """Before each round, untimed."""
-        number, place = divmod(len(self._controls_us), self.iterations)
-        if number == place == 0:
-            self._before = self.device.monitor.read(processes=True)
-        if place == 0:
-            if self._instance is None or not self.one_instance:
-                self._instance = None  # first, so that two replicates are never held at once
-                self._instance = build(self.workload, self.device, replicate=self.first + number)
-            self.device.host.wait_until_fast()
-            warm_up(self.device, self._instance, calls=self.device.warm_up_calls, seconds=_WARM_UP_SECONDS)
-        assert self._instance is not None
-        self._controls_us.append(self.device.host.round_trip_us())
-        self._instance.prepare()
-        self.device.flush_cache()
-        self.device.synchronize()
+    `first`: how many replicates came before these, which had other addresses.
+    """
+    durations_s: list[float] = []
+    times_us: list[float] = []
+    controls_us: list[float] = []
+    instance: Instance | None = None
+    for number in range(measured.latency_replicates):
+        if instance is None or not measured.one_instance:
+            instance = None  # first, so that two replicates are never held at once
+            instance = build(workload, device, replicate=first + number)
+        device.host.wait_until_fast()
+        warm_up(device, instance, calls=device.warm_up_calls, seconds=_WARM_UP_SECONDS)
+        references_us: list[float] = []
+        for _ in range(measured.latency_iterations):
+            references_us.append(device.host.round_trip_us())
+            instance.prepare()
+            device.flush_cache()
+            device.synchronize()
+            start = time.perf_counter()
+            instance.call()
+            device.synchronize()
+            durations_s.append(time.perf_counter() - start)
+        own_us = [1e6 * each for each in durations_s[-measured.latency_iterations :]]
+        for values, of_rounds in ((times_us, own_us), (controls_us, references_us)):
+            values.append(summarize(of_rounds, Timer.END_TO_END.timing.statistic))
+    measured.durations_s = durations_s
+    assert instance is not None  # there is a replicate
+    return instance, Sample(tuple(times_us), measured.latency_iterations, tuple(controls_us))
 
-    def call(self) -> None:
-        """Make the call that is timed."""
-        assert self._instance is not None  # setup comes first
-        self._instance.call()
-        self.device.synchronize()
 
-    def disturbed_by(self) -> tuple[str, ...]:
-        """Return, after the last round, why they cannot be trusted; empty if nothing speaks against them."""
-        return disturbances((self._before, self.device.monitor.read(processes=True)))
+def _require_profiled_kernels(
+    workload: Workload, device: Device, instance: Instance, profiled: Sequence[KernelIdentity]
+) -> None:
+    """Require, after the last round, that the rounds ran the `profiled` kernels.
 
-    def require_profiled_kernels(self) -> None:
-        """Require, after the last round, that these rounds ran the `profiled` kernels.
+    They were compiled anew, by a choice of Inductor's autotuner that was read from the compile cache: another process may
+    have left another one there, and without a cache there is a new one each time.
 
-        They were compiled anew, by a choice of Inductor's autotuner that was read from the compile cache: another process may
-        have left another one there, and without a cache there is a new one each time.
-
-        Raises `OtherKernelsError` if they did not, `WorkloadError` if none of the kernels that differ is Inductor's,
-        `MeasurementError` if the profiler cannot be trusted.
-        """
-        if self.workload.compile is None or all(identity.grid is None for identity in self.profiled):
-            return  # nothing chooses: no compiler, or that of a CPU
-        assert self._instance is not None  # a round comes first
-        with grad_mode(self.workload), reporting(self.workload, "profiling"):
-            session = profile_session(self.device, self._instance, iterations=1, is_structure=True)
-        timed = session.kernels
-        if [each.without_source for each in timed] == [each.without_source for each in self.profiled]:
-            return
-        got, expected = multiset_difference(timed, self.profiled), multiset_difference(self.profiled, timed)
-        is_chosen = any(identity.is_inductors for identity in (*got, *expected))
-        raise (OtherKernelsError if is_chosen else WorkloadError)(
-            f"{self.workload.id}: {OTHER_KERNELS}",
-            got=names_with_configurations(got),
-            expected=names_with_configurations(expected),
-            next_command=_OWN_CACHE if is_chosen else None,
-        )
-
-    def durations_s(self) -> list[float]:
-        """Time all rounds here instead of by pytest-benchmark, in seconds."""
-        durations_s: list[float] = []
-        with self.torch_set_up(), collector_paused():
-            for _ in range(self.total):
-                self.setup()
-                start = time.perf_counter()
-                self.call()
-                durations_s.append(time.perf_counter() - start)
-        return durations_s
-
-    def time(self) -> Sample:
-        """Time all rounds here, in place of spoilt ones.
-
-        Raises `DisturbedError` if the machine spoils them, and what `require_profiled_kernels` raises.
-        """
-        sample = self.sample(self.durations_s())
-        if disturbed_by := self.disturbed_by():
-            expected = "a GPU of its own that nothing slows down while a latency is timed"
-            raise DisturbedError(self.workload.id, disturbed_by, expected=expected)
-        self.require_profiled_kernels()
-        return sample
-
-    def sample(self, durations_s: Sequence[float]) -> Sample:
-        """Make a sample of the rounds' durations, in seconds and in order."""
-        # --benchmark-cprofile makes one more round than it times.
-        controls_us = self._controls_us[: len(durations_s)]
-        return Sample(self._summed([1e6 * each for each in durations_s]), self.iterations, self._summed(controls_us))
-
-    def _summed(self, values: Sequence[float]) -> tuple[float, ...]:
-        """Return one value for each replicate."""
-        size, statistic = self.iterations, Timer.END_TO_END.timing.statistic
-        return tuple(summarize(values[start : start + size], statistic) for start in range(0, len(values), size))
+    Raises `OtherKernelsError` if they did not, `WorkloadError` if none of the kernels that differ is Inductor's,
+    `MeasurementError` if the profiler cannot be trusted.
+    """
+    if workload.compile is None or all(identity.grid is None for identity in profiled):
+        return  # nothing chooses: no compiler, or that of a CPU
+    with grad_mode(workload), reporting(workload, "profiling"):
+        timed = profile_session(device, instance, iterations=1, is_structure=True).kernels
+    if [each.without_source for each in timed] == [each.without_source for each in profiled]:
+        return
+    got, expected = multiset_difference(timed, profiled), multiset_difference(profiled, timed)
+    is_chosen = any(identity.is_inductors for identity in (*got, *expected))
+    raise (OtherKernelsError if is_chosen else WorkloadError)(
+        f"{workload.id}: {OTHER_KERNELS}",
+        got=names_with_configurations(got),
+        expected=names_with_configurations(expected),
+        next_command=_OWN_CACHE if is_chosen else None,
+    )
 
 
 # -- first calls that compile -----------------------------------------------------------------------------------------

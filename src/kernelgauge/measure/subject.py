@@ -85,6 +85,7 @@ class Measured:
     table: str
     one_instance: bool = False  # whether all replicates are made on one (`Subject.only_instance`)
     problem: str = ""  # `Origins.problem`
+    durations_s: Sequence[float] = ()  # of each round of the latency, in order
 
 
 def without_kernels(

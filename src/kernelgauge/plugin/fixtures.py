@@ -5,22 +5,24 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypeVar, cast
 
 import pytest
 
-from ..errors import KernelgaugeError, MeasurementError, WorkloadError, WorkloadUnavailable
-from ..judge import DECLARED, MEASUREMENT, NUMERICS, RATIO, WORST_FIRST, Status, Verdict
-from ..report.findings import in_full
+from ..errors import KernelgaugeError, WorkloadError
+from ..judge import DECLARED, MEASUREMENT, NUMERICS, RATIO, STRUCTURE, WORST_FIRST, Status, Verdict
+from ..judge.evidence import Cause
+from ..report.findings import CAUSES_WITH_CODE, brief, in_full
 from ..report.words import headline
-from ..run import COMPILE_TIMERS, Run, Timer
+from ..run import CALL_TIMERS, COMPILE_TIMERS, Run
 from ..workload import Workload
 from . import made_by
 from .session import Session
-from .suites import MADE_BY_TEST, SKIPPED, workload_of
+from .suites import MADE_BY_TEST, SKIPPED, subjects_of, workload_of
 
 SESSION = pytest.StashKey[Session]()
 SUBJECT = pytest.StashKey["str | None"]()  # of the verdict that a phase of a test ended with
@@ -28,24 +30,25 @@ SUBJECT = pytest.StashKey["str | None"]()  # of the verdict that a phase of a te
 END = pytest.StashKey["BaseException | None"]()
 _HAS_GAUGE = pytest.StashKey[bool]()  # else its fixture is another one of that name
 _T = TypeVar("_T")
-_Method = TypeVar("_Method", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _ends_test(method: _Method) -> _Method:
-    """Keep what a method ends its test with: a thread, or ``except BaseException``, hides it from pytest."""
+def _ends_test(function: _Function) -> _Function:
+    """Keep what a test ends with: a thread, or ``except BaseException``, hides it from pytest."""
 
-    @wraps(method)
-    def kept(self: Any, *args: Any, **kwargs: Any) -> Any:
+    @wraps(function)
+    def kept(item: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         try:
-            return method(self, *args, **kwargs)
+            return function(item, *args, **kwargs)
         except BaseException as end:
-            if self.item.stash.get(END, end) is None:  # it had gone on
-                self.item.stash[SUBJECT] = None
-            self.item.stash[END] = end
+            stash = getattr(item, "item", item).stash  # of a `Gauge`
+            if stash.get(END, end) is None:  # it had gone on
+                stash[SUBJECT] = None
+            stash[END] = end
             raise
 
-    return cast("_Method", kept)
+    return cast("_Function", kept)
 
 
 class Sibling(Protocol):
@@ -54,148 +57,177 @@ class Sibling(Protocol):
     def __call__(self, **fields: object) -> Run: ...
 
 
-@pytest.fixture
-def run(kernelgauge_test: WorkloadTest) -> Run:
-    """Return the measurements of the workload. All workloads are built, profiled and timed at first demand, once a session."""
-    return kernelgauge_test.ask(kernelgauge_test.session.run, kernelgauge_test.workload)
-
-
-@pytest.fixture
-def sibling(kernelgauge_test: WorkloadTest) -> Sibling:
-    """Return the run of another workload of the suite, which differs in the given fields only: ``sibling(variant="eager")``."""
-    session, workload = kernelgauge_test.session, kernelgauge_test.workload
-    name = kernelgauge_test.item.name.partition("[")[0]  # its failure is no verdict on this workload's own run
-
-    return lambda **fields: kernelgauge_test.ask(
-        lambda: session.run(session.suites.sibling(workload, **fields)), subject=name
-    )
-
-
-@pytest.fixture
-def trace_file(run: Run, kernelgauge_test: WorkloadTest) -> Path:
-    """Return the path of the workload's trace, ``.json.gz``. The profiler's table lies beside it, ``.txt``, for a trace below 1 MB."""
-    assert run.workload == kernelgauge_test.workload.id
-    return kernelgauge_test.session.artifacts.trace(kernelgauge_test.workload)
-
-
-@pytest.fixture
-def kernelgauge_test(request: pytest.FixtureRequest, workload: Workload) -> WorkloadTest:
-    """Private: what the standard tests are made of."""
-    session = request.config.stash[SESSION]
-    if not isinstance(workload, Workload) or workload.id not in session.suites.workloads:
+def _checked(request: pytest.FixtureRequest, workload: object) -> pytest.Item:
+    """Return the test of a fixture. Fail or skip it if it measures nothing."""
+    suites = request.config.stash[SESSION].suites
+    if not isinstance(workload, Workload) or workload.id not in suites.workloads:
         pytest.fail("another fixture called `workload` hides that of kernelgauge: rename it", pytrace=False)
     if request.config.option.setuponly:
         pytest.skip("--setup-only measures nothing")
-    return WorkloadTest(request.node, session, workload)
+    return cast("pytest.Item", request.node)
 
 
 @pytest.fixture
-def kernelgauge_ratio(kernelgauge_test: WorkloadTest) -> WorkloadTest:
-    """Private: likewise, for the workloads alone that say which variant they are faster than."""
-    return kernelgauge_test
+def run(request: pytest.FixtureRequest, workload: Workload) -> Run:
+    """Return the measurements of the workload. All workloads are built, profiled and timed at first demand, once a session."""
+    return ask(_checked(request, workload), request.config.stash[SESSION].run, workload)
 
 
 @pytest.fixture
-def kernelgauge_compile(kernelgauge_test: WorkloadTest) -> WorkloadTest:
-    """Private: likewise, for the workloads alone that are compiled, with --perf-compile."""
-    return kernelgauge_test
+def sibling(request: pytest.FixtureRequest, workload: Workload) -> Sibling:
+    """Return the run of another workload of the suite, which differs in the given fields only: ``sibling(variant="eager")``."""
+    session, item = request.config.stash[SESSION], _checked(request, workload)
+    name = item.name.partition("[")[0]  # its failure is no verdict on this workload's own run
 
+    return lambda **fields: ask(item, lambda: session.run(session.suites.sibling(workload, **fields)), subject=name)
+
+
+@pytest.fixture
+def trace_file(run: Run, request: pytest.FixtureRequest, workload: Workload) -> Path:
+    """Return the path of the workload's trace, ``.json.gz``. The profiler's table lies beside it, ``.txt``, for a trace below 1 MB."""
+    assert run.workload == workload.id
+    return request.config.stash[SESSION].artifacts.trace(workload)
+
+
+@pytest.fixture
+def kernelgauge_test(request: pytest.FixtureRequest, workload: Workload) -> Callable[..., None]:
+    """Private: end a standard test with the verdict that it asks for."""
+    return partial(_look_up, _checked(request, workload))
+
+
+# -- how a test ends -----------------------------------------------------------------------------------------------------
 
 _NOT_RUN = "kernelgauge_not_run"  # a property of a test
 
 
-@dataclass(frozen=True)
-class WorkloadTest:
-    """One test of one workload, and how it ends."""
+def _look_up(item: pytest.Item, benchmark: Any = None) -> None:
+    """End a test with the verdict that it asks for.
 
-    item: pytest.Item
-    session: Session
-    workload: Workload
+    `benchmark`: the fixture of pytest-benchmark, whose reports have how long each round of the latency took.
+    """
+    session, workload, subjects = item.config.stash[SESSION], _workload_of(item), subjects_of(item)
+    if not subjects:
+        skip_or_fail(item, "pytest-benchmark is disabled, so nothing was timed")
+    if benchmark is not None:
+        durations_s = session.durations_s(workload)
+        left = iter(durations_s)
+        pass_time = lambda: _clock_s.append(_clock_s.pop() + next(left, 0.0))  # noqa: E731
+        benchmark.pedantic(pass_time, rounds=max(1, len(durations_s)))
+    verdict = ask(item, session.verdict, workload, subjects[0], subject=subjects[0])
+    if verdict is None:
+        pytest.skip("a CPU has no such time: that of its ops is shown, and no verdict")
+    conclude(item, verdict)
 
-    @_ends_test
-    def ask(self, function: Callable[..., _T], *arguments: Any, subject: str = MEASUREMENT) -> _T:
-        """Call a function that measures.
 
-        If the workload cannot run here, the test is skipped; with --perf-strict, one test of the workload fails. If measuring
-        fails, the test fails with an INVALID verdict on `subject`.
-        """
-        try:
-            return function(*arguments)
-        except KernelgaugeError as raised:
-            error = raised
-        except Exception as raised:  # a fault of ours: pytest shows where. The table must not say PASS beside it.
-            what = f"{self.workload.id}: {type(raised).__name__} in kernelgauge"
-            self._end(self.session.conclude_error(self.workload, subject, MeasurementError(what, got=str(raised))))
-            raise
-        # Outside of the handler: within it pytest would print the error and then its own failure, both in full.
-        if not isinstance(error, WorkloadUnavailable):
-            self._end(self.session.conclude_error(self.workload, subject, error))
-        elif self.session.options.strict:
-            self.item.user_properties.append((_NOT_RUN, error.one_line))
-        else:
-            self.skip_or_fail(error.one_line)
-        shown, node, name = self.session.errors_shown, self.item.nodeid, self.item.name
-        first = shown.setdefault((self.workload.id, str(error)), node)
-        # One failure of each workload; but a first test that may fail (xfail) has none.
-        if first != node and any(test.outcome == "failed" for test in self.session.tests.get(first, ())):
-            pytest.skip(f"{error.what}: see {first.rpartition('::')[2]}")
-        first = shown.setdefault(("", str(error)), node)  # of any workload
-        see = first.rpartition("::")[2]
-        pytest.fail(str(error) if see == name else f"{error.what}: see {see}", pytrace=False)
+_clock_s = [0.0]
 
-    def judge(self, function: Callable[..., Verdict], *arguments: Any, subject: str = MEASUREMENT) -> None:
-        """End the test with the verdict of a function on its workload."""
-        self.conclude(self.ask(function, self.workload, *arguments, subject=subject))
 
-    @_ends_test
-    def conclude(self, *verdicts: Verdict) -> None:
-        """Keep verdicts, and end the test with the worst of them: passed, failed or skipped."""
-        kept, fails = [self.session.conclude(each) for each in verdicts], self.session.judge.fails
-        missing = Status.NO_BASELINE if any(each.subject == RATIO for each in kept) else None  # a ratio needs none
-        verdict = min(kept, key=lambda each: (not fails(each), each.status is missing, WORST_FIRST.index(each.status)))
-        # What is declared wrongly cannot be accepted: it comes before what can.
-        shown = next((each for each in kept if each.subject == DECLARED and fails(each)), verdict)
-        shown = verdict if verdict.status is Status.INVALID else shown
-        self._end(verdict)
-        change = verdict.change
-        for name, value in (  # of a time: pytest's --junitxml has them
-            ("us", verdict.after_us),
-            ("baseline_us", verdict.before_us),
-            ("change_percent", change and 100 * change.estimate),
-            ("sensitivity_percent", change and change.sensitivity and 100 * change.sensitivity),
-        ):
-            if value is not None:
-                self.item.user_properties.append((f"kernelgauge_{name}", f"{value:.6g}"))
-        if self.session.judge.fails(verdict):
-            is_verbose = self.item.config.get_verbosity() > 0
-            text = in_full(shown) if is_verbose else self.session.failure(shown, self.item.name)
-            also = [f"also {headline(each)}" for each in kept if fails(each) and each is not shown]
-            pytest.fail("\n".join([text, *also]), pytrace=False)
-        accepts = self.session.options.accepts
-        if verdict.status is Status.NO_BASELINE and not accepts:
-            if self.workload.id in self.session.suites.made:
-                pytest.fail(
-                    self.session.judge.how_to_record(kept, self.session.fingerprint, [self.item.nodeid]), pytrace=False
-                )
-            # The same words for each test: pytest folds them into one line.
-            pytest.skip(self.session.judge.how_to_record(kept, self.session.fingerprint))
-        is_accepted = accepts and verdict.is_by_baseline
-        if verdict.status is Status.NOT_JUDGED or (not verdict.status.decided and not is_accepted):
-            pytest.skip(in_full(verdict))
-        self.item.stash.setdefault(END, None)
+def told_clock() -> float:
+    """Return the seconds of a clock that `_look_up` moves."""
+    return _clock_s[0]
 
-    def _end(self, verdict: Verdict) -> None:
-        self.item.stash[SUBJECT] = verdict.subject
-        self.item.user_properties.append(("kernelgauge_verdict", verdict.status.value))
-        self.item.user_properties.append(("kernelgauge_reason", headline(verdict)))
 
-    @_ends_test
-    def skip_or_fail(self, reason: str) -> NoReturn:
-        """Skip a test of what cannot be done here; with --perf-strict, fail it. Neither is a verdict."""
-        self.item.user_properties.append((_NOT_RUN, reason))
-        if self.session.options.strict:
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+def _workload_of(item: pytest.Item) -> Workload:
+    workload = workload_of(item)
+    assert workload is not None  # else it has no fixture of ours
+    return workload
+
+
+@_ends_test
+def ask(item: pytest.Item, function: Callable[..., _T], *arguments: Any, subject: str = MEASUREMENT) -> _T:
+    """Call a function that measures, or looks up a verdict.
+
+    If the workload cannot run here, the test is skipped; with --perf-strict, one test of the workload fails. If measuring
+    fails, the test fails with an INVALID verdict on `subject`.
+    """
+    session, workload = item.config.stash[SESSION], _workload_of(item)
+    try:
+        return function(*arguments)
+    except KernelgaugeError as raised:
+        error = raised
+    except Exception as raised:  # a fault of ours: pytest shows where
+        if (verdict := session.keep_error(workload, subject, raised)) is not None:
+            _end(item, verdict)
+        raise
+    # Outside of the handler: within it pytest would print the error and then its own failure, both in full.
+    if (verdict := session.keep_error(workload, subject, error)) is not None:
+        _end(item, verdict)
+    elif session.options.strict:
+        item.user_properties.append((_NOT_RUN, error.one_line))
+    else:
+        skip_or_fail(item, error.one_line)
+    first = session.shown_in.setdefault((workload.id, str(error)), item.nodeid)
+    # One failure of each workload; but a first test that may fail (xfail) has none.
+    if first != item.nodeid and any(test.outcome == "failed" for test in session.tests.get(first, ())):
+        pytest.skip(f"{error.what}: see {first.rpartition('::')[2]}")
+    first = session.shown_in.setdefault(("", str(error)), item.nodeid)  # of any workload
+    see = first.rpartition("::")[2]
+    pytest.fail(str(error) if see == item.name else f"{error.what}: see {see}", pytrace=False)
+
+
+@_ends_test
+def conclude(item: pytest.Item, *verdicts: Verdict) -> None:
+    """End a test with the worst of its verdicts: passed, failed or skipped."""
+    session = item.config.stash[SESSION]
+    missing = Status.NO_BASELINE if any(each.subject == RATIO for each in verdicts) else None  # a ratio needs none
+    verdict = min(
+        verdicts,
+        key=lambda each: (not session.fails(each), each.status is missing, WORST_FIRST.index(each.status)),
+    )
+    # What is declared wrongly cannot be accepted: it comes before what can.
+    shown = next((each for each in verdicts if each.subject == DECLARED and session.fails(each)), verdict)
+    shown = verdict if verdict.status is Status.INVALID else shown
+    _end(item, verdict)
+    change = verdict.change
+    for name, value in (  # of a time: pytest's --junitxml has them
+        ("us", verdict.after_us),
+        ("baseline_us", verdict.before_us),
+        ("change_percent", change and 100 * change.estimate),
+        ("sensitivity_percent", change and change.sensitivity and 100 * change.sensitivity),
+    ):
+        if value is not None:
+            item.user_properties.append((f"kernelgauge_{name}", f"{value:.6g}"))
+    if session.fails(verdict):
+        also = [f"also {headline(each)}" for each in verdicts if session.fails(each) and each is not shown]
+        pytest.fail("\n".join([_failure(item, shown), *also]), pytrace=False)
+    accepts = session.options.accepts
+    if verdict.status is Status.NO_BASELINE and not accepts:
+        is_made = MADE_BY_TEST in item.stash
+        device = session.run(_workload_of(item)).fingerprint.device
+        how = session.suites.how_to_record(verdicts, [device], [item.nodeid] * is_made)
+        if is_made:
+            pytest.fail(how, pytrace=False)
+        pytest.skip(how)  # the same words for each test: pytest folds them into one line
+    is_accepted = accepts and verdict.is_by_baseline
+    if verdict.status is Status.NOT_JUDGED or (not verdict.status.decided and not is_accepted):
+        pytest.skip(in_full(verdict))
+    item.stash.setdefault(END, None)
+
+
+def _failure(item: pytest.Item, verdict: Verdict) -> str:
+    """Return how a failing test ends: in a few lines, and the causes only where no test of the workload has named them yet."""
+    if item.config.get_verbosity() > 0:
+        return in_full(verdict)
+    session = item.config.stash[SESSION]
+    causes = [each.identity for each in verdict.reasons if isinstance(each, Cause)][:CAUSES_WITH_CODE]
+    named_in = [session.shown_in.setdefault((verdict.workload, cause), item.name) for cause in causes]
+    see = "" if item.name in named_in else next(iter(named_in), "")
+    return brief(verdict, see=see, more="in the report, or with pytest -v", width=session.width)
+
+
+def _end(item: pytest.Item, verdict: Verdict) -> None:
+    item.stash[SUBJECT] = verdict.subject
+    item.user_properties.append(("kernelgauge_verdict", verdict.status.value))
+    item.user_properties.append(("kernelgauge_reason", headline(verdict)))
+
+
+@_ends_test
+def skip_or_fail(item: pytest.Item, reason: str) -> NoReturn:
+    """Skip a test of what cannot be done here; with --perf-strict, fail it. Neither is a verdict."""
+    item.user_properties.append((_NOT_RUN, reason))
+    if item.config.stash[SESSION].options.strict:
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 # -- tests that gate nothing ---------------------------------------------------------------------------------------------
@@ -219,7 +251,7 @@ def require_verdict(item: pytest.Item, *, is_over: bool) -> None:
     error = WorkloadError(f"the fixture {name} measured nothing: the test did not call it in this process")
     session, workload = item.config.stash[SESSION], item.stash[MADE_BY_TEST]
     if session.options.strict or session.has_baseline(workload):
-        WorkloadTest(item, session, workload).ask(_raise, error)
+        ask(item, _raise, error)
     item.stash[END] = None  # it warns once
     warnings.warn(pytest.PytestWarning(error.what), stacklevel=1)
 
@@ -241,11 +273,13 @@ def judge_skipped(item: pytest.Item, report: pytest.TestReport) -> None:
     elif session.options.strict and session.has_baseline(workload):
         why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         try:
-            WorkloadTest(item, session, workload).ask(_raise, WorkloadError(f"{workload.id}: {SKIPPED}", got=why))
+            ask(item, _raise, WorkloadError(f"{workload.id}: {SKIPPED}", got=why))
         except pytest.fail.Exception as failed:
             report.outcome, report.longrepr = "failed", str(failed)
         except pytest.skip.Exception:  # of several tests of a workload, one fails
             pass
+    else:
+        session.withdraw(item)
 
 
 def _raise(error: KernelgaugeError) -> NoReturn:
@@ -320,9 +354,8 @@ class Gauge:
             self.refuse(WorkloadError("a test measures one call", expected="a test for each: pytest.mark.parametrize"))
         self.has_measured = True
         named: dict[str, Any] = {"module": known.module, "variant": known.variant, "shape": (), "name": known.id}
-        named |= (
-            {_FASTER_THAN: None, "by": 0.0} if other is None else {}
-        )  # a variant of its suite is not measured beside it
+        if other is None:  # a variant of its suite is not measured beside it
+            named |= {_FASTER_THAN: None, "by": 0.0}
         wrong: WorkloadError | None = None
         try:
             workload = replace(made, **(named | options))
@@ -330,30 +363,34 @@ class Gauge:
             wrong = error
         if wrong is not None:  # outside of the handler: within it pytest would print the error twice
             self.refuse(wrong)
-        self.session.suites.workloads[known.id] = self.item.stash[MADE_BY_TEST] = workload
+        session = self.session
+        session.suites.workloads[known.id] = self.item.stash[MADE_BY_TEST] = workload
         if target is not None or not has_times:
-            self.session.judge.without_times.add(workload.id)
-        if self.session.options.leaves_out_timing(list(self.item.iter_markers())):
-            self.session.judge.left_out.add(workload.id)
-        test = WorkloadTest(self.item, self.session, workload)
-        if target is not None:
-            run = test.ask(self.session.compile_made, workload, target)
-            test.conclude(
-                self.session.conclude(self.session.judge_declared(workload)), self.session.judge_structure(workload)
-            )
-            return run
+            session.without_times.add(workload.id)
+        is_timed = target is None and has_times and not session.options.leaves_out_timing([*self.item.iter_markers()])
         if other is not None:
             same = {name: getattr(workload, name) for name in ("inputs", "dtype", "pass_", "training")}
             other = replace(other, variant=other.module, name=f"{workload.id}-{_FASTER_THAN}", **same)
-        if self.session.options.calibrating or not self.session.judge.is_timed(workload):
+        if session.options.calibrating or not is_timed:
             other = None
+        compiles = session.options.compiles and workload.compile is not None
+        asked = [  # the cause of a slower time comes before the time
+            *([RATIO] if other is not None else ()),
+            *(DECLARED, STRUCTURE),
+            *(each.label for each in (*CALL_TIMERS, *(COMPILE_TIMERS if compiles else ())) if is_timed),
+            *([NUMERICS] if target is None else ()),
+        ]
         from ..measure.reach import moved_to
 
-        with self.session.alone(), moved_to(self.device, [workload, *([other] if other else [])]):
-            run = test.ask(self.session.measure_made, workload, may_lack_kernels, other)
-            verdicts = self._verdicts(test, workload, run, other)
-        test.conclude(*verdicts)
-        return self.session.run(workload)
+        with ExitStack() as stack:
+            if target is None:
+                stack.enter_context(session.alone())
+                stack.enter_context(moved_to(self.device, [workload, *([other] if other else [])]))
+            how = {"may_lack_kernels": may_lack_kernels, "target": target, "other": other}
+            ask(self.item, partial(session.judge_made, **how), workload, asked)
+        found = (ask(self.item, session.verdict, workload, each, subject=each) for each in asked)
+        conclude(self.item, *[each for each in found if each is not None])
+        return session.run(workload)
 
     @_ends_test
     def refuse(self, error: WorkloadError) -> NoReturn:
@@ -375,18 +412,6 @@ class Gauge:
         other = _called(function)
         options |= {_FASTER_THAN: other.module, "reference": other.build}
         return other
-
-    def _verdicts(self, test: WorkloadTest, workload: Workload, run: Run, other: Workload | None) -> list[Verdict]:
-        """Return all verdicts: the cause of a slower time before the time."""
-        session = self.session
-        declared = session.conclude(session.judge_declared(workload))
-        timers = [timer for timer in session.device.timers if run.kernels or timer is Timer.END_TO_END]
-        timers += COMPILE_TIMERS if session.options.compiles and workload.compile is not None else ()
-        times = [session.judge_time(workload, each) for each in timers] if session.judge.is_timed(workload) else []
-        structure = session.judge_structure(workload)
-        ratio = [] if other is None else [test.ask(session.judge_ratio, workload, other, subject=RATIO)]
-        numerics = [test.ask(session.judge_numerics, workload, subject=NUMERICS)] if run.kernels else []
-        return [*ratio, declared, structure, *times, *numerics]
 
 
 def _takes(function: Any, name: str) -> bool:

@@ -13,6 +13,7 @@ from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from ..errors import CLEAR_LINE, KernelgaugeError
@@ -24,7 +25,7 @@ from .fixtures import END, SESSION, SUBJECT, Benchmark, gauge_of, judge_skipped,
 from .options import options_of
 from .record import Controller, Recorder, keep_part, prepare_worker, refusing
 from .session import Session
-from .suites import MADE_BY_TEST, is_conditional, workload_of, workloads_of
+from .suites import MADE_BY_TEST, is_conditional, workload_of
 
 _CONTROLLER = "kernelgauge-controller"
 _LONGEST_SAID = 20_000  # characters: a traceback is not what the results are for
@@ -126,7 +127,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)  # before a worker tells what it has collected
 def pytest_collection_finish(session: pytest.Session) -> None:
     config, ours = session.config, session.config.stash[SESSION]
-    workloads = [each for each in workloads_of(session.items) if each.id in ours.suites.workloads]
     with refusing(config):
         if ours.suites.error is not None:
             raise ours.suites.error
@@ -137,16 +137,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         runs_none = (
             config.option.collectonly or config.option.setuponly or shows_fixtures
         )  # --setup-plan sets setuponly
-        if workloads and not (runs_none or sys.exc_info()[0] is not None):
-            ours.selected = [each for each in workloads if each.id not in ours.suites.made]
-            ours.judge.has_timing_tests = any(
-                item.get_closest_marker("timing") for item in session.items if workload_of(item)
-            )
-            ours.timing_tests = [
-                each for each in session.items if each.get_closest_marker("timing") or MADE_BY_TEST in each.stash
-            ]
+        if ours.select(session.items) and not (runs_none or sys.exc_info()[0] is not None):
             if ours.options.worker:
                 prepare_worker(ours)
+                ours.on_freeze = partial(keep_part, ours, config)
                 config.workeroutput[WORKER_MEASURES] = True  # type: ignore[attr-defined]
             ours.prepare()
             if not ours.options.worker:
@@ -206,6 +200,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             subject=subject,  # of its own phase: a failure of its teardown is not the verdict that its call ended with
         )
         tests.setdefault(item.nodeid, []).append(result)
+        if item.config.stash[SESSION].options.worker:  # it may die: its controller keeps this
+            vars(report)["kernelgauge_test"] = msgspec.to_builtins(result)
     return report
 
 
@@ -249,16 +245,6 @@ def _seed(item: pytest.Item) -> None:
         random.seed(_SEED)
         if numpy := sys.modules.get("numpy"):
             numpy.random.seed(_SEED)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    try:
-        return (yield)
-    finally:
-        session, workload = item.config.stash[SESSION], workload_of(item)
-        if session.options.worker and workload is not None:
-            keep_part(session, item.config, workload)
 
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)

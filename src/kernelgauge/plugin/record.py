@@ -98,8 +98,8 @@ class Recorder:
         """Hold the baselines and return the plan of their update, or why there is none: the table shows what is written."""
         try:
             if self._options.update and not results.was_cut_short:
-                held.enter_context(self._session.judge.store.locked())
-                return plan_update([results], self._session.judge.store, Mode.UPDATE)
+                held.enter_context(self._session.suites.store.locked())
+                return plan_update([results], self._session.suites.store, Mode.UPDATE)
         except KernelgaugeError as error:
             return str(error)
         return ""
@@ -107,8 +107,11 @@ class Recorder:
     def _write_summary(self, results: Results, recorded: Sequence[str]) -> None:
         self._reporter.write_line(summary(results, **self._style, failures=False, recorded=recorded))
         if any(verdict.status is Status.NO_BASELINE for verdict in results.verdicts) and not self._options.update:
-            fingerprint = results.fingerprint or self._session.fingerprint
-            self._warn(self._session.judge.how_to_record(results.verdicts, fingerprint, _suites(results)))
+            missing = [
+                each for each in results.workloads if any(it.status is Status.NO_BASELINE for it in each.verdicts)
+            ]
+            devices = {each.run.fingerprint.device for each in missing if each.run is not None}
+            self._warn(self._session.suites.how_to_record(results.verdicts, devices, _suites(results)))
         if not self._options.accepts and (unknown := unknown_machines(results)):
             what = "GPU" if results.fingerprint is not None and results.fingerprint.arch != "cpu" else "host"
             self._reporter.write_line(f"the baselines do not know this {what}: {printable(', '.join(unknown))}")
@@ -177,12 +180,12 @@ class Recorder:
                 )
             self._reporter.write_sep("-", "baselines: what changes")
             self._reporter.write(render(plan_table(plan), **self._style))
-            self._session.judge.store.apply(plans)
+            self._session.suites.store.apply(plans)
         except KernelgaugeError as error:
             self._fail(str(error))
             return
         folders = (
-            self._options.shown(self._session.judge.store.path(device, "x").parent)
+            self._options.shown(self._session.suites.store.path(device, "x").parent)
             for device, plan in plans.items()
             if plan
         )
@@ -195,15 +198,15 @@ def _suites(results: Results) -> Iterable[str]:
 
 
 def keep_part(session: Session, config: pytest.Config, workload: Workload | None = None) -> None:
-    """Write a worker's results. After each test, write only that test's workload, in a subfolder that the final file replaces.
+    """Write a worker's results. Before the end, write only one workload, in a subfolder that the final file replaces.
 
-    If the worker hangs or dies in its next test, what it measured is known.
+    If the worker hangs or dies later, what it concluded is known.
     """
     results = session.results(int(config.stash[SESSION_KEY].exitstatus), only=workload)
     file = session.artifacts.results
     # A workload that was only measured to compare another one with is another worker's.
-    tested = {test.workload for test in results.tests}
-    workloads = tuple(workload for workload in results.workloads if workload.id in tested)
+    mine = {*(each.id for each in session.selected), *session.suites.made}
+    workloads = tuple(workload for workload in results.workloads if workload.id in mine)
     if workloads:
         with refusing(config):
             part = msgspec.structs.replace(results, workloads=workloads)
@@ -242,6 +245,7 @@ class Controller:
         self._session, self._config = session, config
         self._started = 0  # workers that know of a suite
         self._collected = 0  # tests, by all of them
+        self._warnings: list[str] = []
         if _has_suite(config):
             config.option.dist = "each"
             # The next worker would measure all of the share again, and die where this one died.
@@ -280,11 +284,18 @@ class Controller:
         if self._started:  # pytest-xdist takes the number of the worker that was last, which may have no test
             self._session_of_pytest.testscollected = self._collected
 
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """Keep how a test ended: the part of a worker that dies lacks it."""
+        tests = self._session.tests
+        if report.when == "setup":
+            tests.pop(report.nodeid, None)  # an attempt before this one
+        if found := getattr(report, "kernelgauge_test", None):
+            tests.setdefault(report.nodeid, []).append(msgspec.convert(found, TestResult))
+
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
-        # Its worker's part lacks it.
         workload = crashitem.partition("[")[2].removesuffix("]") or None
-        crashed = TestResult(crashitem, workload, "failed", 0.0, said=str(report.longrepr))
-        self._session.tests[crashitem] = [crashed]
+        self._session.tests[crashitem] = [TestResult(crashitem, workload, "failed", 0.0, said=str(report.longrepr))]
+        self._warnings.append(f"a worker died in {crashitem}: the rest of its share was not run")
 
     def results(self, exit_status: int) -> Results:
         """Return what all workers measured and judged as one. What a worker that died has left counts as far as it goes.
@@ -294,7 +305,7 @@ class Controller:
         """
         own = self._session.results(exit_status)
         parts: list[Results] = []
-        warnings = [f"a worker died in {test}: the rest of its share was not run" for test in self._session.tests]
+        warnings = [*self._warnings]
         folder = self._session.artifacts.workers
         for file in filter(Path.exists, find_results([folder])):
             worker = file.relative_to(folder).parts[0]

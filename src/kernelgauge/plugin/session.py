@@ -1,14 +1,17 @@
-"""One run of pytest with a suite: measure, judge, measure what looks slower in a fresh process, judge again.
+"""One run of pytest with a suite: measure, judge, measure what looks slower in a fresh process, judge again, keep the verdicts.
 
-This state has one owner, `Session`. It measures all selected workloads together, at the first test that asks for one.
+All of that happens at the first demand of a test, for all that is selected; each test looks up its verdict. This state has
+one owner, `Session`. What a test calls is a suite of one, which is done when its test runs.
 """
 
 from __future__ import annotations
 
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from importlib import import_module
@@ -21,32 +24,34 @@ from ..errors import (
     KernelgaugeError,
     MeasurementError,
     NoKernelsError,
-    OtherKernelsError,
+    SuitesError,
     WorkloadUnavailable,
 )
-from ..judge import DECLARED, MEASUREMENT, Status, Verdict, settled
+from ..judge import DECLARED, MEASUREMENT, NUMERICS, RATIO, STRUCTURE, Status, Verdict, settled
 from ..judge import evidence as e
+from ..judge.baseline import Baseline
 from ..judge.time_verdict import Context, not_measured
+from ..judge.timing import FALSE_ALARMS_PER_RUN, SUSPECTS_PER_RUN
 from ..measure import Settings
 from ..measure.nvml import digest_of, visible_gpus
-from ..report.findings import CAUSES_WITH_CODE, brief
 from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, __version__, nearest_tag, revision
 from ..results.files import GpuLock, folder_lock, slug, worker_lock
 from ..run import COMPILE_TIMERS, Fingerprint, Run, Sample, Timer
 from ..workload import Workload
-from .judging import Judge, not_judged, reasons_of
+from . import judging
 from .options import Options
-from .suites import SKIPPED, Suites, is_conditional, workload_of
+from .suites import MADE_BY_TEST, SKIPPED, Suites, is_conditional, subjects_of, workload_of, workloads_of
 
 if TYPE_CHECKING:
     import pytest
 
     from ..measure.device import Device, DeviceChoice
-    from ..measure.runner import Result, Rounds
+    from ..measure.runner import Result
     from ..measure.subject import Measured
 
 _Say = Callable[[str], None]
 _LEAST_PATIENCE_S = 120.0  # with a fresh process, which imports and compiles anew
+_MOST_AFRESH_S = 600.0  # for all fresh processes of a run: each test of a fixture starts its own
 
 
 class Session:
@@ -58,26 +63,33 @@ class Session:
         self.settings = Settings.of(options.replicates)
         self.suites = Suites(options)
         self.artifacts = Artifacts(options.reports / "latest", options.worker)
-        self.judge = Judge(options, self.suites, self.artifacts)
-        self.selected: list[Workload] = []  # this process has tests for them
-        self.timing_tests: list[pytest.Item] = []  # selected
+        self.selected: list[Workload] = []  # of the suites: this process has tests for them
         self.tests: dict[str, list[TestResult]] = {}  # by pytest's id; two of one that failed after its call too
+        self.without_times: set[str] = set()  # workloads that their tests want no times of
         self.width: int | None = None  # of the terminal, in columns; None: there is none
-        self.errors_shown: dict[tuple[str, str], str] = {}  # by workload and text: the first test that showed it
-        self.latencies: dict[str, Sample | OtherKernelsError] = {}  # or why a latency was not kept
+        self.shown_in: dict[
+            tuple[str, e.Cause | str], str
+        ] = {}  # by workload and cause or error: the first test with it
+        self.on_freeze: Callable[[Workload], None] = lambda _: None  # called when something of a workload is final
         self._started = datetime.now(timezone.utc)
         self._commit: str | None = None
         self._release: str | None = None
         self._gpu_lock = GpuLock()
         self._folder_lock = folder_lock(options.reports)
-        self._measured: dict[str, Result] = {}
-        self._may_lack_kernels: set[str] = set()  # workloads of tests
-        self._not_compiled: dict[str, KernelgaugeError] = {}  # why compile times are missing
-        self._fresh: dict[str, Run | KernelgaugeError] = {}  # of a fresh process, or why there is none
-        self._context = Context(1)  # of what is measured so far
-        self._measuring_s = 0.0  # how long all that is measured took
+        self._asked = Counter[tuple[str, str]]()  # how many tests ask for a verdict, by workload and subject
+        self._timing_tests: dict[str, list[str]] = {}  # by workload
+        self._has_timing_tests = False  # of a suite: then all of its workloads are timed
+        self._needs_run: set[str] = set()  # the others are only compared with float64
+        self._measured: dict[str, Measured] = {}
+        self._others: dict[str, Workload] = {}  # what tests say that their calls are faster than
+        self._errors: dict[tuple[str, str], Exception] = {}  # by workload and subject: why there is no other verdict
+        self._missing: dict[tuple[str, Timer], KernelgaugeError] = {}  # why a time is
+        # The baselines of what was measured, as they were then, or why they cannot be used.
+        self._stored: dict[str, Baseline | KernelgaugeError | None] = {}
         self._verdicts: dict[tuple[str, str], Verdict] = {}  # by workload and subject
-        self._causes_shown: dict[tuple[str, e.Cause], str] = {}  # by workload and cause: the first test that named it
+        self._fresh: dict[str, Run | KernelgaugeError] = {}  # of a fresh process, or why there is none
+        self._frozen: set[str] = set()  # workloads that all verdicts are known of
+        self._measuring_s = self._afresh_s = 0.0  # how long all that was measured took, here and in fresh processes
 
     # -- what imports torch: when something is measured. A test puts stand-ins in their place -----------------------
 
@@ -90,6 +102,16 @@ class Session:
         from ..measure.runner import measure_groups
 
         return measure_groups(*arguments, **named)
+
+    def time_latency(self, workload: Workload, measured: Measured) -> Sample:
+        from ..measure.runner import time_latency
+
+        return time_latency(workload, self.device, measured, self.progress)
+
+    def judge_result(self, workload: Workload) -> Verdict:
+        if self.shows_tests:
+            self.progress(f"{workload.id}: comparing the result with float64")
+        return judging.judge_result(self.suites, workload, self.device)
 
     def run_process(self, arguments: Sequence[str], **named: Any) -> Results:
         from ..processes import run_process
@@ -124,7 +146,7 @@ class Session:
         self._commit = revision(self.options.root)  # that of now: it may move while the suite runs
         self._release = nearest_tag(self.options.root)
         if self.options.update:
-            with self.judge.store.locked():
+            with self.suites.store.locked():
                 pass
 
     def release(self) -> None:
@@ -132,20 +154,173 @@ class Session:
         self._gpu_lock.release()
         self._folder_lock.release()
 
+    # -- which tests ask for what ---------------------------------------------------------------------------------
+
+    def select(self, items: Iterable[pytest.Item]) -> bool:
+        """Take note of the tests of this process: what nobody asks for gets no verdict. Return whether any measures."""
+        pairs = [(each, it) for each in items if (it := workload_of(each)) and it.id in self.suites.workloads]
+        self.selected = workloads_of(item for item, _ in pairs if MADE_BY_TEST not in item.stash)
+        for item, workload in pairs:
+            subjects, is_timing = subjects_of(item), item.get_closest_marker("timing") is not None
+            self._asked.update((workload.id, subject) for subject in subjects)
+            self._has_timing_tests |= is_timing
+            # Ratios need another workload, and no fresh process confirms compile times.
+            if (is_timing or MADE_BY_TEST in item.stash) and not is_conditional(item):
+                node = f"{item.path}::{item.nodeid.partition('::')[2]}"
+                self._timing_tests.setdefault(workload.id, []).append(node)
+            if subjects != [NUMERICS] and not {"kernelgauge_test", "run"}.isdisjoint(getattr(item, "fixturenames", ())):
+                self._needs_run.add(workload.id)
+        return bool(pairs)
+
+    def withdraw(self, item: pytest.Item) -> None:
+        """Forget the verdict of a test that was skipped, if no other one asks for it."""
+        for key in ((str(workload_of(item)), subject) for subject in subjects_of(item)):
+            self._asked[key] -= 1
+            if self._asked[key] <= 0:
+                self._verdicts.pop(key, None)
+
+    def _asks(self, workload: Workload, subject: str) -> bool:
+        return self._asked[workload.id, subject] > 0
+
+    # -- what tests look up ---------------------------------------------------------------------------------------
+
+    def run(self, workload: Workload) -> Run:
+        """Return what was measured of a workload. At first demand, all selected ones are measured and judged.
+
+        Raises the error that ended this one's measurement.
+        """
+        self._require(workload)
+        return self._run(workload)
+
+    def _run(self, workload: Workload) -> Run:
+        if not self._is_known(workload):
+            self._measure([workload])
+        if error := self._errors.get((workload.id, MEASUREMENT)):
+            raise error
+        return self._measured[workload.id].run
+
+    def _is_known(self, workload: Workload) -> bool:
+        return workload.id in self._measured or (workload.id, MEASUREMENT) in self._errors
+
+    def verdict(self, workload: Workload, subject: str) -> Verdict | None:
+        """Return a verdict that a test asks for; None for a time that has no meaning on this device.
+
+        Raises the error that stands in its place.
+        """
+        self._require(workload)
+        if error := self._errors.get((workload.id, MEASUREMENT)) or self._errors.get((workload.id, subject)):
+            raise error
+        return self._verdicts.get((workload.id, subject))
+
+    def durations_s(self, workload: Workload) -> Sequence[float]:
+        """Return how long each round of the end-to-end latency took."""
+        self._require(workload)
+        return self._measured[workload.id].durations_s if workload.id in self._measured else ()
+
+    def keep(self, verdict: Verdict) -> Verdict:
+        """Keep a verdict, in place of an earlier one on the same subject."""
+        self._verdicts[verdict.workload, verdict.subject] = verdict
+        return verdict
+
+    def keep_error(self, workload: Workload, subject: str, error: Exception) -> Verdict | None:
+        """Keep why something could not be measured, and the verdict on it; None if the workload cannot run here.
+
+        A fault of ours is INVALID too: no table says PASS beside it.
+        """
+        if error is self._errors.get((workload.id, MEASUREMENT)):  # all tests of the workload get it
+            subject = MEASUREMENT
+        self._errors[workload.id, subject] = error
+        if isinstance(error, WorkloadUnavailable):
+            return None
+        if not isinstance(error, KernelgaugeError):
+            what = f"{workload.id}: {type(error).__name__} in kernelgauge"
+            error = MeasurementError(what, got=str(error))
+        reasons = judging.reasons_of(error)
+        return self.keep(Verdict(Status.INVALID, workload.id, subject, e.Failed(error.what), reasons))
+
+    def fails(self, verdict: Verdict) -> bool:
+        """Whether a verdict fails its test, with the strictness that is asked for."""
+        if self.options.accepts and verdict.is_by_baseline:
+            return verdict.status is Status.INVALID  # what differs is about to be accepted; what is not valid cannot be
+        return verdict.status.fails or (self.options.strict and not verdict.status.decided)
+
+    # -- measure, judge, measure afresh, judge again --------------------------------------------------------------
+
+    def _require(self, workload: Workload) -> None:
+        if workload.id not in self._frozen:
+            together = [each for each in self.selected if each.id not in self._frozen]
+            # Another one to compare with, which this run has no tests for, is measured alone.
+            self._push(together if workload in together else [workload])
+
+    def _push(self, workloads: Sequence[Workload]) -> None:
+        """Measure workloads, judge them, and keep the verdicts that tests ask for. What was interrupted goes on."""
+        self._measure([each for each in workloads if each.id in self._needs_run and not self._is_known(each)])
+        measured = [each for each in workloads if each.id in self._measured]
+        for each in measured:
+            if self._asks(each, Timer.END_TO_END.label):
+                self._time_latency(each)
+        self._judge(measured)
+        for each in workloads:
+            if each in measured and self._asks(each, RATIO):
+                with self._blaming(each, RATIO):
+                    self.keep(self._judge_ratio(each))
+            self.on_freeze(each)
+        for each in workloads:  # at the end: a CUDA error spoils all that follows
+            is_sound = each in measured or each.id not in self._needs_run
+            if is_sound and self._asks(each, NUMERICS) and (each.id, NUMERICS) not in self._verdicts:
+                with self._blaming(each, NUMERICS):
+                    self.keep(self.judge_result(each))
+                self.on_freeze(each)
+            self._frozen.add(each.id)
+
+    @contextmanager
+    def _blaming(self, workload: Workload, subject: str) -> Iterator[None]:
+        """Keep an error in place of a verdict: the test that asks for it raises it, and all others go on."""
+        try:
+            yield
+        except KernelgaugeError as error:
+            error.__cause__ = error.__context__ = None  # their frames hold memory
+            self.keep_error(workload, subject, error.with_traceback(None))
+        except Exception as error:  # a fault of ours: pytest shows where
+            self.keep_error(workload, subject, error)
+
+    def judge_made(
+        self,
+        workload: Workload,
+        subjects: Iterable[str],
+        *,
+        may_lack_kernels: bool = False,
+        target: str | None = None,
+        other: Workload | None = None,
+    ) -> None:
+        """Measure what a test calls, and judge it: a suite of one.
+
+        `may_lack_kernels`: without a kernel its latency alone is measured. Else that is an error.
+        `target`: is compiled for this GPU, and not run. `other`: is measured in turns with it.
+        """
+        if workload.id in self._frozen:
+            return
+        self._asked.update((workload.id, each) for each in subjects)
+        self._needs_run.add(workload.id)
+        if other is not None:
+            self._others[workload.id] = other
+        if target is not None:
+            with self._blaming(workload, MEASUREMENT):
+                self._compile(workload, target)
+        elif not self._is_known(workload):  # else it was interrupted then
+            self._measure([workload, *([other] if other else [])], may_lack_kernels=may_lack_kernels)
+        measured = self._measured.get(workload.id)
+        if measured is not None and not measured.run.kernels:
+            for each in (Timer.DEVICE.label, Timer.HOST.label, NUMERICS):
+                del self._asked[workload.id, each]
+        self._push([workload])
+
     # -- measure --------------------------------------------------------------------------------------------------
 
     @property
     def shows_tests(self) -> bool:
         """Whether a line that says what a single test does is rewritten: in a log, its dot says enough."""
         return self.width is not None or self.options.calibrating
-
-    def run(self, workload: Workload) -> Run:
-        """Return what was measured of a workload so far, its latency included.
-
-        All selected workloads are measured together, once.
-        Raises the error that ended this one's measurement.
-        """
-        return self._with_latency(self._result(workload).run)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -157,43 +332,45 @@ class Session:
                 held.callback(lock.release)
             yield
 
-    def measure_made(self, workload: Workload, may_lack_kernels: bool, other: Workload | None) -> Run:
-        """Measure what a test calls, and its latency. Raises what `run` and `keep_latency` raise.
-
-        `may_lack_kernels`: without a kernel its latency alone is measured. Else `run` raises a `NoKernelsError`.
-        `other`: is measured in turns with it.
-        """
-        if may_lack_kernels:
-            self._may_lack_kernels.add(workload.id)
-        if other is not None and workload.id not in self._measured:
-            self._measure([workload, other])
-        self._result(workload)
-        if self.judge.is_timed(workload):
-            rounds = self.rounds(workload)
-            self.keep_latency(workload, rounds, rounds.durations_s())
-        return self.run(workload)
-
-    def compile_made(self, workload: Workload, target: str) -> Run:
-        """Compile what a test calls for a GPU by its name. Raises what `compile_call` raises."""
+    def _compile(self, workload: Workload, target: str) -> None:
+        """Compile what a test calls for a GPU by its name."""
         from ..measure.code import compile_call
         from ..measure.subject import Measured
 
         if self.shows_tests:
             self.progress(f"{workload.id}: compiling for {target}")
-        self._measured[workload.id] = Measured(compile_call(workload, target, self.fingerprint), 0, 0, b"", "")
-        return self.run(workload)
+        self._keep_measured(workload, Measured(compile_call(workload, target, self.fingerprint), 0, 0, b"", ""))
 
-    def _result(self, workload: Workload) -> Measured:
-        if workload.id not in self._measured:
-            together = [each for each in self.selected if each.id not in self._measured]
-            # Another one to compare with, which this run has no tests for, is measured alone.
-            self._measure(together if workload in together else [workload])
-        result = self._measured[workload.id]
-        if isinstance(result, KernelgaugeError):
-            raise result
-        return result
+    def _measure(self, workloads: Sequence[Workload], *, may_lack_kernels: bool = False) -> None:
+        """Profile workloads and time them, if a test asks for times. Keep what ended those that fail."""
+        if not workloads:
+            return
+        started = time.monotonic()
+        try:
+            self._require_threads()
+            machine = (self.device, self.fingerprint, self.settings)
+            is_shown = self.shows_tests or any(each.id not in self.suites.made for each in workloads)
+            say = self.progress if is_shown else lambda _: None
+            timed, by_id = any(map(self._is_timed, workloads)), {each.id: each for each in workloads}
+            for results in self.measure_groups(workloads, *machine, say, timed=timed):
+                for name, result in results.items():
+                    if isinstance(result, NoKernelsError) and may_lack_kernels:
+                        from ..measure.subject import without_kernels
 
-    def _measure(self, workloads: Sequence[Workload]) -> None:
+                        self._keep_measured(by_id[name], without_kernels(by_id[name], result, *machine))
+                    elif isinstance(result, KernelgaugeError):
+                        self.keep_error(by_id[name], MEASUREMENT, result)
+                    else:
+                        self._keep_measured(by_id[name], result)
+        except Exception as error:  # no device, no room for a trace, or a fault of ours
+            for each in workloads:
+                if not self._is_known(each):
+                    self.keep_error(each, MEASUREMENT, error)
+        for workload in workloads if self.options.compiles else ():  # when nothing of the others is in memory
+            self._measure_compile(workload)
+        self._measuring_s += time.monotonic() - started
+
+    def _require_threads(self) -> None:
         now = self.device.fingerprint().device  # of a CPU with its threads
         if now != self.fingerprint.device:
             raise MeasurementError(
@@ -201,98 +378,166 @@ class Session:
                 got=f"{self.fingerprint.device} -> {now}",
                 expected="one number for the whole run: OMP_NUM_THREADS, or torch.set_num_threads in conftest.py",
             )
-        started, machine = time.monotonic(), (self.device, self.fingerprint, self.settings)
-        is_shown = self.shows_tests or any(each.id not in self.suites.made for each in workloads)
-        say = self.progress if is_shown else lambda _: None
-        timed, by_id = any(map(self.judge.is_timed, workloads)), {each.id: each for each in workloads}
-        for results in self.measure_groups(workloads, *machine, say, timed=timed):
-            self._measured |= results
-            self._context = self.judge.context(self._measured, self.device)
-            for name, result in results.items():
-                if isinstance(result, NoKernelsError) and name in self._may_lack_kernels:
-                    from ..measure.subject import without_kernels
 
-                    self._measured[name] = without_kernels(by_id[name], result, *machine)
-                elif not isinstance(result, KernelgaugeError):
-                    self.artifacts.write(by_id[name], result.trace_json, result.table)
-                    result.trace_json, result.table = b"", ""
-                elif not isinstance(result, WorkloadUnavailable):
-                    self.conclude_error(by_id[name], MEASUREMENT, result)
-        for workload in workloads if self.options.compiles else ():  # when nothing of the others is in memory
-            self._measure_compile(workload)
-        self._measuring_s += time.monotonic() - started
+    def _is_timed(self, workload: Workload) -> bool:
+        if workload.id in self.suites.made:
+            return any(self._asks(workload, timer.label) for timer in Timer)
+        return self._has_timing_tests
+
+    def _keep_measured(self, workload: Workload, measured: Measured) -> None:
+        """Keep a run, its trace and its baseline: no other line decodes one."""
+        stored: Baseline | KernelgaugeError | None = None
+        try:
+            stored = self.suites.store.load(measured.run.fingerprint.device, workload.id)
+            self.suites.require_own(stored)
+        except (BaselineError, SuitesError) as error:
+            stored = error
+        if measured.trace_json:
+            self.artifacts.write(workload, measured.trace_json, measured.table)
+            measured.trace_json, measured.table = b"", ""
+        incomplete = None if workload.id in self.without_times else measured.run.incomplete
+        neighbours = self.options.neighbours
+        measured.run = msgspec.structs.replace(measured.run, incomplete=incomplete, neighbours=neighbours)
+        self._stored[workload.id], self._measured[workload.id] = stored, measured
 
     def _measure_compile(self, workload: Workload) -> None:
         """Add the compile times and counts of a workload to its run."""
         from ..measure.runner import compile_starts
 
-        result = self._measured[workload.id]
-        if workload.compile is None or isinstance(result, KernelgaugeError):
+        if workload.compile is None or workload.id not in self._measured:
             return
         self.progress(f"{workload.id}: compiling with empty caches")
         try:
             samples, counts = compile_starts(workload, self.device)
         except KernelgaugeError as error:
-            self._not_compiled[workload.id] = error
+            self._missing |= {(workload.id, timer): error for timer in COMPILE_TIMERS}
             return
-        run = result.run
-        counted = msgspec.structs.replace(run.counts, **counts)
-        result.run = msgspec.structs.replace(run, samples=run.samples | samples, counts=counted)
+        measured = self._measured[workload.id]
+        counted = msgspec.structs.replace(measured.run.counts, **counts)
+        measured.run = msgspec.structs.replace(measured.run, samples=measured.run.samples | samples, counts=counted)
 
-    def _with_latency(self, run: Run) -> Run:
-        latency = self.latencies.get(run.workload)
-        incomplete = None if run.workload in self.judge.without_times else run.incomplete
-        return msgspec.structs.replace(
-            run,
-            samples={**run.samples, Timer.END_TO_END: latency} if isinstance(latency, Sample) else run.samples,
-            incomplete=incomplete or (latency.what if isinstance(latency, OtherKernelsError) else None),
-            neighbours=self.options.neighbours,
-        )
-
-    # -- latency, which the test itself times ------------------------------------------------------------------------
-
-    def rounds(self, workload: Workload, *, first: int = 0) -> Rounds:
-        """Return rounds of end-to-end latency, to be timed."""
-        from ..measure.runner import Rounds
-
-        measured = self._result(workload)
-        if self.shows_tests and not first:
+    def _time_latency(self, workload: Workload) -> None:
+        """Add the end-to-end latency of a workload to its run, or why it has none: it has a loop of its own."""
+        measured, timer = self._measured[workload.id], Timer.END_TO_END
+        if timer in measured.run.samples or (workload.id, timer) in self._missing:
+            return
+        if self.shows_tests:
             self.progress(f"{workload.id}: timing the end-to-end latency")
-        return Rounds(
-            workload,
-            self.device,
-            replicates=measured.latency_replicates,
-            iterations=measured.latency_iterations,
-            first=first,
-            profiled=[kernel.identity for kernel in measured.run.kernels],
-            one_instance=measured.one_instance,
-        )
-
-    def keep_latency(self, workload: Workload, rounds: Rounds, durations_s: Sequence[float]) -> None:
-        """Keep the durations of the rounds in place of earlier ones; if the machine spoilt them, time others.
-
-        Those of other kernels than were profiled are not kept. Raises `DisturbedError` if the machine spoils the others
-        too, and what else `Rounds.require_profiled_kernels` raises.
-        """
-        sample = rounds.sample(durations_s)
-        self.latencies.pop(workload.id, None)
         try:
-            if rounds.disturbed_by():
-                self.progress(f"{workload.id}: the machine was disturbed: timing the latency again")
-                sample = self.rounds(workload, first=len(sample.replicates_us)).time()
-            else:
-                rounds.require_profiled_kernels()
-            self.latencies[workload.id] = sample
-        except OtherKernelsError as error:
-            self.latencies[workload.id] = error
+            samples = {**measured.run.samples, timer: self.time_latency(workload, measured)}
+            measured.run = msgspec.structs.replace(measured.run, samples=samples)
+        except KernelgaugeError as error:
+            self._missing[workload.id, timer] = error
+            measured.run = msgspec.structs.replace(measured.run, incomplete=measured.run.incomplete or error.what)
 
     # -- judge ----------------------------------------------------------------------------------------------------
 
+    def _judge(self, workloads: Sequence[Workload]) -> None:
+        """Judge runs by what they declare and by their baselines, and what looks slower once more, afresh."""
+        if not workloads:
+            return
+        pairs = ((each.run, self._stored[name]) for name, each in self._measured.items())
+        known = ((run, stored) for run, stored in pairs if isinstance(stored, Baseline))
+        level = SUSPECTS_PER_RUN if self.options.confirms else FALSE_ALARMS_PER_RUN
+        context = Context(self._comparisons, known, level=level)
+        suspects: list[Verdict] = []
+        for each in workloads:
+            with self._blaming(each, MEASUREMENT):
+                suspects += self._judge_run(each, context)
+        self._measure_afresh(dict.fromkeys(each.workload for each in suspects))
+        for verdict in suspects:
+            run, baseline = self._measured[verdict.workload].run, self._stored[verdict.workload]
+            assert isinstance(baseline, Baseline)  # the time is slower than its
+            with self._blaming(self.suites.workloads[run.workload], MEASUREMENT):
+                fresh = self._fresh[run.workload]
+                self.keep(judging.confirmed(self.suites, verdict, run, fresh, baseline, context))
+
+    def _judge_run(self, workload: Workload, context: Context) -> list[Verdict]:
+        """Judge a run, and return the verdicts on times that a fresh process must find slower too."""
+        run, stored = self._measured[workload.id].run, self._stored[workload.id]
+        declared: Verdict | None = None
+        if self._asks(workload, DECLARED):
+            trace = self.artifacts.trace_name(workload)
+            declared = self.keep(judging.judge_declared(self.suites, run, trace))
+        every = (*self.device.timers, *COMPILE_TIMERS)
+        timers = [each for each in every if run.sample(each) is not None]  # structure depends on all of them
+        for timer in every:
+            if timer not in timers and self._asks(workload, timer.label):  # with a baseline or without one
+                error = self._missing.get((workload.id, timer))
+                self.keep(not_measured(timer, run) if error is None else judging.not_judged(run, timer, error))
+        subjects = [each for each in (STRUCTURE, *(each.label for each in timers)) if self._asks(workload, each)]
+        if not subjects:
+            return []
+        path = self.options.shown(self.suites.store.path(run.fingerprint.device, run.workload))
+        if not isinstance(stored, Baseline):
+            problem = judging.unusable(self.suites, run, stored, path)
+            for each in subjects:
+                self.keep(replace(problem, subject=each))
+            return []
+        verdicts = judging.judge_by_baseline(self.suites, run, stored, timers, context)
+        kept = [
+            self.keep(judging.advised(self.suites, each, run, stored, path, declared))
+            for each in verdicts
+            if each.subject in subjects
+        ]
+        # Other structure explains a time.
+        is_confirmed = self.options.confirms and not self.options.accepts and verdicts[0].status is Status.PASS
+        return [each for each in kept if is_confirmed and judging.needs_confirmation(each, run)]
+
+    def _judge_ratio(self, workload: Workload) -> Verdict:
+        """Judge the GPU time of a workload against that of another one, or of the variant that it says it is faster than."""
+        other = self._others.get(workload.id) or self.suites.sibling(workload, variant=workload.faster_than)
+        traces = [self.options.shown(self.artifacts.trace(each)) for each in (other, workload)]
+        comparisons = self._comparisons + len(self.suites.made)  # any test may make one
+        run, by = self._run(workload), workload.by
+        return judging.judge_variants(run, self._run(other), other.variant, traces, by=by, comparisons=comparisons)
+
+    @property
+    def _comparisons(self) -> int:
+        return self.suites.comparisons(self.device.timers)
+
+    # -- afresh ---------------------------------------------------------------------------------------------------
+
+    def _measure_afresh(self, names: Iterable[str]) -> None:
+        """Measure all times of workloads in one fresh process; if it fails, each of them once in its own."""
+        names = [each for each in names if each not in self._fresh]
+        if not names:
+            return
+        who = f"{len(names)} of {len(self.selected)} workloads look" if len(names) > 1 else f"{names[0]}: looks"
+        self.progress(f"{who} slower: measuring in a fresh process")
+        self.device.free_memory()
+        found = self._run_afresh(names)
+        for name in names if len(names) > 1 else ():
+            if isinstance(found[name], KernelgaugeError):  # one of them may have taken the process with it
+                found |= self._run_afresh([name])
+        self.device.monitor.forget_others()
+        self._fresh |= found
+
+    def _run_afresh(self, names: Sequence[str]) -> dict[str, Run | KernelgaugeError]:
+        """Return what a fresh process measures of workloads, or why it does not."""
+        started = time.monotonic()
+        # Ten times its share, and as much as all took: its caches are empty.
+        patience_s = max(_LEAST_PATIENCE_S, self._measuring_s * (1 + 10 / len(self._measured)))
+        variables = {"PYTEST_ADDOPTS": "", **self._gpu_lock.environment_of_child()}
+        arguments = [*self.options.process_arguments, *(node for name in names for node in self._timing_tests[name])]
+        how: dict[str, Any] = {"may_fail": True, "variables": variables, "patience_s": patience_s}
+        found: dict[str, Run | KernelgaugeError] = {}
+        failed: KernelgaugeError = MeasurementError("it could not measure the workload")
+        try:
+            if self._afresh_s > _MOST_AFRESH_S:
+                raise OSError(f"fresh processes took {self._afresh_s:.0f} s of this run, so no other one starts")
+            found |= {each.workload: each for each in self.run_process(arguments, **how).runs}
+        except (KernelgaugeError, OSError) as error:
+            failed = error if isinstance(error, KernelgaugeError) else MeasurementError(str(error))
+        self._afresh_s += time.monotonic() - started
+        return {name: found.get(name, failed) for name in names}
+
+    # -- what is stored --------------------------------------------------------------------------------------------
+
     def has_baseline(self, workload: Workload) -> bool:
         """Whether this machine has a baseline of a workload, or any machine has one: of kernels that are compiled only."""
-        names = (
-            f"{cases}*" if (cases := workload.id.removesuffix("NOTSET")) != workload.id else cases
-        )  # of no case: any of its cases
+        cases = workload.id.removesuffix("NOTSET")  # of no case: any of its cases
+        names = cases + "*" * (cases != workload.id)
         return self._is_of_this_machine(folder for folder, _ in self.suites.stored(names))
 
     def require_tests(self, skipped_files: dict[str, str]) -> None:
@@ -310,98 +555,14 @@ class Session:
         except KernelgaugeError:  # no device: it cannot be ruled out
             return True
 
-    def judge_declared(self, workload: Workload) -> Verdict:
-        """Judge what the workload declares."""
-        return self.judge.declared(workload, self.run(workload))
-
-    def judge_structure(self, workload: Workload) -> Verdict:
-        """Judge kernels and counts against the baseline."""
-        return self._by_baseline(self.run(workload))
-
-    def judge_time(self, workload: Workload, timer: Timer) -> Verdict:
-        """Judge one time against the baseline. A fresh process must confirm a slower one."""
-        run = self.run(workload)
-        latency = self.latencies.get(workload.id) if timer is Timer.END_TO_END else None
-        if isinstance(latency, OtherKernelsError):
-            return not_judged(run, timer, "not compared", latency)
-        if timer in COMPILE_TIMERS and (error := self._not_compiled.get(workload.id)) is not None:
-            return not_judged(run, timer, "not measured", error)
-        if run.incomplete is not None and run.sample(timer) is None:  # with a baseline or without one
-            return not_measured(timer, run)
-        verdict = self._by_baseline(run, timer)
-        if verdict.status is Status.REGRESSED and not self.options.accepts and timer not in COMPILE_TIMERS:
-            return self._confirmed_afresh(workload, timer, verdict)
-        return verdict
-
-    def _confirmed_afresh(self, workload: Workload, timer: Timer, verdict: Verdict) -> Verdict:
-        """Return the verdict on a time that is slower after a fresh process has measured the workload, once."""
-        if not self.options.confirms or self.judge_structure(workload).status is not Status.PASS:
-            return verdict  # other structure explains the time
-        if workload.id not in self._fresh:
-            self.progress(f"{workload.id}: looks slower: measuring in a fresh process")
-            self.device.free_memory()
-            self._fresh[workload.id] = self._measure_afresh(workload)
-            self.device.monitor.forget_others()
-        fresh, run = self._fresh[workload.id], self.run(workload)
-        return self.judge.confirmed(verdict, timer, fresh, run, self._context)
-
-    def _measure_afresh(self, workload: Workload) -> Run | KernelgaugeError:
-        """Measure all times of a workload in a fresh process. Return the error if that is not possible."""
-        # Those of ratios need another workload, and compile times are not confirmed.
-        tests = [each for each in self.timing_tests if workload_of(each) == workload and not is_conditional(each)]
-        nodes = [f"{each.path}::{each.nodeid.partition('::')[2]}" for each in tests]
-        # Ten times its share, and as much as all took: its caches are empty.
-        patience_s = max(_LEAST_PATIENCE_S, self._measuring_s * (1 + 10 / len(self._measured)))
-        variables = {"PYTEST_ADDOPTS": "", **self._gpu_lock.environment_of_child()}
-        try:
-            results = self.run_process(
-                [*self.options.process_arguments, *nodes], may_fail=True, variables=variables, patience_s=patience_s
-            )
-        except (KernelgaugeError, OSError) as error:
-            return error if isinstance(error, KernelgaugeError) else MeasurementError(str(error))
-        runs = {each.workload: each for each in results.runs}
-        return runs.get(workload.id) or MeasurementError("it could not measure the workload")
-
-    def judge_ratio(self, workload: Workload, other: Workload | None = None) -> Verdict:
-        """Judge the GPU time of a workload against that of another one, or of the variant that it says it is faster than."""
-        other = other or self.suites.sibling(workload, variant=workload.faster_than)
-        return self.judge.ratio(workload, self.run(workload), other, self.run(other), self.device)
-
-    def judge_numerics(self, workload: Workload) -> Verdict:
-        """Compare the workload with its reference in float64, on random input."""
-        if self.shows_tests:
-            self.progress(f"{workload.id}: comparing the result with float64")
-        return self.judge.numerics(workload, self.device)
-
-    def _by_baseline(self, run: Run, timer: Timer | None = None) -> Verdict:
-        declared = self._verdicts.get((run.workload, DECLARED))
-        return self.judge.by_baseline(run, timer, self.device, self._context, declared=declared)
-
-    def conclude(self, verdict: Verdict) -> Verdict:
-        """Keep a verdict, in place of an earlier one on the same subject."""
-        self._verdicts[verdict.workload, verdict.subject] = verdict
-        return verdict
-
-    def conclude_error(self, workload: Workload, subject: str, error: KernelgaugeError) -> Verdict:
-        """Keep the verdict that something could not be measured."""
-        return self.conclude(Verdict(Status.INVALID, workload.id, subject, e.Failed(error.what), reasons_of(error)))
-
-    def failure(self, verdict: Verdict, test: str) -> str:
-        """Return how a failing test ends: in a few lines, and the causes only where no test of the workload has named them yet."""
-        causes = [each.identity for each in verdict.reasons if isinstance(each, e.Cause)][:CAUSES_WITH_CODE]
-        named_in = [self._causes_shown.setdefault((verdict.workload, cause), test) for cause in causes]
-        see = "" if test in named_in else next(iter(named_in), "")
-        return brief(verdict, see=see, more="in the report, or with pytest -v", width=self.width)
-
     # -- results --------------------------------------------------------------------------------------------------
 
     def results(self, exit_status: int, *, only: Workload | None = None) -> Results:
         """Return what was measured and concluded so far. `exit_status`: pytest's. `only`: of this workload."""
-        names = {*self._measured, *(name for name, _ in self._verdicts)}
+        names = {*self._measured, *(name for name, _ in (*self._verdicts, *self._errors))}
         names &= names if only is None else {only.id}
         workloads = [self._workload_result(name) for name in self.suites.workloads if name in names]
         runs = [each.run for each in workloads if each.run is not None]
-        measured = [each for each in self._measured.values() if not isinstance(each, KernelgaugeError)]
         monitor = self.device.monitor if runs else None
         # The command that calibrates knows no root; nobody else reads these results.
         shown = str if self.options.calibrating else self.options.shown
@@ -418,22 +579,21 @@ class Session:
             tests=tuple(
                 each for several in self.tests.values() for each in several if only is None or each.workload == only.id
             ),
-            warnings=tuple(dict.fromkeys(each.problem for each in measured if each.problem)),
+            warnings=tuple(dict.fromkeys(each.problem for each in self._measured.values() if each.problem)),
             exit_status=exit_status,
             host=platform.node(),
             commit=self._commit,
             release=self._release,
             timers=tuple(self.device.timers) if runs else (),
-            comparisons=self.judge.comparisons(self.device) if runs else 0,
+            comparisons=self._comparisons if runs else 0,
             declared=self.suites.declared(),
             baselines=shown(self.options.baselines),
         )
 
     def _workload_result(self, name: str) -> WorkloadResult:
-        workload, result, baseline = self.suites.workloads[name], self._measured.get(name), None
-        run = self._with_latency(result.run) if result and not isinstance(result, KernelgaugeError) else None
-        with suppress(BaselineError):  # the verdicts say what is wrong with it
-            baseline = self.judge.store.load(run.fingerprint.device, name) if run is not None else None
+        workload, baseline = self.suites.workloads[name], self._stored.get(name)
+        run = self._measured[name].run if name in self._measured else None
+        error = self._errors.get((name, MEASUREMENT))
         return WorkloadResult(
             id=name,
             suite=self.suites.suite_of[name],
@@ -443,9 +603,9 @@ class Session:
             pass_=workload.pass_,
             shape=workload.shape,
             run=run,
-            baseline=baseline,
+            baseline=baseline if isinstance(baseline, Baseline) else None,  # the verdicts say what is wrong with it
             verdicts=tuple(settled(verdict for (of, _), verdict in self._verdicts.items() if of == name)),
-            unavailable=result.one_line if isinstance(result, WorkloadUnavailable) else None,
+            unavailable=error.one_line if isinstance(error, WorkloadUnavailable) else None,
             trace=self.artifacts.trace_name(workload) if run and self.artifacts.trace(workload).exists() else None,
-            limits=self.judge.limits(workload),
+            limits=self.suites.limits(workload),
         )

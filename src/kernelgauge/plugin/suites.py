@@ -5,19 +5,26 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from ..baselines import BaselineStore
 from ..errors import KernelgaugeError, SuitesError, WorkloadError
+from ..judge import RATIO, Status, Verdict
+from ..judge import evidence as e
 from ..judge.baseline import Baseline
+from ..judge.timing import Limits
 from ..results.files import read_file, require_inside
+from ..run import COMPILE_TIMERS, Timer
 from ..workload import Workload, to_name
 from .options import Options
 
@@ -47,6 +54,10 @@ class Suites:
     _files: dict[str, list[Path]] | None = None  # below the root, by name
     _asked: dict[Any, list[Workload]] = field(default_factory=dict)  # by the conftest or plugin
     _for_cpu: set[str] = field(default_factory=set)  # ids of those that took the place of others
+
+    @cached_property
+    def store(self) -> BaselineStore:
+        return BaselineStore(self.options.baselines)
 
     # -- what is declared -------------------------------------------------------------------------------------------
 
@@ -199,6 +210,23 @@ class Suites:
     def is_in_matrix(self, workload: Workload) -> bool:
         return self.options.full_matrix or workload.matrix == "default"
 
+    def comparisons(self, timers: Sequence[Timer]) -> int:
+        """Return how many times and ratios the suites have, selected or not: `-k` changes no verdict."""
+        workloads = self.workloads.values()
+        planned = sum(map(self.is_in_matrix, workloads))
+        ratios = sum(workload.faster_than is not None and workload.id not in self.made for workload in workloads)
+        compiled = [each for each in workloads if each.compile is not None and self.is_in_matrix(each)]
+        compiles = len(compiled) if self.options.compiles else 0
+        return max(1, planned) * len(timers) + ratios + len(COMPILE_TIMERS) * compiles
+
+    def limits(self, workload: Workload) -> Limits:
+        """Return the workload's limits, and the project's where it has none."""
+        project = self.options.limits
+        return Limits(
+            gate={**project.gate, **{Timer(name): value for name, value in workload.gate.items()}},
+            sensitivity={**project.sensitivity, **{Timer(name): value for name, value in workload.sensitivity.items()}},
+        )
+
     def require_own(self, baseline: Baseline | None) -> None:
         """Raise `SuitesError` if a baseline belongs to another suite, which is still there: it was not moved."""
         if baseline is None or baseline.suite == self.suite_of[baseline.workload]:
@@ -262,6 +290,37 @@ class Suites:
         action = ("--perf-update",) if update else ()
         return shlex.join(["pytest", *folders, *chosen, *self.options.repeated, *action])
 
+    def how_to_record(self, verdicts: Iterable[Verdict], devices: Collection[str], suites: Iterable[str] = ()) -> str:
+        """Return which baselines these verdicts miss, or which times in them, and the command that records them."""
+        missing = [each for each in verdicts if each.status is Status.NO_BASELINE]
+        folder = "/, ".join(sorted({self.options.shown(self.store.path(each, "x").parent) for each in devices}))
+        command = self.command(suites=suites)
+        if all(isinstance(each.conclusion, e.NoBaseline) and each.conclusion.is_partial for each in missing):
+            times = " and ".join(dict.fromkeys(each.subject for each in missing))
+            return f"the baselines in {folder}/ have no {times}; record them with: {command}"
+        others = (self.of_other_threads(each, {verdict.workload for verdict in missing}) for each in devices)
+        return "; ".join([f"no baseline in {folder}/", *chain(*others), f"record one with: {command}"])
+
+    def of_other_threads(self, device: str, workloads: Iterable[str]) -> list[str]:
+        """Return which folders have baselines of these workloads on this kind of CPU with another number of threads."""
+        found: dict[str, str] = {}
+        for workload in workloads:
+            own = self.store.path(device, workload)
+            kind = own.parent.name.removesuffix("-threads").rpartition("-")[0]
+            is_cpu = own.parent.name.endswith("-threads")
+            for file in sorted(self.store.root.glob(f"{kind}-*-threads/{own.name}")) if is_cpu else ():
+                count = file.parent.name.removeprefix(f"{kind}-").removesuffix("-threads")
+                if file != own and count.isdecimal():
+                    found[self.options.shown(file.parent)] = count
+        return [f"{folder} has one: OMP_NUM_THREADS={count}" for folder, count in found.items()]
+
+    def declaration(self, workload: Workload, option: str) -> str:
+        """Return how an option is declared, in the form that the workload has."""
+        if workload.id not in self.made:
+            return f"Workload(..., {option})"
+        has_benchmark = "--perf-benchmark" in self.options.repeated  # its fixture takes no option
+        return f"@pytest.mark.kernelgauge({option})" if has_benchmark else f"kernelgauge.using({option})(f, x)"
+
     def selector(self, workload: Workload) -> str:
         """Return what `-k` must say to select this workload and no other."""
         own = workload.id.lower()  # as pytest compares
@@ -296,6 +355,15 @@ def workload_of(item: pytest.Item) -> Workload | None:
     return value if isinstance(value, Workload) else None
 
 
+def subjects_of(item: pytest.Item) -> list[str]:
+    """Return the subjects that a standard test asks a verdict on: its mark names them."""
+    config = item.config
+    has_latency = not any(config.getoption(f"benchmark_{each}", default=False) for each in ("disable", "skip"))
+    marks = (mark for kind in ("structure", "timing", "numerics") for mark in item.iter_markers(kind))
+    subjects = (each for mark in marks for each in mark.args if has_latency or each != Timer.END_TO_END.label)
+    return list(subjects) if "kernelgauge_test" in getattr(item, "fixturenames", ()) else []
+
+
 def workloads_of(items: Iterable[pytest.Item]) -> list[Workload]:
     """Return each workload once, in order of their first test."""
     return list({workload.id: workload for item in items if (workload := workload_of(item))}.values())
@@ -306,16 +374,19 @@ def group_of(workload: Workload) -> str:
     return workload.module + workload.id.removeprefix(f"{workload.module}-{workload.variant}")
 
 
-# Fixtures of tests that run for some workloads only, and for which.
-_RATIO = "kernelgauge_ratio"
+# Subjects of tests that run for some workloads only, and for which.
 _CONDITIONS: dict[str, Callable[[Workload, Options], bool]] = {
-    _RATIO: lambda workload, _: workload.faster_than is not None,
-    "kernelgauge_compile": lambda workload, options: workload.compile is not None and options.compiles,
+    RATIO: lambda workload, _: workload.faster_than is not None,
+    **{
+        each.label: lambda workload, options: workload.compile is not None and options.compiles
+        for each in COMPILE_TIMERS
+    },
 }
 
 
 def _conditions_of(test: pytest.Item | pytest.Metafunc) -> list[Callable[[Workload, Options], bool]]:
-    return [_CONDITIONS[name] for name in getattr(test, "fixturenames", ()) if name in _CONDITIONS]
+    item = test.definition if isinstance(test, pytest.Metafunc) else test
+    return [_CONDITIONS[each] for each in subjects_of(item) if each in _CONDITIONS]
 
 
 def is_conditional(test: pytest.Item | pytest.Metafunc) -> bool:
@@ -337,9 +408,7 @@ def _calibrates(item: pytest.Item) -> bool:
     """
     marks = {mark.name for mark in item.iter_markers()}
     return workload_of(item) is not None and (
-        MADE_BY_TEST in item.stash
-        or "structure" in marks
-        or ("timing" in marks and _RATIO not in getattr(item, "fixturenames", ()))
+        MADE_BY_TEST in item.stash or "structure" in marks or ("timing" in marks and RATIO not in subjects_of(item))
     )
 
 
