@@ -391,6 +391,9 @@ class Conditions(msgspec.Struct, frozen=True):
     throttled_ms: dict[str, float] | None = None  # by cause, without those that cost nothing
 
 
+LINES = "lines"  # of `Run.host_work`: lines of the user's code that run
+
+
 class CallRecord(msgspec.Struct, frozen=True):
     """One call of a sequence, as `Workload.inputs` yields it."""
 
@@ -431,6 +434,11 @@ class Run(msgspec.Struct, frozen=True):
     # found" in data or returned by an op of a library, "'tanh'" for a text. What differs between two calls is left out.
     data: dict[str, tuple[str, ...]] = {}
     peak: tuple[PeakPart, ...] = ()  # where a call allocated the memory of its peak, the most first
+    # How often a call runs each function: ``copy.deepcopy``, ``net.py:Net.forward`` of the user's, ``<list.append>`` of C; and
+    # `LINES`. Empty: not counted. `host_spread`: by how much some differ between calls.
+    host_work: dict[str, Count] = {}
+    host_spread: dict[str, Count] = {}
+    host_work_origins: dict[str, tuple[Origin, ...]] = {}  # where each is called, the most frequent first
     copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"
     # Of each kernel, each of `synchronizing_ops` and each of `copying_ops`; None: not known. Empty: of none.
     origins: tuple[Origin | None, ...] = ()

@@ -19,6 +19,7 @@ from kernelgauge.measure import Settings, device, instance, profile, runner, sub
 from kernelgauge.measure import nvml as nvml_client
 from kernelgauge.measure.compiler import reset_compiler
 from kernelgauge.measure.device import Device, HostSpeed
+from kernelgauge.measure.host import HostWork
 from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.origins import Origins
 from kernelgauge.measure.runner import Result, measure_groups, time_latency
@@ -239,6 +240,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Iterator[FakeGpu]:
     fake = FakeGpu(clock)
     monkeypatch.setattr(profile, "Profiler", lambda **how: FakeProfiler(fake, **how))
     monkeypatch.setattr(subject, "origins_of", lambda *_, **__: Origins())  # the fake's calls have no stack
+    monkeypatch.setattr(subject, "host_work_of", lambda *_, **__: HostWork())
     monkeypatch.setattr(torch, "compile", lambda module, **_: module)
     gc.freeze()  # torch's objects take the collector long
     yield fake

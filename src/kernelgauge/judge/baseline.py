@@ -34,6 +34,7 @@ from ..run import (
 from ..trace.difference import Likeness, likeness, other_texts
 from ..trace.kernel import KernelRecord, common_arguments, is_dispatched, with_current_kind
 from .evidence import Move, Pairs
+from .host import joined_work, most_called
 
 SCHEMA_VERSION: Final = 5
 # Nanoseconds: the profiler's own resolution is 32 ns on an H200. More digits would differ in each recording for nothing.
@@ -208,6 +209,8 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     data: dict[str, tuple[str, ...]] = {}  # as `Run.data`
     compile_events: tuple[CompileEvent, ...] = ()  # graph breaks and recompiles, from the first call on
     peak: tuple[PeakPart, ...] = ()  # where a call allocated the memory of its peak, the most first
+    host_work: dict[str, Count] = {}  # as `Run.host_work`, with functions that are seldom called together
+    host_spread: dict[str, Count] = {}
     anchors: tuple[Anchor, ...] = ()
     newer: dict[str, Any] = {}  # fields of a newer version, which stay in the file while it is added to
 
@@ -297,6 +300,8 @@ def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> 
         data=run.data,
         compile_events=run.compile_events,
         peak=run.peak,
+        host_work=most_called(run.host_work),
+        host_spread=run.host_spread,
     )
 
 
@@ -335,7 +340,8 @@ def combined(runs: Sequence[Baseline]) -> Baseline:
         if likeness(first.entries[0].kernels, other.entries[0].kernels) is Likeness.OTHER_KERNELS:
             raise ValueError("the processes ran different kernels")
     data = {op: texts for op, texts in first.data.items() if all(each.data.get(op) == texts for each in runs)}
-    return replace(first, entries=merge_entries(runs), data=data)
+    work, spread = joined_work([(each.host_work, each.host_spread) for each in runs])
+    return replace(first, entries=merge_entries(runs), data=data, host_work=work, host_spread=spread)
 
 
 def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:

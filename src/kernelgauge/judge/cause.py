@@ -27,6 +27,7 @@ from ..trace.model import FRAME
 from ..trace.summary import Summary
 from . import evidence as e
 from .baseline import Baseline, count_changes, other_data
+from .host import host_causes
 
 # A kernel that is only slower is a cause if it carries this share of the change; if none does, the first ones are.
 _NAMED_SHARE = 0.10
@@ -85,6 +86,10 @@ def find_causes(
     peaks = baseline.counts.peak_allocated_bytes, run.counts.peak_allocated_bytes
     if counts.get("peak_allocated_bytes") and peaks[0] is not None and peaks[1] is not None and not is_timed:
         causes.append(_peak_cause(run, baseline, peaks[0], peaks[1]))
+    if not is_timed:
+        named = {place.line for each in causes for place in each.places}
+        found_more = (with_code(cause, origins) for cause, origins in host_causes(baseline, run))
+        causes += [each for each in found_more if named.isdisjoint(place.line for place in each.places)]
     ordered: list[e.Cause | e.Rest] = [*order_causes(causes)]
     if is_timed and alike:
         rest = join_launches(alike)

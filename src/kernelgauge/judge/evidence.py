@@ -181,6 +181,13 @@ class OtherOps(Change, frozen=True):  # ops of the dispatcher that are new, and 
     gone: Counted = ()
 
 
+class HostCalls(Change, frozen=True):  # calls of a function of Python or C, as `Run.host_work` names it
+    function: str
+    before: int | None  # None: a few, which were not counted apart
+    after: int
+    more: int = 0  # calls of all functions at that line
+
+
 class OtherDtype(Change, frozen=True):  # the dtype that most kernels of a trace work in
     before: str
     after: str
@@ -302,7 +309,9 @@ class DispatcherOps(Reason, frozen=True):  # how many ops it had. Equal numbers:
 
 
 class PartOfLatency(Reason, frozen=True):
-    part: Literal["cpu", "kernels", "without"]  # the time of its ops, of its kernels, or without them
+    part: Literal[
+        "cpu", "cpu beside host", "kernels", "without"
+    ]  # the time of its ops, of its kernels, or without them
     before_us: float
     after_us: float
     transfers_us: float = 0.0  # of the time without kernels, where it is a good part

@@ -34,6 +34,7 @@ from .baseline import (
     rounded,
     times_of,
 )
+from .host import is_host_loss, joined_work
 from .structure import judge_structure, placement_changes
 from .time_verdict import Context, doubt_of, judge, judge_time, stored_doubt, time_of
 from .timing import Decision, Limits
@@ -162,6 +163,8 @@ def review_run(
     times = list(by_timer.values())
     is_wrong = bool(stored_doubt(old, run))
     group = _group(old, new, comparison, times)
+    if is_host_loss(old, run) and group is not Group.NEW:
+        group = Group.KERNELS
     code = dict.fromkeys(_code_moved(old, run))
     planned = new if is_wrong else _planned(old, new, comparison, group, by_timer, is_other_code=bool(code))
     if is_wrong and group is Group.SAME_SPEED:  # nobody knows it
@@ -413,7 +416,9 @@ def with_runs(
     recorded = max(filter(None, (old.recorded, recorded)), key=lambda each: each.at, default=None)
     entries, (_, newest) = merge_entries([old, joined]), added[-1]
     counts = msgspec.structs.replace(old.counts, **_unknown(old.counts, newest.counts))
+    work, spread = joined_work([(each.host_work, each.host_spread) for each in (old, *(new for _, new in added))])
     fields = _unknown(old, newest) | {"entries": entries, "recorded": recorded, "counts": counts}
+    fields |= {"host_work": work, "host_spread": spread}
     judged = _judge_anchors(runs[-1], old, context, limits)
     return _with_anchors(msgspec.structs.replace(old, **fields), old, judged)
 

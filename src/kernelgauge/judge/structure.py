@@ -19,6 +19,7 @@ from . import STRUCTURE, Status, Verdict
 from .baseline import Baseline, compare, count_changes, other_data
 from .cause import find_causes
 from .evidence import PLACED, CountMoved, KernelMoved, Mismatch, NotCompared, Pairs, StructureCompared
+from .host import is_host_loss, work_total
 
 _FORMS = {"arch": r"sm_\d+[af]?|gfx[0-9a-f]+|gpu|cpu", "cuda": r"\d+\.\d+"}
 
@@ -134,6 +135,9 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
         CountMoved(each, getattr(baseline.counts, each), getattr(run.counts, each), is_judged=each in losses)
         for each in moved
     ]
+    if host := is_host_loss(baseline, run):
+        losses |= host
+        counts.append(CountMoved("host_work", work_total(baseline.host_work), work_total(run.host_work)))
     data = other_data(baseline.data, run.data)
     placed = placement_changes(entry.kernels, run.kernels, run.fingerprint, data)
     if not (kernels or placed or losses):

@@ -40,6 +40,7 @@ from ..trace import REGION, Window, dispatcher_ops, parse
 from ..trace.kernel import Execution, executions
 from .compiler import Frame, Owner, Stack, compiled_constants, owner_of, source_line, stacks_at
 from .device import Device
+from .host import function_in_c, function_name, short
 from .instance import Arguments, Instance, collector_paused
 from .profile import Profiler, ProfilerSession, exported
 
@@ -47,6 +48,7 @@ _CALLERS = ("_call_alone", "_loss")  # functions of ours that only call the work
 _RESUMED = re.compile(r"in torch_dynamo_resume_in_(\w+)_at_\d+$")  # Dynamo's name for a function after a break in it
 _STACKS_ON_PYTHON_3_13 = (2, 8)  # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _MOST_LINES = 8  # of a fusion: more are not read
+_MOST_CALLERS = 2  # lines of code that call a function
 _MOST_PARTS = 100  # of the memory at a peak, by line: the whole models of examples/models have fewer
 # Of Python's memory: the first of so many calls replaces what earlier ones hold, and the median of the others counts. Fewer
 # bytes than LEAST are none: those of lists that grow, say (see `judge.baseline`).
@@ -72,6 +74,9 @@ class Origins:
     data: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # as `Run.data`
     peak: tuple[PeakPart, ...] = ()  # what the call had allocated at its peak, the most first
     compiled: tuple[Origin, ...] = ()  # where compiled code was called
+    calls: Mapping[str, tuple[Origin, ...]] = field(
+        default_factory=dict
+    )  # where functions are, by their `host.short` names
     problem: str = ""  # why nothing is known, where that is no matter of the call
 
 
@@ -139,6 +144,7 @@ def _found(
         allocations=places.distinct(allocating),
         peak=() if structure.replays_graphs else tuple(sorted(peak, key=lambda each: -each.bytes)[:_MOST_PARTS]),
         compiled=tuple(dict.fromkeys(filter(None, map(places.caller, called))))[:_MOST_LINES],
+        calls=places.callers(),
     )
 
 
@@ -323,6 +329,11 @@ class _Places:
         self.ops: dict[int | None, _Place] = {}
         self.waits: list[_Place] = []
         self.frees: list[_Place] = []
+        # Of each function, by its `host.short` name: the lines that call it, how often, and the modules; and those that do so
+        # themselves, and not through a library.
+        self._callers_of: dict[str, dict[SourceLine, list[str]]] = {}
+        self._direct: set[tuple[str, SourceLine]] = set()
+        self._lines: dict[Stack, SourceLine | None] = {}
         self._calls: list[tuple[int, int]] = []  # when each began and ended
         self._allocations: list[tuple[int, int, int, str, _Place]] = []  # time, address, bytes, device
         self._modules = modules
@@ -424,6 +435,7 @@ class _Places:
             line = source_line(file, extra.caller.line_number)
             place = replace(place, frames=(*place.frames, (file, line.line, "", line.code)))
         callsite = getattr(extra, "callsite", None)
+        self._note_call(event, extra, place)
         if callsite is None:  # a function in C
             if _innermost(place.frames, "user"):
                 self.waits += [place] if "synchronize" in event.name else []
@@ -442,6 +454,30 @@ class _Places:
         if owner == "user":  # an operator in it has no frame, and its line is not the caller's
             return replace(place, frames=(*place.frames, frame), function=(file, number))
         return place
+
+    def _note_call(self, event: Any, extra: Any, place: _Place) -> None:
+        """Note which line calls a function. One of the user's that a library calls, such as a hook, has its own line."""
+        name, line = function_in_c(event.name), self._lines.get(place.frames)
+        if line is None and place.frames:
+            self._lines[place.frames] = line = _line_of(place.frames)
+        by_user = self._file(extra.caller.file_name)[1] == "user"
+        if callsite := getattr(extra, "callsite", None):
+            file, owner = self._file(callsite.file_name)
+            name = function_name(file or callsite.file_name, owner, callsite.function_name)
+            if owner == "user" and not by_user:
+                line = source_line(file, callsite.line_number)
+        if line is not None:
+            name = short(name)
+            self._callers_of.setdefault(name, {}).setdefault(line, []).append(place.module or self._modules.root)
+            self._direct |= {(name, line)} if by_user else set()
+
+    def callers(self) -> dict[str, tuple[Origin, ...]]:
+        """Return the lines that call each function, the most frequent first; those that call it themselves come first."""
+        found = {}
+        for name, lines in self._callers_of.items():
+            most = sorted(lines, key=lambda line: -len(lines[line]))[:_MOST_CALLERS]
+            found[name] = tuple(Origin(common_path(list(filter(None, lines[line]))), (line,)) for line in most)
+        return dict(sorted(found.items(), key=lambda each: (each[0], each[1][0].lines[0]) not in self._direct))
 
     def _dispatched(self, event: Any, extra: Any, place: _Place) -> _Place:
         number = extra.sequence_number

@@ -43,6 +43,7 @@ from . import Settings
 from .code import resources_of_call
 from .compiler import compile_counts
 from .device import Device
+from .host import HostWork, host_work_of
 from .instance import Instance, build, first_call, host_calls, reporting, steady_call, warm_up
 from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mhz
 from .origins import Modules, origins_of
@@ -158,6 +159,8 @@ class Subject:
                 self.compile_events = (_NOTHING_COMPILED,)
             self.resources = resources_of_call(self.structure)
             self.hold_time = HoldTime.of(call_us, self.structure)
+            is_compiled = workload.compile is not None or self.structure.runs_compiled_code or has_compiled
+            self.host = HostWork() if is_control else host_work_of(instance, device, is_compiled=is_compiled)
             self.origins = origins_of(instance, self.modules, self.structure, device)
             # For all replicates. Inductor records a CUDA graph for the addresses of each instance, and keeps them all: a call
             # looks for its own among them, so that its dispatch would take longer with each (docs/measuring.md). A compiled
@@ -338,6 +341,9 @@ class Subject:
             allocation_origins=self.origins.allocations[:_SHOWN_ORIGINS],
             data=dict(self.origins.data),
             peak=self.origins.peak,
+            host_work=dict(self.host.counts),
+            host_spread=dict(self.host.spread),
+            host_work_origins=self.host.located(self.origins.calls),
             compiled_origins=self.origins.compiled,
             day=datetime.now(timezone.utc).date().isoformat(),
             trains=self.workload.pass_ in ("train", "step") or any("_backward" in op.name for op in window.ops),
@@ -351,7 +357,7 @@ class Subject:
             trace_json=session.trace_json,
             table=session.table,
             one_instance=self.is_alone,
-            problem=self.origins.problem,
+            problem=self.origins.problem or self.host.problem,
         )
 
     def _calls(self) -> tuple[CallRecord, ...]:

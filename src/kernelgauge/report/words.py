@@ -13,6 +13,7 @@ from ..errors import printable
 from ..judge import Status, Verdict
 from ..judge import evidence as e
 from ..judge.review import CodeMoved, Creep
+from ..run import LINES
 from ..trace.difference import What
 from .text import (
     counted,
@@ -140,7 +141,7 @@ def reason_line(evidence: e.Evidence, name: str = BASELINE) -> Line:
 
 
 def _count(it: e.CountMoved, _: str) -> str:
-    what = "distinct kernels" if it.field == "kernels" else it.field.replace("_", " ")
+    what = {"kernels": "distinct kernels", "host_work": "calls of functions"}.get(it.field, it.field.replace("_", " "))
     more = " (has a no_grad or inference_mode gone?)" if it.field == "autograd_nodes" and not it.before else ""
     return f"{what} {it.before} -> {it.after}{more if it.is_judged else ', not judged: another version of torch'}"
 
@@ -194,6 +195,7 @@ def _part(it: e.PartOfLatency, _: str) -> str:
     transfers = f"{it.transfers_us:.1f} us of it in copies and memsets"
     label, note = {
         "cpu": ("ops", ": the rest is Python, or another job on this host"),
+        "cpu beside host": ("ops", ": the rest is the host's work that is named above"),
         "kernels": ("kernels", ""),
         "without": ("without kernels", f": {transfers if it.transfers_us else bound}"),
     }[it.part]
@@ -441,6 +443,19 @@ def _ops(it: e.OtherOps) -> tuple[str, list[str]]:
     return ", ".join(texts[:1]), texts[1:]
 
 
+def _host_calls(it: e.HostCalls) -> tuple[str, list[str]]:
+    """Return ``host: copy.deepcopy 1 -> 4,812 calls``, and how many calls of all functions the line makes."""
+    before = "few" if it.before is None else f"{it.before:,}"
+    if it.function == LINES:
+        return f"host: {before} -> {it.after:,} lines of your code run", []
+    name = it.function.strip("<>") if it.function.startswith("<") else it.function
+    name = name.removeprefix("builtins.").replace("torch._C.TensorBase", "Tensor")
+    others = it.more - it.after + (it.before or 0)
+    return f"host: {name} {before} -> {it.after:,} call{'s' * (it.after != 1)}", [
+        f"and {others:,} more calls at that line"
+    ] if others > 0 else []
+
+
 _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
     e.OtherKernels: _other_kernels,
     e.OtherPlacement: _placement,
@@ -463,6 +478,7 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
     ),
     e.CompiledOps: lambda it: (f"torch.compile was given {it.after} ops instead of {it.before}", []),
     e.OtherOps: _ops,
+    e.HostCalls: _host_calls,
     e.OtherDtype: lambda it: (f"{it.before} -> {it.after} in most kernels", []),
 }
 

@@ -1,0 +1,141 @@
+"""What the host does beside its ops is compared by counts of calls: exactly, where unchanged calls make the same ones."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from kernelgauge.judge import Verdict
+from kernelgauge.judge.review import Group, review_run
+from kernelgauge.judge.structure import judge_structure
+from kernelgauge.judge.time_verdict import judge_time
+from kernelgauge.run import OpRecord, Origin, SourceLine, Timer
+from tests import builders
+
+Calls = dict[str, int]
+USUAL = {"torch.nn.modules.linear.Linear.forward": 60, "net.py:Net.forward": 20, "<builtins.len>": 20, "lines": 400}
+COPIES = {"copy.deepcopy": 40, "copy._deepcopy_dict": 30, "<builtins.id>": 200}
+LINE = SourceLine("net.py", 41, "copy.deepcopy(config)")
+FOUND = dict.fromkeys(COPIES, (Origin("layers.0", (LINE,)),))
+LOCKS = {"threading.Condition.wait": 9, "<threading: lock.acquire>": 70}
+
+
+def judged(before: Calls, after: Calls, varies: Calls | None = None, **changes: Any) -> Verdict:
+    """Judge a run whose calls are the usual ones and `after`, by a baseline with `before`. `changes`: of the run."""
+    old = builders.run(host_work=USUAL | before, host_spread=varies or {})
+    new = replace(old, **({"host_work": USUAL | after, "host_work_origins": FOUND} | changes))
+    return judge_structure(new, builders.from_run(old, suite="perf"))
+
+
+MANY = {f"zoo.part{number}.call": 1 for number in range(300)}  # each of too small a share to be stored by its name
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "status"),
+    [
+        ({}, {}, "PASS"),
+        ({}, {"net.py:helper": 3, "<builtins.isinstance>": 3}, "PASS"),
+        ({"net.py:old": 50}, {"net.py:new": 50}, "PASS"),
+        ({"zoo.model.old": 50}, {"zoo.layers.new": 50}, "PASS"),
+        (MANY, {"zoo.other.call": 300}, "PASS"),
+        ({}, {"lines": 590}, "PASS"),
+        ({}, {"<builtins.len>": 30}, "REGRESSED"),
+        ({}, {"net.py:helper": 10}, "REGRESSED"),
+        (MANY, MANY | {"copy.copy": 60}, "REGRESSED"),
+        ({}, {"lines": 600}, "REGRESSED"),
+        ({}, {"<time.sleep>": 1}, "REGRESSED"),
+        ({}, {"<numpy.array>": 1}, "REGRESSED"),
+        ({}, {"threading.Thread.start": 1}, "REGRESSED"),
+        ({"<io.open>": 2}, {"<io.open>": 3}, "REGRESSED"),
+        ({"<io.open>": 2}, {"<io.open>": 1}, "CHANGED"),
+        (COPIES, {}, "CHANGED"),
+        ({"contextlib.old": 50}, {"contextlib.new": 50}, "CHANGED"),
+    ],
+)
+def test_host_work_is_judged_by_its_sums(before: Calls, after: Calls, status: str) -> None:
+    assert judged(before, after).status.value == status
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "varies", "status"),
+    [
+        (LOCKS, LOCKS | {"<threading: lock.acquire>": 700}, {}, "REGRESSED"),
+        (LOCKS, LOCKS | {"<threading: lock.acquire>": 700}, {"<threading: lock.acquire>": 1}, "PASS"),
+        (LOCKS, LOCKS | COPIES, {"<threading: lock.acquire>": 1}, "REGRESSED"),
+        ({}, {"<builtins.len>": 30}, {"<builtins.len>": 5}, "PASS"),
+        ({}, {"<builtins.len>": 31}, {"<builtins.len>": 5}, "REGRESSED"),
+        ({}, COPIES, {"<builtins.len>": 6}, "PASS"),  # more than a twentieth of all calls varies by itself
+    ],
+)
+def test_host_work_varies_as_recorded(before: Calls, after: Calls, varies: Calls, status: str) -> None:
+    assert judged(before, after, varies).status.value == status
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"host_work": {}},
+        {"fingerprint": builders.fingerprint(python="3.9")},
+        {"fingerprint": builders.fingerprint(torch="2.1.0")},
+        {"host_work": {name: count for name, count in USUAL.items() if name != "lines"}},
+        # What other ops bring along.
+        {
+            "host_work": USUAL | {"torch.nn.functional.relu": 90, "<len>": 90, "net.py:act": 90},
+            "ops": (OpRecord("aten::relu"),),
+        },
+    ],
+)
+def test_host_work_that_cannot_be_compared_passes(changes: dict[str, Any]) -> None:
+    assert judged({}, COPIES, **changes).status.value == "PASS"
+
+
+@pytest.mark.parametrize(("ops", "others"), [((), 230), ((OpRecord("aten::relu"),), 30)])
+def test_host_work_is_a_cause_with_its_line(ops: tuple[OpRecord, ...], others: int) -> None:
+    verdict = judged({}, COPIES, ops=ops)
+    said = builders.reasons(verdict, "cause")
+    assert said[0].startswith(f"host: copy.deepcopy 0 -> 40 calls\nand {others} more calls at that line")
+    assert builders.reasons(verdict, "code")[0] == "layers.0  net.py:41  copy.deepcopy(config)"
+    assert "calls of functions 100 -> 370" in "".join(builders.reasons(verdict, "counts"))
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        ({"copy.copy": 60}, "copy.copy 0 -> 60 calls"),
+        (
+            {"contextlib.suppress": 60},
+            "contextlib.suppress few -> 60 calls",
+        ),  # a part of a sum, where it is seldom called
+        ({"lines": 900}, "400 -> 900 lines of your code run"),
+    ],
+)
+def test_host_work_says_what_the_baseline_knows(calls: Calls, said: str) -> None:
+    before = MANY | {f"functools.part{number}": 1 for number in range(9)}
+    assert builders.reasons(judged(before, before | calls), "cause")[0].splitlines()[0] == f"host: {said}"
+
+
+def test_slower_latency_names_host_work() -> None:
+    machine = builders.fingerprint(arch="cpu")
+    old = replace(builders.run(host_work=USUAL, machine=machine, gpu=None), host="here")
+    samples = {**old.samples, Timer.END_TO_END: builders.sample((900.0, 901.0, 902.0), control_us=10.0)}
+    new = replace(old, host_work=USUAL | COPIES, host_work_origins=FOUND, samples=samples)
+    verdict = judge_time(Timer.END_TO_END, new, builders.from_run(old, suite="perf"))
+    assert verdict.status.value == "REGRESSED"
+    assert builders.reasons(verdict, "cause")[0].startswith("host: copy.deepcopy 0 -> 40 calls")
+    assert "the rest is the host's work that is named above" in builders.reasons(verdict, "why")[-1]
+
+
+def test_accepting_other_host_work_stores_it() -> None:
+    old = builders.run(host_work=USUAL)
+    new = replace(old, host_work=USUAL | COPIES)
+    found = review_run(new, builders.from_run(old, suite="perf"), suite="perf", recorded=None, comparisons=1)
+    assert found.group is Group.KERNELS
+    assert found.change is not None
+    assert found.change.baseline is not None
+    assert found.change.baseline.host_work["copy.deepcopy"] == 40
+
+
+def test_processes_that_differ_widen_what_varies() -> None:
+    runs = [builders.run(host_work=USUAL | {"<builtins.len>": count}) for count in (20, 24)]
+    stored = builders.calibrated(runs)
+    assert (stored.host_work["<builtins.len>"], stored.host_spread) == (24, {"<builtins.len>": 4})

@@ -1,0 +1,56 @@
+"""Functions are counted by names that are the same in every process, and a call that cannot be counted is measured all the same."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from kernelgauge.measure.device import Device
+from kernelgauge.measure.host import function_in_c
+from tests.measure.conftest import measured, tiny
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("<method 'append' of 'list' objects>", "<list.append>"),
+        ("<built-in method time.sleep>", "<time.sleep>"),
+        ("<built-in method __new__ of type object at 0x7f03900cea40>", "<type.__new__>"),
+        ("<built-in function sleep>", "<sleep>"),
+        ("<function Meta.__instancecheck__ at 0x7f03900cea40>", "<function Meta.__instancecheck__>"),
+        (f"<built-in method c{'a2' * 25}b.kernel>", "<generated.kernel>"),
+    ],
+)
+def test_function_in_c_has_no_address(text: str, name: str) -> None:
+    assert function_in_c(text) == name
+
+
+def test_calls_and_lines_are_counted(cpu: Device) -> None:
+    def looped(x: Any) -> Any:
+        for _ in range(50):
+            len("")
+        return x * 2
+
+    run = measured(cpu, tiny(build=lambda: looped)).run
+    assert run.host_work["<builtins.len>"] == 50
+    assert run.host_work["lines"] == 102
+    assert not run.host_spread
+    (origin,) = run.host_work_origins["<builtins.len>"]
+    assert origin.lines[0].code == 'len("")'
+
+
+def test_calls_that_vary_have_a_spread(cpu: Device) -> None:
+    lengths = iter(range(1000))
+    run = measured(cpu, tiny(build=lambda: lambda x: (x * 2, [len("") for _ in range(next(lengths) % 7)])[0])).run
+    assert 0 < run.host_spread["<builtins.len>"] <= run.host_work["<builtins.len>"]
+
+
+def test_call_that_refuses_a_tracer_is_not_counted(cpu: Device) -> None:
+    def refusing(x: Any) -> Any:
+        if sys.gettrace():
+            raise RuntimeError("no debugger")
+        return x * 2
+
+    found = measured(cpu, tiny(build=lambda: refusing))
+    assert found.problem == "host work was not counted: RuntimeError: no debugger"
+    assert not found.run.host_work
