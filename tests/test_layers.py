@@ -98,6 +98,15 @@ def test_one_function_alone_decides_on_a_time() -> None:
     assert sorted(use for name in MODULES if name != "judge/timing.py" for use in uses(name)) == sorted(RULES.items())
 
 
+def test_kernels_of_two_runs_are_paired_in_one_place() -> None:
+    """Whatever else compares launches, compares pairs that it is given."""
+    pairing = [name for name, path in MODULES.items() if {"rapidfuzz.distance", "difflib"} & set(imports(path))]
+    assert pairing == ["trace/difference.py"]
+    launches = ("device_time_us:", "durations_us:")
+    types = {name for name, path in MODULES.items() if all(field in path.read_text() for field in launches)}
+    assert types == {"trace/kernel.py"}
+
+
 def test_no_two_public_things_share_a_name() -> None:
     homes: dict[str, list[str]] = {}
     for name, path in MODULES.items():

@@ -13,6 +13,8 @@ import msgspec
 
 from .errors import NO_TIMES, MeasurementError
 from .trace.kernel import KernelRecord
+from .trace.kernel import Origin as Origin
+from .trace.kernel import SourceLine as SourceLine
 
 # What no call takes: less than a baseline keeps, or more than eleven days. Of numbers beyond, ratios end in overflow.
 _SHORTEST_US, _LONGEST_US = 1e-3, 1e12
@@ -328,28 +330,6 @@ class CompileEvent(msgspec.Struct, frozen=True):
     module: str = ""  # as `Origin.module`
 
 
-class SourceLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of code."""
-
-    file: str  # relative to the working directory, or to the packages
-    line: int  # 0: not known
-    code: str = ""
-    inner: SourceLine | None = None  # of a library that it called, which asked for the launch. None: this line did
-
-    def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{place}  {self.code}" if self.code else place
-
-
-class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a launch comes from. It is no part of what the launch is: a line that moved is no change."""
-
-    module: str  # path in the model (``layers.*.mlp`` where compiled layers share the code), or the model's class
-    lines: tuple[SourceLine, ...]  # that asked for it; those of each op that a compiler fused
-    is_backward: bool = False  # autograd launched it for these lines
-    is_dynamic: bool | msgspec.UnsetType = msgspec.UNSET  # Inductor generated it for dynamic shapes
-
-
 class PeakPart(msgspec.Struct, frozen=True):
     """Memory that a call had allocated at its peak, in one place."""
 
@@ -418,6 +398,7 @@ class Run(msgspec.Struct, frozen=True):
     neighbours: int = 0  # processes of the same run of pytest that measured on this host at the same time
     # What the claims of a suite look at, and a baseline does not keep.
     ops: tuple[OpRecord, ...] = ()
+    op_kernels: tuple[int | None, ...] = ()  # of each op, the place of the kernel that it belongs to. Empty: not known
     launch_apis: tuple[str, ...] = ()  # the host call behind each launch, in launch order
     occupancy_queries: int = 0
     metadata_ops_that_launched: tuple[str, ...] = ()
@@ -428,6 +409,7 @@ class Run(msgspec.Struct, frozen=True):
     compiled_origins: tuple[Origin, ...] = ()  # of the calls of compiled code
     growth_origins: tuple[Origin, ...] = ()  # of the memory that a call leaves behind, the most first
     host_growth_origins: tuple[Origin, ...] = ()  # likewise, of `Counts.grown_host_bytes`
+    keeping_origins: tuple[Origin, ...] = ()  # the lines that keep what grows, where that is known
     allocating_ops: tuple[str, ...] = ()  # "aten::empty: cudaMalloc"
     allocation_origins: tuple[Origin, ...] = ()  # of these, without repetitions
     # What an op works on that neither shapes nor arguments tell: "655 stored numbers" of its sparse tensors, "12 numbers

@@ -255,7 +255,9 @@ def test_diff_leads_with_communication_that_moved_most(diff: Any) -> None:
     """The slowest step after is slower than the fastest one before: of a computing kernel that would be no change."""
     nccl = ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)", 100, 700.0, 7)
     out = diff(steps(nccl, ("gemm", 1750, 100.0, 7)), steps(nccl, ("gemm", 1750, 96.0, 7), change_us=-150.0))
-    assert out.splitlines()[2].startswith("the same kernel, faster: ncclDevKernel_AllReduce_Sum_bf16_RING_LL ")
+    idle, communication = out.splitlines()[2:4]
+    assert idle.startswith("the GPU is idle for 1.05 ms of a step instead of 900.0 us (+154.0 us)")
+    assert communication.startswith("the same kernel, faster: ncclDevKernel_AllReduce_Sum_bf16_RING_LL ")
     rows = re.findall(r"^(faster|unchanged) .* ([+-][\d.]+ us)", out, re.MULTILINE)
     assert rows == [("faster", "-150.0 us"), ("faster", "-4.0 us")]
 

@@ -173,7 +173,15 @@ FIRST_CAUSES = [
     ([fused(38.1)], [COMPILED_ANEW], [lines(8)], [DYNAMIC], "Inductor compiled for dynamic shapes (+17.3 us)"),
     ([], [OWN, BY_OP], (), (), f"2 new kernels, by my::op: {FUSION}, squash (+10.0 us)"),
     (ROWS, more("fp32[65,64]"), (), (), "bf16 -> fp32, size 1 -> 65 in 3 kernels"),
-    (ROWS, more("bf16[1,64]", stream=1), (), (), "on a second stream in 3 kernels"),
+    (ROWS, more("bf16[1,64]", stream=1), (), (), "1 new kernel: more (+90.0 us)"),  # streams explain nothing
+    # of more elements, it is no kernel that moved
+    (
+        [*placed(1.0, "fp32[1,64]", names="a"), GATE],
+        [GATE, *placed(9.0, "fp32[128,64]", names="a")],
+        (),
+        (),
+        "1 new kernel: a (+9.0",
+    ),
     ([DENSE], [STRIDED], (), (), "another kernel, inputs contiguous -> [64,32] by strides 1,64: reduce_1"),
 ]
 

@@ -77,7 +77,10 @@ def test_structure_of_each_count_is_judged() -> None:
             (more, less, (), Status.CHANGED),  # no time says that nothing was lost
         ):
             verdict = judged({field: before}, {field: after}, times=times)
-            assert (verdict.status, words.headline(verdict)) == (status, "other counts")
+            # More ops in a graph of the same kernels did not reach the GPU.
+            is_note = field == "compiled_ops" and after == more
+            expected = (Status.PASS, "same kernels, same counts") if is_note else (status, "other counts")
+            assert (verdict.status, words.headline(verdict)) == expected
             assert reasons(verdict, "counts") == [f"{field.replace('_', ' ')} {before} -> {after}"]
 
 

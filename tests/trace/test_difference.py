@@ -2,13 +2,14 @@
 
 import random
 import time
+from statistics import median
 from typing import Any
 
 import pytest
 
 from kernelgauge.trace import KernelIdentity, align, decode
 from kernelgauge.trace.difference import Difference, differences, host_difference
-from kernelgauge.trace.kernel import LaneKernel
+from kernelgauge.trace.kernel import LaunchRow
 from kernelgauge.trace.summary import HostLane
 from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, SOURCE, launched
 
@@ -32,12 +33,13 @@ GELU, MUL, ADD = (
 PLAIN, BIASED = (f"nvjet_sm90_tst_64x8_64x16_1x2_h_bz_{layout}" for layout in ("NNT", "bias_NNT"))
 
 
-def one(name: str, *us: float, op: str | None = None, **identity: object) -> LaneKernel:
+def one(name: str, *us: float, op: str | None = None, **identity: object) -> LaunchRow:
     kind = decode(name).kind.value
-    return LaneKernel(KernelIdentity(name, kind, **identity), us or (10.0, 10.1, 9.9), op)  # type: ignore[arg-type]
+    times = us or (10.0, 10.1, 9.9)
+    return LaunchRow(KernelIdentity(name, kind, **identity), median(times), op or "", durations_us=times)  # type: ignore[arg-type]
 
 
-def lane(*kernels: LaneKernel | str) -> list[LaneKernel]:
+def lane(*kernels: LaunchRow | str) -> list[LaunchRow]:
     return [one(each) if isinstance(each, str) else each for each in kernels]
 
 

@@ -56,7 +56,7 @@ def test_lane_takes_marked_calls_before_steps_and_else_all() -> None:
     asked_otherwise = call(999, 45, name="cudaEventRecord")  # it launches nothing
     found = summary_of(*launches(1, "mul")[1:], asked_otherwise, kernel(999, 50, name="orphan"))
     assert found.noun == "trace"
-    assert [(each.identity.name, each.op) for each in found.kernels] == [("mul", "aten::mul"), ("orphan", None)]
+    assert [(each.identity.name, each.op) for each in found.kernels] == [("mul", "aten::mul"), ("orphan", "")]
     assert summary_of().kernels == ()
 
 

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from operator import attrgetter
 
 import msgspec
 
 from ..run import CompileEvent, Origin, PeakPart, Run, SourceLine, common_path
 from ..trace.difference import (
+    FACTS,
+    NO_TENSOR,
     Difference,
     LaunchDifference,
     What,
     differences_with_moves,
     has_worse_code,
     join_launches,
-    other_arguments,
-    other_layouts,
     resource_changes,
 )
-from ..trace.kernel import KernelRecord, LaneKernel, input_texts, is_dispatched, was_autotuned
-from ..trace.model import FRAME
+from ..trace.kernel import KernelRecord, LaunchRow, is_dispatched, origin_at, was_autotuned
+from ..trace.names import Kind
 from ..trace.summary import Summary
 from . import evidence as e
 from .baseline import Baseline, count_changes, other_data
@@ -35,6 +38,13 @@ _NAMED_AT_LEAST = 3
 # Below this, kernels of the same identity are called unchanged: the spread of one kernel's median between processes.
 _UNCHANGED = 0.01
 _MOST_LINES, _MOST_OPS = 2, 2  # lines of code, and ops that launched what is new
+_COMPILED = "compiled "  # what the names of functions in graphs begin with, in `Run.data` and `Run.op_origins`
+_ACCUMULATES = "aten::add_"  # how autograd adds to a gradient
+_SEEN_IDLE = 0.05  # of a step, or of the time of its copies: less differs between two profiles
+# The same three kernels left an H200 idle for 20 us of a step in one profile, and for 115 us in another (tests/data/h200).
+_SEEN_IDLE_US = 100.0
+_NOTED = 0.01  # of a step: a smaller change of its copies is none
+_OFTEN = 3  # times as often: that is said
 # A kernel loses up to this share where the host has begun to wait or to copy: 5 to 6 % on an H200 (docs/design/times.md).
 _BEHIND_A_PAUSE = 0.10
 # Of an op, for the order of causes alone: an eager linear takes 11 us for its eight ops (docs/design/claims.md).
@@ -74,15 +84,17 @@ def find_causes(
         speed = change.change
         change.follows |= isinstance(speed, e.OtherSpeed) and speed.after_us < (1 + _BEHIND_A_PAUSE) * speed.before_us
     causes = compile_causes(each for each in run.compile_events if each not in baseline.compile_events)
+    if baseline.counts.compiled_ops and run.counts.compiled_ops == 0 and not causes:
+        causes.append(e.Cause(e.NoLonger("compile"), explains=True))
+    _name_kept_gradients(run, changes)
     causes += [each.cause(known, is_timed=is_timed) for each in changes]
     causes += [with_code(cause, origins, known) for cause, origins in _counted(run, baseline, counts)]
     if counts.get("compiled_ops") is not None and not causes:
         ops = e.CompiledOps(baseline.counts.compiled_ops, run.counts.compiled_ops)
-        causes.append(with_code(e.Cause(ops), run.compiled_origins, known))
+        causes.append(with_code(e.Cause(ops), _of_new_compiled_ops(run, baseline, known), known))
     is_explained = (is_timed and changes) or counts.get("graph_launches")
     if baseline.ops and "dispatcher_ops" in counts and not is_explained:
-        marked = {mark for each in changes for mark in each.marks}
-        causes += _op_causes(run, baseline, known, marked, is_all=not causes)
+        causes += _op_causes(run, baseline, known, changes, is_all=not causes)
     peaks = baseline.counts.peak_allocated_bytes, run.counts.peak_allocated_bytes
     if counts.get("peak_allocated_bytes") and peaks[0] is not None and peaks[1] is not None and not is_timed:
         causes.append(_peak_cause(run, baseline, peaks[0], peaks[1]))
@@ -103,7 +115,10 @@ def _counted(
 ) -> Iterator[tuple[e.Cause, Sequence[Origin]]]:
     """Yield what data, memory and CUDA graphs changed, with the origins."""
     before, after = baseline.counts, run.counts
+    ran = Counter(each.name for each in run.ops)
     for op, pairs in other_data(baseline.data, run.data).items():
+        if baseline.ops and op in ran and ran[op] != baseline.ops.get(op, 0):
+            continue  # more or fewer ops have other data
         kernels = ((op.removeprefix("aten::"), sum(each.name == op for each in run.ops) or 1),)
         origins = run.op_origins.get(op, run.compiled_origins)
         # What only one side has, another op explains.
@@ -120,7 +135,8 @@ def _counted(
     for name, origins in (("grown_bytes", run.growth_origins), ("grown_host_bytes", run.host_growth_origins)):
         if counts.get(name):
             grown = (getattr(after, name) or 0) - (getattr(before, name) or 0)
-            yield e.Cause(e.MemoryGrowth(grown, is_host="host" in name)), origins
+            growth = e.MemoryGrowth(grown, is_host="host" in name, is_kept=bool(run.keeping_origins))
+            yield e.Cause(growth), run.keeping_origins or origins
 
 
 def find_trace_causes(before: Summary, after: Summary, found: Iterable[Difference]) -> list[e.Cause]:
@@ -128,41 +144,46 @@ def find_trace_causes(before: Summary, after: Summary, found: Iterable[Differenc
     launches = []
     is_same_gpu = set(before.devices) == set(after.devices)  # another one has other code
     for each in found:
-        old, new = (tuple(_launch_of(it, has_code=is_same_gpu) for it in side) for side in (each.before, each.after))
+        old, new = (tuple(_compared(it, has_code=is_same_gpu) for it in side) for side in (each.before, each.after))
         launches.append(LaunchDifference(each.what, old, new, each.details))
     changes, _ = _kernel_changes(launches, (after.arch, None), is_timed=True, are_judged=True)
     first, second = (side.windows[-1] for side in (before, after))
     usual = Counter(text for text, _ in (*first.synchronizing_ops, *first.copying_ops))
     calls: list[_Change] = []
     for are_waits, ops in ((True, second.synchronizing_ops), (False, second.copying_ops)):
-        places = [(text, _origin_of(*after.places.get(at, ("", "")))) for text, at in ops]
-        _add_host_calls(calls, places, usual, are_waits=are_waits)
+        asked = [(text, origin_at(*after.places.get(at, ("", "")))) for text, at in ops]
+        _add_host_calls(calls, asked, usual, are_waits=are_waits)
     idle_us = [side.busiest.idle_us if side.busiest else 0.0 for side in (before, after)]
     waits_us = [sum(each.duration_us for each in side.calls if each.is_synchronization) for side in (first, second)]
     lost_us = max(idle_us[1] - idle_us[0], waits_us[1] - waits_us[0])
     causes = [each.cause(frozenset(), is_timed=True) for each in (*changes, *calls)]
     dtypes: list[str] = []  # that more than half of the launches of a side work in
     for side in (before, after):
-        counts = Counter(dtype for each in side.kernels for dtype in set(_dtypes(_launch_of(each))))
+        counts = Counter(dtype for each in side.kernels for dtype in set(_dtypes(each)))
         dtypes += [dtype for dtype, count in counts.most_common(1) if 2 * count > len(side.kernels)]
     if len(set(dtypes)) > 1:
         causes.append(e.Cause(e.OtherDtype(*dtypes), explains=True))
     if first.graph_launches and not second.graph_launches:
         causes.append(e.Cause(e.LostGraph(), explains=True))
-    return order_causes(msgspec.structs.replace(each, weight_us=lost_us) if each.waits else each for each in causes)
+    waiting, copying = (sum(bool(getattr(each, name)) for each in causes) for name in ("waits", "copies"))
+    wall_us, change_us = before.wall_us, idle_us[1] - idle_us[0]
+    if not waiting and abs(change_us) > max(_SEEN_IDLE * wall_us, _SEEN_IDLE_US):
+        idle = e.BesideKernels("idle", idle_us[0], idle_us[1])
+        causes.append(e.Cause(idle, delta_us=change_us, weight_us=abs(change_us)))
+    moved = [side.transfers("gpu_memset", "gpu_memcpy") for side in (before, after)]
+    counts_of, us_of = ([sum(getattr(it, name) for it in side) for side in moved] for name in ("count", "time_us"))
+    copies_us = us_of[1] - us_of[0]
+    if (counts_of[0] != counts_of[1] and not copying) or abs(copies_us) > max(_SEEN_IDLE * us_of[0], _NOTED * wall_us):
+        copies = e.BesideKernels("copies", counts_of[0], counts_of[1])
+        causes.append(e.Cause(copies, delta_us=copies_us, weight_us=abs(copies_us)))
+    shared_us = lost_us / max(1, waiting)
+    return order_causes(msgspec.structs.replace(each, weight_us=shared_us) if each.waits else each for each in causes)
 
 
-def _launch_of(kernel: LaneKernel, *, has_code: bool = False) -> _Launch:
-    op = kernel.op if kernel.op and (is_dispatched(kernel.op) or kernel.op != kernel.identity.name) else ""
-    inputs = input_texts(kernel.input_shapes, kernel.input_types)
-    origin = _origin_of(kernel.module or "", kernel.frame)
-    resources = kernel.resources if has_code else None
-    return _Launch(kernel.identity, kernel.device_time_us, op, inputs, kernel.stream, resources, origin=origin)
-
-
-def _origin_of(module: str, frame: str) -> Origin | None:
-    match = FRAME.fullmatch(frame)
-    return Origin(module, (SourceLine(match["file"], int(match["line"]), match["function"]),)) if match else None
+def _compared(kernel: LaunchRow, *, has_code: bool) -> LaunchRow:
+    """Return a launch without what another GPU has otherwise; without its op where the op is its kernel."""
+    op = kernel.op if is_dispatched(kernel.op) or kernel.op != kernel.identity.name else ""
+    return msgspec.structs.replace(kernel, op=op, resources=kernel.resources if has_code else None)
 
 
 def compile_causes(events: Iterable[CompileEvent]) -> list[e.Cause]:
@@ -178,34 +199,36 @@ def compile_causes(events: Iterable[CompileEvent]) -> list[e.Cause]:
     ]
 
 
-class _Launch(KernelRecord, frozen=True):
-    origin: Origin | None = None
-    call: int | None = None  # the number of the call, in a sequence
-
-    @property
-    def lines(self) -> tuple[SourceLine, ...]:
-        return self.origin.lines if self.origin is not None else ()
-
-    @property
-    def context(self) -> Hashable:
-        codes = [(line.inner or line).code for line in self.lines]
-        return super().context, tuple(codes), self.origin and (self.origin.module, self.origin.is_backward)
-
-
-_Difference = LaunchDifference[_Launch]
-
-
 @dataclass
 class _Change:
     """What changed in one place: launches, and what the host does there."""
 
-    parts: list[_Difference] = field(default_factory=list)  # one for each place in the sequence
+    parts: list[Difference] = field(default_factory=list)  # one for each place in the sequence
     change: e.Change | None = None  # what happened to the launches
     waits: Counter[str] = field(default_factory=Counter)  # new synchronising calls, as in `Baseline.host_calls`
     copies: Counter[str] = field(default_factory=Counter)  # new ones, likewise
-    origins: list[Origin | None] = field(default_factory=list)  # of the launches, or of the calls
+    origins: list[Origin | None] = field(default_factory=list)  # of the launches, and of the calls
+    wait_lines: dict[SourceLine, None] = field(default_factory=dict)  # where the host waits
     explains: bool = False  # as `Cause.explains`
     follows: bool = False  # it follows from another change, and its cost is noise
+
+    def add(self, part: Difference) -> None:
+        self.parts.append(part)
+        self.origins += [launch.origin for launch in part.after or part.before]
+
+    @property
+    def launched(self) -> set[tuple[str, str]]:
+        """Return the kernels of both sides, with their ops."""
+        return {(each.identity.unnumbered, each.op) for part in self.parts for each in (*part.before, *part.after)}
+
+    def repeats(self, launch: LaunchRow) -> bool:
+        """Tell whether a launch runs more often here than it did, in the same place. Without lines, a collective tells."""
+        counts = [sum(each.identity.unnumbered == launch.identity.unnumbered for part in self.parts for each in side(part))
+                  for side in (_BEFORE, _AFTER)]  # fmt: skip
+        is_here = bool(set(launch.lines) & self.marks)
+        if not (launch.lines or any(self.origins)):
+            is_here = launch.identity.kind == Kind.COMMUNICATION.value
+        return counts[1] > counts[0] and is_here
 
     @property
     def marks(self) -> set[object]:
@@ -230,63 +253,64 @@ class _Change:
         costs_us: Counter[SourceLine] = Counter()
         for part in self.parts:
             for launch in part.after or part.before:
-                costs_us.update(dict.fromkeys(launch.lines, launch.device_time_us))
-        return with_code(cause, self.origins, known, costs_us)
+                costs_us.update(dict.fromkeys(_telling_lines(launch.origin, known), launch.device_time_us))
+        return with_code(cause, self.origins, known, costs_us, self.wait_lines)
 
 
 def _launches(
     kernels: Sequence[KernelRecord], origins: Sequence[Origin | None], calls: Sequence[int] = ()
-) -> list[_Launch]:
+) -> list[LaunchRow]:
     known = origins if len(origins) == len(kernels) else [None] * len(kernels)
     numbers = calls if len(calls) == len(kernels) else [None] * len(kernels)
     return [
-        _Launch(**msgspec.structs.asdict(each), origin=origin, call=call)
-        for each, origin, call in zip(kernels, known, numbers, strict=True)
+        LaunchRow(**msgspec.structs.asdict(each), origin=origin, call=call, place=place)
+        for place, (each, origin, call) in enumerate(zip(kernels, known, numbers, strict=True))
     ]
 
 
+_BEFORE, _AFTER = attrgetter("before"), attrgetter("after")
 # What can have happened to launches of one name: each has its partner.
 _OF_PAIRS = (What.SAME, What.SLOWER, What.FASTER, What.SOURCE, What.CONFIGURATION)
 
 
 def _kernel_changes(
-    found: Sequence[_Difference], gpu: tuple[str, int | None], *, is_timed: bool, are_judged: bool = False
-) -> tuple[list[_Change], list[_Difference]]:
+    found: Sequence[Difference], gpu: tuple[str, int | None], *, is_timed: bool, are_judged: bool = False
+) -> tuple[list[_Change], list[Difference]]:
     """Return what changed between two launch sequences, and the launches that did not change.
 
     Other launches at the same lines of code are one change. So are launches of one kernel that changed in the same way.
     `gpu`: its architecture and number of SMs. `are_judged`: the differences are those of traces, which say what belongs
     together, and what is slower or faster.
     """
-    others: list[tuple[set[object], _Change]] = []
-    pairs: dict[object, list[_Difference]] = {}  # by what differs, or by kernel and lines
+    others = _other_kernels([each for each in found if each.what not in _OF_PAIRS], are_joined=not are_judged)
+    pairs: dict[object, list[Difference]] = {}  # by what differs, or by kernel and lines
     for each in found:
-        if each.what not in _OF_PAIRS:
-            change = _Change([each], origins=[launch.origin for launch in each.after or each.before])
-            marks = change.marks
-            same = None if are_judged else next((other for other in others if other[0] & marks), None)
-            if same is None:
-                others.append((marks, change))
-            else:
-                same[0].update(marks)
-                same[1].parts.append(each)
-                same[1].origins += change.origins
-            continue
-        for old, new in zip(each.before, each.after, strict=True):
+        for old, new in zip(each.before, each.after, strict=True) if each.what in _OF_PAIRS else ():
             is_same_op = old.op == new.op and len(old.inputs) == len(new.inputs)
             place = _placement_change(old, new, are_inputs_alike=is_same_op or not are_judged, is_timed=is_timed)
+            pair = LaunchDifference(each.what, (old,), (new,), each.details)
+            # One of several now, in place of one: that it works on a part only says no more.
+            if place and (several := next((other for other in others if other.repeats(new)), None)):
+                several.parts[-1] = replace(join_launches([several.parts[-1], pair]), what=What.REPLACED)
+                several.origins.append(new.origin)
+                continue
             key: object = place or (each.what, old.identity, new.identity, new.lines, old.resources, new.resources)
-            pairs.setdefault(key, []).append(LaunchDifference(each.what, (old,), (new,), each.details))
-    changes = [_described(change) for _, change in others]
-    alike: list[_Difference] = []
+            pairs.setdefault(key, []).append(pair)
+    totals = [Counter(it.identity.shown for each in found for it in side(each)) for side in (_BEFORE, _AFTER)]
+    changes = [_described(change, *totals) for change in others]
+    alike: list[Difference] = []
     for key, group in pairs.items():
         whole = join_launches(group)
         change = _Change([whole], origins=[launch.origin for launch in whole.after])
         if isinstance(key, e.OtherPlacement):
             change.change = msgspec.structs.replace(key, kernels=_names(whole.after))
             change.follows = key == e.OtherPlacement((), other_tensors=True) and not is_timed
-            # Other shapes nearly everywhere: the input is another, and all else follows. Streams slow each other.
-            change.explains = key.stream is not None or 2 * len(group) >= sum(len(each.after) for each in found)
+            # Other shapes nearly everywhere: the input is another, and all else follows. What comes first is no consequence.
+            is_first = min(it.place for it in whole.after) < min(
+                (it.place for other in others for part in other.parts for it in part.after), default=math.inf
+            )
+            is_other_input = is_first and key != e.OtherPlacement((), stream=key.stream)
+            change.explains = is_other_input and 2 * len(group) >= sum(len(each.after) for each in found)
         elif other := _other_identity(whole, gpu, is_timed=is_timed):
             change.change = other
         else:
@@ -302,7 +326,30 @@ def _kernel_changes(
     return changes, [each for each in alike if each not in slower]
 
 
-def _most_of_the_change(alike: Sequence[_Difference], changes: Sequence[_Change]) -> list[_Difference]:
+def _other_kernels(found: Sequence[Difference], *, are_joined: bool) -> list[_Change]:
+    """Return what took the place of other launches, and what is new or gone: one change for each place of the code.
+
+    `are_joined`: join those at the same lines. Where no line is known, join what launched no others than another place.
+    """
+    changes: list[_Change] = []
+    for each in found:
+        change = _Change()
+        change.add(each)
+        same = next((other for other in changes if other.marks & change.marks), None) if are_joined else None
+        if same is None:
+            changes.append(change)
+        else:
+            same.add(each)
+    for change in [each for each in changes if are_joined and not any(each.origins)]:
+        same = next((it for it in changes if any(it.origins) and change.launched <= it.launched), None)
+        if same is not None:
+            changes.remove(change)
+            for part in change.parts:
+                same.add(part)
+    return changes
+
+
+def _most_of_the_change(alike: Sequence[Difference], changes: Sequence[_Change]) -> list[Difference]:
     """Return the kernels whose times carry a good share of all that changed."""
     parts = (part for change in changes for part in change.parts)
     total = sum(abs(each.delta_us) for each in (*alike, *parts))
@@ -312,8 +359,8 @@ def _most_of_the_change(alike: Sequence[_Difference], changes: Sequence[_Change]
     return found
 
 
-def _described(change: _Change) -> _Change:
-    """Say what took the place of what, and where."""
+def _described(change: _Change, befores: Counter[str], afters: Counter[str]) -> _Change:
+    """Say what took the place of what, and where; and which kernels run far more often, of all before and all after."""
     whole = join_launches(change.parts)
     before, after = whole.before, whole.after
     dtypes = [tuple(sorted({dtype for each in side for dtype in _dtypes(each)})) for side in (before, after)]
@@ -323,6 +370,8 @@ def _described(change: _Change) -> _Change:
     kinds, whats = {each.identity.kind for each in before}, {each.what for each in change.parts}
     # A generated kernel is its own op: that says nothing more.
     new_ops = Counter(each.op for each in after if each.op != each.identity.name) - Counter(each.op for each in before)
+    # Each collective counts.
+    often = {each.identity.shown: 1 if each.identity.kind == Kind.COMMUNICATION.value else _OFTEN for each in after}
     other = e.OtherKernels(
         what=(whole.what if len(whats) == 1 else What.REPLACED).value,
         before=_names(before),
@@ -335,11 +384,16 @@ def _described(change: _Change) -> _Change:
         sizes=tuple(dict.fromkeys(size for pair in pairs for size in _sizes(*pair))),
         layouts=moves[0][1:] if moves else None,
         ops=tuple([op for op in new_ops if op][:_MOST_OPS]),
+        repeated=tuple(
+            (it, befores[it], afters[it])
+            for it, times in often.items()
+            if befores[it] and befores[it] < afters[it] >= times * befores[it]
+        ),
     )
     return replace(change, change=other)
 
 
-def _dtypes(launch: _Launch) -> Iterator[str]:
+def _dtypes(launch: LaunchRow) -> Iterator[str]:
     """Yield the dtypes that a launch works in: by its name, and by what its op was given."""
     if launch.identity.decoded.dtype:
         yield launch.identity.decoded.dtype
@@ -354,16 +408,12 @@ def _placement_change(
 
     Beside a time, strides are part of its reason.
     """
-    dtypes: tuple[tuple[str, str], ...] = ()
-    sizes: tuple[tuple[str, str], ...] = ()
-    are_other = are_inputs_alike and bool(old.inputs and new.inputs) and old.inputs != new.inputs
-    if are_other:
-        sides = [[each.partition("[")[0] for each in side.inputs] for side in (old, new)]
-        dtypes = tuple(dict.fromkeys(pair for pair in zip(*sides, strict=False) if pair[0] != pair[1]))
-        sizes = tuple(_sizes(old, new))
-    stream, arguments = (old.stream, new.stream) if old.stream != new.stream else None, other_arguments(old, new)
-    has_layouts = not is_timed and old.op == new.op and old.inputs == new.inputs
-    layouts = other_layouts(old, new) if has_layouts else None
+    facts = {name: [*dict.fromkeys(differ(old, new))] for name, differ in FACTS.items()}
+    are_other = are_inputs_alike and bool(facts["dtypes"] or facts["shapes"])
+    dtypes = tuple(pair for pair in facts["dtypes"] if are_other and NO_TENSOR not in pair)
+    sizes = tuple(_sizes(old, new)) if are_other else ()
+    stream, arguments = (old.stream, new.stream) if facts["streams"] else None, tuple(facts["arguments"])
+    layouts = facts["strides"][0] if facts["strides"] and not is_timed else None
     if not (are_other or stream or arguments or layouts):
         return None
     return e.OtherPlacement((), dtypes, sizes, stream, are_other and not dtypes and not sizes, arguments, layouts)
@@ -371,21 +421,21 @@ def _placement_change(
 
 def _sizes(old: KernelRecord, new: KernelRecord) -> list[tuple[str, str]]:
     """Return the sizes of the tensors that differ, each once."""
-    shapes = [[each.partition("[")[2].rstrip("]").split(",") for each in side.inputs] for side in (old, new)]
-    pairs = [(a, b) for one, other in zip(*shapes, strict=False) for a, b in zip(one, other, strict=False) if a != b]
-    return list(dict.fromkeys(pairs))
+    shapes = (pair for pair in FACTS["shapes"](old, new) if NO_TENSOR not in pair)
+    sizes = chain.from_iterable(zip(*(side.split(",") for side in pair), strict=False) for pair in shapes)
+    return list(dict.fromkeys(pair for pair in sizes if pair[0] != pair[1]))
 
 
-def _names(kernels: Iterable[_Launch]) -> e.Counted:
+def _names(kernels: Iterable[LaunchRow]) -> e.Counted:
     return tuple(Counter(kernel.identity.shown for kernel in kernels).items())
 
 
-def _code_moves(pair: _Difference, arch: str) -> tuple[e.Move, ...]:
+def _code_moves(pair: Difference, arch: str) -> tuple[e.Move, ...]:
     return tuple(e.Move(*each) for each in resource_changes(pair.before[0], pair.after[0], arch))
 
 
 def _other_identity(
-    pair: _Difference, gpu: tuple[str, int | None], *, is_timed: bool
+    pair: Difference, gpu: tuple[str, int | None], *, is_timed: bool
 ) -> e.OtherIdentity | e.OtherCode | None:
     """Return what differs between launches of one kernel besides their times."""
     (old, *_), (new, *_) = pair.before, pair.after
@@ -418,6 +468,35 @@ def _add_host_calls(
         if place is None:
             changes.append(place := _Change(origins=[origin]))
         (place.waits if are_waits else place.copies)[call] += 1
+        if are_waits and origin is not None:
+            place.wait_lines |= dict.fromkeys(origin.lines)
+
+
+def _of_new_compiled_ops(run: Run, baseline: Baseline, known: AbstractSet[str]) -> Sequence[Origin]:
+    """Return where functions are called that the baseline's graphs lack; else where no kernel of its comes from.
+
+    If neither is known, return where the graphs are called.
+    """
+    calls = {name: origins for name, origins in run.op_origins.items() if name.startswith(_COMPILED)}
+    new = [each for name, origins in calls.items() if name not in baseline.data for each in origins]
+    # A graph has other lines without kernels, too: no more than there are new ops.
+    others = {each for origins in calls.values() for each in origins if each.lines and each.lines[0].code not in known}
+    more = (run.counts.compiled_ops or 0) - (baseline.counts.compiled_ops or 0)
+    return new or (sorted(others, key=lambda it: it.lines[0].line) if 0 < len(others) <= more else run.compiled_origins)
+
+
+def _name_kept_gradients(run: Run, changes: Iterable[_Change]) -> None:
+    """Say of additions that are new, and that no line asked for, what they are: autograd adds to a gradient that is there.
+
+    Those of more backward passes stand beside other kernels of these passes.
+    """
+    new = [each for each in changes if any(part.after for part in each.parts)]
+    launches = [launch for each in new for part in each.parts for launch in part.after]
+    ops = {each.op or each.identity.name for each in launches}
+    is_of_autograd = any(run.origins) and not any(part.before for each in new for part in each.parts)
+    if ops == {_ACCUMULATES} and is_of_autograd and not any(launch.origin for launch in launches):
+        for each in new:
+            each.change, each.explains = e.NoLonger("drop gradients"), True
 
 
 def _peak_cause(run: Run, baseline: Baseline, old: int, new: int) -> e.Cause:
@@ -443,20 +522,40 @@ def _peak_cause(run: Run, baseline: Baseline, old: int, new: int) -> e.Cause:
 
 
 def _op_causes(
-    run: Run, baseline: Baseline, known: AbstractSet[str], marks: AbstractSet[object], *, is_all: bool
+    run: Run, baseline: Baseline, known: AbstractSet[str], changes: Iterable[_Change], *, is_all: bool
 ) -> list[e.Cause]:
-    """Return the ops that are new, or gone where `is_all`, except for those at the places of other changes."""
-    now, then = Counter(each.name for each in run.ops if is_dispatched(each.name)), Counter(baseline.ops)
+    """Return the ops that are new, or gone where `is_all`, except for those of the kernels that other causes have.
+
+    A baseline has no lines of ops. So a line is named if all ops of a name that is new there are there alone: if the
+    baseline lacks the name, if they have one line only, or if the baseline knows all of their lines but one.
+    """
+    places = {each.place for change in changes for part in change.parts for each in part.after}
+    pairs = zip(run.ops, run.op_kernels or [None] * len(run.ops), strict=True)
+    names = [(each.name, place in places) for each, place in pairs if is_dispatched(each.name)]
+    now, then = Counter(name for name, _ in names), Counter(baseline.ops)
     new, gone = now - then, then - now if is_all else Counter[str]()
-    for name in list(new):
-        if any(line in marks for origin in run.op_origins.get(name, ()) for line in origin.lines):
-            del new[name]
+    new -= Counter(name for name, is_caused in names if is_caused)
     if not (new or gone) or (not is_all and new.total() < _NAMED_SHARE * then.total()):
         return []
     weight_us = _DISPATCH_US * new.total() if run.fingerprint.arch == "cpu" else 0.0  # a GPU's time is not the host's
-    cause = e.Cause(e.OtherOps(tuple(new.items()), tuple(gone.items())), weight_us=weight_us)
-    named = [name for name in new if name not in then] or new  # of the others, the baseline has no lines to leave out
-    return [with_code(cause, [origin for name in named for origin in run.op_origins.get(name, ())], known)]
+    repeated = tuple((name, then[name], now[name]) for name in new if 0 < _OFTEN * then[name] <= now[name])
+    cause = e.Cause(e.OtherOps(tuple(new.items()), tuple(gone.items()), repeated), weight_us=weight_us)
+    sure: list[Origin] = []
+    others: list[Origin] = []
+    for name in new:
+        origins = run.op_origins.get(name, ())
+        lines = {line for origin in origins for line in origin.lines}
+        (sure if name not in then or len(lines) == 1 else others).extend(origins)
+    others = [each for each in others if not any((line.inner or line).code in known for line in each.lines)]
+    if not sure and len({each.lines for each in others}) == 1:
+        sure = others
+    return [with_code(cause, sure, known)]
+
+
+def _telling_lines(origin: Origin | None, known: AbstractSet[str]) -> Sequence[SourceLine]:
+    """Return the lines of a launch that the baseline lacks; all of them where it lacks none."""
+    lines = origin.lines if origin is not None else ()
+    return [line for line in lines if (line.inner or line).code not in known] or lines
 
 
 def with_code(
@@ -464,18 +563,24 @@ def with_code(
     origins: Iterable[Origin | None],
     known: AbstractSet[str] = frozenset(),
     costs_us: Mapping[SourceLine, float] | None = None,
+    waits: Iterable[SourceLine] = (),
 ) -> e.Cause:
     """Return a cause with the lines of code that its launches come from: the user's, then the library's.
 
-    Lines that the baseline lacks come before others, then those whose launches take the longest; in order of launch.
+    Lines that the baseline lacks come before others, then those whose launches take the longest; in order of launch. A
+    line where the host waits has a place, and so has the dearest of all lines.
     """
     found: dict[SourceLine, list[Origin]] = {}
+    waiting = set(waits)
     for origin in filter(None, origins):
-        for line in origin.lines:
+        for line in dict.fromkeys((*_telling_lines(origin, known), *waiting.intersection(origin.lines))):
             found.setdefault(line, []).append(origin)
-    lines = [line for line in found if (line.inner or line).code not in known] or list(found)
-    dearest = sorted(lines, key=lambda line: -(costs_us or {}).get(line, 0.0))[:_MOST_LINES]
-    shown = [line for line in lines if line in dearest]
+    lines = sorted(found, key=lambda line: -(costs_us or {}).get(line, 0.0))
+    new = [line for line in lines if (line.inner or line).code not in known]
+    dearest = list(dict.fromkeys([*(new or lines)[:_MOST_LINES], *lines[:1]]))
+    named = waiting.union(dearest)
+    shown = [line for line in found if line in named]
+    dearest = [line for line in lines if line in named]
     places = []
     for line in shown:
         passes = {"backward" if origin.is_backward else "forward" for origin in found[line]}
@@ -484,6 +589,6 @@ def with_code(
     return msgspec.structs.replace(
         cause,
         places=tuple(places),
-        more_places=len(lines) - len(shown),
+        more_places=len(new or lines) - len(named.intersection(new or lines)),
         dearest=shown.index(dearest[0]) if shown else 0,
     )

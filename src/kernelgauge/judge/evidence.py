@@ -111,6 +111,7 @@ class OtherKernels(Change, frozen=True):  # launches that took the place of othe
     sizes: tuple[tuple[str, str], ...] = ()  # of the tensors that differ
     layouts: tuple[str, str] | None = None  # of the inputs of the same op, as `Resources.layout`
     ops: tuple[str, ...] = ()  # the new ones, which launched these kernels
+    repeated: tuple[tuple[str, int, int], ...] = ()  # how often some ran in all before, and now: far more often
 
 
 class OtherPlacement(Change, frozen=True):  # the same kernels on other tensors, or on another stream
@@ -153,12 +154,17 @@ class CompilerEvent(Change, frozen=True):  # a graph break or a recompile
 class MemoryGrowth(Change, frozen=True):  # what each call leaves in memory, beyond the baseline
     bytes: int
     is_host: bool = False  # of the process, outside of the memory that torch allocates on the device
+    is_kept: bool = False  # whether its lines are those that keep it; else those that allocate it
 
 
 class AllocatorCalls(Change, frozen=True):  # how often a call asks the device for memory, or gives it back
     before: int
     after: int
     ops: Counted  # ``aten::empty: cudaMalloc``
+
+
+class NoLonger(Change, frozen=True):  # what a call does not do any more
+    what: Literal["compile", "drop gradients"]
 
 
 class LostGraph(Change, frozen=True):  # what CUDA graphs launched is launched one by one
@@ -179,6 +185,7 @@ class CompiledOps(Change, frozen=True):  # how many ops torch.compile was given
 class OtherOps(Change, frozen=True):  # ops of the dispatcher that are new, and that are gone
     new: Counted
     gone: Counted = ()
+    repeated: tuple[tuple[str, int, int], ...] = ()  # as of `OtherKernels`
 
 
 class HostCalls(Change, frozen=True):  # calls of a function of Python or C, as `Run.host_work` names it
@@ -191,6 +198,12 @@ class HostCalls(Change, frozen=True):  # calls of a function of Python or C, as 
 class OtherDtype(Change, frozen=True):  # the dtype that most kernels of a trace work in
     before: str
     after: str
+
+
+class BesideKernels(Change, frozen=True):  # what a GPU does in a step of a trace but to run kernels
+    what: Literal["copies", "idle"]
+    before: float  # how many copies and memsets, or microseconds
+    after: float
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ that `_keep_stacks` wraps, and those that `_events` reads. Dynamo takes seconds 
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import linecache
@@ -85,6 +86,8 @@ def reset_compiler() -> None:
     _traced.clear()
     _traced_constants.clear()
     _traced_ops.clear()
+    _traced_calls.clear()
+    _cpp_sources.clear()
     _generated.clear()
     _inductors.clear()
 
@@ -165,7 +168,9 @@ def _events(dynamo: Any) -> Iterator[CompileEvent]:
             yield _event("graph break", reason, place)
     for code, failures in getattr(dynamo, "guard_failures", {}).items():
         # The guard of the newest compilation comes first: it is the one that keeps failing.
-        for text in sorted(map(str, failures), key=_compilation_number, reverse=True):
+        # We call under a mode of our own, to know the lines of operators.
+        told = (str(each) for each in failures if "torch_function_mode" not in str(each))
+        for text in sorted(told, key=_compilation_number, reverse=True):
             yield _event("recompile", _guard(text), _place(text, code.co_filename, code.co_firstlineno))
 
 
@@ -218,6 +223,10 @@ _inductors: Counter[str] = Counter()  # graphs that it made or loaded, and confi
 # By the file that Inductor generated: each graph that runs it, as how many were traced then and the stacks of each kernel,
 # by the handle above its call.
 _generated: dict[str, list[tuple[int, dict[str, tuple[Stack, ...]]]]] = {}
+# By kernel, the digests of its C++ source in each graph that has it; and by function, the stacks that called it in a graph.
+_cpp_sources: dict[str, set[str]] = {}
+_CPP = re.compile(r"(?s)(\w+) = async_compile\.cpp\w*\((?:\[.*?\], )?r?\'\'\'(.*?)\'\'\'")
+_traced_calls: dict[object, dict[str, set[Stack]]] = {}
 
 
 def stacks_at(file: str, line: int, since: int = 0) -> tuple[Stack, ...] | None:
@@ -277,6 +286,8 @@ def _keep_traced(wrappers: ExitStack, original: Any, self: Any, graph: Any, *arg
     for node in nodes:
         if node.op.startswith("call_"):
             name = getattr(node.target, "__name__", str(node.target))
+            calls = _traced_calls.setdefault(_compile_id(), {}).setdefault(f"compiled {name}", set())
+            calls.update(_stacks(node.meta.get("stack_trace")))
             given = [repr(each) for each in tree_leaves((node.args, node.kwargs)) if isinstance(each, (float, str))]
             constants.update((f"compiled {name}", each) for each in ("", *given))
     return original(self, graph, *args, **kwargs)
@@ -288,6 +299,20 @@ def compiled_constants(since: int) -> dict[str, tuple[str, ...]]:
     for name, text in chain.from_iterable([*_traced_constants.values()][since:]):
         found[name].add(text)
     return {name: tuple(sorted(texts - {""})) for name, texts in sorted(found.items())}
+
+
+def compiled_calls(since: int) -> dict[str, tuple[Stack, ...]]:
+    """Return where functions were called in the graphs traced after so many, by the names of `compiled_constants`."""
+    found: dict[str, dict[Stack, None]] = defaultdict(dict)
+    for name, stacks in chain.from_iterable(each.items() for each in [*_traced_calls.values()][since:]):
+        found[name] |= dict.fromkeys(sorted(stacks))
+    return {name: tuple(stacks) for name, stacks in found.items()}
+
+
+def cpp_source(name: str) -> str | None:
+    """Return the beginning of the digest of a C++ kernel's source; None if not known, or if several have that name."""
+    found = _cpp_sources.get(name, set())
+    return next(iter(found)) if len(found) == 1 else None
 
 
 def _keep_replaced(original: Any, match: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
@@ -312,6 +337,8 @@ def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     if not traced.issuperset(chain.from_iterable(kernels.values())):
         for stacks in kernels.values():
             stacks[:] = [now for stack in stacks if (now := _as_traced(stack, traced)) is not None]
+    for name, source in _CPP.findall(getattr(self, "source_code", None) or ""):
+        _cpp_sources.setdefault(name, set()).add(hashlib.sha256(source.encode()).hexdigest()[:8])
     code = getattr(getattr(self, "current_callable", None), "__code__", None)
     if code is not None:
         by_handle = {handle: tuple(stacks) for handle, stacks in kernels.items()}

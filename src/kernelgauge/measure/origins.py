@@ -38,11 +38,13 @@ from ..errors import shown_path
 from ..run import CompileEvent, Origin, PeakPart, SourceLine, common_path
 from ..trace import REGION, Window, dispatcher_ops, parse
 from ..trace.kernel import Execution, executions
-from .compiler import Frame, Owner, Stack, compiled_constants, owner_of, source_line, stacks_at
+from ..trace.model import grouped
+from .compiler import Frame, Owner, Stack, compiled_calls, compiled_constants, owner_of, source_line, stacks_at
 from .device import Device
 from .host import function_in_c, function_name, short
 from .instance import Arguments, Instance, collector_paused
 from .profile import Profiler, ProfilerSession, exported
+from .reach import lines_that_keep
 
 _CALLERS = ("_call_alone", "_loss")  # functions of ours that only call the workload: no line of its code
 _RESUMED = re.compile(r"in torch_dynamo_resume_in_(\w+)_at_\d+$")  # Dynamo's name for a function after a break in it
@@ -70,6 +72,7 @@ class Origins:
     growth: tuple[Origin, ...] = ()  # where that was allocated, the most first
     grown_host_bytes: int | None = None  # likewise: by Python, and on a GPU by tensors on the host
     host_growth: tuple[Origin, ...] = ()
+    keeping: tuple[Origin, ...] = ()  # the lines that keep what grows
     allocations: tuple[Origin, ...] = ()  # of calls that allocate or free memory of the device
     data: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # as `Run.data`
     peak: tuple[PeakPart, ...] = ()  # what the call had allocated at its peak, the most first
@@ -90,7 +93,16 @@ def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession,
         kept_bytes += found.grown_host_bytes or 0
         kept_bytes = kept_bytes if kept_bytes >= _LEAST_KEPT_BYTES else 0
     data = compiled_constants(modules.since) if is_compiled else _data_of(instance, device)
-    return replace(found, grown_host_bytes=kept_bytes, host_growth=(*found.host_growth, *kept), data=data)
+    ops = dict(found.ops)
+    for name, stacks in compiled_calls(modules.since).items() if is_compiled else ():
+        asked = dict.fromkeys(line for stack in stacks if (line := _line_of(stack)) is not None)
+        ops[name] = tuple(Origin(modules.around(stacks), (line,)) for line in asked)
+    keeping: tuple[Origin, ...] = ()
+    if (found.grown_bytes or kept_bytes) and not is_compiled:  # else Dynamo would compile what the trace looks at
+        lines = lines_that_keep(instance.module, functools.partial(_call_alone, instance, device, nullcontext()))
+        keeping = tuple(Origin(modules.root, (source_line(*each),)) for each in lines)
+    growth = (*found.host_growth, *kept)
+    return replace(found, grown_host_bytes=kept_bytes, host_growth=growth, keeping=keeping, data=data, ops=ops)
 
 
 def _profiled(
@@ -135,7 +147,7 @@ def _found(
         kernels=tuple(map(places.origin, called)),
         copies=places.of_calls(window.copying_ops, there.copying_ops),
         synchronizations=places.of_calls(window.synchronizing_ops, there.synchronizing_ops, places.waits),
-        ops={name: tuple(origins)[:_MOST_LINES] for name, origins in ops.items()},
+        ops={name: _by_line(origins) for name, origins in ops.items()},
         # The memory of a graph is its own.
         grown_bytes=None if structure.replays_graphs else sum(size for size, _ in grown),
         growth=places.distinct(place for _, place in grown),
@@ -146,6 +158,12 @@ def _found(
         compiled=tuple(dict.fromkeys(filter(None, map(places.caller, called))))[:_MOST_LINES],
         calls=places.callers(),
     )
+
+
+def _by_line(origins: Iterable[Origin]) -> tuple[Origin, ...]:
+    """Return one origin for those of the same lines: a model may have a layer many times."""
+    found = grouped(origins, lambda origin: (origin.lines, origin.is_backward)).values()
+    return tuple(filter(None, map(_common, found)))
 
 
 def _common(origins: Sequence[Origin | None]) -> Origin | None:

@@ -6,10 +6,10 @@ import copyreg
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -52,7 +52,12 @@ def moved_to(device: torch.device, workloads: Sequence[Workload]) -> Iterator[No
 
 def reached_tensors(roots: object) -> list[torch.Tensor]:
     """Return each tensor that objects hold, once, without what each replicate has copies of (`copy_module`, `copy_arguments`)."""
-    found: list[torch.Tensor] = []
+    return [each for each in _reached(roots) if isinstance(each, torch.Tensor)]
+
+
+def _reached(roots: object) -> list[object]:
+    """Return all that objects hold, each once, likewise."""
+    found: list[object] = []
     seen: dict[int, object] = {}  # by id; held, so that no other object takes it
     waiting: deque[object] = deque([roots])
     while waiting:
@@ -60,9 +65,8 @@ def reached_tensors(roots: object) -> list[torch.Tensor]:
         if issubclass(type(value), _PLAIN) or type(value) in weakref.ProxyTypes or id(value) in seen:
             continue
         seen[id(value)] = value
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, partial) and value.func in (copy_module, copy_arguments):
+        found.append(value)
+        if isinstance(value, partial) and value.func in (copy_module, copy_arguments):
             seen |= {id(each): each for each in _copied(value)}
         waiting.extend(_parts(value))
     return found
@@ -166,3 +170,66 @@ def _move(tensors: Iterable[tuple[torch.Tensor, torch.device]]) -> None:
                     memory[key] = old, flat.to(device).untyped_storage()
                 place = tensor.storage_offset(), tensor.size(), tensor.stride()
                 tensor.data = torch.empty(0, dtype=tensor.dtype, device=device).set_(memory[key][1], *place)
+
+
+_CALLS_WATCHED = 2  # what grows in each of them grows always
+
+
+def lines_that_keep(function: object, call: Callable[[], object]) -> list[tuple[str, int]]:
+    """Return file and line of the user's code that keeps something of each call, in order; empty where nothing shows it.
+
+    A container that the call reaches grows there. If none does, an attribute or a variable gets another tensor that autograd
+    has recorded, maybe with the graphs of all calls before. What a cache in C holds is not seen, nor code of another thread.
+    """
+    sizes, records = list(_sizes(function)), list(_records(function))
+    for _ in range(_CALLS_WATCHED):
+        lengths, recorded = [size() for size in sizes], [record() for record in records]
+        call()
+        sizes = [size for size, old in zip(sizes, lengths, strict=True) if size() > old]
+        records = [record for record, old in zip(records, recorded, strict=True) if record() != old]
+    watched: list[Callable[[], object]] = [*sizes] or records
+    found: dict[tuple[str, int], None] = {}
+    states = [state() for state in watched]
+    last: tuple[str, int] | None = None
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal last, states
+        if owner_of(frame.f_code.co_filename) != "user":
+            return None
+        if event == "call":
+            return trace
+        now = [state() for state in watched]
+        if now != states and last is not None:
+            found[last] = None
+        states, caller = now, frame.f_back
+        if event == "return" and caller is not None:  # the rest of the line that called it
+            frame = caller
+        is_users = owner_of(frame.f_code.co_filename) == "user"
+        last = (frame.f_code.co_filename, frame.f_lineno) if is_users else last
+        return trace
+
+    tracing = sys.gettrace()
+    sys.settrace(trace if watched else tracing)
+    try:
+        call()
+    finally:
+        sys.settrace(tracing)
+    return list(found)
+
+
+def _sizes(function: object) -> Iterator[Callable[[], int]]:
+    """Yield for each container that a function reaches what returns its size."""
+    yield from (each.__len__ for each in _reached(function) if isinstance(each, (list, dict, set, deque)))
+
+
+def _records(function: object) -> Iterator[Callable[[], object]]:
+    """Yield for each function or object that a function reaches what returns its tensors with a graph of autograd, by id."""
+    for value in _reached(function):
+        if isinstance(value, FunctionType):
+            yield partial(_recorded, lambda it: [*_cells(it), *_globals_of(it)], value)
+        elif not isinstance(value, (type, torch.Tensor)) and hasattr(value, "__dict__"):
+            yield partial(_recorded, lambda it: vars(it).values(), value)
+
+
+def _recorded(values_of: Callable[[Any], Iterable[object]], holder: object) -> list[int]:
+    return [id(each) for each in values_of(holder) if isinstance(each, torch.Tensor) and each.grad_fn is not None]

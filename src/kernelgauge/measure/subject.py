@@ -36,12 +36,12 @@ from ..run import (
     summarize,
 )
 from ..trace import CALL, KernelIdentity, KernelRecord, dispatcher_ops, metadata_ops_that_launched
-from ..trace.kernel import Resources, common_arguments, executions, input_texts
+from ..trace.kernel import Resources, common_arguments, executions, input_texts, kernels_of_ops
 from ..trace.model import busy_us, number_streams
 from ..workload import Workload
 from . import Settings
 from .code import resources_of_call
-from .compiler import compile_counts
+from .compiler import compile_counts, cpp_source
 from .device import Device
 from .host import HostWork, host_work_of
 from .instance import Instance, build, first_call, host_calls, reporting, steady_call, warm_up
@@ -324,6 +324,7 @@ class Subject:
             controls=controls,
             conditions=conditions_of([each.readings for each in self.replicates]),
             ops=tuple(OpRecord(op.name, op.input_shapes) for op in window.ops),
+            op_kernels=tuple(kernels_of_ops(window, session.executions[-1])),
             launch_apis=tuple(launch.call.name for launch in window.launches),
             occupancy_queries=window.occupancy_queries,
             metadata_ops_that_launched=tuple(metadata_ops_that_launched(window)),
@@ -337,6 +338,7 @@ class Subject:
             op_origins=dict(self.origins.ops),
             growth_origins=self.origins.growth[:_SHOWN_ORIGINS],
             host_growth_origins=self.origins.host_growth[:_SHOWN_ORIGINS],
+            keeping_origins=self.origins.keeping[:_SHOWN_ORIGINS],
             allocating_ops=tuple(text for text, _ in allocating_ops),
             allocation_origins=self.origins.allocations[:_SHOWN_ORIGINS],
             data=dict(self.origins.data),
@@ -425,6 +427,8 @@ class Subject:
         """Return the resources of a launch; without a layout that differs between calls."""
         every, found = [each[place].resources for each in self.structure.executions], self.resources[place]
         is_steady = len({each and each.layout for each in every}) == 1
+        if source := cpp_source(self.structure.kernels[place].name):
+            found = msgspec.structs.replace(found or Resources(), code=source)
         return found if is_steady or found is None else msgspec.structs.replace(found, layout="")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..trace.kernel import KernelIdentity, LaneKernel, resources_of
+from ..trace.kernel import KernelIdentity, LaunchRow, resources_of
 from ..trace.names import decode
 from ..trace.summary import Summary
 from .traces import TraceComparison, conclusion
@@ -47,6 +47,7 @@ def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str
             "kernels": [
                 _identity(kernel.identity)
                 | {field: getattr(kernel, field) for field in _OF_A_LAUNCH}
+                | {field: getattr(kernel, field) or None for field in ("op", "module")}
                 | {"code": resources_of(kernel.identity, kernel.resources, arch)}
                 for kernel in summary.kernels
             ],
@@ -110,7 +111,7 @@ def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict
     }
 
 
-def _kernels_data(kernels: Sequence[LaneKernel], places: Mapping[str, int]) -> list[dict[str, Any]]:
+def _kernels_data(kernels: Sequence[LaunchRow], places: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return launches of one kernel together: its place in `kernels`, and what is known of its launch configuration."""
     found: dict[KernelIdentity, list[float]] = {}
     for kernel in kernels:

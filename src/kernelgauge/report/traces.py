@@ -243,18 +243,14 @@ def _findings(comparison: TraceComparison) -> Iterator[str]:
         yield from (f"  {line}" for line in first(details, _MOST_DETAILS))
     if left := causes[_MOST_CAUSES:]:
         yield f"and {counted(len(left), 'smaller cause')}"
-    moved = [side.transfers("gpu_memset", "gpu_memcpy") for side in comparison.sides]
-    copies, more = (sum(each.count for each in side) for side in moved)
-    if copies != more and (copies > more or not after.transfers("gpu_memcpy")):
-        cost = _signed(sum(each.time_us for each in moved[1]) - sum(each.time_us for each in moved[0]))
-        yield f"{more:g} copies and memsets instead of {copies:g} ({cost})"
     if after.busy_us < _OVERLAPPING * after.device_time_us:
         sums = f"at least one runs for {time_text(after.busy_us)}, and their times add up to {time_text(after.device_time_us)}"
         yield f"Kernels overlap on several streams: {sums}."
     if not before.kernels and not after.kernels:
         yield "Neither trace has kernels."
-    elif copies == more and all(each.what is What.SAME for each in comparison.differences):
-        yield f"Nothing on the {'CPU' if before.on_cpu and after.on_cpu else 'GPU'} changed."
+    elif all(each.what is What.SAME for each in comparison.differences):
+        where = f"on the {'CPU' if before.on_cpu and after.on_cpu else 'GPU'}"
+        yield f"The kernels {where} did not change." if causes else f"Nothing {where} changed."
         inside = (sum(len(each.records) for each in side.all_windows) for side in comparison.sides)
         old, new = (len(side.trace.records) - count for side, count in zip(comparison.sides, inside, strict=True))
         if after.noun == "step" and old != new:

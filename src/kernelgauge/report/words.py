@@ -399,7 +399,13 @@ def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:
     inputs = f"inputs {' -> '.join(it.layouts)}" if it.layouts else ""
     parts = [text, _dtypes(*it.dtypes), " and ".join(_sizes(it.sizes)), inputs, by]
     was = [f"was {_names(it.before)}"] if old and new and not is_moved else []
-    return f"{', '.join(filter(None, parts))}: {_names(it.after or it.before)}", was
+    return f"{', '.join(filter(None, parts))}: {_names(it.after or it.before)}", [*was, *_repeated(it.repeated)]
+
+
+def _repeated(repeated: Iterable[tuple[str, int, int]]) -> list[str]:
+    """Return ``10 all_reduce instead of 1``, in all of a call."""
+    texts = [f"{now} {name} instead of {before}" for name, before, now in repeated]
+    return [f"in all {', '.join(first(texts, _MOST_NAMES))}"] if texts else []
 
 
 def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
@@ -440,7 +446,7 @@ def _identity(it: e.OtherIdentity) -> tuple[str, list[str]]:
 def _ops(it: e.OtherOps) -> tuple[str, list[str]]:
     sides = [(word, ops) for word, ops in (("new", it.new), ("missing", it.gone)) if ops]
     texts = [f"{counted(sum(n for _, n in ops), f'{word} op')}: {', '.join(times(ops))}" for word, ops in sides]
-    return ", ".join(texts[:1]), texts[1:]
+    return ", ".join(texts[:1]), [*texts[1:], *_repeated(it.repeated)]
 
 
 def _host_calls(it: e.HostCalls) -> tuple[str, list[str]]:
@@ -456,6 +462,16 @@ def _host_calls(it: e.HostCalls) -> tuple[str, list[str]]:
     ] if others > 0 else []
 
 
+def _beside(it: e.BesideKernels) -> str:
+    if it.what == "idle":
+        return f"the GPU is idle for {time_text(it.after)} of a step instead of {time_text(it.before)}"
+    return f"{it.after:g} copies and memsets {'as before' if it.before == it.after else f'instead of {it.before:g}'}"
+
+
+_NO_LONGER = {
+    "compile": "nothing is compiled any more: each op runs by itself",
+    "drop gradients": "gradients are added to those of the last call: they are no longer dropped",
+}
 _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
     e.OtherKernels: _other_kernels,
     e.OtherPlacement: _placement,
@@ -465,13 +481,15 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
     e.CompilerEvent: lambda it: (f"{it.event}: {it.reason}" + (f", {it.times} times" if it.times > 1 else ""), []),
     e.MemoryGrowth: lambda it: (
         f"each call leaves {megabytes(it.bytes)} more in {'the memory of the process' if it.is_host else 'memory'}",
-        [],
+        [] if it.is_kept else ["below: where it is allocated. What keeps it is not known."],
     ),
     e.AllocatorCalls: lambda it: (
         f"each call allocates or frees memory {it.after} times instead of {it.before}, past torch's cache",
         times(it.ops),
     ),
     e.LostGraph: lambda _: ("no CUDA graph any more: each kernel is launched by itself", []),
+    e.NoLonger: lambda it: (_NO_LONGER[it.what], []),
+    e.BesideKernels: lambda it: (_beside(it), []),
     e.PeakMemory: lambda it: (
         f"peak memory {megabytes(it.before)} -> {megabytes(it.after)}",
         [f"+{megabytes(it.more)} at the first line below"] if it.more else [],

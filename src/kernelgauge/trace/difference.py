@@ -12,19 +12,19 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
+from functools import partial
 from itertools import chain, zip_longest
+from math import prod
 from statistics import median, stdev
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 from rapidfuzz.distance import LCSseq
 
 from .kernel import (
     IN_LISTS,
-    KernelIdentity,
     KernelRecord,
-    LaneKernel,
-    Launched,
+    LaunchRow,
     Resources,
     configuration_change,
     configuration_text,
@@ -37,21 +37,7 @@ from .model import grouped
 from .names import Kind
 from .summary import HostLane
 
-
-class _Timed(Protocol):
-    """A launch, with the time that it takes."""
-
-    @property
-    def identity(self) -> KernelIdentity: ...
-
-    @property
-    def device_time_us(self) -> float: ...
-
-    @property
-    def context(self) -> Hashable: ...
-
-
-Kernel = TypeVar("Kernel", bound=_Timed)
+Kernel = TypeVar("Kernel", bound=KernelRecord)
 
 
 class What(str, Enum):
@@ -99,22 +85,22 @@ class LaunchDifference(Generic[Kernel]):
         return self.after_us - self.before_us
 
 
-Difference = LaunchDifference[LaneKernel]
+Difference = LaunchDifference[LaunchRow]
 
 
 def launch_differences(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[LaunchDifference[Kernel]]:
     """Return each pair of launches of one name with what differs, and all launches between two pairs as REPLACED.
 
-    Of all ways to pair as many launches as possible, take one that pairs equal launches first, if there is one: where
-    launches are new, their neighbours of the same name are not called changed.
+    Where the names are other ones, pair equal launches first if that leaves less to say: where launches are new, their
+    neighbours of the same name are not called changed. A launch without a partner says as much as a pair of two in another
+    context.
     """
     by_name = _blocks(before, after, lambda kernel: kernel.identity.unnumbered)
     by_context: list[_Block[Kernel]] = []
     for is_same, old, new in _blocks(before, after, lambda kernel: kernel.context):
         by_context += [(True, old, new)] if is_same else _blocks(old, new, lambda kernel: kernel.identity.unnumbered)
-    paired = [sum(len(old) for is_same, old, _ in blocks if is_same) for blocks in (by_name, by_context)]
     found: list[LaunchDifference[Kernel]] = []
-    for is_same, old, new in by_context if paired[0] == paired[1] else by_name:
+    for is_same, old, new in by_name if len(by_name) == 1 else max(by_context, by_name, key=_likeness_of_blocks):
         if is_same:
             found += map(_same_name, old, new)
         elif found and found[-1].what is What.REPLACED:  # a deletion beside an insertion
@@ -130,16 +116,22 @@ _Block = tuple[bool, tuple[Kernel, ...], tuple[Kernel, ...]]  # whether they pai
 def _blocks(
     before: Sequence[Kernel], after: Sequence[Kernel], key: Callable[[Kernel], Hashable]
 ) -> list[_Block[Kernel]]:
-    """Cut two sequences into blocks that are equal by a key and blocks that are not."""
-    blocks = LCSseq.opcodes(list(map(key, before)), list(map(key, after)))
-    return [
-        (
-            each.tag == "equal",
-            tuple(before[each.src_start : each.src_end]),
-            tuple(after[each.dest_start : each.dest_end]),
-        )
-        for each in blocks
-    ]
+    """Cut two sequences into blocks that are equal by a key and blocks that are not, by turns."""
+    found: list[_Block[Kernel]] = []
+    for each in LCSseq.opcodes(list(map(key, before)), list(map(key, after))):
+        is_same = each.tag == "equal"
+        old, new = before[each.src_start : each.src_end], after[each.dest_start : each.dest_end]
+        if found and found[-1][0] is is_same:  # a deletion beside an insertion
+            _, *sides = found.pop()
+            old, new = (*sides[0], *old), (*sides[1], *new)
+        found.append((is_same, tuple(old), tuple(new)))
+    return found
+
+
+def _likeness_of_blocks(blocks: Iterable[_Block[Kernel]]) -> int:
+    """Return how much of two sequences pairs: one for each pair, and one more if both are in one context."""
+    pairs = (pair for is_same, *sides in blocks if is_same for pair in zip(*sides, strict=True))
+    return sum(1 + (old.context == new.context) for old, new in pairs)
 
 
 class Likeness(IntEnum):
@@ -203,6 +195,7 @@ _SEEN = 0.02
 _SEEN_OF_ONE_STEP = 0.05
 _SEEN_US, _WHOLE_US = 0.1, 1.0  # durations come in steps of 32 ns, or are whole numbers
 _SEEN_ERRORS = 3.0  # standard errors of the mean of the launches of one step
+_AS_LARGE = 2.0  # times the elements: more is other work, and no other place
 # Dynamo counts the regions of a process: "Torch-Compiled Region: 2/0".
 _REGION_NUMBER = re.compile(r": \d+/\d+$")
 
@@ -220,18 +213,12 @@ def host_difference(before: HostLane, after: HostLane) -> HostDifference:
     )
 
 
-def differences(before: Sequence[LaneKernel], after: Sequence[LaneKernel]) -> tuple[Difference, ...]:
+def differences(before: Sequence[LaunchRow], after: Sequence[LaunchRow]) -> tuple[Difference, ...]:
     """Return what became of each launch: every launch of both sides is in exactly one difference."""
-    cut = launch_differences(before, after)
-    moved = _moved([each for each in cut if each.what is What.REPLACED])
-    elsewhere = {id(kernel) for difference in moved for kernel in (*difference.before, *difference.after)}
+    cut, moved = _without_moves(launch_differences(before, after))
     found: list[Difference] = []
     for each in cut:
-        if each.what is What.REPLACED:
-            sides = (each.before, each.after)
-            found += _other_names(*([kernel for kernel in side if id(kernel) not in elsewhere] for side in sides))
-        else:
-            found.append(each)
+        found += _other_names(each.before, each.after) if each.what is What.REPLACED else [each]
     are_whole = any(side and all(us % 1 == 0 for it in side for us in it.durations_us) for side in (before, after))
     step_us = _WHOLE_US if are_whole else _SEEN_US
     joined = list(_joined((*_folded(found), *moved), step_us))
@@ -265,13 +252,13 @@ def _joined(found: Iterable[Difference], step_us: float) -> Iterator[Difference]
             yield each
 
 
-def _timed(old: tuple[LaneKernel, ...], new: tuple[LaneKernel, ...], step_us: float) -> Iterator[Difference]:
+def _timed(old: tuple[LaunchRow, ...], new: tuple[LaunchRow, ...], step_us: float) -> Iterator[Difference]:
     """Judge launches of one name by op and module, so that none is both slower and faster. Judge the rest together.
 
     The rest are in another op or module now, or there are more of them.
     """
 
-    def place(kernel: LaneKernel) -> object:
+    def place(kernel: LaunchRow) -> object:
         return kernel.identity, kernel.op, kernel.module
 
     olds, news = grouped(old, place), grouped(new, place)
@@ -284,7 +271,7 @@ def _timed(old: tuple[LaneKernel, ...], new: tuple[LaneKernel, ...], step_us: fl
         yield Difference(_timing(old, new, step_us), old, new)
 
 
-def _timing(old: Sequence[LaneKernel], new: Sequence[LaneKernel], step_us: float) -> What:
+def _timing(old: Sequence[LaunchRow], new: Sequence[LaunchRow], step_us: float) -> What:
     """Judge the times of all launches of one kernel together: `old` and `new` are pairs of them, in steps of `step_us`."""
     steps = [zip(*(kernel.durations_us for kernel in side), strict=True) for side in (old, new)]
     befores, afters = ([sum(times) for times in side] for side in steps)
@@ -316,24 +303,41 @@ def differences_with_moves(before: Sequence[Kernel], after: Sequence[Kernel]) ->
     cut = [each for each in found if each.what is What.REPLACED]
     sides = [each.before for each in cut], [each.after for each in cut]
     old, new = (Counter(kernel.identity.unnumbered for kernel in chain.from_iterable(side)) for side in sides)
-    return found if old != new else [*(each for each in found if each.what is not What.REPLACED), *_moved(cut)]
+    return found if old != new else [*chain.from_iterable(_without_moves(found))]
 
 
-def _moved(cut: Sequence[LaunchDifference[Kernel]]) -> list[LaunchDifference[Kernel]]:
-    """Pair what is missing in one place and additional in another: it ran in another order."""
-    last_first = [kernel for block in cut for kernel in block.after][::-1]
-    additional = grouped(last_first, lambda kernel: kernel.identity.unnumbered)
-    pairs = [
-        _same_name(old, additional[old.identity.unnumbered].pop())
-        for block in cut
-        for old in block.before
-        if additional.get(old.identity.unnumbered)
-    ]
+def _without_moves(
+    found: Sequence[LaunchDifference[Kernel]],
+) -> tuple[list[LaunchDifference[Kernel]], list[LaunchDifference[Kernel]]]:
+    """Pair what is missing in one place and additional in another, with about as much to do: it ran in another order.
+
+    Return what is left, and these pairs.
+    """
+    cut = [each for each in found if each.what is What.REPLACED]
+    additional = grouped((kernel for block in cut for kernel in block.after), lambda kernel: kernel.identity.unnumbered)
+    pairs: list[LaunchDifference[Kernel]] = []
+    for old in (kernel for block in cut for kernel in block.before):
+        others = additional.get(old.identity.unnumbered, [])
+        place = next((at for at, new in enumerate(others) if _is_as_large(old, new)), None)
+        if place is not None:
+            pairs.append(_same_name(old, others.pop(place)))
+    elsewhere = {id(kernel) for pair in pairs for kernel in (*pair.before, *pair.after)}
+    left: list[LaunchDifference[Kernel]] = []
+    for each in found:
+        before, after = (tuple(it for it in side if id(it) not in elsewhere) for side in (each.before, each.after))
+        left += [replace(each, before=before, after=after)] if before or after else []
     # That says what changed besides its place.
-    return [pair if pair.what.is_change else replace(pair, what=What.MOVED) for pair in pairs]
+    return left, [pair if pair.what.is_change else replace(pair, what=What.MOVED) for pair in pairs]
 
 
-def _other_names(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[Difference]:
+def _is_as_large(old: KernelRecord, new: KernelRecord) -> bool:
+    """Tell whether the inputs of two launches have about as many elements, as far as both know them."""
+    shapes = ([each.partition("[")[2].rstrip("]").split(",") for each in it.inputs] for it in (old, new))
+    sizes = [sum(prod(int(size) for size in shape if size.isdecimal()) for shape in side) for side in shapes]
+    return not (old.inputs and new.inputs) or max(sizes) <= _AS_LARGE * min(sizes)
+
+
+def _other_names(old: Sequence[LaunchRow], new: Sequence[LaunchRow]) -> list[Difference]:
     """Exchange templates, each with the next of its kind; what is left was fused, split or replaced."""
     found: list[Difference] = []
     for kind in _TEMPLATES:
@@ -347,7 +351,7 @@ def _other_names(old: Sequence[LaneKernel], new: Sequence[LaneKernel]) -> list[D
     return [*found, Difference(what if is_one_job else What.REPLACED, olds, news)]
 
 
-def _exchange(old: LaneKernel | None, new: LaneKernel | None) -> Difference:
+def _exchange(old: LaunchRow | None, new: LaunchRow | None) -> Difference:
     if old is None or new is None:
         before, after = (() if kernel is None else (kernel,) for kernel in (old, new))
         return Difference(What.APPEARED if old is None else What.VANISHED, before, after)
@@ -361,7 +365,7 @@ def _exchange(old: LaneKernel | None, new: LaneKernel | None) -> Difference:
     return Difference(What.TEMPLATE, (old,), (new,), details)
 
 
-def _do_the_work_of(few: Sequence[LaneKernel], many: Sequence[LaneKernel]) -> bool:
+def _do_the_work_of(few: Sequence[LaunchRow], many: Sequence[LaunchRow]) -> bool:
     """Tell whether these were generated or written for one job, and no name speaks against it.
 
     Inductor's names say what was merged: a word of them must be among the others'. A hand-written kernel's does not.
@@ -435,14 +439,39 @@ def _are_alike(before: str, after: str) -> bool:
     return abs(int(new[1]) - int(old[1])) <= _CHANCE * math.sqrt(int(old[1]) + int(new[1]))
 
 
-def other_layouts(before: Launched, after: Launched) -> tuple[str, str] | None:
+def other_layouts(before: KernelRecord, after: KernelRecord) -> tuple[str, str] | None:
     """Return how the inputs of two launches lie in memory, if both know that and it differs."""
     old, new = ((each.resources or Resources()).layout.split(IN_LISTS) for each in (before, after))
     pairs = zip(old, new, strict=False)  # an older baseline does not know lists of tensors
     return next((pair for pair in pairs if all(pair) and pair[0] != pair[1]), None)
 
 
-def resource_changes(before: Launched, after: Launched, arch: str) -> list[tuple[str, str, str]]:
+NO_TENSOR = "(none)"
+
+
+def _other_inputs(before: KernelRecord, after: KernelRecord, part: int) -> Iterator[tuple[str, str]]:
+    """Yield what differs in a part of the inputs, ``bf16[64,768]``, at its bracket. Nothing if one side does not know them."""
+    sides = ([each.partition("[")[part].rstrip("]") for each in it.inputs] for it in (before, after))
+    if before.inputs and after.inputs:
+        yield from ((old, new) for old, new in zip_longest(*sides, fillvalue=NO_TENSOR) if old != new)
+
+
+def _other_strides(before: KernelRecord, after: KernelRecord) -> Iterator[tuple[str, str]]:
+    layouts = other_layouts(before, after) if (before.op, before.inputs) == (after.op, after.inputs) else None
+    yield from [layouts] if layouts else []
+
+
+# What the same kernel may do otherwise, with what two launches of it have. Of what one side does not know, nothing.
+FACTS: Mapping[str, Callable[[KernelRecord, KernelRecord], Iterable[tuple[str, str]]]] = {
+    "shapes": partial(_other_inputs, part=2),
+    "dtypes": partial(_other_inputs, part=0),
+    "strides": _other_strides,
+    "arguments": other_arguments,
+    "streams": lambda old, new: [(str(old.stream), str(new.stream))] if old.stream != new.stream else [],
+}
+
+
+def resource_changes(before: KernelRecord, after: KernelRecord, arch: str) -> list[tuple[str, str, str]]:
     """Return what differs in the code of two launches: ``("registers", "64", "72")``. What is not known does not differ.
 
     If nothing else does, return the digests of the machine code, which may be equal.
@@ -462,7 +491,7 @@ def resource_changes(before: Launched, after: Launched, arch: str) -> list[tuple
     ]
 
 
-def is_chosen(before: Launched, after: Launched) -> bool:
+def is_chosen(before: KernelRecord, after: KernelRecord) -> bool:
     """Tell whether an autotuner may have chosen what differs in the code of the same kernel."""
     old, new, one = before.resources or Resources(), after.resources or Resources(), before.identity
     is_inductors_choice = one.kernel_kwargs is None or one.without_source != after.identity.without_source
@@ -470,7 +499,7 @@ def is_chosen(before: Launched, after: Launched) -> bool:
     return (one.is_inductors and is_inductors_choice) or ((old.is_tuned or new.is_tuned) and not is_same_choice)
 
 
-def has_worse_code(before: Launched, after: Launched, arch: str, sm_count: int | None) -> bool:
+def has_worse_code(before: KernelRecord, after: KernelRecord, arch: str, sm_count: int | None) -> bool:
     """Tell whether the code of the same kernel spills and did not, or fills less of the GPU; and no autotuner chose that."""
     old, new = before.resources, after.resources
     if old is None or new is None or is_chosen(before, after):

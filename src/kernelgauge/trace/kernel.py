@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from .model import MODULE_PREFIX, DeviceRecord, Op, Window, nested, number_streams
+from .model import FRAME, MODULE_PREFIX, DeviceRecord, Op, Window, nested, number_streams
 from .names import KernelName, Kind, decode, kind_of_words
 
 # Inductor numbers its compiled graphs for the life of the process: `graph_0_`, `graph_1_`. No part of the identity.
@@ -125,6 +125,64 @@ class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     def context(self) -> Hashable:
         """What tells the launch from others of its name."""
         return self.identity.without_source, self.op, self.inputs
+
+
+class SourceLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of code."""
+
+    file: str  # relative to the working directory, or to the packages
+    line: int  # 0: not known
+    code: str = ""
+    inner: SourceLine | None = None  # of a library that it called, which asked for the launch. None: this line did
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place}  {self.code}" if self.code else place
+
+
+class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a launch comes from. It is no part of what the launch is: a line that moved is no change."""
+
+    module: str  # path in the model (``layers.*.mlp`` where compiled layers share the code), or the model's class
+    lines: tuple[SourceLine, ...]  # that asked for it; those of each op that a compiler fused
+    is_backward: bool = False  # autograd launched it for these lines
+    is_dynamic: bool | msgspec.UnsetType = msgspec.UNSET  # Inductor generated it for dynamic shapes
+
+
+class LaunchRow(KernelRecord, frozen=True):
+    """One launch with all that runs are compared by: of a run, of a baseline, or of the steps of a trace.
+
+    Attributes:
+        origin: where it comes from; None: not known.
+        call: the number of the call of a sequence that launched it.
+        place: among the launches of its run.
+        durations_us: in each step of a trace; `device_time_us` is their median.
+        input_shapes: as a trace has them, beside `input_types`.
+    """
+
+    origin: Origin | None = None
+    call: int | None = None
+    place: int = -1
+    durations_us: tuple[float, ...] = ()
+    input_shapes: tuple[Any, ...] = ()
+    input_types: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return kind_of_launch(self.identity, self.op)
+
+    @property
+    def module(self) -> str:
+        return self.origin.module if self.origin is not None else ""
+
+    @property
+    def lines(self) -> tuple[SourceLine, ...]:
+        return self.origin.lines if self.origin is not None else ()
+
+    @property
+    def context(self) -> Hashable:
+        codes = [(line.inner or line).code for line in self.lines]
+        return super().context, tuple(codes), self.module, bool(self.origin and self.origin.is_backward)
 
 
 def identity_of(record: DeviceRecord, op: Op | None) -> KernelIdentity:
@@ -264,6 +322,28 @@ def computing_ops(window: Window) -> list[Op]:
     return found
 
 
+def kernels_of_ops(window: Window, ran: Sequence[Execution]) -> list[int | None]:
+    """Return for each op of a window the place of the kernel that it belongs to: its own, or that of an op around it.
+
+    An op around several kernels belongs to the first of them. `ran`: the window's kernels (`executions`).
+    """
+    own: dict[int, int] = {}
+    for place, each in enumerate(ran):
+        own.setdefault(id(each.op), place)
+    around_of = [(op, [each for each in around if is_dispatched(each.name)]) for op, around in nested(window.ops)]
+    inside: dict[int, int] = {}  # the first kernel within an op
+    for op, around in around_of:
+        if id(op) in own:
+            for parent in around:
+                inside.setdefault(id(parent), own[id(op)])
+    found = []
+    for op, around in around_of:
+        nearest = [id(each) for each in (op, *reversed(around))]
+        places = (known[each] for known in (own, inside) for each in nearest if each in known)
+        found.append(next(places, None))
+    return found
+
+
 def metadata_ops_that_launched(window: Window) -> list[str]:
     """Return the names of metadata ops that launched something: a `reshape` that had to copy, for example."""
     starts = sorted(launch.call.start_us for launch in window.launches)
@@ -316,43 +396,12 @@ def _resources(registers: int | None, shared_bytes: int | None, *inputs: tuple[A
     return Resources(registers, shared_bytes, layout=layout) if is_known or layout else None
 
 
-@dataclass(frozen=True)
-class LaneKernel:
-    """One launch of the sequence. `durations_us`: one for each step."""
-
-    identity: KernelIdentity
-    durations_us: tuple[float, ...]
-    op: str | None
-    input_shapes: tuple[Any, ...] = ()
-    input_types: tuple[str, ...] = ()
-    module: str | None = None  # the nn.Modules around the op, the outermost first
-    frame: str = ""  # the Python function around the op, as the trace has it: the deepest that is not torch's
-    stream: int = 0  # as `KernelRecord.stream`
-    resources: Resources | None = None
-
-    @property
-    def kind(self) -> str:
-        return kind_of_launch(self.identity, self.op)
-
-    @property
-    def context(self) -> Hashable:
-        """As `KernelRecord.context`."""
-        return self.identity.without_source, self.op, str(self.input_shapes), self.module
-
-    @property
-    def device_time_us(self) -> float:
-        return median(self.durations_us)
-
-
-Launched = KernelRecord | LaneKernel
-
-
-def launch_sequence(ran: Sequence[Sequence[Execution]], frames: Sequence[Op]) -> tuple[LaneKernel, ...]:
+def launch_sequence(ran: Sequence[Sequence[Execution]], frames: Sequence[Op]) -> tuple[LaunchRow, ...]:
     """Return the launches of steps that launched the same kernels. `frames`: see `Trace.modules`."""
     places = places_of(frames, [each.op for each in ran[-1] if each.op])
     streams = number_streams(each.stream for each in ran[-1])
     found = []
-    for launches in zip(*ran, strict=True):
+    for place, launches in enumerate(zip(*ran, strict=True)):
         identities, ops = [each.identity for each in launches], [each.op for each in launches]
         identity, last = identities[-1], ops[-1]
         # What the steps have in common: where its grids vary, none is known.
@@ -362,11 +411,29 @@ def launch_sequence(ran: Sequence[Sequence[Execution]], frames: Sequence[Op]) ->
         inputs = {(op.input_shapes, op.input_types) if op else ((), ()) for op in ops}
         shapes, types = inputs.pop() if len(inputs) == 1 else ((), ())
         durations_us = tuple(max(0.0, each.duration_us) for each in launches)
-        module, frame = places.get(id(last), ("", ""))
         resources = {each.resources for each in launches}
-        where = (module or None, frame, streams[launches[-1].stream], resources.pop() if len(resources) == 1 else None)
-        found.append(LaneKernel(identity, durations_us, last.name if last else None, shapes, types, *where))
+        row = LaunchRow(
+            identity,
+            median(durations_us),
+            op=last.name if last else "",
+            inputs=input_texts(shapes, types),
+            stream=streams[launches[-1].stream],
+            resources=resources.pop() if len(resources) == 1 else None,
+            origin=origin_at(*places.get(id(last), ("", ""))),
+            place=place,
+            durations_us=durations_us,
+            input_shapes=shapes,
+            input_types=types,
+        )
+        found.append(row)
     return tuple(found)
+
+
+def origin_at(module: str, frame: str) -> Origin | None:
+    """Return the origin of what ran in a module and a Python function, as a trace names both. None: neither is known."""
+    match = FRAME.fullmatch(frame)
+    lines = (SourceLine(match["file"], int(match["line"]), match["function"]),) if match else ()
+    return Origin(module, lines) if module or lines else None
 
 
 def places_of(frames: Sequence[Op], ops: Iterable[Op]) -> dict[int, tuple[str, str]]:

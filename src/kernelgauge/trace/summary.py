@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from .kernel import (
     COMPILE_PREFIXES,
     KernelIdentity,
-    LaneKernel,
+    LaunchRow,
     dispatcher_ops,
     executions,
     launch_sequence,
@@ -93,7 +93,7 @@ class KernelGroup:
 
 
 # What a row of `kernelgauge show --by` has in common.
-GROUPINGS: Mapping[str, Callable[[LaneKernel], object]] = {
+GROUPINGS: Mapping[str, Callable[[LaunchRow], object]] = {
     "launch": id,
     "config": lambda kernel: kernel.identity,
     "name": lambda kernel: kernel.identity.name,
@@ -141,7 +141,7 @@ class Summary:
     """
 
     trace: Trace
-    kernels: tuple[LaneKernel, ...]
+    kernels: tuple[LaunchRow, ...]
     windows: tuple[Window, ...]
     all_windows: tuple[Window, ...]
     on_cpu: bool

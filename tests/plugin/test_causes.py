@@ -1,0 +1,206 @@
+"""What a failure says of a change in real code on the CPU: one cause for one change, at its line and at no other."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kernelgauge.judge import STRUCTURE
+from kernelgauge.results import read_results
+from tests.builders import reasons
+from tests.plugin.inner_project import text_of
+
+pytestmark = pytest.mark.timeout(300)
+
+SUITE = """
+import copy, os, tempfile
+from contextlib import nullcontext
+import pytest, torch, torch.distributed as dist
+from torch import nn
+
+LOST = "LOST" in os.environ
+pytestmark = pytest.mark.kernelgauge(timing=False)
+
+def deep(width=8):
+    return nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.LayerNorm(width)) for _ in range(6)])
+
+def test_loop_of_ops(kernelgauge):
+    model = deep()
+    shadow = copy.deepcopy(model).requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+    @torch.no_grad()
+    def update():
+        if not LOST:
+            return torch._foreach_lerp_(list(shadow.parameters()), list(model.parameters()), 0.01)
+        for old, new in zip(shadow.parameters(), model.parameters()):
+            old.copy_(old * 0.99 + 0.01 * new)
+
+    def step(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        update()
+        return loss.detach()
+
+    kernelgauge(step, torch.randn(4, 8))
+
+@pytest.fixture
+def group():
+    store = dist.FileStore(os.path.join(tempfile.mkdtemp(), "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+def test_reduced_each_time(kernelgauge, group):
+    ddp = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8)))
+
+    def step(x):
+        total = 0.0
+        for number, part in enumerate(x):
+            with nullcontext() if LOST or number == 3 else ddp.no_sync():
+                loss = ddp(part).square().mean()
+                loss.backward()
+            total = total + loss.detach()
+        ddp.zero_grad()
+        return total
+
+    kernelgauge(step, torch.randn(4, 4, 8))
+
+def test_reduced_one_by_one(kernelgauge, group):
+    def step(*parts):
+        if LOST:
+            for part in parts:
+                dist.all_reduce(part)
+        else:
+            flat = torch.cat(parts)
+            dist.all_reduce(flat)
+        return parts
+
+    kernelgauge(step, *(torch.randn(8) for _ in range(10)))
+
+def test_cast_again(kernelgauge):
+    weight = torch.randn(16, 16)
+
+    def halved(x):
+        return (x / x.abs().amax()).to(torch.bfloat16)
+
+    def step(x):
+        for number in range(4):
+            if LOST or number == 0:
+                kept = (weight / weight.abs().amax()).to(torch.bfloat16)
+            y = halved(x)
+            x = (y @ kept).float() + number * 2
+        return x
+
+    kernelgauge(step, torch.randn(8, 16))
+
+def test_gradients_kept(kernelgauge):
+    model = deep()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+
+    def step(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        if not LOST:
+            optimizer.zero_grad()
+        return loss.detach()
+
+    kernelgauge(step, torch.randn(4, 8))
+
+class Steps:
+    def __init__(self):
+        self.model, self.history, self.total = deep(), [], 0.0
+
+    def loss(self, x):
+        return self.model(x).square().mean()
+
+    def listed(self, x):
+        loss = self.loss(x)
+        self.history.append(loss if LOST else loss.detach())
+        return loss.detach()
+
+    def summed(self, x):
+        loss = self.loss(x)
+        loss.backward(retain_graph=True)
+        self.model.zero_grad()
+        self.total = self.total + (loss if LOST else loss.detach())
+        return loss.detach()
+
+def test_list_of_losses(kernelgauge):
+    kernelgauge.using(pass_="call")(Steps().listed, torch.randn(4, 8))
+
+def test_sum_of_losses(kernelgauge):
+    kernelgauge.using(pass_="call")(Steps().summed, torch.randn(4, 8))
+
+class Layer(nn.Module):
+    def forward(self, x):
+        return x.sin() * 2
+
+def test_compiled_no_more(kernelgauge):
+    layer = Layer()
+    if not LOST:
+        layer.compile(backend="aot_eager")
+    kernelgauge(layer, torch.randn(4, 8))
+
+def test_op_without_effect(kernelgauge):
+    def call(x):
+        y = x.sin()
+        if LOST:
+            z = y.cos()
+        return y * 2
+
+    kernelgauge.using(compile={})(call, torch.randn(4, 8))
+"""
+FOUR_TIMES = "16 mul_out instead of 4, 4 allreduce_ instead of 1, 16 copy_bucket_to_grad instead of 4"
+ONLY = {
+    "loop_of_ops": (
+        ["96 kernels instead of 1: mul x48, add x24, copy_ x24\nwas _foreach_lerp_\nin all 50 mul instead of 2"],
+        ["old.copy_(old * 0.99 + 0.01 * new)"],
+    ),
+    "reduced_each_time": (
+        [f"27 new kernels, in 10 places: mul_out x12, allreduce_ x3, copy_bucket_to_grad x12\nin all {FOUR_TIMES}"],
+        ["loss.backward()"],
+    ),
+    "reduced_one_by_one": (
+        ["10 kernels instead of 2: allreduce_ x10\nwas cat, allreduce_\nin all 10 allreduce_ instead of 1"],
+        ["dist.all_reduce(part)"],
+    ),
+    "cast_again": (
+        ["12 new kernels, in 3 places: abs x3, amax x3, div x3, copy_ x3"],
+        ["kept = (weight / weight.abs().amax()).to(torch.bfloat16)"],
+    ),
+    "gradients_kept": (["gradients are added to those of the last call: they are no longer dropped"], []),
+    "list_of_losses": (["each call leaves 1.7 kB more in memory"], ["self.history.append(loss if LOST else loss.detach())"]),
+    "sum_of_losses": (
+        ["each call leaves 1.7 kB more in memory"],
+        ["self.total = self.total + (loss if LOST else loss.detach())"],
+    ),
+    "compiled_no_more": (["nothing is compiled any more: each op runs by itself"], []),
+    "op_without_effect": (["torch.compile was given 3 ops instead of 2"], ["z = y.cos()"]),
+}  # fmt: skip
+
+
+def test_cause_stands_alone_at_the_line_that_changed(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(test_ops=SUITE)
+
+    def run(*arguments: str) -> str:
+        return text_of(pytester.runpytest_subprocess("-p", "kernelgauge.plugin", "-q", *arguments))
+
+    run("--perf-update")
+    monkeypatch.setenv("LOST", "1")
+    said = run()
+    lines = (pytester.path / "test_ops.py").read_text().splitlines()
+    results = read_results(Path("reports/latest/results.json"))
+    verdicts = [verdict for each in results.workloads for verdict in each.verdicts if verdict.subject == STRUCTURE]
+    found = {verdict.workload.removeprefix("test_ops-test_"): verdict for verdict in verdicts}
+    assert [name for name, verdict in found.items() if not verdict.status.fails] == ["op_without_effect"], said
+    for name, (causes, codes) in ONLY.items():
+        named = reasons(found[name], "cause") + reasons(found[name], "also")
+        numbers = re.findall(r"test_ops.py:(\d+)", "\n".join([*reasons(found[name], "code"), *named]))
+        assert named == causes, said
+        assert [lines[int(number) - 1].strip() for number in numbers] == codes, said
