@@ -168,7 +168,7 @@ def judge(
     context: Context,
     *,
     run: Run | None = None,
-    launches: int = 1,
+    kernels: Sequence[KernelRecord] | None = None,
     shown: Scatter | None = None,
     is_other_software: bool = False,
 ) -> Decision:
@@ -176,17 +176,17 @@ def judge(
 
     Args:
         after: of one machine, with the same kernels: their mean is judged.
-        run: the first of `after`, where a workload ran: those beside it show its machine. None: `launches` in a call, and
-            the scatter that others have `shown`.
+        run: the first of `after`, where a workload ran: those beside it show its machine. None: the `kernels` of a call
+            (of a trace None), and the scatter that others have `shown`.
         is_other_software: than that of `before`.
     """
     if run is not None and prior.timer is not None:
-        launches, shown = len(run.kernels), context.scatter(prior.timer, run)
+        kernels, shown = run.kernels, context.scatter(prior.timer, run)
     rule = partial(
         decide,
         prior=prior,
         comparisons=context.comparisons,
-        kernels=launches,
+        kernels=1 if kernels is None else len(kernels),
         shown=shown,
         is_other_software=is_other_software,
     )

@@ -222,23 +222,23 @@ def red_nights_a_year(baselines: Mapping[str, Baseline], *, comparisons: int) ->
     for timer in CALL_TIMERS:
         known = []
         for baseline in baselines.values():
-            entry, kernels = baseline.entries[0], baseline.counts.launches
+            entry = baseline.entries[0]
             times = baseline.times(timer, entry)
             if times and timer.is_judged_on(baseline.fingerprint):
                 here = on_same_host([each for each in times if each.place == times[-1].place], times[-1])
-                known.append((here, prior_for(timer, baseline.fingerprint), kernels))
-        scatters = [scatter(*each) for each in known]
+                known.append((here, prior_for(timer, baseline.fingerprint), entry.kernels))
+        scatters = [scatter(here, prior, len(kernels)) for here, prior, kernels in known]
         whole = Scatter(*map(math.fsum, zip(*scatters, strict=True))) if scatters else Scatter()
         ranks = chance.random(_NIGHTS)  # of this machine among all, by its noise
         for (here, prior, kernels), own in zip(known, scatters, strict=True):
             shown = Scatter(whole.squares - own.squares, whole.dof - own.dof)
-            process = variance_between_processes(here, prior, kernels, shown=shown)
+            process = variance_between_processes(here, prior, len(kernels), shown=shown)
             spread = np.sqrt(process.value * process.dof / chdtri(process.dof, 1 - ranks))
             drawn = chance.standard_normal((4, _NIGHTS)) * spread
             nights = len({each.night for each in here})
             expected = math.sqrt(1 / len(here) + prior.noise.night / nights) * drawn[0]
             tonight = math.sqrt(prior.noise.night) * drawn[1] - expected
-            change = judge(here, here[-1:], prior, Context(comparisons), launches=kernels, shown=shown).change
+            change = judge(here, here[-1:], prior, Context(comparisons), kernels=kernels, shown=shown).change
             margin = math.log1p(change.estimate) - math.log1p(change.low or 0.0)
             needed = max(margin, math.log1p(prior.gate))
             red |= (tonight + drawn[2] > needed) & (tonight + drawn[3] > needed)
@@ -252,7 +252,7 @@ def _numbers(baseline: Baseline, timer: Timer, comparisons: int) -> tuple[str, .
     prior = prior_for(timer, baseline.fingerprint)
 
     def sensitivity(after: ProcessTime) -> float | None:
-        return judge(times, [after], prior, Context(comparisons), launches=kernels).change.sensitivity
+        return judge(times, [after], prior, Context(comparisons), kernels=entry.kernels).change.sensitivity
 
     def spread(after: ProcessTime) -> float:
         alike = on_same_host(times, after) if after.is_host_clock else times
