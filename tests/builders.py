@@ -361,10 +361,15 @@ def reviewed_run(now: Run, old: Baseline | BaselineError | None, *, comparisons:
 
 
 def with_added(
-    old: Baseline | BaselineError | None, runs: Sequence[Run], *, recorded: Recorded | None = None, comparisons: int = 3
+    old: Baseline | BaselineError | None,
+    runs: Sequence[Run],
+    *,
+    recorded: Recorded | None = None,
+    comparisons: int = 3,
+    beside: Iterable[Case] = (),
 ) -> Any:
-    """A baseline with further processes, or why they cannot join it."""
-    return with_runs(old, runs, suite="perf", recorded=recorded, context=Context(comparisons))
+    """A baseline with further processes, or why they cannot join it. `beside`: other workloads of the last run."""
+    return with_runs(old, runs, suite="perf", recorded=recorded, context=Context(comparisons, beside))
 
 
 def judged_ratio(this: Run, other: Run, *, by: float) -> Verdict:

@@ -288,7 +288,7 @@ def compile_times() -> Lines:
     for factor, noise in ((1.2, 1.0), (1.3, 1.0), (1.0, 8.0), (1.0, 12.0), (1.0, 16.0)):
         (verdicts,) = builders.judged((compiled(factor, noise=noise), before))
         yield f"24 x{factor} {noise}", all_shown(verdicts)
-    for factor, count, noise in itertools.product((1.0, 1.15, 1.3), (3, 12), (0.1, 1.0, 3.0)):
+    for factor, count, noise in itertools.product((1.0, 1.15), (3, 12), (0.1, 3.0)):
         sides = ([compiled(factor * each, noise=noise) for each in SCATTER * 2][:count] for factor in (1.0, factor))
         verdicts, undecided = builders.judged_sides(*sides)
         yield f"near x{factor} {count} {noise}", f"{all_shown(verdicts)}; open {', '.join(undecided)}"
@@ -301,11 +301,37 @@ def choices() -> Lines:
               for place, (each, day) in enumerate(zip(SCATTER, DAYS, strict=True))]  # fmt: skip
     starts = [compiled(1 + 0.3 * (place % 2), kernels=each.kernels) for place, each in enumerate(stored)]
     before, before_of_starts = builders.calibrated(stored), builders.calibrated(starts)
-    for (name, changes), factor in itertools.product(kernels.items(), FACTORS):
+    for (name, changes), factor in itertools.product(kernels.items(), (1.0, 1.02, 2.6)):
         (verdicts,) = builders.judged((made(factor, changes), before), comparisons=21)
         yield f"{name} x{factor}", all_shown(verdicts)
         (verdicts,) = builders.judged((compiled(factor, **changes), before_of_starts), comparisons=21)
         yield f"compiled {name} x{factor}", all_shown(verdicts)
+
+    third = {"kernels": mlp_kernels(us=54.2, xblock=256)}
+    for factor in (0.99, 1.0, 1.02):
+        (verdicts,) = builders.judged((made(factor, third), before), comparisons=21)
+        yield f"third x{factor}", all_shown(verdicts)
+
+
+def added() -> Lines:
+    """Which processes may join a baseline, beside other workloads; and what crept since its anchor."""
+    before = stored_of(3)
+    for spread, factor, many in itertools.product((0.0001, 0.01), (1.0, 1.003, 1.01), (1, 2)):
+        other = [on_host("here", **times(1 + spread * sign), workload="other") for sign in (0, 1, -1, 0)]
+        runs = [made(factor, {}) for _ in range(many)]
+        found = builders.with_added(before, runs, beside=[(other[0], builders.calibrated(other))])
+        facts = getattr(found, "facts", ())
+        said = "; ".join(shown(each) if isinstance(each, Verdict) else type(each).__name__ for each in facts)
+        yield f"{spread} x{factor} {many}", said or f"{len(found.processes)} processes"
+    moved = [name for name in AXES if "gemm" in name or "copy" in name or "unknown" in name]
+    for name, factor in itertools.product(["usual", "fast host", *moved], (1.012, 1.3)):
+        known = stored_of(1, **NEW_DRIVER if "driver" in name else {})
+        for step in (1.004, 1.008):
+            change: Any = builders.reviewed_run(made(step, {"host_control_us": CONTROL_US}), known).change
+            known = change.baseline or known
+        evidence = builders.reviewed_run(made(factor, AXES[name][0]), known).evidence
+        creeps = [each for each in evidence if type(each).__name__ == "Creep"]
+        yield f"creep {name} x{factor}", "; ".join(f"{it.label} {number(it.change)} {it.accepted}" for it in creeps)
 
 
 def twins() -> Lines:
@@ -373,6 +399,11 @@ def sides() -> Lines:
         before, after = ([process(each, noise, chance) for _ in range(count)] for each in (1.0, factor))
         verdicts, undecided = builders.judged_sides(before, after, are_pairs=are_pairs)
         yield f"{noise} x{factor} {count} {are_pairs}", f"{all_shown(verdicts)}; open {', '.join(undecided)}"
+    few = random.Random(1)
+    for factor, count in itertools.product((1.0, 1.01, 1.3), (1, 2)):
+        before, after = ([process(each, 0.001, few) for _ in range(count)] for each in (1.0, factor))
+        verdicts, undecided = builders.judged_sides(before, after, are_pairs=True)
+        yield f"few x{factor} {count}", f"{all_shown(verdicts)}; open {', '.join(undecided)}"
     runs = [process(1.0, 0.001, chance) for _ in range(3)]
     untimed = on_host(device=None, host=None, end_to_end=None, incomplete="lost GPU")
     for name, before, after in (
@@ -679,7 +710,7 @@ GROUPS: dict[str, Callable[..., Lines]] = {
     each.__name__: each
     for each in (
         recorded_beside_the_rest, recorded_beside_one, recorded_beside_its_file, changed_kernels, kept_nights, grid,
-        limits_and_levels, compile_times, choices, twins, fresh_processes, ratios, sides, structures, recorded_traces, made_traces,
+        limits_and_levels, compile_times, choices, added, twins, fresh_processes, ratios, sides, structures, recorded_traces, made_traces,
         made_steps, kept_steps, what_is_stored, surfaces, commands,
     )
 }  # fmt: skip
