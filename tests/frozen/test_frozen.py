@@ -404,6 +404,11 @@ def sides() -> Lines:
         before, after = ([process(each, 0.001, few) for _ in range(count)] for each in (1.0, factor))
         verdicts, undecided = builders.judged_sides(before, after, are_pairs=True)
         yield f"few x{factor} {count}", f"{all_shown(verdicts)}; open {', '.join(undecided)}"
+    for us, noise in itertools.product((3.0, 12.0), (0.001, 0.004)):  # steps of the clock, beside the wanted share
+        small = {"device": (us,) * 4}
+        before, after = ([process(each, noise, few, **small) for _ in range(3)] for each in (1.0, 1.0))
+        verdicts, undecided = builders.judged_sides(before, after)
+        yield f"small {us} {noise}", f"{all_shown(verdicts)}; open {', '.join(undecided)}"
     runs = [process(1.0, 0.001, chance) for _ in range(3)]
     untimed = on_host(device=None, host=None, end_to_end=None, incomplete="lost GPU")
     for name, before, after in (
@@ -511,12 +516,14 @@ ROWS = {
 }
 
 
-def job_of(*steps: str, us: float = 100.0, factor: float = 1.0, rank: int = 0) -> Any:
+def job_of(*steps: str, us: float = 100.0, factor: float = 1.0, rank: int = 0, spread: float = 0.0) -> Any:
     """A run of one rank: each step is a text with a letter for each launch."""
     counts = [{ROWS[each]: step.count(each) for each in dict.fromkeys(step)} for step in steps]
     kernels = [us * factor * sum(step.count(each) for each in "abcde") for step in steps]
     total = {row: us * factor * sum(count[row] for count in counts if row in count) for row in ROWS.values()}
-    squares = {row: sum((us * factor * count.get(row, 0)) ** 2 for count in counts) for row in ROWS.values()}
+    squares = {
+        row: (1 + spread**2) * sum((us * factor * count.get(row, 0)) ** 2 for count in counts) for row in ROWS.values()
+    }
     found = [{row: value for row, value in each.items() if value} for each in (total, squares)]
     sent = [50.0 * step.count("n") for step in steps]
     walls = [1.2 * each + 50 for each in kernels]
@@ -553,6 +560,10 @@ def made_steps() -> Lines:
             known = builders.steps_baseline([job_of(*before), job_of(*before, factor=1.005)])
             verdicts = builders.judged_steps(job_of(*after, factor=factor), known)
             yield f"{name} x{factor}", all_shown(verdicts, with_causes=True)
+    for spread, factor in itertools.product((0.01, 0.1), (1.1, 1.2)):
+        known = builders.steps_baseline([job_of(*usual, factor=each, spread=spread) for each in SCATTER[:3]])
+        verdicts = builders.judged_steps(job_of(*usual, factor=factor), known)
+        yield f"spread {spread} x{factor}", all_shown(verdicts, with_causes=True)
     known = builders.steps_baseline([job_of(*usual, factor=each) for each in SCATTER * 8])
     for factor in (1.0, 1.2, 1.35, 1.6):  # so many runs that the gate of a step binds
         yield f"48 runs x{factor}", all_shown(builders.judged_steps(job_of(*usual, factor=factor), known))
