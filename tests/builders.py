@@ -28,6 +28,8 @@ from kernelgauge.judge.timing import FALSE_ALARMS_PER_RUN, SUSPECTS_PER_RUN, Lim
 from kernelgauge.judge.trace_baseline import TraceBaseline, trace_baseline
 from kernelgauge.report import findings
 from kernelgauge.report.stored import doubt_text
+from kernelgauge.report.summary import summary
+from kernelgauge.report.text import as_text
 from kernelgauge.report.words import cause_text, dearest_code
 from kernelgauge.results import SCHEMA_VERSION, Results, TestResult, WorkloadResult
 from kernelgauge.run import CALL_TIMERS, ControlTime, Counts, Fingerprint, Observation, Run, Sample, Timer
@@ -300,6 +302,11 @@ def complete_results(*workloads: WorkloadResult, tests: Sequence[TestResult] | N
 def reasons(verdict: Verdict, label: str) -> list[str]:
     """What a verdict says under this label."""
     return [line.text for line in findings.reasons(verdict) if line.label == label]
+
+
+def summary_text(told: Results, recorded: Sequence[str] = (), *, width: int = 80, color: bool = False) -> str:
+    """Return what pytest ends with."""
+    return as_text(summary(told, recorded), width=width, color=color, is_dense=True)
 
 
 def read_in_blocks(content: bytes, block: int | None = None) -> Trace | None:

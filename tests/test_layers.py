@@ -13,6 +13,8 @@ import pytest
 
 import kernelgauge
 from kernelgauge import standard
+from kernelgauge.results import encode_results
+from tests.builders import complete_results, passing
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
@@ -61,6 +63,46 @@ def test_package_has_few_concepts() -> None:
         with path.open("rb") as file:
             tokens += sum(each.type not in layout for each in tokenize.tokenize(file.readline))
     assert tokens <= 171_600
+
+
+# Where texts are those of torch, and values of closed sets that have a space.
+FOREIGN = ("measure/", "trace/reader.py", "trace/summary.py")
+VALUES = {"kernel names", "interquartile mean", "lower decile of runs", "declared structure", "NVIDIA H200"}
+LABELS = ("label", "text", "said", "incomplete")  # attributes that hold words
+
+
+def words_in(node: ast.expr, names: dict[str, list[str]]) -> list[str]:
+    if isinstance(node, ast.Attribute):
+        is_subject = ast.unparse(node).startswith(("timer.", "Timer."))  # which time a verdict is on
+        return [node.attr] if node.attr in LABELS and not is_subject else []
+    if isinstance(node, ast.Name):
+        return names.get(node.id, [])
+    parts = node.elts if isinstance(node, (ast.Tuple, ast.List, ast.Set)) else [node]
+    texts = [each.value for each in parts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    return [each for each in texts if " " in each.strip() and each not in VALUES]
+
+
+def compared_words(trees: dict[str, ast.Module]) -> Iterator[str]:
+    """Yield where code asks whether a text is a sentence, or what a label is: what it asks about is no data."""
+    names: dict[str, list[str]] = {}
+    for tree in trees.values():
+        for node in tree.body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                names[node.targets[0].id] = words_in(node.value, {})
+    for name, tree in trees.items():
+        for node in ast.walk(tree):
+            is_of_none = isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Is, ast.IsNot))
+            if isinstance(node, ast.Compare) and not is_of_none:
+                sides = [node.left, *node.comparators]
+                if any(words_in(each, names) for each in sides):
+                    yield f"{name}:{node.lineno}"
+
+
+def test_no_code_compares_with_a_sentence_or_a_label() -> None:
+    trees = {name: ast.parse(path.read_text()) for name, path in MODULES.items() if not name.startswith(FOREIGN)}
+    assert list(compared_words(trees)) == []
+    planted = ast.parse('A = ("x y", "z")\nif line.label == "why" or a in A or a == "no times" or b != A: pass')
+    assert len(list(compared_words({"x": planted}))) == 4
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "__init__.py"])
@@ -131,6 +173,36 @@ def test_suite_uses_the_public_api_alone(path: Path) -> None:
             assert not any(alias.name.startswith("kernelgauge") for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kernelgauge"):
             assert {alias.name for alias in node.names} <= set(public[node.module or ""])
+
+
+TRACES = ROOT / "tests" / "data" / "h200"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "show EAGER",
+        "diff EAGER COMPILED --json",
+        "check EAGER -b b.json --html x.html",
+        "review",
+        "history .",
+        "report .",
+    ],
+)
+def test_command_on_files_imports_no_torch(command: str, tmp_path: Path) -> None:
+    paths = {"EAGER": str(TRACES / "mlp-eager.json.gz"), "COMPILED": str(TRACES / "mlp-compiled.json.gz")}
+    script = "import sys; from kernelgauge.cli import main; main(sys.argv[1:]); print(*sys.modules)"
+    saved = tmp_path / "reports" / "latest" / "results.json"
+    saved.parent.mkdir(parents=True)
+    saved.write_bytes(encode_results(complete_results(passing())))
+    update = ["check", paths["EAGER"], "--update", "--force", "-b", "b.json"]
+    for arguments in ([update] if command.startswith("check") else []) + [command.split()]:
+        line = [sys.executable, "-c", script, *(paths.get(each, each) for each in arguments)]
+        done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
+        loaded = set(done.stdout.splitlines()[-1].split())
+        assert not loaded & {"torch", "triton", "pytest", "pynvml"}
+        assert "kernelgauge.report.text" in loaded or arguments[0] not in ("show", "diff", "review")
+        assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from kernelgauge.errors import ResultsError
+from kernelgauge.errors import NO_TIMES, OTHER_KERNELS, ResultsError
 from kernelgauge.judge import Status
 from kernelgauge.results import SCHEMA_VERSION, Results, decode_results, encode_results, read_results
-from tests.builders import HOSTILE, baseline, hostile, one_test, results, verdict, workload
+from kernelgauge.run import Lack
+from tests.builders import HOSTILE, baseline, hostile, one_test, results, run, verdict, workload
 
 EVERYTHING = results(
     workload(
@@ -95,3 +96,14 @@ def test_read_results_of_no_file_says_where(tmp_path: Path) -> None:
         assert (got in (raised.value.got or ""), raised.value.next_command) == (True, "pytest perf")
         assert str(tmp_path) in (raised.value.where or "")
         assert "\x1b" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "lack"), [(NO_TIMES, Lack.NOT_ASKED), (OTHER_KERNELS, Lack.OTHER_KERNELS), ("x", None)]
+)
+def test_results_from_before_lacks_have_them_by_their_words(words: str, lack: Lack | None) -> None:
+    data = json.loads(encode_results(results(workload(run=run(device=None, incomplete=words)))))
+    del data["workloads"][0]["run"]["lack"]
+    (found,) = decode_results(json.dumps(data).encode(), where="").runs
+    assert found.lack is lack
+    assert run(samples={}, incomplete=words, lack=lack).is_timed is (lack is not Lack.NOT_ASKED)

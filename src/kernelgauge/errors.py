@@ -40,12 +40,13 @@ class KernelgaugeError(Exception):
 
     @property
     def details(self) -> list[tuple[str, str]]:
-        """What is known beside the sentence: (label, text)."""
-        parts = [("where", self.where), ("got", self.got), ("expected", self.expected), ("next", self.next_command)]
+        """What is known beside the sentence and the next command: (label, text)."""
+        parts = [("where", self.where), ("got", self.got), ("expected", self.expected)]
         return [(label, text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...") for label, text in parts if text]
 
     def __str__(self) -> str:
-        indented = [(label, text.replace("\n", "\n" + 11 * " ")) for label, text in self.details]
+        parts = [*self.details, *([("next", self.next_command)] if self.next_command else [])]
+        indented = [(label, text.replace("\n", "\n" + 11 * " ")) for label, text in parts]
         return "\n".join([self.what, *(f"  {label:<9}{text}" for label, text in indented)])
 
 
@@ -92,7 +93,12 @@ class MeasurementError(KernelgaugeError):
 
 
 class TimesError(MeasurementError):
-    """Times that cannot be trusted, because of the machine. The structure that was measured is sound."""
+    """Times that cannot be trusted, because of the machine. The structure that was measured is sound.
+
+    `is_of_other_kernels`: other ones ran than were profiled.
+    """
+
+    is_of_other_kernels = False
 
 
 class DisturbedError(TimesError):

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from .errors import CLEAR_LINE, KernelgaugeError, MeasurementError, clear_status, printable
-from .results import NAME, Results, read_results
+from .results import NAME, Results, ask_git, read_results
 from .results.files import DOING, LOCKS, WAITING
 
 _SHOWN_LINES = 15  # of the output of a process or program that failed
@@ -382,8 +382,8 @@ class Imports:
         self._prefixes = [each for each in prefixes if not here.is_relative_to(each)]
         paths = [Path(each).resolve() for each in installed["folders"] if each]
         own = [path for path in paths if path.is_dir() and not self._is_apart(path)]
-        commit = _git_output(folder, "rev-parse", "HEAD")
-        clones = [top for top in set(map(_top, own)) - {here} if _git_output(top, "cat-file", "-t", commit) == "commit"]
+        commit = ask_git(folder, "rev-parse", "HEAD")
+        clones = [top for top in set(map(_top, own)) - {here} if ask_git(top, "cat-file", "-t", commit) == "commit"]
         self._others = [here, *clones]
         found = [self._tree / path.relative_to(top) for path in own for top in self._others if path.is_relative_to(top)]
         self.folders = [path for path in dict.fromkeys(found) if path.is_dir()]
@@ -415,7 +415,7 @@ class Imports:
 
     def _installed_packages(self, files: Mapping[str, Path]) -> set[str]:
         """Return the packages that are installed, as from a wheel, and of which the checkout has the code in a folder of its own."""
-        tracked, found = set(_git_output(self._tree, "ls-files", "*.py").splitlines()), set[str]()
+        tracked, found = set(ask_git(self._tree, "ls-files", "*.py").splitlines()), set[str]()
         for own in tracked:
             folder, name = os.path.split(os.path.dirname(own))
             init = files.get(name)
@@ -434,11 +434,6 @@ class Imports:
         return file in self._copies or (is_in_another and not self._is_apart(file))
 
 
-def _git_output(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
-    return done.stdout.strip()
-
-
 def _top(folder: Path) -> Path:
     """Return the root of the working tree that a folder is in; the folder itself if it is in none."""
-    return Path(_git_output(folder, "rev-parse", "--show-toplevel") or folder).resolve()
+    return Path(ask_git(folder, "rev-parse", "--show-toplevel") or folder).resolve()

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from .errors import NO_TIMES, MeasurementError
+from .errors import MeasurementError
 from .trace.kernel import KernelRecord
 from .trace.kernel import Origin as Origin
 from .trace.kernel import SourceLine as SourceLine
@@ -381,6 +381,13 @@ class CallRecord(msgspec.Struct, frozen=True):
     graphs: int  # that torch.compile made for it, the first time
 
 
+class Lack(str, Enum):
+    """Why times are missing that a device can measure, where that decides what follows."""
+
+    NOT_ASKED = "not asked"  # no test of a time was selected
+    OTHER_KERNELS = "other kernels"  # than were profiled
+
+
 class Run(msgspec.Struct, frozen=True):
     """One workload measured once. `samples` lacks the timers that this device or session has not measured."""
 
@@ -393,8 +400,9 @@ class Run(msgspec.Struct, frozen=True):
     host: str | None = None  # a digest of the host's name
     controls: dict[str, ControlTime] = msgspec.field(default_factory=dict)  # "copy", "gemm": measured beside it
     conditions: Conditions | None = None
-    incomplete: str | None = None  # why `samples` lacks what this device can measure
-    other_kernels: str = ""  # if it is `OTHER_KERNELS`: those that ran when it was timed, and not when it was profiled
+    incomplete: str | None = None  # why `samples` lacks what this device can measure, in words
+    lack: Lack | None = None  # the same; None: nothing is missing, or for another reason
+    other_kernels: str = ""  # those that ran when it was timed, and not when it was profiled
     neighbours: int = 0  # processes of the same run of pytest that measured on this host at the same time
     # What the claims of a suite look at, and a baseline does not keep.
     ops: tuple[OpRecord, ...] = ()
@@ -439,7 +447,7 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def is_timed(self) -> bool:
         """Whether a test asked for its times, even if they could not be measured."""
-        return bool(self.samples) or self.incomplete not in (None, NO_TIMES)
+        return bool(self.samples) or (self.incomplete is not None and self.lack is not Lack.NOT_ASKED)
 
     def label(self, timer: Timer) -> str:
         """Return what a time is called on this machine."""

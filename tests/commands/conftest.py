@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from kernelgauge import processes
-from kernelgauge.errors import MeasurementError
+from kernelgauge.errors import NO_TIMES, MeasurementError
 from kernelgauge.judge.baseline import Baseline, decode_baseline
 from kernelgauge.results import Results
-from kernelgauge.run import Run
+from kernelgauge.run import Lack, Run
 from tests import builders
 
 Command = Callable[..., tuple[int, str, str]]
@@ -71,16 +71,18 @@ from types import SimpleNamespace
 import msgspec
 import torch
 from kernelgauge import Run, Timer
+from kernelgauge.errors import NO_TIMES
 from kernelgauge.judge import NUMERICS, Status, Verdict
 from kernelgauge.judge.evidence import Failed
 from kernelgauge.plugin.fixtures import SESSION
+from kernelgauge.run import Lack
 
 exec(Path("code.py").read_text())
 RUN = msgspec.json.decode(Path("run.json").read_bytes(), type=Run)
 
 
 def measure_groups(workloads, device, fingerprint, settings, progress, *, timed):
-    times = {} if timed else {"samples": {}, "incomplete": "no test of a time was selected"}
+    times = {} if timed else {"samples": {}, "incomplete": NO_TIMES, "lack": Lack.NOT_ASKED}
     run = msgspec.structs.replace(RUN, workload=workloads[0].id, **times)
     yield {run.workload: SimpleNamespace(run=run, problem="", trace_json=b"{}", table="")}
 
@@ -154,7 +156,7 @@ class Process:
         number = next((float(word) for word in model.split() if re.fullmatch(r"[\d.]+", word)), 205.0)
         changes: dict[str, Any] = {"counts": builders.counts(graph_breaks=int("breaks" in model))}
         if last_argument == "not timing":
-            changes |= {"device": None, "incomplete": "no test of a time was selected"}
+            changes |= {"device": None, "incomplete": NO_TIMES, "lack": Lack.NOT_ASKED}
         elif "recompiles" in model:  # on fresh allocations, in the replicates of a time
             changes |= {"device": None, "incomplete": "other kernels"}
             changes["counts"] = builders.counts(recompiles=4 + len(self.seen) % 2)

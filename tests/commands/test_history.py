@@ -65,7 +65,7 @@ def test_pattern_shows_details(history: History, tmp_path: Path) -> None:
     page = tmp_path / "x.html"
     code, out, _ = history.show("slow")
     assert history.show("slow", "--html", page)[::2] == (0, f"written: {page}\n")
-    assert "slower: +4.97 % since 2026-01-24, on 2 of 2 GPUs" in page.read_text()
+    assert "slower: slow +4.97 % since 2026-01-24, on 2 of 2 GPUs" in page.read_text()
     drawn = [len(line.attributes["points"].split()) for line in Parsed(page.read_text()).all("polyline")]
     assert drawn == [40, 40]  # two GPUs
     lines = out.splitlines()

@@ -105,15 +105,30 @@ def test_diff_judges_a_kernel_by_op_and_module(diff: Any) -> None:
         for a, b in ((50.1, 20.1), (20.1, 50.1))
     ]
     found = diff(*sides, options=["--json"])
-    assert [tuple(each[name] for name in ("what", "op", "module", "delta_us")) for each in found["differences"]] == [
-        ("faster", "aten::a", "Net_0.Linear_0", -30.0),
-        ("slower", "aten::b", "Net_0", 30.0),
+    assert [
+        (
+            each["what"],
+            *(each["before"][0][name] for name in ("op", "module", "durations_us")),
+            round(each["delta_us"], 6),
+        )
+        for each in found["differences"]
+    ] == [
+        ("faster", "aten::a", "Net_0.Linear_0", [50.1], -30.0),
+        ("slower", "aten::b", "Net_0", [20.1], 30.0),
     ]
-    assert found["modules"][0] == {"module": "Net_0.Linear_0", "before_us": 50.1, "after_us": 20.1}
+    assert found["modules"][0] == ["Net_0.Linear_0", 50.1, 20.1]
     out = diff(*sides)
     assert "the same kernel, slower: gemm  20.1 -> 50.1 us (+30.0 us)\n" in out
     assert "   by aten::b in Net_0\n" in out
     assert re.search(r"(?s)by module.*Net_0\.Linear_0 +50\.1 us +20\.1 us +-30\.0 us +-42\.7 %", out)
+
+
+def test_diff_json_has_equal_launches_once(diff: Any) -> None:
+    rows = launches(*[("aten::a", "gemm", 2.0)] * 3, ("aten::b", "gemm", 5.0))
+    found = diff(rows, rows, options=["--json"])["differences"]
+    for side in ("before", "after"):
+        shown = [(it["op"], it["launches"], it["durations_us"]) for each in found for it in each[side]]
+        assert sorted(shown) == [("aten::a", 3, [6.0]), ("aten::b", 1, [5.0])]
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
@@ -183,8 +198,8 @@ def test_diff_names_registers_of_a_slower_kernel(command: Command) -> None:
     assert "the same kernel, compiled otherwise: _geglu_tanh_forward_kernel (+20.0 us)" in out
     assert "registers 48 -> 72, occupancy 62 % -> 38 %" in out
     assert "Nothing on the GPU changed." in command("diff", old, "odd.json")[1]
-    data = json.loads(command("show", "new.json", "--json")[1])
-    assert data["step"]["kernels"][2]["code"] == {"registers": "72", "shared bytes": "0", "occupancy": "38 %"}
+    data = json.loads(command("show", "new.json", "--by", "launch", "--json")[1])
+    assert data["step"]["groups"][2]["code"] == [{"registers": "72", "shared bytes": "0", "occupancy": "38 %"}]
 
 
 def test_diff_of_several_gpus_is_of_the_busiest(diff: Any) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from kernelgauge.errors import OTHER_KERNELS
 from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.baseline import Baseline
 from kernelgauge.judge.review import Group
@@ -17,7 +16,7 @@ from kernelgauge.judge.timing import Limits
 from kernelgauge.report import findings
 from kernelgauge.report.stored import doubt_text
 from kernelgauge.report.words import headline
-from kernelgauge.run import CompileEvent, Run, Sample, Timer
+from kernelgauge.run import CompileEvent, Lack, Run, Sample, Timer
 from tests import builders
 from tests.builders import (
     ELSEWHERE,
@@ -318,10 +317,12 @@ def test_regression_names_its_cause(timer: Timer, factor: float, changes: Any, l
 def test_time_of_other_kernels_says_what_to_look_for() -> None:
     """Calls differ by what the code does: the GPU is no suspect."""
     event = CompileEvent("recompile", "size mismatch at index 0", "model.py", 7, "x = self.up(x)", "mlp")
-    verdict = not_measured(DEVICE, run(incomplete=OTHER_KERNELS, other_kernels="cos", compile_events=(event,)))
+    verdict = not_measured(
+        DEVICE, run(incomplete="other", lack=Lack.OTHER_KERNELS, other_kernels="cos", compile_events=(event,))
+    )
     found = [(each.label, each.text.partition(",")[0]) for each in findings.reasons(verdict)]
     assert found[0] == ("cause", "recompile: size mismatch at index 0")
-    assert found[2:] == [("kernels", "cos"), ("next", "make each call launch the same: look for a recompile")]
+    assert found[2:] == [("kernels", "+ cos"), ("next", "make each call launch the same: look for a recompile")]
     lost = not_measured(DEVICE, run(device=None, incomplete="the machine changed its speed"))
     assert "nvidia-smi" in findings.in_full(lost)
 

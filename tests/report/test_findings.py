@@ -13,11 +13,11 @@ from kernelgauge.judge import evidence as e
 from kernelgauge.report import findings as f
 from kernelgauge.report.html import html
 from kernelgauge.report.stored import doubt_text, review_lines
-from kernelgauge.report.summary import conditions_text, summary, summary_markdown
+from kernelgauge.report.summary import conditions_text, summary_markdown
 from kernelgauge.report.words import reason_line
 from kernelgauge.results import WorkloadResult, decode_results, encode_results
 from kernelgauge.run import Conditions, SourceLine
-from tests.builders import HOSTILE, one_test, results, run, verdict, workload
+from tests.builders import HOSTILE, one_test, results, run, summary_text, verdict, workload
 
 from .pages import caused
 
@@ -139,7 +139,7 @@ def test_evidence_of_a_file_has_words_in_every_form(data: st.DataObject, first: 
     read = decode_results(encode_results(f.with_words(told)), where="")
     assert [each.reasons for each in read.verdicts] == [each.reasons for each in verdicts]
     shown = [form(each) for each in verdicts for form in (f.in_full, f.in_one_line, partial(f.brief, width=60))]
-    shown.append(summary(told, width=80, color=False, failures=True))
+    shown.append(summary_text(told))
     assert all(character.isprintable() or character == "\n" for text in shown for character in text)
     assert html([told])
     assert summary_markdown([told])

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.report.html import html
-from kernelgauge.report.stored import history_html
+from kernelgauge.report.html import as_html, html
+from kernelgauge.report.stored import history_page
 from kernelgauge.results import encode_results
 from kernelgauge.results.history import read_nights
 from tests.builders import year
@@ -115,10 +115,11 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     nights.mkdir()
     for number, one in enumerate(year(nights=10)):
         (nights / f"{number}.json").write_bytes(encode_results(one))
+    trends = history_page(*read_nights(str(nights)), with_details=True)
     texts = {
         "report": html(several()),
         "green": html(green()),
-        "trend": history_html(*read_nights(str(nights))),
+        "trend": as_html(trends, title="Performance over time", facts={}),
         "hostile": html([results(*(workload for text in HOSTILE for workload in everything(text).workloads))]),
     }
     for name, text in texts.items():

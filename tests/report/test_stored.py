@@ -7,14 +7,14 @@ import pytest
 
 from kernelgauge.judge.baseline import Baseline
 from kernelgauge.judge.evidence import RelativeChange, TimeCompared
-from kernelgauge.report.stored import calibration_table, review_lines
-from kernelgauge.report.text import render
+from kernelgauge.report.stored import calibration_section, review_lines
+from kernelgauge.report.text import as_text
 from tests.builders import calibrated, drawn, fingerprint, run, verdict
 
 
 def columns(stored: Baseline, timer: str = "GPU time", *, comparisons: int = 21) -> list[float]:
     """Time, noise, smallest change here and on another GPU; infinity for a dash."""
-    text = render(calibration_table({"mlp": stored}, comparisons=comparisons), width=100, color=False)
+    text = as_text([calibration_section({"mlp": stored}, comparisons=comparisons)], width=100, color=False)
     (numbers,) = re.findall(rf"^mlp +{timer} +([\d. -]+)$", text, re.MULTILINE)
     return [float("inf") if word == "-" else float(word) for word in numbers.split()]
 

@@ -9,20 +9,20 @@ from msgspec.structs import replace
 from kernelgauge.judge import Status
 from kernelgauge.judge import evidence as e
 from kernelgauge.judge.review import Action, PlannedChange
+from kernelgauge.report.findings import brief
 from kernelgauge.report.html import html
-from kernelgauge.report.stored import plan_table
-from kernelgauge.report.summary import summary, summary_markdown
-from kernelgauge.report.text import render
+from kernelgauge.report.stored import plan_section
+from kernelgauge.report.summary import summary_markdown
+from kernelgauge.report.text import as_text
 from kernelgauge.results import WorkloadResult
-from tests.builders import calibrated, fingerprint, judged_time, results, run, verdict, workload
+from tests.builders import calibrated, fingerprint, judged_time, results, run, summary_text, verdict, workload
 
 MARKUP = ["[red]x[/red]", "[/red]x", "[link=a.b]x[/link]", ":warning:", "\\[red]x"]
 CPU = fingerprint(arch="cpu", device="AMD EPYC", driver=None, cuda=None, triton=None, liger_kernel=None, torch="2.13.0")
 
 
-def shown(*workloads: WorkloadResult, width: int = 80, color: bool = False, recorded: Any = (), **changes: Any) -> str:
-    found = results(*workloads, **changes)
-    return f"{summary(found, width=width, color=color, failures=False, recorded=recorded)}\n"
+def shown(*workloads: WorkloadResult, **changes: Any) -> str:
+    return summary_text(results(*workloads), **changes)
 
 
 def named(name: str, status: Status = Status.REGRESSED, **changes: Any) -> WorkloadResult:
@@ -41,7 +41,7 @@ def test_reports_of_a_cpu_name_no_gpu() -> None:
     verdicts = [judged_time(timer, slower, before) for timer in slower.judged_timers]
     assert [verdict.subject for verdict in verdicts] == ["end to end", "host dispatch"]
     found = results(workload(*verdicts, name="a", run=slower, baseline=before), fingerprint=CPU, gpu=None)
-    said = summary(found, width=80, color=False, failures=True)
+    said = "\n".join([summary_text(found), *map(brief, verdicts)])
     assert said.startswith("AMD EPYC, torch 2.13.0\n")
     assert " CPU   base-" in said
     assert re.search(r"(?m)^a +4 +410.2 +205.1 +- ", said)  # its ops have a time and no verdict
@@ -94,8 +94,8 @@ def test_headline_of_a_pass_says_what_was_judged(times: list[tuple[str, float | 
     title = re.sub("<[^>]*>", "", re.search("<h1>(.*)</h1>", html([found]))[1])
     assert title == headline
     unjudged = "" if headline.endswith(")") else f"{headline}: "
-    assert unjudged in summary(found, width=80, color=False, failures=False)
-    assert ("PASS (" in summary(found, width=80, color=False, failures=False)) is (headline.endswith("not judged"))
+    assert unjudged in summary_text(found)
+    assert ("PASS (" in summary_text(found)) is (headline.endswith("not judged"))
 
 
 def test_summary_after_an_update_says_recorded() -> None:
@@ -103,7 +103,8 @@ def test_summary_after_an_update_says_recorded() -> None:
     assert re.findall(r"^[abc] .* ([A-Z_]{8,})", text, re.MULTILINE) == ["RECORDED", "NO_BASELINE", "REGRESSED"]
 
 
-MOVED = "the GPU itself changed its speed"
+MOVED = "the GPU itself changed its speed (reference copy +2.0 %)"
+OWN = e.Machine((("copy", 0.02),), is_own=True)
 CHOICE = e.Choice(1.5, (e.KernelMoved("gelu", "gelu", "XBLOCK 1 -> 2"),))
 CHOSEN = workload(verdict(workload="b", reasons=[("why", "x")]).because(CHOICE), name="b")
 COST = "+1.5 us against the fastest that the baseline knows"
@@ -112,7 +113,7 @@ TIMES = "GPU time 205.1 -> 221.8 us"
 IN_FULL = [
     ([named("a", Status.IMPROVED, reasons=[("why", "x")])], [f"a: IMPROVED  {TIMES}", "  why      x"]),
     ([named("a", Status.PASS), CHOSEN], [f"b: PASS  {TIMES}", f"  tuning   {TUNED}", "           gelu: XBLOCK 1 -> 2"]),
-    ([named(name, Status.PASS, reasons=[("machine", MOVED)]) for name in "abc"], [f"machine: {MOVED}"]),
+    ([workload(verdict(workload=name).because(OWN), name=name) for name in "abc"], [f"machine: {MOVED}"]),
 ]
 
 
@@ -128,4 +129,4 @@ def test_summary_tells_in_full_what_fails_no_test(workloads: list[WorkloadResult
 def test_markup_in_a_name_is_shown_as_it_is(name: str, color: bool) -> None:
     assert name in shown(named(name, Status.PASS), color=color)
     planned = PlannedChange(Action.CREATE, name, None, (e.Detail("file", f"kernel {name}"),))
-    assert render(plan_table([planned]), width=80, color=color).count(name) == 2
+    assert as_text([plan_section([planned])], width=80, color=color).count(name) == 2

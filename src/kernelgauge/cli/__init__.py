@@ -23,6 +23,8 @@ from ..errors import KernelgaugeError, clear_status, printable
 from ..results import __version__
 
 if TYPE_CHECKING:
+    from ..report.text import Section
+
     Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 else:
     Commands = object
@@ -59,6 +61,13 @@ def say(text: str) -> None:
     """Print to standard output, at once."""
     clear_status()
     print(text.removesuffix("\n"), flush=True)  # noqa: T201
+
+
+def say_page(sections: Sequence[Section], *, is_dense: bool = False) -> None:
+    """Print sections as a terminal shows them."""
+    from ..report.text import as_text
+
+    say(as_text(sections, **terminal(), is_dense=is_dense))
 
 
 def note(line: str) -> None:

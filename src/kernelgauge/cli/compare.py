@@ -26,7 +26,7 @@ from ..report.words import headline
 from ..results import NAME, Results, encode_results
 from ..results.files import write_files
 from ..run import Run, Timer
-from . import Exit, note, say, terminal
+from . import Exit, note, say, say_page
 
 _REPORTS = Path("reports", "compare")
 _SHOWN_CHARACTERS = 300  # of a line about undecided workloads
@@ -159,7 +159,7 @@ def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]
 
 def _report(results: Results, *, processes: int) -> None:
     """Print the table and every verdict that needs a look; leave the pages and the results beside those of the suite."""
-    say(summary(results, **terminal(), failures=False))
+    say_page(summary(results), is_dense=True)
     for verdict in results.verdicts:
         if verdict.status.fails or verdict.status is Status.NO_BASELINE:
             say(brief(verdict))

@@ -16,11 +16,12 @@ from ..errors import KernelgaugeError, ResultsError, printable
 from ..results import Results, find_results, project_of, read_results, repeated_arguments
 from ..results.files import write_atomically
 from ..run import Timer
-from . import Commands, Exit, add_command, note, say, terminal
+from . import Commands, Exit, add_command, note, say, say_page
 
 if TYPE_CHECKING:
     from ..baselines import BaselineStore, Plans
     from ..judge.review import Reviewed
+    from ..report.text import Section
 
 _STDOUT = "-"  # in place of a file
 _TIMERS = {None: None, "device": Timer.DEVICE, "latency": Timer.END_TO_END, "dispatch": Timer.HOST}
@@ -100,17 +101,21 @@ def _report(options: argparse.Namespace) -> Exit:
 
 
 def _history(options: argparse.Namespace) -> Exit:
-    from ..report.stored import history_html, history_text
+    from ..report.stored import history_page
     from ..results.history import read_nights
 
     nights, not_shown = read_nights(options.history, timer=_TIMERS[options.timer], patterns=options.workloads)
     if options.html:
-        write_atomically(Path(options.html), history_html(nights, not_shown).encode())
+        from ..report.html import as_html  # jinja2: only for a page
+
+        page = history_page(nights, not_shown, with_details=True)
+        facts = {"times": "medians over the GPUs; a chart has a line for each GPU, from the first run to the last"}
+        write_atomically(Path(options.html), as_html(page, title="Performance over time", facts=facts).encode())
         note(f"written: {options.html}")
     if not nights:
         say("no workload to show")
-    if text := history_text(nights, not_shown, with_details=bool(options.workloads), **terminal()):
-        say(text)
+    if page := history_page(nights, not_shown, with_details=bool(options.workloads)):
+        say_page(page)
     return Exit.YES if nights else Exit.NO
 
 
@@ -123,29 +128,29 @@ def _processes(text: str) -> int:
     return count
 
 
-def _load(options: argparse.Namespace) -> tuple[list[Results], BaselineStore, list[tuple[str, str]]]:
+def _load(options: argparse.Namespace) -> tuple[list[Results], BaselineStore, Section]:
     """Return saved results in order of their start, their baselines, and lines that name both.
 
     Equal results count once. Raises `ResultsError` for a file that cannot be read, and if nothing was measured.
     """
     from ..baselines import BaselineStore
-    from ..report.text import short_commit
+    from ..report.text import Line, Section, short_commit
 
     root = Path(os.path.relpath(project_of(Path.cwd())))
     paths = options.results or [root / _RESULTS]
     loaded: list[Results] = []
-    lines: list[tuple[str, str]] = []
+    lines: list[Line] = []
     for file in find_results(paths):
         results = read_results(file)
         if results.fingerprint is None or results in loaded:
             continue
         loaded.append(results)
-        lines.append(("results", f"{file}   {results.started_at}, commit {short_commit(results.commit)}"))
+        lines.append(Line("results", f"{file}   {results.started_at}, commit {short_commit(results.commit)}"))
     if not loaded:
         where = printable("; ".join(map(str, paths)))
         raise ResultsError("nothing was measured", where=where, next_command="pytest perf")
     store = BaselineStore(options.baselines or root / _recorded_baselines(loaded))
-    return sorted(loaded, key=attrgetter("started")), store, [*lines, ("stored", str(store.root))]
+    return sorted(loaded, key=attrgetter("started")), store, Section(lines=[*lines, Line("stored", str(store.root))])
 
 
 def _recorded_baselines(several: Sequence[Results]) -> PurePosixPath:
@@ -162,15 +167,17 @@ def _recorded_baselines(several: Sequence[Results]) -> PurePosixPath:
 def _review(options: argparse.Namespace) -> Exit:
     from ..baselines import review
     from ..judge.review import Group
-    from ..report.stored import lines_table, review_page
-    from ..report.text import fenced, render
+    from ..report.stored import review_page
+    from ..report.text import Section, as_markdown, as_text
 
     several, store, lines = _load(options)
     reviews = review(several, store)
-    pages = (part for device, reviewed in reviews.items() for part in review_page(device, reviewed))
-    style = {"width": _MARKDOWN_WIDTH, "color": False} if options.markdown else terminal()
-    text = render(lines_table(lines), *pages, **style)
-    say(fenced(text) if options.markdown else text)
+    page = [lines, *(part for device, reviewed in reviews.items() for part in review_page(device, reviewed))]
+    if options.markdown:
+        text = as_text(page, width=_MARKDOWN_WIDTH, color=False)
+        say(as_markdown([Section(code=text.removesuffix("\n"))]))
+    else:
+        say_page(page)
     found = [each for reviewed in reviews.values() for each in reviewed]
     settled = all(each.group in (Group.SAME_SPEED, Group.NOT_MEASURED) and not each.doubts for each in found)
     return Exit.YES if settled else Exit.NO
@@ -178,13 +185,13 @@ def _review(options: argparse.Namespace) -> Exit:
 
 def _accept(options: argparse.Namespace) -> Exit:
     from ..baselines import Mode, review, select
-    from ..report.stored import creep_lines, lines_table, plan_table
-    from ..report.text import render
+    from ..report.stored import creep_lines, plan_section
+    from ..report.text import Section
 
     require_force_under_ci(options, "accept")
     matches = _matcher(options.expression)
     several, store, lines = _load(options)
-    say(render(lines_table(lines), **terminal()))
+    say_page([lines])
     # One lock over the review and the writing: what is shown is what is written.
     with nullcontext() if options.dry_run else store.locked():
         reviews = review(several, store, Mode.ADD if options.add else Mode.ACCEPT)
@@ -193,7 +200,7 @@ def _accept(options: argparse.Namespace) -> Exit:
             return Exit.NO
         plans, refused = select(reviews, lambda each: matches(each.workload), force=options.force)
         changes = [change for plan in plans.values() for change in plan]
-        say(render(plan_table(changes), **terminal()) if changes else "nothing to accept")
+        say_page([plan_section(changes)] if changes else [Section(lines=["nothing to accept"])])
         exit_code = _store(plans, refused, store, dry_run=options.dry_run)
         if refused:
             suites = sorted({os.path.relpath(project_of(Path.cwd()) / each.suite) for each in refused if each.suite})
@@ -233,8 +240,7 @@ def _matcher(expression: str) -> Callable[[str], bool]:
 def _calibrate(options: argparse.Namespace) -> Exit:
     from ..baselines import BaselineStore, Mode, plan_update
     from ..processes import draw
-    from ..report.stored import calibration_table, red_nights_a_year
-    from ..report.text import render
+    from ..report.stored import calibration_section, red_nights_a_year
 
     require_force_under_ci(options, "calibrate")
     measured = draw(options.pytest_arguments, processes=options.processes)
@@ -246,7 +252,7 @@ def _calibrate(options: argparse.Namespace) -> Exit:
         if not baselines and not refused:
             raise KernelgaugeError("nothing to calibrate: no workload was measured")
         comparisons = max(1, measured[0].comparisons)
-        say(render(calibration_table(baselines, comparisons=comparisons), **terminal()))
+        say_page([calibration_section(baselines, comparisons=comparisons)])
         nights = red_nights_a_year(baselines, comparisons=comparisons)
         say(f"unchanged code is red in about {nights:.1f} nights a year, where a fresh process confirms")
         return _store(plans, refused, store, dry_run=options.dry_run)

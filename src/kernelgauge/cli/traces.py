@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ..errors import BaselineError, TraceError, printable
 from ..trace import Trace, parse_blocks
 from ..trace.reader import BLOCK_BYTES
-from . import Commands, Exit, add_command, note, say, terminal
+from . import Commands, Exit, add_command, note, say, say_page
 from .results import require_force_under_ci
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _show(options: argparse.Namespace) -> Exit:
     if options.json:
         say(json_text(show_data(summary, name=printable(options.trace), by=options.by)))
     else:
-        say(_formed(show_page(summary, name=Path(options.trace).name, top=_top(options), by=options.by), options))
+        _say_page(show_page(summary, name=Path(options.trace).name, top=_top(options), by=options.by), options)
     return Exit.YES
 
 
@@ -109,7 +109,7 @@ def _diff(options: argparse.Namespace) -> Exit:
     else:
         names = (Path(options.before).name, Path(options.after).name)
         names = names if names[0] != names[1] else (options.before, options.after)
-        say(_formed(compare_page(comparison, names=names, top=_top(options)), options))
+        _say_page(compare_page(comparison, names=names, top=_top(options)), options)
     if options.fail_on_change and comparison.gpu_changed:
         return Exit.NO
     # Fail closed: an incomplete trace cannot show that nothing changed.
@@ -121,10 +121,13 @@ def _top(options: argparse.Namespace) -> int:
     return options.top if options.top > 0 else sys.maxsize
 
 
-def _formed(page: list[Section], options: argparse.Namespace) -> str:
-    from ..report.text import as_markdown, as_text
+def _say_page(page: list[Section], options: argparse.Namespace) -> None:
+    from ..report.text import as_markdown
 
-    return as_markdown(page) if options.markdown else as_text(page, **terminal())
+    if options.markdown:
+        say(as_markdown(page))
+    else:
+        say_page(page)
 
 
 def _summary(path: str, options: argparse.Namespace) -> Summary:
@@ -236,8 +239,9 @@ def _check(options: argparse.Namespace) -> Exit:
 
 def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Callable[[], str]]:
     """Return the verdicts, and what makes their page."""
-    from ..judge import Status
+    from ..judge import WORST_FIRST, Status
     from ..judge.steps import compare_phases, judge_traces
+    from ..judge.trace_baseline import job_moves
     from ..report.text import counted, cut, short_commit
 
     name, file = _named(paths, baselines)
@@ -248,20 +252,7 @@ def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Calla
         what = f"{Status.NO_BASELINE.value}: no baseline for these traces"
         raise BaselineError(what, where=str(file), next_command=f"{update}   (with traces of unchanged code)")
     jobs = _read_jobs(paths, baseline.found_by)
-    first = next(iter(jobs[0].values()))
-    old, new = (
-        {
-            "device": each.device,
-            "world size": each.world_size or "not recorded",
-            "ranks": sorted(ranks),
-            # As the profiler was asked: other rows would count as other kernels.
-            "modules": "recorded" if any(row.module for row in rows) else "not recorded",
-            "ops of kernels": "recorded" if any(row.op for row in rows) else "not recorded",
-        }
-        for each, ranks, rows in ((baseline, baseline.ranks, baseline.rows), (first, jobs[0], first.places))
-    )
-    pairs = [(label, cut(str(old[label])), cut(str(new[label]))) for label in old if old[label] != new[label]]
-    if moves := ", ".join(f"{label} {before} -> {after}" for label, before, after in pairs):
+    if moves := ", ".join(cut(str(each)) for each in job_moves(baseline, jobs[0])):
         what = f"{Status.INCOMPARABLE.value}: structure not compared: {moves}"
         raise BaselineError(what, where=str(file), next_command=update)
     verdicts = judge_traces(name, jobs, baseline)
@@ -270,7 +261,7 @@ def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Calla
         raise TraceError("no steps of a kind in the baseline", where=str(file), got=kinds, next_command=update)
 
     def page() -> str:
-        from ..report.html import check_html  # jinja2: only for a page
+        from ..report.html import as_html, check_page  # jinja2: only for a page
 
         recorded = baseline.recorded
         facts = {
@@ -279,7 +270,9 @@ def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Calla
             "device": baseline.device,
             "steps found by": baseline.found_by,
         }
-        return check_html(verdicts, compare_phases(name, jobs, baseline), facts)
+        status = min((each.status for each in verdicts), key=WORST_FIRST.index)
+        page = check_page(verdicts, compare_phases(name, jobs, baseline))
+        return as_html(page, title="Steps of traces against their baseline", status=f"{status.value}", facts=facts)
 
     return verdicts, page
 

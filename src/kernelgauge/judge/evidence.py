@@ -392,14 +392,18 @@ class Failed(Conclusion, frozen=True):  # an error, in its own words
     so: str = ""  # what follows: "not judged", "GPU time not compared"
 
 
-class Detail(Reason, frozen=True):  # a line of an error, the error of a tensor, a path, or a seed
+class Detail(Reason, frozen=True):  # a line of an error, the error of a tensor, or a seed. Nothing depends on it
     label: str
     text: str
 
 
-class BaselineFile(Reason, frozen=True):  # where the baseline is, and what has moved since
+class TraceFile(Reason, frozen=True):
+    path: str  # beside the results
+
+
+class BaselineFile(Reason, frozen=True):
     path: str
-    moves: tuple[Move, ...] = ()
+    moves: tuple[Move, ...] | None = ()  # since it was recorded. None: there is no such file
 
 
 class Step(str, Enum):

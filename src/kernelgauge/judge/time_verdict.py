@@ -11,8 +11,7 @@ from statistics import fmean, geometric_mean
 
 import msgspec
 
-from ..errors import OTHER_KERNELS
-from ..run import COMPILE_TIMERS, ProcessTime, Run, Timer, least_of_most, observe, on_same_host
+from ..run import COMPILE_TIMERS, Lack, ProcessTime, Run, Timer, least_of_most, observe, on_same_host
 from ..trace.difference import Likeness, likeness
 from ..trace.kernel import KernelIdentity, KernelRecord
 from . import RATIO, Status, Verdict
@@ -317,8 +316,8 @@ def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: i
 def not_measured(timer: Timer, run: Run, side: str = "") -> Verdict:
     """Return the verdict about a time that is missing. `side`: of which variant or revision."""
     why, reasons = run.incomplete or "", list[e.Reason]()
-    if why == OTHER_KERNELS:
-        kernels = e.Detail("kernels", run.other_kernels)
+    if run.lack is Lack.OTHER_KERNELS:
+        kernels = e.KernelMoved(None, run.other_kernels)
         reasons = [*compile_causes(run.compile_events), kernels, e.Next(e.Step.SAME_LAUNCHES)]
     elif run.gpu and why:
         reasons = [e.Next(e.Step.LOOK_AT_GPU)]

@@ -15,6 +15,7 @@ from ..errors import BaselineError
 from ..run import Observation
 from ..trace.steps import StepRow, Steps, StepTrace, alike
 from .baseline import Recorded, layout
+from .evidence import Move
 
 Job: TypeAlias = Mapping[int, StepTrace]  # the traces of one run, by rank
 
@@ -85,6 +86,23 @@ def _is_sound(steps: StepRange, rows: int) -> bool:
         and all(0 <= each <= _LONGEST_US for each in chain(*us, (one.mean_us for one in chain(*times))))
         and all(0 <= each.row < rows and 0 <= each.low <= each.high and each.spread >= 0 for each in steps.rows)
     )
+
+
+def job_moves(baseline: TraceBaseline, job: Job) -> list[Move]:
+    """Return in what a job differs from that of the baseline, so that their kernels cannot be compared."""
+    first = next(iter(job.values()))
+    old, new = (
+        {
+            "device": each.device,
+            "world size": each.world_size or "not recorded",
+            "ranks": sorted(ranks),
+            # As the profiler was asked: other rows would count as other kernels.
+            "modules": "recorded" if any(row.module for row in rows) else "not recorded",
+            "ops of kernels": "recorded" if any(row.op for row in rows) else "not recorded",
+        }
+        for each, ranks, rows in ((baseline, baseline.ranks, baseline.rows), (first, job, first.places))
+    )
+    return [Move(label, f"{old[label]}", f"{new[label]}") for label in old if old[label] != new[label]]
 
 
 def encode_trace_baseline(baseline: TraceBaseline) -> bytes:

@@ -28,6 +28,7 @@ from ..run import (
     ControlTime,
     Counts,
     Fingerprint,
+    Lack,
     OpRecord,
     Run,
     Sample,
@@ -237,7 +238,9 @@ class Subject:
             if _choices(got) != _choices(expected):
                 both = multiset_difference(got, expected), multiset_difference(expected, got)
                 more, fewer = (names_with_configurations(each[:_SHOWN_KERNELS]) for each in both)
-                raise TimesError(f"{self.workload.id}: {OTHER_KERNELS}", got=more, expected=fewer)
+                error = TimesError(f"{self.workload.id}: {OTHER_KERNELS}", got=more, expected=fewer)
+                error.is_of_other_kernels = True
+                raise error
             after = device.monitor.read(processes=not self.is_control)
             dispatch_us = host_us = None
             if Timer.HOST not in device.timers:
@@ -282,7 +285,7 @@ class Subject:
         """Return what was observed, or why there is nothing."""
         if self.error is not None and not isinstance(self.error, (DeviceLost, TimesError)):
             return self.error
-        incomplete, own = self._incomplete(), self._own_settings
+        (incomplete, lack), own = self._incomplete(), self._own_settings
         try:
             samples = {} if incomplete else self._samples()
         except ValueError as error:  # of a `Sample`: a clock or a profiler that gives zero
@@ -318,7 +321,8 @@ class Subject:
             ),
             samples=samples,
             incomplete=incomplete,
-            other_kernels=(self.error and self.error.got) or "" if incomplete == OTHER_KERNELS else "",
+            lack=lack,
+            other_kernels=(self.error and self.error.got) or "" if lack is Lack.OTHER_KERNELS else "",
             gpu=self.device.gpu,
             host=digest(platform.node()) if platform.node() else None,
             controls=controls,
@@ -372,15 +376,17 @@ class Subject:
             CallRecord(len(list(executions(each, on_cpu=self.device.gpu is None))), graphs) for each, graphs in pairs
         )
 
-    def _incomplete(self) -> str | None:
+    def _incomplete(self) -> tuple[str | None, Lack | None]:
         """Return why times are missing, without the workload's name. The structure is sound, whatever disturbed the times."""
         error = self.error
         if isinstance(error, DeviceLost) and len(self.replicates) >= self._own_settings.replicates:
-            return None  # it fell off when there were enough
+            return None, None  # it fell off when there were enough
         if error is not None:
-            what = error.what.removeprefix(f"{self.workload.id}: ")
-            return f"{what}: {error.got}" if isinstance(error, TimesError) and what != OTHER_KERNELS else what
-        return None if self.replicates else NO_TIMES
+            what, is_of_times = error.what.removeprefix(f"{self.workload.id}: "), isinstance(error, TimesError)
+            if isinstance(error, TimesError) and error.is_of_other_kernels:
+                return what, Lack.OTHER_KERNELS
+            return f"{what}: {error.got}" if is_of_times else what, None
+        return (None, None) if self.replicates else (NO_TIMES, Lack.NOT_ASKED)
 
     @property
     def _controls_us(self) -> tuple[float, ...]:

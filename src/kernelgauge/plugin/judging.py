@@ -48,7 +48,7 @@ def judge_declared(suites: Suites, run: Run, trace: str) -> Verdict:
         declare.append(e.Next(e.Step.TOLERATE, suites.declaration(workload, f"{what}={got}")))
     if not wrong:
         return Verdict(Status.PASS, workload.id, DECLARED, e.DeclaredCompared())
-    reasons = (*causes, *wrong, e.Detail("trace", trace), *declare)
+    reasons = (*causes, *wrong, e.TraceFile(trace), *declare)
     return Verdict(Status.CHANGED, workload.id, DECLARED, e.DeclaredCompared(), reasons)
 
 
@@ -127,7 +127,7 @@ def unusable(suites: Suites, run: Run, stored: KernelgaugeError | None, path: st
     if stored is None:
         found = (e.Detail("found", text) for text in suites.of_other_threads(run.fingerprint.device, [run.workload]))
         record = e.Next(e.Step.RECORD, suites.command(suites.workloads[run.workload]))
-        reasons = (e.Detail("expected", path), *found, record)
+        reasons = (e.BaselineFile(path, None), *found, record)
         return Verdict(Status.NO_BASELINE, run.workload, "", e.NoBaseline(), reasons)
     status = Status.INVALID
     if isinstance(stored, BaselineError):
@@ -173,7 +173,8 @@ def _with_command(suites: Suites, reason: e.AnyReason, workload: Workload) -> e.
 
 
 def reasons_of(error: KernelgaugeError) -> tuple[e.Reason, ...]:
-    return tuple(e.Detail(label, text) for label, text in error.details)
+    command = [e.Next(e.Step.COMMAND, error.next_command)] if error.next_command else []
+    return (*(e.Detail(*each) for each in error.details), *command)
 
 
 def not_judged(run: Run, timer: Timer, error: KernelgaugeError) -> Verdict:

@@ -24,9 +24,9 @@ from ..judge.review import Reviewed
 from ..measure.nvml import VISIBLE, visible_gpus
 from ..processes import LOADED, loaded_modules
 from ..report.findings import with_words
-from ..report.stored import doubt_text, plan_table
+from ..report.stored import doubt_text, plan_section
 from ..report.summary import summary, summary_markdown, unknown_machines
-from ..report.text import render
+from ..report.text import as_text
 from ..results import NAME, Results, TestResult, encode_results, find_results, read_results
 from ..results.files import write_atomically
 from ..workload import Workload
@@ -105,7 +105,8 @@ class Recorder:
         return ""
 
     def _write_summary(self, results: Results, recorded: Sequence[str]) -> None:
-        self._reporter.write_line(summary(results, **self._style, failures=False, recorded=recorded))
+        page = summary(results, recorded)
+        self._reporter.write(as_text(page, **self._style, is_dense=True))
         if any(verdict.status is Status.NO_BASELINE for verdict in results.verdicts) and not self._options.update:
             missing = [
                 each for each in results.workloads if any(it.status is Status.NO_BASELINE for it in each.verdicts)
@@ -129,7 +130,7 @@ class Recorder:
         if is_saved:
             shutil.rmtree(artifacts.workers, ignore_errors=True)
         elif artifacts.workers.exists():
-            self._fail(f"the workers' results stay until the next run: kernelgauge report {artifacts.workers} --print")
+            self._fail(f"the workers' results stay until the next run: kernelgauge report {artifacts.workers}")
         if not self._options.calibrating:  # that measures only, and many times
             self._save_reports(results)
 
@@ -179,7 +180,7 @@ class Recorder:
                     next_command=self._session.suites.command(suites=_suites(results)),
                 )
             self._reporter.write_sep("-", "baselines: what changes")
-            self._reporter.write(render(plan_table(plan), **self._style))
+            self._reporter.write(as_text([plan_section(plan)], **self._style))
             self._session.suites.store.apply(plans)
         except KernelgaugeError as error:
             self._fail(str(error))

@@ -12,15 +12,17 @@ import msgspec
 
 from ..errors import printable
 from ..judge import WORST_FIRST, Status, Verdict
-from ..judge.evidence import Cause, FreshProcess, Next, Step
+from ..judge import evidence as e
 from ..results import Results, TestResult
-from .text import counted, short_commit
-from .words import BASELINE, Line, cause_text, dearest_code, headline, place_text, reason_line
+from .text import Line, counted, labelled, short_commit
+from .words import BASELINE, cause_text, dearest_code, headline, place_text, reason_line
 
 CAUSES_WITH_CODE = 2  # of a verdict; each other one has one line
 _MOST_LINES = 12  # of a failure in the terminal
-_TO_DO = ("accept", "record", "next")  # labels of the last lines of a failure: commands, which stay whole
-_OF_BASELINES = (Step.REPLACE, Step.CALIBRATE)  # two revisions have none
+# Kinds of reasons: what `brief` leaves out, and what says why a time is as it is.
+_LEFT_OUT = (e.KernelMoved, e.CountMoved, e.TraceFile, e.BaselineFile, e.Next)
+WHY = (e.Doubt, e.DispatcherOps, e.PartOfLatency)
+_OF_BASELINES = (e.Step.REPLACE, e.Step.CALIBRATE)  # two revisions have none
 _NOTABLE = (Status.UNDECIDED, Status.INCOMPARABLE, Status.IMPROVED)  # these fail nothing
 _ORDER = {status.value: place for place, status in enumerate(WORST_FIRST)}
 # ``transformers/models/llama/modeling_llama.py:12`` -> ``transformers/…/modeling_llama.py:12``
@@ -35,7 +37,7 @@ def reasons(verdict: Verdict) -> list[Line]:
     lines: list[Line] = []
     causes = 0
     for each in verdict.reasons:
-        if isinstance(each, Cause):
+        if isinstance(each, e.Cause):
             causes += 1
             text, details = cause_text(each)
             if causes > CAUSES_WITH_CODE:
@@ -43,18 +45,28 @@ def reasons(verdict: Verdict) -> list[Line]:
                 continue
             lines.append(Line("cause", "\n".join([text, *details])))
             lines += [Line("code", "\n".join(code))] if (code := code_lines(each)) else []
-        elif not (verdict.against and isinstance(each, Next) and each.step in _OF_BASELINES):
+        elif not isinstance(each, e.Next) or each in _steps(verdict):
             lines.append(reason_line(each, verdict.against or BASELINE))
     return lines
 
 
-def code_lines(cause: Cause) -> list[str]:
+def _steps(verdict: Verdict) -> list[e.Next]:
+    found = [each for each in verdict.reasons if isinstance(each, e.Next)]
+    return [each for each in found if not (verdict.against and each.step in _OF_BASELINES)]
+
+
+def code_lines(cause: e.Cause) -> list[str]:
     """Return the lines of code of a cause: the user's, then the library's with its module."""
     shown: dict[str, None] = {}
     for place in cause.places:
         outer = [msgspec.structs.replace(place.line, inner=None)] if place.line.inner else []
         shown |= dict.fromkeys([*map(str, outer), place_text(place)])
     return [*shown, *([f"and {counted(cause.more_places, 'more line')}"] if cause.more_places else [])]
+
+
+def only_reasons(verdict: Verdict, *kinds: type, is_without: bool = False) -> Verdict:
+    """Return a verdict with its reasons of these kinds; or `is_without` them, with all others."""
+    return replace(verdict, reasons=tuple(each for each in verdict.reasons if isinstance(each, kinds) != is_without))
 
 
 def in_full(verdict: Verdict) -> str:
@@ -70,14 +82,15 @@ def brief(verdict: Verdict, *, see: str = "", more: str = "in the report", width
         more: where the lines are that are left out.
         width: of a terminal, in columns: longer lines are cut. None: lines stay whole.
     """
-    every = reasons(verdict)
-    left_out = ("kernels", "counts", "trace", "baseline", *_TO_DO, *(("cause", "code", "also") if see else ()))
     lines = [Line("cause", f"see {see}")] if see else []
-    lines += [line for line in every if line.label not in left_out]
-    counts = ", ".join(line.text for line in every if line.label == "counts")
+    lines += reasons(only_reasons(verdict, *_LEFT_OUT, *([e.Cause] if see else []), is_without=True))
+    counts = ", ".join(line.text for line in reasons(only_reasons(verdict, e.CountMoved)))
     lines += [Line("counts", counts)] if counts else []
-    rows, last = [_title(verdict), *_rows(lines)], _rows(line for line in every if line.label in _TO_DO)
-    baseline = _rows(line for line in every if line.label == "baseline")
+    rows, last, baseline = (
+        _rows(each)
+        for each in (lines, reasons(only_reasons(verdict, e.Next)), reasons(only_reasons(verdict, e.BaselineFile)))
+    )
+    rows = [_title(verdict), *rows]
     most = _MOST_LINES - len(baseline) - len(last)
     if len(rows) > most:
         rows = [*rows[: most - 1], f"  {'more':<8} {more}"]
@@ -88,7 +101,7 @@ def brief(verdict: Verdict, *, see: str = "", more: str = "in the report", width
 
 def in_one_line(verdict: Verdict) -> str:
     """Return the headline of a verdict and its first cause."""
-    cause = next((line.text for line in reasons(verdict) if line.label in ("cause", "why")), "")
+    cause = next((line.text for line in reasons(only_reasons(verdict, e.Cause, e.Detail, *WHY))), "")
     return printable(" ".join((f"{headline(verdict)}; {cause}" if cause else headline(verdict)).split()))
 
 
@@ -109,9 +122,7 @@ def _title(verdict: Verdict) -> str:
 
 
 def _rows(lines: Iterable[Line]) -> list[str]:
-    """Return rows of a terminal, with each label before the first row of its line."""
-    texts = (f"  {label:<8} " + text.replace("\n", "\n" + 11 * " ") for label, text in lines)
-    return [printable(row) for text in texts for row in text.split("\n")]
+    return [row for line in lines for row in labelled(line._replace(label=f"  {line.label}"))]
 
 
 def _fitting(row: str, width: int) -> str:
@@ -140,7 +151,7 @@ class Finding:
     text: str
     code: str = ""
     verdicts: tuple[Verdict, ...] = ()
-    cause: Cause | None = None
+    cause: e.Cause | None = None
 
     @cached_property
     def slower(self) -> Verdict | None:
@@ -200,11 +211,11 @@ def _findings(results: Results) -> Iterator[Finding]:
         failing = list(group)
         by_baseline = [verdict for verdict in failing if verdict.is_by_baseline]
         # Several verdicts have the same cause at other costs.
-        causes: dict[Cause, Cause] = {}
+        causes: dict[e.Cause, e.Cause] = {}
         for verdict in by_baseline:
-            for cause in [each for each in verdict.reasons if isinstance(each, Cause)][:CAUSES_WITH_CODE]:
+            for cause in [each for each in verdict.reasons if isinstance(each, e.Cause)][:CAUSES_WITH_CODE]:
                 causes.setdefault(cause.identity, cause)
-        explained = [each for each in by_baseline if any(isinstance(reason, Cause) for reason in each.reasons)]
+        explained = [each for each in by_baseline if any(isinstance(reason, e.Cause) for reason in each.reasons)]
         about = ", ".join(verdict.subject for verdict in explained)
         for cause in causes.values():
             sentence, details = cause_text(cause)
@@ -240,7 +251,7 @@ def notable_verdicts(results: Results) -> list[Verdict]:
 
 def is_unconfirmed(verdict: Verdict) -> bool:
     """Whether a time was slower in this run, and in a fresh process of the same code was not."""
-    return isinstance(getattr(verdict.conclusion, "doubt", None), FreshProcess)
+    return isinstance(getattr(verdict.conclusion, "doubt", None), e.FreshProcess)
 
 
 def baseline_commits(results: Sequence[Results]) -> str:
@@ -253,12 +264,11 @@ def baseline_commits(results: Sequence[Results]) -> str:
 def next_step(results: Sequence[Results]) -> tuple[str, str]:
     """Return what to do about the failures, as a few words and a command; empty if there is nothing to do."""
     failing = [verdict for one in results for verdict in failing_verdicts(one)]
-    steps = [each for verdict in failing for each in verdict.reasons if isinstance(each, Next)]
-    accepting = list(dict.fromkeys(each for each in steps if each.step is Step.ACCEPT))
+    steps = [each for verdict in failing for each in _steps(verdict)]
+    accepting = list(dict.fromkeys(each for each in steps if each.step is e.Step.ACCEPT))
     if len(accepting) == 1:
         return "If this is intended:", "; ".join(filter(None, (accepting[0].measure, accepting[0].command)))
     if accepting:
         places = accepting[0].command.partition(" -k ")[0].partition("kernelgauge accept")[2]
         return "To see all changes, and to accept them:", f"kernelgauge review{places}"
-    lines = (line for verdict in failing for line in reasons(verdict) if line.label == "next")
-    return next((("Next:", line.text) for line in lines), ("", ""))
+    return next((("Next:", reason_line(each).text) for each in steps if each.step is not e.Step.RECORD), ("", ""))

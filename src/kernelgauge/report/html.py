@@ -12,7 +12,7 @@ import re
 import shlex
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from importlib.resources import files
@@ -24,9 +24,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..errors import printable
-from ..judge import WORST_FIRST, Status, Verdict, worst
+from ..judge import STRUCTURE, WORST_FIRST, Status, Verdict
 from ..judge.baseline import compare
-from ..judge.evidence import RelativeChange
+from ..judge.evidence import Cause, RelativeChange, Step, TraceFile
 from ..judge.steps import PhaseCompared
 from ..judge.structure import placement_changes
 from ..results import Results, TestResult, WorkloadResult
@@ -34,14 +34,19 @@ from ..results.files import slug
 from ..run import Origin, Timer
 from ..trace.difference import align
 from ..trace.kernel import KernelRecord, configuration_change, configuration_text
-from .findings import Finding, baseline_commits, findings, next_step, notable_verdicts, reasons
+from .findings import Finding, baseline_commits, change_text, findings, next_step, notable_verdicts, reasons
 from .stored import Trend, times_beside, trends_of
-from .summary import Row, conditions_text, counts_text, describe, notes, overall, scope
-from .text import bounds_text, counted, percent, sensitivity_text, short_commit, us
+from .summary import Row, conditions_text, counts_text, describe, mean, notes, overall, scope
+from .text import Column, Line, Section, bounds_text, counted, percent, sensitivity_text, short_commit, us
 from .words import headline
 
 _PACKAGE = "kernelgauge.report"
 _LONGEST_NAME, _LONGEST_TEXT = 200, 4000  # characters
+_MOST_ROWS = 40  # of a phase
+_PHASE_COLUMNS = (
+    *map(Column, ("kernel", "kind", "module and op")),
+    *(Column(title, number=True) for title in ("times in the baseline", "now", "us in the baseline", "now", "change")),
+)
 _SHOWN_BARS, _MOST_BARS = 8, 30  # of a time, and if more need a look; the others are folded
 _FINE = 80  # launches: of more, neighbours in a strip are one
 _LEAST_WIDTH = 0.012  # of a strip, for a kernel that is gone or new, but at most _LEAST_WIDTHS for all of them
@@ -82,7 +87,9 @@ def html(results: Sequence[Results]) -> str:
         shown=shown,
         workloads=workloads,
         anchors={each.result.id: each.anchor for each in reversed(workloads)},  # of twins on two GPUs that of the worse
-        timers=dict.fromkeys((timer, time.label) for each in workloads for timer, time in each.times.items()),
+        timers=dict.fromkeys(
+            (it, it.label_on(each.result.run.fingerprint)) for each in workloads for it in each.times if each.result.run
+        ),
         # No section of a workload shows these: none may be lost.
         other_tests=[test for one in shown for test in one.tests if test.workload not in {x.id for x in one.workloads}],
         notes=[line for one in shown for line in (*notes(one), *conditions_text(one.runs, one.not_watched))],
@@ -90,15 +97,39 @@ def html(results: Sequence[Results]) -> str:
     )
 
 
-def check_html(verdicts: Sequence[Verdict], phases: Sequence[PhaseCompared], facts: Mapping[str, str]) -> str:
-    """Return the page of traces that were held to a baseline. `facts`: labels and texts about both."""
+def check_page(verdicts: Sequence[Verdict], phases: Sequence[PhaseCompared]) -> list[Section]:
+    """Return what became of traces that were held to a baseline."""
     bars: dict[str, list[_Bar]] = {}
     for number, (phase, verdict, _) in enumerate(phases):
-        result = WorkloadResult(phase, "", "", "", "", "", (), verdicts=(verdict,))
-        shown = _Workload(result, f"p{number}", (), is_beside=False, trend=None)
-        bars.setdefault(f"{verdict.subject} of {verdict.workload}", []).append(_Bar(shown, verdict))
-    panels, status = [_Panel(*each) for each in bars.items()], worst([each.status for each in verdicts])
-    return render_page("check.html", status=status, verdicts=verdicts, phases=phases, panels=panels, facts=facts)
+        bars.setdefault(f"{verdict.subject} of {verdict.workload}", []).append(_Bar(verdict, f"p{number}", phase))
+    parts = _environment().get_template("workload.html").module
+    panels = [parts.panel(_Panel(*each)) for each in bars.items()]  # type: ignore[attr-defined]
+    chart = parts.key() + Markup('<div class="panels">{}</div>').format(Markup().join(panels))  # type: ignore[attr-defined]
+    return [
+        *(Section(f"{it.workload} {headline(it)}", reasons(it), status=it.status.value) for it in verdicts),
+        Section("Changes by phase", picture=chart),
+        *(_phase_section(f"p{number}", each) for number, each in enumerate(phases)),
+    ]
+
+
+def _phase_section(anchor: str, it: PhaseCompared) -> Section:
+    cells = [
+        (
+            *(row.name, row.kind, "  ".join(filter(None, (row.module, row.op)))),
+            *(f"{low}" if low == high else f"{low} … {high}", f"{round(count, 2):g}"),
+            *(us(before_us), us(after_us), f"{after_us - before_us:+.2f}"),
+        )
+        for row, (low, high), before_us, count, after_us in it.rows[:_MOST_ROWS]
+    ]
+    left, verdict = len(it.rows) - len(cells), it.verdict
+    lines = ["Mean of a step, the largest change first" + (f"; {left} more are in the trace" if left else "")]
+    title = f"{it.phase} {verdict.workload} {us(verdict.before_us or 0.0)} -> {us(verdict.after_us or 0.0)} us"
+    return Section(title, lines, _PHASE_COLUMNS, cells, is_folded=True, status=verdict.status.value, anchor=anchor)
+
+
+def as_html(sections: Sequence[Section], *, title: str, status: str = "", facts: Mapping[str, str]) -> str:
+    """Return one page. `facts`: labels and texts about all of it."""
+    return render_page("sections.html", sections=sections, title=title, status=status, facts=facts)
 
 
 def render_page(template: str, *, script: str = "", **content: object) -> str:
@@ -123,10 +154,18 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(clip=_clip, lines=_lines, value=_value, css=_css, us=us, percent=percent, shell=shlex.join)
-    made.filters.update(headline=headline, reasons=reasons, conditions=conditions_text)
-    made.filters.update(configuration=configuration_text, bounds=bounds_text, sensitivity=sensitivity_text)
+    made.filters.update(headline=headline, reasons=_reasons, conditions=conditions_text)
+    made.filters.update(
+        configuration=configuration_text,
+        bounds=bounds_text,
+        sensitivity=sensitivity_text,
+        mean=mean,
+        change=change_text,
+    )
     # The newline stands between lines that are untrusted themselves.
-    made.globals.update(counted=counted, describe=describe, newline=Markup("\n"))
+    made.globals.update(
+        STRUCTURE=STRUCTURE, DEVICE=Timer.DEVICE, counted=counted, describe=describe, newline=Markup("\n")
+    )
     return made
 
 
@@ -152,6 +191,16 @@ def _clip(text: str, longest: int = _LONGEST_NAME) -> str:
 
 def _lines(text: str) -> list[str]:
     return _clip(text.strip("\n"), _LONGEST_TEXT).splitlines()
+
+
+def _reasons(verdict: Verdict) -> list[Line]:
+    """Return the reasons of a verdict without those that the page begins with, and without paths."""
+
+    def is_shown(reason: object) -> bool:
+        is_said = isinstance(reason, Cause) or getattr(reason, "step", None) is Step.ACCEPT
+        return not (isinstance(reason, TraceFile) or (verdict.status.fails and is_said))
+
+    return reasons(replace(verdict, reasons=tuple(filter(is_shown, verdict.reasons))))
 
 
 def _css(text: str) -> str:
@@ -220,15 +269,6 @@ class _Piece(NamedTuple):
     width: float
 
 
-class _Dots(NamedTuple):
-    """Times of one side. Of each: its place in percent of the width, and whether the change is founded on it."""
-
-    label: str
-    dots: Sequence[tuple[float, bool]]
-    least_us: float
-    most_us: float
-
-
 @dataclass(frozen=True)
 class _Workload(Row):
     """What the templates ask about a workload."""
@@ -237,10 +277,6 @@ class _Workload(Row):
     tests: Sequence[TestResult]
     is_beside: bool  # the page lies beside its trace
     trend: Trend | None  # of its GPU time, where the page is of several runs
-
-    @property
-    def fails(self) -> bool:
-        return self.result.status is not None and self.result.status.fails
 
     @property
     def trace(self) -> str:
@@ -331,16 +367,23 @@ class _Workload(Row):
         sides[0].sort(key=lambda each: -abs(each[0].delta_us))
         return sides
 
-    def dots(self, timer: Timer) -> list[_Dots]:
-        """Return the replicates of a judged time beside the processes of the baseline and of its anchors."""
-        run, baseline, verdict = self.result.run, self.result.baseline, self.times[timer].verdict
-        if run is None or baseline is None or verdict is None or not self.times[timer].change:
+    def dots(self, timer: Timer) -> list[tuple[str, str, Sequence[tuple[float, bool]]]]:
+        """Return the replicates of a judged time beside the processes of the baseline and of its anchors.
+
+        For each side its name, its times, and the dots: the place of each in percent of the width, and whether it counts.
+        """
+        run, baseline, verdict = self.result.run, self.result.baseline, self.times[timer]
+        if run is None or baseline is None or verdict is None or not change_text(verdict):
             return []
         rows = times_beside(baseline, run, timer, verdict.against or "baseline")
         low, high = (pick((it for _, times in rows for it, _ in times), default=0.0) for pick in (min, max))
         scale = (high - low) / 94 or 1.0
         return [
-            _Dots(label, [(3 + (it - low) / scale, is_used) for it, is_used in times], min(times)[0], max(times)[0])
+            (
+                label,
+                " … ".join(us(pick(times)[0]) for pick in (min, max)[: len(times)]),
+                [(3 + (it - low) / scale, is_used) for it, is_used in times],
+            )
             for label, times in rows
         ]
 
@@ -368,10 +411,12 @@ def _strips(found: Sequence[Sequence[Finding]], workloads: Sequence[_Workload]) 
 
 
 class _Bar(NamedTuple):
-    """A time of a workload in the chart of its timer."""
+    """A time in the chart of its timer."""
 
-    workload: _Workload
     verdict: Verdict
+    anchor: str
+    name: str
+    workload: WorkloadResult | None = None
 
     @property
     def change(self) -> RelativeChange | None:
@@ -379,8 +424,13 @@ class _Bar(NamedTuple):
         return self.verdict.change if self.verdict.status is not Status.NOT_JUDGED else None
 
     @property
+    def fails(self) -> bool:
+        """Whether its workload does."""
+        return self.workload is not None and self.workload.status is not None and self.workload.status.fails
+
+    @property
     def is_quiet(self) -> bool:
-        return self.verdict.status is Status.PASS and not self.workload.fails
+        return self.verdict.status is Status.PASS and not self.fails
 
     @property
     def rank(self) -> tuple[bool, float]:
@@ -432,7 +482,9 @@ def _panels(workloads: Sequence[_Workload]) -> list[_Panel]:
         for each in workloads:
             if (verdict := each.result.time_verdict(timer)) is not None:
                 on = f", {each.result.run.fingerprint.device}" if each.result.run and len(devices) > 1 else ""
-                bars.setdefault(f"{verdict.subject}{on}", []).append(_Bar(each, verdict))
+                bars.setdefault(f"{verdict.subject}{on}", []).append(
+                    _Bar(verdict, each.anchor, each.result.id, each.result)
+                )
     return sorted((_Panel(*each) for each in bars.items()), key=lambda panel: not panel.changes)
 
 

@@ -13,8 +13,6 @@ from statistics import median
 
 import msgspec
 from markupsafe import Markup
-from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from ..errors import printable
@@ -29,9 +27,9 @@ from ..results import Results
 from ..results.history import Night, nights_of
 from ..run import CALL_TIMERS, ProcessTime, Run, Timer, observe, on_same_host, on_the_fastest_host
 from ..trace.model import grouped
-from .findings import in_one_line, reasons
-from .text import Column, Section, as_text, counted, cut, first, short_commit, table, us
-from .words import Line, headline, reason_line
+from .findings import WHY, in_one_line, only_reasons, reasons
+from .text import Column, Line, Section, counted, cut, first, short_commit, us
+from .words import headline, reason_line
 
 _ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.KEEP: "dim"}
 _GROUPS = {  # heading and style
@@ -45,6 +43,9 @@ _GROUPS = {  # heading and style
 }
 _SEEN_CHANGE = 0.01
 _LEAST_SPAN = 0.02  # of the time: in a chart, noise of a tenth of a percent is flat
+_CHART = Markup(
+    '<svg class="trend" role="img" aria-label="times of {}" viewBox="{}" preserveAspectRatio="none">{}</svg>'
+)
 _NIGHTS = 20_000  # that are drawn: one red night a year is 55 of them
 _MOST_WORKLOADS = 3  # of a kernel
 _MOST_KERNELS = 4  # of those that the new software changed in one way
@@ -60,54 +61,54 @@ _HISTORY_COLUMNS = (
 # -- baselines --------------------------------------------------------------------------------------------------------
 
 
-def plan_table(plan: Sequence[PlannedChange]) -> Table:
+def plan_section(plan: Sequence[PlannedChange]) -> Section:
     """Return what an update would write, file by file."""
-    rows = (
+    rows = [
         (
             Text(change.action.value, style=_ACTION_STYLES[change.action]),
             change.workload,
             "\n".join(line.text for line in review_lines(change.details)),
         )
         for change in plan
-    )
-    return table([Column(is_whole=True), Column(), Column()], rows, gap=2)
+    ]
+    return Section(columns=[Column(is_whole=True), Column(), Column()], rows=rows)
 
 
 def creep_lines(plan: Sequence[PlannedChange]) -> list[str]:
     """Return a line for each time of a plan that is slower than its anchor."""
-    found = ((change.workload, each) for change in plan for each in change.details if isinstance(each, Creep))
+    found = ((change.workload, each) for change in plan for each in _creeps(change.details))
     return [printable(f"creep: {workload}: {reason_line(each).text}") for workload, each in found]
 
 
-def review_page(device: str, reviewed: Sequence[Reviewed]) -> Iterator[RenderableType]:
-    """Yield the review of a device's workloads, group by group."""
-    yield Text(f"\n{printable(device)}: {counted(len(reviewed), 'workload')}", style="bold")
+def review_page(device: str, reviewed: Sequence[Reviewed]) -> list[Section]:
+    """Return the review of a device's workloads, group by group."""
     moved = Counter(move for each in reviewed for move in each.environment)
-    yield lines_table(("moved", f"{move}   ({counted(count, 'workload')})") for move, count in moved.items())
-    yield from _code_by_effect(reviewed)
-    for group, (title, style) in _GROUPS.items():
-        found = [each for each in reviewed if each.group is group]
-        if not found:
-            continue
-        yield Text(f"\n{title}: {len(found)}", style=f"bold {style}")
-        quiet = [
-            each
-            for each in found
-            if group is Group.SAME_SPEED and not (each.doubts or any(isinstance(fact, Creep) for fact in each.evidence))
-        ]
-        left_out = quiet[_MOST_UNCHANGED:]
-        for each in found:
-            if each in left_out:
-                continue
-            yield Text(f"  {printable(each.workload)}")
-            doubts = [("refused", doubt_text(doubt)) for doubt in each.doubts]
+    lines = [Line("moved", f"{move}   ({counted(count, 'workload')})") for move, count in moved.items()]
+    head = Section(f"{device}: {counted(len(reviewed), 'workload')}", lines, style="bold")
+    groups = ([each for each in reviewed if each.group is group] for group in _GROUPS)
+    return [head, *_code_by_effect(reviewed), *(_group_section(found) for found in groups if found)]
+
+
+def _group_section(found: Sequence[Reviewed]) -> Section:
+    title, style = _GROUPS[found[0].group]
+    quiet = [each for each in found if each.group is Group.SAME_SPEED and not (each.doubts or _creeps(each.evidence))]
+    left_out = quiet[_MOST_UNCHANGED:]
+    lines: list[Line] = []
+    for each in found:
+        if each not in left_out:
             facts = [fact for fact in each.evidence if not isinstance(fact, CodeMoved)]
-            yield lines_table([*review_lines(facts), *doubts], indent=4)
-        if left_out:
-            yield Text(f"  and {len(left_out)} more")
+            doubts = [Line("refused", doubt_text(doubt)) for doubt in each.doubts]
+            below = [line._replace(label=f"    {line.label}") for line in (*review_lines(facts), *doubts)]
+            lines += [Line("", f"  {each.workload}"), *below]
+    lines += [Line("", f"  and {len(left_out)} more")] if left_out else []
+    return Section(f"{title}: {len(found)}", lines, style=f"bold {style}")
 
 
-def _code_by_effect(reviewed: Sequence[Reviewed]) -> Iterator[RenderableType]:
+def _creeps(facts: Iterable[Fact]) -> list[Creep]:
+    return [each for each in facts if isinstance(each, Creep)]
+
+
+def _code_by_effect(reviewed: Sequence[Reviewed]) -> Iterator[Section]:
     """Yield what the new software made of kernels, by what it does to the code: how many, and the largest changes.
 
     Each change stands once, with its workloads.
@@ -119,19 +120,19 @@ def _code_by_effect(reviewed: Sequence[Reviewed]) -> Iterator[RenderableType]:
             continue
         growths = {fact: _growth(fact) for fact in found}
         signs = Counter("up" if each > 0 else "down" for each in growths.values() if each)
-        directions = (
-            f" ({', '.join(f'{count} {way}' for way, count in sorted(signs.items(), reverse=True))})" if signs else ""
+        directions = f" ({', '.join(f'{count} {way}' for way, count in sorted(signs.items(), reverse=True))})" * bool(
+            signs
         )
         workloads = len({name for pairs in found.values() for _, name in pairs})
         heading = f"other {effect}: {counted(len(found), 'kernel')}{directions} in {counted(workloads, 'workload')}"
-        yield Text(f"\n{heading}", style="bold")
         largest = sorted(found, key=lambda fact: -abs(growths[fact]))
+        lines: list[Line] = []
         for fact in largest[:_MOST_KERNELS]:
             names = ", ".join(first([name for _, name in found[fact]], _MOST_WORKLOADS))
-            yield Text(printable(f"  {fact.kernel}   ({names})"))
-            yield lines_table([("", ", ".join(map(str, fact.moves)))], indent=4)
+            lines += [Line("", f"  {fact.kernel}   ({names})"), Line("    ", ", ".join(map(str, fact.moves)))]
         if len(largest) > _MOST_KERNELS:
-            yield Text(f"  and {len(largest) - _MOST_KERNELS} more: kernelgauge accept --dry-run shows all")
+            lines.append(Line("", f"  and {len(largest) - _MOST_KERNELS} more: kernelgauge accept --dry-run shows all"))
+        yield Section(heading, lines, style="bold")
 
 
 def _growth(fact: CodeMoved) -> float:
@@ -140,14 +141,6 @@ def _growth(fact: CodeMoved) -> float:
     numbers = [re.match(r"\d+(?= %|$)", side or "") for side in sides]
     old, new = (int(each[0]) if each else 0 for each in numbers)
     return math.log((new + 1) / (old + 1)) if all(numbers) else 0.0
-
-
-def lines_table(lines: Iterable[tuple[str, str]], *, indent: int = 0) -> Table:
-    """Return a label and a text on each line."""
-    rows = (
-        (Text(f"{'':{indent}}{label:<8}", style="red" if label == "refused" else "dim"), text) for label, text in lines
-    )
-    return table([Column(is_whole=True), Column()], rows)
 
 
 def review_lines(facts: Sequence[Fact]) -> list[Line]:
@@ -164,10 +157,10 @@ def review_lines(facts: Sequence[Fact]) -> list[Line]:
             same.append(f"{verdict.subject} {_same_time(verdict, verdict.change.estimate)}")
         elif verdict not in structure:
             lines.append(Line("time", headline(verdict)))
-        left_out = ("kernels", "next", *(("cause", "code", "also") if verdict not in with_causes[:1] else ()))
-        left_out += ("why",) if verdict.status is Status.NOT_JUDGED else ()  # the headline has it
-        found = sorted(reasons(verdict), key=lambda line: line.label != "counts")  # the counts first
-        lines += [line for line in found if line.label not in left_out]
+        left_out = (e.KernelMoved, e.Next, *([e.Cause] if verdict not in with_causes[:1] else []))
+        left_out += WHY if verdict.status is Status.NOT_JUDGED else ()  # the headline has it
+        lines += reasons(only_reasons(verdict, e.CountMoved))
+        lines += reasons(only_reasons(verdict, e.CountMoved, *left_out, is_without=True))
     lines += [Line("time", ", ".join(same))] if same else []
     return [*lines, *(reason_line(each) for each in facts if isinstance(each, e.Evidence))]
 
@@ -193,7 +186,7 @@ def doubt_text(doubt: Fact | NotAdded) -> str:
     return str(doubt) if isinstance(doubt, e.Move) else reason_line(doubt).text
 
 
-def calibration_table(baselines: Mapping[str, Baseline], *, comparisons: int) -> Table:
+def calibration_section(baselines: Mapping[str, Baseline], *, comparisons: int) -> Section:
     """Return one line for each timer of each workload.
 
     "caught from": the slowdown that is caught 95 times in 100; "elsewhere": on another GPU.
@@ -206,7 +199,7 @@ def calibration_table(baselines: Mapping[str, Baseline], *, comparisons: int) ->
     ]
     titles = ("us", "spread\n%", "caught\nfrom %", "else-\nwhere %")
     columns = [Column("workload"), Column("timer", is_whole=True), *(Column(title, number=True) for title in titles)]
-    return table(columns, rows)
+    return Section(columns=columns, rows=rows, gap=1)
 
 
 def red_nights_a_year(baselines: Mapping[str, Baseline], *, comparisons: int) -> float:
@@ -314,7 +307,7 @@ class Trend:
         self.machine, self.workload, *_ = self.nights[0]
 
     @property
-    def cells(self) -> tuple[str, ...]:
+    def cells(self) -> tuple[str | Text, ...]:
         """Return a line of the table. `since`: the first day that had the last verdict, the worst, without a break."""
         series = self.series.values()
         before, after = (us(median(nights[place].us for nights in series)) for place in (0, -1))
@@ -322,7 +315,7 @@ class Trend:
         status = worst([nights[-1].status for nights in series if nights[-1].status is not None])
         with_it = [list(takewhile(lambda night: night.status is status, reversed(nights))) for nights in series]
         since = min(nights[-1].at for nights in with_it if nights)
-        return before, after, change, _status(status), str(since.date()), self.workload
+        return before, after, change, Text(_status(status)), str(since.date()), self.workload
 
     @property
     def places(self) -> list[str]:
@@ -353,16 +346,17 @@ class Trend:
         return [cut(f"{at.date()}  {place}  {line}") for at, place, line in reversed(found)]
 
     @property
-    def chart(self) -> tuple[str, list[Markup]]:
-        """Return the box that an SVG shows, in seconds and microseconds, and the points of a line for each GPU."""
+    def chart(self) -> Markup:
+        """Return a drawing with a line for each GPU, in seconds and microseconds."""
         begin, end = (pick(night.at for night in self.nights) for pick in (min, max))
         low, high = (pick(night.us for night in self.nights) for pick in (min, max))
         box = f"0 0 {max((end - begin).total_seconds(), 1):.0f} {max(high - low, _LEAST_SPAN * high):.6g}"
-        lines = [
+        points = (
             " ".join(f"{(night.at - begin).total_seconds():.0f},{high - night.us:.6g}" for night in each)
             for each in self.series.values()
-        ]
-        return box, [Markup(line) for line in lines]
+        )
+        lines = Markup().join(Markup('<polyline points="{}"/>').format(each) for each in points)
+        return _CHART.format(cut(self.workload), box, lines)
 
 
 def _changes(before: Night, after: Night) -> Iterator[str]:
@@ -394,9 +388,7 @@ def _by_machine(nights: Iterable[Night]) -> list[tuple[str, list[Trend]]]:
     return [(machine, list(group)) for machine, group in groupby(trends, key=attrgetter("machine"))]
 
 
-def history_text(
-    nights: Iterable[Night], not_shown: Sequence[str], *, with_details: bool, width: int, color: bool
-) -> str:
+def history_page(nights: Iterable[Night], not_shown: Sequence[str], *, with_details: bool) -> list[Section]:
     """Return a table for each kind of machine, with a line for each workload, and the creep of all of them.
 
     `with_details`: below it, the GPUs of each workload, and what changed: the environment, the kernels, the verdict.
@@ -409,15 +401,7 @@ def history_text(
         for trend in trends if with_details else ():
             changes = first(trend.changes, _MOST_LINES)
             lines = [*(f"  {line}" for line in trend.places), *(f"    {line}" for line in changes)]
-            sections.append(Section(f"workload {trend.workload}", lines))
+            sections.append(Section(f"workload {trend.workload}", lines, picture=trend.chart))
     if not_shown:
         sections.append(Section(lines=first([f"not shown: {each}" for each in not_shown], _MOST_LINES)))
-    return as_text(sections, width=width, color=color)
-
-
-def history_html(nights: Iterable[Night], not_shown: Sequence[str]) -> str:
-    """Return one page with the same tables, and a chart in each row. `report/html.py` says how it is escaped."""
-    from .html import render_page  # jinja2: only for a page
-
-    titles = [column.title for column in _HISTORY_COLUMNS]
-    return render_page("history.html", machines=_by_machine(nights), titles=titles, not_shown=not_shown)
+    return sections

@@ -6,17 +6,16 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from operator import attrgetter
 from statistics import geometric_mean, median
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.text import Text
 
 from ..errors import printable
 from ..judge import RATIO, STRUCTURE, TIME_LABELS, WORST_FIRST, Status, Verdict, worst
+from ..judge import evidence as e
 from ..judge.baseline import compare
-from ..judge.evidence import Choice
 from ..results import Results, WorkloadResult
 from ..run import Fingerprint, Run, Sample, Timer, observe
 from .findings import (
@@ -30,9 +29,10 @@ from .findings import (
     is_unconfirmed,
     next_step,
     notable_verdicts,
+    only_reasons,
     reasons,
 )
-from .text import Column, Section, as_markdown, counted, cut, fenced, render, sensitivity_text, short_commit, table, us
+from .text import Column, Section, as_markdown, counted, cut, sensitivity_text, short_commit, us
 from .words import headline
 
 _STYLES: dict[Status | None, str] = {
@@ -47,7 +47,6 @@ _STYLES: dict[Status | None, str] = {
 }
 _QUIET = (Status.PASS, Status.NO_BASELINE, Status.NOT_JUDGED, None)
 _PASSES = (Status.PASS, Status.IMPROVED)
-_STRUCTURE_ONLY = "PASS, structure only"
 _NO_FAILURE = (0, 5)  # pytest.ExitCode: all passed; no test was collected
 _CONDITIONS: tuple[tuple[str, Callable[[list[float]], float], str], ...] = (
     ("median_sm_clock_mhz", median, "SM clock {:.0f} MHz"),
@@ -60,16 +59,6 @@ _CUT_OFF = "Not all of it fits into this page: results.json has the rest."
 
 
 # -- what a run amounts to --------------------------------------------------------------------------------------------
-
-
-class Time(NamedTuple):
-    """One of the times of a workload, of the replicates that are judged."""
-
-    label: str
-    sample: Sample
-    us: str
-    change: str  # against the baseline; empty if it is not judged
-    verdict: Verdict | None
 
 
 @dataclass(frozen=True)
@@ -104,28 +93,20 @@ class Row:
         verdicts = [] if self.is_quiet else [each for each in self.result.verdicts if each.status is status]
         return ", ".join(dict.fromkeys(each.subject for each in verdicts))
 
-    @cached_property
-    def times(self) -> dict[Timer, Time]:
-        """Return the times that were measured."""
-        run, found = self.result.run, {}
-        for timer in Timer:
-            if run is not None and (sample := run.sample(timer)) is not None:
-                time_us, verdict = us(observe(sample).mean_us), self.result.time_verdict(timer)
-                found[timer] = Time(timer.label_on(run.fingerprint), sample, time_us, change_text(verdict), verdict)
-        return found
-
     @property
-    def device_time(self) -> Time | None:
-        return self.times.get(Timer.DEVICE)
+    def times(self) -> dict[Timer, Verdict | None]:
+        """Return the times that were measured, with their verdicts."""
+        run = self.result.run
+        return {} if run is None else {each: self.result.time_verdict(each) for each in Timer if each in run.samples}
 
     @property
     def cells(self) -> tuple[str, str, str, str]:
         """Return launches, the device's time, the baseline's, and the change; a dash for what is not known."""
-        run, verdict, time = self.result.run, self.result.time_verdict(Timer.DEVICE), self.device_time
+        run, verdict = self.result.run, self.result.time_verdict(Timer.DEVICE)
         before_us = verdict.before_us if verdict is not None else self._unjudged_before_us
         return (
             str(run.counts.launches) if run is not None else "-",
-            time.us if time is not None else "-",
+            mean(run.samples[Timer.DEVICE]) if run is not None and Timer.DEVICE in run.samples else "-",
             us(before_us) if before_us is not None else "-",
             change_text(verdict) or "-",
         )
@@ -134,10 +115,15 @@ class Row:
     def _unjudged_before_us(self) -> float | None:
         """Return the baseline's time of the ops of a CPU, which has no verdict."""
         run, baseline = self.result.run, self.result.baseline
-        if run is None or baseline is None or self.device_time is None or Timer.DEVICE.is_judged_on(run.fingerprint):
+        if run is None or baseline is None or Timer.DEVICE not in run.samples or Timer.DEVICE in run.judged_timers:
             return None
         times = baseline.times(Timer.DEVICE, baseline.entry_like(run.kernels)[0])
         return geometric_mean(each.observation.mean_us for each in times) if times else None
+
+
+def mean(sample: Sample) -> str:
+    """Return the mean of the replicates that are judged, in microseconds."""
+    return us(observe(sample).mean_us)
 
 
 def rows(results: Results) -> list[Row]:
@@ -147,16 +133,30 @@ def rows(results: Results) -> list[Row]:
 
 def overall(results: Sequence[Results]) -> str:
     """Return the worst verdict of some runs. Where no verdict fails and pytest did, say so: that is no pass."""
-    status = worst([each.status for each in results if each.status is not None])
+    status = _worst(results)
     if status is not None and status.fails:
         return status.value
     if any(each.was_cut_short for each in results):
         return "CUT SHORT"
-    if any(each.exit_status not in _NO_FAILURE or each.failed_tests for each in results):
+    if _has_failed(results):
         return "FAILED"
-    if status in _PASSES and all(each.status is Status.NOT_JUDGED for each in _time_verdicts(results)):
-        return _STRUCTURE_ONLY
+    if _is_structure_only(results):
+        return "PASS, structure only"
     return status.value if status is not None else "NOTHING JUDGED"
+
+
+def _worst(results: Sequence[Results]) -> Status | None:
+    return worst([each.status for each in results if each.status is not None])
+
+
+def _has_failed(results: Sequence[Results]) -> bool:
+    return any(each.exit_status not in _NO_FAILURE or each.failed_tests for each in results)
+
+
+def _is_structure_only(results: Sequence[Results]) -> bool:
+    """Whether it is a pass of which no time was judged."""
+    is_pass = _worst(results) in _PASSES and not _has_failed(results)
+    return is_pass and all(each.status is Status.NOT_JUDGED for each in _time_verdicts(results))
 
 
 def scope(results: Sequence[Results]) -> str:
@@ -164,7 +164,7 @@ def scope(results: Sequence[Results]) -> str:
 
     Empty if it is no pass, or if its status says it.
     """
-    if overall(results) not in _PASSES:
+    if _worst(results) not in _PASSES or _has_failed(results) or _is_structure_only(results):
         return ""
     judged, unjudged, by_subject = [], [], dict[str, list[Verdict]]()
     for each in _time_verdicts(results):
@@ -277,60 +277,54 @@ def _time_column(results: Results) -> str:
 # -- on a terminal ----------------------------------------------------------------------------------------------------
 
 
-def summary(results: Results, *, width: int, color: bool, failures: bool, recorded: Collection[str] = ()) -> str:
+def summary(results: Results, recorded: Collection[str] = ()) -> list[Section]:
     """Return the machine, the table, and what the table has no room for.
 
-    `failures`: every failing verdict, in full. `recorded`: workloads that had no baseline, and get this run as theirs.
+    `recorded`: workloads that had no baseline, and get this run as theirs.
     """
-    lines: list[str] = []
+    sections: list[Section] = []
     if results.fingerprint is not None and results.runs:  # without a device there is none, and the verdicts say so
-        lines += [describe(results.fingerprint), *conditions_text(results.runs, results.not_watched)]
+        machine = (describe(results.fingerprint), *conditions_text(results.runs, results.not_watched))
+        sections.append(Section(lines=machine))
     if rows(results):
-        lines.append(_table(results, recorded, width=width, color=color))
-    if failures:
-        lines += map(in_full, failing_verdicts(results))
-    lines += _remarks(results)
-    return "\n".join([*lines, *notes(results), *(f"warning: {printable(warning)}" for warning in results.warnings)])
+        sections.append(_table(results, recorded))
+    warnings = (f"warning: {warning}" for warning in results.warnings)
+    return [*sections, *_remarks(results), Section(lines=[*notes(results), *warnings])]
 
 
-def _table(results: Results, recorded: Collection[str], *, width: int, color: bool) -> str:
+def _table(results: Results, recorded: Collection[str]) -> Section:
     """Return one line for each workload: launches, their time, baseline, change, verdict, and what the verdict is about.
 
-    Where that would break lines, the last column is left out, since the failures name the tests.
+    On a narrow terminal the last column is left out, since the failures name the tests.
     """
     # Titles of two lines: a default id and all columns fit in 80.
     titles = ("launches", _time_column(results).replace(" ", "\n"), "base-\nline us", "change")
-    columns = [Column("workload"), *(Column(title, number=True) for title in titles), Column("verdict", is_whole=True)]
+    numbers = (Column(title, number=True) for title in titles)
+    columns = (Column("workload"), *numbers, Column("verdict", is_whole=True), Column("about", is_optional=True))
     cells = []
     for row in rows(results):
         is_recorded = row.result.status is Status.NO_BASELINE and row.result.id in recorded
         style = "green" if is_recorded else _STYLES.get(row.result.status, "dim")
         verdict = Text("RECORDED" if is_recorded else row.status, style=style)
         cells.append((row.result.id, *row.cells, verdict, row.about))
-    if any(about for *_, about in cells):
-        text = render(table([*columns, Column("about")], cells), width=width, color=color)
-        if text.count("\n") == len(cells) + 2:  # one line each, below two of titles
-            return text.removesuffix("\n")
-    return render(table(columns, [row[:-1] for row in cells]), width=width, color=color).removesuffix("\n")
+    return Section(columns=columns, rows=cells, gap=1)
 
 
-def _remarks(results: Results) -> Iterator[str]:
+def _remarks(results: Results) -> Iterator[Section]:
     """Yield what the table has no room for: verdicts that fail no test, and facts about the machine."""
-    yield from map(brief, notable_verdicts(results))
     passing = [verdict for verdict in results.verdicts if verdict.status is Status.PASS]
-    yield from (brief(each) for each in passing if each.subject == RATIO)
+    ratios = (each for each in passing if each.subject == RATIO)
+    yield from (Section(code=brief(each)) for each in (*notable_verdicts(results), *ratios))
     for verdict in passing:
-        choices = tuple(each for each in verdict.reasons if isinstance(each, Choice))
-        if choices and verdict.subject == Timer.DEVICE.label:
-            yield in_full(replace(verdict, reasons=choices))
+        if only_reasons(verdict, e.Choice).reasons and verdict.subject == Timer.DEVICE.label:
+            yield Section(code=in_full(only_reasons(verdict, e.Choice)))
     (unjudged, why), status = _unjudged([results]), overall([results])
-    if status == _STRUCTURE_ONLY:
+    if _is_structure_only([results]):
         unjudged = f"{status}: {unjudged or 'no time was measured'}"
     elif unjudged and (judged := scope([results])):
         unjudged = f"{status} {judged}"
-    yield from filter(None, [": ".join(filter(None, [unjudged, why]))])
-    lines = [line for verdict in passing for line in reasons(verdict) if line.label == "machine"]
-    yield from dict.fromkeys(f"machine: {printable(line.text)}" for line in lines)
+    machine = (f"machine: {line.text}" for verdict in passing for line in reasons(only_reasons(verdict, e.Machine)))
+    yield Section(lines=[*filter(None, [": ".join(filter(None, [unjudged, why]))]), *dict.fromkeys(machine)])
 
 
 # -- in a pull request ------------------------------------------------------------------------------------------------
@@ -347,18 +341,19 @@ def summary_markdown(results: Sequence[Results], *, limit_bytes: int = 1_000_000
     slowest = next((cases[0].slower for cases in findings(results)), None)
     counts += [f"at most {change_text(slowest)} {slowest.subject}"] if slowest is not None else []
     status = overall(results)
-    doubt = "> [!WARNING]\n> " if status == _STRUCTURE_ONLY else ""  # GitHub shows it amber
+    doubt = "> [!WARNING]\n> " if _is_structure_only(results) else ""  # GitHub shows it amber
     head = f"{doubt}**{f'{status} {scope(results)}'.strip()}**  {', '.join([*counts, *counts_text(results)])}\n"
-    blocks = [block for each in results for block in _blocks(each)]
-    page = "\n".join([head, *blocks])
+    sections = [section for each in results for section in _blocks(each)]
+    content = f"\n{as_markdown(sections)}" if sections else ""
+    page = f"{head}{content}"
     if len(page.encode()) <= limit_bytes:
         return page
     # At the top: what is folded and cut off ends with the page.
-    page = "\n".join([head, f"{_CUT_OFF}\n", *blocks])
+    page = f"{head}\n{_CUT_OFF}\n{content}"
     return page.encode()[:limit_bytes].rpartition(b"\n")[0].decode() + "\n"
 
 
-def _blocks(results: Results) -> Iterator[str]:
+def _blocks(results: Results) -> Iterator[Section]:
     found: dict[str, list[Finding]] = {}
     for finding in (finding for cases in findings([results]) for finding in cases):
         found.setdefault(finding.workload, []).append(finding)
@@ -373,17 +368,17 @@ def _blocks(results: Results) -> Iterator[str]:
     failing += [(cut(each.workload or each.about), each.status, *"----", _causes([each])) for each in tests]
     numbers = [Column(title, number=True) for title in ("launches", _time_column(results), "baseline", "change")]
     columns = (Column("workload"), Column("verdict"), *numbers, Column("cause"))
-    tables = [as_markdown([Section(columns=columns, rows=each)]) for each in (failing, quiet) if each]
+    tables = [Section(columns=columns, rows=each) for each in (failing, quiet) if each]
     yield from tables[:1]
     words, command = next_step([results])
     if command:
-        yield f"{words}\n\n{fenced(cut(command, _LONGEST_COMMAND) + chr(10))}"
+        yield Section(lines=[words], code=cut(command, _LONGEST_COMMAND))
     if failures := "\n".join(map(brief, failing_verdicts(results))):
-        yield _folded("Failures", fenced("".join(f"{cut(line)}\n" for line in failures.split("\n"))))
-    yield from (_folded(f"{len(quiet)} without a failure", table) for table in tables[1:])
-    if lines := [*notes(results), *(f"warning: {' '.join(warning.split())}" for warning in results.warnings)]:
-        yield "".join(f"- {as_markdown([Section(lines=(cut(line, _LONGEST_NOTE),))])}" for line in lines)
-    yield _folded("Machine and command", as_markdown([Section(lines=tuple(map(cut, _machine(results))))]))
+        yield Section("Failures", code="\n".join(map(cut, failures.split("\n"))), is_folded=True)
+    yield from (replace(each, title=f"{len(quiet)} without a failure", is_folded=True) for each in tables[1:])
+    warnings = (f"warning: {' '.join(warning.split())}" for warning in results.warnings)
+    yield Section(lines=[cut(line, _LONGEST_NOTE) for line in (*notes(results), *warnings)])
+    yield Section("Machine and command", lines=list(map(cut, _machine(results))), is_folded=True)
 
 
 def _lines(*lines: str) -> str:
@@ -394,10 +389,6 @@ def _lines(*lines: str) -> str:
 def _causes(causes: Sequence[Finding]) -> str:
     """Return the sentence and the first line of code of each cause, as lines."""
     return _lines(*(line for each in causes for line in (each.headline, each.code.partition("\n")[0])))
-
-
-def _folded(title: str, content: str) -> str:
-    return f"<details>\n<summary>{title}</summary>\n\n{content}\n</details>\n"
 
 
 def _machine(results: Results) -> Iterator[str]:

@@ -8,8 +8,11 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from io import StringIO
+from typing import NamedTuple
 
-from rich.console import Console, RenderableType
+from markupsafe import Markup
+from rich.console import Console
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +21,7 @@ from ..judge.evidence import RelativeChange
 
 _LONGEST_LINE = 300  # characters of a name or a reason; results.json has all of it
 _LONGEST_ROW = 1000  # columns
+_LABEL = 8  # columns
 _HUGE = 1e12  # no time that was measured: a damaged file has it, and 300 digits say no more than three
 _LONG_WORD = re.compile(r"(\S{38})\S{4,}(\S{19})")  # on a terminal a name of more than 60 characters loses its middle
 _SHOWN_DIGITS = 10  # of a commit
@@ -122,75 +126,130 @@ def short_commit(commit: str | None) -> str:
     return sha[:_SHOWN_DIGITS] + changed
 
 
-# -- lines and tables -------------------------------------------------------------------------------------------------
+# -- sections, and their renderers ------------------------------------------------------------------------------------
+
+
+class Line(NamedTuple):
+    """A label and its text, which may have several lines. Spaces before the label stand before all of them.
+
+    Without a label, the text is never shortened.
+    """
+
+    label: str
+    text: str
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. A `number` stands to the right; it is never broken, and nor is a column that `is_whole`."""
+    """A column of a table. A `number` stands to the right; it is never broken, and nor is a column that `is_whole`.
+
+    On a terminal, one that `is_optional` is left out where it is empty, or would break a row.
+    """
 
     title: str = ""
     number: bool = False
     is_whole: bool = False
+    is_optional: bool = False
 
 
 @dataclass(frozen=True)
 class Section:
-    """A title, lines, and a table; each may be missing. Texts may come from a trace: they are untrusted.
+    """A title, lines, a block of code, a table, and on a page of HTML a picture above them; each may be missing.
 
-    A cell may have several lines. `below`: for each row, then of one line, the names that stand under it, whole.
+    Texts may come from a trace: they are untrusted. A cell may have several lines; a `Text`, which is a status, has a style on a terminal.
+    `below`: for each row, then of one line, the names that stand under it, whole. `gap`: spaces between columns.
     """
 
     title: str = ""
-    lines: Sequence[str] = ()
+    lines: Sequence[str | Line] = ()
     columns: Sequence[Column] = ()
-    rows: Sequence[Sequence[str]] = ()
+    rows: Sequence[Sequence[str | Text]] = ()
     below: Sequence[str] = ()
+    gap: int = 2
+    style: str = ""  # of the title on a terminal
+    code: str = ""
+    is_folded: bool = False
+    status: str = ""  # before the title, on a page of HTML
+    picture: Markup = Markup()  # noqa: RUF009
+    anchor: str = ""  # of HTML
 
 
-def as_text(sections: Sequence[Section], *, width: int, color: bool) -> str:
+def as_text(sections: Sequence[Section], *, width: int, color: bool, is_dense: bool = False) -> str:
+    """Return text for a terminal. If it `is_dense`, no blank line stands between sections, and no line is broken."""
+    longest = None if is_dense else width
     parts: list[str] = []
     for section in sections:
-        above = [*filter(None, [section.title]), *section.lines]
-        lines = [_wrapped(_LONG_WORD.sub(r"\1...\2", printable(line)), width) for line in above]
+        lines = [_line_text(line, longest) for line in section.lines]
+        if section.title:
+            style = Style.parse(section.style if color else "")
+            lines.insert(0, style.render(_wrapped(section.title, longest)))
+        lines += section.code.split("\n") if section.code else []
         if section.columns:
             # A row above other lines is one line, on whatever terminal: else they would stand under another row.
             room = max(width, _LONGEST_ROW) if section.below else width
-            rows = render(table(section.columns, section.rows, gap=2), width=room, color=color).splitlines()
+            rows = _table(section, width=room, color=color)
             head = len(rows) - len(section.below)
             lines += rows[:head]
             for row, below in zip(rows[head:], section.below, strict=True):
-                lines += [row, *(_wrapped(f"    {printable(line)}", width) for line in below.split("\n"))]
+                lines += [row, *(_wrapped(f"    {line}", width, is_whole=True) for line in below.split("\n"))]
         parts.append("".join(f"{line}\n" for line in lines))
-    return "\n".join(parts)
+    return ("" if is_dense else "\n").join(parts)
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[str | Text]], *, gap: int = 1) -> Table:
-    """Return a table for a terminal. A `Text` is printed in its style; any other cell is untrusted."""
+def _line_text(line: str | Line, width: int | None) -> str:
+    if isinstance(line, str):
+        return _wrapped(line, width)
+    return "\n".join(labelled(line, width)) if line.label else _wrapped(line.text, width, is_whole=True)
+
+
+def labelled(line: Line, width: int | None = None) -> list[str]:
+    """Return the rows of a line for a terminal: its text stands beside its label."""
+    indent = len(line.label) - len(line.label.lstrip(" "))
+    label = f"{printable(line.label):<{indent + _LABEL}} "
+    rows = [printable(text) for text in line.text.split("\n")]
+    if width is not None:
+        room = max(width - len(label), 20)
+        rows = [each for row in rows for each in textwrap.wrap(row, room, break_on_hyphens=False) or [""]]
+    found = [f"{' ' * len(label) if number else label}{row}" for number, row in enumerate(rows)]
+    return found if width is None else [row.rstrip() for row in found]
+
+
+def _table(section: Section, *, width: int, color: bool) -> list[str]:
+    columns, rows = section.columns, section.rows
+    kept = [place for place, column in enumerate(columns) if not column.is_optional or any(row[place] for row in rows)]
+    found = _rendered(section, kept, width=width, color=color)
+    if len(found) > len(rows) + max(column.title.count("\n") + 1 for column in columns):  # a row has been broken
+        kept = [place for place in kept if not columns[place].is_optional]
+        found = _rendered(section, kept, width=width, color=color)
+    return found
+
+
+def _rendered(section: Section, places: Sequence[int], *, width: int, color: bool) -> list[str]:
+    columns = [section.columns[place] for place in places]
     has_titles = any(column.title for column in columns)
-    made = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold", show_header=has_titles)
+    made = Table(box=None, pad_edge=False, padding=(0, section.gap, 0, 0), header_style="bold", show_header=has_titles)
     for column in columns:
         if column.number:
             made.add_column(column.title, justify="right", no_wrap=True)
         else:
             made.add_column(column.title, overflow="fold", no_wrap=column.is_whole)
-    for row in rows:
-        texts = [cell if isinstance(cell, Text) else Text("\n".join(map(printable, cell.split("\n")))) for cell in row]
-        made.add_row(*texts)
-    return made
-
-
-def render(*contents: RenderableType, width: int, color: bool) -> str:
-    """Return what rich prints of these, without spaces at the end of a line."""
+    for row in section.rows:
+        cells = [row[place] for place in places]
+        made.add_row(
+            *(each if isinstance(each, Text) else Text("\n".join(map(printable, each.split("\n")))) for each in cells)
+        )
     stream = StringIO()
     # legacy_windows off: the output is a string, no console is written to.
     console = Console(file=stream, width=width, force_terminal=color, no_color=not color, legacy_windows=False)
-    for content in contents:
-        console.print(content, overflow="fold")
-    return "".join(line.rstrip() + "\n" for line in stream.getvalue().split("\n")[:-1])
+    console.print(made, overflow="fold")
+    return [line.rstrip() for line in stream.getvalue().split("\n")[:-1]]
 
 
-def _wrapped(line: str, width: int) -> str:
+def _wrapped(line: str, width: int | None, *, is_whole: bool = False) -> str:
+    """Return a line, broken between words. Unless it `is_whole`, long words lose their middle."""
+    if width is None:
+        return printable(line)
+    line = printable(line) if is_whole else _LONG_WORD.sub(r"\1...\2", printable(line))
     words = line.lstrip(" ")
     indent = line[: len(line) - len(words)]
     wrap = textwrap.TextWrapper(max(width, 20), indent, f"{indent}    ", break_on_hyphens=False, break_long_words=False)
@@ -198,21 +257,25 @@ def _wrapped(line: str, width: int) -> str:
 
 
 def as_markdown(sections: Sequence[Section]) -> str:
+    return "\n\n".join(filter(None, map(_markdown, sections))) + "\n"
+
+
+def _markdown(section: Section) -> str:
     parts: list[str] = []
-    for section in sections:
-        if section.title:
-            parts.append(f"**{_escaped(section.title)}**")
-        if section.lines:
-            parts.append("  \n".join(_escaped(line) for line in section.lines))
-        if section.columns:
-            parts.append(_markdown_table(section))
-    return "\n\n".join(parts) + "\n"
-
-
-def fenced(text: str) -> str:
-    """Return a text for a pull request, as a block of code: in it nothing is markup, a link or a mention."""
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
-    return f"{fence}text\n{text}{fence}\n"
+    if section.title and not section.is_folded:
+        parts.append(f"**{_escaped(section.title)}**")
+    if section.lines:
+        texts = (line if isinstance(line, str) else f"{line.label} {line.text}".strip() for line in section.lines)
+        parts.append("  \n".join(map(_escaped, texts)))
+    if section.code:  # in it nothing is markup, a link or a mention
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", section.code)), default=0))
+        parts.append(f"{fence}text\n{section.code}\n{fence}")
+    if section.columns:
+        parts.append(_markdown_table(section))
+    content = "\n\n".join(parts)
+    if section.is_folded:
+        return f"<details>\n<summary>{_escaped(section.title)}</summary>\n\n{content}\n\n</details>"
+    return content
 
 
 def _markdown_table(section: Section) -> str:
@@ -222,7 +285,7 @@ def _markdown_table(section: Section) -> str:
         rows = [(*row, names) for row, names in zip(rows, section.below, strict=True)]
     head = [_escaped(column.title.replace("\n", " ")) for column in columns]
     rule = ["---:" if column.number else "---" for column in columns]
-    body = [["<br>".join(_escaped(line.strip()) for line in cell.split("\n")) for cell in row] for row in rows]
+    body = [["<br>".join(_escaped(line.strip()) for line in str(cell).split("\n")) for cell in row] for row in rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *body))
 
 

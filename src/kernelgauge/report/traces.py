@@ -13,7 +13,7 @@ from ..trace.difference import Difference, HostDifference, What, differences, ho
 from ..trace.kernel import KernelIdentity, configuration_text
 from ..trace.model import WHOLE
 from ..trace.summary import KernelGroup, StepTime, Summary
-from .text import Column, Section, counted, cut, first, percent, time_change, time_text, times
+from .text import Column, Section, counted, cut, first, megabytes, percent, time_change, time_text, times
 from .words import cause_text, dearest_code
 
 _MOST_NAMES = 8  # of one change or group, and problems
@@ -39,7 +39,7 @@ def show_page(summary: Summary, *, name: str, top: int, by: str | None = None) -
         sections.append(_table(groups, top, summary.device_time_us))
     transfers = [
         f"{each.name}: {each.count:g} times, {time_text(each.time_us)}"
-        + (f", {_bytes_text(each.bytes)}" if each.bytes else "")
+        + (f", {megabytes(round(each.bytes))}" if each.bytes else "")
         for each in summary.transfers("gpu_memset") + summary.transfers("gpu_memcpy")
     ]
     if transfers:
@@ -175,13 +175,6 @@ def _shapes_text(shapes: Sequence[Any]) -> str:
 
 def _shape_text(shape: Any) -> str:
     return f"[{','.join(map(_shape_text, shape))}]" if isinstance(shape, tuple) else str(shape)
-
-
-def _bytes_text(count: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count:.0f} bytes"
 
 
 # -- two traces -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ evidence (`it`), or a function where that is not enough. `name` is what the run 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..errors import printable
 from ..judge import Status, Verdict
@@ -16,6 +16,7 @@ from ..judge.review import CodeMoved, Creep
 from ..run import LINES
 from ..trace.difference import What
 from .text import (
+    Line,
     counted,
     first,
     interval_text,
@@ -31,13 +32,6 @@ from .text import (
 BASELINE = "the baseline"
 _WIDTH = 69  # of a reason: with its label, 80 columns
 _MOST_NAMES = 8  # of the kernels of one cause
-
-
-class Line(NamedTuple):
-    """A reason under a verdict: its label and its text, which may have several lines."""
-
-    label: str
-    text: str
 
 
 def headline(verdict: Verdict) -> str:
@@ -212,6 +206,8 @@ def _machine(it: e.Machine, name: str) -> str:
 
 
 def _file(it: e.BaselineFile, _: str) -> str:
+    if it.moves is None:
+        return it.path
     environment = f"environment: {', '.join(map(str, it.moves)) or 'identical'}"
     return f"{it.path}{'   ' if len(f'{it.path}   {environment}') <= _WIDTH else chr(10)}{environment}"
 
@@ -327,7 +323,8 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
     e.SlowerInPairs: ("why", "slower in {it.pairs} pairs of processes: by chance in {it.probability:.2%} of such runs"),
     e.ProcessesDiffer: ("why", "in {it.other} of {it.processes} processes of {it.side}"),
     e.Detail: (lambda it: str(it.label), "{it.text}"),
-    e.BaselineFile: ("baseline", _file),
+    e.TraceFile: ("trace", "{it.path}"),
+    e.BaselineFile: (lambda it: "expected" if it.moves is None else "baseline", _file),
     e.Next: (lambda it: {e.Step.ACCEPT: "accept", e.Step.RECORD: "record"}.get(it.step, "next"), _next),
     e.InTrace: (lambda it: {"where": "where", "unknown": "unknown"}.get(it.what, "why"), _in_trace),
     # Of a review.

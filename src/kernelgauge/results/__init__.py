@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
-from ..errors import ResultsError, StorageError, printable
+from ..errors import NO_TIMES, OTHER_KERNELS, ResultsError, StorageError, printable
 from ..judge import Status, Verdict, worst
 from ..judge.baseline import Baseline, fold, fold_baseline, unfold, unfold_baseline
 from ..judge.timing import Limits
-from ..run import Fingerprint, Run, Timer
+from ..run import Fingerprint, Lack, Run, Timer
 from .files import read_file, remove_temporary, write_atomically
 
 if TYPE_CHECKING:
@@ -162,6 +162,7 @@ class Results(msgspec.Struct, frozen=True):
 # -- JSON -------------------------------------------------------------------------------------------------------------
 
 
+_LACKS = {NO_TIMES: Lack.NOT_ASKED, OTHER_KERNELS: Lack.OTHER_KERNELS}  # in files from before that field
 _SEQUENCES = ("ops", "launch_apis", "origins")  # of a run, beside its kernels
 
 
@@ -187,6 +188,7 @@ def _unfold(data: Any) -> Any:
                 run |= {name: unfold(run[name], name) for name in ("kernels", *_SEQUENCES)}
                 pairs = zip(run["kernels"], times_us, strict=True)
                 run["kernels"] = [{**kernel, "device_time_us": time_us} for kernel, time_us in pairs]
+                run.setdefault("lack", _LACKS.get(run.get("incomplete")))
             if workload.get("baseline") is not None:
                 unfold_baseline(workload["baseline"])
     except (KeyError, TypeError, AttributeError) as error:
@@ -364,15 +366,16 @@ def nearest_tag(folder: Path) -> str | None:
 
 
 def _describe(folder: Path, *options: str) -> str | None:
+    return ask_git(folder, "--no-optional-locks", "describe", *options, timeout_s=_GIT_TIMEOUT_S) or None
+
+
+def ask_git(folder: Path, *arguments: str, timeout_s: float | None = None) -> str:
+    """Return what git prints in a folder; empty if it fails, or takes longer."""
+    command = ["git", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(
-            ["git", "--no-optional-locks", "-C", str(folder), "describe", *options],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_GIT_TIMEOUT_S,
-            check=True,
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=True
         )
     except (OSError, subprocess.SubprocessError):
-        return None
+        return ""
     return done.stdout.strip()
