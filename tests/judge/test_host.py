@@ -6,9 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from kernelgauge.judge import Verdict
-from kernelgauge.judge.review import Group, review_run
+from kernelgauge.judge.review import Group
 from kernelgauge.judge.structure import judge_structure
-from kernelgauge.judge.time_verdict import judge_time
 from kernelgauge.run import OpRecord, Origin, SourceLine, Timer
 from tests import builders
 
@@ -119,7 +118,7 @@ def test_slower_latency_names_host_work() -> None:
     old = replace(builders.run(host_work=USUAL, machine=machine, gpu=None), host="here")
     samples = {**old.samples, Timer.END_TO_END: builders.sample((900.0, 901.0, 902.0), control_us=10.0)}
     new = replace(old, host_work=USUAL | COPIES, host_work_origins=FOUND, samples=samples)
-    verdict = judge_time(Timer.END_TO_END, new, builders.from_run(old, suite="perf"))
+    verdict = builders.judged_time(Timer.END_TO_END, new, builders.from_run(old, suite="perf"))
     assert verdict.status.value == "REGRESSED"
     assert builders.reasons(verdict, "cause")[0].startswith("host: copy.deepcopy 0 -> 40 calls")
     assert "the rest is the host's work that is named above" in builders.reasons(verdict, "why")[-1]
@@ -128,7 +127,7 @@ def test_slower_latency_names_host_work() -> None:
 def test_accepting_other_host_work_stores_it() -> None:
     old = builders.run(host_work=USUAL)
     new = replace(old, host_work=USUAL | COPIES)
-    found = review_run(new, builders.from_run(old, suite="perf"), suite="perf", recorded=None, comparisons=1)
+    found = builders.reviewed_run(new, builders.from_run(old, suite="perf"))
     assert found.group is Group.KERNELS
     assert found.change is not None
     assert found.change.baseline is not None

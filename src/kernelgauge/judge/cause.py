@@ -30,7 +30,7 @@ from ..trace.names import Kind
 from ..trace.summary import Summary
 from . import evidence as e
 from .baseline import Baseline, count_changes, other_data
-from .host import host_causes
+from .host import host_causes, is_work
 
 # A kernel that is only slower is a cause if it carries this share of the change; if none does, the first ones are.
 _NAMED_SHARE = 0.10
@@ -100,7 +100,9 @@ def find_causes(
         causes.append(_peak_cause(run, baseline, peaks[0], peaks[1]))
     if not is_timed:
         named = {place.line for each in causes for place in each.places}
-        found_more = (with_code(cause, origins) for cause, origins in host_causes(baseline, run))
+        # Beside another cause, functions that take a microsecond come with what changed.
+        host = [pair for pair in host_causes(baseline, run) if not causes or _is_work(pair[0])]
+        found_more = [with_code(*pair) for pair in host]
         causes += [each for each in found_more if named.isdisjoint(place.line for place in each.places)]
     ordered: list[e.Cause | e.Rest] = [*order_causes(causes)]
     if is_timed and alike:
@@ -108,6 +110,10 @@ def find_causes(
         share = rest.after_us / rest.before_us - 1 if rest.before_us else 0.0
         ordered.append(e.Rest(len(rest.after), share, rest.delta_us, is_unchanged=abs(share) < _UNCHANGED))
     return ordered
+
+
+def _is_work(cause: e.Cause) -> bool:
+    return isinstance(cause.change, e.HostCalls) and is_work(cause.change.function)
 
 
 def _counted(

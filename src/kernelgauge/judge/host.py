@@ -40,7 +40,8 @@ _CHEAP = {name for name, each in vars(builtins).items() if isinstance(each, type
 )
 _ALWAYS_WORK = re.compile(
     r"<(time\.sleep|builtins\.(sum|sorted|print|input|exec|eval|compile|__import__)|list\.sort|re\.\w+\.\w+"
-    r"|_warnings\.warn\w*|_thread\.start\w*|torch\.\S*\b(item|tolist|numpy|synchronize|_?set_(?!grad_enabled)\w+))>"
+    r"|_warnings\.warn\w*|_thread\.start\w*|torch\.\S*\b(item|tolist|numpy|synchronize)"
+    r"|torch(\._C)?\._?set_(?!grad_enabled)\w+)>"  # switches; those of a part, such as Dynamo's, come with its work
     r"|threading\.Thread\.start|multiprocessing\.process\.BaseProcess\.start"
 )
 _OF_THREADS = re.compile(
