@@ -78,7 +78,7 @@ CAUSES = {
     "sparse": (" stored numbers -> ", ""),
     "found": (" numbers found -> ", ""),
     "bytes": ("each call leaves 20.", "kept.append(bytearray("),
-    "on_host": ("each call leaves 16.", "copy = x.cpu()"),
+    "on_host": ("each call leaves 16.", "kept.append(copy)"),
 }
 
 

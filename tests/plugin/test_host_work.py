@@ -77,7 +77,7 @@ CAUSES = {
     "copied": "copy.deepcopy 0 -> 151 calls",
     "pattern": "re.Pattern.sub 0 -> 1 call",
     "dumped": "json.dumps 0 -> 1 call",
-    "opened": "io.open 0 -> 1 call",
+    "opened": "_?io.open 0 -> 1 call",
     "slept": "time.sleep 0 -> 1 call",
     "warned": "_warnings.warn 0 -> 1 call",
     "asked": "Tensor.size 0 -> 300 calls",

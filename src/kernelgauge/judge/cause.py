@@ -99,11 +99,14 @@ def find_causes(
     if counts.get("peak_allocated_bytes") and peaks[0] is not None and peaks[1] is not None and not is_timed:
         causes.append(_peak_cause(run, baseline, peaks[0], peaks[1]))
     if not is_timed:
-        named = {place.line for each in causes for place in each.places}
+        lines = {line for each in causes for place in each.places for line in (place.line, place.deepest)}
+        named = {(line.file, line.line) for line in lines}
         # Beside another cause, functions that take a microsecond come with what changed.
         host = [pair for pair in host_causes(baseline, run) if not causes or _is_work(pair[0])]
         found_more = [with_code(*pair) for pair in host]
-        causes += [each for each in found_more if named.isdisjoint(place.line for place in each.places)]
+        causes += [
+            each for each in found_more if named.isdisjoint((it.deepest.file, it.deepest.line) for it in each.places)
+        ]
     ordered: list[e.Cause | e.Rest] = [*order_causes(causes)]
     if is_timed and alike:
         rest = join_launches(alike)

@@ -35,7 +35,7 @@ _CHEAP = {name for name, each in vars(builtins).items() if isinstance(each, type
     """
     builtins function generator coroutine async_generator mappingproxy types time sys abc bisect cmath codecs collections
     collections_abc contextlib contextvars Context ContextVar copyreg dataclasses enum functools heapq itertools math numbers
-    operator os posixpath random re string thread typing warnings weakrefset torch generated pybind11_builtins
+    operator os posixpath random re string thread typing warnings weakrefset torch triton generated pybind11_builtins
     """.split()
 )
 _ALWAYS_WORK = re.compile(
