@@ -56,13 +56,13 @@ def test_package_has_few_entries() -> None:
 def test_package_has_few_concepts() -> None:
     """A cap on the lines of a file makes files of just that length; concepts are what a reader must learn."""
     trees = [ast.parse(path.read_text()) for path in MODULES.values()]
-    assert sum(isinstance(node, ast.ClassDef) for tree in trees for node in ast.walk(tree)) <= 251
+    assert sum(isinstance(node, ast.ClassDef) for tree in trees for node in ast.walk(tree)) <= 247
     layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
     tokens = 0
     for path in MODULES.values():
         with path.open("rb") as file:
             tokens += sum(each.type not in layout for each in tokenize.tokenize(file.readline))
-    assert tokens <= 171_600
+    assert tokens <= 176_300
 
 
 # Where texts are those of torch, and values of closed sets that have a space.
@@ -113,6 +113,7 @@ def test_module_imports_only_what_it_may(name: str) -> None:
     assert name.startswith(KNOW_TORCH) or not outside & {"torch", "triton"}
     imported = {each.split(".")[1] for each in found if each.startswith("kernelgauge.")}
     assert imported <= set(FLOORS[: FLOORS.index(part) + 1])
+    assert part == "trace" or not any(each.startswith("kernelgauge.trace.") for each in found)  # its door is enough
     assert part != "measure" or "judge" not in imported  # what is measured does not depend on how it is judged
     if part in PURE:
         assert not outside & IMPURE

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from .errors import MeasurementError
-from .trace.kernel import KernelRecord
-from .trace.kernel import Origin as Origin
-from .trace.kernel import SourceLine as SourceLine
+from .trace import KernelRecord
+from .trace import Origin as Origin
+from .trace import SourceLine as SourceLine
 
 # What no call takes: less than a baseline keeps, or more than eleven days. Of numbers beyond, ratios end in overflow.
 _SHORTEST_US, _LONGEST_US = 1e-3, 1e12

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BaselineError, TraceError, printable
-from ..trace import Trace, parse_blocks
-from ..trace.reader import BLOCK_BYTES
+from ..trace import BLOCK_BYTES, Trace, parse_blocks
 from . import Commands, Exit, add_command, note, say, say_page
 from .results import require_force_under_ci
 
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from ..judge import Verdict
     from ..judge.trace_baseline import Job, TraceBaseline
     from ..report.text import Section
-    from ..trace.steps import StepTrace
-    from ..trace.summary import Summary
+    from ..trace import StepTrace, Summary
 
 _TOP = 20
 
@@ -132,7 +130,7 @@ def _say_page(page: list[Section], options: argparse.Namespace) -> None:
 
 def _summary(path: str, options: argparse.Namespace) -> Summary:
     """Summarize the selected windows: by default the profiler's steps, or the whole trace if there are none."""
-    from ..trace.summary import summarize_trace
+    from ..trace import summarize_trace
 
     with uncollected():
         trace = read_trace(path)
@@ -357,7 +355,7 @@ def _read_jobs(paths: Sequence[Path], found_by: str | None = None) -> list[Job]:
 
 
 def _steps(path: Path, found_by: str | None) -> StepTrace:
-    from ..trace.steps import find_steps
+    from ..trace import find_steps
 
     try:
         with uncollected():

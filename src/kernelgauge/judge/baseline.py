@@ -31,8 +31,7 @@ from ..run import (
     Timer,
     observe,
 )
-from ..trace.difference import Likeness, likeness, other_texts
-from ..trace.kernel import KernelRecord, common_arguments, is_dispatched, with_current_kind
+from ..trace import KernelRecord, Likeness, common_arguments, is_dispatched, likeness, other_texts, with_current_kind
 from .evidence import Move, Pairs
 from .host import joined_work, most_called
 

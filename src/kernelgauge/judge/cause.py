@@ -14,20 +14,24 @@ from operator import attrgetter
 import msgspec
 
 from ..run import CompileEvent, Origin, PeakPart, Run, SourceLine, common_path
-from ..trace.difference import (
+from ..trace import (
     FACTS,
     NO_TENSOR,
     Difference,
+    KernelRecord,
+    Kind,
     LaunchDifference,
+    LaunchRow,
+    Summary,
     What,
     differences_with_moves,
     has_worse_code,
+    is_dispatched,
     join_launches,
+    origin_at,
     resource_changes,
+    was_autotuned,
 )
-from ..trace.kernel import KernelRecord, LaunchRow, is_dispatched, origin_at, was_autotuned
-from ..trace.names import Kind
-from ..trace.summary import Summary
 from . import evidence as e
 from .baseline import Baseline, count_changes, other_data
 from .host import host_causes, is_work

@@ -12,7 +12,7 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from ..run import LINES, Origin, Run
-from ..trace.kernel import is_dispatched
+from ..trace import is_dispatched
 from .evidence import Cause, HostCalls
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import COMPILE_TIMERS, Counts, Observation, Run, Timer, by_place, mean_of, on_same_host
-from ..trace.difference import Likeness, What, is_chosen, launch_differences, likeness, resource_changes
-from ..trace.names import Kind
+from ..trace import Kind, Likeness, What, is_chosen, launch_differences, likeness, resource_changes
 from . import Status, Verdict
 from . import evidence as e
 from .baseline import (

@@ -15,9 +15,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from ..run import KERNELS_OF_STEP, STEP, Observation, Origin, ProcessTime, SourceLine, Timing
-from ..trace.model import FRAME, grouped
-from ..trace.names import Kind, decode
-from ..trace.steps import COPIES, CPU, MOST_OUTSIDE, WAIT, Place, StepRow, Steps
+from ..trace import COPIES, CPU, FRAME, MOST_OUTSIDE, WAIT, Kind, Place, StepRow, Steps, decode, grouped
 from . import STRUCTURE, WORST_FIRST, Status, Verdict
 from . import evidence as e
 from .cause import order_causes, with_code

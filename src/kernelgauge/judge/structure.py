@@ -12,9 +12,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from ..errors import WorkloadError
 from ..run import Fingerprint, Run
-from ..trace.difference import FACTS, align, has_worse_code
-from ..trace.kernel import KernelRecord, configuration_change
-from ..trace.names import Kind, decode
+from ..trace import FACTS, KernelRecord, Kind, align, configuration_change, decode, has_worse_code
 from . import STRUCTURE, Status, Verdict
 from .baseline import Baseline, compare, count_changes, other_data
 from .cause import find_causes

@@ -12,8 +12,7 @@ from statistics import fmean, geometric_mean
 import msgspec
 
 from ..run import COMPILE_TIMERS, Lack, ProcessTime, Run, Timer, least_of_most, observe, on_same_host
-from ..trace.difference import Likeness, likeness
-from ..trace.kernel import KernelIdentity, KernelRecord
+from ..trace import KernelIdentity, KernelRecord, Likeness, likeness
 from . import RATIO, Status, Verdict
 from . import evidence as e
 from .baseline import (

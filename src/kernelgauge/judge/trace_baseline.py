@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import BaselineError
 from ..run import Observation
-from ..trace.steps import StepRow, Steps, StepTrace, alike
+from ..trace import StepRow, Steps, StepTrace, alike
 from .baseline import Recorded, layout
 from .evidence import Move
 

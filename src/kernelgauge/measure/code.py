@@ -30,9 +30,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import WorkloadError, WorkloadUnavailable
 from ..run import Counts, Fingerprint, Run
-from ..trace import KernelIdentity, KernelRecord
-from ..trace.kernel import Execution, Resources, block_shared_kib
-from ..trace.names import decode
+from ..trace import Execution, KernelIdentity, KernelRecord, Resources, block_shared_kib, decode
 from ..workload import Workload
 from .device import Device
 from .instance import build, reporting

@@ -36,9 +36,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..errors import shown_path
 from ..run import CompileEvent, Origin, PeakPart, SourceLine, common_path
-from ..trace import REGION, Window, dispatcher_ops, parse
-from ..trace.kernel import Execution, executions
-from ..trace.model import grouped
+from ..trace import REGION, Execution, Window, dispatcher_ops, executions, grouped, parse
 from .compiler import Frame, Owner, Stack, compiled_calls, compiled_constants, owner_of, source_line, stacks_at
 from .device import Device
 from .host import function_in_c, function_name, short

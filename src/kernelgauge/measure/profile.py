@@ -19,8 +19,7 @@ from torch.profiler import profile, record_function, schedule
 
 from ..errors import MeasurementError
 from ..results.files import unwritable
-from ..trace import REGION, KernelIdentity, Trace, Window, parse
-from ..trace.kernel import Execution, configuration_text, executions
+from ..trace import REGION, Execution, KernelIdentity, Trace, Window, configuration_text, executions, parse
 from . import Settings
 from .device import Device
 from .instance import Instance

@@ -36,9 +36,20 @@ from ..run import (
     on_the_fastest_host,
     summarize,
 )
-from ..trace import CALL, KernelIdentity, KernelRecord, dispatcher_ops, metadata_ops_that_launched
-from ..trace.kernel import Resources, common_arguments, executions, input_texts, kernels_of_ops
-from ..trace.model import busy_us, number_streams
+from ..trace import (
+    CALL,
+    KernelIdentity,
+    KernelRecord,
+    Resources,
+    busy_us,
+    common_arguments,
+    dispatcher_ops,
+    executions,
+    input_texts,
+    kernels_of_ops,
+    metadata_ops_that_launched,
+    number_streams,
+)
 from ..workload import Workload
 from . import Settings
 from .code import resources_of_call

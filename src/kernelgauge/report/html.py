@@ -32,8 +32,7 @@ from ..judge.structure import placement_changes
 from ..results import Results, TestResult, WorkloadResult
 from ..results.files import slug
 from ..run import Origin, Timer
-from ..trace.difference import align
-from ..trace.kernel import KernelRecord, configuration_change, configuration_text
+from ..trace import KernelRecord, align, configuration_change, configuration_text
 from .findings import Finding, baseline_commits, change_text, findings, next_step, notable_verdicts, reasons
 from .stored import Trend, times_beside, trends_of
 from .summary import Row, conditions_text, counts_text, describe, mean, notes, overall, scope

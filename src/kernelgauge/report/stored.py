@@ -26,7 +26,7 @@ from ..judge.timing import Scatter, prior_for, scatter, variance_between_process
 from ..results import Results
 from ..results.history import Night, nights_of
 from ..run import CALL_TIMERS, ProcessTime, Run, Timer, observe, on_same_host, on_the_fastest_host
-from ..trace.model import grouped
+from ..trace import grouped
 from .findings import WHY, in_one_line, only_reasons, reasons
 from .text import Column, Line, Section, counted, cut, first, short_commit, us
 from .words import headline, reason_line

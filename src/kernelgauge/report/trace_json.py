@@ -7,10 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ..trace.kernel import LaunchRow
-from ..trace.model import grouped
-from ..trace.names import decode
-from ..trace.summary import Summary
+from ..trace import LaunchRow, Summary, decode, grouped
 from .traces import TraceComparison, conclusion
 
 _SCHEMA = 6  # counts up when a key changes its meaning or goes; new keys come without that

@@ -9,10 +9,19 @@ from functools import cached_property
 from typing import Any
 
 from ..judge.cause import find_trace_causes
-from ..trace.difference import Difference, HostDifference, What, differences, host_difference
-from ..trace.kernel import KernelIdentity, configuration_text
-from ..trace.model import WHOLE
-from ..trace.summary import KernelGroup, StepTime, Summary
+from ..trace import (
+    WHOLE,
+    Difference,
+    HostDifference,
+    KernelGroup,
+    KernelIdentity,
+    StepTime,
+    Summary,
+    What,
+    configuration_text,
+    differences,
+    host_difference,
+)
 from .text import Column, Section, counted, cut, first, megabytes, percent, time_change, time_text, times
 from .words import cause_text, dearest_code
 

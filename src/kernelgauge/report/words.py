@@ -14,7 +14,7 @@ from ..judge import Status, Verdict
 from ..judge import evidence as e
 from ..judge.review import CodeMoved, Creep
 from ..run import LINES
-from ..trace.difference import What
+from ..trace import What
 from .text import (
     Line,
     counted,
