@@ -102,16 +102,9 @@ def find_causes(
     peaks = baseline.counts.peak_allocated_bytes, run.counts.peak_allocated_bytes
     if counts.get("peak_allocated_bytes") and peaks[0] is not None and peaks[1] is not None and not is_timed:
         causes.append(_peak_cause(run, baseline, peaks[0], peaks[1]))
-    if not is_timed:
-        lines = {line for each in causes for place in each.places for line in (place.line, place.deepest)}
-        named = {(line.file, line.line) for line in lines}
-        # Beside another cause, functions that take a microsecond come with what changed.
-        host = [pair for pair in host_causes(baseline, run) if not causes or _is_work(pair[0])]
-        found_more = [with_code(*pair) for pair in host]
-        causes += [
-            each for each in found_more if named.isdisjoint((it.deepest.file, it.deepest.line) for it in each.places)
-        ]
     ordered: list[e.Cause | e.Rest] = [*order_causes(causes)]
+    if not is_timed:
+        ordered += _beside(causes, host_causes(baseline, run))
     if is_timed and alike:
         rest = join_launches(alike)
         share = rest.after_us / rest.before_us - 1 if rest.before_us else 0.0
@@ -119,8 +112,20 @@ def find_causes(
     return ordered
 
 
-def _is_work(cause: e.Cause) -> bool:
-    return isinstance(cause.change, e.HostCalls) and is_work(cause.change.function)
+def _beside(causes: Sequence[e.Cause], host: Iterable[tuple[e.Cause, Sequence[Origin]]]) -> list[e.Cause]:
+    """Return the host's work behind other causes: what it costs is a guess.
+
+    Without what comes with them: functions that take a microsecond, and what is called at a line that another cause has.
+    """
+    lines = {line for each in causes for place in each.places for line in (place.line, place.deepest)}
+    named = {(line.file, line.line) for line in lines}
+    found = []
+    for cause, origins in host:
+        is_own = not causes or (isinstance(cause.change, e.HostCalls) and is_work(cause.change.function))
+        located = with_code(cause, origins)
+        if is_own and named.isdisjoint((it.deepest.file, it.deepest.line) for it in located.places):
+            found.append(located)
+    return order_causes(found)
 
 
 def _counted(
