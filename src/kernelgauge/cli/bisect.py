@@ -347,7 +347,7 @@ class _Search:
 
     def _answer(self, low: int, high: int, followed: Verdict) -> bool:
         """Print the change between neighbours, if they differ by as much as the ends. Return whether they do."""
-        # Of the two states alone: what other commits between the ends did is no cause.
+        # Of the two states alone, without what other commits between the ends did.
         before, after = (self._states[place].runs for place in (low, high))
         found, text = self._states[high], "exact: kernels and counts"
         if followed.subject == STRUCTURE:

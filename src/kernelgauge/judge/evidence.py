@@ -322,9 +322,8 @@ class DispatcherOps(Reason, frozen=True):  # how many ops it had. Equal numbers:
 
 
 class PartOfLatency(Reason, frozen=True):
-    part: Literal[
-        "cpu", "cpu beside host", "kernels", "without"
-    ]  # the time of its ops, of its kernels, or without them
+    # The time of its ops, with or without a cause on the host; of its kernels; or without them.
+    part: Literal["cpu", "cpu beside host", "kernels", "without"]
     before_us: float
     after_us: float
     transfers_us: float = 0.0  # of the time without kernels, where it is a good part

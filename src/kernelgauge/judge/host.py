@@ -26,7 +26,7 @@ _KEPT_SHARE = 1 / 200  # of all calls: functions with fewer are one sum in a fil
 _NAMED_SHARE = 0.10  # of what is more, at one line
 # For the order of causes alone: of a line, of any function, and of one that is judged by itself.
 _LINE_US, _CALL_US, _WORK_US = 0.05, 0.1, 10.0
-# Sums: a function that has another name is no change.
+# Sums: a function may change its name.
 YOURS, OTHERS, THREADS = "(your functions)", "(other functions)", "threading"
 
 # Whose functions take about a microsecond at most. One more call of any other of C, or of Python's own library, is work: of a

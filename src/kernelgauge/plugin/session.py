@@ -67,9 +67,8 @@ class Session:
         self.tests: dict[str, list[TestResult]] = {}  # by pytest's id; two of one that failed after its call too
         self.without_times: set[str] = set()  # workloads that their tests want no times of
         self.width: int | None = None  # of the terminal, in columns; None: there is none
-        self.shown_in: dict[
-            tuple[str, e.Cause | str], str
-        ] = {}  # by workload and cause or error: the first test with it
+        # By workload and cause or error: the first test that showed it.
+        self.shown_in: dict[tuple[str, e.Cause | str], str] = {}
         self.on_freeze: Callable[[Workload], None] = lambda _: None  # called when something of a workload is final
         self._started = datetime.now(timezone.utc)
         self._commit: str | None = None
