@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from .judge import DECLARED, NUMERICS, RATIO, STRUCTURE
-from .plugin.fixtures import told_clock
+from .plugin.fixtures import replayed_clock
 from .run import Timer
 
 __all__ = [
@@ -61,7 +61,7 @@ def test_host_dispatch_time(kernelgauge_test: _End) -> None:
 
 @pytest.mark.timing(Timer.END_TO_END.label)
 @pytest.mark.usefixtures("run")
-@pytest.mark.benchmark(timer=told_clock, disable_gc=True)
+@pytest.mark.benchmark(timer=replayed_clock, disable_gc=True)
 def test_end_to_end_latency(kernelgauge_test: _End, benchmark: Any) -> None:
     """Host time from the call to its synchronised result, cold L2."""
     kernelgauge_test(benchmark)

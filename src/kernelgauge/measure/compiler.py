@@ -169,8 +169,8 @@ def _events(dynamo: Any) -> Iterator[CompileEvent]:
     for code, failures in getattr(dynamo, "guard_failures", {}).items():
         # The guard of the newest compilation comes first: it is the one that keeps failing.
         # We call under a mode of our own, to know the lines of operators.
-        told = (str(each) for each in failures if "torch_function_mode" not in str(each))
-        for text in sorted(told, key=_compilation_number, reverse=True):
+        messages = (str(each) for each in failures if "torch_function_mode" not in str(each))
+        for text in sorted(messages, key=_compilation_number, reverse=True):
             yield _event("recompile", _guard(text), _place(text, code.co_filename, code.co_firstlineno))
 
 

@@ -122,8 +122,8 @@ def _look_up(item: pytest.Item, benchmark: Any = None) -> None:
 _clock_s = [0.0]
 
 
-def told_clock() -> float:
-    """Return the seconds of a clock that `_look_up` moves."""
+def replayed_clock() -> float:
+    """Return the seconds of a clock that `_look_up` moves: pytest-benchmark sees each round as it was measured."""
     return _clock_s[0]
 
 
