@@ -1,11 +1,12 @@
-"""Red nights a year of unchanged code, by the rule for times, under noise that the rule does not assume. Needs no GPU.
+"""Red nights a year of unchanged code, by the rule for times, under noise that the rule does not
+assume. Needs no GPU.
 
     python benchmarks/a_year.py                  26 workloads, 400 years of each kind: five minutes
     python benchmarks/a_year.py --years 40       quicker
 
-A year is 365 nights of one suite on one machine, whose baseline stays. A machine is noisier than others by a factor of
-its own, as recorded machines are (src/kernelgauge/judge/noise.json). A red time is measured in a fresh process of the
-same night.
+A year is 365 nights of one suite on one machine, whose baseline stays. A machine is noisier than
+others by a factor of its own, as recorded machines are (src/kernelgauge/judge/noise.json). A red
+time is measured in a fresh process of the same night.
 """
 
 from __future__ import annotations
@@ -26,7 +27,18 @@ from kernelgauge.run import CALL_TIMERS, Fingerprint, Observation, ProcessTime, 
 
 _NIGHTS = 365
 _H200 = Fingerprint(
-    "NVIDIA H200", "sm_90", 132, 150109880320, 700.0, False, "580.1", "13.0", "2.11", "3.6", None, "3.12"
+    "NVIDIA H200",
+    "sm_90",
+    132,
+    150109880320,
+    700.0,
+    False,
+    "580.1",
+    "13.0",
+    "2.11",
+    "3.6",
+    None,
+    "3.12",
 )
 # The times of long and of short workloads, in microseconds, and the kernels of a call, by timer.
 _WORKLOADS = {
@@ -42,7 +54,9 @@ _KINDS = ("Gaussian", "Student's t, 5 degrees", "correlated by 0.3", "both", "tw
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--years", type=int, default=400)
     parser.add_argument("--workloads", type=int, default=26)
     options = parser.parse_args()
@@ -51,15 +65,27 @@ def main() -> None:
     for processes, nights in ((1, 1), (4, 1), (10, 1), (5, 5), (10, 10), (20, 20)):
         for kind in _KINDS:
             chance = np.random.default_rng([processes, nights, _KINDS.index(kind)])
-            found = [year(chance, kind, processes, nights, options.workloads) for _ in range(options.years)]
+            found = [
+                year(chance, kind, processes, nights, options.workloads)
+                for _ in range(options.years)
+            ]
             red, suspected = ([each[side] for each in found] for side in (0, 1))
-            name = f"{processes} process{'es' * (processes > 1)} of {nights} night{'s' * (nights > 1)}"
+            name = (
+                f"{processes} process{'es' * (processes > 1)} of {nights} night{'s' * (nights > 1)}"
+            )
             none = fmean(each == 0 for each in red)
-            print(f"| {name} | {kind} | {fmean(red):.2f} | {fmean(suspected):.1f} | {100 * none:.0f} % |", flush=True)
+            print(
+                f"| {name} | {kind} | {fmean(red):.2f} | {fmean(suspected):.1f} | {100 * none:.0f} % |",
+                flush=True,
+            )
 
 
-def year(chance: np.random.Generator, kind: str, processes: int, nights: int, workloads: int) -> tuple[int, int]:
-    """Return in how many nights of a year a time is red, and in how many one is suspected before the fresh process."""
+def year(
+    chance: np.random.Generator, kind: str, processes: int, nights: int, workloads: int
+) -> tuple[int, int]:
+    """Return in how many nights of a year a time is red, and in how many one is suspected before
+    the fresh process.
+    """
     red, suspected = (np.zeros(_NIGHTS, dtype=bool) for _ in range(2))
     is_slow = (np.arange(_NIGHTS) % 3 == 0) & (kind == "two speeds")
     for timer in CALL_TIMERS:
@@ -71,10 +97,15 @@ def year(chance: np.random.Generator, kind: str, processes: int, nights: int, wo
             us, kernels = _WORKLOADS[timer][number % 2]
             spread = math.hypot(machine, math.sqrt(kernels) * noise.resolution_us / us)
             at_night = _drawn(chance, kind, nights) * machine * math.sqrt(noise.night)
-            logs = _drawn(chance, kind, processes) * spread + at_night[np.arange(processes) % nights]
+            logs = (
+                _drawn(chance, kind, processes) * spread + at_night[np.arange(processes) % nights]
+            )
             known.append(
                 (
-                    [_process(us * math.exp(log), place % nights, timer) for place, log in enumerate(logs)],
+                    [
+                        _process(us * math.exp(log), place % nights, timer)
+                        for place, log in enumerate(logs)
+                    ],
                     spread,
                     kernels,
                 )
@@ -82,7 +113,10 @@ def year(chance: np.random.Generator, kind: str, processes: int, nights: int, wo
         scatters = [scatter(here, prior, kernels) for here, _, kernels in known]
         for (here, spread, kernels), own in zip(known, scatters, strict=True):
             shown = Scatter(
-                *(math.fsum(each) - mine for each, mine in zip(zip(*scatters, strict=True), own, strict=True))
+                *(
+                    math.fsum(each) - mine
+                    for each, mine in zip(zip(*scatters, strict=True), own, strict=True)
+                )
             )
             expected = fmean(each.logarithm for each in here)
             us = here[0].observation.mean_us
@@ -93,10 +127,16 @@ def year(chance: np.random.Generator, kind: str, processes: int, nights: int, wo
             )
             if timer in _SLOW:  # the reference shows it, and the rule takes it off
                 tonight = tonight + is_slow * (_SLOW[timer] - _SLOW_REFERENCE)
-            run, fresh = (tonight + _drawn(chance, kind, _NIGHTS, is_night=False) * spread for _ in range(2))
-            change = decide(here, here[-1:], prior, comparisons=3 * workloads, kernels=kernels, shown=shown).change
+            run, fresh = (
+                tonight + _drawn(chance, kind, _NIGHTS, is_night=False) * spread for _ in range(2)
+            )
+            change = decide(
+                here, here[-1:], prior, comparisons=3 * workloads, kernels=kernels, shown=shown
+            ).change
             assert change.low is not None
-            needed = max(math.log1p(change.estimate) - math.log1p(change.low), math.log1p(prior.gate))
+            needed = max(
+                math.log1p(change.estimate) - math.log1p(change.low), math.log1p(prior.gate)
+            )
             suspected |= run > needed
             red |= (run > needed) & (fresh > needed)
     return int(red.sum()), int(suspected.sum())
@@ -108,22 +148,36 @@ def _usual_us(timer: Timer, us: float) -> float:
 
 def _process(us: float, night: int, timer: Timer) -> ProcessTime:
     steady = Observation(
-        mean_us=us, spread=0.0, replicates=8, iterations=10, control_us=None if timer is Timer.DEVICE else 40.0
+        mean_us=us,
+        spread=0.0,
+        replicates=8,
+        iterations=10,
+        control_us=None if timer is Timer.DEVICE else 40.0,
     )
     return ProcessTime(
-        steady, night=f"night {night}", place="here", host="here", is_host_clock=timer is not Timer.DEVICE
+        steady,
+        night=f"night {night}",
+        place="here",
+        host="here",
+        is_host_clock=timer is not Timer.DEVICE,
     )
 
 
-def _drawn(chance: np.random.Generator, kind: str, count: int, *, is_night: bool = True) -> NDArray[np.float64]:
+def _drawn(
+    chance: np.random.Generator, kind: str, count: int, *, is_night: bool = True
+) -> NDArray[np.float64]:
     """Return values with a standard deviation of 1. Those of nights may follow one another."""
     is_heavy = kind in (_KINDS[1], _KINDS[3])
     values = (
-        chance.standard_t(_DOF, count) * math.sqrt((_DOF - 2) / _DOF) if is_heavy else chance.standard_normal(count)
+        chance.standard_t(_DOF, count) * math.sqrt((_DOF - 2) / _DOF)
+        if is_heavy
+        else chance.standard_normal(count)
     )
     if is_night and kind in _KINDS[2:4]:
         for place in range(1, count):
-            values[place] = _CORRELATION * values[place - 1] + math.sqrt(1 - _CORRELATION**2) * values[place]
+            values[place] = (
+                _CORRELATION * values[place - 1] + math.sqrt(1 - _CORRELATION**2) * values[place]
+            )
     return values
 
 

@@ -1,10 +1,11 @@
-"""How often `kernelgauge history` raises a false alarm, and after how many nights it finds creep and steps. Needs no GPU.
+"""How often `kernelgauge history` raises a false alarm, and after how many nights it finds creep
+and steps. Needs no GPU.
 
     python benchmarks/creep.py                     2000 series of each kind, in a minute
     python benchmarks/creep.py --series 200        quicker
 
-Each series is one workload on one GPU, simulated night by night. The spread between nights is that of MLPs on H200s
-(0.06 %, as the rule assumes), or twice as much.
+Each series is one workload on one GPU, simulated night by night. The spread between nights is that
+of MLPs on H200s (0.06 %, as the rule assumes), or twice as much.
 """
 
 from __future__ import annotations
@@ -47,8 +48,13 @@ def _correlated(rng: random.Random) -> Iterator[float]:
         value = _CORRELATION * value + math.sqrt(1 - _CORRELATION**2) * rng.gauss(0, 1)
 
 
-_NOISES = {"Gaussian": _gaussian, "Student's t, 5 degrees": _student, "correlated by 0.3": _correlated}
-_CHANGES: dict[str, Callable[[int], float]] = {  # of the logarithm, in the nights after the flat ones
+_NOISES = {
+    "Gaussian": _gaussian,
+    "Student's t, 5 degrees": _student,
+    "correlated by 0.3": _correlated,
+}
+# of the logarithm, in the nights after the flat ones
+_CHANGES: dict[str, Callable[[int], float]] = {
     "+0.05 % a night": lambda night: 0.0005 * night,
     "+0.02 % a night": lambda night: 0.0002 * night,
     "a step of +0.3 %": lambda _: 0.003,
@@ -57,26 +63,37 @@ _CHANGES: dict[str, Callable[[int], float]] = {  # of the logarithm, in the nigh
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--series", type=int, default=2000)
     count = parser.parse_args().series
     print("| noise | spread of a night | false alarms a year, of one series |\n|---|---|---|")
     for name, noise in _NOISES.items():
         for factor in (1, 2):
-            alarms = sum(_alarms(noise, factor * _SPREAD, random.Random(f"{name} {number}")) for number in range(count))
+            alarms = sum(
+                _alarms(noise, factor * _SPREAD, random.Random(f"{name} {number}"))
+                for number in range(count)
+            )
             print(f"| {name} | {100 * factor * _SPREAD:.2f} % | {alarms / count:.3f} |")
     print(
         "\n| change | unchanged nights before it | found in night: median | 95 % | within ten nights |\n|---|---|---|---|---|"
     )
     for name, change in _CHANGES.items():
         for flat in _FLAT[name.startswith("a step") :]:  # a step needs nights before it
-            nights = sorted(_delay(change, flat, random.Random(f"{name} {number}")) for number in range(count))
+            nights = sorted(
+                _delay(change, flat, random.Random(f"{name} {number}")) for number in range(count)
+            )
             shown = (nights[int(share * count)] for share in (0.5, 0.95))
             cells = [str(night) if night <= _LAST else f"over {_LAST}" for night in shown]
-            print(f"| {name} | {flat} | {' | '.join(cells)} | {sum(each <= _TEN for each in nights) / count:.1%} |")
+            print(
+                f"| {name} | {flat} | {' | '.join(cells)} | {sum(each <= _TEN for each in nights) / count:.1%} |"
+            )
 
 
-def _alarms(noise: Callable[[random.Random], Iterator[float]], spread: float, rng: random.Random) -> int:
+def _alarms(
+    noise: Callable[[random.Random], Iterator[float]], spread: float, rng: random.Random
+) -> int:
     """Return how many alarms a year of unchanged nights raises."""
     values = noise(rng)
     return len(list(find_alarms([(spread * next(values), _SPREAD) for _ in range(_YEAR)])))

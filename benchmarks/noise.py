@@ -1,10 +1,11 @@
 """Fit what the rule for times expects of unchanged code to every recorded process. Needs no GPU.
 
-    python benchmarks/noise.py            print the fit, and how far it is from src/kernelgauge/judge/noise.json
-    python benchmarks/noise.py --write    write that file
-    python benchmarks/noise.py --without-hosts 3    fit without every third host: what the fit has not seen
+    python benchmarks/noise.py            print the fit, and how far it is from
+    src/kernelgauge/judge/noise.json python benchmarks/noise.py --write    write that file python
+    benchmarks/noise.py --without-hosts 3    fit without every third host: what the fit has not seen
 
-Spreads are standard deviations of logarithms of times; docs/design/times.md says what each number is for.
+Spreads are standard deviations of logarithms of times; docs/design/times.md says what each number
+is for.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from statistics import fmean, stdev
 import msgspec
 import numpy as np
 import unchanged
-from recorded import ROOT, Suite, baseline_of, busy_suites, h100_suites, model_suites, recorded_suites
+from recorded import (
+    ROOT,
+    Suite,
+    baseline_of,
+    busy_suites,
+    h100_suites,
+    model_suites,
+    recorded_suites,
+)
 from scipy import optimize, stats
 
 from kernelgauge.judge import timing
@@ -33,7 +42,8 @@ from kernelgauge.run import CALL_TIMERS, ProcessTime, Timer, observe, on_same_ho
 from kernelgauge.trace.difference import Likeness
 
 FILE = ROOT / "src" / "kernelgauge" / "judge" / "noise.json"
-_LONG_US = 20.0  # from here on, the resolution of the profiler is the smaller part of a GPU time's spread
+# from here on, the resolution of the profiler is the smaller part of a GPU time's spread
+_LONG_US = 20.0
 _TRAINS = ("-train-", "-step-")  # in the ids of the recorded workloads
 # The kinds of times that are fitted apart.
 GPU, DISPATCH, TRAINING, LATENCY = "GPU time", "dispatch", "dispatch of a training step", "latency"
@@ -43,7 +53,9 @@ _QUANTILES = (np.arange(200) + 0.5) / 200  # of the factor of a machine
 
 @dataclass(frozen=True)
 class Group:
-    """Times of one workload, in one launch configuration, on one GPU: its variance, degrees of freedom and kernels."""
+    """Times of one workload, in one launch configuration, on one GPU: its variance, degrees of
+    freedom and kernels.
+    """
 
     gpu: str
     workload: str
@@ -55,7 +67,9 @@ class Group:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", action="store_true", help="write noise.json")
     parser.add_argument("--without-hosts", type=int, metavar="N", help="leave out every N-th host")
     options = parser.parse_args()
@@ -83,7 +97,11 @@ def fit(suites: Sequence[Suite]) -> dict[str, dict[str, float]]:
     gpu = list(groups([*suites, *others], Timer.DEVICE))
     long, short = ([each for each in gpu if (each.us > _LONG_US) is side] for side in (True, False))
     process, dof = machine_factor(long, "GPU times of more than 20 us")
-    squares = ((each.variance - process**2) * each.us**2 / each.kernels for each in short for _ in range(each.dof))
+    squares = (
+        (each.variance - process**2) * each.us**2 / each.kernels
+        for each in short
+        for _ in range(each.dof)
+    )
     resolution = math.sqrt(max(0.0, fmean(squares)))
     print(
         f"    resolution of a kernel {1000 * resolution:.1f} ns, from {sum(each.dof for each in short)} degrees of freedom"
@@ -91,13 +109,16 @@ def fit(suites: Sequence[Suite]) -> dict[str, dict[str, float]]:
     by_gemm, by_twins, of_short_us = between_hosts(suites)
     hosts = len({each.host for each in suites}) - 1
     dispatch = list(groups([*suites, *others], Timer.HOST))
-    trains, rest = ([each for each in dispatch if is_training(each.workload) is side] for side in (True, False))
+    trains, rest = (
+        [each for each in dispatch if is_training(each.workload) is side] for side in (True, False)
+    )
     of_dispatch = between_nights(suites, Timer.HOST, machine_factor(rest, DISPATCH)[0])
     found = {
         GPU: {
             "process": process,
             "dof": dof,
-            # Five GPUs, of two nights each, show none. Five prove little: it is taken to be as large as that of dispatch.
+            # Five GPUs, of two nights each, show none. Five prove little: it is taken to be as
+            # large as that of dispatch.
             "night": max(between_nights(suites, Timer.DEVICE, process), of_dispatch),
             "resolution_us": resolution,
             "gpu_us": of_short_us,
@@ -115,10 +136,15 @@ def fit(suites: Sequence[Suite]) -> dict[str, dict[str, float]]:
         found[kind] = {"process": process, "dof": dof}
         if kind != TRAINING:
             found[kind]["night"] = between_nights(suites, timer, process)
-    return {kind: {name: float(f"{value:.3g}") for name, value in each.items()} for kind, each in found.items()}
+    return {
+        kind: {name: float(f"{value:.3g}") for name, value in each.items()}
+        for kind, each in found.items()
+    }
 
 
-def judge_left_out(found: Mapping[str, Mapping[str, float]], suites: Sequence[Suite], hosts: Sequence[str]) -> None:
+def judge_left_out(
+    found: Mapping[str, Mapping[str, float]], suites: Sequence[Suite], hosts: Sequence[str]
+) -> None:
     """Judge the suites of hosts that the fit has not seen, by it."""
     timing._FITTED |= {kind: timing.Spreads(**each) for kind, each in found.items()}
     timing._GPU = timing._FITTED[GPU]
@@ -129,9 +155,13 @@ def judge_left_out(found: Mapping[str, Mapping[str, float]], suites: Sequence[Su
     others = [(one, tuple(each for each in suites if each.host != one.host)) for one in left_out]
     unchanged.print_design("all other hosts", others, show=False)
     unchanged.print_design(
-        "another host, one process", [(one, (it,)) for one, known in others for it in known][::7], show=False
+        "another host, one process",
+        [(one, (it,)) for one, known in others for it in known][::7],
+        show=False,
     )
-    same = [(one, (it,)) for one in left_out for it in left_out if one is not it and one.gpu == it.gpu]
+    same = [
+        (one, (it,)) for one in left_out for it in left_out if one is not it and one.gpu == it.gpu
+    ]
     unchanged.print_design("same GPU, one process", same, show=False)
 
 
@@ -140,14 +170,21 @@ def is_training(workload: str) -> bool:
 
 
 def groups(suites: Sequence[Suite], timer: Timer) -> Iterator[Group]:
-    """Yield the groups of at least two processes. Of a host's clock: those at the host speed of the last one."""
+    """Yield the groups of at least two processes.
+
+    Of a host's clock: those at the host speed of the last one.
+    """
     for workload, by_gpu in times_by_gpu(suites, timer).items():
         for (gpu, _), (kernels, times) in by_gpu.items():
             alike = on_same_host(times, times[-1]) if times[-1].is_host_clock else times
-            if len(alike) > 1 and (not alike[0].is_host_clock or alike[0].is_by_host or timer is Timer.HOST):
+            if len(alike) > 1 and (
+                not alike[0].is_host_clock or alike[0].is_by_host or timer is Timer.HOST
+            ):
                 values = [each.logarithm for each in alike]
                 us = fmean(each.observation.mean_us for each in alike)
-                own = fmean(each.own_variance if math.isfinite(each.own_variance) else 0.0 for each in alike)
+                own = fmean(
+                    each.own_variance if math.isfinite(each.own_variance) else 0.0 for each in alike
+                )
                 yield Group(gpu, workload, stdev(values) ** 2, len(values) - 1, kernels, us, own)
 
 
@@ -160,16 +197,26 @@ def times_by_gpu(
     """
     found: dict[str, dict[tuple[str, int], tuple[int, list[ProcessTime]]]] = defaultdict(dict)
     for workload in sorted({name for suite in suites for name in suite.runs}):
-        models = {run.fingerprint.device for suite in suites if (run := suite.runs.get(workload)) is not None}
+        models = {
+            run.fingerprint.device
+            for suite in suites
+            if (run := suite.runs.get(workload)) is not None
+        }
         for model in sorted(models):
-            own = [each for each in suites if workload in each.runs and each.runs[workload].fingerprint.device == model]
+            own = [
+                each
+                for each in suites
+                if workload in each.runs and each.runs[workload].fingerprint.device == model
+            ]
             if is_by_folder:
                 own = [_in_folder(each, workload) for each in own]
             baseline = baseline_of(own, workload)
             if baseline is None:
                 continue
             gemm = gemm_kernel(own[0].runs[workload].controls)
-            for number, entry in enumerate(baseline.entries[: None if timer is not Timer.HOST else 1]):
+            for number, entry in enumerate(
+                baseline.entries[: None if timer is not Timer.HOST else 1]
+            ):
                 for each in baseline.times(timer, entry, gemm=gemm):
                     key = (f"{model} {each.place}", number)
                     found[workload].setdefault(key, (baseline.counts.launches, []))[1].append(each)
@@ -183,9 +230,11 @@ def _in_folder(suite: Suite, workload: str) -> Suite:
 
 
 def machine_factor(found: Sequence[Group], name: str) -> tuple[float, float]:
-    """Fit the spread between processes, and the degrees of freedom of the factor of a machine, by maximum likelihood.
+    """Fit the spread between processes, and the degrees of freedom of the factor of a machine, by
+    maximum likelihood.
 
-    All times of a machine share the factor. A second one, of each workload alone, is tried: its gain is printed.
+    All times of a machine share the factor. A second one, of each workload alone, is tried: its
+    gain is printed.
     """
     by_gpu: dict[str, list[Group]] = defaultdict(list)
     for each in found:
@@ -196,18 +245,26 @@ def machine_factor(found: Sequence[Group], name: str) -> tuple[float, float]:
         total = 0.0
         for each in by_gpu.values():
             variances, owns, dofs = (
-                np.array([getattr(one, name) for one in each])[:, None] for name in ("variance", "own", "dof")
+                np.array([getattr(one, name) for one in each])[:, None]
+                for name in ("variance", "own", "dof")
             )
-            expected = np.maximum(factors * spread**2, owns)  # a process is never steadier than its replicates
-            terms = stats.f.logpdf(np.maximum(variances, 1e-10) / expected, dofs, workload or 1e7) - np.log(expected)
+            # a process is never steadier than its replicates
+            expected = np.maximum(factors * spread**2, owns)
+            terms = stats.f.logpdf(
+                np.maximum(variances, 1e-10) / expected, dofs, workload or 1e7
+            ) - np.log(expected)
             sums = terms.sum(axis=0)
             total -= sums.max() + math.log(np.exp(sums - sums.max()).mean())
         return total
 
-    def best(*start: float, is_machine: bool = False, is_workload: bool = False) -> optimize.OptimizeResult:
+    def best(
+        *start: float, is_machine: bool = False, is_workload: bool = False
+    ) -> optimize.OptimizeResult:
         def of(values: Sequence[float]) -> float:
             spread, *rest = np.exp(np.clip(values, -12, 7))
-            return loss(spread, rest.pop(0) if is_machine else None, rest.pop(0) if is_workload else None)
+            return loss(
+                spread, rest.pop(0) if is_machine else None, rest.pop(0) if is_workload else None
+            )
 
         return optimize.minimize(of, np.log(start), method="Nelder-Mead", options={"maxiter": 600})
 
@@ -222,11 +279,14 @@ def machine_factor(found: Sequence[Group], name: str) -> tuple[float, float]:
         f"    log likelihood above that of one spread: by workload {none.fun - workload.fun:.1f}, "
         f"by machine {none.fun - machine.fun:.1f}, by both {none.fun - both.fun:.1f}"
     )
-    return float(spread), min(float(dof), float(sum(each.dof for each in found)))  # no more than the data have
+    # no more than the data have
+    return float(spread), min(float(dof), float(sum(each.dof for each in found)))
 
 
 def between_nights(suites: Sequence[Suite], timer: Timer, process: float) -> float:
-    """Return the variance between nights over that between processes: of GPUs that were recorded in two folders."""
+    """Return the variance between nights over that between processes: of GPUs that were recorded in
+    two folders.
+    """
     ratios: list[float] = []
     for by_gpu in times_by_gpu(suites, timer, is_by_folder=True).values():
         by_place: dict[object, list[list[ProcessTime]]] = defaultdict(list)
@@ -240,12 +300,15 @@ def between_nights(suites: Sequence[Suite], timer: Timer, process: float) -> flo
             moved = fmean(each.logarithm for each in one) - fmean(each.logarithm for each in alike)
             ratios.append((moved**2 / process**2 - count) / 2)
     found = max(0.0, fmean(ratios)) if ratios else 0.0
-    print(f"    between nights {found:.2f} of the variance between processes, from {len(ratios)} pairs of nights")
+    print(
+        f"    between nights {found:.2f} of the variance between processes, from {len(ratios)} pairs of nights"
+    )
     return found
 
 
 def between_hosts(suites: Sequence[Suite]) -> list[float]:
-    """Return how far GPU times of other hosts lie apart: beyond what the reference GEMM and what twins explain.
+    """Return how far GPU times of other hosts lie apart: beyond what the reference GEMM and what
+    twins explain.
 
     The third is that of short kernels, in microseconds, beyond the GEMM.
     """
@@ -260,7 +323,10 @@ def between_hosts(suites: Sequence[Suite]) -> list[float]:
         context = Context(1, known)
         for name, run in other.runs.items():
             baseline = baselines[name]
-            if baseline is None or baseline.entry_like(run.kernels)[1] < Likeness.SAME_CONFIGURATION:
+            if (
+                baseline is None
+                or baseline.entry_like(run.kernels)[1] < Likeness.SAME_CONFIGURATION
+            ):
                 continue
             gemm = gemm_kernel(run.controls)
             before, after = (
@@ -270,16 +336,27 @@ def between_hosts(suites: Sequence[Suite]) -> list[float]:
             move = after.logarithm - before.logarithm
             is_short = after.observation.mean_us < _LONG_US
             if "gemm" in before.references_us and "gemm" in after.references_us:
-                rest = move - _GEMM_SLOPE * math.log(after.references_us["gemm"] / before.references_us["gemm"])
+                rest = move - _GEMM_SLOPE * math.log(
+                    after.references_us["gemm"] / before.references_us["gemm"]
+                )
                 by_gemm += [] if is_short else [rest]
-                of_short_us += [rest * after.observation.mean_us / len(run.kernels)] if is_short else []
+                of_short_us += (
+                    [rest * after.observation.mean_us / len(run.kernels)] if is_short else []
+                )
             if is_short:
                 continue
             ((before,), (after,)), twins = context.twins(run, [before], [after])
             if twins is not None:
-                by_twins.append(move - math.log(after.references_us[TWINS] / before.references_us[TWINS]))
-    found = [math.sqrt(fmean(each**2 for each in values) / 2) for values in (by_gemm, by_twins, of_short_us)]
-    print(f"between hosts, of one side: beyond the GEMM {100 * found[0]:.3f} %, beyond twins {100 * found[1]:.3f} %")
+                by_twins.append(
+                    move - math.log(after.references_us[TWINS] / before.references_us[TWINS])
+                )
+    found = [
+        math.sqrt(fmean(each**2 for each in values) / 2)
+        for values in (by_gemm, by_twins, of_short_us)
+    ]
+    print(
+        f"between hosts, of one side: beyond the GEMM {100 * found[0]:.3f} %, beyond twins {100 * found[1]:.3f} %"
+    )
     print(
         f"    from {len(by_gemm)} and {len(by_twins)} pairs; the largest beyond twins {100 * max(map(abs, by_twins)):.2f} %"
     )
@@ -290,30 +367,44 @@ def between_hosts(suites: Sequence[Suite]) -> list[float]:
 
 
 def print_spreads(suites: Sequence[Suite]) -> None:
-    """Print the spread between processes of one GPU and between GPUs, in percent, of each workload and timer."""
+    """Print the spread between processes of one GPU and between GPUs, in percent, of each workload
+    and timer.
+    """
     print(f"{'workload':<40}{'timer':<15}{'processes %':>12}{'GPUs %':>8}")
     for workload in sorted({name for suite in suites for name in suite.runs}):
         for timer in CALL_TIMERS:
             groups = [each for _, each in times_by_gpu(suites, timer)[workload].values()]
             means = [fmean(each.logarithm for each in group) for group in groups]
             dof = sum(len(each) - 1 for each in groups)
-            squares = ((it.logarithm - mean) ** 2 for mean, group in zip(means, groups, strict=True) for it in group)
+            squares = (
+                (it.logarithm - mean) ** 2
+                for mean, group in zip(means, groups, strict=True)
+                for it in group
+            )
             within = 100 * math.sqrt(math.fsum(squares) / dof)
             print(f"{workload:<40}{timer.label:<15}{within:>12.3f}{100 * stdev(means):>8.2f}")
 
 
 def print_hosts(suites: Sequence[Suite]) -> None:
-    """Print how much longer the host's times were than the host's own change of speed explains, at most over all pairs."""
+    """Print how much longer the host's times were than the host's own change of speed explains, at
+    most over all pairs.
+    """
     for timer in (Timer.HOST, Timer.END_TO_END):
         ratios = []
         for workload in sorted({name for suite in suites for name in suite.runs}):
-            samples = [run.samples.get(timer) for suite in suites if (run := suite.runs.get(workload)) is not None]
+            samples = [
+                run.samples.get(timer)
+                for suite in suites
+                if (run := suite.runs.get(workload)) is not None
+            ]
             seen = [observe(sample) for sample in samples if sample is not None]
             known = [(each.mean_us, each.control_us) for each in seen if each.control_us]
             for (before_us, was_us), (after_us, is_us) in permutations(known, 2):
                 ratios.append((after_us / before_us / max(1.0, is_us / was_us), workload))
         largest, workload = max(ratios)
-        print(f"{timer.label}: at most {largest:.2f} times in {len(ratios)} pairs of processes ({workload})")
+        print(
+            f"{timer.label}: at most {largest:.2f} times in {len(ratios)} pairs of processes ({workload})"
+        )
 
 
 if __name__ == "__main__":

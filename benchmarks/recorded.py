@@ -1,4 +1,6 @@
-"""Recorded suites of unchanged code: every process that benchmarks/data and baselines/ hold, as runs that can be judged."""
+"""Recorded suites of unchanged code: every process that benchmarks/data and baselines/ hold, as
+runs that can be judged.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from runs_file import read_bytes, read_runs
 
-from kernelgauge.judge.baseline import Baseline, Entry, Process, decode_baseline, from_run, merge_entries
+from kernelgauge.judge.baseline import (
+    Baseline,
+    Entry,
+    Process,
+    decode_baseline,
+    from_run,
+    merge_entries,
+)
 from kernelgauge.results import WorkloadResult
 from kernelgauge.run import Observation, Run, Sample, Timer
 
@@ -39,7 +48,8 @@ __all__ = [
 
 DATA = ROOT / "benchmarks" / "data"
 COMMITTED = ROOT / "baselines" / "nvidia-h200"
-# Files without a host in them, by folder. The runs of host8 to host10 are on GPUs of the committed baselines.
+# Files without a host in them, by folder. The runs of host8 to host10 are on GPUs of the committed
+# baselines.
 _HOSTS = {
     "host8": "host-a",
     "host9": "host-b",
@@ -63,7 +73,10 @@ class Suite:
     def slower(self, fraction: float, *timers: Timer) -> Suite:
         """Return it with these timers slower by a fraction."""
         return Suite(
-            self.name, self.host, self.gpu, {name: slower_run(run, fraction, timers) for name, run in self.runs.items()}
+            self.name,
+            self.host,
+            self.gpu,
+            {name: slower_run(run, fraction, timers) for name, run in self.runs.items()},
         )
 
 
@@ -73,7 +86,9 @@ def recorded_suites() -> list[Suite]:
     found += _of_baselines(DATA / "eight_gpus" / "nvidia-h200", "eight")
     for folder in sorted((DATA / "more_gpus").iterdir()):
         found += _of_baselines(folder, folder.name)
-        found += read_suites(sorted(folder.glob("run-*.json.gz")), _HOSTS.get(folder.name, folder.name))
+        found += read_suites(
+            sorted(folder.glob("run-*.json.gz")), _HOSTS.get(folder.name, folder.name)
+        )
     found += read_suites(sorted((DATA / "nine_processes").glob("*.json.gz")), "nine")
     for path in sorted((DATA / "host_states").glob("*.json.gz")):
         found += read_suites([path], _HOSTS.get(_stem(path), _stem(path)))
@@ -83,7 +98,9 @@ def recorded_suites() -> list[Suite]:
 
 
 def busy_suites() -> tuple[list[Suite], list[Suite]]:
-    """Return two runs of the full matrix, one of them with two workers, and the processes of a baseline on that host."""
+    """Return two runs of the full matrix, one of them with two workers, and the processes of a
+    baseline on that host.
+    """
     folder = DATA / "busy_host"
     return list(read_suites(sorted(folder.glob("*.json.gz")), "busy")), list(
         _of_baselines(folder / "baselines" / "nvidia-h200", "busy")
@@ -100,30 +117,44 @@ def model_suites() -> list[Suite]:
     return [
         each
         for device in ("nvidia-h100-80gb-hbm3", "nvidia-h200")
-        for each in _of_baselines(COMMITTED.with_name(device), device, suites=("examples/models", "examples/gallery"))
+        for each in _of_baselines(
+            COMMITTED.with_name(device), device, suites=("examples/models", "examples/gallery")
+        )
     ]
 
 
 def archived_suites() -> list[Suite]:
-    """Return the unslowed processes of an earlier detection benchmark: GPU and dispatch times, without kernels' names."""
+    """Return the unslowed processes of an earlier detection benchmark: GPU and dispatch times,
+    without kernels' names.
+    """
     return list(read_suites(sorted((DATA / "earlier_detection").glob("*.json.gz"))))
 
 
 def read_suites(files: Sequence[Path], host: str | None = None) -> Iterator[Suite]:
-    """Yield the suites of files of runs, as benchmarks/nights.py leaves them: one for each GPU in a file."""
+    """Yield the suites of files of runs, as benchmarks/nights.py leaves them: one for each GPU in a
+    file.
+    """
     for path in files:
         by_gpu: dict[str, dict[str, Run]] = {}
         for run in read_runs(path).runs:
             named = msgspec.structs.replace(run, host=host or run.host)
             by_gpu.setdefault(run.place or "", {})[run.workload] = named
         for gpu, runs in by_gpu.items():
-            yield Suite(f"{path.parent.name}/{_stem(path)}", host or next(iter(runs.values())).host or gpu, gpu, runs)
+            yield Suite(
+                f"{path.parent.name}/{_stem(path)}",
+                host or next(iter(runs.values())).host or gpu,
+                gpu,
+                runs,
+            )
 
 
 def _of_baselines(
     folder: Path, host: str, *, is_committed: bool = False, suites: Sequence[str] = ("perf",)
 ) -> Iterator[Suite]:
-    """Yield the processes of baseline files. Those of one process have the same reference kernels."""
+    """Yield the processes of baseline files.
+
+    Those of one process have the same reference kernels.
+    """
     processes: dict[object, dict[str, Run]] = {}
     for path in sorted(folder.glob("*-*-*.json*")):
         workload = _stem(path)
@@ -132,8 +163,17 @@ def _of_baselines(
             continue
         for entry in baseline.entries:
             for process in entry.processes:
-                key = process.gpu, tuple(sorted((name, each.device_time_us) for name, each in process.controls.items()))
-                processes.setdefault(key, {})[workload] = _run(baseline, entry, process, process.host or host)
+                key = (
+                    process.gpu,
+                    tuple(
+                        sorted(
+                            (name, each.device_time_us) for name, each in process.controls.items()
+                        )
+                    ),
+                )
+                processes.setdefault(key, {})[workload] = _run(
+                    baseline, entry, process, process.host or host
+                )
     for number, runs in enumerate(processes.values()):
         first = next(iter(runs.values()))
         yield Suite(f"{host}/{number}", first.host or host, first.gpu or "", runs, is_committed)
@@ -162,7 +202,9 @@ def _sample(seen: Observation) -> Sample:
     width = (seen.spread or 0.0) * math.sqrt((count - 1) / (2 * pairs)) if pairs else 0.0
     steps = [0.0] * (count - 2 * pairs) + [width, -width] * pairs
     times = tuple(seen.mean_us * math.exp(step) for step in steps)
-    return Sample(times, seen.iterations, (seen.control_us,) * count if seen.control_us is not None else ())
+    return Sample(
+        times, seen.iterations, (seen.control_us,) * count if seen.control_us is not None else ()
+    )
 
 
 def slower_run(run: Run, fraction: float, timers: Sequence[Timer]) -> Run:
@@ -189,9 +231,13 @@ def _single(suite: Suite, workload: str) -> Baseline:
 
 
 def read_states(path: Path) -> dict[str, list[WorkloadResult]]:
-    """Return what each process of `benchmarks/bisection.py --record` measured, by the state of the code."""
+    """Return what each process of `benchmarks/bisection.py --record` measured, by the state of the
+    code.
+    """
     found: dict[str, list[WorkloadResult]] = {}
     for line in lzma.decompress(path.read_bytes()).splitlines():
         each = json.loads(line)
-        found.setdefault(each["state"], []).append(msgspec.convert(each["workload"], WorkloadResult))
+        found.setdefault(each["state"], []).append(
+            msgspec.convert(each["workload"], WorkloadResult)
+        )
     return found

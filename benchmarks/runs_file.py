@@ -1,4 +1,5 @@
-"""The runs of one process as a file, with gzip if its name ends in .gz: how benchmarks keep their data.
+"""The runs of one process as a file, with gzip if its name ends in .gz: how benchmarks keep their
+data.
 
 An earlier version of pytest perf wrote such files.
 """
@@ -26,7 +27,8 @@ class RunsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     started_at: str = ""  # when the first of them was measured: UTC, ISO 8601
     commit: str | None = None  # as in the results of a run
     kernelgauge: str = ""  # the version that wrote it
-    sensitivities: dict[str, dict[Timer, float]] = {}  # by workload id: what was asked for, as in the results
+    # by workload id: what was asked for, as in the results
+    sensitivities: dict[str, dict[Timer, float]] = {}
 
 
 def read_runs(path: Path) -> RunsFile:

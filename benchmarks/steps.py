@@ -1,12 +1,14 @@
 """How often `kernelgauge check` is wrong on two H200s, by value of each constant of its rules.
 
-    python benchmarks/steps.py                        tables from the kept steps, and one from runs of a later day
-    python benchmarks/steps.py --keep FOLDER ... --to FILE    write kept steps from folders of FOLDER/run*/rank*.json.gz
+    python benchmarks/steps.py                        tables from the kept steps, and one from runs
+    of a later day python benchmarks/steps.py --keep FOLDER ... --to FILE    write kept steps from
+    folders of FOLDER/run*/rank*.json.gz
 
-A baseline is one run of unchanged code, or three. An alarm is another unchanged run that fails; a miss is a run with a change
-that passes. `wait`, `late`: the example lost its overlap on purpose. The other changes are made here, from unchanged runs:
-`stall`, steps take longer; `kernel`, `phase`, `all`, kernels take longer; `of 4 steps`, another kernel and a wait in so many
-steps; `lost`, so much less of the communication has kernels beside it; `rank late`, rank 1 by a third of its kernels.
+A baseline is one run of unchanged code, or three. An alarm is another unchanged run that fails; a
+miss is a run with a change that passes. `wait`, `late`: the example lost its overlap on purpose.
+The other changes are made here, from unchanged runs: `stall`, steps take longer; `kernel`, `phase`,
+`all`, kernels take longer; `of 4 steps`, another kernel and a wait in so many steps; `lost`, so
+much less of the communication has kernels beside it; `rank late`, rank 1 by a third of its kernels.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ from kernelgauge.trace.steps import StepRow, Steps, StepTrace
 
 KEPT = Path(__file__).parent / "data" / "steps_h200.json.xz"
 LISTS = ("wall_us", "compute_us", "communication_us", "exposed_us", "behind")
-UNSEEN = KEPT.with_name("steps_h200_unseen.json.xz")  # of two other GPUs: no constant was chosen on them
+# of two other GPUs: no constant was chosen on them
+UNSEEN = KEPT.with_name("steps_h200_unseen.json.xz")
 # Folders of either file.
 UNCHANGED = {"ddp": ("ddp-a", "ddp-b", "ddp-quiet", "ddp-loaded", "ddp-c", "ddp-d"),
              "fsdp": ("fsdp-a", "fsdp-quiet", "fsdp-b", "fsdp-c", "fsdp-d")}  # fmt: skip
@@ -48,7 +51,7 @@ SEED = 20261128
 Job = Mapping[int, StepTrace]
 
 
-# -- the kept steps ---------------------------------------------------------------------------------------------------
+# -- the kept steps --------------------------------------------------------------------------------
 
 
 def keep(folders: Sequence[Path], file: Path) -> None:
@@ -60,9 +63,12 @@ def keep(folders: Sequence[Path], file: Path) -> None:
         run = "/".join(path.parts[-3:-1])
         for kind, steps in trace.steps.items():
             numbered = [
-                [[rows.setdefault(row, len(rows)), count] for row, count in each.items()] for each in steps.counts
+                [[rows.setdefault(row, len(rows)), count] for row, count in each.items()]
+                for each in steps.counts
             ]
-            times = [[rows.setdefault(row, len(rows)), round(us, 3)] for row, us in steps.row_us.items()]
+            times = [
+                [rows.setdefault(row, len(rows)), round(us, 3)] for row, us in steps.row_us.items()
+            ]
             lists = {name: [round(each, 3) for each in getattr(steps, name)] for name in LISTS}
             squares = [[rows[row], round(square, 3)] for row, square in steps.row_squares.items()]
             each = {"run": run, "rank": trace.rank or 0, "kind": kind, "counts": numbered, "row_us": times,
@@ -79,7 +85,11 @@ def read_kept(file: Path = KEPT) -> defaultdict[str, list[Job]]:
     runs: dict[str, dict[int, StepTrace]] = {}
     for each in data["traces"]:
         counts = [Counter({rows[row]: count for row, count in step}) for step in each["counts"]]
-        steps = Steps(counts, Counter({rows[row]: us for row, us in each["row_us"]}), *(each[name] for name in LISTS))
+        steps = Steps(
+            counts,
+            Counter({rows[row]: us for row, us in each["row_us"]}),
+            *(each[name] for name in LISTS),
+        )
         steps.row_squares.update({rows[row]: square for row, square in each.get("row_squares", ())})
         trace = StepTrace(each["rank"], 2, "NVIDIA H200", (0.0, 1.0), "ProfilerStep#", {}, {}, ())
         job = runs.setdefault(each["run"], {})
@@ -90,7 +100,7 @@ def read_kept(file: Path = KEPT) -> defaultdict[str, list[Job]]:
     return found
 
 
-# -- changes ----------------------------------------------------------------------------------------------------------
+# -- changes ---------------------------------------------------------------------------------------
 
 
 def with_change(job: Job, change: Callable[[Steps], None]) -> Job:
@@ -116,7 +126,9 @@ def repeated(job: Job) -> Job:
 def slower(steps: Steps, factor: float, is_slower: Callable[[StepRow], bool]) -> None:
     """Let some kernels take longer. The step takes longer by as much."""
     old = steps.row_us
-    more_us = (factor - 1) * sum(us for row, us in old.items() if is_slower(row)) / len(steps.counts)
+    more_us = (
+        (factor - 1) * sum(us for row, us in old.items() if is_slower(row)) / len(steps.counts)
+    )
     steps.row_us = Counter({row: us * (factor if is_slower(row) else 1) for row, us in old.items()})
     steps.compute_us = [us + more_us for us in steps.compute_us]
     steps.wall_us = [us + more_us for us in steps.wall_us]
@@ -146,7 +158,8 @@ def exposed(steps: Steps, left: float) -> None:
 def late(steps: Steps) -> None:
     """Let a rank be late by a third of a step. The others wait for it, and not it for them."""
     steps.communication_us = [
-        max(1.0, us - total / 3) for us, total in zip(steps.communication_us, steps.compute_us, strict=True)
+        max(1.0, us - total / 3)
+        for us, total in zip(steps.communication_us, steps.compute_us, strict=True)
     ]
 
 
@@ -163,7 +176,9 @@ CHANGES: dict[str, Callable[[Steps], None]] = {
     "stall x1.5": lambda it: stalled(it, 1.5),
     "stall x2": lambda it: stalled(it, 2.0),
     "kernel +30 %": lambda it: slower(it, 1.3, longest(it).__eq__),
-    "phase +30 %": lambda it: slower(it, 1.3, lambda row: is_computing(row) and row.phase == longest(it).phase),
+    "phase +30 %": lambda it: slower(
+        it, 1.3, lambda row: is_computing(row) and row.phase == longest(it).phase
+    ),
     "all +10 %": lambda it: slower(it, 1.1, is_computing),
     "all +30 %": lambda it: slower(it, 1.3, is_computing),
     "1 of 4 steps": lambda it: rare(it, 1),
@@ -178,16 +193,19 @@ LONG: dict[str, Callable[[Steps], None]] = {
 }
 
 
-# -- tables -----------------------------------------------------------------------------------------------------------
+# -- tables ----------------------------------------------------------------------------------------
 
-Columns = Mapping[str, tuple[str, int]]  # by change: the subject of the verdict on it, and the runs of a baseline
+# by change: the subject of the verdict on it, and the runs of a baseline
+Columns = Mapping[str, tuple[str, int]]
 Case = tuple[str, int]
 
 
 def cases(
     kept: Mapping[str, Sequence[Job]], names: Collection[str], runs: int
 ) -> Iterator[tuple[str, Job, TraceBaseline]]:
-    """Yield for each of these changes, and drawn baselines of so many runs, a run and the baseline to judge it by."""
+    """Yield for each of these changes, and drawn baselines of so many runs, a run and the baseline
+    to judge it by.
+    """
     chance = random.Random(SEED)
     for job, folders in UNCHANGED.items():
         unchanged = [run for folder in folders for run in kept[folder]]
@@ -203,7 +221,9 @@ def cases(
             found = [("unchanged", run, baseline) for run in order[runs:]]
             found += [(name, run, baseline) for name, several in lost.items() for run in several]
             found += [
-                (name, with_change(order[runs], change), baseline) for name, change in CHANGES.items() if name in names
+                (name, with_change(order[runs], change), baseline)
+                for name, change in CHANGES.items()
+                if name in names
             ]
             found += [(name, with_change(repeated(order[runs]), change), long)
                       for name, change in LONG.items() if name in names]  # fmt: skip
@@ -211,12 +231,19 @@ def cases(
 
 
 def table(
-    kept: Mapping[str, Sequence[Job]], constant: str, values: Sequence[float], subject: str, changes: Sequence[str]
+    kept: Mapping[str, Sequence[Job]],
+    constant: str,
+    values: Sequence[float],
+    subject: str,
+    changes: Sequence[str],
 ) -> None:
-    """Print alarms and misses by value of a constant: of verdicts on this subject, or that name a rank that is late."""
+    """Print alarms and misses by value of a constant: of verdicts on this subject, or that name a
+    rank that is late.
+    """
     columns = [("unchanged", 1), ("unchanged", RUNS), *((name, RUNS) for name in changes)]
     heads = [
-        f"alarms, {runs} run{'s' * (runs > 1)}" if name == "unchanged" else f"missed: {name}" for name, runs in columns
+        f"alarms, {runs} run{'s' * (runs > 1)}" if name == "unchanged" else f"missed: {name}"
+        for name, runs in columns
     ]
     title = f"`{constant}`" if constant else "all constants"
     print(f"| {title} | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}")
@@ -233,9 +260,14 @@ def table(
                         getattr(why, "what", "") == subject for it in verdicts for why in it.reasons
                     )
                 else:
-                    said[name, runs] += any(it.status.fails for it in verdicts if subject in ("", it.subject))
+                    said[name, runs] += any(
+                        it.status.fails for it in verdicts if subject in ("", it.subject)
+                    )
                 total[name, runs] += 1
-        cells = [f"{said[it] if it[0] == 'unchanged' else total[it] - said[it]} of {total[it]}" for it in columns]
+        cells = [
+            f"{said[it] if it[0] == 'unchanged' else total[it] - said[it]} of {total[it]}"
+            for it in columns
+        ]
         shown = "as they are" if not constant else f"**{value}**" if value == usual else f"{value}"
         print(f"| {shown} | {' | '.join(cells)} |", flush=True)
     set_value(constant, usual)
@@ -243,14 +275,20 @@ def table(
 
 
 def print_across(kept: Mapping[str, Sequence[Job]], later: Mapping[str, Sequence[Job]]) -> None:
-    """Print the alarms of unchanged runs that are held to baselines of other GPUs, by the subject of the verdict."""
+    """Print the alarms of unchanged runs that are held to baselines of other GPUs, by the subject
+    of the verdict.
+    """
     chance, alarms, total = random.Random(SEED), Counter[str](), 0
     for folders in UNCHANGED.values():
         old, new = ([run for folder in folders for run in side[folder]] for side in (kept, later))
         for _ in range(BASELINES):
             baseline = trace_baseline(chance.sample(old, RUNS), Recorded("", None, ""))
             for run in new:
-                failed = [each for each in judging.judge_traces("job", [run], baseline) if each.status.fails]
+                failed = [
+                    each
+                    for each in judging.judge_traces("job", [run], baseline)
+                    if each.status.fails
+                ]
                 alarms.update({each.subject for each in failed} | ({"any"} if failed else set()))
                 total += 1
     print(f"Held to {RUNS} runs of the other GPUs, alarms in {total}: {dict(alarms)}")
@@ -289,14 +327,18 @@ def set_value(constant: str, value: float) -> None:
     row, _, column = constant.partition(".")
     found = getattr(judging, row, None)
     if isinstance(found, Timing) and column != "gate":
-        timing.NOISES[found.noise] = msgspec.structs.replace(timing.NOISES[found.noise], **{column: value})
+        timing.NOISES[found.noise] = msgspec.structs.replace(
+            timing.NOISES[found.noise], **{column: value}
+        )
     else:
         new = msgspec.structs.replace(found, gate=value) if isinstance(found, Timing) else value
         setattr(judging, row or "unused", new)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--keep", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--to", type=Path, default=KEPT, metavar="FILE")
     parser.add_argument("--only", default="", metavar="CONSTANT", help="one table")
@@ -307,8 +349,13 @@ def main() -> None:
         kept = read_kept()
         for job, folders in UNCHANGED.items():
             runs = (run for folder in folders for run in kept[folder])
-            logs = [math.log(max(geometric_mean(it.steps[""].wall_us) for it in run.values())) for run in runs]
-            print(f"{job}: step times of {len(logs)} unchanged runs spread by {100 * stdev(logs):.1f} %\n")
+            logs = [
+                math.log(max(geometric_mean(it.steps[""].wall_us) for it in run.values()))
+                for run in runs
+            ]
+            print(
+                f"{job}: step times of {len(logs)} unchanged runs spread by {100 * stdev(logs):.1f} %\n"
+            )
         for each in TABLES:
             if options.only in ("", each[0]):
                 table(kept, *each)

@@ -1,14 +1,17 @@
-"""How often unchanged code is red, and which slowdowns are caught, over every recorded suite. Needs no GPU.
+"""How often unchanged code is red, and which slowdowns are caught, over every recorded suite. Needs
+no GPU.
 
-    python benchmarks/unchanged.py                                  every design
-    python benchmarks/unchanged.py --against baselines FILE.json.gz... files of benchmarks/nights.py
-    python benchmarks/unchanged.py --design "leave one"             only designs whose name has this
-    python benchmarks/unchanged.py --design pairs                   only long runs of `compare`
-    python benchmarks/unchanged.py --without gemm                   an ablation: one piece of information removed
+    python benchmarks/unchanged.py                                  every design python
+    benchmarks/unchanged.py --against baselines FILE.json.gz... files of benchmarks/nights.py python
+    benchmarks/unchanged.py --design "leave one"             only designs whose name has this python
+    benchmarks/unchanged.py --design pairs                   only long runs of `compare` python
+    benchmarks/unchanged.py --without gemm                   an ablation: one piece of information
+    removed
 
-A suite is one process: all times of all workloads, judged as `pytest perf --perf-strict` judges them. It is green if none
-is REGRESSED and none UNDECIDED. A suite whose autotuner made a choice slower than all that the baseline knows is counted
-apart. Slowdowns and the noisy machine are simulated on recorded times.
+A suite is one process: all times of all workloads, judged as `pytest perf --perf-strict` judges
+them. It is green if none is REGRESSED and none UNDECIDED. A suite whose autotuner made a choice
+slower than all that the baseline knows is counted apart. Slowdowns and the noisy machine are
+simulated on recorded times.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ from kernelgauge.judge.time_verdict import Context, confirm, judge_time
 from kernelgauge.run import CALL_TIMERS, Run, Sample, Timer, observe
 
 Pair = tuple[Suite, tuple[Suite, ...]]  # the run, and the processes of its baseline
-Trial = tuple[Suite, tuple[Suite, ...], Suite]  # likewise, and the fresh process that confirms red times
+# likewise, and the fresh process that confirms red times
+Trial = tuple[Suite, tuple[Suite, ...], Suite]
 
 _SLOWER = {
     Timer.DEVICE: (0.003, 0.005, 0.01, 0.02, 0.03),
@@ -62,16 +66,28 @@ _FEWEST_DRAWN = 8  # processes of a GPU, for `print_pairs`
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE.json.gz")
-    parser.add_argument("--against", type=Path, metavar="FOLDER", help="baselines to judge the files against")
-    parser.add_argument("--design", default="", metavar="TEXT", help="only designs whose name has this")
-    parser.add_argument("--without", choices=sorted(_ABLATIONS), help="remove what the rule knows of this")
-    parser.add_argument("--with", dest="extra", choices=sorted(_EXTRAS), help="add what the rule leaves out")
+    parser.add_argument(
+        "--against", type=Path, metavar="FOLDER", help="baselines to judge the files against"
+    )
+    parser.add_argument(
+        "--design", default="", metavar="TEXT", help="only designs whose name has this"
+    )
+    parser.add_argument(
+        "--without", choices=sorted(_ABLATIONS), help="remove what the rule knows of this"
+    )
+    parser.add_argument(
+        "--with", dest="extra", choices=sorted(_EXTRAS), help="add what the rule leaves out"
+    )
     parser.add_argument("--show", action="store_true", help="print every verdict that is red")
     options = parser.parse_args()
     if options.against is not None and not options.files:
-        parser.error("--against needs files of benchmarks/nights.py: unchanged.py --against FOLDER FILE.json.gz ...")
+        parser.error(
+            "--against needs files of benchmarks/nights.py: unchanged.py --against FOLDER FILE.json.gz ..."
+        )
     return options
 
 
@@ -85,7 +101,9 @@ def main() -> None:
     if change is not None:
         suites = list(map(change, suites))
     gpus, hosts = {suite.gpu for suite in suites}, {suite.host for suite in suites}
-    print(f"{len(suites)} processes on {len(gpus)} GPUs of {len(hosts)} hosts; unchanged code, judged as a strict run")
+    print(
+        f"{len(suites)} processes on {len(gpus)} GPUs of {len(hosts)} hosts; unchanged code, judged as a strict run"
+    )
     for name, pairs in designs(suites):
         if options.design in name:
             print_design(name, pairs, show=options.show)
@@ -110,7 +128,9 @@ def print_two_sides(suites: Sequence[Suite]) -> None:
 
 
 def print_other_suites(change: Callable[[Suite], Suite], *, show: bool) -> None:
-    """Print designs of a busy host, of an earlier benchmark, and of a GPU model that the rule knows nothing of."""
+    """Print designs of a busy host, of an earlier benchmark, and of a GPU model that the rule knows
+    nothing of.
+    """
     archive, h100 = (list(map(change, each)) for each in (archived_suites(), h100_suites()))
     busy, known = (list(map(change, each)) for each in busy_suites())
     print_design("busy host, full matrix", [(one, tuple(known)) for one in busy], show=show)
@@ -120,34 +140,50 @@ def print_other_suites(change: Callable[[Suite], Suite], *, show: bool) -> None:
     for name, pairs in designs(archive)[:3]:
         print_design(name, pairs, show=show)
         print_confirmed(name, trials(pairs, archive))
-    (first,), (again,) = (read_suites([DATA / "side_by_side" / f"{name}.json.gz"]) for name in ("recorded", "again"))
-    print_design("gallery on an H100 beside another suite", [(change(again), (change(first),))], show=show)
+    (first,), (again,) = (
+        read_suites([DATA / "side_by_side" / f"{name}.json.gz"]) for name in ("recorded", "again")
+    )
+    print_design(
+        "gallery on an H100 beside another suite", [(change(again), (change(first),))], show=show
+    )
     print(f"{len(h100)} processes of three H100s, a model whose noise the rule does not know")
     for name, pairs in designs(h100):
         if name in ("same GPU, all others", "same GPU, one process", "leave one GPU out"):
             print_design(name, pairs, show=show)
-    print_design("unknown GPU, one process", [(a, (b,)) for a in h100 for b in h100 if a.gpu != b.gpu], show=show)
+    print_design(
+        "unknown GPU, one process",
+        [(a, (b,)) for a in h100 for b in h100 if a.gpu != b.gpu],
+        show=show,
+    )
 
 
-# -- designs ---------------------------------------------------------------------------------------------------------
+# -- designs ---------------------------------------------------------------------------------------
 
 
 def designs(suites: Sequence[Suite]) -> list[tuple[str, list[Pair]]]:
     """Return a name and the pairs of each design."""
 
     def others(keep: Callable[[Suite, Suite], bool]) -> list[Pair]:
-        pairs = [(one, tuple(each for each in suites if each is not one and keep(one, each))) for one in suites]
+        pairs = [
+            (one, tuple(each for each in suites if each is not one and keep(one, each)))
+            for one in suites
+        ]
         return [pair for pair in pairs if pair[1]]
 
     same = others(lambda one, each: one.gpu == each.gpu)
     committed = tuple(each for each in suites if each.is_committed)
     eight = tuple(each for each in suites if each.name.startswith("eight/"))
-    unknown: list[Pair] = [(one, (each,)) for one in suites for each in suites if one.gpu != each.gpu]
+    unknown: list[Pair] = [
+        (one, (each,)) for one in suites for each in suites if one.gpu != each.gpu
+    ]
     return [
         ("same GPU, all others", same),
         ("same GPU, one process", [(one, (each,)) for one, known in same for each in known]),
         ("same GPU, four processes", [(one, known[:4]) for one, known in same if len(known) >= 4]),
-        ("known GPU among all others", [(one, tuple(e for e in suites if e is not one)) for one, _ in same]),
+        (
+            "known GPU among all others",
+            [(one, tuple(e for e in suites if e is not one)) for one, _ in same],
+        ),
         ("leave one GPU out", others(lambda one, each: one.gpu != each.gpu)),
         ("leave one host out", others(lambda one, each: one.host != each.host)),
         ("committed baselines", [(one, committed) for one in suites if not one.is_committed]),
@@ -162,7 +198,9 @@ def _baseline(known: tuple[Suite, ...], workload: str) -> Baseline | None:
 
 
 def context_of(suite: Suite, known: Callable[[str], Baseline | None]) -> Context:
-    """Return the workloads of a suite with their baselines, as the rule sees them beside one another."""
+    """Return the workloads of a suite with their baselines, as the rule sees them beside one
+    another.
+    """
     pairs = ((run, known(workload)) for workload, run in suite.runs.items())
     judged = ((run, baseline) for run, baseline in pairs if baseline is not None)
     return Context(len(suite.runs) * len(CALL_TIMERS), judged)
@@ -173,7 +211,9 @@ def _context(suite: Suite, known: tuple[Suite, ...]) -> Context:
     return context_of(suite, partial(_baseline, known))
 
 
-def judged(suite: Suite, known: Callable[[str], Baseline | None], *timers: Timer) -> Iterator[Verdict]:
+def judged(
+    suite: Suite, known: Callable[[str], Baseline | None], *timers: Timer
+) -> Iterator[Verdict]:
     """Yield the verdict of each time of a suite."""
     context = context_of(suite, known)
     for workload, run in suite.runs.items():
@@ -200,7 +240,12 @@ def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
             sensitivities[timer, short].append(verdict.change.sensitivity)
             baseline = _baseline(known, verdict.workload)
             for slower in _SLOWER[timer]:
-                one = Suite(suite.name, suite.host, suite.gpu, {verdict.workload: suite.runs[verdict.workload]})
+                one = Suite(
+                    suite.name,
+                    suite.host,
+                    suite.gpu,
+                    {verdict.workload: suite.runs[verdict.workload]},
+                )
                 context = _context(suite, known)
                 (slowed,) = _judge_one(one.slower(slower, timer), baseline, timer, context)
                 caught[timer, short, slower].append(slowed.status is Status.REGRESSED)
@@ -210,7 +255,8 @@ def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
             found = sensitivities[timer, short]
             if found:
                 levels = "  ".join(
-                    f"{slower:+.1%} {100 * fmean(caught[timer, short, slower]):.0f} %" for slower in _SLOWER[timer]
+                    f"{slower:+.1%} {100 * fmean(caught[timer, short, slower]):.0f} %"
+                    for slower in _SLOWER[timer]
                 )
                 kind = "short kernels" if short else "MLPs"
                 print(
@@ -218,17 +264,21 @@ def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
                 )
 
 
-def _judge_one(suite: Suite, baseline: Baseline | None, timer: Timer, context: Context) -> Iterator[Verdict]:
+def _judge_one(
+    suite: Suite, baseline: Baseline | None, timer: Timer, context: Context
+) -> Iterator[Verdict]:
     (run,) = suite.runs.values()
     assert baseline is not None
     yield judge_time(timer, [run], baseline, context)
 
 
-# -- confirmation by a fresh process ------------------------------------------------------------------------------
+# -- confirmation by a fresh process ---------------------------------------------------------------
 
 
 def trials(pairs: Sequence[Pair], suites: Sequence[Suite]) -> list[Trial]:
-    """Return the pairs with the next process of the same GPU, which the baseline lacks, as the fresh one."""
+    """Return the pairs with the next process of the same GPU, which the baseline lacks, as the
+    fresh one.
+    """
     found: list[Trial] = []
     for suite, known in pairs:
         place = suites.index(suite)
@@ -240,7 +290,9 @@ def trials(pairs: Sequence[Pair], suites: Sequence[Suite]) -> list[Trial]:
 
 
 def print_confirmed(name: str, found: Sequence[Trial]) -> None:
-    """Print how many suites are red, and the share of slowdowns that is caught, before and after a fresh process."""
+    """Print how many suites are red, and the share of slowdowns that is caught, before and after a
+    fresh process.
+    """
     red: Counter[str] = Counter()
     caught: dict[tuple[Timer, bool, float], list[tuple[bool, bool]]] = defaultdict(list)
     for trial in found:
@@ -252,20 +304,32 @@ def print_confirmed(name: str, found: Sequence[Trial]) -> None:
                 alarms.append(is_red)
             elif verdict.change is not None and verdict.change.sensitivity is not None:
                 caught[timer, short, slower].append(is_red)
-        red.update(before=any(before for before, _ in alarms), after=any(after for _, after in alarms))
-    print(f"{name}, a fresh process confirms: REGRESSED {red['before']} -> {red['after']} of {len(found)}")
-    for timer, short in dict.fromkeys((timer, short) for timer, short, _ in sorted(caught, key=str)):
+        red.update(
+            before=any(before for before, _ in alarms), after=any(after for _, after in alarms)
+        )
+    print(
+        f"{name}, a fresh process confirms: REGRESSED {red['before']} -> {red['after']} of {len(found)}"
+    )
+    for timer, short in dict.fromkeys(
+        (timer, short) for timer, short, _ in sorted(caught, key=str)
+    ):
         levels = []
         for slower in _SLOWER[timer]:
-            before, after = (100 * fmean(side) for side in zip(*caught[timer, short, slower], strict=True))
+            before, after = (
+                100 * fmean(side) for side in zip(*caught[timer, short, slower], strict=True)
+            )
             levels.append(f"{slower:+.1%} {before:.0f} -> {after:.0f} %")
-        print(f"    {timer.label:<14}{'short kernels' if short else 'MLPs':<14} caught {'  '.join(levels)}")
+        print(
+            f"    {timer.label:<14}{'short kernels' if short else 'MLPs':<14} caught {'  '.join(levels)}"
+        )
 
 
 def _confirmed(
     suite: Suite, known: tuple[Suite, ...], fresh: Suite
 ) -> Iterator[tuple[tuple[Timer, bool, float], Verdict, tuple[bool, bool]]]:
-    """Yield each time and slowdown with its verdict, and whether it is red before and after the fresh process."""
+    """Yield each time and slowdown with its verdict, and whether it is red before and after the
+    fresh process.
+    """
     context = _context(suite, known)
     for workload, run in suite.runs.items():
         if (baseline := _baseline(known, workload)) is None:
@@ -278,13 +342,18 @@ def _confirmed(
                 before = after = verdict.status is Status.REGRESSED
                 if before and again is not None and timer in again.samples:
                     other = slower_run(again, slower, (timer,))
-                    after = confirm(verdict, timer, one, other, baseline, context).status is Status.REGRESSED
+                    after = (
+                        confirm(verdict, timer, one, other, baseline, context).status
+                        is Status.REGRESSED
+                    )
                 yield (timer, is_short(run), slower), verdict, (before, after)
 
 
 def count(counts: Counter[str], verdicts: Sequence[Verdict], *, show: bool, name: str) -> None:
     """Add one suite to the counts."""
-    regressed = [each for each in verdicts if each.status is Status.REGRESSED and not is_choice(each)]
+    regressed = [
+        each for each in verdicts if each.status is Status.REGRESSED and not is_choice(each)
+    ]
     undecided = [each for each in verdicts if each.status is Status.UNDECIDED]
     choice = any(each.status is Status.REGRESSED and is_choice(each) for each in verdicts)
     counts["suites"] += 1
@@ -325,7 +394,7 @@ def judge_files(store: BaselineStore, suites: Sequence[Suite], *, show: bool) ->
     print_counts(f"against {store.root}", counts)
 
 
-# -- two sets of processes in turns, as `kernelgauge compare` judges them --------------------------------------------------
+# -- two sets of processes in turns, as `kernelgauge compare` judges them --------------------------
 
 
 def print_two_sets(suites: Sequence[Suite], processes: int) -> None:
@@ -336,27 +405,39 @@ def print_two_sets(suites: Sequence[Suite], processes: int) -> None:
     compared = 0
     for before, after in _turns(suites, processes):
         judged_sets = list(_two_sets(before, after))
-        count(counts, [verdict for each in judged_sets for verdict in each.verdicts], show=False, name="")
+        count(
+            counts,
+            [verdict for each in judged_sets for verdict in each.verdicts],
+            show=False,
+            name="",
+        )
         undecided.update(label for each in judged_sets for label in each.undecided)
         compared += len(judged_sets)
-        for timer, slower in ((timer, slower) for timer, levels in _SLOWER.items() for slower in levels):
+        for timer, slower in (
+            (timer, slower) for timer, levels in _SLOWER.items() for slower in levels
+        ):
             slowed = [each.slower(slower, timer) for each in after]
             for verdict in (each for found in _two_sets(before, slowed) for each in found.verdicts):
                 if verdict.subject == timer.label:
                     short = is_short(after[0].runs[verdict.workload])
                     caught[timer, short, slower].append(verdict.status is Status.REGRESSED)
     print_counts(f"compare, {processes} processes of each side", counts)
-    more = ", ".join(f"{timer.label} {undecided[timer.label]}" for timer in (Timer.DEVICE, Timer.HOST))
+    more = ", ".join(
+        f"{timer.label} {undecided[timer.label]}" for timer in (Timer.DEVICE, Timer.HOST)
+    )
     print(f"    asks for more processes, of {compared} workloads: {more}")
     for timer, short in dict.fromkeys((timer, short) for timer, short, _ in caught):
         shares = "  ".join(
-            f"{slower:+.1%} {100 * fmean(caught[timer, short, slower]):.0f} %" for slower in _SLOWER[timer]
+            f"{slower:+.1%} {100 * fmean(caught[timer, short, slower]):.0f} %"
+            for slower in _SLOWER[timer]
         )
         print(f"    {timer.label:<14}{'short kernels' if short else 'MLPs':<14} caught {shares}")
 
 
 def _turns(suites: Sequence[Suite], processes: int) -> Iterator[tuple[list[Suite], list[Suite]]]:
-    """Yield both sides of processes that ran one after another on one GPU, split A B B A; then the other way round."""
+    """Yield both sides of processes that ran one after another on one GPU, split A B B A; then the
+    other way round.
+    """
     by_gpu: dict[str, list[Suite]] = defaultdict(list)
     for suite in suites:
         by_gpu[suite.gpu].append(suite)
@@ -371,9 +452,14 @@ def _turns(suites: Sequence[Suite], processes: int) -> Iterator[tuple[list[Suite
 def _two_sets(before: Sequence[Suite], after: Sequence[Suite]) -> Iterator[JudgedSet]:
     comparisons = LOOKS * len(after[0].runs) * len(CALL_TIMERS)
     for workload in after[0].runs:
-        sides = [[suite.runs[workload] for suite in side if workload in suite.runs] for side in (before, after)]
+        sides = [
+            [suite.runs[workload] for suite in side if workload in suite.runs]
+            for side in (before, after)
+        ]
         if all(sides):
-            yield judge_sets(workload, *sides, comparisons=comparisons, names=("one side", "the other"))
+            yield judge_sets(
+                workload, *sides, comparisons=comparisons, names=("one side", "the other")
+            )
 
 
 def print_pairs(suites: Sequence[Suite]) -> None:
@@ -384,24 +470,36 @@ def print_pairs(suites: Sequence[Suite]) -> None:
         by_gpu[suite.gpu].append(suite)
     own = [each for each in by_gpu.values() if len(each) >= _FEWEST_DRAWN]
     names = [name for name in own[0][0].runs if not is_short(own[0][0].runs[name])]
-    print(f"compare --processes N on {len(own)} GPUs, {_SPLITS // 4} comparisons of each of {len(names)} MLPs on each")
+    print(
+        f"compare --processes N on {len(own)} GPUs, {_SPLITS // 4} comparisons of each of {len(names)} MLPs on each"
+    )
     for most in (12, 15):
         for slower in (0.0, 0.0025):
             found, used = Counter[Status](), 0
-            for processes, name in ((each, name) for each in own for name in names for _ in range(_SPLITS // 4)):
-                kept = [_only_gpu_time(suite.runs[name]) for suite in processes if name in suite.runs]
+            for processes, name in (
+                (each, name) for each in own for name in names for _ in range(_SPLITS // 4)
+            ):
+                kept = [
+                    _only_gpu_time(suite.runs[name]) for suite in processes if name in suite.runs
+                ]
                 before = chance.choices(kept, k=most)
-                after = [slower_run(run, slower, (Timer.DEVICE,)) for run in chance.choices(kept, k=most)]
+                after = [
+                    slower_run(run, slower, (Timer.DEVICE,)) for run in chance.choices(kept, k=most)
+                ]
                 for look in sorted(looks(most)):
                     comparisons = LOOKS * 7 * len(CALL_TIMERS)  # of the default suite
                     sides = before[:look], after[:look]
-                    judged = judge_sets(name, *sides, comparisons=comparisons, names=("a", "b"), are_pairs=True)
+                    judged = judge_sets(
+                        name, *sides, comparisons=comparisons, names=("a", "b"), are_pairs=True
+                    )
                     if not judged.undecided:
                         break
                 found[judged.verdicts[-1].status] += 1
                 used += look
             total = found.total()
-            shares = ", ".join(f"{status.value} {100 * number / total:.1f} %" for status, number in found.items())
+            shares = ", ".join(
+                f"{status.value} {100 * number / total:.1f} %" for status, number in found.items()
+            )
             print(f"    at most {most:2} pairs, {slower:+.2%}: {shares}; {used / total:.1f} pairs")
 
 
@@ -410,10 +508,14 @@ def _only_gpu_time(run: Run) -> Run:
 
 
 def print_looks(path: Path) -> None:
-    """Judge halves of the processes that do the same on the host, and look after 3, 6 and all, as `compare` does."""
+    """Judge halves of the processes that do the same on the host, and look after 3, 6 and all, as
+    `compare` does.
+    """
     states = read_states(path)
     host = [
-        msgspec.structs.replace(each.run, kernels=(), samples={Timer.HOST: each.run.samples[Timer.HOST]})
+        msgspec.structs.replace(
+            each.run, kernels=(), samples={Timer.HOST: each.run.samples[Timer.HOST]}
+        )
         for state in ("device-good", "device-bad")  # which differ on the GPU only
         for each in states[state]
         if each.run is not None
@@ -428,17 +530,25 @@ def print_looks(path: Path) -> None:
             for look in (3, 6, half):
                 comparisons = LOOKS * 7 * len(CALL_TIMERS)  # of the default suite
                 found = judge_sets(
-                    "host", shuffled[:look], after[:look], comparisons=comparisons, names=("one", "other")
+                    "host",
+                    shuffled[:look],
+                    after[:look],
+                    comparisons=comparisons,
+                    names=("one", "other"),
                 )
                 if not found.undecided:
                     break
             statuses[found.verdicts[-1].status] += 1
             used += look
-        shares = ", ".join(f"{status.value} {100 * count / _SPLITS:.1f} %" for status, count in statuses.items())
-        print(f"compare, {path.stem}, dispatch {slower:+.0%}: {shares}; {used / _SPLITS:.1f} processes of each side")
+        shares = ", ".join(
+            f"{status.value} {100 * count / _SPLITS:.1f} %" for status, count in statuses.items()
+        )
+        print(
+            f"compare, {path.stem}, dispatch {slower:+.0%}: {shares}; {used / _SPLITS:.1f} processes of each side"
+        )
 
 
-# -- a noisy machine ---------------------------------------------------------------------------------------------------
+# -- a noisy machine -------------------------------------------------------------------------------
 
 
 def print_noisy(device: str, processes: int) -> None:
@@ -448,14 +558,18 @@ def print_noisy(device: str, processes: int) -> None:
     """
     chance = random.Random(processes)
     (source, *_) = read_suites(sorted((DATA / "nine_processes").glob("*.json.gz"))[:1], "simulated")
-    fingerprint = msgspec.structs.replace(next(iter(source.runs.values())).fingerprint, device=device)
+    fingerprint = msgspec.structs.replace(
+        next(iter(source.runs.values())).fingerprint, device=device
+    )
     counts: Counter[str] = Counter()
     for _ in range(_SIMULATED):
         known = tuple(_simulated(source, fingerprint, chance) for _ in range(processes))
         suite = _simulated(source, fingerprint, chance)
         verdicts = list(judged(suite, partial(baseline_of, known)))
         count(counts, verdicts, show=False, name="")
-    print_counts(f"simulated {device}, {_NOISY} times as noisy as our H200s, {processes} process(es)", counts)
+    print_counts(
+        f"simulated {device}, {_NOISY} times as noisy as our H200s, {processes} process(es)", counts
+    )
 
 
 def _simulated(source: Suite, fingerprint: object, chance: random.Random) -> Suite:
@@ -474,7 +588,7 @@ def _simulated(source: Suite, fingerprint: object, chance: random.Random) -> Sui
     return Suite("simulated", "simulated", source.gpu, runs)
 
 
-# -- ablations: what the rule knows is removed from the data, or what it leaves out is added to them ----------------------
+# -- ablations: what the rule knows is removed from the data, or what it leaves out is added to them
 
 
 def _map_runs(suite: Suite, change: Callable[[Run], Run], *, host: str | None = None) -> Suite:
@@ -504,7 +618,8 @@ def _without_twins(suite: Suite) -> Suite:
 
     def change(run: Run) -> Run:
         names = (
-            msgspec.structs.replace(each.identity, name=f"{run.workload} {each.identity.name}") for each in run.kernels
+            msgspec.structs.replace(each.identity, name=f"{run.workload} {each.identity.name}")
+            for each in run.kernels
         )
         pairs = zip(run.kernels, names, strict=True)
         return msgspec.structs.replace(
@@ -520,7 +635,10 @@ def _without_hosts(suite: Suite) -> Suite:
 
 def _without_host_reference(suite: Suite) -> Suite:
     return _map_samples(
-        suite, lambda _, sample: msgspec.structs.replace(sample, controls_us=tuple(1.0 for _ in sample.controls_us))
+        suite,
+        lambda _, sample: msgspec.structs.replace(
+            sample, controls_us=tuple(1.0 for _ in sample.controls_us)
+        ),
     )
 
 
@@ -541,7 +659,10 @@ def _without_fast_host(suite: Suite) -> Suite:
     def change(_: Timer, sample: Sample) -> Sample:
         if not sample.controls_us:
             return sample
-        logs = [math.log(us / control) for us, control in zip(sample.replicates_us, sample.controls_us, strict=True)]
+        logs = [
+            math.log(us / control)
+            for us, control in zip(sample.replicates_us, sample.controls_us, strict=True)
+        ]
         control = math.exp(fmean(map(math.log, sample.controls_us)))
         times = tuple(math.exp(log) * control for log in logs)
         return Sample(times, sample.iterations, (control,) * len(times))
@@ -553,13 +674,24 @@ def _with_slope(suite: Suite) -> Suite:
     """Follow the host reference with a slope of 1.08, as thirteen workloads did on two hosts."""
     return _map_samples(
         suite,
-        lambda _, sample: msgspec.structs.replace(sample, controls_us=tuple(each**1.08 for each in sample.controls_us)),
+        lambda _, sample: msgspec.structs.replace(
+            sample, controls_us=tuple(each**1.08 for each in sample.controls_us)
+        ),
     )
 
 
 def _with_speeds(suite: Suite) -> Suite:
-    """Count a GPU at another speed, by steps of 0.3 % of its reference GEMM, as another GPU of its host."""
-    gemm = next((run.controls["gemm"].device_time_us for run in suite.runs.values() if gemm_kernel(run.controls)), None)
+    """Count a GPU at another speed, by steps of 0.3 % of its reference GEMM, as another GPU of its
+    host.
+    """
+    gemm = next(
+        (
+            run.controls["gemm"].device_time_us
+            for run in suite.runs.values()
+            if gemm_kernel(run.controls)
+        ),
+        None,
+    )
     speed = "" if gemm is None else f"@{round(math.log(gemm) / 0.003)}"
     changed = _map_runs(suite, lambda run: msgspec.structs.replace(run, gpu=f"{run.gpu}{speed}"))
     return Suite(suite.name, suite.host, f"{suite.gpu}{speed}", changed.runs, suite.is_committed)

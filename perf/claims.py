@@ -1,4 +1,7 @@
-"""What the tests of single claims share. Their numbers are those of the table in docs/design/claims.md."""
+"""What the tests of single claims share.
+
+Their numbers are those of the table in docs/design/claims.md.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def claim(module: str, *variants: str) -> pytest.MarkDecorator:
-    """Run the test for these variants of a module at the shapes and dtype of the article, forward only."""
+    """Run the test for these variants of a module at the shapes and dtype of the article, forward
+    only.
+    """
     return pytest.mark.workloads(module=module, variant=variants, matrix="default")
 
 
@@ -30,17 +35,26 @@ def gemm_names(run: Run) -> list[str]:
 
 def gemm_layouts(run: Run) -> list[str | None]:
     """Return how each GEMM kernel's name says that its operands lie in memory, in launch order."""
-    return [kernel.identity.decoded.layout for kernel in run.kernels if kernel.identity.kind == "gemm"]
+    return [
+        kernel.identity.decoded.layout for kernel in run.kernels if kernel.identity.kind == "gemm"
+    ]
 
 
 def pointwise_us(run: Run) -> float:
     """Return the GPU time of the pointwise kernels of one call, in microseconds."""
-    return sum(kernel.device_time_us for kernel in run.kernels if kernel.identity.kind == "pointwise")
+    return sum(
+        kernel.device_time_us for kernel in run.kernels if kernel.identity.kind == "pointwise"
+    )
 
 
 def compile_ops(run: Run) -> list[str]:
     """Return the rows that a compiled region adds to the host's lane."""
-    added = ("Torch-Compiled Region", "TorchDynamo Cache Lookup", "Pregraph bytecode", "AOTDispatcher Runtime Wrapper")
+    added = (
+        "Torch-Compiled Region",
+        "TorchDynamo Cache Lookup",
+        "Pregraph bytecode",
+        "AOTDispatcher Runtime Wrapper",
+    )
     return [name for name in run.op_names() if name.startswith(added)]
 
 
@@ -50,7 +64,9 @@ def build(workload: Workload, run: Run) -> tuple[Any, torch.Tensor]:
     dtype = DTYPES[workload.dtype or "fp32"]
     with device:
         module, (x,) = workload.build(), workload.inputs()
-    return module.to(device, dtype) if isinstance(module, nn.Module) else module, x.to(device, dtype)
+    return module.to(device, dtype) if isinstance(module, nn.Module) else module, x.to(
+        device, dtype
+    )
 
 
 def graph_count() -> int:

@@ -1,4 +1,7 @@
-"""This suite's workloads. All that it needs to be measured, judged and reported comes from the plugin."""
+"""This suite's workloads.
+
+All that it needs to be measured, judged and reported comes from the plugin.
+"""
 
 from collections.abc import Iterator
 
@@ -15,7 +18,9 @@ def pytest_kernelgauge_workloads() -> list[Workload]:
 
 @pytest.fixture
 def clean_compiler() -> Iterator[None]:
-    """Compile from nothing, and leave nothing that another test could run or time instead of its own graph."""
+    """Compile from nothing, and leave nothing that another test could run or time instead of its
+    own graph.
+    """
     _reset_compiler()
     yield
     _reset_compiler()

@@ -1,8 +1,8 @@
 """What the traces of the workloads show, and on which architecture and configuration it was seen.
 
-Names are declared only for what was seen: on an A100 in the article, on an H200 with torch 2.11 and CUDA 13.0 (the
-library that picks a GEMM ships with CUDA), and on a CPU from torch 2.6.0 on (Inductor ships with torch). On any other
-GPU the kinds and their order still hold.
+Names are declared only for what was seen: on an A100 in the article, on an H200 with torch 2.11 and
+CUDA 13.0 (the library that picks a GEMM ships with CUDA), and on a CPU from torch 2.6.0 on
+(Inductor ships with torch). On any other GPU the kinds and their order still hold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ _HOPPER = "seen on NVIDIA H200 and H100, torch 2.11.0, CUDA 13.0"
 _ANY_GPU = "what the module computes, on any GPU"
 _CPU = "what the module computes, on a CPU (torch 2.6.0 to 2.13.0)"
 
-# Inductor names a fused kernel after the ops that it merges. Until torch 2.8 it leaves out the view that it merges too.
+# Inductor names a fused kernel after the ops that it merges. Until torch 2.8 it leaves out the view
+# that it merges too.
 _VIEW_NAMED, _VIEW_UNNAMED = ">=2.9", "<2.9"
 _CPU_VIEW_NAMED = "seen on a CPU, torch 2.9.0, 2.11.0 and 2.13.0"
 _CPU_VIEW_UNNAMED = "seen on a CPU, torch 2.6.0, 2.7.0 and 2.8.0"
@@ -24,7 +25,8 @@ _FUSED = "triton_poi_fused__unsafe_view_gelu_mul_0"
 _CPP_FUSED = "cpp_fused__unsafe_view_gelu_mul_0"
 _CPP_FUSED_VIEW_UNNAMED = "cpp_fused_gelu_mul_0"
 
-# The rows of the host's lane between the call of compiled code and its first kernel, and the torch that adds them.
+# The rows of the host's lane between the call of compiled code and its first kernel, and the torch
+# that adds them.
 PRE_OPS = {
     "TorchDynamo Cache Lookup": "2.6",
     "Torch-Compiled Region": "2.6",
@@ -76,10 +78,15 @@ LINEAR = (
         launch_apis=(_EX,),
         occupancy_queries=0,
     ),
-    Expectation(_ARTICLE, arch="sm_80", names=("cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_32x1_tn_align8",)),
+    Expectation(
+        _ARTICLE,
+        arch="sm_80",
+        names=("cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_32x32_32x1_tn_align8",),
+    ),
 )
 
-# Few rows and a long K: two launches on Hopper, the second one sums the parts. Elsewhere the library may choose not to.
+# Few rows and a long K: two launches on Hopper, the second one sums the parts. Elsewhere the
+# library may choose not to.
 LINEAR_SPLIT_K = (
     Expectation(
         _H200,
@@ -154,7 +161,12 @@ MLP_COMPILED = (
     *MLP_COMPILED_KINDS,
     Expectation(_ANY_GPU, arch="gpu", torch=_VIEW_NAMED, names=("*", "*", _FUSED, "*")),
     Expectation(_CPU_VIEW_NAMED, arch="cpu", torch=_VIEW_NAMED, names=("*", "*", _CPP_FUSED, "*")),
-    Expectation(_CPU_VIEW_UNNAMED, arch="cpu", torch=_VIEW_UNNAMED, names=("*", "*", _CPP_FUSED_VIEW_UNNAMED, "*")),
+    Expectation(
+        _CPU_VIEW_UNNAMED,
+        arch="cpu",
+        torch=_VIEW_UNNAMED,
+        names=("*", "*", _CPP_FUSED_VIEW_UNNAMED, "*"),
+    ),
     Expectation(
         _HOPPER,
         arch="sm_90",
@@ -164,7 +176,12 @@ MLP_COMPILED = (
         launch_apis=(_EX, _EX, _DRIVER, _EX),
         occupancy_queries=0,
     ),
-    Expectation(_ARTICLE, arch="sm_80", torch=_VIEW_NAMED, names=(_GATE_UP_SM80, _GATE_UP_SM80, _FUSED, _DOWN_SM80)),
+    Expectation(
+        _ARTICLE,
+        arch="sm_80",
+        torch=_VIEW_NAMED,
+        names=(_GATE_UP_SM80, _GATE_UP_SM80, _FUSED, _DOWN_SM80),
+    ),
 )
 
 MLP_LIGER = (
@@ -177,7 +194,11 @@ MLP_LIGER = (
         memsets=2,
         occupancy_queries=0,
     ),
-    Expectation(_ARTICLE, arch="sm_80", names=(_GATE_UP_SM80, _GATE_UP_SM80, "_geglu_tanh_forward_kernel", _DOWN_SM80)),
+    Expectation(
+        _ARTICLE,
+        arch="sm_80",
+        names=(_GATE_UP_SM80, _GATE_UP_SM80, "_geglu_tanh_forward_kernel", _DOWN_SM80),
+    ),
 )
 
 
@@ -185,7 +206,8 @@ def _on_cpu(expectations: tuple[Expectation, ...]) -> tuple[Expectation, ...]:
     return tuple(expectation for expectation in expectations if expectation.arch == "cpu")
 
 
-# One token: on Hopper the last GEMM (one row, K of 3072) splits K and needs a second launch to sum the parts.
+# One token: on Hopper the last GEMM (one row, K of 3072) splits K and needs a second launch to sum
+# the parts.
 _SPLIT_K_DOWN = ("*_splitK_TNT", "*cublasLt::splitKreduce_kernel*")
 
 MLP_EAGER_ONE_TOKEN = (
@@ -197,10 +219,16 @@ MLP_COMPILED_ONE_TOKEN = (
     Expectation(_H200, arch="sm_90", cuda="13.0", names=("*", "*", _FUSED, *_SPLIT_K_DOWN)),
 )
 MLP_LIGER_ONE_TOKEN = (
-    Expectation(_H200, arch="sm_90", cuda="13.0", names=("*", "*", "_geglu_tanh_forward_kernel", *_SPLIT_K_DOWN)),
+    Expectation(
+        _H200,
+        arch="sm_90",
+        cuda="13.0",
+        names=("*", "*", "_geglu_tanh_forward_kernel", *_SPLIT_K_DOWN),
+    ),
 )
 
-# Forward, sum, backward. The sum is a reduction, a fill (the gradient of the sum) and a copy that expands it.
+# Forward, sum, backward. The sum is a reduction, a fill (the gradient of the sum) and a copy that
+# expands it.
 _LOSS = ("reduction", "fill", "copy")
 
 MLP_EAGER_TRAIN = (
@@ -213,7 +241,8 @@ MLP_EAGER_TRAIN = (
             *_LOSS,
             *("gemm", "copy", "gemm"),  # of down_proj: weight, then input
             *("pointwise", "pointwise", "pointwise"),  # of mul, twice, and of gelu
-            *("gemm", "gemm"),  # of up_proj and gate_proj: weights only, the input needs no gradient
+            # of up_proj and gate_proj: weights only, the input needs no gradient
+            *("gemm", "gemm"),
         ),
         memsets=4,
     ),
@@ -223,8 +252,27 @@ MLP_COMPILED_TRAIN = (
         _H200,
         arch="sm_90",
         cuda="13.0",
-        kinds=("gemm", "gemm", "pointwise", "gemm", *_LOSS, "gemm", "gemm", "pointwise", "gemm", "gemm"),
-        names=("*", "*", _FUSED, *("*",) * 6, "triton_poi_fused__unsafe_view_gelu_gelu_backward_mul_view_0", "*", "*"),
+        kinds=(
+            "gemm",
+            "gemm",
+            "pointwise",
+            "gemm",
+            *_LOSS,
+            "gemm",
+            "gemm",
+            "pointwise",
+            "gemm",
+            "gemm",
+        ),
+        names=(
+            "*",
+            "*",
+            _FUSED,
+            *("*",) * 6,
+            "triton_poi_fused__unsafe_view_gelu_gelu_backward_mul_view_0",
+            "*",
+            "*",
+        ),
         memsets=4,
     ),
 )
@@ -233,7 +281,19 @@ MLP_LIGER_TRAIN = (
         _H200,
         arch="sm_90",
         cuda="13.0",
-        kinds=("gemm", "gemm", "pointwise", "gemm", *_LOSS, "gemm", "copy", "gemm", "pointwise", "gemm", "gemm"),
+        kinds=(
+            "gemm",
+            "gemm",
+            "pointwise",
+            "gemm",
+            *_LOSS,
+            "gemm",
+            "copy",
+            "gemm",
+            "pointwise",
+            "gemm",
+            "gemm",
+        ),
         names=(
             *("*", "*", "_geglu_tanh_forward_kernel"),
             *("*",) * 7,

@@ -24,7 +24,10 @@ class MatmulAdd(nn.Module):
 
 
 class GegluMlp(nn.Module):
-    """``down(gelu(gate(x)) * up(x))``, x of [..., dim]. Names as in Liger's, so that parameters can be exchanged."""
+    """``down(gelu(gate(x)) * up(x))``, x of [..., dim].
+
+    Names as in Liger's, so that parameters can be exchanged.
+    """
 
     def __init__(self, dim: int, hidden: int) -> None:
         super().__init__()
@@ -43,8 +46,8 @@ class GegluMlp(nn.Module):
 def without_import(name: str) -> Iterator[None]:
     """Let `import name` fail meanwhile, as if it were not installed.
 
-    liger-kernel imports peft where it finds it, and peft imports transformers and scikit-learn: 8.6 s on a machine that
-    has them, for an integration that no forward pass touches.
+    liger-kernel imports peft where it finds it, and peft imports transformers and scikit-learn: 8.6
+    s on a machine that has them, for an integration that no forward pass touches.
     """
     if name in sys.modules:
         yield
@@ -57,7 +60,10 @@ def without_import(name: str) -> Iterator[None]:
 
 
 def liger_geglu_mlp(dim: int, hidden: int) -> nn.Module:
-    """Build the same layer with Liger's Triton kernel. Raises `WorkloadUnavailable` if it is not installed."""
+    """Build the same layer with Liger's Triton kernel.
+
+    Raises `WorkloadUnavailable` if it is not installed.
+    """
     from types import SimpleNamespace
 
     from kernelgauge import WorkloadUnavailable
@@ -72,5 +78,7 @@ def liger_geglu_mlp(dim: int, hidden: int) -> nn.Module:
             expected="the packages liger-kernel and triton",
             next_command="pip install 'kernelgauge[suite]'",
         ) from error
-    config = SimpleNamespace(hidden_size=dim, intermediate_size=hidden, hidden_act="gelu_pytorch_tanh")
+    config = SimpleNamespace(
+        hidden_size=dim, intermediate_size=hidden, hidden_act="gelu_pytorch_tanh"
+    )
     return LigerGEGLUMLP(config)

@@ -1,4 +1,7 @@
-"""What fusing changes, kernel by kernel: eager, compiled and hand-written GeGLU. One claim, one test."""
+"""What fusing changes, kernel by kernel: eager, compiled and hand-written GeGLU.
+
+One claim, one test.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def mm_shapes(run: Run) -> list[Any]:
     return [op.input_shapes[:2] for op in run.ops if op.name == "aten::mm"]
 
 
-# -- eager ----------------------------------------------------------------------------------------------------------
+# -- eager -----------------------------------------------------------------------------------------
 
 
 @claim(MODULE, "eager")
@@ -55,7 +58,8 @@ def test_c09_eager_runs_five_kernels_in_order(run: Run) -> None:
 @pytest.mark.gpu
 @claim(MODULE, "eager")
 def test_c10_pointwise_kernels_launch_directly_and_gemms_as_their_library_does(run: Run) -> None:
-    # The counts of queries and the calls by architecture are declared in expectations.py; this holds on any GPU.
+    # The counts of queries and the calls by architecture are declared in expectations.py; this
+    # holds on any GPU.
     launches = list(zip(run.kinds(), run.launch_apis, strict=True))
     assert all(api.startswith("cudaLaunchKernel") for kind, api in launches if kind == "pointwise")
     assert run.occupancy_queries in (0, run.kinds().count("gemm"))
@@ -66,7 +70,8 @@ def test_c10_pointwise_kernels_launch_directly_and_gemms_as_their_library_does(r
 def test_c11_gate_and_up_run_one_gemm_and_down_another(run: Run) -> None:
     gate, up, down = gemm_names(run)
     assert gate == up
-    if run.fingerprint.arch in ("sm_80", "sm_90"):  # where it was seen: the same FLOPs in another shape
+    # where it was seen: the same FLOPs in another shape
+    if run.fingerprint.arch in ("sm_80", "sm_90"):
         assert down != gate
 
 
@@ -85,7 +90,7 @@ def test_c13_each_gemm_is_38_65_gflop(workload: Workload, run: Run) -> None:
     assert [round(flop / 1e9, 2) for flop in flops] == [38.65, 38.65, 38.65]
 
 
-# -- compiled -------------------------------------------------------------------------------------------------------
+# -- compiled --------------------------------------------------------------------------------------
 
 
 @claim(MODULE, "compiled")
@@ -96,7 +101,11 @@ def test_c14_compiled_runs_three_gemms_and_one_fused_kernel(run: Run) -> None:
 
 @claim(MODULE, "compiled")
 def test_c15_compiled_dispatches_three_bare_mm(run: Run) -> None:
-    dispatched = [name for name in run.op_names() if name.startswith("aten::") and name != "aten::resolve_conj"]
+    dispatched = [
+        name
+        for name in run.op_names()
+        if name.startswith("aten::") and name != "aten::resolve_conj"
+    ]
     assert dispatched == ["aten::mm"] * 3
 
 
@@ -112,17 +121,22 @@ def test_c17_the_name_of_the_fused_kernel_says_what_was_merged(run: Run) -> None
     name = run.kernels[2].identity.decoded
     assert name.backend == ("inductor-cpp" if run.fingerprint.arch == "cpu" else "inductor-triton")
     assert name.kind.value == "pointwise"
-    assert name.ops[-2:] == ("gelu", "mul")  # expectations.py declares the whole name: it depends on the torch version
+    # expectations.py declares the whole name: it depends on the torch version
+    assert name.ops[-2:] == ("gelu", "mul")
 
 
 @claim(MODULE, "eager")
 def test_c18_eager_moves_five_tensors_of_the_intermediate(workload: Workload, run: Run) -> None:
     # gelu reads one and writes one, mul reads two and writes one.
-    operands = {op.name: op.input_shapes for op in run.ops if op.name in ("aten::gelu", "aten::mul")}
+    operands = {
+        op.name: op.input_shapes for op in run.ops if op.name in ("aten::gelu", "aten::mul")
+    }
     tensors = {name: 1 + sum(bool(shape) for shape in shapes) for name, shapes in operands.items()}
     assert tensors == {"aten::gelu": 2, "aten::mul": 3}
     scale = ARTICLE_ROWS / sizes(workload)[0]
-    in_bf16 = {scale * math.prod(shape) * 2 for shapes in operands.values() for shape in shapes if shape}
+    in_bf16 = {
+        scale * math.prod(shape) * 2 for shapes in operands.values() for shape in shapes if shape
+    }
     assert [round(size / 1e6, 1) for size in in_bf16] == [50.3]
 
 
@@ -154,7 +168,7 @@ def test_c19_what_is_not_compiled_pays_no_pre_ops(run: Run) -> None:
     assert not compile_ops(run)
 
 
-# -- Liger ----------------------------------------------------------------------------------------------------------
+# -- Liger -----------------------------------------------------------------------------------------
 
 
 @claim(MODULE, *LIGER)
@@ -165,7 +179,9 @@ def test_c20_liger_runs_the_eager_gemms_and_one_kernel_of_its_own(run: Run, eage
 
 
 @claim(MODULE, "liger")
-def test_c21_liger_launches_one_row_a_program_with_its_own_settings(workload: Workload, run: Run) -> None:
+def test_c21_liger_launches_one_row_a_program_with_its_own_settings(
+    workload: Workload, run: Run
+) -> None:
     from liger_kernel.ops.utils import calculate_settings
 
     rows, _, hidden = sizes(workload)
@@ -177,7 +193,9 @@ def test_c21_liger_launches_one_row_a_program_with_its_own_settings(workload: Wo
 
 @claim(MODULE, "compiled")
 @pytest.mark.usefixtures("clean_compiler")
-def test_c22_inductor_traces_again_for_another_shape_and_then_no_more(workload: Workload, run: Run) -> None:
+def test_c22_inductor_traces_again_for_another_shape_and_then_no_more(
+    workload: Workload, run: Run
+) -> None:
     module, x = build(workload, run)
     compiled = torch.compile(module)
     graphs = []
@@ -185,7 +203,8 @@ def test_c22_inductor_traces_again_for_another_shape_and_then_no_more(workload: 
         for part in (1, 2, 4, 8):
             compiled(x[: len(x) // part])
             graphs.append(graph_count())
-    assert graphs == [1, 2, 2, 2]  # compiled for the whole batch, once more for any batch, and then no more
+    # compiled for the whole batch, once more for any batch, and then no more
+    assert graphs == [1, 2, 2, 2]
 
 
 @claim(MODULE, "liger")
@@ -209,13 +228,16 @@ def test_c22_liger_runs_any_shape_without_compiling(workload: Workload, run: Run
 @pytest.mark.gpu
 @pytest.mark.timing
 @claim(MODULE, "liger")
-def test_c23_both_fused_kernels_beat_the_two_that_they_replace(run: Run, eager: Run, sibling: Sibling) -> None:
-    # Which of the two wins depends on what Inductor's autotuner chose: 38 or 55 us against Liger's 45 on an H200.
+def test_c23_both_fused_kernels_beat_the_two_that_they_replace(
+    run: Run, eager: Run, sibling: Sibling
+) -> None:
+    # Which of the two wins depends on what Inductor's autotuner chose: 38 or 55 us against Liger's
+    # 45 on an H200.
     assert pointwise_us(run) < pointwise_us(eager)
     assert pointwise_us(sibling(variant="compiled")) < pointwise_us(eager)
 
 
-# -- every variant --------------------------------------------------------------------------------------------------
+# -- every variant ---------------------------------------------------------------------------------
 
 
 @claim(MODULE, *EVERY)
@@ -243,9 +265,11 @@ def test_c26_one_small_gemm_is_overhead_bound(run: Run) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.timing
-@claim(MODULE, "eager")  # Liger's functions take the host 1.6 times as long: on a slow host they are overhead-bound
+# Liger's functions take the host 1.6 times as long: on a slow host they are overhead-bound
+@claim(MODULE, "eager")
 def test_c26_large_gemms_are_compute_bound(run: Run) -> None:
-    fastest_us = min(run.samples[Timer.HOST].replicates_us)  # other jobs on the host are no claim about the GEMMs
+    # other jobs on the host are no claim about the GEMMs
+    fastest_us = min(run.samples[Timer.HOST].replicates_us)
     assert run.time_us(Timer.DEVICE) > fastest_us
 
 

@@ -1,4 +1,6 @@
-"""Times against the baseline of this machine: GPU time, end-to-end latency, host dispatch time, compile times."""
+"""Times against the baseline of this machine: GPU time, end-to-end latency, host dispatch time,
+compile times.
+"""
 
 from kernelgauge.standard import (
     test_cold_compile_time,

@@ -7,11 +7,14 @@ import torch
 
 from claims import build, claim, compile_ops, gemm_layouts, graph_count, only
 from kernelgauge import Run, Sibling, Timer, Workload
-from kernelgauge.standard import test_kernels_and_graphs_are_as_declared, test_structure_is_that_of_the_baseline
+from kernelgauge.standard import (
+    test_kernels_and_graphs_are_as_declared,
+    test_structure_is_that_of_the_baseline,
+)
 
 __all__ = ["test_kernels_and_graphs_are_as_declared", "test_structure_is_that_of_the_baseline"]
 
-# -- one linear -----------------------------------------------------------------------------------------------------
+# -- one linear ------------------------------------------------------------------------------------
 
 
 @claim("linear", "eager")
@@ -24,7 +27,9 @@ def test_c01_one_kernel_a_call_and_the_bias_is_its_epilogue(run: Run) -> None:
 
 @claim("linear", "eager")
 def test_c02_dispatch_goes_from_linear_over_t_to_addmm(run: Run) -> None:
-    chain = only(run.op_names(), {"aten::linear", "aten::t", "aten::addmm", "aten::mm", "aten::matmul"})
+    chain = only(
+        run.op_names(), {"aten::linear", "aten::t", "aten::addmm", "aten::mm", "aten::matmul"}
+    )
     assert chain == ["aten::linear", "aten::t", "aten::addmm"]
 
 
@@ -35,7 +40,9 @@ def test_c03_ops_that_rewrite_metadata_launch_no_kernel(run: Run) -> None:
     assert "copy" not in run.kinds()  # without a GPU a copy shows as an op that computes
 
 
-@pytest.mark.parametrize("name", ["t", "transpose", "as_strided", "view", "reshape", "_unsafe_view"])
+@pytest.mark.parametrize(
+    "name", ["t", "transpose", "as_strided", "view", "reshape", "_unsafe_view"]
+)
 def test_c03_ops_that_rewrite_metadata_return_the_same_memory(name: str) -> None:
     matrix = torch.arange(6.0).reshape(2, 3)
     arguments = {"t": (), "transpose": (0, 1), "as_strided": ((3, 2), (1, 3))}.get(name, ((3, 2),))
@@ -67,7 +74,9 @@ def test_c06_compile_does_not_make_one_gemm_faster(run: Run, eager: Run) -> None
 
 @claim("linear", "compiled")
 @pytest.mark.usefixtures("clean_compiler")
-def test_c07_other_strides_than_compiled_in_are_not_silently_accepted(workload: Workload, run: Run) -> None:
+def test_c07_other_strides_than_compiled_in_are_not_silently_accepted(
+    workload: Workload, run: Run
+) -> None:
     module, x = build(workload, run)
     strided = x.t().contiguous().t()
     assert strided.shape == x.shape
@@ -76,13 +85,16 @@ def test_c07_other_strides_than_compiled_in_are_not_silently_accepted(workload: 
     with torch.no_grad():
         compiled(x)
         graphs = graph_count()
-        with torch.compiler.set_stance("fail_on_recompile"), pytest.raises(RuntimeError, match="recompile"):
+        with (
+            torch.compiler.set_stance("fail_on_recompile"),
+            pytest.raises(RuntimeError, match="recompile"),
+        ):
             compiled(strided)
         torch.testing.assert_close(compiled(strided), module(strided))
     assert graph_count() == graphs + 1
 
 
-# -- matmul, then add -----------------------------------------------------------------------------------------------
+# -- matmul, then add ------------------------------------------------------------------------------
 
 
 @claim("matmul_add", "eager")
@@ -93,13 +105,16 @@ def test_c08_eager_runs_two_kernels(run: Run) -> None:
 @claim("matmul_add", "compiled")
 def test_c08_compiled_runs_one_addmm(run: Run) -> None:
     assert run.kinds() == ["gemm"]
-    assert only(run.op_names(), {"aten::addmm", "aten::mm", "aten::add", "aten::matmul"}) == ["aten::addmm"]
+    assert only(run.op_names(), {"aten::addmm", "aten::mm", "aten::add", "aten::matmul"}) == [
+        "aten::addmm"
+    ]
 
 
 @pytest.mark.gpu
 @claim("matmul_add", "eager")
 def test_c25_the_layout_in_a_name_tells_which_branch_was_taken(run: Run, sibling: Sibling) -> None:
-    # The weight is stored [in, out] here and [out, in] in nn.Linear: the same product, another layout, other GPU work.
+    # The weight is stored [in, out] here and [out, in] in nn.Linear: the same product, another
+    # layout, other GPU work.
     here, there = (gemm_layouts(each)[0] for each in (run, sibling(module="linear")))
     assert here is not None
     assert there is not None

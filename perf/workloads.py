@@ -1,7 +1,8 @@
-"""WORKLOADS: one entry for each module x variant x shape x dtype x pass. This is THE place to add one.
+"""WORKLOADS: one entry for each module x variant x shape x dtype x pass. This is THE place to add
+one.
 
-The default ones are those of the article "Profiling in PyTorch (Part 2): From nn.Linear to a Fused MLP"
-(https://huggingface.co/blog/torch-mlp-fusion): its shapes, in bf16.
+The default ones are those of the article "Profiling in PyTorch (Part 2): From nn.Linear to a Fused
+MLP" (https://huggingface.co/blog/torch-mlp-fusion): its shapes, in bf16.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from hub_layer import load_liger_geglu_mlp
 from kernelgauge import Dtype, Expectation, Workload
 from modules import GegluMlp, MatmulAdd, liger_geglu_mlp
 
-_NO_TRITON = "Liger's kernel is Triton code: it needs a GPU (Triton's interpreter has no libdevice.tanh)"
+_NO_TRITON = (
+    "Liger's kernel is Triton code: it needs a GPU (Triton's interpreter has no libdevice.tanh)"
+)
 _TOO_LARGE = "this shape is sized for a GPU"
 _MEANT_FOR_GPU = "this compile mode changes nothing on a CPU"
 
@@ -28,7 +31,9 @@ _ONE_TOKEN = (1, 1, 768, 3072)
 _LINEAR_SHAPE = (1024, 32, 64)  # rows, in, out
 
 
-def _linear(variant: str, shape: tuple[int, int, int], dtype: Dtype = "bf16", **fields: object) -> Workload:
+def _linear(
+    variant: str, shape: tuple[int, int, int], dtype: Dtype = "bf16", **fields: object
+) -> Workload:
     rows, n_in, n_out = shape
     workload = Workload(
         module="linear",
@@ -43,7 +48,9 @@ def _linear(variant: str, shape: tuple[int, int, int], dtype: Dtype = "bf16", **
     return replace(workload, **fields)  # type: ignore[arg-type]  # the fields of Workload, by name
 
 
-def _matmul_add(variant: str, expectations: tuple[Expectation, ...], dtype: Dtype = "bf16") -> Workload:
+def _matmul_add(
+    variant: str, expectations: tuple[Expectation, ...], dtype: Dtype = "bf16"
+) -> Workload:
     rows, n_in, n_out = _LINEAR_SHAPE
     return Workload(
         module="matmul_add",
@@ -109,12 +116,19 @@ _FULL = [
             _mlp("eager", dtype=dtype, expectations=seen.MLP_EAGER_KINDS),
             _mlp("compiled", dtype=dtype, expectations=seen.MLP_COMPILED_KINDS),
             _mlp("liger", dtype=dtype, layer=liger_geglu_mlp, expectations=seen.MLP_LIGER_KINDS),
-            _mlp("liger-hub", dtype=dtype, layer=load_liger_geglu_mlp, expectations=seen.MLP_LIGER_KINDS),
+            _mlp(
+                "liger-hub",
+                dtype=dtype,
+                layer=load_liger_geglu_mlp,
+                expectations=seen.MLP_LIGER_KINDS,
+            ),
         )
     ),
     # Compute-bound, and decode: few rows, so that a GEMM splits K to fill the GPU.
     _linear("eager", (4096, 4096, 4096), on_cpu=_TOO_LARGE, expectations=seen.ONE_GEMM_WITH_BIAS),
-    _linear("compiled", (4096, 4096, 4096), on_cpu=_TOO_LARGE, expectations=seen.ONE_GEMM_WITH_BIAS),
+    _linear(
+        "compiled", (4096, 4096, 4096), on_cpu=_TOO_LARGE, expectations=seen.ONE_GEMM_WITH_BIAS
+    ),
     _linear("eager", (16, 4096, 4096), expectations=seen.LINEAR_SPLIT_K),
     _linear("compiled", (16, 4096, 4096), expectations=seen.LINEAR_SPLIT_K),
     # An LLM's MLP (8B parameters: dim 4096, hidden 14336), and one token.

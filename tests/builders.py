@@ -1,4 +1,7 @@
-"""Small hand-built traces, runs, baselines and results. Every argument has a default: a test names its subject alone."""
+"""Small hand-built traces, runs, baselines and results.
+
+Every argument has a default: a test names its subject alone.
+"""
 
 import gzip
 import json
@@ -32,7 +35,16 @@ from kernelgauge.report.summary import summary
 from kernelgauge.report.text import as_text
 from kernelgauge.report.words import cause_text, dearest_code
 from kernelgauge.results import SCHEMA_VERSION, Results, TestResult, WorkloadResult
-from kernelgauge.run import CALL_TIMERS, ControlTime, Counts, Fingerprint, Observation, Run, Sample, Timer
+from kernelgauge.run import (
+    CALL_TIMERS,
+    ControlTime,
+    Counts,
+    Fingerprint,
+    Observation,
+    Run,
+    Sample,
+    Timer,
+)
 from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse, reader
 from kernelgauge.trace.difference import differences
 from kernelgauge.trace.steps import StepRow, Steps, StepTrace
@@ -43,7 +55,7 @@ MAIN_THREAD, BACKWARD_THREAD = 404, 509
 
 Event = dict[str, Any]
 
-# -- traces ---------------------------------------------------------------------------------------------------------
+# -- traces ----------------------------------------------------------------------------------------
 
 
 def recorded(name: str) -> Trace:
@@ -53,15 +65,36 @@ def recorded(name: str) -> Trace:
 def recorded_events(name: str) -> list[Event]:
     """The rows of a recorded trace as the file has them, in order of start."""
     events = json.loads(gzip.decompress((RECORDED / f"{name}.json.gz").read_bytes()))["traceEvents"]
-    return sorted((event for event in events if event.get("ph") == "X"), key=lambda event: float(event["ts"]))
+    return sorted(
+        (event for event in events if event.get("ph") == "X"), key=lambda event: float(event["ts"])
+    )
 
 
-def event(category: str, name: str, start: float, duration: float, thread: int | str, **args: object) -> Event:
-    row = {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": duration}
-    return row | {"args": {key.replace("_", " "): value for key, value in args.items() if value is not None}}
+def event(
+    category: str, name: str, start: float, duration: float, thread: int | str, **args: object
+) -> Event:
+    row = {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 1,
+        "tid": thread,
+        "ts": start,
+        "dur": duration,
+    }
+    return row | {
+        "args": {key.replace("_", " "): value for key, value in args.items() if value is not None}
+    }
 
 
-def op(name: str, start: float, duration: float, *, thread: int = MAIN_THREAD, external_id: int | None = None) -> Event:
+def op(
+    name: str,
+    start: float,
+    duration: float,
+    *,
+    thread: int = MAIN_THREAD,
+    external_id: int | None = None,
+) -> Event:
     return event("cpu_op", name, start, duration, thread, External_id=external_id)
 
 
@@ -94,7 +127,9 @@ def kernel(
     category: str = "kernel",
     external_id: int | None = None,
 ) -> Event:
-    return event(category, name, start, duration, 7, correlation=correlation, External_id=external_id)
+    return event(
+        category, name, start, duration, 7, correlation=correlation, External_id=external_id
+    )
 
 
 def on(row: Event, **place: int) -> Event:
@@ -109,7 +144,7 @@ def trace_of(*events: Event) -> Trace:
     return parse(chrome(*events))
 
 
-# -- runs and baselines ---------------------------------------------------------------------------------------------
+# -- runs and baselines ----------------------------------------------------------------------------
 
 WORKLOAD = "mlp-compiled-bf16-64x128x768x3072"
 GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
@@ -119,30 +154,74 @@ SOURCE = "crp6dxk5nphodyk5oymrzgcw3cehyajdvjnp3t5k4e774karg5ms"
 OTHER_SOURCE = "c6ftvhgubnrmlxzuurcbcqqj2rbcvbrq7kcsf5mqw7embzh6bt2p"
 
 DEVICE = "NVIDIA H200"
-GPU = {"device": DEVICE, "arch": "sm_90", "sm_count": 132, "memory_bytes": 150109880320, "mig": False}
-SETTINGS = {"power_limit_watts": 700.0, "fp32_matmul": "highest", "cudnn_tf32": True, "deterministic": False}
-VERSIONS = {"driver": "580.159.04", "cuda": "13.0", "cudnn": "91300", "torch": "2.11.0+cu130", "python": "3.12.3"}
-H200 = msgspec.convert(GPU | SETTINGS | VERSIONS | {"triton": "3.6.0", "liger_kernel": "0.8.5"}, Fingerprint)
+GPU = {
+    "device": DEVICE,
+    "arch": "sm_90",
+    "sm_count": 132,
+    "memory_bytes": 150109880320,
+    "mig": False,
+}
+SETTINGS = {
+    "power_limit_watts": 700.0,
+    "fp32_matmul": "highest",
+    "cudnn_tf32": True,
+    "deterministic": False,
+}
+VERSIONS = {
+    "driver": "580.159.04",
+    "cuda": "13.0",
+    "cudnn": "91300",
+    "torch": "2.11.0+cu130",
+    "python": "3.12.3",
+}
+H200 = msgspec.convert(
+    GPU | SETTINGS | VERSIONS | {"triton": "3.6.0", "liger_kernel": "0.8.5"}, Fingerprint
+)
 
 
-def fused(us: float, *, xblock: int = 1024, source: str | None = SOURCE, kwargs: str | None = None) -> KernelRecord:
-    """The fused kernel of the compiled MLP as the H200 ran it, with one or the other choice of the autotuner."""
+def fused(
+    us: float, *, xblock: int = 1024, source: str | None = SOURCE, kwargs: str | None = None
+) -> KernelRecord:
+    """The fused kernel of the compiled MLP as the H200 ran it, with one or the other choice of the
+    autotuner.
+    """
     num_warps = 4 if xblock == 1024 else 8
-    chosen: dict[str, Any] = {"kernel_kwargs": kwargs or f"XBLOCK={xblock}", "num_warps": num_warps, "num_stages": 1}
+    chosen: dict[str, Any] = {
+        "kernel_kwargs": kwargs or f"XBLOCK={xblock}",
+        "num_warps": num_warps,
+        "num_stages": 1,
+    }
     grid, block = (25165824 // xblock, 1, 1), (32 * num_warps, 1, 1)
-    return KernelRecord(KernelIdentity(FUSED, "pointwise", grid=grid, block=block, source_hash=source, **chosen), us)
+    return KernelRecord(
+        KernelIdentity(FUSED, "pointwise", grid=grid, block=block, source_hash=source, **chosen), us
+    )
 
 
-def launched(name: str, us: float, *, kind: str = "gemm", grid: tuple[int, int, int] | None = None) -> KernelRecord:
+def launched(
+    name: str, us: float, *, kind: str = "gemm", grid: tuple[int, int, int] | None = None
+) -> KernelRecord:
     return KernelRecord(KernelIdentity(name, kind, grid=grid, block=(384, 1, 1)), us)
 
 
-def mlp_kernels(gate: float = 56.0, up: float = 58.0, down: float = 53.0, **of_fused: Any) -> tuple[KernelRecord, ...]:
-    return (launched(GEMM, gate), launched(GEMM, up), fused(**({"us": 38.1} | of_fused)), launched(DOWN, down))
+def mlp_kernels(
+    gate: float = 56.0, up: float = 58.0, down: float = 53.0, **of_fused: Any
+) -> tuple[KernelRecord, ...]:
+    return (
+        launched(GEMM, gate),
+        launched(GEMM, up),
+        fused(**({"us": 38.1} | of_fused)),
+        launched(DOWN, down),
+    )
 
 
 def counts(**changes: Any) -> Counts:
-    few = {"launches": 4, "kernels": 3, "memsets": 2, "dispatcher_ops": 3, "peak_allocated_bytes": 1 << 20}
+    few = {
+        "launches": 4,
+        "kernels": 3,
+        "memsets": 2,
+        "dispatcher_ops": 3,
+        "peak_allocated_bytes": 1 << 20,
+    }
     none = dict.fromkeys(("copies", "synchronizations", "graph_breaks", "recompiles"), 0)
     return Counts(**(few | none | changes))
 
@@ -156,12 +235,18 @@ COPY, CONTROL_GEMM = "copy_kernel", "control_gemm"  # what the control pair runs
 CONTROL_US = 14.0  # of the host
 
 
-def sample(replicates: Sequence[float] = (200.0, 200.1), *, control_us: float | None = None) -> Sample:
+def sample(
+    replicates: Sequence[float] = (200.0, 200.1), *, control_us: float | None = None
+) -> Sample:
     """`control_us`: of the host, the same during each replicate."""
-    return Sample(tuple(replicates), 40, () if control_us is None else (control_us,) * len(replicates))
+    return Sample(
+        tuple(replicates), 40, () if control_us is None else (control_us,) * len(replicates)
+    )
 
 
-def pair(copy: float = 30.0, gemm: float = 150.0, *, gemm_kernel: str = CONTROL_GEMM) -> dict[str, ControlTime]:
+def pair(
+    copy: float = 30.0, gemm: float = 150.0, *, gemm_kernel: str = CONTROL_GEMM
+) -> dict[str, ControlTime]:
     return {"copy": ControlTime(COPY, copy), "gemm": ControlTime(gemm_kernel, gemm)}
 
 
@@ -179,11 +264,24 @@ def run(
 ) -> Run:
     samples = {
         timer: sample(values, control_us=None if timer is Timer.DEVICE else host_control_us)
-        for timer, values in {Timer.DEVICE: device, Timer.END_TO_END: end_to_end, Timer.HOST: host}.items()
+        for timer, values in {
+            Timer.DEVICE: device,
+            Timer.END_TO_END: end_to_end,
+            Timer.HOST: host,
+        }.items()
         if values is not None
     }
-    observed: dict[str, Any] = {"workload": workload, "fingerprint": machine, "gpu": gpu, "controls": pair()}
-    observed |= {"kernels": mlp_kernels() if kernels is None else kernels, "counts": counts(), "samples": samples}
+    observed: dict[str, Any] = {
+        "workload": workload,
+        "fingerprint": machine,
+        "gpu": gpu,
+        "controls": pair(),
+    }
+    observed |= {
+        "kernels": mlp_kernels() if kernels is None else kernels,
+        "counts": counts(),
+        "samples": samples,
+    }
     return Run(**(observed | changes))
 
 
@@ -191,13 +289,17 @@ def baseline(suite: str = "perf", **changes: Any) -> Baseline:
     return from_run(run(**changes), suite=suite)
 
 
-def calibrated(runs: Sequence[Run], *, suite: str = "perf", recorded: Recorded | None = None) -> Baseline:
+def calibrated(
+    runs: Sequence[Run], *, suite: str = "perf", recorded: Recorded | None = None
+) -> Baseline:
     """The baseline of runs of several processes."""
     return combined([from_run(each, suite=suite, recorded=recorded) for each in runs])
 
 
 def drawn(draws: dict[int, int], *, us: dict[int, float] | None = None, **changes: Any) -> Baseline:
-    """A baseline of as many processes as the autotuner drew each XBLOCK in; `us`: what the fused kernel takes with it."""
+    """A baseline of as many processes as the autotuner drew each XBLOCK in; `us`: what the fused
+    kernel takes with it.
+    """
     runs = [
         run(kernels=mlp_kernels(us=(us or {}).get(xblock, 38.1), xblock=xblock), **changes)
         for xblock, count in draws.items()
@@ -206,7 +308,7 @@ def drawn(draws: dict[int, int], *, us: dict[int, float] | None = None, **change
     return calibrated(runs, suite="perf")
 
 
-# -- results ---------------------------------------------------------------------------------------------------------
+# -- results ---------------------------------------------------------------------------------------
 
 CHANGE = RelativeChange(0.081, 0.079, 0.084, 0.999)
 # What a name may hold that comes from a stranger's trace or file.
@@ -236,33 +338,61 @@ def verdict(
     reasons: Sequence[tuple[str, str]] = (),
     change: RelativeChange | None = CHANGE,
 ) -> Verdict:
-    said = tuple(Next(Step.ACCEPT, text) if label == "accept" else Detail(label, text) for label, text in reasons)
+    said = tuple(
+        Next(Step.ACCEPT, text) if label == "accept" else Detail(label, text)
+        for label, text in reasons
+    )
     times: dict[str, Any] = {"before_us": 205.1, "after_us": 221.8, "change": change}
     is_timed = subject in {timer.label for timer in Timer}
     return Verdict(status, workload, subject, Failed(headline), said, **(times if is_timed else {}))
 
 
 def workload(*verdicts: Verdict, name: str = WORKLOAD, **changes: Any) -> WorkloadResult:
-    fields: dict[str, Any] = {"suite": "perf", "module": "mlp", "variant": "compiled", "dtype": "bf16"}
+    fields: dict[str, Any] = {
+        "suite": "perf",
+        "module": "mlp",
+        "variant": "compiled",
+        "dtype": "bf16",
+    }
     fields |= {"pass_": "forward", "shape": (64, 128, 768, 3072), "run": run(workload=name)}
     return WorkloadResult(**({"id": name, "verdicts": verdicts} | fields | changes))
 
 
-def one_test(name: str, outcome: Any = "passed", *, workload: str | None = WORKLOAD, **changes: Any) -> TestResult:
+def one_test(
+    name: str, outcome: Any = "passed", *, workload: str | None = WORKLOAD, **changes: Any
+) -> TestResult:
     node = f"perf/test_latency.py::{name}" + (f"[{workload}]" if workload else "")
-    return TestResult(**({"node": node, "workload": workload, "outcome": outcome, "seconds": 0.25} | changes))
+    return TestResult(
+        **({"node": node, "workload": workload, "outcome": outcome, "seconds": 0.25} | changes)
+    )
 
 
 def results(*workloads: WorkloadResult, **changes: Any) -> Results:
     arguments = ("perf", "-k", "mlp or linear")
-    made = Results(SCHEMA_VERSION, "0.1.0", "2026-11-20T19:10:12+00:00", 33.4, arguments, H200, HERE, "", workloads)
+    made = Results(
+        SCHEMA_VERSION,
+        "0.1.0",
+        "2026-11-20T19:10:12+00:00",
+        33.4,
+        arguments,
+        H200,
+        HERE,
+        "",
+        workloads,
+    )
     return msgspec.structs.replace(made, **changes)
 
 
 def hostile(text: str, *statuses: Status) -> Results:
     """Results that have a text wherever results have one."""
     verdicts = [
-        verdict(status, f"{text}{place}", text, workload=text, reasons=[(text, text), ("why", f"{text}  new: 1 us")])
+        verdict(
+            status,
+            f"{text}{place}",
+            text,
+            workload=text,
+            reasons=[(text, text), ("why", f"{text}  new: 1 us")],
+        )
         for place, status in enumerate(statuses)
     ]
     timed = verdict(statuses[0], headline=text, workload=text, reasons=[("why", text)])
@@ -291,11 +421,22 @@ def passing(*verdicts: Verdict, name: str = WORKLOAD, **changes: Any) -> Workloa
     return workload(declared, *verdicts, name=name, **changes)
 
 
-def complete_results(*workloads: WorkloadResult, tests: Sequence[TestResult] | None = None, **changes: Any) -> Results:
-    """Results of all that is declared; of each workload there is a test that passed, unless `tests` are given."""
+def complete_results(
+    *workloads: WorkloadResult, tests: Sequence[TestResult] | None = None, **changes: Any
+) -> Results:
+    """Results of all that is declared; of each workload there is a test that passed, unless `tests`
+    are given.
+    """
     if tests is None:
-        tests = [one_test("test_kernels_and_graphs_are_as_declared", workload=each.id) for each in workloads]
-    whole = {"timers": CALL_TIMERS, "declared": {"perf": tuple(each.id for each in workloads)}, "commit": "4e3642b"}
+        tests = [
+            one_test("test_kernels_and_graphs_are_as_declared", workload=each.id)
+            for each in workloads
+        ]
+    whole = {
+        "timers": CALL_TIMERS,
+        "declared": {"perf": tuple(each.id for each in workloads)},
+        "commit": "4e3642b",
+    }
     return results(*workloads, tests=tuple(tests), **(whole | changes))
 
 
@@ -304,7 +445,9 @@ def reasons(verdict: Verdict, label: str) -> list[str]:
     return [line.text for line in findings.reasons(verdict) if line.label == label]
 
 
-def summary_text(told: Results, recorded: Sequence[str] = (), *, width: int = 80, color: bool = False) -> str:
+def summary_text(
+    told: Results, recorded: Sequence[str] = (), *, width: int = 80, color: bool = False
+) -> str:
     """Return what pytest ends with."""
     return as_text(summary(told, recorded), width=width, color=color, is_dense=True)
 
@@ -319,11 +462,14 @@ def read_in_blocks(content: bytes, block: int | None = None) -> Trace | None:
             refused = (error.where, bool(error.got), bool(error.expected))
             return None if refused == ("some.json", True, True) else pytest.fail(f"{error!r}")
     summarize_trace(trace)
-    summarize_trace(trace, [trace.whole(), *trace.regions(trace.annotations[0].name if trace.annotations else "")])
+    summarize_trace(
+        trace,
+        [trace.whole(), *trace.regions(trace.annotations[0].name if trace.annotations else "")],
+    )
     return trace
 
 
-# -- judging ----------------------------------------------------------------------------------------------------------
+# -- judging ---------------------------------------------------------------------------------------
 
 Case = tuple[Run, Baseline]
 Job = dict[int, StepTrace]  # the steps of a run, by rank
@@ -332,7 +478,9 @@ Job = dict[int, StepTrace]  # the steps of a run, by rank
 def judged(
     *cases: Case, comparisons: int = 1, limits: Limits | None = None, is_confirmed: bool = True
 ) -> list[list[Verdict]]:
-    """The verdicts on the runs of one session, each by its baseline: on its structure, then on each of its times."""
+    """The verdicts on the runs of one session, each by its baseline: on its structure, then on each
+    of its times.
+    """
     level = SUSPECTS_PER_RUN if is_confirmed else FALSE_ALARMS_PER_RUN
     found, context = [], Context(comparisons, cases, level=level)
     for now, known in cases:
@@ -355,16 +503,22 @@ def judged_time(
 
 
 def confirmed(fresh: Run, case: Case, *, comparisons: int = 1) -> list[Verdict]:
-    """The verdicts on the times of a run that are slower, after a fresh process has measured them too."""
+    """The verdicts on the times of a run that are slower, after a fresh process has measured them
+    too.
+    """
     (now, known), context = case, Context(comparisons, [case])
     times = {timer: judge_time(timer, [now], known, context) for timer in now.judged_timers}
     slower = {timer: each for timer, each in times.items() if each.status is Status.REGRESSED}
     return [confirm(each, timer, now, fresh, known, context) for timer, each in slower.items()]
 
 
-def reviewed_run(now: Run, old: Baseline | BaselineError | None, *, comparisons: int = 3, **asked: Any) -> Reviewed:
+def reviewed_run(
+    now: Run, old: Baseline | BaselineError | None, *, comparisons: int = 3, **asked: Any
+) -> Reviewed:
     """What accepting a run would write, with the doubts. `asked`: as in `review_run`."""
-    return review_run(now, old, context=Context(comparisons), **{"suite": "perf", "recorded": None} | asked)
+    return review_run(
+        now, old, context=Context(comparisons), **{"suite": "perf", "recorded": None} | asked
+    )
 
 
 def with_added(
@@ -375,8 +529,13 @@ def with_added(
     comparisons: int = 3,
     beside: Iterable[Case] = (),
 ) -> Any:
-    """A baseline with further processes, or why they cannot join it. `beside`: other workloads of the last run."""
-    return with_runs(old, runs, suite="perf", recorded=recorded, context=Context(comparisons, beside))
+    """A baseline with further processes, or why they cannot join it.
+
+    `beside`: other workloads of the last run.
+    """
+    return with_runs(
+        old, runs, suite="perf", recorded=recorded, context=Context(comparisons, beside)
+    )
 
 
 def judged_ratio(this: Run, other: Run, *, by: float) -> Verdict:
@@ -384,9 +543,15 @@ def judged_ratio(this: Run, other: Run, *, by: float) -> Verdict:
 
 
 def judged_sides(
-    before: Sequence[Run], after: Sequence[Run], *, limits: Limits | None = None, are_pairs: bool = False
+    before: Sequence[Run],
+    after: Sequence[Run],
+    *,
+    limits: Limits | None = None,
+    are_pairs: bool = False,
 ) -> tuple[Sequence[Verdict], Sequence[str]]:
-    """The verdicts on some processes by others of the same machine, and the times that need more of them."""
+    """The verdicts on some processes by others of the same machine, and the times that need more of
+    them.
+    """
     asked: dict[str, Any] = {"comparisons": 63, "limits": limits, "are_pairs": are_pairs}
     found = revisions.judge_sets(WORKLOAD, before, after, names=("before", "after"), **asked)
     return found.verdicts, found.undecided
@@ -401,23 +566,37 @@ def judged_steps(job: Job, known: TraceBaseline) -> list[Verdict]:
 
 
 def trace_changes(before: Trace, after: Trace) -> tuple[list[str], list[str]]:
-    """What became of the kernels of a trace, and the causes with their lines: the largest effect first."""
+    """What became of the kernels of a trace, and the causes with their lines: the largest effect
+    first.
+    """
     sides = [summarize_trace(each) for each in (before, after)]
     found = differences(*(side.kernels for side in sides))
-    rows = [f"{each.what.value} {len(each.before)} {len(each.after)} {each.delta_us:.4g}" for each in found]
-    return rows, [f"{cause_text(each)[0]} @ {dearest_code(each)}" for each in find_trace_causes(*sides, found)]
+    rows = [
+        f"{each.what.value} {len(each.before)} {len(each.after)} {each.delta_us:.4g}"
+        for each in found
+    ]
+    return rows, [
+        f"{cause_text(each)[0]} @ {dearest_code(each)}" for each in find_trace_causes(*sides, found)
+    ]
 
 
 def cause_of(verdict: Verdict) -> str:
-    """The first cause of a verdict and its first line; how many lines it has, and how many causes there are."""
+    """The first cause of a verdict and its first line; how many lines it has, and how many causes
+    there are.
+    """
     lines = [(each.label, each.text.split("\n")) for each in findings.reasons(verdict)]
-    (first, *_), code = (next((text for label, text in lines if label == name), [""]) for name in ("cause", "code"))
+    (first, *_), code = (
+        next((text for label, text in lines if label == name), [""]) for name in ("cause", "code")
+    )
     causes = sum(label in ("cause", "also") for label, _ in lines)
     return f"{first} @ {code[0]} ({len(code)}, {causes})" if first else ""
 
 
 def stored(several: Sequence[Results], root: Path, mode: str, *, force: bool = False) -> list[str]:
-    """Store results as `accept`, `accept --add`, `calibrate` or `--perf-update` do. Return what became of each workload."""
+    """Store results as `accept`, `accept --add`, `calibrate` or `--perf-update` do.
+
+    Return what became of each workload.
+    """
     store = BaselineStore(root)
     reviews = review(several, store, Mode(mode))
     store.apply(select(reviews, bool, force=force)[0])
@@ -435,7 +614,9 @@ def recorded_baseline(path: Path) -> Baseline:
 
 
 def recorded_runs(known: Baseline) -> list[Run]:
-    """Each process of a baseline, as the run that it was: with the mean, the spread and the reference that are kept."""
+    """Each process of a baseline, as the run that it was: with the mean, the spread and the
+    reference that are kept.
+    """
     return [
         Run(
             workload=known.workload,
@@ -476,13 +657,17 @@ def kept_steps(path: Path) -> dict[str, list[Job]]:
         job, _, number = each["run"].partition("/")
         by_rank = found.setdefault(job, {}).setdefault(number, {})
         trace = by_rank.setdefault(
-            each["rank"], StepTrace(each["rank"], 2, DEVICE, (0.0, 1.0), "ProfilerStep#", {}, {}, ())
+            each["rank"],
+            StepTrace(each["rank"], 2, DEVICE, (0.0, 1.0), "ProfilerStep#", {}, {}, ()),
         )
         trace.steps[each.get("kind", "")] = steps_of(
             [{rows[row]: count for row, count in step} for step in each["counts"]],
             {rows[row]: us for row, us in each["row_us"]},
             {rows[row]: square for row, square in each.get("row_squares", ())},
-            *(each[name] for name in ("wall_us", "compute_us", "communication_us", "exposed_us", "behind")),
+            *(
+                each[name]
+                for name in ("wall_us", "compute_us", "communication_us", "exposed_us", "behind")
+            ),
         )
     return {job: list(runs.values()) for job, runs in found.items()}
 
@@ -493,10 +678,12 @@ def steps_of(counts: Iterable[Any], row_us: Any, squares: Any, *lists: Sequence[
     return found
 
 
-# -- histories --------------------------------------------------------------------------------------------------------
+# -- histories -------------------------------------------------------------------------------------
 
 
-def timed(us: float = 205.0, *, name: str = WORKLOAD, gpu: str | None = HERE, **changes: Any) -> WorkloadResult:
+def timed(
+    us: float = 205.0, *, name: str = WORKLOAD, gpu: str | None = HERE, **changes: Any
+) -> WorkloadResult:
     said = {"status": changes.pop("status", Status.PASS), "headline": changes.pop("headline", "")}
     measured = run(workload=name, device=(us, us), gpu=gpu, **changes)
     return workload(verdict(workload=name, **said), name=name, run=measured)
@@ -506,7 +693,12 @@ def night(number: int, *workloads: WorkloadResult, **changes: Any) -> Results:
     """Results of one of the nights from 2026-01-05 on, on the machine of the first workload."""
     when = datetime(2026, 1, 5, 2, 30, tzinfo=timezone.utc) + timedelta(days=number)
     first = workloads[0].run
-    fields = {"host": "node", "gpu": first.gpu, "fingerprint": first.fingerprint, "started_at": when.isoformat()}
+    fields = {
+        "host": "node",
+        "gpu": first.gpu,
+        "fingerprint": first.fingerprint,
+        "started_at": when.isoformat(),
+    }
     return results(*workloads, **(fields | changes))
 
 
@@ -518,7 +710,10 @@ def year(nights: int = 40) -> list[Results]:
         slow, status = (210.0, Status.REGRESSED) if is_late else (200.0, Status.PASS)
         for gpu in (HERE, ELSEWHERE):
             wobble = 1 + random.Random(f"{gpu} {number}").gauss(0, 0.001)
-            machine: dict[str, Any] = {"gpu": gpu, "machine": fingerprint(driver="585.1" if is_late else "580.1")}
+            machine: dict[str, Any] = {
+                "gpu": gpu,
+                "machine": fingerprint(driver="585.1" if is_late else "580.1"),
+            }
             both = [
                 timed(slow * wobble, name="slow", status=status, headline="slower", **machine),
                 timed(100.0 * wobble, name="same", **machine),

@@ -14,8 +14,9 @@ from kernelgauge.baselines import BaselineStore
 
 pytest_plugins = ["pytester"]
 
-# Several test processes share the cores: threads and compile workers of each would wait for those of the others. And each
-# would compile and load a program to try the vector instructions, for 8 s: Inductor writes scalar code here.
+# Several test processes share the cores: threads and compile workers of each would wait for those
+# of the others. And each would compile and load a program to try the vector instructions, for 8 s:
+# Inductor writes scalar code here.
 for name, value in (
     ("OMP_NUM_THREADS", "1"),
     ("TORCHINDUCTOR_COMPILE_THREADS", "1"),
@@ -30,8 +31,12 @@ def store(tmp_path: Path) -> BaselineStore:
 
 
 @pytest.fixture
-def kernelgauge(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Call it with these arguments: its exit code, and what it wrote to standard output and standard error."""
+def kernelgauge(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """Call it with these arguments: its exit code, and what it wrote to standard output and
+    standard error.
+    """
 
     def call(*arguments: str | Path) -> tuple[int, str, str]:
         capsys.readouterr()  # of an inner run
@@ -46,14 +51,18 @@ def kernelgauge(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
-def libraries_stay(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def libraries_stay(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Let an inner run forget the modules of its own folder alone: torch cannot be imported twice."""
     inner, take = str(tmp_path_factory.getbasetemp()), SysModulesSnapshot.__init__
 
     def stays(name: str) -> bool:
         return not str(getattr(sys.modules[name], "__file__", "")).startswith(inner)
 
-    monkeypatch.setattr(SysModulesSnapshot, "__init__", lambda self, preserve=None: take(self, stays))
+    monkeypatch.setattr(
+        SysModulesSnapshot, "__init__", lambda self, preserve=None: take(self, stays)
+    )
 
 
 @pytest.fixture

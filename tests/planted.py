@@ -179,7 +179,10 @@ def run_pytest(folder: Path, *arguments: str, **variables: str) -> str:
 
 
 def run_suite(
-    folder: Path, workloads: Sequence[str], *arguments: str, run_pytest: Callable[..., str] = run_pytest
+    folder: Path,
+    workloads: Sequence[str],
+    *arguments: str,
+    run_pytest: Callable[..., str] = run_pytest,
 ) -> tuple[str, Results]:
     """Record each ``FAULT-VARIANT-PASS`` without its fault, then run it with the fault.
 
@@ -188,34 +191,56 @@ def run_suite(
     Without faults all are the same code: one of each variant and pass is recorded, for all of them.
     """
     tests = "from kernelgauge.standard import *\n"
-    files = {"model.py": MODEL, "conftest.py": CONFTEST, "test_all.py": tests, "pytest.ini": "[pytest]\n"}
+    files = {
+        "model.py": MODEL,
+        "conftest.py": CONFTEST,
+        "test_all.py": tests,
+        "pytest.ini": "[pytest]\n",
+    }
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
 
     def run(chosen: Iterable[str], *more: str, **faulty: str) -> str:
-        return run_pytest(folder, "-q", "-o", "kernelgauge_replicates=2", *more, CAUSES=" ".join(chosen), **faulty)
+        return run_pytest(
+            folder, "-q", "-o", "kernelgauge_replicates=2", *more, CAUSES=" ".join(chosen), **faulty
+        )
 
     parts = [each.partition("-") for each in workloads]
     first = {kind: fault for fault, _, kind in parts}
-    recorded = run((f"{fault}-{kind}" for kind, fault in first.items()), "-k", "not float64", "--perf-update=force")
+    recorded = run(
+        (f"{fault}-{kind}" for kind, fault in first.items()),
+        "-k",
+        "not float64",
+        "--perf-update=force",
+    )
     assert "failed" not in recorded.splitlines()[-1], recorded
     for fault, _, kind in parts:
         # A dtype follows, so that "eager" is not "eager-train".
         pattern = f"*/{first[kind]}-{kind.removesuffix('-forward')}-[bf]*.json"
         for file in (folder / "baselines").glob(pattern):
             text = file.read_text(encoding="utf-8").replace(f"{first[kind]}-", f"{fault}-")
-            file.with_name(file.name.replace(first[kind], fault, 1)).write_text(text, encoding="utf-8")
+            file.with_name(file.name.replace(first[kind], fault, 1)).write_text(
+                text, encoding="utf-8"
+            )
     printed = run(workloads, "-k", "not latency and not float64", *arguments, FAULTY="1")
     return printed, read_results(folder / "reports" / "latest" / "results.json")
 
 
 def failure(results: Results, workload: str) -> Failure:
     """Return what the first failing verdict names; ``FAULT-VARIANT-PASS`` is the workload."""
-    (result,) = (each for each in results.workloads if f"{each.module}-{each.variant}-{each.pass_}" == workload)
+    (result,) = (
+        each
+        for each in results.workloads
+        if f"{each.module}-{each.variant}-{each.pass_}" == workload
+    )
     verdicts = [verdict for verdict in result.verdicts if verdict.status.fails]
-    named = [(reason.label, reason.text) for verdict in verdicts for reason in findings.reasons(verdict)]
+    named = [
+        (reason.label, reason.text) for verdict in verdicts for reason in findings.reasons(verdict)
+    ]
     first = dict(reversed(named))
-    return Failure(first.get("cause", "").partition("\n")[0], first.get("code", "").partition("\n")[0])
+    return Failure(
+        first.get("cause", "").partition("\n")[0], first.get("code", "").partition("\n")[0]
+    )
 
 
 def line_of(code: str) -> str:

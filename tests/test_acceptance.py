@@ -32,7 +32,11 @@ def passing_run(**changes: Any) -> WorkloadResult:
 
 def failed_test(name: str = "test_x", verdict: Verdict | None = None, **changes: Any) -> TestResult:
     """A test that failed with this verdict or, without one, with an error."""
-    fields = {"said": in_full(verdict), "subject": verdict.subject} if verdict else {"said": "E   RuntimeError"}
+    fields = (
+        {"said": in_full(verdict), "subject": verdict.subject}
+        if verdict
+        else {"said": "E   RuntimeError"}
+    )
     return one_test(name, "failed", **(fields | changes))
 
 
@@ -45,7 +49,10 @@ def reviewed(store: BaselineStore, *parts: Results) -> dict[str, Reviewed]:
 
 
 def content(store: BaselineStore) -> dict[str, bytes]:
-    return {path.relative_to(store.root).as_posix(): path.read_bytes() for path in store.root.glob("*/*.json")}
+    return {
+        path.relative_to(store.root).as_posix(): path.read_bytes()
+        for path in store.root.glob("*/*.json")
+    }
 
 
 def write(store: BaselineStore, content: bytes, name: str = WORKLOAD) -> Path:
@@ -68,7 +75,9 @@ def update(store: BaselineStore, mode: Mode = Mode.UPDATE, **changes: Any) -> Se
     return apply(store, plan_update([complete_results(passing(), **changes)], store, mode))
 
 
-def accept(store: BaselineStore, *parts: Results, mode: Mode = Mode.ACCEPT, force: bool = False) -> Selection:
+def accept(
+    store: BaselineStore, *parts: Results, mode: Mode = Mode.ACCEPT, force: bool = False
+) -> Selection:
     return apply(store, select(review(parts, store, mode), lambda _: True, force=force))
 
 
@@ -95,16 +104,35 @@ REGRESSION, ERROR = verdict(Status.REGRESSED), verdict(Status.INVALID, "measurem
         failing("GPU time", Status.NO_BASELINE, []),
         failing("GPU time", Status.INVALID, ["test_x failed", "GPU time: INVALID  wrong"]),
         failing("numerics", Status.REGRESSED, ["test_x failed", "numerics: REGRESSED  wrong"]),
-        *((passing(verdict(status)), {}, []) for status in (Status.PASS, Status.IMPROVED, Status.UNDECIDED)),
+        *(
+            (passing(verdict(status)), {}, [])
+            for status in (Status.PASS, Status.IMPROVED, Status.UNDECIDED)
+        ),
         # A teardown that failed: a verdict which may be accepted says nothing of that.
-        (passing(REGRESSION), {"tests": [failed_test(verdict=REGRESSION), failed_test("test_y")]}, ["test_y failed"]),
+        (
+            passing(REGRESSION),
+            {"tests": [failed_test(verdict=REGRESSION), failed_test("test_y")]},
+            ["test_y failed"],
+        ),
         (passing(), {"tests": [failed_test(workload="another"), failed_test(workload=None)]}, []),
         (workload(), {}, ["what it declares was not checked (was the test deselected?)"]),
-        (passing_run(incomplete="a CUDA error"), {}, ["it was not measured in full (a CUDA error)"]),
+        (
+            passing_run(incomplete="a CUDA error"),
+            {},
+            ["it was not measured in full (a CUDA error)"],
+        ),
         (without(Timer.DEVICE), {}, ["GPU time was not measured (was its test deselected?)"]),
         (without(Timer.HOST), {"timers": (Timer.DEVICE, Timer.END_TO_END)}, []),
-        (without(Timer.HOST), {"timers": ()}, ["host dispatch was not measured (was its test deselected?)"]),
-        (without(Timer.HOST, incomplete="an error"), {}, ["it was not measured in full (an error)"]),
+        (
+            without(Timer.HOST),
+            {"timers": ()},
+            ["host dispatch was not measured (was its test deselected?)"],
+        ),
+        (
+            without(Timer.HOST, incomplete="an error"),
+            {},
+            ["it was not measured in full (an error)"],
+        ),
         (passing(), {"exit_status": 2}, ["the run was cut short"]),
         (passing(run=None, unavailable="needs triton"), {}, []),
         (workload(ERROR, run=None), {}, ["measurement: INVALID  no compile"]),
@@ -113,7 +141,12 @@ REGRESSION, ERROR = verdict(Status.REGRESSED), verdict(Status.INVALID, "measurem
 def test_review_doubts_what_was_not_measured_well(
     store: BaselineStore, workload: WorkloadResult, changes: Any, doubts: list[str]
 ) -> None:
-    assert doubts_of(reviewed(store, complete_results(workload, **({"tests": ()} | changes)))[WORKLOAD]) == doubts
+    assert (
+        doubts_of(
+            reviewed(store, complete_results(workload, **({"tests": ()} | changes)))[WORKLOAD]
+        )
+        == doubts
+    )
 
 
 def accept_by_force(store: BaselineStore) -> Selection:
@@ -121,7 +154,9 @@ def accept_by_force(store: BaselineStore) -> Selection:
 
 
 @pytest.mark.parametrize("change", [update, partial(update, mode=Mode.CALIBRATE), accept_by_force])
-def test_newer_file_is_kept_and_unreadable_replaced(store: BaselineStore, change: Callable[..., Selection]) -> None:
+def test_newer_file_is_kept_and_unreadable_replaced(
+    store: BaselineStore, change: Callable[..., Selection]
+) -> None:
     path = write(store, CONFLICT)
     (doubt,) = doubts_of(accept(store, complete_results(passing()))[1][0])
     assert re.search(f"unresolved merge conflict.*; git checkout --theirs -- {path}", doubt)
@@ -130,7 +165,9 @@ def test_newer_file_is_kept_and_unreadable_replaced(store: BaselineStore, change
     changes, (refused,) = change(store)
     assert (changes, path.read_bytes()) == ([], NEWER)
     assert "newer version" in doubts_of(refused)[0]
-    older = encode_baseline(builders.baseline()).replace(b'"schema_version": 5', b'"schema_version": 4')
+    older = encode_baseline(builders.baseline()).replace(
+        b'"schema_version": 5', b'"schema_version": 4'
+    )
     for unreadable in (CONFLICT, older):
         write(store, unreadable)
         change(store)
@@ -144,11 +181,13 @@ OLD = encode_baseline(builders.baseline(workload="old"))
     ("before", "changes", "vanished"),
     [
         (OLD, {"declared": {"perf": ("another",)}, "exit_status": 1}, True),
-        (OLD, {"declared": {"perf": ("another",)}, "exit_status": 2}, False),  # collection may not have come to its end
+        # collection may not have come to its end
+        (OLD, {"declared": {"perf": ("another",)}, "exit_status": 2}, False),
         (CONFLICT, {"declared": {"perf": ()}}, False),
         (OLD.replace(b'"perf"', b'"perf/nightly"'), {"declared": {"perf": ("another",)}}, False),
         (OLD, {"declared": {"perf": ("old",)}}, False),  # declared and not selected
-        (OLD, {"declared": {"perf": (), "perf/nightly": ("old",)}}, False),  # moved to another suite
+        # moved to another suite
+        (OLD, {"declared": {"perf": (), "perf/nightly": ("old",)}}, False),
     ],
 )
 def test_vanished_is_only_what_its_suite_declares_no_more(
@@ -162,11 +201,20 @@ def test_vanished_is_only_what_its_suite_declares_no_more(
 
 
 def test_accept_stores_the_newest_run_of_each_device(store: BaselineStore) -> None:
-    runs = ((passing(), BEFORE), (passing(), AFTER), (workload(ERROR, run=None), AFTER), (passing(name="a"), AFTER))
+    runs = (
+        (passing(), BEFORE),
+        (passing(), AFTER),
+        (workload(ERROR, run=None), AFTER),
+        (passing(name="a"), AFTER),
+    )
     parts = [complete_results(each, started_at=at) for each, at in runs]
     accept(store, *parts, complete_results(passing_run(machine=B200), fingerprint=B200))
     assert store.load(builders.DEVICE, WORKLOAD).recorded.at == AFTER
-    assert set(content(store)) == {f"nvidia-b200/{WORKLOAD}.json", f"nvidia-h200/{WORKLOAD}.json", "nvidia-h200/a.json"}
+    assert set(content(store)) == {
+        f"nvidia-b200/{WORKLOAD}.json",
+        f"nvidia-h200/{WORKLOAD}.json",
+        "nvidia-h200/a.json",
+    }
     assert review([builders.results(fingerprint=None)], store) == {}
 
 

@@ -28,14 +28,21 @@ def setup_scale(input: SingleBenchmarkRunInput):
 
 
 @pytest.mark.parametrize(
-    ("x", "name", "rows"), [(64, "scale-liger-train-64", 64), ("llama", "scale-llama-liger-train", 8)]
+    ("x", "name", "rows"),
+    [(64, "scale-liger-train-64", 64), ("llama", "scale-llama-liger-train", 8)],
 )
-def test_liger_script_gives_layer_and_input(tmp_path: Path, monkeypatch: Any, x: Any, name: str, rows: int) -> None:
+def test_liger_script_gives_layer_and_input(
+    tmp_path: Path, monkeypatch: Any, x: Any, name: str, rows: int
+) -> None:
     (tmp_path / "benchmark_scale.py").write_text(SCRIPT)
-    (tmp_path / "sizes.py").write_text("from types import SimpleNamespace as SingleBenchmarkRunInput")
+    (tmp_path / "sizes.py").write_text(
+        "from types import SimpleNamespace as SingleBenchmarkRunInput"
+    )
     monkeypatch.delitem(sys.modules, "sizes", raising=False)
     config = {"hidden_size": 16, "rows": 8}
-    workload = liger(tmp_path / "benchmark_scale.py", x, provider="liger", config=config, pass_="train")
+    workload = liger(
+        tmp_path / "benchmark_scale.py", x, provider="liger", config=config, pass_="train"
+    )
     assert workload.id == name
     assert isinstance(workload.build(), torch.nn.Linear)
     (value,) = workload.inputs()

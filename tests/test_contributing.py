@@ -1,4 +1,6 @@
-"""The worked examples of CONTRIBUTING.md: each applies to the code as it is, in at most three files, and works."""
+"""The worked examples of CONTRIBUTING.md: each applies to the code as it is, in at most three
+files, and works.
+"""
 
 import os
 import re
@@ -10,7 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = re.findall(r"^```diff\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL)
+EXAMPLES = re.findall(
+    r"^```diff\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL
+)
 COUNT = """
 from kernelgauge.judge.baseline import decode_baseline, encode_baseline
 from kernelgauge.judge.structure import judge_structure
@@ -50,7 +54,9 @@ assert Path("table.csv").read_text().splitlines()[1] == "mlp,4,205.1,205.1,+8.1 
 """
 
 
-@pytest.mark.parametrize(("example", "check"), list(zip(EXAMPLES, (COUNT, CAUSE, FORMAT), strict=True)))
+@pytest.mark.parametrize(
+    ("example", "check"), list(zip(EXAMPLES, (COUNT, CAUSE, FORMAT), strict=True))
+)
 def test_example_applies_and_works(example: str, check: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "example.diff").write_text(example)

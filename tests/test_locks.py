@@ -24,14 +24,17 @@ def test_gpu_lock_waits_once_holding_no_other_gpu(tmp_path: Path) -> None:
     lock.hold("a", pytest.fail)
 
 
-def test_gpu_lock_of_the_parent_is_no_reason_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpu_lock_of_the_parent_is_no_reason_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parent, other = GpuLock(tmp_path), GpuLock(tmp_path)
     assert parent.environment_of_child() == {}
     parent.hold("a")
     other.hold("b")
     ((name, value),) = parent.environment_of_child().items()
     assert value == f"{os.getpid()}:{tmp_path}/kernelgauge-gpu-a.lock"
-    # Not the child of the holder, but a process that has its environment; and a child on another GPU.
+    # Not the child of the holder, but a process that has its environment; and a child on another
+    # GPU.
     for pid, gpu in ((os.getpid(), "a"), (os.getppid(), "b")):
         monkeypatch.setenv(name, value.replace(str(os.getpid()), str(pid), 1))
         with pytest.raises(StorageError, match=f"another run times on GPU {gpu}"):

@@ -7,7 +7,13 @@ import pytest
 
 from kernelgauge.errors import NO_TIMES, OTHER_KERNELS, ResultsError
 from kernelgauge.judge import Status
-from kernelgauge.results import SCHEMA_VERSION, Results, decode_results, encode_results, read_results
+from kernelgauge.results import (
+    SCHEMA_VERSION,
+    Results,
+    decode_results,
+    encode_results,
+    read_results,
+)
 from kernelgauge.run import Lack
 from tests.builders import HOSTILE, baseline, hostile, one_test, results, run, verdict, workload
 
@@ -31,7 +37,9 @@ def refusal(content: bytes) -> ResultsError:
     return raised.value
 
 
-@pytest.mark.parametrize("before", [EVERYTHING, *(hostile(text, Status.REGRESSED) for text in HOSTILE)])
+@pytest.mark.parametrize(
+    "before", [EVERYTHING, *(hostile(text, Status.REGRESSED) for text in HOSTILE)]
+)
 def test_decode_of_encoded_results_is_equal(before: Results) -> None:
     content = encode_results(before)
     after = decode_results(content, where="here")
@@ -72,7 +80,11 @@ WRONG = [
     ("workloads.0.run.samples.wall_time", {}, "wall_time"),
     ("workloads.0.limits", {"gate": {"device_time": -1}}, "positive fractions"),
     ("workloads.0.verdicts.0.change", CHANGE, "positive fractions"),
-    ("workloads.0.verdicts.0.change", CHANGE | {"sensitivity": 0.1, "gate": 0}, "positive fractions"),
+    (
+        "workloads.0.verdicts.0.change",
+        CHANGE | {"sensitivity": 0.1, "gate": 0},
+        "positive fractions",
+    ),
     ("workloads.0.run.origins", {"rows": [None], "sequence": [0]}, "1 origins for"),
     ("workloads.0.run.kernels.sequence", [99], "not the places of"),
 ]
@@ -90,7 +102,11 @@ def test_decode_of_wrong_field_names_it(path: str, value: object, got: str) -> N
 
 
 def test_read_results_of_no_file_says_where(tmp_path: Path) -> None:
-    for name, got in ((".", "not a regular file"), ("nul\0.json", "null byte"), ("\x1b[31m.json", "No such file")):
+    for name, got in (
+        (".", "not a regular file"),
+        ("nul\0.json", "null byte"),
+        ("\x1b[31m.json", "No such file"),
+    ):
         with pytest.raises(ResultsError, match="cannot be read") as raised:
             read_results(tmp_path / name)
         assert (got in (raised.value.got or ""), raised.value.next_command) == (True, "pytest perf")
@@ -99,7 +115,8 @@ def test_read_results_of_no_file_says_where(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "lack"), [(NO_TIMES, Lack.NOT_ASKED), (OTHER_KERNELS, Lack.OTHER_KERNELS), ("x", None)]
+    ("words", "lack"),
+    [(NO_TIMES, Lack.NOT_ASKED), (OTHER_KERNELS, Lack.OTHER_KERNELS), ("x", None)],
 )
 def test_results_from_before_lacks_have_them_by_their_words(words: str, lack: Lack | None) -> None:
     data = json.loads(encode_results(results(workload(run=run(device=None, incomplete=words)))))

@@ -28,7 +28,9 @@ def check(program: str, *arguments: str, text: str = "") -> None:
     found = shutil.which(program, path=PATH)
     if found is None:
         pytest.skip(f"{program} is not installed: it is in the extra 'templates'")
-    done = subprocess.run([found, *arguments], input=text, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [found, *arguments], input=text, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -60,20 +62,31 @@ esac
 
 def pull(number: int, **head: str) -> dict[str, Any]:
     repo = {"full_name": head.get("fork", "ann/model")}
-    return {"number": number, "state": "open", "head": {"sha": head.get("sha", "abc"), "ref": "fast", "repo": repo}}
+    return {
+        "number": number,
+        "state": "open",
+        "head": {"sha": head.get("sha", "abc"), "ref": "fast", "repo": repo},
+    }
 
 
 @pytest.mark.parametrize("is_link", [False, True])
 def test_comment_goes_to_its_own_pull_request_alone(tmp_path, is_link):
-    """With stand-ins for GitHub. The artifact of a stranger has a link to a secret, or a text with a mention."""
+    """With stand-ins for GitHub.
+
+    The artifact of a stranger has a link to a secret, or a text with a mention.
+    """
     yaml = pytest.importorskip("yaml")
     if shutil.which("jq") is None:
         pytest.skip("jq is not installed")
-    (step,) = yaml.safe_load((TEMPLATES / "github-actions/comment.yml").read_text())["jobs"]["comment"]["steps"]
+    (step,) = yaml.safe_load((TEMPLATES / "github-actions/comment.yml").read_text())["jobs"][
+        "comment"
+    ]["steps"]
     report = tmp_path / "artifact" / "latest" / "report.md"
     report.parent.mkdir(parents=True)
     (tmp_path / "secret").write_text("a token")
-    report.symlink_to(tmp_path / "secret") if is_link else report.write_text("REGRESSED, says @everybody")
+    report.symlink_to(tmp_path / "secret") if is_link else report.write_text(
+        "REGRESSED, says @everybody"
+    )
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "gh").write_text(GH)
     (tmp_path / "bin" / "gh").chmod(0o755)
@@ -81,14 +94,27 @@ def test_comment_goes_to_its_own_pull_request_alone(tmp_path, is_link):
     (tmp_path / "pulls.json").write_text(json.dumps(pulls))
 
     def run(**changes: str) -> None:
-        given = {"GH_REPO": "org/model", "COMMIT": "abc", "BRANCH": "fast", "FORK": "ann/model", "RUN": "7"} | changes
+        given = {
+            "GH_REPO": "org/model",
+            "COMMIT": "abc",
+            "BRANCH": "fast",
+            "FORK": "ann/model",
+            "RUN": "7",
+        } | changes
         path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
         environment = (
-            os.environ | given | {"FAKE": str(tmp_path), "PATH": path, "GITHUB_SERVER_URL": "https://github.com"}
+            os.environ
+            | given
+            | {"FAKE": str(tmp_path), "PATH": path, "GITHUB_SERVER_URL": "https://github.com"}
         )
         command = ["bash", "-eo", "pipefail", "-c", step["run"]]
         done = subprocess.run(
-            command, cwd=tmp_path / "bin", env=environment, capture_output=True, text=True, check=False
+            command,
+            cwd=tmp_path / "bin",
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == int(is_link and "FORK" not in changes), done.stderr
         shutil.rmtree(tmp_path / "bin" / "artifact", ignore_errors=True)
@@ -101,7 +127,9 @@ def test_comment_goes_to_its_own_pull_request_alone(tmp_path, is_link):
     if not is_link:
         assert "@\u200beverybody" in created.read_text()
         comment = {"id": 5, "user": {"login": "github-actions[bot]"}, "body": created.read_text()}
-        (tmp_path / "comments.json").write_text(json.dumps([comment, comment | {"id": 6, "body": "of another job"}]))
+        (tmp_path / "comments.json").write_text(
+            json.dumps([comment, comment | {"id": 6, "body": "of another job"}])
+        )
         run()
         assert (tmp_path / "edited").read_text().strip() == "repos/org/model/issues/comments/5"
 
@@ -126,8 +154,16 @@ def test_slurm_night_keeps_its_results_and_exit_code(tmp_path):
     for name, text in {"srun": 'exec "$@"', "nvidia-smi": "", "pytest": f"{keeps}; exit 1"}.items():
         (tmp_path / name).write_text(f'#!/usr/bin/env bash\necho "{name} $*" >> "$CALLS"\n{text}\n')
         (tmp_path / name).chmod(0o755)
-    environment = {"PATH": f"{tmp_path}:{os.defpath}:/usr/bin:/bin", "CALLS": str(tmp_path / "calls")}
-    assert subprocess.run(["bash", script], cwd=tmp_path, env=environment, timeout=60, check=False).returncode == 1
+    environment = {
+        "PATH": f"{tmp_path}:{os.defpath}:/usr/bin:/bin",
+        "CALLS": str(tmp_path / "calls"),
+    }
+    assert (
+        subprocess.run(
+            ["bash", script], cwd=tmp_path, env=environment, timeout=60, check=False
+        ).returncode
+        == 1
+    )
     calls = [shlex.split(call) for call in (tmp_path / "calls").read_text().splitlines()]
     [reports] = (each for each in calls[2] if each.startswith("kernelgauge_reports="))
     [kept] = (tmp_path / "history").rglob("*.json")
@@ -138,7 +174,9 @@ def test_containerfile_copies_what_the_build_needs():
     text = (TEMPLATES / "Containerfile").read_text().replace("\\\n", " ")
     for command in re.findall(r"(?m)^RUN (.*)", text):
         check_shell(f': "$TORCH_INDEX" "$TORCH"\n{command}\n')
-    copied = {source for line in re.findall(r"(?m)^COPY (.*)", text) for source in line.split()[:-1]}
+    copied = {
+        source for line in re.findall(r"(?m)^COPY (.*)", text) for source in line.split()[:-1]
+    }
     assert copied == {"pyproject.toml", "README.md", "LICENSE", "src"}
     [user] = re.findall(r"(?m)^USER (\d+)", text)
     assert f"runAsUser: {user}\n" in (TEMPLATES / "kubernetes" / "cronjob.yaml").read_text()
@@ -156,4 +194,6 @@ def test_options_and_commands_of_the_templates_exist(pytestconfig, capsys):
         with pytest.raises(SystemExit):
             main([command, "--help"])
         known = capsys.readouterr().out
-        assert all(option in known for option in re.findall(r"--[a-z]+", arguments.partition(" -- ")[0])), command
+        assert all(
+            option in known for option in re.findall(r"--[a-z]+", arguments.partition(" -- ")[0])
+        ), command

@@ -19,8 +19,20 @@ _SHAPE = "bf16-64x128x768x3072"
 _WIDTH, _BAR, _STEP, _TOP, _MARGIN = 500, 30, 66, 56, 6  # pixels
 _FONT = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 _THEMES = {
-    "light": {"text": "#1f2328", "quiet": "#59636e", "gemm": "#b6cdf2", "other": "#b8e0c2", "slow": "#f5b9a0"},
-    "dark": {"text": "#f0f6fc", "quiet": "#9198a1", "gemm": "#27477a", "other": "#1f5c37", "slow": "#8a3b20"},
+    "light": {
+        "text": "#1f2328",
+        "quiet": "#59636e",
+        "gemm": "#b6cdf2",
+        "other": "#b8e0c2",
+        "slow": "#f5b9a0",
+    },
+    "dark": {
+        "text": "#f0f6fc",
+        "quiet": "#9198a1",
+        "gemm": "#27477a",
+        "other": "#1f5c37",
+        "slow": "#8a3b20",
+    },
 }
 
 
@@ -40,15 +52,25 @@ def lanes() -> list[Lane]:
     """Read the lanes from the baselines. The fastest of the autotuner's choices comes first."""
     found = []
     for variant in ("eager", "liger", "compiled"):
-        baseline = json.loads((_BASELINES / f"mlp-{variant}-{_SHAPE}.json").read_text(encoding="utf-8"))
+        baseline = json.loads(
+            (_BASELINES / f"mlp-{variant}-{_SHAPE}.json").read_text(encoding="utf-8")
+        )
         for entry in baseline["entries"]:
             entry["kernels"] = [entry["kernels"][row] for row in entry["sequence"]]
         entries = sorted(baseline["entries"], key=lambda entry: sum(map(_us, entry["kernels"])))
         compiles = sum(entry["draws"] for entry in entries)
         for index, entry in enumerate(entries):
-            tuned = f", autotuner's choice in {entry['draws']} of {compiles}" if len(entries) > 1 else ""
+            tuned = (
+                f", autotuner's choice in {entry['draws']} of {compiles}"
+                if len(entries) > 1
+                else ""
+            )
             title = f"{variant}: {len(entry['kernels'])} launches{tuned}"
-            found.append(Lane(title, tuple(_drawn(kernel, is_slower=index > 0) for kernel in entry["kernels"])))
+            found.append(
+                Lane(
+                    title, tuple(_drawn(kernel, is_slower=index > 0) for kernel in entry["kernels"])
+                )
+            )
     return found
 
 
@@ -72,7 +94,14 @@ def svg(theme: dict[str, str], shown: list[Lane]) -> str:
     height = _TOP + _STEP * len(shown) + 2
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="{_FONT}" role="img">',
-        _line(_MARGIN, 22, "Committed baselines of one MLP on an H200, in µs", theme["text"], 16, bold=True),
+        _line(
+            _MARGIN,
+            22,
+            "Committed baselines of one MLP on an H200, in µs",
+            theme["text"],
+            16,
+            bold=True,
+        ),
         _line(
             _MARGIN,
             42,
@@ -84,13 +113,25 @@ def svg(theme: dict[str, str], shown: list[Lane]) -> str:
     for row, lane in enumerate(shown):
         y, x = _TOP + _STEP * row, float(_MARGIN)
         parts.append(_line(_MARGIN, y + 20, lane.title, theme["text"], 14))
-        parts.append(_line(_WIDTH - _MARGIN, y + 20, f"{lane.total_us:.1f} µs", theme["text"], 15, bold=True, end=True))
+        parts.append(
+            _line(
+                _WIDTH - _MARGIN,
+                y + 20,
+                f"{lane.total_us:.1f} µs",
+                theme["text"],
+                15,
+                bold=True,
+                end=True,
+            )
+        )
         for name, colour, us in lane.kernels:
             width = us * scale
             parts.append(
                 f'<rect x="{x:.1f}" y="{y + 28}" width="{width - 2:.1f}" height="{_BAR}" rx="3" fill="{theme[colour]}"/>'
             )
-            parts.append(_line(x + width / 2 - 1, y + 48, f"{name} {us:.0f}", theme["text"], 13, middle=True))
+            parts.append(
+                _line(x + width / 2 - 1, y + 48, f"{name} {us:.0f}", theme["text"], 13, middle=True)
+            )
             x += width
     return "\n".join([*parts, "</svg>", ""])
 

@@ -2,7 +2,8 @@
 
     python tools/reference.py        print it
 
-The documentation has a line such as `<!-- reference: commands -->` where each part belongs (`docs_hooks.py`).
+The documentation has a line such as `<!-- reference: commands -->` where each part belongs
+(`docs_hooks.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from kernelgauge import cli, plugin
 
 
-def command_parsers(parser: argparse.ArgumentParser | None = None) -> Iterator[argparse.ArgumentParser]:
+def command_parsers(
+    parser: argparse.ArgumentParser | None = None,
+) -> Iterator[argparse.ArgumentParser]:
     """Yield the parser of each command, subcommands included."""
     for action in (parser or cli._parser())._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -64,7 +67,11 @@ def commands() -> str:
 
 def _command(parser: argparse.ArgumentParser) -> str:
     usage = parser.format_usage().rstrip().removeprefix("usage: ").replace("\n       ", "\n")
-    rows = [(_invocation(action), _explanation(action)) for action in parser._actions if action.dest != "help"]
+    rows = [
+        (_invocation(action), _explanation(action))
+        for action in parser._actions
+        if action.dest != "help"
+    ]
     rows = [row for row in rows if row[1]]  # the usage has the others
     parts = [f"### {parser.prog}", _text(parser.description or ""), f"```text\n{usage}\n```"]
     return "\n\n".join([*parts, *([_table(("argument", "meaning"), rows)] if rows else [])])
@@ -89,7 +96,11 @@ def pytest_options() -> str:
     for name, how in plugin_settings().options.items():
         choices = ",".join(how.get("choices", ()))
         values = how.get("metavar") or (choices and f"{{{choices}}}")
-        shown = f"{name}[={how['choices'][-1]}]" if how.get("nargs") == "?" else f"{name} {values}".rstrip()
+        shown = (
+            f"{name}[={how['choices'][-1]}]"
+            if how.get("nargs") == "?"
+            else f"{name} {values}".rstrip()
+        )
         default = f" (default: `{how['default']}`)" if how.get("default") else ""
         rows.append((f"`{shown}`", _text(how["help"]) + default))
     return _table(("option", "meaning"), rows)
@@ -100,7 +111,9 @@ def pytest_ini() -> str:
     rows = []
     for name, how in plugin_settings().ini.items():
         default = str(how["default"]).lower() if how["type"] == "bool" else how["default"]
-        rows.append((f"`{name}`", how["type"], f"`{default}`" if default else "", _text(how["help"])))
+        rows.append(
+            (f"`{name}`", how["type"], f"`{default}`" if default else "", _text(how["help"]))
+        )
     return _table(("setting", "type", "default", "meaning"), rows)
 
 
@@ -108,7 +121,8 @@ def pytest_marks() -> str:
     """Describe the marks."""
     pairs = (mark.partition(":") for mark in plugin._MARKS)
     return _table(
-        ("mark", "meaning"), [(f"`{name}`", _text(text.replace("(kernelgauge)", ""))) for name, _, text in pairs]
+        ("mark", "meaning"),
+        [(f"`{name}`", _text(text.replace("(kernelgauge)", ""))) for name, _, text in pairs],
     )
 
 
@@ -117,13 +131,16 @@ def pytest_hooks() -> str:
     rows = []
     for name, function in inspect.getmembers(plugin._Specifications, inspect.isfunction):
         arguments = [each for each in inspect.signature(function).parameters if each != "self"]
-        rows.append((f"`{name}({', '.join(arguments)})`", " ".join(inspect.getdoc(function).split())))  # type: ignore[union-attr]
+        meaning = (inspect.getdoc(function) or "").split()
+        rows.append((f"`{name}({', '.join(arguments)})`", " ".join(meaning)))
     return _table(("hook", "meaning"), rows)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
 
 
 def _text(words: str) -> str:

@@ -1,15 +1,17 @@
 """What is slowed down and by how much, what each process measured, and the file that holds it.
 
-A recording is an xz file: a line of JSON, then every time in whole nanoseconds. `arrays` of that line names each array
-by ``[process, "WORKLOAD/LEVEL/METHOD", shape]``, in the order of the times. `processes` has the rest of each process: at
-least ``gpu`` (a hash, the same for one GPU), ``process`` (its number) and ``wall_seconds`` (by the same keys). Of METHOD
+A recording is an xz file: a line of JSON, then every time in whole nanoseconds. `arrays` of that
+line names each array by ``[process, "WORKLOAD/LEVEL/METHOD", shape]``, in the order of the times.
+`processes` has the rest of each process: at least ``gpu`` (a hash, the same for one GPU),
+``process`` (its number) and ``wall_seconds`` (by the same keys). Of METHOD
 
     ours-device     (replicate, iteration): summed kernel durations of one call
     ours-host       (replicate, 2, call): dispatch time, and the host's control
     any other       1-D, a peer's values
 
-Along the last axis the shortest is first: nobody reads the order of calls, and sorted they take a fraction of the bytes.
-The times are unsigned 32-bit differences within their array, modulo 2**32 and by bytes: all lowest bytes first.
+Along the last axis the shortest is first: nobody reads the order of calls, and sorted they take a
+fraction of the bytes. The times are unsigned 32-bit differences within their array, modulo 2**32
+and by bytes: all lowest bytes first.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from kernelgauge.run import Timer, summarize
 Values = NDArray[np.float64]
 Kind = Literal["none", "device", "host"]
 
-TIMERS = {"device": Timer.DEVICE, "host": Timer.HOST}  # those that are judged here, as levels name them
+# those that are judged here, as levels name them
+TIMERS = {"device": Timer.DEVICE, "host": Timer.HOST}
 OURS = {"device": "ours-device", "host": "ours-host"}  # by timer
 _NANOSECONDS = 1000.0
 
@@ -43,8 +46,12 @@ class Level:
     percent: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("none", "device", "host") or (self.kind == "none") != (self.percent == 0):
-            raise ValueError(f"a level is none, or device or host with a percentage: got {self.kind} {self.percent}")
+        if self.kind not in ("none", "device", "host") or (self.kind == "none") != (
+            self.percent == 0
+        ):
+            raise ValueError(
+                f"a level is none, or device or host with a percentage: got {self.kind} {self.percent}"
+            )
 
     def __str__(self) -> str:
         return "none" if self.kind == "none" else f"{self.kind}+{self.percent:g}%"
@@ -66,12 +73,16 @@ _MLP_LEVELS = [Level("device", 0.5), Level("device", 1), Level("device", 2), Lev
 
 # Three MLPs of 200 us and more, and a linear of 3 us. None of them needs a package beside torch.
 LEVELS: dict[str, list[Level]] = {
-    **{f"mlp-{variant}-64x128x768x3072": _MLP_LEVELS for variant in ("eager-bf16", "compiled-bf16", "eager-fp16")},
+    **{
+        f"mlp-{variant}-64x128x768x3072": _MLP_LEVELS
+        for variant in ("eager-bf16", "compiled-bf16", "eager-fp16")
+    },
     _LINEAR: [Level("device", 3), Level("host", 10)],
 }
 WORKLOAD_IDS = tuple(LEVELS)
 
-# 3 % of 3 us are less than the shortest kernel takes: here the unslowed workload launches a spinning kernel too.
+# 3 % of 3 us are less than the shortest kernel takes: here the unslowed workload launches a
+# spinning kernel too.
 BEHIND_A_SPIN = frozenset({_LINEAR})
 
 
@@ -132,7 +143,9 @@ def load(path: Path) -> list[Process]:
     """Read the processes of a recording."""
     head, _, planes = lzma.decompress(path.read_bytes()).partition(b"\n")
     said = json.loads(head)
-    differences = np.ascontiguousarray(np.frombuffer(planes, np.uint8).reshape(4, -1).T).view("<u4").ravel()
+    differences = (
+        np.ascontiguousarray(np.frombuffer(planes, np.uint8).reshape(4, -1).T).view("<u4").ravel()
+    )
     samples: dict[int, dict[Key, Values]] = {meta["process"]: {} for meta in said["processes"]}
     start = 0
     for number, key, shape in said["arrays"]:
@@ -140,7 +153,10 @@ def load(path: Path) -> list[Process]:
         nanoseconds = np.cumsum(differences[start:end], dtype=np.uint32)
         samples[number][Key.parse(key)] = _calls_last(nanoseconds.reshape(shape)) / _NANOSECONDS
         start = end
-    return [Process(meta["gpu"], meta["process"], samples[meta["process"]], meta) for meta in said["processes"]]
+    return [
+        Process(meta["gpu"], meta["process"], samples[meta["process"]], meta)
+        for meta in said["processes"]
+    ]
 
 
 def load_all(paths: Iterable[Path]) -> list[Process]:
@@ -160,12 +176,15 @@ def _calls_last(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def replicate_times_us(device_us: Values) -> list[float]:
-    """Return the GPU time of each replicate as the suite summarizes it; `device_us`: (replicate, iteration)."""
+    """Return the GPU time of each replicate as the suite summarizes it; `device_us`: (replicate,
+    iteration).
+    """
     return [summarize(calls, Timer.DEVICE.timing.statistic) for calls in device_us]
 
 
 def dispatch_in_controls(host_us: Values) -> float:
-    """Return a dispatch time in units of the host's control: the median of the replicates' ratios of lower deciles.
+    """Return a dispatch time in units of the host's control: the median of the replicates' ratios
+    of lower deciles.
 
     `host_us`: (replicate, call, 2). The ratio is the same on a host that is slower as a whole.
     """

@@ -1,11 +1,13 @@
-"""What each method catches, and how often it raises a false alarm. Pure: processes in, shares and intervals out.
+"""What each method catches, and how often it raises a false alarm. Pure: processes in, shares and
+intervals out.
 
-A suite is all workloads of one process, compared with a baseline. Without an injected slowdown, every alarm is false.
-Every method gets the same baselines: all other processes of the same GPU, one of them, or all of another GPU.
+A suite is all workloads of one process, compared with a baseline. Without an injected slowdown,
+every alarm is false. Every method gets the same baselines: all other processes of the same GPU, one
+of them, or all of another GPU.
 
-kernelgauge decides as it judges a suite. Each peer has a score that grows with the slowdown, and says "slower" where the
-score is above a threshold: the relative change of one statistic, or for Mann-Whitney the negative logarithm of its
-p-value.
+kernelgauge decides as it judges a suite. Each peer has a score that grows with the slowdown, and
+says "slower" where the score is above a threshold: the relative change of one statistic, or for
+Mann-Whitney the negative logarithm of its p-value.
 """
 
 from __future__ import annotations
@@ -23,7 +25,18 @@ from kernelgauge.judge import Status
 from kernelgauge.judge.timing import FALSE_ALARMS_PER_RUN, Scatter, decide, prior_for, scatter
 from kernelgauge.run import CALL_TIMERS, Fingerprint, ProcessTime, Sample, observe, summarize
 
-from .data import NONE, OURS, TIMERS, Level, Measured, Process, Values, by_gpu, dispatch_in_controls, replicate_times_us
+from .data import (
+    NONE,
+    OURS,
+    TIMERS,
+    Level,
+    Measured,
+    Process,
+    Values,
+    by_gpu,
+    dispatch_in_controls,
+    replicate_times_us,
+)
 
 __all__ = [
     "DESIGNS",
@@ -65,12 +78,20 @@ TIE = 0.05  # of all trials
 
 _Z95 = 1.959963984540054
 ALPHA = 0.01  # of one suite, shared out over its comparisons: as kernelgauge's
-KERNEL_FLOOR_US = 0.1  # a percentage alone would flag a kernel of 4 us for one step of the profiler's clock
-# Profiler sessions of 12 calls, and the change above which their mean is slower: 4 to 5 standard deviations of
-# unchanged MLPs in an earlier recording of 24 processes. None: all sessions.
-_SESSIONS: tuple[tuple[int | None, float], ...] = ((1, 0.01), (1, 0.009), (3, 0.006), (6, 0.0045), (None, 0.0035))
+# a percentage alone would flag a kernel of 4 us for one step of the profiler's clock
+KERNEL_FLOOR_US = 0.1
+# Profiler sessions of 12 calls, and the change above which their mean is slower: 4 to 5 standard
+# deviations of unchanged MLPs in an earlier recording of 24 processes. None: all sessions.
+_SESSIONS: tuple[tuple[int | None, float], ...] = (
+    (1, 0.01),
+    (1, 0.009),
+    (3, 0.006),
+    (6, 0.0045),
+    (None, 0.0035),
+)
 
-# Whether a workload is slower than its baseline's processes, by a timer ("device" or "host"). Inconclusive is False.
+# Whether a workload is slower than its baseline's processes, by a timer ("device" or "host").
+# Inconclusive is False.
 Decide = Callable[[str, str, Sequence[Measured], Measured], bool]
 Score = Callable[[Sequence[Values], Values], float]
 Slower = Callable[[str, Sequence[Measured], Measured], bool | None]
@@ -78,7 +99,10 @@ Slower = Callable[[str, Sequence[Measured], Measured], bool | None]
 
 @dataclass(frozen=True)
 class Detector:
-    """A method with its threshold. `slower` is None where its data are missing, or where it cannot see that level."""
+    """A method with its threshold.
+
+    `slower` is None where its data are missing, or where it cannot see that level.
+    """
 
     name: str
     slower: Slower
@@ -88,8 +112,8 @@ class Detector:
 class Share:
     """How many hits of how many trials.
 
-    The workloads of one process share its machine, and pairs share a process. The interval is therefore that of as
-    many trials as there are test processes, which is never too narrow.
+    The workloads of one process share its machine, and pairs share a process. The interval is
+    therefore that of as many trials as there are test processes, which is never too narrow.
     """
 
     hits: int
@@ -175,7 +199,9 @@ def evaluate(processes: Sequence[Process], decide: Decide) -> Evaluation:
         for peer in peers(workloads):
             detectors += [_detector(peer, label, threshold) for label, threshold in peer.thresholds]
             if peer.is_matched:
-                detectors.append(_matched(peer, matched_thresholds(peer, processes, baseline, rates[baseline])))
+                detectors.append(
+                    _matched(peer, matched_thresholds(peer, processes, baseline, rates[baseline]))
+                )
         for detector in detectors:
             for where in (where for kind, where in DESIGNS if kind == baseline):
                 alarms.append(alarms_of(detector, processes, baseline, where))
@@ -190,13 +216,21 @@ def evaluate(processes: Sequence[Process], decide: Decide) -> Evaluation:
 
 
 def our_detector(decide: Decide) -> Detector:
-    """Return ours: an unslowed suite is judged by both timers, a slowed workload by the timer that was slowed."""
+    """Return ours: an unslowed suite is judged by both timers, a slowed workload by the timer that
+    was slowed.
+    """
 
     def slower(workload: str, baseline: Sequence[Measured], test: Measured) -> bool | None:
         answers = []
         for timer, method in OURS.items():
-            known = [process for process in baseline if process.values(workload, method) is not None]
-            if known and test.values(workload, method) is not None and test.level.kind in ("none", timer):
+            known = [
+                process for process in baseline if process.values(workload, method) is not None
+            ]
+            if (
+                known
+                and test.values(workload, method) is not None
+                and test.level.kind in ("none", timer)
+            ):
                 answers.append(decide(workload, timer, known, test))
         return any(answers) if answers else None
 
@@ -214,7 +248,11 @@ def _detector(peer: Peer, label: str, threshold: float) -> Detector:
 def _matched(peer: Peer, thresholds: Mapping[str, float]) -> Detector:
     def slower(workload: str, baseline: Sequence[Measured], test: Measured) -> bool | None:
         pair = _pair(workload, peer.method, baseline, test)
-        return None if pair is None or workload not in thresholds else peer.score(*pair) > thresholds[workload]
+        return (
+            None
+            if pair is None or workload not in thresholds
+            else peer.score(*pair) > thresholds[workload]
+        )
 
     return Detector(f"{peer.name}, matched", slower)
 
@@ -222,14 +260,18 @@ def _matched(peer: Peer, thresholds: Mapping[str, float]) -> Detector:
 def matched_thresholds(
     peer: Peer, processes: Sequence[Process], baseline: BaselineKind, rate: float
 ) -> dict[str, float]:
-    """Return a threshold for each workload, so that a noisy one does not blind the peer to the others."""
+    """Return a threshold for each workload, so that a noisy one does not blind the peer to the
+    others.
+    """
     scores: dict[str, list[float]] = {}
     for expected, test in comparisons(processes, baseline, "same GPU"):
         for workload in test.workloads:
             pair = _pair(workload, peer.method, expected, test.at(NONE))
             if pair is not None:
                 scores.setdefault(workload, []).append(peer.score(*pair))
-    return {workload: matched_threshold(found, len(scores), rate) for workload, found in scores.items()}
+    return {
+        workload: matched_threshold(found, len(scores), rate) for workload, found in scores.items()
+    }
 
 
 def comparisons(
@@ -247,7 +289,9 @@ def comparisons(
                 yield others, test
 
 
-def alarms_of(detector: Detector, processes: Sequence[Process], baseline: BaselineKind, where: Where) -> Alarms:
+def alarms_of(
+    detector: Detector, processes: Sequence[Process], baseline: BaselineKind, where: Where
+) -> Alarms:
     """Judge every suite without a slowdown."""
     answers: list[tuple[int, bool]] = []
     for expected, test in comparisons(processes, baseline, where):
@@ -258,15 +302,21 @@ def alarms_of(detector: Detector, processes: Sequence[Process], baseline: Baseli
     return Alarms(detector.name, baseline, where, _share(answers))
 
 
-def caught_by(detector: Detector, processes: Sequence[Process], baseline: BaselineKind, where: Where) -> list[Caught]:
+def caught_by(
+    detector: Detector, processes: Sequence[Process], baseline: BaselineKind, where: Where
+) -> list[Caught]:
     """Judge every slowed workload."""
     answers: dict[tuple[str, Level], list[tuple[int, bool]]] = {}
     for expected, test in comparisons(processes, baseline, where):
         for level in test.levels:
             for workload in test.workloads:
-                answer = None if level == NONE else detector.slower(workload, expected, test.at(level))
+                answer = (
+                    None if level == NONE else detector.slower(workload, expected, test.at(level))
+                )
                 if answer is not None:
-                    answers.setdefault((module_of(workload), level), []).append((test.number, answer))
+                    answers.setdefault((module_of(workload), level), []).append(
+                        (test.number, answer)
+                    )
     return [
         Caught(detector.name, baseline, where, module, level, _share(found))
         for (module, level), found in sorted(answers.items())
@@ -274,7 +324,8 @@ def caught_by(detector: Detector, processes: Sequence[Process], baseline: Baseli
 
 
 def ties(evaluation: Evaluation) -> list[Tie]:
-    """Return peers on the same GPU that catch at most `TIE` less than ours, with no larger share of false alarms.
+    """Return peers on the same GPU that catch at most `TIE` less than ours, with no larger share of
+    false alarms.
 
     Levels at which ours catches nothing are left out.
     """
@@ -289,7 +340,9 @@ def ties(evaluation: Evaluation) -> list[Tie]:
         mine = ours.get((row.baseline, row.module, row.level))
         if row.method == OUR_NAME or row.where != "same GPU" or mine is None or not mine.hits:
             continue
-        no_more_alarms = alarms[row.method, row.baseline, row.where] <= alarms[OUR_NAME, row.baseline, row.where]
+        no_more_alarms = (
+            alarms[row.method, row.baseline, row.where] <= alarms[OUR_NAME, row.baseline, row.where]
+        )
         if no_more_alarms and row.share.share >= mine.share - TIE:
             found.append(Tie(row.method, row.baseline, row.module, row.level))
     return found
@@ -298,8 +351,8 @@ def ties(evaluation: Evaluation) -> list[Tie]:
 def achieved_levels(processes: Sequence[Process]) -> dict[tuple[str, Level], Achieved]:
     """Return the achieved slowdown of each module and level, by the timer that was slowed.
 
-    Slowed and unslowed were measured in the same passes of one process. Dispatch times are compared at equal host
-    speed: each in units of the host's control beside it.
+    Slowed and unslowed were measured in the same passes of one process. Dispatch times are compared
+    at equal host speed: each in units of the host's control beside it.
     """
     found: dict[tuple[str, Level], list[float]] = {}
     for process in processes:
@@ -309,11 +362,16 @@ def achieved_levels(processes: Sequence[Process]) -> dict[tuple[str, Level], Ach
                 if pair is not None:
                     change = _typical(level, pair[1]) / _typical(level, pair[0][0]) - 1
                     found.setdefault((module_of(workload), level), []).append(change)
-    return {key: Achieved(*np.quantile(changes, (0.1, 0.5, 0.9)).tolist()) for key, changes in sorted(found.items())}
+    return {
+        key: Achieved(*np.quantile(changes, (0.1, 0.5, 0.9)).tolist())
+        for key, changes in sorted(found.items())
+    }
 
 
 def wilson(share: float, trials: int) -> tuple[float, float]:
-    """Return Wilson's 95 % score interval of a proportion (Wilson, 1927): it holds at 0 and at 1, and for few trials."""
+    """Return Wilson's 95 % score interval of a proportion (Wilson, 1927): it holds at 0 and at 1,
+    and for few trials.
+    """
     if trials == 0:
         return 0.0, 1.0
     z2 = _Z95**2
@@ -330,32 +388,41 @@ def module_of(workload: str) -> str:
 def _typical(level: Level, values: Values) -> float:
     if level.kind == "host":
         return dispatch_in_controls(values)
-    return float(np.median(replicate_times_us(values)))  # not of all calls: it would stay on a step of the clock
+    # not of all calls: it would stay on a step of the clock
+    return float(np.median(replicate_times_us(values)))
 
 
 def _pair(
     workload: str, method: str, baseline: Sequence[Measured], test: Measured
 ) -> tuple[list[Values], Values] | None:
-    """Return the values of a method; None if some are missing, or if it reads the GPU's time and the host was slowed."""
+    """Return the values of a method; None if some are missing, or if it reads the GPU's time and
+    the host was slowed.
+    """
     if method == OURS["device"] and test.level.kind == "host":
         return None
     tested = test.values(workload, method)
-    expected = [values for process in baseline if (values := process.values(workload, method)) is not None]
+    expected = [
+        values for process in baseline if (values := process.values(workload, method)) is not None
+    ]
     return None if tested is None or not expected else (expected, tested)
 
 
 def _share(answers: Sequence[tuple[int, bool]]) -> Share:
-    return Share(sum(answer for _, answer in answers), len(answers), len({number for number, _ in answers}))
+    return Share(
+        sum(answer for _, answer in answers), len(answers), len({number for number, _ in answers})
+    )
 
 
-# -- kernelgauge ------------------------------------------------------------------------------------------------------
+# -- kernelgauge -----------------------------------------------------------------------------------
 
 
-def is_slower(workload: str, timer: str, baseline_processes: Sequence[Measured], test_process: Measured, /) -> bool:
+def is_slower(
+    workload: str, timer: str, baseline_processes: Sequence[Measured], test_process: Measured, /
+) -> bool:
     """Judge by the suite's rule with `--perf-no-confirm`: without a fresh process.
 
-    The data do not say which kernels ran: on a GPU that the baseline does not know, each workload counts as one kernel,
-    and there are no twins.
+    The data do not say which kernels ran: on a GPU that the baseline does not know, each workload
+    counts as one kernel, and there are no twins.
     """
     prior = prior_for(TIMERS[timer], _fingerprint(test_process.process))
     decision = decide(
@@ -374,7 +441,11 @@ def _shown(workload: str, timer: str, processes: tuple[Measured, ...], gpu: str 
     here = [each for each in processes if each.gpu == gpu]
     found = [Scatter()]
     for other in here[0].process.workloads if here else ():
-        times = [_time(other, timer, each) for each in here if each.values(other, OURS[timer]) is not None]
+        times = [
+            _time(other, timer, each)
+            for each in here
+            if each.values(other, OURS[timer]) is not None
+        ]
         if other != workload and times:
             prior = prior_for(TIMERS[timer], _fingerprint(here[0].process))
             found.append(scatter(times, prior, 1))
@@ -382,10 +453,15 @@ def _shown(workload: str, timer: str, processes: tuple[Measured, ...], gpu: str 
 
 
 def _fingerprint(process: Process) -> Fingerprint:
-    """Return the machine. Older recordings hold what the rule needs of it, and the rest is not known."""
+    """Return the machine.
+
+    Older recordings hold what the rule needs of it, and the rest is not known.
+    """
     known: Mapping[str, str] = process.meta.get("machine", {})
     fields: dict[str, Any] = dict.fromkeys(Fingerprint.__struct_fields__)
-    return Fingerprint(**(fields | {"device": "NVIDIA H200", "arch": "", "torch": "", "python": ""} | dict(known)))
+    return Fingerprint(
+        **(fields | {"device": "NVIDIA H200", "arch": "", "torch": "", "python": ""} | dict(known))
+    )
 
 
 def _time(workload: str, timer: str, process: Measured) -> ProcessTime:
@@ -394,20 +470,26 @@ def _time(workload: str, timer: str, process: Measured) -> ProcessTime:
     statistic = TIMERS[timer].timing.statistic
     if timer == "device":
         sample = Sample(tuple(replicate_times_us(values)), values.shape[1])
-        return ProcessTime(observe(sample), place=process.gpu, references_us=_references_us(process.process))
-    times, controls = (tuple(summarize(row, statistic) for row in values[..., index]) for index in (0, 1))
+        return ProcessTime(
+            observe(sample), place=process.gpu, references_us=_references_us(process.process)
+        )
+    times, controls = (
+        tuple(summarize(row, statistic) for row in values[..., index]) for index in (0, 1)
+    )
     observed = observe(Sample(times, values.shape[1], controls), is_by_host=True)
     return ProcessTime(observed, place=process.gpu, is_host_clock=True, is_by_host=True)
 
 
 @functools.lru_cache(maxsize=1024)
 def _references_us(process: Process) -> Mapping[str, float]:
-    """Return the times of the reference kernels by name; empty where they were not measured beside the workloads."""
+    """Return the times of the reference kernels by name; empty where they were not measured beside
+    the workloads.
+    """
     found: dict[str, list[float]] = process.meta.get("control_pair_us", {})
     return {name: float(np.median(times_us)) for name, times_us in found.items()}
 
 
-# -- peers ------------------------------------------------------------------------------------------------------------
+# -- peers -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -430,7 +512,8 @@ class Peer:
 def peers(workloads: int) -> tuple[Peer, ...]:
     """Return all peers of a suite of so many workloads.
 
-    Those that read kernel durations take kernelgauge's own sessions, as a user of torch.profiler can.
+    Those that read kernel durations take kernelgauge's own sessions, as a user of torch.profiler
+    can.
     """
     percents = (("> 1 %", 0.01), ("> 5 %", 0.05))
     p_value = ((f"p < {ALPHA:g}/{workloads}", -math.log10(ALPHA / workloads)),)
@@ -445,8 +528,20 @@ def peers(workloads: int) -> tuple[Peer, ...]:
     )
     return (
         Peer("do_bench, median", "do_bench", relative_change(np.median), percents, is_matched=True),
-        Peer("blocked_autorange, median", "blocked_autorange", relative_change(np.median), percents, is_matched=True),
-        Peer("pytest-benchmark, mean", "pytest_benchmark", relative_change(np.mean), percents, is_matched=True),
+        Peer(
+            "blocked_autorange, median",
+            "blocked_autorange",
+            relative_change(np.median),
+            percents,
+            is_matched=True,
+        ),
+        Peer(
+            "pytest-benchmark, mean",
+            "pytest_benchmark",
+            relative_change(np.mean),
+            percents,
+            is_matched=True,
+        ),
         Peer("Mann-Whitney, rounds", "pytest_benchmark", mann_whitney, p_value),
         *sessions,
         Peer("Mann-Whitney, kernel durations", OURS["device"], mann_whitney, p_value),
@@ -456,8 +551,8 @@ def peers(workloads: int) -> tuple[Peer, ...]:
 def relative_change(statistic: Callable[[Values], object], floor_us: float = 0.0) -> Score:
     """Score the change of a statistic against the median of it over the baseline's processes.
 
-    A change of `floor_us` or less scores 0. With the mean, and a baseline of one process, this is what
-    ``--benchmark-compare-fail=mean:X%`` of pytest-benchmark compares with X.
+    A change of `floor_us` or less scores 0. With the mean, and a baseline of one process, this is
+    what ``--benchmark-compare-fail=mean:X%`` of pytest-benchmark compares with X.
     """
 
     def score(baseline: Sequence[Values], test: Values) -> float:
@@ -479,7 +574,8 @@ def mann_whitney(baseline: Sequence[Values], test: Values) -> float:
 
 
 def matched_threshold(unchanged_scores: Sequence[float], suite_size: int, rate: float) -> float:
-    """Return the lowest threshold that keeps unchanged suites of such comparisons at or below a rate of false alarms.
+    """Return the lowest threshold that keeps unchanged suites of such comparisons at or below a
+    rate of false alarms.
 
     It is chosen in hindsight, on the comparisons that it is then judged by. That favours the peer.
 
@@ -489,11 +585,14 @@ def matched_threshold(unchanged_scores: Sequence[float], suite_size: int, rate: 
         rate: share of suites without any slowdown that may raise an alarm.
     """
     if not len(unchanged_scores) or suite_size < 1 or not 0 <= rate < 1:
-        raise ValueError(f"got {len(unchanged_scores)} statistics, a suite of {suite_size}, a rate of {rate}")
+        raise ValueError(
+            f"got {len(unchanged_scores)} statistics, a suite of {suite_size}, a rate of {rate}"
+        )
     rate_of_one = 1 - (1 - rate) ** (1 / suite_size)
     allowed = math.floor(rate_of_one * len(unchanged_scores) + 1e-9)
     highest_first = sorted(unchanged_scores, reverse=True)
-    return max(0.0, float(highest_first[allowed]))  # a threshold below 0 would flag faster processes
+    # a threshold below 0 would flag faster processes
+    return max(0.0, float(highest_first[allowed]))
 
 
 def _mean_of_sessions(count: int | None) -> Callable[[Values], float]:

@@ -11,7 +11,10 @@ import argparse
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[2] / "src")]
+sys.path[:0] = [
+    str(Path(__file__).resolve().parents[1]),
+    str(Path(__file__).resolve().parents[2] / "src"),
+]
 
 from detection.data import load_all
 from detection.evaluate import evaluate, is_slower
@@ -19,7 +22,9 @@ from detection.table import markdown, plot
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--evaluate", type=Path, nargs="+", required=True, metavar="FILE")
     arguments = parser.parse_args()

@@ -47,10 +47,19 @@ _KERNELS = (
 )
 
 
-def markdown(evaluation: Evaluation, processes: Sequence[Process] = (), title: str = "What each method catches") -> str:
-    """Return all tables; `processes` adds what their files say about wall times and about the injection."""
+def markdown(
+    evaluation: Evaluation,
+    processes: Sequence[Process] = (),
+    title: str = "What each method catches",
+) -> str:
+    """Return all tables; `processes` adds what their files say about wall times and about the
+    injection.
+    """
     machines = ", ".join(f"{gpu}: {count}" for gpu, count in evaluation.processes.items())
-    rates = ", ".join(f"{rate:.1%} ({_BASELINES[kind, 'same GPU']})" for kind, rate in evaluation.matched_rate.items())
+    rates = ", ".join(
+        f"{rate:.1%} ({_BASELINES[kind, 'same GPU']})"
+        for kind, rate in evaluation.matched_rate.items()
+    )
     parts = [
         f"# {title}",
         f"Processes by GPU: {machines}. {_INTERVALS}",
@@ -64,7 +73,9 @@ def markdown(evaluation: Evaluation, processes: Sequence[Process] = (), title: s
     for baseline, where in DESIGNS:
         for module, kind in _panels(evaluation.caught):
             if _rows(evaluation.caught, baseline, where, module, kind):
-                parts.append(f"## Caught: {module}, slower {_TIMES[kind]}; baseline: {_BASELINES[baseline, where]}")
+                parts.append(
+                    f"## Caught: {module}, slower {_TIMES[kind]}; baseline: {_BASELINES[baseline, where]}"
+                )
                 parts.append(_caught(evaluation, baseline, where, module, kind))
     if any("calibration" in process.meta for process in processes):
         parts += ["## What the injection costs", _injection(processes)]
@@ -74,7 +85,9 @@ def markdown(evaluation: Evaluation, processes: Sequence[Process] = (), title: s
 
 
 def plot(evaluation: Evaluation, path: Path) -> None:
-    """Plot a panel for each module and kind of slowdown, a line for each method; the suffix of `path` sets the format."""
+    """Plot a panel for each module and kind of slowdown, a line for each method; the suffix of
+    `path` sets the format.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -83,17 +96,23 @@ def plot(evaluation: Evaluation, path: Path) -> None:
     figure = Figure(figsize=(4.2 * columns, 5.2))
     axes = figure.subplots(1, columns, sharey=True, squeeze=False)
     suites = {
-        row.method: row.suites for row in evaluation.alarms if (row.baseline, row.where) == ("all others", "same GPU")
+        row.method: row.suites
+        for row in evaluation.alarms
+        if (row.baseline, row.where) == ("all others", "same GPU")
     }
     handles = {}
     for axis, (module, kind) in zip(axes[0], panels, strict=False):
         for place, method in enumerate(evaluation.methods):
             rows = _rows(evaluation.caught, "all others", "same GPU", module, kind)
-            points = [(row.level.percent, 100 * row.share.share) for row in rows if row.method == method]
+            points = [
+                (row.level.percent, 100 * row.share.share) for row in rows if row.method == method
+            ]
             if not points:
                 continue
             is_ours = method == OUR_NAME
-            label = f"{method}: {suites[method].hits}/{suites[method].trials} unchanged suites flagged"
+            label = (
+                f"{method}: {suites[method].hits}/{suites[method].trials} unchanged suites flagged"
+            )
             (handles[label],) = axis.plot(
                 *zip(*points, strict=True),
                 label=label,
@@ -105,7 +124,9 @@ def plot(evaluation: Evaluation, path: Path) -> None:
             )
         levels = _levels(evaluation.caught, module, kind)
         axis.set_xscale("log")
-        axis.set_xticks([level.percent for level in levels], [f"{level.percent:g}" for level in levels])
+        axis.set_xticks(
+            [level.percent for level in levels], [f"{level.percent:g}" for level in levels]
+        )
         axis.minorticks_off()
         axis.set_ylim(-3, 103)
         axis.set_title(f"{module}, slower {_TIMES[kind]}")
@@ -115,18 +136,29 @@ def plot(evaluation: Evaluation, path: Path) -> None:
     figure.tight_layout()
     if handles:
         figure.legend(
-            list(handles.values()), list(handles), loc="upper center", bbox_to_anchor=(0.5, 0), ncol=2, fontsize=8
+            list(handles.values()),
+            list(handles),
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0),
+            ncol=2,
+            fontsize=8,
         )
-    # Text as text takes less than half of what its outlines take. Without a date, and with fixed ids, equal plots are equal files.
+    # Text as text takes less than half of what its outlines take. Without a date, and with fixed
+    # ids, equal plots are equal files.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": OUR_NAME}):
-        figure.savefig(path, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
+        figure.savefig(
+            path, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None
+        )
 
 
 def _alarms(evaluation: Evaluation) -> str:
     found = {(row.method, row.baseline, row.where): row.suites for row in evaluation.alarms}
     return _table(
         ["method", *(f"baseline: {_BASELINES[design]}" for design in DESIGNS)],
-        ([method, *(_cell(found.get((method, *design))) for design in DESIGNS)] for method in evaluation.methods),
+        (
+            [method, *(_cell(found.get((method, *design))) for design in DESIGNS)]
+            for method in evaluation.methods
+        ),
     )
 
 
@@ -135,10 +167,14 @@ def _ties(found: Sequence[Tie]) -> str:
     levels: dict[tuple[str, BaselineKind], dict[str, list[str]]] = {}
     for tie in found:
         by_module = levels.setdefault((tie.method, tie.baseline), {})
-        by_module.setdefault(f"{tie.module}, {_TIMES[tie.level.kind]}", []).append(f"+{tie.level.percent:g} %")
+        by_module.setdefault(f"{tie.module}, {_TIMES[tie.level.kind]}", []).append(
+            f"+{tie.level.percent:g} %"
+        )
     sentences = []
     for (method, baseline), by_module in levels.items():
-        where = "; ".join(f"{module} {', '.join(percents)}" for module, percents in by_module.items())
+        where = "; ".join(
+            f"{module} {', '.join(percents)}" for module, percents in by_module.items()
+        )
         sentences.append(
             f"- **{method}** ties with {OUR_NAME} at {where} (baseline: {_BASELINES[baseline, 'same GPU']})."
         )
@@ -149,20 +185,36 @@ def _ties(found: Sequence[Tie]) -> str:
     return "\n".join([rule, "", *(sentences or ["No peer ties."])])
 
 
-def _caught(evaluation: Evaluation, baseline: BaselineKind, where: Where, module: str, kind: str) -> str:
+def _caught(
+    evaluation: Evaluation, baseline: BaselineKind, where: Where, module: str, kind: str
+) -> str:
     levels = _levels(evaluation.caught, module, kind)
-    found = {(row.method, row.level): row.share for row in _rows(evaluation.caught, baseline, where, module, kind)}
-    methods = [method for method in evaluation.methods if any((method, level) in found for level in levels)]
+    found = {
+        (row.method, row.level): row.share
+        for row in _rows(evaluation.caught, baseline, where, module, kind)
+    }
+    methods = [
+        method for method in evaluation.methods if any((method, level) in found for level in levels)
+    ]
     achieved = [evaluation.achieved.get((module, level)) for level in levels]
     return _table(
         ["method", *(_label(level, one) for level, one in zip(levels, achieved, strict=True))],
         [
-            ["achieved, median", *(_NO_DATA if one is None else f"{one.median:+.2%}" for one in achieved)],
+            [
+                "achieved, median",
+                *(_NO_DATA if one is None else f"{one.median:+.2%}" for one in achieved),
+            ],
             [
                 "achieved, 10th to 90th percentile",
-                *(_NO_DATA if one is None else f"{one.low:+.2%} to {one.high:+.2%}" for one in achieved),
+                *(
+                    _NO_DATA if one is None else f"{one.low:+.2%} to {one.high:+.2%}"
+                    for one in achieved
+                ),
             ],
-            *([method, *(_cell(found.get((method, level))) for level in levels)] for method in methods),
+            *(
+                [method, *(_cell(found.get((method, level))) for level in levels)]
+                for method in methods
+            ),
         ],
     )
 
@@ -175,7 +227,9 @@ def _label(level: Level, achieved: Achieved | None) -> str:
 
 
 def _injection(processes: Sequence[Process]) -> str:
-    """Return medians over processes: what a spin's launch adds to the dispatch, and what the spin takes."""
+    """Return medians over processes: what a spin's launch adds to the dispatch, and what the spin
+    takes.
+    """
     found: dict[str, list[dict[str, float]]] = {}
     for process in processes:
         for workload, calibration in process.meta.get("calibration", {}).items():
@@ -189,7 +243,10 @@ def _injection(processes: Sequence[Process]) -> str:
     return _table(
         ["workload", *columns],
         (
-            [workload, *(f"{np.median([one[name] for one in measured]):.2f}" for name in columns.values())]
+            [
+                workload,
+                *(f"{np.median([one[name] for one in measured]):.2f}" for name in columns.values()),
+            ]
             for workload, measured in found.items()
         ),
     )
@@ -210,14 +267,18 @@ def _wall_times(processes: Sequence[Process]) -> str:
 
 
 def _panels(caught: Sequence[Caught]) -> list[tuple[str, str]]:
-    return sorted({(row.module, row.level.kind) for row in caught}, key=lambda panel: (panel[1], panel[0]))
+    return sorted(
+        {(row.module, row.level.kind) for row in caught}, key=lambda panel: (panel[1], panel[0])
+    )
 
 
 def _levels(caught: Sequence[Caught], module: str, kind: str) -> list[Level]:
     return sorted({row.level for row in caught if row.module == module and row.level.kind == kind})
 
 
-def _rows(caught: Sequence[Caught], baseline: BaselineKind, where: Where, module: str, kind: str) -> list[Caught]:
+def _rows(
+    caught: Sequence[Caught], baseline: BaselineKind, where: Where, module: str, kind: str
+) -> list[Caught]:
     asked = (baseline, where, module, kind)
     return [row for row in caught if (row.baseline, row.where, row.module, row.level.kind) == asked]
 

@@ -1,7 +1,8 @@
-"""Workloads of benchmarks that exist: Triton's `perf_report`, tritonbench's operators, Liger's scripts. Copy this file beside a `conftest.py`.
+"""Workloads of benchmarks that exist: Triton's `perf_report`, tritonbench's operators, Liger's
+scripts. Copy this file beside a `conftest.py`.
 
-Each adaptor finds the callable that a benchmark times, and leaves its timing aside. The projects are imported when an adaptor
-is called, and must be installed.
+Each adaptor finds the callable that a benchmark times, and leaves its timing aside. The projects
+are imported when an adaptor is called, and must be installed.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from unittest.mock import patch
 
 from kernelgauge import Workload, WorkloadError
 
-# -- triton.testing.perf_report ---------------------------------------------------------------------------------------
+# -- triton.testing.perf_report --------------------------------------------------------------------
 
 
 def perf_report(benchmark: Any) -> list[Workload]:
     """Return a workload for each x value and each line of ``@triton.testing.perf_report``.
 
-    The plot's name is the module, the line the variant, and the numbers on the x axis the shape. Each replicate calls the
-    benchmark's function again, for fresh tensors, up to its first `do_bench`.
+    The plot's name is the module, the line the variant, and the numbers on the x axis the shape.
+    Each replicate calls the benchmark's function again, for fresh tensors, up to its first
+    `do_bench`.
 
-    Args:
-        benchmark: what the decorator returned, or the path of a script. All its benchmarks are taken, and their own
-            `run` does nothing while the script is imported.
+    Args: benchmark: what the decorator returned, or the path of a script. All its benchmarks are
+        taken, and their own `run` does nothing while the script is imported.
     """
     import triton.testing
 
@@ -39,12 +40,23 @@ def perf_report(benchmark: Any) -> list[Workload]:
             module = _imported(Path(benchmark))
         marks = [each for each in vars(module).values() if isinstance(each, triton.testing.Mark)]
         return [workload for mark in marks for workload in perf_report(mark)]
-    plots = benchmark.benchmarks if isinstance(benchmark.benchmarks, (list, tuple)) else [benchmark.benchmarks]
-    return [_of_point(benchmark.fn, plot, x, line) for plot in plots for x in plot.x_vals for line in plot.line_vals]
+    plots = (
+        benchmark.benchmarks
+        if isinstance(benchmark.benchmarks, (list, tuple))
+        else [benchmark.benchmarks]
+    )
+    return [
+        _of_point(benchmark.fn, plot, x, line)
+        for plot in plots
+        for x in plot.x_vals
+        for line in plot.line_vals
+    ]
 
 
 def _of_point(function: Callable[..., Any], plot: Any, x: Any, line: Any) -> Workload:
-    """Return the workload of a point of a plot, whose x is a value for each name of the x axis, or one for all."""
+    """Return the workload of a point of a plot, whose x is a value for each name of the x axis, or
+    one for all.
+    """
     values = x if isinstance(x, (list, tuple)) else [x] * len(plot.x_names)
     named = dict(zip(plot.x_names, values, strict=True)) | {plot.line_arg: line} | plot.args
     others = (str(value) for value in values if not isinstance(value, int))
@@ -59,11 +71,16 @@ def _of_point(function: Callable[..., Any], plot: Any, x: Any, line: Any) -> Wor
 
 
 class _Timed(BaseException):
-    """Ends a benchmark at what it times: a function, and tensors. No `except Exception` of its own may stop it."""
+    """Ends a benchmark at what it times: a function, and tensors.
+
+    No `except Exception` of its own may stop it.
+    """
 
 
 def _timed_by(function: Any, named: Mapping[str, Any]) -> Callable[[], Any]:
-    """Run a benchmark up to its first `do_bench`, whatever name it has there, and return what it would time."""
+    """Run a benchmark up to its first `do_bench`, whatever name it has there, and return what it
+    would time.
+    """
     import torch
     import triton.testing
 
@@ -71,20 +88,30 @@ def _timed_by(function: Any, named: Mapping[str, Any]) -> Callable[[], Any]:
         raise _Timed(fn, grad_to_none or ())
 
     timers = (triton.testing.do_bench, triton.testing.do_bench_cudagraph)
-    stream = torch.cuda.current_stream() if torch.cuda.is_available() else None  # some make another one current
+    # some make another one current
+    stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
     try:
         with torch.cuda.stream(stream), torch.enable_grad(), ExitStack() as stack:
             for scope in (vars(triton.testing), function.__globals__):
-                names = [name for name, value in scope.items() if any(value is each for each in timers)]
+                names = [
+                    name for name, value in scope.items() if any(value is each for each in timers)
+                ]
                 stack.enter_context(patch.dict(scope, dict.fromkeys(names, stand_in)))
             function(**named)
     except _Timed as timed:
         return _with_gradients(*timed.args)
-    raise WorkloadError("the benchmark never called do_bench", expected="a function that calls triton.testing.do_bench")
+    raise WorkloadError(
+        "the benchmark never called do_bench",
+        expected="a function that calls triton.testing.do_bench",
+    )
 
 
-def _with_gradients(function: Callable[[], Any], grad_to_none: Sequence[Any] = ()) -> Callable[[], Any]:
-    """Call a function as benchmarks do: with autograd, since it may call `backward`, and with gradients cleared."""
+def _with_gradients(
+    function: Callable[[], Any], grad_to_none: Sequence[Any] = ()
+) -> Callable[[], Any]:
+    """Call a function as benchmarks do: with autograd, since it may call `backward`, and with
+    gradients cleared.
+    """
     import torch
 
     def call() -> Any:
@@ -96,13 +123,15 @@ def _with_gradients(function: Callable[[], Any], grad_to_none: Sequence[Any] = (
     return call
 
 
-# -- tritonbench ------------------------------------------------------------------------------------------------------
+# -- tritonbench -----------------------------------------------------------------------------------
 
 
 def tritonbench(operator: str, *arguments: str, inputs: Sequence[int] = (0,)) -> list[Workload]:
-    """Return a workload for each enabled implementation of an operator of tritonbench, and each input.
+    """Return a workload for each enabled implementation of an operator of tritonbench, and each
+    input.
 
-    The operator is the module, the implementation the variant, and the number of the input the shape.
+    The operator is the module, the implementation the variant, and the number of the input the
+    shape.
 
     Args:
         operator: its name, such as ``rms_norm``.
@@ -139,7 +168,7 @@ def tritonbench(operator: str, *arguments: str, inputs: Sequence[int] = (0,)) ->
     ]
 
 
-# -- Liger-Kernel's benchmark/scripts ------------------------------------------------------------------------------------
+# -- Liger-Kernel's benchmark/scripts --------------------------------------------------------------
 
 
 def liger(
@@ -150,7 +179,8 @@ def liger(
     config: Mapping[str, Any],
     pass_: Literal["forward", "train"] = "forward",
 ) -> Workload:
-    """Return the workload of a script in Liger-Kernel's ``benchmark/scripts``: what its ``setup_<kernel>`` makes.
+    """Return the workload of a script in Liger-Kernel's ``benchmark/scripts``: what its
+    ``setup_<kernel>`` makes.
 
     Args:
         script: path of ``benchmark_<kernel>.py``.
@@ -165,14 +195,19 @@ def liger(
 
     def build() -> Any:
         point = module.SingleBenchmarkRunInput(
-            x=x, kernel_provider=provider, kernel_operation_mode=pass_, extra_benchmark_config=dict(config)
+            x=x,
+            kernel_provider=provider,
+            kernel_operation_mode=pass_,
+            extra_benchmark_config=dict(config),
         )
         value, layer, *_ = setup(point)
         made[:] = [value]
         return layer
 
     return Workload(
-        module=to_name("-".join((setup.__name__.removeprefix("setup_"), *([x] if isinstance(x, str) else [])))),
+        module=to_name(
+            "-".join((setup.__name__.removeprefix("setup_"), *([x] if isinstance(x, str) else [])))
+        ),
         variant=to_name(provider),
         build=build,
         inputs=lambda: (made.pop(),),  # the setup makes both, and `build` comes first
@@ -182,7 +217,7 @@ def liger(
     )
 
 
-# -- scripts and names ------------------------------------------------------------------------------------------------
+# -- scripts and names -----------------------------------------------------------------------------
 
 
 def _imported(script: Path) -> ModuleType:
@@ -192,7 +227,9 @@ def _imported(script: Path) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, script)
     if spec is None or spec.loader is None or not script.exists():
-        raise WorkloadError("no such benchmark", got=str(script), expected="the path of a Python file")
+        raise WorkloadError(
+            "no such benchmark", got=str(script), expected="the path of a Python file"
+        )
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(script.resolve().parent))
     try:
@@ -206,5 +243,7 @@ def _imported(script: Path) -> ModuleType:
 
 
 def to_name(text: str) -> str:
-    """Return a text as a name of a module or variant: ``fused-attention (fp16)`` is ``fused-attention-fp16``."""
+    """Return a text as a name of a module or variant: ``fused-attention (fp16)`` is
+    ``fused-attention-fp16``.
+    """
     return "-".join(re.findall(r"[A-Za-z0-9_]+", text))

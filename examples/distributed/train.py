@@ -1,13 +1,14 @@
-"""Training steps on several processes, and a trace of each rank: data parallel (DDP) or sharded (FSDP2).
+"""Training steps on several processes, and a trace of each rank: data parallel (DDP) or sharded
+(FSDP2).
 
     torchrun --nproc-per-node 2 examples/distributed/train.py --traces /tmp/usual
     kernelgauge check --update /tmp/usual/run*/rank*.json.gz -b /tmp/ddp.json
     torchrun --nproc-per-node 2 examples/distributed/train.py --traces /tmp/lost --lose-overlap late
     kernelgauge check /tmp/lost/run0/rank*.json.gz -b /tmp/ddp.json
 
-It runs with NCCL on GPUs, and with Gloo on a CPU. `--lose-overlap late` reduces the gradients of DDP after the backward
-pass. `--lose-overlap wait` launches the same kernels in the same order, and the backward pass waits for each reduction;
-each block of FSDP2 reads a value back.
+It runs with NCCL on GPUs, and with Gloo on a CPU. `--lose-overlap late` reduces the gradients of
+DDP after the backward pass. `--lose-overlap wait` launches the same kernels in the same order, and
+the backward pass waits for each reduction; each block of FSDP2 reads a value back.
 """
 
 import argparse
@@ -48,7 +49,9 @@ class Block(nn.Module):
 
 
 def reduce_and_wait(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Do what `allreduce_hook` does with a bucket of gradients, and let the backward pass wait for it."""
+    """Do what `allreduce_hook` does with a bucket of gradients, and let the backward pass wait for
+    it.
+    """
     gradients = bucket.buffer().div_(dist.get_world_size())
     dist.all_reduce(gradients)
     done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
@@ -89,7 +92,9 @@ def main() -> None:
     model = nn.Sequential(*blocks).to(device)
     if options.parallel == "ddp":
         model = DistributedDataParallel(model, bucket_cap_mb=BUCKET_MB)
-        model.register_comm_hook(None, reduce_and_wait if options.lose_overlap == "wait" else allreduce_hook)
+        model.register_comm_hook(
+            None, reduce_and_wait if options.lose_overlap == "wait" else allreduce_hook
+        )
     else:
         mesh = dist.init_device_mesh(device.type, (dist.get_world_size(),))
         for block in blocks:
@@ -107,7 +112,9 @@ def main() -> None:
             loss.backward()
         if reduces_late:
             for parameter in model.parameters():
-                dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG if ON_GPU else dist.ReduceOp.SUM)
+                dist.all_reduce(
+                    parameter.grad, op=dist.ReduceOp.AVG if ON_GPU else dist.ReduceOp.SUM
+                )
         optimizer.step()
         optimizer.zero_grad()
 

@@ -13,7 +13,11 @@ def pytest_kernelgauge_workloads() -> list[Workload]:
 
 
 def pytest_report_header() -> list[str]:
-    return [] if find_spec("flash_attn") else ["flash-attn is not installed: attention goes without its variant"]
+    return (
+        []
+        if find_spec("flash_attn")
+        else ["flash-attn is not installed: attention goes without its variant"]
+    )
 
 
 @pytest.fixture

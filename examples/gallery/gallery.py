@@ -1,4 +1,7 @@
-"""WORKLOADS: other people's kernels beside plain torch. A module is one function here, a variant one way to compute it."""
+"""WORKLOADS: other people's kernels beside plain torch.
+
+A module is one function here, a variant one way to compute it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ _FLEX_BACKWARD = "flex_attention has no backward pass on a CPU"
 _SEEN = "the sources of Liger 0.8.5 and of Inductor in torch 2.11"
 
 
-Variant = tuple[str, Callable[..., nn.Module], dict[str, Any]]  # its name, what builds it of a shape, fields of its own
+# its name, what builds it of a shape, fields of its own
+Variant = tuple[str, Callable[..., nn.Module], dict[str, Any]]
 
 
 def _on_any_gpu(*names: str) -> tuple[Expectation, ...]:
@@ -60,7 +64,7 @@ def _variants(
     return found
 
 
-# -- RMSNorm: bound by memory -----------------------------------------------------------------------------------------
+# -- RMSNorm: bound by memory ----------------------------------------------------------------------
 
 
 def _rms_norm(pass_: Pass) -> list[Workload]:
@@ -82,14 +86,22 @@ def _rms_norm(pass_: Pass) -> list[Workload]:
         inputs,
         [
             ("eager", build, {}),
-            ("compiled", build, faster | ({"expectations": compiled} if is_forward else {"matrix": "full"})),
-            ("liger", liger, faster | {"on_cpu": _LIGER, "expectations": one_kernel if is_forward else ()}),
+            (
+                "compiled",
+                build,
+                faster | ({"expectations": compiled} if is_forward else {"matrix": "full"}),
+            ),
+            (
+                "liger",
+                liger,
+                faster | {"on_cpu": _LIGER, "expectations": one_kernel if is_forward else ()},
+            ),
         ],
         pass_,
     )
 
 
-# -- the loss of a language model: launches follow the shape, and memory is the point ----------------------------------
+# -- the loss of a language model: launches follow the shape, and memory is the point --------------
 
 
 def _head(shape: tuple[int, ...], *, is_full: bool = False) -> list[Workload]:
@@ -100,7 +112,9 @@ def _head(shape: tuple[int, ...], *, is_full: bool = False) -> list[Workload]:
         return layers.LigerLanguageModelHead(dim, vocabulary)
 
     def inputs(rows: int, dim: int, vocabulary: int) -> Any:
-        return (torch.randn(rows, dim, requires_grad=True),), {"target": torch.randint(vocabulary, (rows,))}
+        return (torch.randn(rows, dim, requires_grad=True),), {
+            "target": torch.randint(vocabulary, (rows,))
+        }
 
     variants: list[Variant] = [
         ("eager", build, {}),
@@ -111,7 +125,7 @@ def _head(shape: tuple[int, ...], *, is_full: bool = False) -> list[Workload]:
     return [replace(each, matrix="full") for each in found] if is_full else found
 
 
-# -- attention: bound by arithmetic, and template kernels -------------------------------------------------------------
+# -- attention: bound by arithmetic, and template kernels ------------------------------------------
 
 
 def _attention(pass_: Pass) -> list[Workload]:
@@ -125,7 +139,9 @@ def _attention(pass_: Pass) -> list[Workload]:
         return layers.FlashAttention()
 
     def inputs(batch: int, heads: int, sequence: int, size: int) -> Any:
-        return tuple(torch.randn(batch, heads, sequence, size, requires_grad=pass_ == "train") for _ in "qkv")
+        return tuple(
+            torch.randn(batch, heads, sequence, size, requires_grad=pass_ == "train") for _ in "qkv"
+        )
 
     template: dict[str, Any] = {"expectations": _on_any_gpu("triton_tem_fused*flex_attention*")}
     variants: list[Variant] = [
@@ -137,7 +153,7 @@ def _attention(pass_: Pass) -> list[Workload]:
     return _variants("attention", ((4, 16, 2048, 128), (1, 2, 128, 64)), inputs, variants, pass_)
 
 
-# -- RoPE: in place ----------------------------------------------------------------------------------------------------
+# -- RoPE: in place --------------------------------------------------------------------------------
 
 
 def _rope() -> list[Workload]:
@@ -148,7 +164,10 @@ def _rope() -> list[Workload]:
         return layers.LigerRope()
 
     def inputs(batch: int, heads: int, sequence: int, size: int) -> Any:
-        q, k = (torch.randn(batch, sequence, count, size).transpose(1, 2) for count in (heads, max(1, heads // 4)))
+        q, k = (
+            torch.randn(batch, sequence, count, size).transpose(1, 2)
+            for count in (heads, max(1, heads // 4))
+        )
         angles = torch.arange(sequence)[:, None] * 10_000 ** (-torch.arange(0, size, 2) / size)
         both = torch.cat((angles, angles), dim=-1)[None]
         return q, k, both.cos(), both.sin()
@@ -161,12 +180,16 @@ def _rope() -> list[Workload]:
         [
             ("eager", build, {}),
             ("compiled", build, faster),
-            ("liger", liger, faster | {"on_cpu": _LIGER, "expectations": _on_any_gpu("_triton_rope")}),
+            (
+                "liger",
+                liger,
+                faster | {"on_cpu": _LIGER, "expectations": _on_any_gpu("_triton_rope")},
+            ),
         ],
     )
 
 
-# -- a transformer block ----------------------------------------------------------------------------------------------
+# -- a transformer block ---------------------------------------------------------------------------
 
 
 def _block(pass_: Pass) -> list[Workload]:
@@ -202,6 +225,7 @@ WORKLOADS = [
     *_block("train"),
 ]
 
-# The code of Liger's kernels depends on all sizes but the rows. So few rows are enough for a loss whose logits a CPU computes.
+# The code of Liger's kernels depends on all sizes but the rows. So few rows are enough for a loss
+# whose logits a CPU computes.
 _BOTH_PASSES = (*_rms_norm("train"), *_head((4, 2048, 32000)), *_rope(), *_block("train"))
 TRITON_KERNELS = [each for each in _BOTH_PASSES if each.variant == "liger"]

@@ -1,4 +1,7 @@
-"""The modules of the gallery: each in plain torch, and with other people's kernels. All variants have the same parameters."""
+"""The modules of the gallery: each in plain torch, and with other people's kernels.
+
+All variants have the same parameters.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ def liger_rms_norm(dim: int) -> nn.Module:
 
 
 class LanguageModelHead(nn.Module):
-    """The last layer of a language model and its loss: the logits have a column for each word of the vocabulary."""
+    """The last layer of a language model and its loss: the logits have a column for each word of
+    the vocabulary.
+    """
 
     def __init__(self, dim: int, vocabulary: int) -> None:
         super().__init__()
@@ -42,7 +47,9 @@ class LanguageModelHead(nn.Module):
 
 
 class LigerLanguageModelHead(LanguageModelHead):
-    """Never holds all logits: it takes a chunk of rows at a time, and computes gradients on the way forward."""
+    """Never holds all logits: it takes a chunk of rows at a time, and computes gradients on the way
+    forward.
+    """
 
     def __init__(self, dim: int, vocabulary: int) -> None:
         from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
@@ -70,7 +77,12 @@ class FlexAttention(nn.Module):
         super().__init__()
         device = str(torch.get_default_device())
         self.mask = create_block_mask(
-            lambda _batch, _head, query, key: query >= key, None, None, sequence, sequence, device=device
+            lambda _batch, _head, query, key: query >= key,
+            None,
+            None,
+            sequence,
+            sequence,
+            device=device,
         )
 
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
@@ -85,11 +97,15 @@ class FlashAttention(nn.Module):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
         from flash_attn import flash_attn_func
 
-        return flash_attn_func(*(each.transpose(1, 2) for each in (q, k, v)), causal=True).transpose(1, 2)
+        return flash_attn_func(
+            *(each.transpose(1, 2) for each in (q, k, v)), causal=True
+        ).transpose(1, 2)
 
 
 class Rope(nn.Module):
-    """Rotary position embeddings of queries and keys: [batch, heads, sequence, size], [1, sequence, size]."""
+    """Rotary position embeddings of queries and keys: [batch, heads, sequence, size], [1, sequence,
+    size].
+    """
 
     def forward(
         self, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
@@ -106,21 +122,28 @@ def _rotated(x: torch.Tensor) -> torch.Tensor:
 class LigerRope(nn.Module):
     """Writes its results over its inputs."""
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Any:
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> Any:
         from liger_kernel.transformers import liger_rotary_pos_emb
 
         return liger_rotary_pos_emb(q, k, cos, sin)
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block: attention and a SwiGLU MLP, each after a norm and beside a residual."""
+    """A pre-norm transformer block: attention and a SwiGLU MLP, each after a norm and beside a
+    residual.
+    """
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
         self.attention_norm, self.mlp_norm = self.make_norm(dim), self.make_norm(dim)
         self.qkv, self.out = nn.Linear(dim, 3 * dim, bias=False), nn.Linear(dim, dim, bias=False)
-        self.gate_up, self.down = nn.Linear(dim, 8 * dim, bias=False), nn.Linear(4 * dim, dim, bias=False)
+        self.gate_up, self.down = (
+            nn.Linear(dim, 8 * dim, bias=False),
+            nn.Linear(4 * dim, dim, bias=False),
+        )
 
     def make_norm(self, dim: int) -> nn.Module:
         return RMSNorm(dim)
@@ -130,7 +153,9 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> Any:
         batch, sequence, dim = x.shape
-        qkv = self.qkv(self.attention_norm(x)).view(batch, sequence, 3, self.heads, dim // self.heads)
+        qkv = self.qkv(self.attention_norm(x)).view(
+            batch, sequence, 3, self.heads, dim // self.heads
+        )
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, sequence, dim))

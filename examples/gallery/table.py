@@ -1,4 +1,6 @@
-"""Print the results of a run as the table of docs/gallery.md: `python examples/gallery/table.py reports/latest/results.json`."""
+"""Print the results of a run as the table of docs/gallery.md: `python examples/gallery/table.py
+reports/latest/results.json`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,11 @@ def rows(workloads: list[dict[str, Any]]) -> list[str]:
         shape = "x".join(map(str, each["shape"]))
         gpu_us, latency_us = time_us(each, "device_time"), time_us(each, "end_to_end")
         beside = first.setdefault((each["module"], each["pass_"], shape), gpu_us)
-        change = f"{100 * (gpu_us / beside - 1):+.1f} %" if gpu_us and beside and gpu_us != beside else ""
+        change = (
+            f"{100 * (gpu_us / beside - 1):+.1f} %"
+            if gpu_us and beside and gpu_us != beside
+            else ""
+        )
         counts = each["run"]["counts"]
         peak = counts["peak_allocated_bytes"]
         cells = (
@@ -43,9 +49,15 @@ def rows(workloads: list[dict[str, Any]]) -> list[str]:
 def main(path: str) -> None:
     results = json.loads(Path(path).read_text())
     machine = results["fingerprint"]
-    versions = ", ".join(f"{name} {machine[name]}" for name in ("torch", "triton", "liger_kernel") if machine[name])
-    print(f"{machine['device']}, {versions}, commit {(results['commit'] or '-')[:9]}, {results['started_at'][:10]}.\n")
-    print("| module | shape | variant | GPU time µs | latency µs | GPU time beside the first | launches | peak MB |")
+    versions = ", ".join(
+        f"{name} {machine[name]}" for name in ("torch", "triton", "liger_kernel") if machine[name]
+    )
+    print(
+        f"{machine['device']}, {versions}, commit {(results['commit'] or '-')[:9]}, {results['started_at'][:10]}.\n"
+    )
+    print(
+        "| module | shape | variant | GPU time µs | latency µs | GPU time beside the first | launches | peak MB |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     print("\n".join(rows(results["workloads"])))
 

@@ -12,7 +12,7 @@ from kernelgauge.standard import *  # noqa: F403
 BYTES = 2  # of a number in bf16
 
 
-# -- RMSNorm ----------------------------------------------------------------------------------------------------------
+# -- RMSNorm ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.workloads(module="rms_norm", variant="eager", pass_="forward")
@@ -33,7 +33,7 @@ def test_liger_norm_has_a_kernel_each_way(run: Run) -> None:
     assert names.count("_rms_norm_forward_kernel") == names.count("_rms_norm_backward_kernel") == 1
 
 
-# -- the loss of a language model --------------------------------------------------------------------------------------
+# -- the loss of a language model ------------------------------------------------------------------
 
 
 def chunks(rows: int, dim: int, vocabulary: int) -> int:
@@ -67,7 +67,7 @@ def test_liger_loss_never_holds_all_logits(workload: Workload, run: Run, eager: 
     assert eager_most - most > logits
 
 
-# -- attention --------------------------------------------------------------------------------------------------------
+# -- attention -------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu
@@ -86,7 +86,7 @@ def test_sdpa_never_holds_the_scores(workload: Workload, run: Run) -> None:
     assert run.counts.peak_allocated_bytes < BYTES * batch * heads * sequence**2
 
 
-# -- RoPE -------------------------------------------------------------------------------------------------------------
+# -- RoPE ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu
@@ -98,7 +98,7 @@ def test_liger_rope_allocates_nothing(workload: Workload, run: Run, eager: Run) 
     assert run.counts.peak_allocated_bytes < queries < eager.counts.peak_allocated_bytes
 
 
-# -- a transformer block ----------------------------------------------------------------------------------------------
+# -- a transformer block ---------------------------------------------------------------------------
 
 
 @pytest.mark.workloads(module="block", variant="compiled")

@@ -1,4 +1,6 @@
-"""Liger's Triton kernels, compiled for GPUs by their names: on any machine, without a GPU and without a clock."""
+"""Liger's Triton kernels, compiled for GPUs by their names: on any machine, without a GPU and
+without a clock.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,27 @@
-"""A suite of whole models of transformers, timm, torchvision and peft: prefill, decode, training steps."""
+"""A suite of whole models of transformers, timm, torchvision and peft: prefill, decode, training
+steps.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 
 import torch
-from models import DECODED, LLAMA, TOKENS, Autocast, Decode, Float8Linear, Loss, Prefill, lora, moe, resnet, tokens, vit
+from models import (
+    DECODED,
+    LLAMA,
+    TOKENS,
+    Autocast,
+    Decode,
+    Float8Linear,
+    Loss,
+    Prefill,
+    lora,
+    moe,
+    resnet,
+    tokens,
+    vit,
+)
 
 from kernelgauge import Training, Workload
 
@@ -29,11 +45,37 @@ def pytest_kernelgauge_workloads() -> list[Workload]:
     return [
         Workload("llama", "prefill", Prefill, lambda: ids(1, TOKENS), (TOKENS,)),
         Workload("llama", "decode", Decode, tokens, (TOKENS, DECODED)),
-        Workload("llama", "graphs", Decode, tokens, (TOKENS, DECODED), compile={"mode": "reduce-overhead"}),
-        Workload("llama", "adamw", Loss, lambda: ids(2, TOKENS), (2, TOKENS), pass_="step", training=ADAMW),
+        Workload(
+            "llama",
+            "graphs",
+            Decode,
+            tokens,
+            (TOKENS, DECODED),
+            compile={"mode": "reduce-overhead"},
+        ),
+        Workload(
+            "llama",
+            "adamw",
+            Loss,
+            lambda: ids(2, TOKENS),
+            (2, TOKENS),
+            pass_="step",
+            training=ADAMW,
+        ),
         Workload("moe", "eager", moe, lambda: hidden(1, 256), (256,)),
-        Workload("lora", "eager", lora, lambda: hidden(1, 256), (256,), pass_="step", training=ADAMW),
-        Workload("autocast", "eager", Autocast, lambda: hidden(256), (256,), dtype=None, pass_="step", training=ADAMW),
+        Workload(
+            "lora", "eager", lora, lambda: hidden(1, 256), (256,), pass_="step", training=ADAMW
+        ),
+        Workload(
+            "autocast",
+            "eager",
+            Autocast,
+            lambda: hidden(256),
+            (256,),
+            dtype=None,
+            pass_="step",
+            training=ADAMW,
+        ),
         Workload(
             "linear",
             "fp8",
@@ -44,5 +86,14 @@ def pytest_kernelgauge_workloads() -> list[Workload]:
         ),
         Workload("vit", "eager", vit, lambda: images(8), (8,)),
         Workload("resnet", "eager", lambda: resnet().eval(), lambda: images(8), (8,)),
-        Workload("resnet", "sgd", resnet, lambda: images(8), (8,), dtype="fp32", pass_="step", training=SGD),
+        Workload(
+            "resnet",
+            "sgd",
+            resnet,
+            lambda: images(8),
+            (8,),
+            dtype="fp32",
+            pass_="step",
+            training=SGD,
+        ),
     ]

@@ -44,19 +44,28 @@ class Decode(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.model = llama()
-        # By dtype, since the reference in float64 is a copy of this module: the cache, and its tensors after the prompt.
+        # By dtype, since the reference in float64 is a copy of this module: the cache, and its
+        # tensors after the prompt.
         self.caches: dict[torch.dtype, Any] = {}
         self.cache: Any = None
 
     def start(self, prompt: torch.Tensor) -> None:
-        """Fill the cache with the prompt. It runs once; later calls copy its keys and values back."""
+        """Fill the cache with the prompt.
+
+        It runs once; later calls copy its keys and values back.
+        """
         from transformers import StaticCache
 
         if self.model.dtype not in self.caches:
             cache = StaticCache(config=self.model.config, max_cache_len=TOKENS + 64)
             with torch.no_grad():
                 self.model(prompt, past_key_values=cache)
-            tensors = [each for layer in cache.layers for each in vars(layer).values() if torch.is_tensor(each)]
+            tensors = [
+                each
+                for layer in cache.layers
+                for each in vars(layer).values()
+                if torch.is_tensor(each)
+            ]
             self.caches[self.model.dtype] = cache, [(each, each.clone()) for each in tensors]
         self.cache, filled = self.caches[self.model.dtype]
         for tensor, value in filled:
@@ -89,7 +98,12 @@ def moe() -> nn.Module:
     pytest.importorskip("transformers")
     from transformers.models.mixtral.modeling_mixtral import MixtralConfig, MixtralSparseMoeBlock
 
-    sizes = {"hidden_size": 1024, "intermediate_size": 2816, "num_local_experts": 8, "num_experts_per_tok": 2}
+    sizes = {
+        "hidden_size": 1024,
+        "intermediate_size": 2816,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    }
     block = MixtralSparseMoeBlock(MixtralConfig(**sizes))
     for each in block.parameters():
         nn.init.normal_(each, std=0.02)
@@ -104,7 +118,9 @@ def lora() -> nn.Module:
     mlp = LlamaMLP(transformers.LlamaConfig(**LLAMA))
     for each in mlp.parameters():
         nn.init.normal_(each, std=0.02)
-    config = peft.LoraConfig(r=16, target_modules=["gate_proj", "up_proj", "down_proj"], init_lora_weights=False)
+    config = peft.LoraConfig(
+        r=16, target_modules=["gate_proj", "up_proj", "down_proj"], init_lora_weights=False
+    )
     return peft.inject_adapter_in_model(config, mlp.eval())
 
 
@@ -113,7 +129,9 @@ class Autocast(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.LayerNorm(4096), nn.Linear(4096, 1024))
+        self.layers = nn.Sequential(
+            nn.Linear(1024, 4096), nn.GELU(), nn.LayerNorm(4096), nn.Linear(4096, 1024)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast(x.device.type, torch.bfloat16):
@@ -125,7 +143,9 @@ class Float8Linear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         (rows, scale), (weight, weight_scale) = to_float8(x.flatten(0, -2)), to_float8(self.weight)
-        y = torch._scaled_mm(rows, weight.t(), scale_a=scale, scale_b=weight_scale, out_dtype=x.dtype)
+        y = torch._scaled_mm(
+            rows, weight.t(), scale_a=scale, scale_b=weight_scale, out_dtype=x.dtype
+        )
         return y.view(*x.shape[:-1], -1)
 
 

@@ -1,4 +1,6 @@
-"""The stored baselines: files that are atomic, locked and validated; and how the results of runs become baselines."""
+"""The stored baselines: files that are atomic, locked and validated; and how the results of runs
+become baselines.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ from .judge.time_verdict import Context, run_doubts
 from .results import Results, WorkloadResult, files
 from .run import CALL_TIMERS, Run, Timer
 
-_LOCK_TIMEOUT_SECONDS = 30.0  # an update writes a few small files: one that holds the lock longer hangs
+# an update writes a few small files: one that holds the lock longer hangs
+_LOCK_TIMEOUT_SECONDS = 30.0
 
 
 class BaselineStore:
@@ -41,10 +44,15 @@ class BaselineStore:
         self.root = root
 
     def path(self, device: str, workload: str) -> Path:
-        """Return the file of a baseline. Raises `StorageError` for an id that cannot be a file name."""
+        """Return the file of a baseline.
+
+        Raises `StorageError` for an id that cannot be a file name.
+        """
         if not files.is_file_name(workload):
             expected = f"at most {files.LONGEST_NAME} letters, digits, '_', '-' and '.'"
-            raise StorageError("a workload's id becomes a file name", got=repr(workload), expected=expected)
+            raise StorageError(
+                "a workload's id becomes a file name", got=repr(workload), expected=expected
+            )
         return self.root / files.slug(device) / f"{workload}.json"
 
     def load(self, device: str, workload: str) -> Baseline | None:
@@ -64,15 +72,18 @@ class BaselineStore:
         return decode_baseline(content, where=where, workload=workload)
 
     def stored(self, device: str) -> dict[str, Baseline | BaselineError]:
-        """Return every baseline of a device by workload id, or the error if its file cannot be used.
+        """Return every baseline of a device by workload id, or the error if its file cannot be
+        used.
 
-        Files whose names are no ids are somebody else's. Raises `BaselineError` if the folder cannot be listed: it is never
-        taken for an empty one.
+        Files whose names are no ids are somebody else's. Raises `BaselineError` if the folder
+        cannot be listed: it is never taken for an empty one.
         """
         folder = self.root / files.slug(device)
         try:
             files.require_inside(folder, self.root)
-            names = sorted(name.removesuffix(".json") for name in os.listdir(folder) if name.endswith(".json"))
+            names = sorted(
+                name.removesuffix(".json") for name in os.listdir(folder) if name.endswith(".json")
+            )
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -80,7 +91,8 @@ class BaselineStore:
         found: dict[str, Baseline | BaselineError] = {}
         for name in filter(files.is_file_name, names):
             try:
-                if (baseline := self.load(device, name)) is not None:  # else it went away since the folder was listed
+                # else it went away since the folder was listed
+                if (baseline := self.load(device, name)) is not None:
                     found[name] = baseline
             except BaselineError as error:
                 found[name] = error
@@ -88,7 +100,10 @@ class BaselineStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the update lock, across processes. Raises `StorageError` if another update holds it for too long."""
+        """Hold the update lock, across processes.
+
+        Raises `StorageError` if another update holds it for too long.
+        """
         reason = "another update of these baselines is running"
         lock = files.Lock(self.root / ".update.lock", reason, patience_s=_LOCK_TIMEOUT_SECONDS)
         lock.hold()
@@ -100,9 +115,14 @@ class BaselineStore:
     def apply(self, plans: Mapping[str, Iterable[PlannedChange]]) -> None:
         """Carry out the plans of all devices together. Call it inside `locked`.
 
-        A full disk leaves all of the old files. A kill may leave some of them new. Raises `StorageError` if one of them cannot be written.
+        A full disk leaves all of the old files. A kill may leave some of them new. Raises
+        `StorageError` if one of them cannot be written.
         """
-        changes = [(self.path(device, change.workload), change) for device, plan in plans.items() for change in plan]
+        changes = [
+            (self.path(device, change.workload), change)
+            for device, plan in plans.items()
+            for change in plan
+        ]
         for file, _ in changes:
             try:
                 files.require_inside(file, self.root)
@@ -110,14 +130,20 @@ class BaselineStore:
                 raise files.unwritable(file, error) from error
         for folder in {path.parent for path, _ in changes}:
             files.remove_temporary(folder)
-        files.write_files({path: encode_baseline(each.baseline) for path, each in changes if each.baseline is not None})
+        files.write_files(
+            {
+                path: encode_baseline(each.baseline)
+                for path, each in changes
+                if each.baseline is not None
+            }
+        )
 
 
 def _unreadable(what: str, path: Path, error: OSError) -> BaselineError:
     return BaselineError(what, where=str(path), got=str(error), next_command=f"ls -ld {path}")
 
 
-# -- how results become baselines ---------------------------------------------------------------------------------------
+# -- how results become baselines ------------------------------------------------------------------
 
 Plans = dict[str, list[PlannedChange]]  # by device
 _Found = list[tuple[Results, WorkloadResult]]  # the same workload in several results
@@ -126,30 +152,40 @@ _Found = list[tuple[Results, WorkloadResult]]  # the same workload in several re
 class Mode(Enum):
     """How results become baselines."""
 
-    ACCEPT = "accept"  # the newest run replaces what is stored, if that is neither newer nor undecided
+    # the newest run replaces what is stored, if that is neither newer nor undecided
+    ACCEPT = "accept"
     UPDATE = "update"  # a run that has just ended replaces what is stored
     ADD = "add"  # all runs join what is stored
     CALIBRATE = "calibrate"  # all runs together replace what is stored
 
 
 def select(
-    reviews: Mapping[str, Sequence[Reviewed]], is_wanted: Callable[[Reviewed], bool], *, force: bool = False
+    reviews: Mapping[str, Sequence[Reviewed]],
+    is_wanted: Callable[[Reviewed], bool],
+    *,
+    force: bool = False,
 ) -> tuple[Plans, list[Reviewed]]:
     """Return the changes of the wanted workloads by device, and the workloads that are refused."""
     plans: Plans = {}
     refused: list[Reviewed] = []
     for device, reviewed in reviews.items():
         wanted = list(filter(is_wanted, reviewed))
-        plans[device] = [each.change for each in wanted if each.change and (force or not each.doubts)]
+        plans[device] = [
+            each.change for each in wanted if each.change and (force or not each.doubts)
+        ]
         refused += [each for each in wanted if each.doubts and not (force and each.change)]
     return plans, refused
 
 
-def plan_update(several: Sequence[Results], store: BaselineStore, mode: Mode) -> tuple[Plans, list[Reviewed]]:
+def plan_update(
+    several: Sequence[Results], store: BaselineStore, mode: Mode
+) -> tuple[Plans, list[Reviewed]]:
     """Select the tested workloads of runs that have just ended."""
     tested = {test.workload for results in several for test in results.tests}
     reviews = review(several, store, mode)
-    return select(reviews, lambda each: each.group is not Group.NOT_MEASURED and each.workload in tested)
+    return select(
+        reviews, lambda each: each.group is not Group.NOT_MEASURED and each.workload in tested
+    )
 
 
 def written_text(plans: Plans, folder: str) -> str:
@@ -158,21 +194,31 @@ def written_text(plans: Plans, folder: str) -> str:
     return f"{written} written to {folder}"
 
 
-def review(several: Sequence[Results], store: BaselineStore, mode: Mode = Mode.ACCEPT) -> dict[str, list[Reviewed]]:
+def review(
+    several: Sequence[Results], store: BaselineStore, mode: Mode = Mode.ACCEPT
+) -> dict[str, list[Reviewed]]:
     """Review results, in order of their start. Return the workloads of each device, by group."""
     devices: dict[str, list[Results]] = {}
     for results in several:
         own = results.fingerprint.device if results.fingerprint is not None else None
-        parts: dict[str | None, list[WorkloadResult]] = {own: []} if results.declared or not results.workloads else {}
+        parts: dict[str | None, list[WorkloadResult]] = (
+            {own: []} if results.declared or not results.workloads else {}
+        )
         for each in results.workloads:  # one may be compiled for another device
-            parts.setdefault(each.run.fingerprint.device if each.run is not None else own, []).append(each)
+            parts.setdefault(
+                each.run.fingerprint.device if each.run is not None else own, []
+            ).append(each)
         for device, workloads in parts.items():
             if device is not None:
-                devices.setdefault(device, []).append(msgspec.structs.replace(results, workloads=tuple(workloads)))
+                devices.setdefault(device, []).append(
+                    msgspec.structs.replace(results, workloads=tuple(workloads))
+                )
     return {device: _review(device, each, store, mode) for device, each in devices.items()}
 
 
-def _review(device: str, several: Sequence[Results], store: BaselineStore, mode: Mode) -> list[Reviewed]:
+def _review(
+    device: str, several: Sequence[Results], store: BaselineStore, mode: Mode
+) -> list[Reviewed]:
     stored = store.stored(device)
     if mode is Mode.CALIBRATE:  # it replaces any file but one of a newer version
         stored = {name: old for name, old in stored.items() if isinstance(old, NewerBaselineError)}
@@ -184,29 +230,46 @@ def _review(device: str, several: Sequence[Results], store: BaselineStore, mode:
     # The newest run of a workload is judged beside the others of its results.
     contexts = {results.started_at: _context(results, stored, comparisons) for results in several}
     reviewed = [
-        _reviewed(each, stored.get(name), mode, contexts[each[-1][0].started_at]) for name, each in found.items()
+        _reviewed(each, stored.get(name), mode, contexts[each[-1][0].started_at])
+        for name, each in found.items()
     ]
     # A run that was cut short may not have collected all.
-    declared = {suite: ids for each in several if not each.was_cut_short for suite, ids in each.declared.items()}
-    alive = {name for ids in declared.values() for name in ids}  # a workload may have moved to another suite
+    declared = {
+        suite: ids
+        for each in several
+        if not each.was_cut_short
+        for suite, ids in each.declared.items()
+    }
+    # a workload may have moved to another suite
+    alive = {name for ids in declared.values() for name in ids}
     for name in stored.keys() - found.keys():
         old = stored[name]
         if isinstance(old, BaselineError):
-            reviewed.append(Reviewed(name, Group.NOT_MEASURED, "", doubts=(RunDoubt("error", old.one_line),)))
+            reviewed.append(
+                Reviewed(name, Group.NOT_MEASURED, "", doubts=(RunDoubt("error", old.one_line),))
+            )
         elif old.suite in declared and name not in alive:
-            reviewed.append(Reviewed(name, Group.VANISHED, old.suite, evidence=(FileNote("undeclared"),)))
+            reviewed.append(
+                Reviewed(name, Group.VANISHED, old.suite, evidence=(FileNote("undeclared"),))
+            )
     return sorted(reviewed, key=lambda each: (list(Group).index(each.group), each.workload))
 
 
-def _context(results: Results, stored: Mapping[str, Baseline | BaselineError], comparisons: int) -> Context:
+def _context(
+    results: Results, stored: Mapping[str, Baseline | BaselineError], comparisons: int
+) -> Context:
     pairs = ((each.run, stored.get(each.id)) for each in results.workloads)
     known = ((run, old) for run, old in pairs if run is not None and isinstance(old, Baseline))
     return Context(comparisons, known)
 
 
-def _reviewed(found: _Found, old: Baseline | BaselineError | None, mode: Mode, context: Context) -> Reviewed:
+def _reviewed(
+    found: _Found, old: Baseline | BaselineError | None, mode: Mode, context: Context
+) -> Reviewed:
     """Review the newest run of a workload. What is wrong with any run of it is a doubt."""
-    measured = [(results, workload, workload.run) for results, workload in found if workload.run is not None]
+    measured = [
+        (results, workload, workload.run) for results, workload in found if workload.run is not None
+    ]
     if not measured:
         _, workload = found[-1]
         missing = Reviewed(workload.id, Group.NOT_MEASURED, workload.suite)
@@ -217,7 +280,9 @@ def _reviewed(found: _Found, old: Baseline | BaselineError | None, mode: Mode, c
     results, workload, run = measured[-1]
     origin: dict[str, Any] = {
         "suite": workload.suite,
-        "recorded": Recorded(results.started_at, results.commit, results.kernelgauge, results.release),
+        "recorded": Recorded(
+            results.started_at, results.commit, results.kernelgauge, results.release
+        ),
         "context": context,
         "limits": workload.limits,
     }
@@ -236,7 +301,10 @@ def _reviewed(found: _Found, old: Baseline | BaselineError | None, mode: Mode, c
 
 
 def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Iterator[Fact]:
-    """Yield why a run may not become a baseline, whatever is stored. It may differ from the baseline."""
+    """Yield why a run may not become a baseline, whatever is stored.
+
+    It may differ from the baseline.
+    """
     if results.was_cut_short:
         yield RunDoubt("cut short")
     for test in results.failed_tests:
@@ -249,7 +317,9 @@ def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Itera
     yield from run_doubts(run)
     if workload.verdict(DECLARED) is None:
         yield RunDoubt("not checked")
-    timers = [timer for timer in results.timers or CALL_TIMERS if run.kernels or timer is Timer.END_TO_END]
+    timers = [
+        timer for timer in results.timers or CALL_TIMERS if run.kernels or timer is Timer.END_TO_END
+    ]
     missing = [timer.label_on(run.fingerprint) for timer in timers if run.sample(timer) is None]
     if run.incomplete:
         yield RunDoubt("incomplete", run.incomplete)

@@ -1,4 +1,6 @@
-"""Every error a user can meet (what, where, got, expected, and the next command), and text made safe to print."""
+"""Every error a user can meet (what, where, got, expected, and the next command), and text made
+safe to print.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,11 @@ class KernelgaugeError(Exception):
     def details(self) -> list[tuple[str, str]]:
         """What is known beside the sentence and the next command: (label, text)."""
         parts = [("where", self.where), ("got", self.got), ("expected", self.expected)]
-        return [(label, text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...") for label, text in parts if text]
+        return [
+            (label, text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+            for label, text in parts
+            if text
+        ]
 
     def __str__(self) -> str:
         parts = [*self.details, *([("next", self.next_command)] if self.next_command else [])]
@@ -55,13 +61,18 @@ class WorkloadError(KernelgaugeError):
 
 
 class NoKernelsError(WorkloadError):
-    """A workload that runs no kernel. `call_us`: how long the host takes for a call, in microseconds."""
+    """A workload that runs no kernel.
+
+    `call_us`: how long the host takes for a call, in microseconds.
+    """
 
     call_us = 0.0
 
 
 class WorkloadUnavailable(KernelgaugeError):
-    """A workload that cannot run on this machine for a reason that is no fault: it is skipped, and says why."""
+    """A workload that cannot run on this machine for a reason that is no fault: it is skipped, and
+    says why.
+    """
 
 
 class TraceError(KernelgaugeError):
@@ -69,7 +80,9 @@ class TraceError(KernelgaugeError):
 
 
 class BaselineError(KernelgaugeError):
-    """A baseline that exists but cannot be used: corrupt, truncated, of a newer schema, or of something else."""
+    """A baseline that exists but cannot be used: corrupt, truncated, of a newer schema, or of
+    something else.
+    """
 
 
 class NewerBaselineError(BaselineError):
@@ -93,7 +106,8 @@ class MeasurementError(KernelgaugeError):
 
 
 class TimesError(MeasurementError):
-    """Times that cannot be trusted, because of the machine. The structure that was measured is sound.
+    """Times that cannot be trusted, because of the machine. The structure that was measured is
+    sound.
 
     `is_of_other_kernels`: other ones ran than were profiled.
     """
@@ -102,7 +116,9 @@ class TimesError(MeasurementError):
 
 
 class DisturbedError(TimesError):
-    """A workload that could not be measured on an undisturbed machine: throttled, or shared with others."""
+    """A workload that could not be measured on an undisturbed machine: throttled, or shared with
+    others.
+    """
 
     def __init__(self, workload: str, reasons: Iterable[str], *, expected: str) -> None:
         super().__init__(
@@ -118,17 +134,23 @@ OTHER_KERNELS = "other kernels when it was timed than when it was profiled"
 
 
 class OtherKernelsError(MeasurementError):
-    """A time of other kernels, or of other launch configurations, than those that were profiled: a compiler chose them."""
+    """A time of other kernels, or of other launch configurations, than those that were profiled: a
+    compiler chose them.
+    """
 
 
-# -- texts that are printed: names from traces and files are untrusted ------------------------------------------------
+# -- texts that are printed: names from traces and files are untrusted -----------------------------
 
 
 def printable(text: str) -> str:
-    """Return the text with every control, escape, bidirectional and otherwise unprintable character escaped."""
+    """Return the text with every control, escape, bidirectional and otherwise unprintable character
+    escaped.
+    """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text
+    )
 
 
 CLEAR_LINE = "\r\x1b[2K"  # of a terminal: back to its start, and erase it
@@ -141,7 +163,9 @@ def clear_status() -> None:
 
 
 def shown_path(file: str) -> str:
-    """Return a path without the folders of this machine: from the packages, the working directory or where imports look."""
+    """Return a path without the folders of this machine: from the packages, the working directory
+    or where imports look.
+    """
     return _path_within(file, os.getcwd())
 
 

@@ -1,4 +1,5 @@
-"""A suite in fresh processes of pytest, in git worktrees and with other packages: for `calibrate`, `compare` and `bisect`.
+"""A suite in fresh processes of pytest, in git worktrees and with other packages: for `calibrate`,
+`compare` and `bisect`.
 
 They measure and compare nothing.
 """
@@ -29,14 +30,16 @@ from .results.files import DOING, LOCKS, WAITING
 
 _SHOWN_LINES = 15  # of the output of a process or program that failed
 _NO_TESTS = 5  # pytest.ExitCode.NO_TESTS_COLLECTED
-# How long a process may say nothing, before it counts as one that hangs: while none has ended, then by the longest of
-# those that have. It imports and compiles in silence. With a budget it may take what is left of that.
+# How long a process may say nothing, before it counts as one that hangs: while none has ended, then
+# by the longest of those that have. It imports and compiles in silence. With a budget it may take
+# what is left of that.
 _FIRST_SILENCE_S, _LEAST_SILENCE_S, _OF_LONGEST = 900.0, 300.0, 5
 _LEAST_OF_BUDGET_S = 120.0
 _POLL_S = 1.0
-_PREFIX, _OWNER = "kernelgauge-", ".owner"  # of a temporary folder; a file in it, which its process holds locked
-# The kernel kills a process with its parent, however that ends (prctl(2), PR_SET_PDEATHSIG is 1). `preexec_fn` is not safe
-# beside threads.
+# of a temporary folder; a file in it, which its process holds locked
+_PREFIX, _OWNER = "kernelgauge-", ".owner"
+# The kernel kills a process with its parent, however that ends (prctl(2), PR_SET_PDEATHSIG is 1).
+# `preexec_fn` is not safe beside threads.
 _WITH_PARENT = """
 import ctypes, os, signal, sys
 if sys.platform == "linux":
@@ -44,18 +47,22 @@ if sys.platform == "linux":
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
-# A job shows what the command concludes, and not each of its processes. pytest-benchmark times nothing in a worker.
+# A job shows what the command concludes, and not each of its processes. pytest-benchmark times
+# nothing in a worker.
 _LEFT_OUT = ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "PYTEST_XDIST_WORKER")
 
 
 def status_line(text: str, started: float, columns: int, left: str = "") -> str:
-    """Return what rewrites the line of a terminal: a text, cut to its columns, the seconds since `started`, and what is left."""
+    """Return what rewrites the line of a terminal: a text, cut to its columns, the seconds since
+    `started`, and what is left.
+    """
     end = f", {time.monotonic() - started:.0f} s{left}"
     return f"{CLEAR_LINE}{printable(text)[: max(0, columns - 1 - len(end))]}{end}"
 
 
 class Progress:
-    """Processes as they go on, on standard error: one line on a terminal, which is rewritten; else a line for each of them.
+    """Processes as they go on, on standard error: one line on a terminal, which is rewritten; else
+    a line for each of them.
 
     Args:
         most: how many there are at most. None: a search, which may end at any of them.
@@ -66,7 +73,9 @@ class Progress:
         patience_s: how long the process that has begun may say nothing.
     """
 
-    def __init__(self, most: int | None, *, budget_s: float = math.inf, is_exact: bool = False) -> None:
+    def __init__(
+        self, most: int | None, *, budget_s: float = math.inf, is_exact: bool = False
+    ) -> None:
         self._most, self._budget_s, self._about = most, budget_s, "about" if is_exact else "at most"
         self._started, self._begun = time.monotonic(), 0
         self._last, self._longest_s, self.patience_s = self._started, 0.0, 0.0
@@ -78,10 +87,17 @@ class Progress:
         seconds, took_s, self._last = now - self._started, now - self._last, now
         if self._begun and took_s < self.patience_s:  # another one was killed
             self._longest_s = max(self._longest_s, took_s)
-        usual_s = max(_LEAST_SILENCE_S, _OF_LONGEST * self._longest_s) if self._longest_s else _FIRST_SILENCE_S
+        usual_s = (
+            max(_LEAST_SILENCE_S, _OF_LONGEST * self._longest_s)
+            if self._longest_s
+            else _FIRST_SILENCE_S
+        )
         self.patience_s = min(usual_s, max(_LEAST_OF_BUDGET_S, self._budget_s - seconds))
         if self._begun and self._most:
-            rest = min(seconds / self._begun * (self._most - self._begun), max(0.0, self._budget_s - seconds))
+            rest = min(
+                seconds / self._begun * (self._most - self._begun),
+                max(0.0, self._budget_s - seconds),
+            )
             self._left = f", {self._about} {rest:.0f} s left"
         self._begun += 1
         self._text = printable(text)
@@ -98,11 +114,17 @@ class Progress:
             doing = line.removeprefix(DOING)
             text = f"{self._text}: {doing}" if doing else self._text
             columns = shutil.get_terminal_size().columns
-            print(status_line(text, self._started, columns, self._left), end="", file=sys.stderr, flush=True)  # noqa: T201
+            print(  # noqa: T201
+                status_line(text, self._started, columns, self._left),
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def draw(arguments: Sequence[str], *, processes: int) -> list[Results]:
-    """Run `pytest *arguments` in fresh processes, each with empty compile caches: the autotuner chooses anew in each.
+    """Run `pytest *arguments` in fresh processes, each with empty compile caches: the autotuner
+    chooses anew in each.
 
     Raises `MeasurementError` if one of them fails: what is left would not be a fair sample.
     """
@@ -130,16 +152,17 @@ def run_process(
     variables: Mapping[str, str] = MappingProxyType({}),
     patience_s: float = math.inf,
 ) -> Results:
-    """Run `pytest *arguments` in a fresh process with empty compile caches, which measures and compares nothing.
+    """Run `pytest *arguments` in a fresh process with empty compile caches, which measures and
+    compares nothing.
 
-    Args:
-        folder: of the project, whose code it imports; None: this one, as it is installed.
-        packages: folders whose modules come before those that are installed.
-        may_fail: whether the tests of what a workload declares may fail.
-        variables: of its environment, beside this process's.
-        patience_s: how long it may say nothing (`Progress`). Then it is killed, with all that it has started.
+    Args: folder: of the project, whose code it imports; None: this one, as it is installed.
+        packages: folders whose modules come before those that are installed. may_fail: whether the
+        tests of what a workload declares may fail. variables: of its environment, beside this
+        process's. patience_s: how long it may say nothing (`Progress`). Then it is killed, with all
+        that it has started.
 
-    Raises `MeasurementError` if it leaves no results, fails or is killed, `KernelgaugeError` if it measures another folder's code.
+    Raises `MeasurementError` if it leaves no results, fails or is killed, `KernelgaugeError` if it
+    measures another folder's code.
     """
     with own_folder() as own:
         inherited = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
@@ -149,12 +172,25 @@ def run_process(
         environment = inherited | compile_caches(str(own)) | own_files
         imports = None if folder is None else Imports(folder, python)
         paths = (
-            [*packages] if imports is None or folder is None else [folder / "src", folder, *imports.folders, *packages]
+            [*packages]
+            if imports is None or folder is None
+            else [folder / "src", folder, *imports.folders, *packages]
         )
         if paths:
-            environment["PYTHONPATH"] = os.pathsep.join([*map(str, paths), inherited.get("PYTHONPATH", "")])
+            environment["PYTHONPATH"] = os.pathsep.join(
+                [*map(str, paths), inherited.get("PYTHONPATH", "")]
+            )
         # `-p`: it may be importable without being installed.
-        command = [python, "-m", "pytest", "-p", "kernelgauge.plugin", *arguments, "-q", f"--perf-calibrate={own}"]
+        command = [
+            python,
+            "-m",
+            "pytest",
+            "-p",
+            "kernelgauge.plugin",
+            *arguments,
+            "-q",
+            f"--perf-calibrate={own}",
+        ]
         output: list[str] = []
         with subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *command],
@@ -181,12 +217,16 @@ def run_process(
                     os.killpg(process.pid, signal.SIGKILL)
         results = Path(own, "latest", NAME)
         if process.returncode == _NO_TESTS:
-            raise MeasurementError("no test is selected", next_command=shlex.join(["pytest", *arguments]))
+            raise MeasurementError(
+                "no test is selected", next_command=shlex.join(["pytest", *arguments])
+            )
         if process.returncode not in ((0, 1) if may_fail else (0,)) or not results.exists():
             raise MeasurementError(
                 "a process that measures failed",
                 got="\n".join(output[-_SHOWN_LINES:]),
-                expected=None if may_fail else "every test to pass: noise is measured on unchanged code that works",
+                expected=None
+                if may_fail
+                else "every test to pass: noise is measured on unchanged code that works",
                 next_command=shlex.join(["pytest", *arguments]),
             )
         if imports is not None:
@@ -195,7 +235,10 @@ def run_process(
 
 
 def _lines(process: subprocess.Popen[bytes], patience_s: float) -> Iterator[str]:
-    """Yield each line of output until a process ends. Raises `TimeoutExpired` if it says nothing of ours for so long."""
+    """Yield each line of output until a process ends.
+
+    Raises `TimeoutExpired` if it says nothing of ours for so long.
+    """
     assert process.stdout is not None
     heard, rest, is_open = time.monotonic(), b"", True
     while is_open:
@@ -203,9 +246,12 @@ def _lines(process: subprocess.Popen[bytes], patience_s: float) -> Iterator[str]
         has_ended = process.poll() is not None
         if left_s <= 0 and not has_ended:
             raise subprocess.TimeoutExpired(process.args, patience_s)
-        ready, _, _ = select.select([process.stdout], [], [], 0.0 if has_ended else min(left_s, _POLL_S))
+        ready, _, _ = select.select(
+            [process.stdout], [], [], 0.0 if has_ended else min(left_s, _POLL_S)
+        )
         block = os.read(process.stdout.fileno(), 2**16) if ready else b""
-        is_open = bool(block) or not (ready or has_ended)  # what it has started may keep the pipe open
+        # what it has started may keep the pipe open
+        is_open = bool(block) or not (ready or has_ended)
         *lines, rest = (rest + block).split(b"\n")
         for line in (each.decode(errors="replace").rstrip() for each in lines):
             if line.startswith((WAITING, DOING)):
@@ -218,9 +264,15 @@ def _lines(process: subprocess.Popen[bytes], patience_s: float) -> Iterator[str]
 
 @contextmanager
 def own_folder() -> Iterator[Path]:
-    """Make a temporary folder, and remove it in the end. If this process is killed, the next one removes it."""
+    """Make a temporary folder, and remove it in the end.
+
+    If this process is killed, the next one removes it.
+    """
     _remove_abandoned()
-    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder, Path(folder, "owner").open("w") as owner:
+    with (
+        tempfile.TemporaryDirectory(prefix=_PREFIX) as folder,
+        Path(folder, "owner").open("w") as owner,
+    ):
         with suppress(OSError):  # a file system without locks
             fcntl.flock(owner, fcntl.LOCK_EX)
             os.rename(owner.name, Path(folder, _OWNER))  # locked from its first moment on
@@ -234,19 +286,24 @@ def _remove_abandoned() -> None:
         with suppress(OSError, KernelgaugeError):
             if folder.lstat().st_uid == os.getuid():  # nobody else's, who may have put a link there
                 with file.open() as owner:
-                    fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if its process lives
+                    # an error if its process lives
+                    fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if tree.exists():
                         with suppress(KernelgaugeError):
                             _remove_worktree(tree)
                     shutil.rmtree(folder, ignore_errors=True)
 
 
-# -- revisions and packages ---------------------------------------------------------------------------------------------
+# -- revisions and packages ------------------------------------------------------------------------
 
 
 def git(*arguments: str) -> str:
-    """Return what git prints. Raises `KernelgaugeError` if it fails. It runs no hooks: one may install packages."""
-    # In a hook, git names the index of the commit that is being made: that of a worktree would replace it.
+    """Return what git prints.
+
+    Raises `KernelgaugeError` if it fails. It runs no hooks: one may install packages.
+    """
+    # In a hook, git names the index of the commit that is being made: that of a worktree would
+    # replace it.
     command = ("env", "-u", "GIT_INDEX_FILE", "git", "-c", "core.hooksPath=/dev/null", *arguments)
     return _output(*command, failure=f"git {arguments[0]} failed")
 
@@ -258,7 +315,9 @@ def commit(revision: str) -> str:
         return _output("git", "rev-parse", "--verify", f"{revision}^{{commit}}", failure=failure)
     except KernelgaugeError as error:
         if Path(revision).exists():
-            error.next_command = f"--suite {shlex.quote(revision)}   (it is a path here, and not a revision)"
+            error.next_command = (
+                f"--suite {shlex.quote(revision)}   (it is a path here, and not a revision)"
+            )
         else:
             error.expected = "a branch, a tag or a commit   (a shallow clone lacks old ones: git fetch --unshallow)"
         raise
@@ -266,7 +325,8 @@ def commit(revision: str) -> str:
 
 @contextmanager
 def worktree(commit: str) -> Iterator[Path]:
-    """Check out a commit into a folder of its own. The working tree that the command is called in is not touched.
+    """Check out a commit into a folder of its own. The working tree that the command is called in
+    is not touched.
 
     Yields the folder that corresponds to the current one.
     """
@@ -282,8 +342,9 @@ def worktree(commit: str) -> Iterator[Path]:
 
 
 def _remove_worktree(tree: Path) -> None:
-    # Twice, because a checkout that was interrupted is locked. Pruning would forget worktrees of others too, which are on a
-    # disk that is not mounted now. `-C`: it may be of another repository.
+    # Twice, because a checkout that was interrupted is locked. Pruning would forget worktrees of
+    # others too, which are on a disk that is not mounted now. `-C`: it may be of another
+    # repository.
     git("-C", str(tree), "worktree", "remove", "--force", "--force", str(tree))
 
 
@@ -295,7 +356,9 @@ def copy_suite(source: Path, tree: Path, suite: str, *, owner: str) -> None:
     target = tree / suite
     if tree.resolve() not in target.resolve().parents:
         expected = "a path from the current folder to a part of it"
-        raise KernelgaugeError("the suite is outside of the working tree", got=suite, expected=expected)
+        raise KernelgaugeError(
+            "the suite is outside of the working tree", got=suite, expected=expected
+        )
     if not source.exists():
         expected = "a folder or a file: --suite PATH names it (default: perf)"
         raise KernelgaugeError(f"{owner} has no such suite", got=source.name, expected=expected)
@@ -311,7 +374,8 @@ def copy_suite(source: Path, tree: Path, suite: str, *, owner: str) -> None:
 
 
 def install(requirement: str, folder: Path, python: str = sys.executable) -> Path:
-    """Install one package, without what it depends on, into a folder that modules can be imported from. Return the folder.
+    """Install one package, without what it depends on, into a folder that modules can be imported
+    from. Return the folder.
 
     Raises `MeasurementError` if pip fails.
     """
@@ -329,14 +393,19 @@ def _output(*command: str, failure: str, raises: type[KernelgaugeError] = Kernel
     return done.stdout.strip()
 
 
-# -- imports ------------------------------------------------------------------------------------------------------------
+# -- imports ---------------------------------------------------------------------------------------
 
-LOADED = "modules.json"  # what a process that measures leaves beside its results: the file of each module by its name
+# what a process that measures leaves beside its results: the file of each module by its name
+LOADED = "modules.json"
 _SHOWN_MODULES = 3
-# Folders with the code of others: from the list of vendored paths of github-linguist (lib/linguist/vendor.yml).
-_VENDORED = re.compile(r"(?:^|/)(?:third[-_]?party|3rd[-_]?party|_?vendor(?:ed)?|extern(?:al)?s?|deps)/", re.IGNORECASE)
+# Folders with the code of others: from the list of vendored paths of github-linguist
+# (lib/linguist/vendor.yml).
+_VENDORED = re.compile(
+    r"(?:^|/)(?:third[-_]?party|3rd[-_]?party|_?vendor(?:ed)?|extern(?:al)?s?|deps)/", re.IGNORECASE
+)
 
-# Folders of .pth files stand in `sys.path`. Setuptools' import hooks have a mapping of packages (setuptools 64 and later).
+# Folders of .pth files stand in `sys.path`. Setuptools' import hooks have a mapping of packages
+# (setuptools 64 and later).
 _ASK = """
 import json, sys
 from importlib.metadata import distributions
@@ -360,35 +429,53 @@ print(json.dumps({"prefixes": [sys.prefix, sys.base_prefix], "folders": folders,
 def loaded_modules() -> bytes:
     """Return the content of `LOADED`, of this process."""
     files = {name: str(getattr(each, "__file__", None)) for name, each in [*sys.modules.items()]}
-    return json.dumps({name: os.path.abspath(file) for name, file in files.items() if os.path.isfile(file)}).encode()
+    return json.dumps(
+        {name: os.path.abspath(file) for name, file in files.items() if os.path.isfile(file)}
+    ).encode()
 
 
 class Imports:
-    """The imports of a process in a checkout of the current folder's repository, or in the working tree itself.
+    """The imports of a process in a checkout of the current folder's repository, or in the working
+    tree itself.
 
-    Attributes:
-        folders: those of the checkout that correspond to what is installed for editing from the working tree, or from
-            another clone of it. On PYTHONPATH, they come before that.
+    Attributes: folders: those of the checkout that correspond to what is installed for editing from
+        the working tree, or from another clone of it. On PYTHONPATH, they come before that.
     """
 
     def __init__(self, folder: Path, python: str) -> None:
-        asked = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, errors="replace", check=False)
+        asked = subprocess.run(
+            [python, "-c", _ASK], capture_output=True, text=True, errors="replace", check=False
+        )
         if asked.returncode:
-            raise MeasurementError("the interpreter fails", where=python, got=asked.stderr.strip()[-1000:])
+            raise MeasurementError(
+                "the interpreter fails", where=python, got=asked.stderr.strip()[-1000:]
+            )
         installed = json.loads(asked.stdout.splitlines()[-1])
         here, self._tree = _top(Path.cwd()), _top(folder)
-        # An environment may lie in the working tree, and that below the prefix of the system, as /usr/local.
+        # An environment may lie in the working tree, and that below the prefix of the system, as
+        # /usr/local.
         prefixes = (Path(each).resolve() for each in installed["prefixes"])
         self._prefixes = [each for each in prefixes if not here.is_relative_to(each)]
         paths = [Path(each).resolve() for each in installed["folders"] if each]
         own = [path for path in paths if path.is_dir() and not self._is_apart(path)]
         commit = ask_git(folder, "rev-parse", "HEAD")
-        clones = [top for top in set(map(_top, own)) - {here} if ask_git(top, "cat-file", "-t", commit) == "commit"]
+        clones = [
+            top
+            for top in set(map(_top, own)) - {here}
+            if ask_git(top, "cat-file", "-t", commit) == "commit"
+        ]
         self._others = [here, *clones]
-        found = [self._tree / path.relative_to(top) for path in own for top in self._others if path.is_relative_to(top)]
+        found = [
+            self._tree / path.relative_to(top)
+            for path in own
+            for top in self._others
+            if path.is_relative_to(top)
+        ]
         self.folders = [path for path in dict.fromkeys(found) if path.is_dir()]
         copies = [(Path(origin).resolve(), files) for origin, files in installed["copies"].items()]
-        own_copies = (files for origin, files in copies if any(map(origin.is_relative_to, self._others)))
+        own_copies = (
+            files for origin, files in copies if any(map(origin.is_relative_to, self._others))
+        )
         self._copies = {Path(file).resolve() for files in own_copies for file in files}
 
     def _is_apart(self, path: Path) -> bool:
@@ -396,7 +483,9 @@ class Imports:
         return "site-packages" in path.parts or any(map(path.is_relative_to, self._prefixes))
 
     def require_own(self, loaded: bytes) -> None:
-        """Raise `KernelgaugeError` if the process has loaded modules of the project that are not those of its checkout."""
+        """Raise `KernelgaugeError` if the process has loaded modules of the project that are not
+        those of its checkout.
+        """
         files = {name: Path(file).resolve() for name, file in json.loads(loaded).items()}
         installed = self._installed_packages(files)
         if foreign := [
@@ -407,22 +496,35 @@ class Imports:
             package = foreign[0].partition(":")[0].partition(".")[0]
             raise KernelgaugeError(
                 f"{package} is not imported from the revision that is measured: each one would have the same code",
-                got="\n".join([*foreign[:_SHOWN_MODULES], *(["..."] if len(foreign) > _SHOWN_MODULES else [])]),
+                got="\n".join(
+                    [*foreign[:_SHOWN_MODULES], *(["..."] if len(foreign) > _SHOWN_MODULES else [])]
+                ),
                 expected=f"a file in {self._tree}",
                 next_command=f"pip uninstall {package}, then PYTHONPATH=FOLDER kernelgauge ...   "
                 "(the folder in this repository that its package lies in)",
             )
 
     def _installed_packages(self, files: Mapping[str, Path]) -> set[str]:
-        """Return the packages that are installed, as from a wheel, and of which the checkout has the code in a folder of its own."""
+        """Return the packages that are installed, as from a wheel, and of which the checkout has
+        the code in a folder of its own.
+        """
         tracked, found = set(ask_git(self._tree, "ls-files", "*.py").splitlines()), set[str]()
         for own in tracked:
             folder, name = os.path.split(os.path.dirname(own))
             init = files.get(name)
-            if not own.endswith("/__init__.py") or init is None or not self._is_apart(init) or _VENDORED.search(own):
+            if (
+                not own.endswith("/__init__.py")
+                or init is None
+                or not self._is_apart(init)
+                or _VENDORED.search(own)
+            ):
                 continue
-            modules = [file for module, file in files.items() if f"{module}.".startswith(f"{name}.")]
-            paths = [os.path.join(folder, os.path.relpath(file, init.parents[1])) for file in modules]
+            modules = [
+                file for module, file in files.items() if f"{module}.".startswith(f"{name}.")
+            ]
+            paths = [
+                os.path.join(folder, os.path.relpath(file, init.parents[1])) for file in modules
+            ]
             if 2 * sum(path in tracked for path in paths) > len(paths):
                 found.add(name)
         return found
@@ -430,7 +532,9 @@ class Imports:
     def _is_foreign(self, file: Path) -> bool:
         if file.suffix == ".so":  # nothing is built in a checkout (docs/bisect.md)
             return False
-        is_in_another = any(map(file.is_relative_to, self._others)) and not file.is_relative_to(self._tree)
+        is_in_another = any(map(file.is_relative_to, self._others)) and not file.is_relative_to(
+            self._tree
+        )
         return file in self._copies or (is_in_another and not self._is_apart(file))
 
 

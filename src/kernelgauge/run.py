@@ -1,4 +1,7 @@
-"""What was observed: one workload, measured once, on one machine. Plain data, the same in memory and in JSON."""
+"""What was observed: one workload, measured once, on one machine.
+
+Plain data, the same in memory and in JSON.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from .trace import KernelRecord
 from .trace import Origin as Origin
 from .trace import SourceLine as SourceLine
 
-# What no call takes: less than a baseline keeps, or more than eleven days. Of numbers beyond, ratios end in overflow.
+# What no call takes: less than a baseline keeps, or more than eleven days. Of numbers beyond,
+# ratios end in overflow.
 _SHORTEST_US, _LONGEST_US = 1e-3, 1e12
 Duration = Annotated[float, msgspec.Meta(ge=_SHORTEST_US, le=_LONGEST_US)]  # in microseconds
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -24,37 +28,49 @@ _Some = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 Day = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\d$")]  # UTC
 
 Statistic = Literal["interquartile mean", "lower decile", "lower decile of runs"]
-# Calls in a row, whose mean a latency takes: a cost in each fifth call is in each. Another job disturbs longer runs more often.
+# Calls in a row, whose mean a latency takes: a cost in each fifth call is in each. Another job
+# disturbs longer runs more often.
 RUN_OF_CALLS = 5
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """What a time is, and what is asked of a verdict on it. A change is a fraction; gates and sensitivity are choices."""
+    """What a time is, and what is asked of a verdict on it.
+
+    A change is a fraction; gates and sensitivity are choices.
+    """
 
     label: str  # the subject of verdicts on it
     noise: str  # the spread that unchanged code showed, by its name in `judge.timing`
     gate: float  # a smaller change is no finding
     sensitivity: float = 1.0  # the largest slowdown that a PASS may miss
     near_gate: float = (
-        0.0  # as `gate`, between processes of the same minutes: they agree better than those of several nights
+        # as `gate`, between processes of the same minutes: they agree better than those of several
+        # nights
+        0.0
     )
     wanted: float | None = (
-        None  # the change that enough of these processes exclude. None: no further ones are asked for
+        # the change that enough of these processes exclude. None: no further ones are asked for
+        None
     )
     statistic: Statistic = "lower decile"
     is_host_clock: bool = True
     is_alike: bool = False  # whatever launch configuration an autotuner chooses
     is_confirmed: bool = True  # a fresh process must be slower too
-    on_cpu: str = ""  # what it is called on a CPU, where it is shown and not judged. Empty: it is judged there
+    # what it is called on a CPU, where it is shown and not judged. Empty: it is judged there
+    on_cpu: str = ""
 
 
 class Timer(str, Enum):
-    """The times of a workload. They are measured and judged apart: each hides what another shows."""
+    """The times of a workload.
+
+    They are measured and judged apart: each hides what another shows.
+    """
 
     DEVICE = "device_time"  # sum of kernel durations of one call, L2 flushed before it
     END_TO_END = "end_to_end"  # host clock from call to synchronised result, L2 flushed before it
     HOST = "host_dispatch"  # host clock until the call returns, on an idle device
-    # Host clock from the first call to its synchronised result. They are measured where they are asked for.
+    # Host clock from the first call to its synchronised result. They are measured where they are
+    # asked for.
     COLD_COMPILE = "cold_compile"  # with empty compile caches
     WARM_COMPILE = "warm_compile"  # with the caches that a cold one has filled
 
@@ -68,20 +84,27 @@ class Timer(str, Enum):
         return self.timing.label
 
     def label_on(self, fingerprint: Fingerprint) -> str:
-        """Return what it is called beside a number: on a CPU, the time of the ops stands for that of the kernels."""
+        """Return what it is called beside a number: on a CPU, the time of the ops stands for that
+        of the kernels.
+        """
         return self.label if self.is_judged_on(fingerprint) else self.timing.on_cpu
 
     def is_judged_on(self, fingerprint: Fingerprint) -> bool:
-        """Whether there are verdicts on it. Other jobs slow the ops of a CPU by any factor: their time is shown only."""
+        """Whether there are verdicts on it.
+
+        Other jobs slow the ops of a CPU by any factor: their time is shown only.
+        """
         return not (self.timing.on_cpu and fingerprint.arch == "cpu")
 
 
 _COMPILE = Timing("", "compile", 0.25, 3.0, 0.1, 0.25, is_alike=True, is_confirmed=False)
-# What stands for the iterations of one replicate: durations of kernels come in steps of 32 ns, 1 % of the shortest. A
-# median stays on a step, the mean of the middle half does not, and is as robust. What disturbs a host clock only ever
-# adds time, so its lower decile is far steadier than its median: on an H200 the host dispatch time of the compiled MLP
-# spreads by 3.3 % between replicates instead of 10.4 %. See Chen and Revels, "Robust benchmarking in noisy environments",
-# 2016. The decile of single calls hides what every second call costs, so a latency takes that of runs of calls.
+# What stands for the iterations of one replicate: durations of kernels come in steps of 32 ns, 1 %
+# of the shortest. A median stays on a step, the mean of the middle half does not, and is as robust.
+# What disturbs a host clock only ever adds time, so its lower decile is far steadier than its
+# median: on an H200 the host dispatch time of the compiled MLP spreads by 3.3 % between replicates
+# instead of 10.4 %. See Chen and Revels, "Robust benchmarking in noisy environments", 2016. The
+# decile of single calls hides what every second call costs, so a latency takes that of runs of
+# calls.
 _TIMINGS = {
     Timer.DEVICE: Timing(
         *("GPU time", "GPU time", 0.003, 0.25, 0.002, 0.005, "interquartile mean"),
@@ -89,8 +112,12 @@ _TIMINGS = {
         on_cpu="CPU time",
     ),
     # It asks for no further processes: it is made of the other two.
-    Timer.END_TO_END: Timing("end to end", "latency", 0.25, near_gate=0.1, statistic="lower decile of runs"),
-    Timer.HOST: Timing("host dispatch", "dispatch", 0.05, near_gate=0.02, wanted=0.05, is_alike=True),
+    Timer.END_TO_END: Timing(
+        "end to end", "latency", 0.25, near_gate=0.1, statistic="lower decile of runs"
+    ),
+    Timer.HOST: Timing(
+        "host dispatch", "dispatch", 0.05, near_gate=0.02, wanted=0.05, is_alike=True
+    ),
     Timer.COLD_COMPILE: msgspec.structs.replace(_COMPILE, label="cold compile"),
     Timer.WARM_COMPILE: msgspec.structs.replace(_COMPILE, label="warm compile"),
 }
@@ -98,7 +125,12 @@ CALL_TIMERS = tuple(timer for timer in Timer if timer.timing.is_confirmed)
 COMPILE_TIMERS = tuple(timer for timer in Timer if not timer.timing.is_confirmed)
 # Of the steps of a trace.
 KERNELS_OF_STEP = Timing(
-    "GPU time", "kernels of a step", 0.02, is_host_clock=False, is_confirmed=False, on_cpu="CPU time"
+    "GPU time",
+    "kernels of a step",
+    0.02,
+    is_host_clock=False,
+    is_confirmed=False,
+    on_cpu="CPU time",
 )
 STEP = Timing("step time", "step", 0.25, is_confirmed=False)
 
@@ -118,15 +150,19 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
     grown_bytes: int | None = None  # held after a call and not before it, again and again
     compiled_ops: Count | None = None  # that torch.compile traced: they are what compiling costs
     autograd_nodes: Count | None = None  # that the call records for a backward
-    graphs: Count | None = None  # that torch.compile made for the first call, or the first sequence of calls
+    # that torch.compile made for the first call, or the first sequence of calls
+    graphs: Count | None = None
     # As `grown_bytes`: of Python's allocators, and on a GPU of torch's tensors on the host.
     grown_host_bytes: int | None = None
-    allocator_calls: Count | None = None  # that allocate or free memory of a GPU, or pin that of the host
+    # that allocate or free memory of a GPU, or pin that of the host
+    allocator_calls: Count | None = None
     graph_launches: Count | None = None  # of CUDA graphs
     # Of a compile; None: not asked for.
     generated_kernels: Count | None = None  # by Inductor
-    autotuned_configurations: Count | None = None  # that its autotuner chooses from, with empty caches
-    uncached_graphs: Count | None = None  # that it compiles although an earlier compile has filled its cache
+    # that its autotuner chooses from, with empty caches
+    autotuned_configurations: Count | None = None
+    # that it compiles although an earlier compile has filled its cache
+    uncached_graphs: Count | None = None
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -137,7 +173,8 @@ class Sample(msgspec.Struct, frozen=True):
 
     replicates_us: tuple[float, ...]
     iterations: _Some  # in each replicate
-    controls_us: tuple[float, ...] = ()  # of timers that read the host's clock: how fast the host was during each
+    # of timers that read the host's clock: how fast the host was during each
+    controls_us: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.replicates_us:
@@ -147,18 +184,28 @@ class Sample(msgspec.Struct, frozen=True):
                 limits = f"{_SHORTEST_US:g} to {_LONGEST_US:g} us"
                 raise ValueError(f"durations are positive and finite, {limits}, got {values}")
         if self.controls_us and len(self.controls_us) != len(self.replicates_us):
-            raise ValueError(f"{len(self.controls_us)} controls for {len(self.replicates_us)} replicates")
+            raise ValueError(
+                f"{len(self.controls_us)} controls for {len(self.replicates_us)} replicates"
+            )
 
     def joined(self, other: Sample) -> Sample:
-        """Return both sets of replicates: a confirmation adds to what was measured, it never replaces it."""
-        return Sample(self.replicates_us + other.replicates_us, self.iterations, self.controls_us + other.controls_us)
+        """Return both sets of replicates: a confirmation adds to what was measured, it never
+        replaces it.
+        """
+        return Sample(
+            self.replicates_us + other.replicates_us,
+            self.iterations,
+            self.controls_us + other.controls_us,
+        )
 
 
 def summarize(durations: Sequence[float], statistic: Statistic) -> float:
     """Return one value for the iterations of one replicate, in the order in which they were made."""
     if statistic == "lower decile of runs":
         size = min(RUN_OF_CALLS, (len(durations) + 1) // 2)
-        durations = [fmean(durations[start : start + size]) for start in range(len(durations) - size + 1)]
+        durations = [
+            fmean(durations[start : start + size]) for start in range(len(durations) - size + 1)
+        ]
     ordered = sorted(durations)
     if statistic == "interquartile mean":
         quarter = len(ordered) // 4
@@ -166,9 +213,10 @@ def summarize(durations: Sequence[float], statistic: Statistic) -> float:
     return ordered[0] if len(ordered) == 1 else quantiles(ordered, n=10, method="inclusive")[0]
 
 
-# Replicates on a slow host are left out, by the host reference alone and never by the time itself. On a host that
-# changes its speed by a factor of 1.6, those within this factor of the fastest spread by 1.4 to 1.6 % between
-# processes, and all of them by 3.3 to 4.2 % (benchmarks/data/earlier_detection).
+# Replicates on a slow host are left out, by the host reference alone and never by the time itself.
+# On a host that changes its speed by a factor of 1.6, those within this factor of the fastest
+# spread by 1.4 to 1.6 % between processes, and all of them by 3.3 to 4.2 %
+# (benchmarks/data/earlier_detection).
 _AS_FAST = 1.08
 
 
@@ -176,27 +224,35 @@ class Observation(msgspec.Struct, frozen=True):
     """Replicates of one timer in one process."""
 
     mean_us: Duration  # geometric mean over the replicates
-    # Standard deviation of the replicates' natural logarithms (0.01 is 1 %), at equal speed of the host where the host
-    # alone fills the time. None: only one replicate.
+    # Standard deviation of the replicates' natural logarithms (0.01 is 1 %), at equal speed of the
+    # host where the host alone fills the time. None: only one replicate.
     spread: Annotated[float, msgspec.Meta(ge=0, le=100)] | None
     replicates: _Some  # how many there are
     iterations: _Some  # calls in each
-    control_us: Duration | None = None  # geometric mean of the host reference; None for the GPU time of a GPU
+    # geometric mean of the host reference; None for the GPU time of a GPU
+    control_us: Duration | None = None
 
 
 def observe(sample: Sample, *, is_by_host: bool = False) -> Observation:
     """Sum up a sample; with a host reference, the replicates on the fastest host.
 
-    `is_by_host`: whether the host alone fills the time, so that its spread is that of the ratio to the reference.
+    `is_by_host`: whether the host alone fills the time, so that its spread is that of the ratio to
+    the reference.
     """
     kept = on_the_fastest_host(len(sample.replicates_us), sample.controls_us)
     logs = [math.log(sample.replicates_us[index]) for index in kept]
     controls = [math.log(sample.controls_us[index]) for index in kept] if sample.controls_us else []
-    values = [log - control for log, control in zip(logs, controls, strict=True)] if is_by_host and controls else logs
+    values = (
+        [log - control for log, control in zip(logs, controls, strict=True)]
+        if is_by_host and controls
+        else logs
+    )
     count = len(values)
     return Observation(
         mean_us=math.exp(fmean(logs)),
-        spread=math.dist(values, [fmean(values)] * count) / math.sqrt(count - 1) if count > 1 else None,
+        spread=math.dist(values, [fmean(values)] * count) / math.sqrt(count - 1)
+        if count > 1
+        else None,
         replicates=count,
         iterations=sample.iterations,
         control_us=math.exp(fmean(controls)) if controls else None,
@@ -204,19 +260,27 @@ def observe(sample: Sample, *, is_by_host: bool = False) -> Observation:
 
 
 def least_of_most(sample: Sample) -> float:
-    """Return what three of four replicates take at least: one that another job slowed does not move it."""
-    kept = [sample.replicates_us[index] for index in on_the_fastest_host(len(sample.replicates_us), sample.controls_us)]
+    """Return what three of four replicates take at least: one that another job slowed does not move
+    it.
+    """
+    kept = [
+        sample.replicates_us[index]
+        for index in on_the_fastest_host(len(sample.replicates_us), sample.controls_us)
+    ]
     return sorted(kept)[len(kept) // 4]
 
 
 def on_the_fastest_host(count: int, controls_us: Sequence[float]) -> list[int]:
-    """Return which of `count` replicates count: those on the fastest host, by the host reference beside each."""
+    """Return which of `count` replicates count: those on the fastest host, by the host reference
+    beside each.
+    """
     limit = _AS_FAST * min(controls_us, default=math.inf)
     as_fast = [index for index, control_us in enumerate(controls_us) if control_us <= limit]
     return as_fast if len(as_fast) > 1 else list(range(count))
 
 
-# Clocks of one host agree within this factor: beyond, its times are another machine's (benchmarks/data/host_states).
+# Clocks of one host agree within this factor: beyond, its times are another machine's
+# (benchmarks/data/host_states).
 _SAME_HOST_FACTOR = 1.28
 
 
@@ -225,13 +289,17 @@ class ProcessTime:
     """A time of one process, and what it is compared by."""
 
     observation: Observation
-    night: str | None = None  # the day it was measured: processes of one night may share what changes until the next
-    place: str | None = None  # the GPU, or on a CPU the host, that it was measured on. None: not known
+    # the day it was measured: processes of one night may share what changes until the next
+    night: str | None = None
+    # the GPU, or on a CPU the host, that it was measured on. None: not known
+    place: str | None = None
     host: str | None = None  # GPUs of one host are alike
     is_host_clock: bool = False  # comparable on a known host only
-    is_by_host: bool = False  # the host alone fills it: it is compared by its ratio to the host reference
+    # the host alone fills it: it is compared by its ratio to the host reference
+    is_by_host: bool = False
     most_us: float | None = None  # what three of four replicates take at least; None: not known
-    references_us: Mapping[str, float] = field(default_factory=dict)  # of the reference kernels beside it, by name
+    # of the reference kernels beside it, by name
+    references_us: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def logarithm(self) -> float:
@@ -247,36 +315,55 @@ class ProcessTime:
 
 
 def mean_of(processes: Sequence[ProcessTime]) -> ProcessTime:
-    """Return one time for several processes of one machine: their geometric mean, with all their replicates."""
+    """Return one time for several processes of one machine: their geometric mean, with all their
+    replicates.
+    """
     seen = [each.observation for each in processes]
     spreads = [one.spread for one in seen if one.spread is not None]
     controls = [one.control_us for one in seen if one.control_us is not None]
-    names = [name for name in processes[0].references_us if all(name in each.references_us for each in processes)]
+    names = [
+        name
+        for name in processes[0].references_us
+        if all(name in each.references_us for each in processes)
+    ]
     whole = msgspec.structs.replace(
         seen[0],
         mean_us=geometric_mean(one.mean_us for one in seen),
-        spread=math.sqrt(fmean(spread**2 for spread in spreads)) if len(spreads) == len(seen) else None,
+        spread=math.sqrt(fmean(spread**2 for spread in spreads))
+        if len(spreads) == len(seen)
+        else None,
         replicates=sum(one.replicates for one in seen),
         control_us=geometric_mean(controls) if len(controls) == len(seen) else None,
     )
-    references = {name: geometric_mean(each.references_us[name] for each in processes) for name in names}
+    references = {
+        name: geometric_mean(each.references_us[name] for each in processes) for name in names
+    }
     most_us = min((each.most_us for each in processes if each.most_us is not None), default=None)
     return replace(processes[0], observation=whole, references_us=references, most_us=most_us)
 
 
 def on_same_host(processes: Sequence[ProcessTime], after: ProcessTime) -> list[ProcessTime]:
-    """Return the processes at the host speed of `after`. Without host references nothing tells them apart."""
+    """Return the processes at the host speed of `after`.
+
+    Without host references nothing tells them apart.
+    """
     now = after.observation.control_us
 
     def is_same(us: float | None) -> bool:
-        return us is now or bool(us and now and abs(math.log(now / us)) <= math.log(_SAME_HOST_FACTOR))
+        return us is now or bool(
+            us and now and abs(math.log(now / us)) <= math.log(_SAME_HOST_FACTOR)
+        )
 
     return [each for each in processes if is_same(each.observation.control_us)]
 
 
 def at_shared_speed(before: Sequence[ProcessTime], afters: Sequence[ProcessTime]) -> ProcessTime:
-    """Return the process of `afters` at the host speed that is most frequent on both sides: a host has several."""
-    return max(afters, key=lambda each: min(len(on_same_host(side, each)) for side in (before, afters)))
+    """Return the process of `afters` at the host speed that is most frequent on both sides: a host
+    has several.
+    """
+    return max(
+        afters, key=lambda each: min(len(on_same_host(side, each)) for side in (before, afters))
+    )
 
 
 def by_place(processes: Sequence[ProcessTime]) -> list[list[ProcessTime]]:
@@ -287,7 +374,8 @@ def by_place(processes: Sequence[ProcessTime]) -> list[list[ProcessTime]]:
 
 
 MEASURED_GPUS = ("NVIDIA H200",)  # their noise was measured; docs/design/times.md
-UNKNOWN_FACTOR = 4.0  # of other GPUs: so many times as noisy, and soon overruled by what the baseline shows
+# of other GPUs: so many times as noisy, and soon overruled by what the baseline shows
+UNKNOWN_FACTOR = 4.0
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
@@ -309,7 +397,8 @@ class Fingerprint(msgspec.Struct, frozen=True):
     cudnn: str | None = None
     fp32_matmul: str | None = None  # torch's precision: "highest" is without TF32
     cudnn_tf32: bool | None = None
-    deterministic: bool | None = None  # whether Inductor chooses launch configurations without timing them
+    # whether Inductor chooses launch configurations without timing them
+    deterministic: bool | None = None
 
 
 class OpRecord(msgspec.Struct, frozen=True):
@@ -320,7 +409,9 @@ class OpRecord(msgspec.Struct, frozen=True):
 
 
 class CompileEvent(msgspec.Struct, frozen=True):
-    """A graph break or a recompile of torch.compile, and the line of the user's code that caused it."""
+    """A graph break or a recompile of torch.compile, and the line of the user's code that caused
+    it.
+    """
 
     kind: Literal["graph break", "recompile"]
     reason: str
@@ -341,10 +432,14 @@ _MOST_NAMES = 3  # of modules in braces
 
 
 def common_path(paths: Sequence[str]) -> str:
-    """Return one path for several modules: ``layers.*.{norm1,norm2}``; without a common shape, the first ones."""
+    """Return one path for several modules: ``layers.*.{norm1,norm2}``; without a common shape, the
+    first ones.
+    """
     names = list(dict.fromkeys(paths))
     parts = [path.split(".") for path in names]
-    if len({len(each) for each in parts}) > 1 or (len(names) > 1 and any("{" in path for path in names)):
+    if len({len(each) for each in parts}) > 1 or (
+        len(names) > 1 and any("{" in path for path in names)
+    ):
         return ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
     common: list[str] = []
     for place in zip(*parts, strict=True):
@@ -355,7 +450,9 @@ def common_path(paths: Sequence[str]) -> str:
 
 
 class ControlTime(msgspec.Struct, frozen=True):
-    """A workload of our own that no change of the code under test can touch: what moves it is the machine."""
+    """A workload of our own that no change of the code under test can touch: what moves it is the
+    machine.
+    """
 
     kernel: str  # name: another one, after an upgrade of cuBLAS say, is no measure of the machine
     device_time_us: Duration
@@ -389,7 +486,10 @@ class Lack(str, Enum):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One workload measured once. `samples` lacks the timers that this device or session has not measured."""
+    """One workload measured once.
+
+    `samples` lacks the timers that this device or session has not measured.
+    """
 
     workload: str
     fingerprint: Fingerprint
@@ -398,45 +498,56 @@ class Run(msgspec.Struct, frozen=True):
     samples: dict[Timer, Sample]
     gpu: str | None = None  # which one of its kind: a digest of its UUID
     host: str | None = None  # a digest of the host's name
-    controls: dict[str, ControlTime] = msgspec.field(default_factory=dict)  # "copy", "gemm": measured beside it
+    # "copy", "gemm": measured beside it
+    controls: dict[str, ControlTime] = msgspec.field(default_factory=dict)
     conditions: Conditions | None = None
     incomplete: str | None = None  # why `samples` lacks what this device can measure, in words
     lack: Lack | None = None  # the same; None: nothing is missing, or for another reason
     other_kernels: str = ""  # those that ran when it was timed, and not when it was profiled
-    neighbours: int = 0  # processes of the same run of pytest that measured on this host at the same time
+    # processes of the same run of pytest that measured on this host at the same time
+    neighbours: int = 0
     # What the claims of a suite look at, and a baseline does not keep.
     ops: tuple[OpRecord, ...] = ()
-    op_kernels: tuple[int | None, ...] = ()  # of each op, the place of the kernel that it belongs to. Empty: not known
+    # of each op, the place of the kernel that it belongs to. Empty: not known
+    op_kernels: tuple[int | None, ...] = ()
     launch_apis: tuple[str, ...] = ()  # the host call behind each launch, in launch order
     occupancy_queries: int = 0
     metadata_ops_that_launched: tuple[str, ...] = ()
     steps: int = 0  # profiler steps in the trace
     transfers_us: float = 0.0  # copies and memsets of a call, which are in no GPU time
-    synchronizing_ops: tuple[str, ...] = ()  # "aten::item: cudaStreamSynchronize", of one call of the workload
-    op_origins: dict[str, tuple[Origin, ...]] = {}  # of each dispatcher op, by its name, without repetitions
+    # "aten::item: cudaStreamSynchronize", of one call of the workload
+    synchronizing_ops: tuple[str, ...] = ()
+    # of each dispatcher op, by its name, without repetitions
+    op_origins: dict[str, tuple[Origin, ...]] = {}
     compiled_origins: tuple[Origin, ...] = ()  # of the calls of compiled code
-    growth_origins: tuple[Origin, ...] = ()  # of the memory that a call leaves behind, the most first
+    # of the memory that a call leaves behind, the most first
+    growth_origins: tuple[Origin, ...] = ()
     host_growth_origins: tuple[Origin, ...] = ()  # likewise, of `Counts.grown_host_bytes`
     keeping_origins: tuple[Origin, ...] = ()  # the lines that keep what grows, where that is known
     allocating_ops: tuple[str, ...] = ()  # "aten::empty: cudaMalloc"
     allocation_origins: tuple[Origin, ...] = ()  # of these, without repetitions
-    # What an op works on that neither shapes nor arguments tell: "655 stored numbers" of its sparse tensors, "12 numbers
-    # found" in data or returned by an op of a library, "'tanh'" for a text. What differs between two calls is left out.
+    # What an op works on that neither shapes nor arguments tell: "655 stored numbers" of its sparse
+    # tensors, "12 numbers found" in data or returned by an op of a library, "'tanh'" for a text.
+    # What differs between two calls is left out.
     data: dict[str, tuple[str, ...]] = {}
     peak: tuple[PeakPart, ...] = ()  # where a call allocated the memory of its peak, the most first
-    # How often a call runs each function: ``copy.deepcopy``, ``net.py:Net.forward`` of the user's, ``<list.append>`` of C; and
-    # `LINES`. Empty: not counted. `host_spread`: by how much some differ between calls.
+    # How often a call runs each function: ``copy.deepcopy``, ``net.py:Net.forward`` of the user's,
+    # ``<list.append>`` of C; and `LINES`. Empty: not counted. `host_spread`: by how much some
+    # differ between calls.
     host_work: dict[str, Count] = {}
     host_spread: dict[str, Count] = {}
-    host_work_origins: dict[str, tuple[Origin, ...]] = {}  # where each is called, the most frequent first
+    # where each is called, the most frequent first
+    host_work_origins: dict[str, tuple[Origin, ...]] = {}
     copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"
-    # Of each kernel, each of `synchronizing_ops` and each of `copying_ops`; None: not known. Empty: of none.
+    # Of each kernel, each of `synchronizing_ops` and each of `copying_ops`; None: not known. Empty:
+    # of none.
     origins: tuple[Origin | None, ...] = ()
     synchronization_origins: tuple[Origin | None, ...] = ()
     copy_origins: tuple[Origin | None, ...] = ()
     day: Day | None = None  # when it was measured
     trains: bool = False  # whether a call runs a backward
-    calls: tuple[CallRecord, ...] = ()  # of a sequence, in order; their launches are those of `kernels`
+    # of a sequence, in order; their launches are those of `kernels`
+    calls: tuple[CallRecord, ...] = ()
     compile_events: tuple[CompileEvent, ...] = ()  # each once; `counts` says how many there were
 
     @property
@@ -447,7 +558,9 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def is_timed(self) -> bool:
         """Whether a test asked for its times, even if they could not be measured."""
-        return bool(self.samples) or (self.incomplete is not None and self.lack is not Lack.NOT_ASKED)
+        return bool(self.samples) or (
+            self.incomplete is not None and self.lack is not Lack.NOT_ASKED
+        )
 
     def label(self, timer: Timer) -> str:
         """Return what a time is called on this machine."""
@@ -456,7 +569,11 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def judged_timers(self) -> list[Timer]:
         """Return which of its times are judged."""
-        return [timer for timer in Timer if timer in self.samples and timer.is_judged_on(self.fingerprint)]
+        return [
+            timer
+            for timer in Timer
+            if timer in self.samples and timer.is_judged_on(self.fingerprint)
+        ]
 
     def sample(self, timer: Timer) -> Sample | None:
         return self.samples.get(timer)
@@ -464,7 +581,8 @@ class Run(msgspec.Struct, frozen=True):
     def time_us(self, timer: Timer) -> float:
         """Return the mean over the replicates, in microseconds.
 
-        Raises `MeasurementError` if it was not measured: a test that reads times has the mark ``timing``.
+        Raises `MeasurementError` if it was not measured: a test that reads times has the mark
+        ``timing``.
         """
         if timer not in self.samples:
             raise MeasurementError(

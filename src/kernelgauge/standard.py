@@ -1,7 +1,8 @@
-"""The tests that every suite gets: ``from kernelgauge.standard import *`` in a test file beside its `conftest.py`.
+"""The tests that every suite gets: ``from kernelgauge.standard import *`` in a test file beside its
+`conftest.py`.
 
-Their marks select them: ``pytest perf -m "not timing"`` needs no quiet machine. Each mark names the verdict that its test
-asks for.
+Their marks select them: ``pytest perf -m "not timing"`` needs no quiet machine. Each mark names the
+verdict that its test asks for.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _End = Callable[..., None]  # ends a test with the verdict that its mark names
 
 @pytest.mark.structure(DECLARED)
 def test_kernels_and_graphs_are_as_declared(kernelgauge_test: _End) -> None:
-    """Every expectation that holds for this machine, and nothing compiled again on fresh allocations."""
+    """Every expectation that holds for this machine, and nothing compiled again on fresh
+    allocations.
+    """
     kernelgauge_test()
 
 
@@ -49,7 +52,9 @@ def test_device_time(kernelgauge_test: _End) -> None:
 
 @pytest.mark.timing(RATIO)
 def test_faster_than_other_variant(kernelgauge_test: _End) -> None:
-    """GPU time against that of another variant in this run, for each workload with `Workload.faster_than`. No baseline."""
+    """GPU time against that of another variant in this run, for each workload with
+    `Workload.faster_than`. No baseline.
+    """
     kernelgauge_test()
 
 

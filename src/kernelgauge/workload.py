@@ -1,7 +1,7 @@
 """What is asked: a workload is one module, in one variant, at one shape, dtype and pass.
 
-This module does not import torch, so that a list of workloads can be read, filtered and compared anywhere. The
-functions on a workload do, when the measuring code calls them.
+This module does not import torch, so that a list of workloads can be read, filtered and compared
+anywhere. The functions on a workload do, when the measuring code calls them.
 """
 
 from __future__ import annotations
@@ -26,22 +26,25 @@ _NAME = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*")
 
 
 def to_name(text: str) -> str:
-    """Return a text as a name of a module or variant: ``fused-attention (fp16)`` is ``fused-attention-fp16``."""
+    """Return a text as a name of a module or variant: ``fused-attention (fp16)`` is
+    ``fused-attention-fp16``.
+    """
     return "-".join(re.findall(r"[A-Za-z0-9_]+", text))
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a workload with ``pass_="step"`` trains: forward, backward, and one step of the optimizer.
+    """How a workload with ``pass_="step"`` trains: forward, backward, and one step of the
+    optimizer.
 
-    Attributes:
-        optimizer: returns the optimizer of the parameters that need gradients: ``partial(torch.optim.AdamW, lr=1e-4)``.
-        micro_batches: how many forward and backward passes a step accumulates. Each calls ``inputs`` for its batch, and has its
-            share of the loss.
-        clip_norm: the norm that the gradients are clipped to; None: they are not.
-        scaler: returns the ``torch.amp.GradScaler``; None: the loss is not scaled.
-        schedule: returns the learning-rate schedule of an optimizer, which takes one step behind it.
-        compile: keyword arguments for ``torch.compile`` of the optimizer's step with its clipping; None runs it as it is.
+    Attributes: optimizer: returns the optimizer of the parameters that need gradients:
+        ``partial(torch.optim.AdamW, lr=1e-4)``. micro_batches: how many forward and backward passes
+        a step accumulates. Each calls ``inputs`` for its batch, and has its share of the loss.
+        clip_norm: the norm that the gradients are clipped to; None: they are not. scaler: returns
+        the ``torch.amp.GradScaler``; None: the loss is not scaled. schedule: returns the
+        learning-rate schedule of an optimizer, which takes one step behind it. compile: keyword
+        arguments for ``torch.compile`` of the optimizer's step with its clipping; None runs it as
+        it is.
     """
 
     optimizer: Callable[[list[Any]], Any]
@@ -56,42 +59,40 @@ class Training:
 class Workload:
     """One entry of a suite.
 
-    Attributes:
-        module: name of the family, for example ``mlp``. Workloads of one module compute the same function.
-        variant: how it runs, for example ``eager``, ``compiled`` or ``liger``.
-        build: returns the ``nn.Module`` (or any callable) to measure. Called on the device, under a fixed seed, once
-            for each replicate; where CUDA graphs are replayed, once for all of one measurement.
-        inputs: returns the positional arguments as a tuple; with keyword arguments, a pair of that tuple and a dict:
-            ``((q, k, v), {"is_causal": True})``. Called like ``build``. Floating-point tensors, also in nested tuples, lists
-            and dicts, are cast to ``dtype``; tensors of integers and booleans stay as they are. A generator function makes the
-            workload a sequence: one call for each tuple that it yields. It runs before each sequence, untimed, and may take the
-            built module as its argument: to make a cache for it, say.
-        shape: the numbers that tell this workload from its siblings; part of the id.
-        dtype: ``bf16``, ``fp16`` or ``fp32``; None leaves the module and its inputs as they are built: mixed precision, fp8,
-            int8.
-        pass_: ``forward`` (without autograd), ``call``: with autograd, for a function that may run a backward of its own, or
-            ``train``: forward, sum and backward. An output's scalar ``loss`` is the
-            sum, and so is an output that is one scalar; else every floating-point tensor in it is added. ``step``: that, and a
-            step of the optimizer in `training`.
-        training: how a ``step`` trains; for that pass alone.
-        compile: keyword arguments for ``torch.compile``; None runs ``build()``'s result as it is.
-        reference: builds the module that numerics are compared with, in float64, with this module's parameters. None:
-            the module itself, uncompiled.
-        expectations: what must be seen in the trace, and on which architecture and configuration.
-        graph_breaks: how many there must be; None: as many as the baseline has.
-        compiles: how many graphs its first call may compile, or its first sequence of calls; None: as many as the baseline.
-        matrix: ``default`` is always run, ``full`` only under ``--perf-matrix full``.
-        on_cpu: the workload that takes its place where there is no GPU, of a shape and dtype that fit a CPU. A text says
-            why there is none. None: it runs on a CPU as it is.
-        sensitivity: the slowdown that a PASS may miss, as a fraction, by timer: ``{"device_time": 0.02}``. A timer that is
-            not named has that of the project (ini option ``kernelgauge_sensitivity``).
-        gate: a smaller change is no finding; likewise (``kernelgauge_gate``).
-        faster_than: the variant of the same module, pass, dtype and shape that this one must be faster than in each run.
-            No baseline is needed.
-        tolerance: the relative error that the result and the gradients may have beside their reference, as a fraction. None:
-            what rounding explains.
-        by: how much faster at least, as a fraction of the other variant's GPU time: 0.05 is 5 % less.
-        name: the id; empty: it is made of module, variant, pass, dtype and shape.
+    Attributes: module: name of the family, for example ``mlp``. Workloads of one module compute the
+        same function. variant: how it runs, for example ``eager``, ``compiled`` or ``liger``.
+        build: returns the ``nn.Module`` (or any callable) to measure. Called on the device, under a
+        fixed seed, once for each replicate; where CUDA graphs are replayed, once for all of one
+        measurement. inputs: returns the positional arguments as a tuple; with keyword arguments, a
+        pair of that tuple and a dict: ``((q, k, v), {"is_causal": True})``. Called like ``build``.
+        Floating-point tensors, also in nested tuples, lists and dicts, are cast to ``dtype``;
+        tensors of integers and booleans stay as they are. A generator function makes the workload a
+        sequence: one call for each tuple that it yields. It runs before each sequence, untimed, and
+        may take the built module as its argument: to make a cache for it, say. shape: the numbers
+        that tell this workload from its siblings; part of the id. dtype: ``bf16``, ``fp16`` or
+        ``fp32``; None leaves the module and its inputs as they are built: mixed precision, fp8,
+        int8. pass_: ``forward`` (without autograd), ``call``: with autograd, for a function that
+        may run a backward of its own, or ``train``: forward, sum and backward. An output's scalar
+        ``loss`` is the sum, and so is an output that is one scalar; else every floating-point
+        tensor in it is added. ``step``: that, and a step of the optimizer in `training`. training:
+        how a ``step`` trains; for that pass alone. compile: keyword arguments for
+        ``torch.compile``; None runs ``build()``'s result as it is. reference: builds the module
+        that numerics are compared with, in float64, with this module's parameters. None: the module
+        itself, uncompiled. expectations: what must be seen in the trace, and on which architecture
+        and configuration. graph_breaks: how many there must be; None: as many as the baseline has.
+        compiles: how many graphs its first call may compile, or its first sequence of calls; None:
+        as many as the baseline. matrix: ``default`` is always run, ``full`` only under
+        ``--perf-matrix full``. on_cpu: the workload that takes its place where there is no GPU, of
+        a shape and dtype that fit a CPU. A text says why there is none. None: it runs on a CPU as
+        it is. sensitivity: the slowdown that a PASS may miss, as a fraction, by timer:
+        ``{"device_time": 0.02}``. A timer that is not named has that of the project (ini option
+        ``kernelgauge_sensitivity``). gate: a smaller change is no finding; likewise
+        (``kernelgauge_gate``). faster_than: the variant of the same module, pass, dtype and shape
+        that this one must be faster than in each run. No baseline is needed. tolerance: the
+        relative error that the result and the gradients may have beside their reference, as a
+        fraction. None: what rounding explains. by: how much faster at least, as a fraction of the
+        other variant's GPU time: 0.05 is 5 % less. name: the id; empty: it is made of module,
+        variant, pass, dtype and shape.
     """
 
     module: str
@@ -120,10 +121,10 @@ class Workload:
     def from_callable(cls, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Workload:
         """Return the workload that calls a function, or a module, with these arguments.
 
-        Each replicate has fresh copies of the tensors, and of a module that is not compiled. The function's name is the
-        module's, its package is the variant, the shape of its first tensor is the shape, and dtypes stay as they are. Change any
-        of it with
-        ``dataclasses.replace``: ``replace(Workload.from_callable(rms_norm, x), variant="ours", pass_="train")``.
+        Each replicate has fresh copies of the tensors, and of a module that is not compiled. The
+        function's name is the module's, its package is the variant, the shape of its first tensor
+        is the shape, and dtypes stay as they are. Change any of it with ``dataclasses.replace``:
+        ``replace(Workload.from_callable(rms_norm, x), variant="ours", pass_="train")``.
         """
         bare = function
         while isinstance(bare, functools.partial):
@@ -136,7 +137,9 @@ class Workload:
             build=functools.partial(copy_module, function),
             inputs=functools.partial(copy_arguments, (args, kwargs)),
             # A nested tensor has sizes that are no numbers.
-            shape=next((tuple(size for size in each.shape if type(size) is int) for each in tensors), ()),
+            shape=next(
+                (tuple(size for size in each.shape if type(size) is int) for each in tensors), ()
+            ),
             dtype=None,
         )
 
@@ -152,12 +155,28 @@ class Workload:
         for what in ("module", "variant", *(("name",) if self.name else ())):
             named = f"a workload's {what} becomes a file name and a test id"
             name = getattr(self, what)
-            require(bool(_NAME.fullmatch(name)), named, name, "letters, digits, '_', and single '-' between them")
-        is_shape = isinstance(self.shape, tuple) and all(isinstance(each, int) for each in self.shape)
+            require(
+                bool(_NAME.fullmatch(name)),
+                named,
+                name,
+                "letters, digits, '_', and single '-' between them",
+            )
+        is_shape = isinstance(self.shape, tuple) and all(
+            isinstance(each, int) for each in self.shape
+        )
         require(is_shape, "invalid shape", self.shape, "a tuple of ints")
         is_compile = self.compile is None or isinstance(self.compile, Mapping)
-        require(is_compile, "invalid compile", self.compile, "arguments of torch.compile: a dict, {} for none; or None")
-        names = {"dtype": (*get_args(Dtype), None), "pass_": get_args(Pass), "matrix": get_args(Matrix)}
+        require(
+            is_compile,
+            "invalid compile",
+            self.compile,
+            "arguments of torch.compile: a dict, {} for none; or None",
+        )
+        names = {
+            "dtype": (*get_args(Dtype), None),
+            "pass_": get_args(Pass),
+            "matrix": get_args(Matrix),
+        }
         for what, allowed in names.items():
             value = getattr(self, what)
             require(value in allowed, f"unknown {what}", value, ", ".join(map(str, allowed)))
@@ -176,14 +195,24 @@ class Workload:
         require(is_valid, "invalid tolerance", self.tolerance, "a positive fraction: 0.02 is 2 %")
         is_step = self.pass_ == "step"
         expected = "Training(optimizer=partial(torch.optim.AdamW, lr=1e-4)) with pass_='step', and only there"
-        require(isinstance(self.training, Training) is is_step, "invalid training", self.training, expected)
+        require(
+            isinstance(self.training, Training) is is_step,
+            "invalid training",
+            self.training,
+            expected,
+        )
         if self.training is not None:
             is_valid = callable(self.training.optimizer) and self.training.micro_batches >= 1
             require(
-                is_valid, "invalid training", self.training, "a function that returns an optimizer; 1 batch or more"
+                is_valid,
+                "invalid training",
+                self.training,
+                "a function that returns an optimizer; 1 batch or more",
             )
         is_valid = isinstance(self.by, (int, float)) and 0 <= self.by < 1
-        is_ratio = is_valid and self.faster_than != self.variant and (not self.by or self.faster_than)
+        is_ratio = (
+            is_valid and self.faster_than != self.variant and (not self.by or self.faster_than)
+        )
         ratio = {"faster_than": self.faster_than, "by": self.by}
         expected = "what to be faster than, and the fraction of its time to save: 0 <= by < 1"
         require(bool(is_ratio), "invalid faster_than", ratio, expected)
@@ -195,7 +224,8 @@ class Workload:
             return self.name
         parts = [self.module, self.variant, self.dtype or "", "x".join(map(str, self.shape))]
         if self.pass_ != "forward":
-            parts.insert(2, self.pass_)  # before the shape: the id of one workload is no substring of another's
+            # before the shape: the id of one workload is no substring of another's
+            parts.insert(2, self.pass_)
         return "-".join(part for part in parts if part)
 
     def __str__(self) -> str:
@@ -203,7 +233,8 @@ class Workload:
 
 
 def is_copied(function: Any) -> bool:
-    """Return whether a replicate has a copy of a function: of a module, but for one with parts that `nn.Module.compile` compiled.
+    """Return whether a replicate has a copy of a function: of a module, but for one with parts that
+    `nn.Module.compile` compiled.
 
     A copy of such a part is not compiled any more.
     """
@@ -228,13 +259,21 @@ def copy_arguments(arguments: Any) -> Any:
 
 
 def copy_tensor(tensor: Any, *, copy: bool = True, **place: Any) -> Any:
-    """Return a tensor as a leaf, copied and in another place or dtype if they are given, with the same strides.
+    """Return a tensor as a leaf, copied and in another place or dtype if they are given, with the
+    same strides.
 
-    A copy by torch is dense: an expanded or a sliced tensor would be read by other kernels, or at another speed.
+    A copy by torch is dense: an expanded or a sliced tensor would be read by other kernels, or at
+    another speed.
     """
     values = tensor.detach()
     new = values.to(**place, copy=copy)
     if str(values.layout) == "torch.strided" and values.numel() and new.stride() != values.stride():
-        span = 1 + sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
-        new = values.as_strided((span,), (1,)).to(**place, copy=copy).as_strided(values.shape, values.stride(), 0)
+        span = 1 + sum(
+            (size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True)
+        )
+        new = (
+            values.as_strided((span,), (1,))
+            .to(**place, copy=copy)
+            .as_strided(values.shape, values.stride(), 0)
+        )
     return new.requires_grad_(tensor.requires_grad)

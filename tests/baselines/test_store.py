@@ -1,4 +1,6 @@
-"""Baselines on a real disk: whole at every moment, one writer at a time, and every failure named; and those committed."""
+"""Baselines on a real disk: whole at every moment, one writer at a time, and every failure named;
+and those committed.
+"""
 
 import functools
 import json
@@ -43,10 +45,14 @@ FOLDERS = {
 
 def test_path_is_in_the_folder_of_its_device(store: BaselineStore) -> None:
     found = {device: store.path(device, "v1.5_a") for device in FOLDERS}
-    assert found == {device: store.root / folder / "v1.5_a.json" for device, folder in FOLDERS.items()}
+    assert found == {
+        device: store.root / folder / "v1.5_a.json" for device, folder in FOLDERS.items()
+    }
 
 
-@pytest.mark.parametrize("workload", ["../x", "a/b", "/etc/x", "..", ".x", "", "a\\b", "a\x00b", "\u202ex", "x" * 300])
+@pytest.mark.parametrize(
+    "workload", ["../x", "a/b", "/etc/x", "..", ".x", "", "a\\b", "a\x00b", "\u202ex", "x" * 300]
+)
 def test_id_that_is_no_file_name_is_refused(store: BaselineStore, workload: str) -> None:
     plan = {DEVICE: [PlannedChange(Action.CREATE, workload, baseline())]}
     for attempt in (lambda: store.load(DEVICE, workload), lambda: store.apply(plan)):
@@ -68,11 +74,16 @@ def test_load_returns_what_was_applied(store: BaselineStore) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda path: path.write_bytes(encode_baseline(baseline(workload="another"))), "belongs to another workload"),
+        (
+            lambda path: path.write_bytes(encode_baseline(baseline(workload="another"))),
+            "belongs to another workload",
+        ),
         (lambda path: (path.unlink(), path.mkdir()), "cannot be read"),
     ],
 )
-def test_file_that_cannot_be_used_is_not_missing(store: BaselineStore, spoil: Any, message: str) -> None:
+def test_file_that_cannot_be_used_is_not_missing(
+    store: BaselineStore, spoil: Any, message: str
+) -> None:
     store.apply({DEVICE: [create(), create(NAMES[0])]})
     path = store.path(DEVICE, WORKLOAD)
     spoil(path)
@@ -98,7 +109,9 @@ TIMER = ("entries", 0, "processes", 0, "timers", "device_time")
         (("counts", "copies"), (-1, 2**70)),
     ],
 )
-def test_number_that_nobody_measures_is_refused(store: BaselineStore, field: tuple[Any, ...], values: Any) -> None:
+def test_number_that_nobody_measures_is_refused(
+    store: BaselineStore, field: tuple[Any, ...], values: Any
+) -> None:
     path = store.path(DEVICE, WORKLOAD)
     for value in values:
         store.apply({DEVICE: [create(day="2026-11-20")]})
@@ -130,7 +143,10 @@ def test_every_other_number_is_refused_or_judged(store: BaselineStore) -> None:
             with suppress(BaselineError):
                 if (stored := store.load(DEVICE, WORKLOAD)) is not None:
                     judge_structure(measured, stored)
-                    times = [judged_time(timer, measured, stored, comparisons=3) for timer in measured.samples]
+                    times = [
+                        judged_time(timer, measured, stored, comparisons=3)
+                        for timer in measured.samples
+                    ]
                     judged += len(times)
         container[key] = was
     assert judged > 100
@@ -140,7 +156,9 @@ def test_text_of_a_file_is_escaped_in_its_error(store: BaselineStore) -> None:
     store.apply({DEVICE: [create()]})
     path = store.path(DEVICE, WORKLOAD)
     path.write_text(
-        path.read_text().replace(f'"workload": "{WORKLOAD}"', '"workload": "\\u001b[2J' + "x" * 10_000 + '"')
+        path.read_text().replace(
+            f'"workload": "{WORKLOAD}"', '"workload": "\\u001b[2J' + "x" * 10_000 + '"'
+        )
     )
     with pytest.raises(BaselineError) as caught:
         store.load(DEVICE, WORKLOAD)
@@ -198,7 +216,10 @@ def test_links_within_the_repository_are_followed(tmp_path: Path) -> None:
     path = store.path(DEVICE, WORKLOAD)
     path.parent.symlink_to("gpus")
     store.apply({DEVICE: [create()]})
-    assert (store.load(DEVICE, WORKLOAD), files(tmp_path / "shared" / "gpus")) == (baseline(), [path.name])
+    assert (store.load(DEVICE, WORKLOAD), files(tmp_path / "shared" / "gpus")) == (
+        baseline(),
+        [path.name],
+    )
 
 
 def test_lock_that_is_a_link_is_refused(store: BaselineStore) -> None:
@@ -215,7 +236,13 @@ def test_lock_that_is_a_link_is_refused(store: BaselineStore) -> None:
 def test_stored_ignores_files_of_others(store: BaselineStore) -> None:
     store.apply({DEVICE: [create()]})
     kept = store.path(DEVICE, WORKLOAD)
-    for name in ("copy of x (1).json", "\u202ex.json", "README.md", ".a-x-bf16-1.json.abc123.tmp", ".hidden.json"):
+    for name in (
+        "copy of x (1).json",
+        "\u202ex.json",
+        "README.md",
+        ".a-x-bf16-1.json.abc123.tmp",
+        ".hidden.json",
+    ):
         (kept.parent / name).write_bytes(b"x")
     assert set(store.stored(DEVICE)) == {WORKLOAD}
     kept.write_bytes(kept.read_bytes().replace(b"\n", b"\r\n"))  # as a checkout may have it
@@ -225,19 +252,29 @@ def test_stored_ignores_files_of_others(store: BaselineStore) -> None:
 
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt(), FULL], ids=["ctrl-c", "full"])
-@pytest.mark.parametrize(("moment", "call"), [("fsync", 1), ("fsync", 3), ("chmod", 1), ("replace", 1)])
+@pytest.mark.parametrize(
+    ("moment", "call"), [("fsync", 1), ("fsync", 3), ("chmod", 1), ("replace", 1)]
+)
 def test_apply_interrupted_replaces_no_file(
     store: BaselineStore, interruption: BaseException, moment: str, call: int
 ) -> None:
     store.apply({DEVICE: [create(name) for name in NAMES[1:]]})  # the first one is to be created
     before = {path: path.read_bytes() for path in store.root.glob("*/*")}
-    interrupted = Mock(wraps=getattr(os, moment), side_effect=[*[DEFAULT] * (call - 1), interruption, *[DEFAULT] * 9])
+    interrupted = Mock(
+        wraps=getattr(os, moment),
+        side_effect=[*[DEFAULT] * (call - 1), interruption, *[DEFAULT] * 9],
+    )
     plan = [create(name, device=(300.0, 301.0)) for name in NAMES]
-    with pytest.raises((StorageError, KeyboardInterrupt)) as caught, patch.object(os, moment, interrupted):
+    with (
+        pytest.raises((StorageError, KeyboardInterrupt)) as caught,
+        patch.object(os, moment, interrupted),
+    ):
         store.apply({DEVICE: plan[:2], "another": plan[2:]})
     assert {path: path.read_bytes() for path in store.root.glob("*/*")} == before
     if interruption is FULL:
-        assert caught.value.where == str(store.path(*(("another", NAMES[2]) if call == 3 else (DEVICE, NAMES[0]))))
+        assert caught.value.where == str(
+            store.path(*(("another", NAMES[2]) if call == 3 else (DEVICE, NAMES[0])))
+        )
         assert "No space left" in str(caught.value.got)
     else:
         assert caught.value is interruption  # Ctrl-C stays Ctrl-C
@@ -252,14 +289,25 @@ def test_store_in_the_place_of_something_else_is_refused(store: BaselineStore, d
     if depth < 2:
         with pytest.raises(BaselineError, match="cannot be listed"):  # it is not empty
             store.stored(DEVICE)
-    with pytest.raises(StorageError, match=r"(?s)cannot write.*a folder that can be written") as caught, store.locked():
+    with (
+        pytest.raises(
+            StorageError, match=r"(?s)cannot write.*a folder that can be written"
+        ) as caught,
+        store.locked(),
+    ):
         store.apply({DEVICE: [create()]})
     assert caught.value.where == str(path if depth else store.root)
     assert not [name for name in files(store.root) if name.endswith(".tmp")]
 
 
-def test_lock_is_given_back_and_its_holder_is_named(store: BaselineStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    for error in (ZeroDivisionError(), BrokenPipeError(32, "Broken pipe"), TimeoutError("it hangs")):
+def test_lock_is_given_back_and_its_holder_is_named(
+    store: BaselineStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error in (
+        ZeroDivisionError(),
+        BrokenPipeError(32, "Broken pipe"),
+        TimeoutError("it hangs"),
+    ):
         with pytest.raises(type(error)) as caught, store.locked():
             raise error
         assert caught.value is error  # not blamed on the folder
@@ -278,5 +326,11 @@ def test_committed_baselines_are_whole_and_in_their_folders() -> None:
     for path in FILES:
         baseline = decode_baseline(path.read_bytes(), where=str(path), workload=path.stem)
         assert slug(baseline.fingerprint.device) == path.parent.name
-        assert baseline.suite in ("perf", "examples/gallery", "examples/gallery/test_targets.py", "examples/models")
-        assert path.read_bytes() == encode_baseline(baseline), path  # byte for byte: no edit by hand
+        assert baseline.suite in (
+            "perf",
+            "examples/gallery",
+            "examples/gallery/test_targets.py",
+            "examples/models",
+        )
+        # byte for byte: no edit by hand
+        assert path.read_bytes() == encode_baseline(baseline), path

@@ -1,4 +1,6 @@
-"""The recorded suites and bisections, judged without a GPU: how often a strict run is red, and which commit is found."""
+"""The recorded suites and bisections, judged without a GPU: how often a strict run is red, and
+which commit is found.
+"""
 
 import json
 from collections import Counter
@@ -13,7 +15,8 @@ from recorded import DATA, Suite, h100_suites, read_suites, recorded_suites
 
 from kernelgauge import Timer
 
-# Of each design: how many suites may be red, as docs/verdicts.md says, and one of how many is judged here.
+# Of each design: how many suites may be red, as docs/verdicts.md says, and one of how many is
+# judged here.
 RED = {
     "same GPU, all others": (4, 1),  # before a fresh process confirms them
     "same GPU, one process": (3, 3),
@@ -33,7 +36,9 @@ def counts_of(suites: Sequence[Suite], design: str, *, slower: float = 0.0) -> C
     _, step = RED[design]
     for suite, known in dict(unchanged.designs(suites))[design][::step]:
         slowed = suite.slower(slower, unchanged.Timer.DEVICE)
-        verdicts = unchanged.judged(slowed, lambda workload, known=known: unchanged._baseline(known, workload))
+        verdicts = unchanged.judged(
+            slowed, lambda workload, known=known: unchanged._baseline(known, workload)
+        )
         unchanged.count(counts, list(verdicts), show=False, name=suite.name)
     return counts
 
@@ -46,14 +51,20 @@ def test_unchanged_suites_are_green(suites: list[Suite], design: str) -> None:
     assert counts["suites"] >= 30
 
 
-@pytest.mark.parametrize(("design", "slower"), [("same GPU, all others", 0.01), ("leave one host out", 0.03)])
+@pytest.mark.parametrize(
+    ("design", "slower"), [("same GPU, all others", 0.01), ("leave one host out", 0.03)]
+)
 def test_slower_suites_are_red(suites: list[Suite], design: str, slower: float) -> None:
     counts = counts_of(suites, design, slower=slower)
     assert counts["REGRESSED"] + counts["choice"] >= 0.98 * counts["suites"]
 
 
-@pytest.mark.parametrize(("device", "slower", "number", "red"), [("h100", 0.03, 4, 4), ("cpu", 0.5, 8, 0)])
-def test_suites_without_known_noise_are_red_where_slower(device: str, slower: float, number: int, red: int) -> None:
+@pytest.mark.parametrize(
+    ("device", "slower", "number", "red"), [("h100", 0.03, 4, 4), ("cpu", 0.5, 8, 0)]
+)
+def test_suites_without_known_noise_are_red_where_slower(
+    device: str, slower: float, number: int, red: int
+) -> None:
     """Times of ops on a CPU are not judged: eight processes of one night."""
     cpu = read_suites(sorted((DATA / "cpu").glob("*.json.gz")), "cpu")
     suites = h100_suites() if device == "h100" else list(cpu)
@@ -62,19 +73,30 @@ def test_suites_without_known_noise_are_red_where_slower(device: str, slower: fl
         assert (counts["suites"], counts["REGRESSED"], counts["UNDECIDED"]) == (number, expected, 0)
 
 
-def test_fresh_process_dispels_alarms_only(suites: list[Suite], monkeypatch: Any, capsys: Any) -> None:
+def test_fresh_process_dispels_alarms_only(
+    suites: list[Suite], monkeypatch: Any, capsys: Any
+) -> None:
     """Figures of docs/verdicts.md."""
-    monkeypatch.setattr(unchanged, "_SLOWER", {Timer.DEVICE: (0.01,), Timer.HOST: (0.15,), Timer.END_TO_END: (0.5,)})
+    monkeypatch.setattr(
+        unchanged, "_SLOWER", {Timer.DEVICE: (0.01,), Timer.HOST: (0.15,), Timer.END_TO_END: (0.5,)}
+    )
     pairs = dict(unchanged.designs(suites))["same GPU, one process"]
     unchanged.print_confirmed("a", unchanged.trials(pairs, suites))
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "a, a fresh process confirms: REGRESSED 0 -> 0 of 424"
-    assert [line.split("caught ")[1] for line in printed if "MLPs" in line and "GPU" in line] == ["+1.0% 100 -> 100 %"]
+    assert [line.split("caught ")[1] for line in printed if "MLPs" in line and "GPU" in line] == [
+        "+1.0% 100 -> 100 %"
+    ]
 
 
 @pytest.mark.parametrize(
     ("kind", "recording", "processes"),
-    [("device", "h200-b", 26), ("host", "h200-b", 40), ("fusion", "h200-a", 9), ("break", "h200-a", 9)],
+    [
+        ("device", "h200-b", 26),
+        ("host", "h200-b", 40),
+        ("fusion", "h200-a", 9),
+        ("break", "h200-a", 9),
+    ],
 )
 def test_recorded_change_is_found_among_eight_commits(
     kind: str, recording: str, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -52,11 +52,18 @@ def make_repository(monkeypatch: pytest.MonkeyPatch) -> None:
 def measured(workload: str = FIRST, *, center: float = 205.0, place: int = 0, **fields: Any) -> Run:
     """Return the run of one process, a little apart from those of other places."""
     device = [center * (1 + 0.0001 * (place + offset)) for offset in (-1, 0, 1, 2)]
-    defaults: dict[str, Any] = {"workload": workload, "device": device, "host": None, "end_to_end": None, "gpu": "a"}
+    defaults: dict[str, Any] = {
+        "workload": workload,
+        "device": device,
+        "host": None,
+        "end_to_end": None,
+        "gpu": "a",
+    }
     return builders.run(**(defaults | fields))
 
 
-# A test with the fixture, and what a process of pytest needs to measure the run that its commit holds.
+# A test with the fixture, and what a process of pytest needs to measure the run that its commit
+# holds.
 FIXTURE_TEST = """
 from kernelgauge import Workload
 
@@ -98,7 +105,10 @@ def pytest_collection_modifyitems(config):
 
 
 def commit_fixture_test(subject: str, code: str = "", **fields: Any) -> str:
-    """Commit a test that measures a run, and code that its process runs first. Return the commit."""
+    """Commit a test that measures a run, and code that its process runs first.
+
+    Return the commit.
+    """
     Path("perf").mkdir(exist_ok=True)
     run = measured("any", end_to_end=(300.0, 301.0, 302.0, 303.0), **fields)
     for name, text in (
@@ -113,11 +123,13 @@ def commit_fixture_test(subject: str, code: str = "", **fields: Any) -> str:
 
 
 class Process:
-    """Stands in for a process of pytest: it measures `runs`, or the model in its folder or in its packages.
+    """Stands in for a process of pytest: it measures `runs`, or the model in its folder or in its
+    packages.
 
-    A model is a text of words. "205" is its time in microseconds, "down=73" the time of one kernel, "host=50" the dispatch
-    time. "fewer", "breaks", "recompiles", "tf32" and "broken" change its kernels, counts and settings, or make it fail.
-    `after`: how many processes end well before the next one is interrupted.
+    A model is a text of words. "205" is its time in microseconds, "down=73" the time of one kernel,
+    "host=50" the dispatch time. "fewer", "breaks", "recompiles", "tf32" and "broken" change its
+    kernels, counts and settings, or make it fail. `after`: how many processes end well before the
+    next one is interrupted.
     """
 
     def __init__(self, baselines: Path) -> None:
@@ -127,40 +139,73 @@ class Process:
         self.change: Callable[[Results], Results] = lambda results: results
         self.rng = random.Random(20261123)
         self.noise = 0.0005
-        self.speeds = (1.0,)  # of the host, by process: how many times as long the host reference takes
+        # of the host, by process: how many times as long the host reference takes
+        self.speeds = (1.0,)
         self.after: int | None = None
         self.is_machine_lost = False
 
     def __call__(
-        self, arguments, progress=None, *, folder=None, packages=(), python=None, variables=None, **_: Any
+        self,
+        arguments,
+        progress=None,
+        *,
+        folder=None,
+        packages=(),
+        python=None,
+        variables=None,
+        **_: Any,
     ) -> Results:
         folder = folder or Path.cwd()
         if self.after is not None and len(self.seen) >= self.after:
             raise KeyboardInterrupt
-        modules = [path.read_text() for each in packages for path in each.iterdir() if path.is_file()]
+        modules = [
+            path.read_text() for each in packages for path in each.iterdir() if path.is_file()
+        ]
         texts = (folder / name for name in ("model.txt", "perf/suite.txt"))
         model, suite = (path.read_text() if path.exists() else "" for path in texts)
         model = " ".join(modules) or model
-        asked = {"folder": folder, "arguments": list(arguments), "python": python, "variables": dict(variables or {})}
+        asked = {
+            "folder": folder,
+            "arguments": list(arguments),
+            "python": python,
+            "variables": dict(variables or {}),
+        }
         self.seen.append(SimpleNamespace(model=model, suite=suite, packages=modules, **asked))
         if "broken" in model or self.is_machine_lost:
-            raise MeasurementError("a process that measures failed", got="ImportError: no module named gone")
-        runs = self.runs[(len(self.seen) - 1) % len(self.runs)] if self.runs else (self.run_of(model, arguments[-1]),)
-        workloads = [builders.passing(name=each.workload, run=each, trace=f"traces/{each.workload}") for each in runs]
+            raise MeasurementError(
+                "a process that measures failed", got="ImportError: no module named gone"
+            )
+        runs = (
+            self.runs[(len(self.seen) - 1) % len(self.runs)]
+            if self.runs
+            else (self.run_of(model, arguments[-1]),)
+        )
+        workloads = [
+            builders.passing(name=each.workload, run=each, trace=f"traces/{each.workload}")
+            for each in runs
+        ]
         tests = [builders.one_test("test_device_time", workload=each.workload) for each in runs]
-        fields = {"tests": tests, "timers": tuple(runs[0].samples), "baselines": str(self.baselines)}
+        fields = {
+            "tests": tests,
+            "timers": tuple(runs[0].samples),
+            "baselines": str(self.baselines),
+        }
         fields |= {"fingerprint": runs[0].fingerprint, "gpu": runs[0].gpu}
         return self.change(builders.complete_results(*workloads, **fields))
 
     def run_of(self, model: str, last_argument: str) -> Run:
-        number = next((float(word) for word in model.split() if re.fullmatch(r"[\d.]+", word)), 205.0)
+        number = next(
+            (float(word) for word in model.split() if re.fullmatch(r"[\d.]+", word)), 205.0
+        )
         changes: dict[str, Any] = {"counts": builders.counts(graph_breaks=int("breaks" in model))}
         if last_argument == "not timing":
             changes |= {"device": None, "incomplete": NO_TIMES, "lack": Lack.NOT_ASKED}
         elif "recompiles" in model:  # on fresh allocations, in the replicates of a time
             changes |= {"device": None, "incomplete": "other kernels"}
             changes["counts"] = builders.counts(recompiles=4 + len(self.seen) % 2)
-        changes["machine"] = builders.fingerprint(fp32_matmul="high" if "tf32" in model else "highest")
+        changes["machine"] = builders.fingerprint(
+            fp32_matmul="high" if "tf32" in model else "highest"
+        )
         times = {name: float(time) for name, time in re.findall(r"(\w+)=([\d.]+)", model)}
         if host := times.pop("host", None):
             speed = self.speeds[(len(self.seen) - 1) % len(self.speeds)]

@@ -15,11 +15,22 @@ from kernelgauge import processes
 from kernelgauge.errors import MeasurementError
 from kernelgauge.run import Run
 from tests.builders import counts
-from tests.commands.conftest import FIRST, Command, Process, commit_all, commit_fixture_test, git, measured
+from tests.commands.conftest import (
+    FIRST,
+    Command,
+    Process,
+    commit_all,
+    commit_fixture_test,
+    git,
+    measured,
+)
 
 
 def commit(model: str, *, suite: str | None = "new") -> str:
-    """Commit a model, even if it is that of the last commit. `suite`: the text of its suite; None: it has none."""
+    """Commit a model, even if it is that of the last commit.
+
+    `suite`: the text of its suite; None: it has none.
+    """
     Path("model.txt").write_text(model)
     with Path("count.txt").open("a") as file:
         file.write("x")
@@ -56,12 +67,21 @@ def test_slower_commit_is_found_by_its_times(bisect: Command, process: Process) 
     verdict = rf"{FIRST}: REGRESSED  GPU time 205\.\d -> 207\.\d us  \+1\.\d\d %"
     assert all(re.search(text, out) for text in (*texts, verdict, "measured again: 6 processes"))
     assert len(process.seen) == 6 + 4 * 4 + 2 * 4
-    assert [each.model for each in process.seen[:6]] == ["205", "207.5", "207.5", "205", "205", "207.5"]
+    assert [each.model for each in process.seen[:6]] == [
+        "205",
+        "207.5",
+        "207.5",
+        "205",
+        "205",
+        "207.5",
+    ]
     assert all(each.variables == {"TORCHINDUCTOR_DETERMINISTIC": "1"} for each in process.seen)
     assert process.seen[6].arguments == ["perf", "-k", FIRST]
 
 
-def test_other_kernels_are_found_with_one_process_a_state(bisect: Command, process: Process) -> None:
+def test_other_kernels_are_found_with_one_process_a_state(
+    bisect: Command, process: Process
+) -> None:
     commits = history(["205"] * 21 + ["205 fewer"] * 12)
     code, out, _ = bisect()
     assert (code, found(out)) == (0, [commits[21]])
@@ -72,7 +92,9 @@ def test_other_kernels_are_found_with_one_process_a_state(bisect: Command, proce
 
 
 @pytest.fixture
-def bisect_fixture_test(repository: Path, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+def bisect_fixture_test(
+    repository: Path, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch
+) -> Command:
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:cacheprovider")
     monkeypatch.setenv("KERNELGAUGE_LOCKS", str(repository.parent))
     return partial(kernelgauge, "bisect", "--bad", "HEAD", "-k", "test_mlp", "--good")
@@ -82,7 +104,8 @@ def bisect_fixture_test(repository: Path, kernelgauge: Command, monkeypatch: pyt
     ("change", "options", "ends", "text"),
     [
         ({"center": 215.0}, [], 8, "GPU time 205.0 -> 215.0 us"),
-        ({"counts": counts(copies=3)}, ["--", "-m", "not timing"], 2, "counts   copies 0 -> 3"),  # exact
+        # exact
+        ({"counts": counts(copies=3)}, ["--", "-m", "not timing"], 2, "counts   copies 0 -> 3"),
     ],
 )
 def test_fixture_tests_change_is_found(
@@ -95,7 +118,9 @@ def test_fixture_tests_change_is_found(
     assert f", {ends} of them of the ends" in out
 
 
-def test_commit_that_hangs_is_skipped(bisect_fixture_test: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_that_hangs_is_skipped(
+    bisect_fixture_test: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(processes, "_LEAST_SILENCE_S", 15.0)
     monkeypatch.setattr(processes, "_OF_LONGEST", 0)
     good = commit_fixture_test("First")
@@ -107,22 +132,43 @@ def test_commit_that_hangs_is_skipped(bisect_fixture_test: Any, monkeypatch: pyt
 
 
 CHANGES = {
-    "two": (["205"] * 5 + ["205 fewer"] * 6 + ["205 fewer breaks"] * 6, [5, 11], "there is a later change"),
-    "recompiles": (["205"] * 7 + ["205 recompiles"] * 6, [7], "recompiles 0 -> 1"),  # which only times show
-    "taken back": (["205"] * 4 + ["230 fewer"] * 5 + ["205"] * 4 + ["208"] * 4, [13], "a third state"),
+    "two": (
+        ["205"] * 5 + ["205 fewer"] * 6 + ["205 fewer breaks"] * 6,
+        [5, 11],
+        "there is a later change",
+    ),
+    # which only times show
+    "recompiles": (["205"] * 7 + ["205 recompiles"] * 6, [7], "recompiles 0 -> 1"),
+    "taken back": (
+        ["205"] * 4 + ["230 fewer"] * 5 + ["205"] * 4 + ["208"] * 4,
+        [13],
+        "a third state",
+    ),
     "broken": (["205"] * 8 + ["broken"] + ["205"] * 2 + ["208"] * 6, [11], "Model 208"),
     "precision": (["205"] * 4 + ["190 tf32"] * 4, [4], ""),
     # After three processes of each end the host's change is sure, and that of the GPU is not.
     "gpu first": (["205 host=50"] * 3 + ["205 host=60"] * 3 + ["207.5 host=60"] * 3, [6], ""),
     "slow host": (["205 host=50"] * 10 + ["205 host=53"] * 7, [10], "host dispatch "),
     # The cause leaves out what other commits changed.
-    "cause": (["205"] * 4 + ["205 gate=66"] * 4 + ["225 gate=66 down=73"] * 4, [8], "53.0 -> 73.0 us"),
-    "skipped": (["205"] * 4 + ["broken"] + ["205 fewer"] * 4, [], "broken   skipped: ImportError: "),
+    "cause": (
+        ["205"] * 4 + ["205 gate=66"] * 4 + ["225 gate=66 down=73"] * 4,
+        [8],
+        "53.0 -> 73.0 us",
+    ),
+    "skipped": (
+        ["205"] * 4 + ["broken"] + ["205 fewer"] * 4,
+        [],
+        "broken   skipped: ImportError: ",
+    ),
     "same": (["205"] * 3, [], "nothing to bisect: the ends do not differ"),
     # The processes of the ends take turns: A B B A.
     # The ends have no speed of the host in common: the change is larger than that.
     "other speed": (["205 host=50"] * 3 + ["205 host=250"] * 3, [3], "host dispatch "),
-    "host scatters": (["205 host=50"] * 4, [], "undecided: the processes of the ends differ too much in host dispatch"),
+    "host scatters": (
+        ["205 host=50"] * 4,
+        [],
+        "undecided: the processes of the ends differ too much in host dispatch",
+    ),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "gpu first": {"noise": 0.004},
@@ -148,12 +194,19 @@ def test_changes_are_found(bisect: Command, process: Process, name: str) -> None
 @pytest.mark.parametrize(
     ("models", "lost", "changed"),
     [
-        (["205"] * 6 + ["205 lost"] + ["205"] * 2 + ["207.5"] * 4, "207.5", 9),  # it looks slower, and is not
-        (["205"] * 3 + ["207.5"] * 3 + ["207.5 lost"] + ["207.5"] * 6, "205", 3),  # it looks unchanged, and is slower
+        # it looks slower, and is not
+        (["205"] * 6 + ["205 lost"] + ["205"] * 2 + ["207.5"] * 4, "207.5", 9),
+        # it looks unchanged, and is slower
+        (["205"] * 3 + ["207.5"] * 3 + ["207.5 lost"] + ["207.5"] * 6, "205", 3),
     ],
 )
 def test_commit_lost_to_noise_does_not_mislead(
-    bisect: Command, process: Process, monkeypatch: pytest.MonkeyPatch, models: list[str], lost: str, changed: int
+    bisect: Command,
+    process: Process,
+    monkeypatch: pytest.MonkeyPatch,
+    models: list[str],
+    lost: str,
+    changed: int,
 ) -> None:
     run_of = process.run_of
 
@@ -165,7 +218,8 @@ def test_commit_lost_to_noise_does_not_mislead(
     commits = history(models)
     code, out, _ = bisect()
     assert (code, found(out)) == (0, [commits[changed]])
-    assert [each.model for each in process.seen].count(models[6]) > 3  # the middle one, which was measured again
+    # the middle one, which was measured again
+    assert [each.model for each in process.seen].count(models[6]) > 3
 
 
 def test_change_in_steps_is_no_answer(bisect: Command) -> None:
@@ -224,31 +278,48 @@ def test_good_end_on_a_side_branch_shows_its_merge(bisect: Command) -> None:
         (["--good", "HEAD~1", "--bad", "HEAD", "--packages", "a", "b"], "bisect needs two ends"),
         (["--good", "nowhere", "--bad", "HEAD"], "git knows no revision nowhere"),
         (["--good", "HEAD", "--bad", "HEAD~1"], "no commits to bisect"),
-        (["--good", "HEAD~1", "--bad", "HEAD", "--suite", "absent"], "--bad HEAD has no such suite"),
-        (["--packages", "utf-16.txt", "utf-16.txt"], "not a list of pip freeze"),  # as PowerShell writes it
+        (
+            ["--good", "HEAD~1", "--bad", "HEAD", "--suite", "absent"],
+            "--bad HEAD has no such suite",
+        ),
+        # as PowerShell writes it
+        (["--packages", "utf-16.txt", "utf-16.txt"], "not a list of pip freeze"),
         (["--packages", "same.txt", "same.txt"], "same packages"),
         (["--good", "HEAD~1", "--bad", "HEAD"], "selects 2 workloads"),
     ],
 )
 @pytest.mark.usefixtures("repository")
-def test_search_of_wrong_ends_is_an_error(process: Process, kernelgauge: Command, arguments: Any, said: str) -> None:
+def test_search_of_wrong_ends_is_an_error(
+    process: Process, kernelgauge: Command, arguments: Any, said: str
+) -> None:
     process.runs = [(measured("mlp-a"), measured("mlp-b"))]
     Path("utf-16.txt").write_text("aaa==1\n", encoding="utf-16")
     freeze("same.txt", "aaa==1")
     history(["205"] * 3)
     code, _, err = kernelgauge("bisect", "-k", "x", *arguments)
-    assert (code, len(process.seen), len(git("worktree", "list").splitlines())) == (2, "2 workloads" in said, 1)
+    assert (code, len(process.seen), len(git("worktree", "list").splitlines())) == (
+        2,
+        "2 workloads" in said,
+        1,
+    )
     assert said in err
     assert "mlp-a, mlp-b" in err or "2 workloads" not in said
 
 
 def wheel(folder: Path, name: str, version: str, text: str) -> str:
-    """Make a wheel with one module, whose text a `Process` reads. Return its line of `pip freeze`."""
+    """Make a wheel with one module, whose text a `Process` reads.
+
+    Return its line of `pip freeze`.
+    """
     path = folder / f"{name}-{version}-py3-none-any.whl"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{name}.py", f"# {text}")
-        for file, content in (("METADATA", metadata), ("WHEEL", "Wheel-Version: 1.0\n"), ("RECORD", "")):
+        for file, content in (
+            ("METADATA", metadata),
+            ("WHEEL", "Wheel-Version: 1.0\n"),
+            ("RECORD", ""),
+        ):
             archive.writestr(f"{name}-{version}.dist-info/{file}", content)
     return f"{name} @ {path.as_uri()}"
 
@@ -265,10 +336,17 @@ def bisect_packages(repository: Path, process: Process, kernelgauge: Command) ->
     return partial(kernelgauge, "bisect", "-k", FIRST, "--packages")
 
 
-def test_package_is_found_and_installed_elsewhere(bisect_packages: Command, process: Process, tmp_path: Path) -> None:
+def test_package_is_found_and_installed_elsewhere(
+    bisect_packages: Command, process: Process, tmp_path: Path
+) -> None:
     texts = {("aaa", 1): "", ("aaa", 2): "", ("bbb", 1): "205", ("bbb", 2): "208", ("ccc", 1): ""}
-    lines = {(name, version): wheel(tmp_path, name, str(version), text) for (name, version), text in texts.items()}
-    good = freeze("good.txt", "# comment", "-e /a/folder", "PyTest==8.0", lines["aaa", 1], lines["bbb", 1])
+    lines = {
+        (name, version): wheel(tmp_path, name, str(version), text)
+        for (name, version), text in texts.items()
+    }
+    good = freeze(
+        "good.txt", "# comment", "-e /a/folder", "PyTest==8.0", lines["aaa", 1], lines["bbb", 1]
+    )
     bad = freeze("bad.txt", "pytest==8.0", lines["aaa", 2], lines["bbb", 2], lines["ccc", 1])
     code, out, err = bisect_packages(good, bad)
     assert (code, err.count("installing")) == (0, 5)
@@ -298,8 +376,15 @@ def test_packages_are_changed_after_what_they_need(
 ) -> None:
     """Here torch needs sympy by way of another package, and two packages need each other."""
     changing.append("torch==2")
-    needs = {"torch": ["Other>=1"], "other": ["sympy"], "sympy": ["aaa; extra == 'x'"], "aaa": ["bbb"], "bbb": ["aaa"]}
-    needs["torch"][:0] = ["legacy>=1.9.*", "odd; platform_machine ~= '1.0'"]  # which packaging refuses
+    needs = {
+        "torch": ["Other>=1"],
+        "other": ["sympy"],
+        "sympy": ["aaa; extra == 'x'"],
+        "aaa": ["bbb"],
+        "bbb": ["aaa"],
+    }
+    # which packaging refuses
+    needs["torch"][:0] = ["legacy>=1.9.*", "odd; platform_machine ~= '1.0'"]
     monkeypatch.setattr(metadata, "requires", needs.get)
     names = ("torch", "aaa", "sympy", "bbb")
     ends = [freeze(f"{version}.txt", *(f"{name}=={version}" for name in names)) for version in "12"]
@@ -311,7 +396,9 @@ def test_packages_are_changed_after_what_they_need(
     assert err.index(", 4 suspects") < err.index(", 2 suspects")  # of kernels, which are exact
 
 
-def test_version_is_found_over_several_lists(bisect_packages: Command, process: Process, changing: list[str]) -> None:
+def test_version_is_found_over_several_lists(
+    bisect_packages: Command, process: Process, changing: list[str]
+) -> None:
     changing += ["aaa==3", "aaa==4", "aaa==5"]
     lists = [freeze(f"{version}.txt", f"aaa=={version}") for version in range(6)]
     code, out, _ = bisect_packages(*lists)

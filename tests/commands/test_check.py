@@ -1,4 +1,6 @@
-"""`kernelgauge check`, as it is typed, on recorded traces, and on traces that are made here: no GPU wrote them."""
+"""`kernelgauge check`, as it is typed, on recorded traces, and on traces that are made here: no GPU
+wrote them.
+"""
 
 import gzip
 import json
@@ -14,12 +16,30 @@ from typing import Any
 import pytest
 
 from kernelgauge import KernelgaugeError, baselines, check_trace
-from tests.builders import RECORDED, Event, call, chrome, event, kernel, on, op, recorded_events, region
+from tests.builders import (
+    RECORDED,
+    Event,
+    call,
+    chrome,
+    event,
+    kernel,
+    on,
+    op,
+    recorded_events,
+    region,
+)
 from tests.commands.conftest import Command
 
-EAGER, COMPILED, TRAIN = (RECORDED / f"{name}.json.gz" for name in ("mlp-eager", "mlp-compiled", "mlp-eager-train"))
+EAGER, COMPILED, TRAIN = (
+    RECORDED / f"{name}.json.gz" for name in ("mlp-eager", "mlp-compiled", "mlp-eager-train")
+)
 EXAMPLE = Path(__file__).parents[2] / "examples" / "distributed" / "train.py"
-FUSED, GELU, MUL, GEMM = "triton_poi_fused_gelu_mul_0", "gelu_kernel", "mul_kernel", "nvjet_tst_gemm"
+FUSED, GELU, MUL, GEMM = (
+    "triton_poi_fused_gelu_mul_0",
+    "gelu_kernel",
+    "mul_kernel",
+    "nvjet_tst_gemm",
+)
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 H100 = [{"id": 0, "name": "NVIDIA H100", "computeMajor": 9, "computeMinor": 0, "numSms": 132}]
 
@@ -33,7 +53,14 @@ class Recorder:
         self._jitter = random.Random(seed)
 
     def launch(
-        self, name: str, us: float, op_name: str = "aten::op", *, stream: int = 7, after: int | None = None, **args: Any
+        self,
+        name: str,
+        us: float,
+        op_name: str = "aten::op",
+        *,
+        stream: int = 7,
+        after: int | None = None,
+        **args: Any,
     ) -> None:
         number = len(self.rows) + 1
         self.host_us += 10
@@ -41,10 +68,16 @@ class Recorder:
             op(op_name, self.host_us, 8, external_id=number),
             call(number, self.host_us + 1, external_id=number),
         ]
-        begin = max(self.host_us + 5, self.free_us[stream], self.free_us[after] if after is not None else 0.0)
+        begin = max(
+            self.host_us + 5,
+            self.free_us[stream],
+            self.free_us[after] if after is not None else 0.0,
+        )
         us *= self._jitter.uniform(0.995, 1.005)
         row = kernel(number, begin, name=name, duration=us, external_id=number)
-        self.rows.append(on(row, stream=stream, device=0) | {"args": row["args"] | {"stream": stream} | args})
+        self.rows.append(
+            on(row, stream=stream, device=0) | {"args": row["args"] | {"stream": stream} | args}
+        )
         self.free_us[stream] = begin + us
 
     def around(self, row: Callable[..., Event], name: str, write: Callable[[], object]) -> None:
@@ -72,13 +105,17 @@ def decode(
     seed: int = 0,
     frames: Sequence[Event] = (),
 ) -> Path:
-    """Write the decode of `steps` tokens by 24 layers; the layer `lost` runs two kernels instead of the fused one."""
+    """Write the decode of `steps` tokens by 24 layers; the layer `lost` runs two kernels instead of
+    the fused one.
+    """
     made = Recorder(seed)
 
     def token() -> None:
         made.launch("embedding_kernel", 3, "aten::embedding")
         for layer in range(24):
-            made.around(frame, f"nn.Module: Layer_{layer}", partial(forward, layer)) if stack else mlp(layer)
+            made.around(
+                frame, f"nn.Module: Layer_{layer}", partial(forward, layer)
+            ) if stack else mlp(layer)
 
     def forward(layer: int) -> None:
         made.around(frame, "my_model.py(24): feed_forward", partial(mlp, layer))
@@ -98,9 +135,12 @@ def decode(
 
 
 @pytest.mark.parametrize(
-    ("stack", "where"), [(True, "Layer_7  my_model.py:24  feed_forward"), (False, "by aten::gelu and aten::mul")]
+    ("stack", "where"),
+    [(True, "Layer_7  my_model.py:24  feed_forward"), (False, "by aten::gelu and aten::mul")],
 )
-def test_fusion_lost_in_one_of_24_layers_is_named(command: Command, tmp_path: Path, stack: bool, where: str) -> None:
+def test_fusion_lost_in_one_of_24_layers_is_named(
+    command: Command, tmp_path: Path, stack: bool, where: str
+) -> None:
     usual, same, lost = (
         decode(tmp_path / f"decode.{number}.json", lost=layer, stack=stack, seed=number)
         for number, layer in enumerate((-1, -1, 7))
@@ -118,17 +158,33 @@ def test_fusion_lost_in_one_of_24_layers_is_named(command: Command, tmp_path: Pa
 
 def test_function_that_was_open_at_the_start_has_no_line(command: Command, tmp_path: Path) -> None:
     """The line of `train` is that at which it started the profiler."""
-    frames = [frame("train.py(90): train", 0, 1e6), frame("torch/profiler/profiler.py(342): start_trace", 1, 5)]
+    frames = [
+        frame("train.py(90): train", 0, 1e6),
+        frame("torch/profiler/profiler.py(342): start_trace", 1, 5),
+    ]
     usual, lost = (
-        decode(tmp_path / f"{layer}.json", lost=layer, steps=4, stack=False, mark="ProfilerStep#{}", frames=frames)
+        decode(
+            tmp_path / f"{layer}.json",
+            lost=layer,
+            steps=4,
+            stack=False,
+            mark="ProfilerStep#{}",
+            frames=frames,
+        )
         for layer in (-1, 7)
     )
     assert "(+3.0 us) train.py train " in " ".join(command("diff", usual, lost)[1].split())
 
 
-@pytest.mark.parametrize("mark", ["ProfilerStep#{}", "execute_context_0(0)_generation_8({})", "step[DECODE bs={}]", ""])
-def test_steps_are_found_by_annotation_or_period(command: Command, tmp_path: Path, mark: str) -> None:
-    usual = decode(tmp_path / "a.json", steps=6, stack=False, mark=mark and mark.replace("{}", "1{}"))
+@pytest.mark.parametrize(
+    "mark", ["ProfilerStep#{}", "execute_context_0(0)_generation_8({})", "step[DECODE bs={}]", ""]
+)
+def test_steps_are_found_by_annotation_or_period(
+    command: Command, tmp_path: Path, mark: str
+) -> None:
+    usual = decode(
+        tmp_path / "a.json", steps=6, stack=False, mark=mark and mark.replace("{}", "1{}")
+    )
     assert command("check", "--update", usual, "-b", "b.json")[0] == 0
     (kinds,) = json.loads(Path("b.json").read_text())["ranks"].values()
     assert [each["steps"] for each in kinds.values()] == [6]
@@ -136,7 +192,9 @@ def test_steps_are_found_by_annotation_or_period(command: Command, tmp_path: Pat
 
 
 def serving(path: Path, *, seed: int, waits: bool = False) -> Path:
-    """Write steps of a server: other numbers of experts in each, on streams in any order, and at times another GEMM."""
+    """Write steps of a server: other numbers of experts in each, on streams in any order, and at
+    times another GEMM.
+    """
     made, chance = Recorder(seed), random.Random(seed)
 
     def forward() -> None:
@@ -153,28 +211,52 @@ def serving(path: Path, *, seed: int, waits: bool = False) -> Path:
             ]
 
     for number in range(12):
-        made.around(region, f"execute_context_0(0)_generation_{1 + number}({1 + chance.randint(1, 99)})", forward)
+        made.around(
+            region,
+            f"execute_context_0(0)_generation_{1 + number}({1 + chance.randint(1, 99)})",
+            forward,
+        )
     return made.save(path)
 
 
-def serve(path: Path, *, prompt: int, stack: bool = False, threads: int = 512, slower: float = 1.0) -> Path:
-    """Write a prompt and twelve steps of its decode, as SGLang does: with a stack, each is in a function of Python."""
+def serve(
+    path: Path, *, prompt: int, stack: bool = False, threads: int = 512, slower: float = 1.0
+) -> Path:
+    """Write a prompt and twelve steps of its decode, as SGLang does: with a stack, each is in a
+    function of Python.
+    """
     made = Recorder(prompt)
 
     def forward(name: str, kernels: int) -> None:
-        made.around(region, name, lambda: [made.launch(GEMM, 20, "aten::mm") for _ in range(kernels)])
+        made.around(
+            region, name, lambda: [made.launch(GEMM, 20, "aten::mm") for _ in range(kernels)]
+        )
         for number in range(2):
-            made.launch(f"triton_red_fused_{number}", 5 * slower, f"triton_red_fused_{number}", block=[threads, 1, 1])
+            made.launch(
+                f"triton_red_fused_{number}",
+                5 * slower,
+                f"triton_red_fused_{number}",
+                block=[threads, 1, 1],
+            )
 
-    for name, kernels in ((f"step[EXTEND bs=1 toks={prompt}]", prompt), *[("step[DECODE bs=1]", 8)] * 12):
+    for name, kernels in (
+        (f"step[EXTEND bs=1 toks={prompt}]", prompt),
+        *[("step[DECODE bs=1]", 8)] * 12,
+    ):
         step = partial(forward, name, kernels)
-        made.around(frame, "sglang/tp_worker.py(445): forward_batch_generation", step) if stack else step()
+        made.around(
+            frame, "sglang/tp_worker.py(445): forward_batch_generation", step
+        ) if stack else step()
     return made.save(path)
 
 
 @pytest.mark.parametrize("stack", [False, True])
-def test_prompt_is_judged_beside_one_of_as_many_tokens(command: Command, tmp_path: Path, stack: bool) -> None:
-    """The steps of a decode differ in number and in kernels from that of a prompt, which may be the only one."""
+def test_prompt_is_judged_beside_one_of_as_many_tokens(
+    command: Command, tmp_path: Path, stack: bool
+) -> None:
+    """The steps of a decode differ in number and in kernels from that of a prompt, which may be the
+    only one.
+    """
     usual, same, other = (
         serve(tmp_path / f"{name}.json", prompt=prompt, stack=stack)
         for name, prompt in (("usual", 12), ("same", 12), ("other", 13))
@@ -189,12 +271,17 @@ def test_prompt_is_judged_beside_one_of_as_many_tokens(command: Command, tmp_pat
     assert (code, "job step[EXTEND bs=1 toks=12]: PASS  same kernels" in out) == (0, True)
     code, out, _ = command("check", other, "-b", "job.json")
     assert (code, "new, not judged: step[EXTEND bs=1 toks=13]" in out) == (0, True)
-    code, out, _ = command("check", serve(tmp_path / "large.json", prompt=60, stack=stack), "-b", "job.json")
-    assert (code, "CHANGED  kinds of steps differ from the baseline" in out) == (1, True)  # too much is not judged
+    code, out, _ = command(
+        "check", serve(tmp_path / "large.json", prompt=60, stack=stack), "-b", "job.json"
+    )
+    # too much is not judged
+    assert (code, "CHANGED  kinds of steps differ from the baseline" in out) == (1, True)
 
 
 def test_slower_choice_of_an_autotuner_is_named(command: Command, tmp_path: Path) -> None:
-    """An op of Triton has the name and the number of its kernel, and the output names only the kernel."""
+    """An op of Triton has the name and the number of its kernel, and the output names only the
+    kernel.
+    """
     usual, slower = (
         serve(tmp_path / f"{threads}.json", prompt=12, stack=True, threads=threads, slower=speed)
         for threads, speed in ((512, 1.0), (128, 1.6))
@@ -227,7 +314,9 @@ def looping(
         made.rows[-1]["cat"] = "gpu_memcpy"
         for thread in [404] * waits + [9] * elsewhere:
             made.host_us += 10
-            made.rows.append(call(None, made.host_us, name="cudaStreamSynchronize") | {"tid": thread})
+            made.rows.append(
+                call(None, made.host_us, name="cudaStreamSynchronize") | {"tid": thread}
+            )
 
     for _ in range(8):
         made.around(region, mark, step) if mark else step()
@@ -246,20 +335,33 @@ OF_A_LOOP: list[tuple[dict[str, Any], int, str]] = [
 
 
 @pytest.mark.parametrize("mark", ["train_step", ""])
-def test_loop_is_judged_by_waits_copies_and_kernels(command: Command, tmp_path: Path, mark: str) -> None:
-    assert command("check", "--update", looping(tmp_path / "usual.json", mark=mark), "-b", "b.json")[0] == 0
+def test_loop_is_judged_by_waits_copies_and_kernels(
+    command: Command, tmp_path: Path, mark: str
+) -> None:
+    assert (
+        command("check", "--update", looping(tmp_path / "usual.json", mark=mark), "-b", "b.json")[0]
+        == 0
+    )
     for change, code, said in OF_A_LOOP:
-        got, out, _ = command("check", looping(tmp_path / "now.json", mark=mark, **change), "-b", "b.json")
+        got, out, _ = command(
+            "check", looping(tmp_path / "now.json", mark=mark, **change), "-b", "b.json"
+        )
         assert (change, got, said in " ".join(out.split())) == (change, code, True), out
     assert "slower" not in out  # more of them are not slower ones
 
 
-Part = tuple[int, str, int, float]  # how often, a kernel, how many of it follow each other, and the time of each
+# how often, a kernel, how many of it follow each other, and the time of each
+Part = tuple[int, str, int, float]
 STEP: Part = (1, GEMM, 5, 20)
 
 
-def parts(path: Path, *parts: Part | list[Part], mark: str = "", start: str = "start_kernel") -> Path:
-    """Write kernels in order. A list is a step: with `mark`, in an annotation, and else with a kernel of its own first."""
+def parts(
+    path: Path, *parts: Part | list[Part], mark: str = "", start: str = "start_kernel"
+) -> Path:
+    """Write kernels in order.
+
+    A list is a step: with `mark`, in an annotation, and else with a kernel of its own first.
+    """
     made = Recorder()
 
     def write(several: list[Part]) -> None:
@@ -295,19 +397,30 @@ OUTSIDE: dict[str, list[Part | list[Part]]] = {
 @pytest.mark.parametrize(
     ("case", "mark"),
     # With an annotation, those of another period are steps too.
-    [(case, mark) for case in OUTSIDE for mark in ("train_step", "my_own_step", "") if not (mark and "period" in case)],
+    [
+        (case, mark)
+        for case in OUTSIDE
+        for mark in ("train_step", "my_own_step", "")
+        if not (mark and "period" in case)
+    ],
 )
-def test_steps_that_leave_out_much_work_are_refused(command: Command, tmp_path: Path, case: str, mark: str) -> None:
+def test_steps_that_leave_out_much_work_are_refused(
+    command: Command, tmp_path: Path, case: str, mark: str
+) -> None:
     trace = parts(tmp_path / "a.json", *OUTSIDE[case], mark=mark)
     code, out, err = command("check", "--update", trace, "-b", "b.json")
     assert (code, out, Path("b.json").exists()) == (2, "", False)
     assert (
-        "outside of its steps, found by train_step, lie" if mark == "train_step" else "with at least 80 % of"
+        "outside of its steps, found by train_step, lie"
+        if mark == "train_step"
+        else "with at least 80 % of"
     ) in err
 
 
 @pytest.mark.parametrize("mark", ["train_step", "my_own_step", ""])
-def test_work_outside_of_steps_is_said_and_bounded(command: Command, tmp_path: Path, mark: str) -> None:
+def test_work_outside_of_steps_is_said_and_bounded(
+    command: Command, tmp_path: Path, mark: str
+) -> None:
     steps, more = [[STEP]] * 20, (2, "other_gemm_{}", 1, 20)
     usual = parts(tmp_path / "a.json", more, *steps, more, mark=mark)
     assert command("check", "--update", usual, "-b", "b.json")[0] == 0
@@ -326,7 +439,9 @@ def test_new_kernels_in_one_large_step_are_no_pass(command: Command, tmp_path: P
     assert command("check", "--update", usual, "-b", "b.json")[0] == 0
     for number, code in ((1, 0), (20, 1)):
         more = [(number, "new_gemm", 1, 20), STEP]
-        got, out, _ = command("check", parts(tmp_path / "now.json", *steps, more, mark="train_step"), "-b", "b.json")
+        got, out, _ = command(
+            "check", parts(tmp_path / "now.json", *steps, more, mark="train_step"), "-b", "b.json"
+        )
         assert (got, "in few steps, not judged: new_gemm" in out) == (code, code == 0), out
 
 
@@ -339,7 +454,10 @@ def test_steps_are_found_as_those_of_the_baseline(command: Command, tmp_path: Pa
     code, out, _ = command("check", marked, "-b", "plain-b.json")
     assert (code, "phase renamed, which is no change: none -> my_step" in out) == (0, True), out
     assert command("check", "--update", marked, "-b", "marked-b.json")[0] == 0
-    for trace, there in ((other, "steps are found by their_step here"), (plain, "steps are found by period here")):
+    for trace, there in (
+        (other, "steps are found by their_step here"),
+        (plain, "steps are found by period here"),
+    ):
         code, out, err = command("check", trace, "-b", "marked-b.json")
         assert (code, out, "warm-up" in err.splitlines()[2]) == (2, "", False)
         assert f"no step found by my_step, as those of the baseline were; {there}" in err
@@ -365,7 +483,9 @@ def test_renamed_phase_or_module_is_no_change(command: Command, tmp_path: Path) 
     assert command("check", "--update", usual, "-b", "c.json")[0] == 0
     layers = {f"nn.Module: Layer_{number}": f"nn.Module: Block_{number}" for number in range(24)}
     for lost, code, status in ((-1, 0, "PASS"), (7, 1, "REGRESSED")):
-        trace = renamed(now, decode(tmp_path / "more.json", steps=6, mark="ProfilerStep#{}", lost=lost), layers)
+        trace = renamed(
+            now, decode(tmp_path / "more.json", steps=6, mark="ProfilerStep#{}", lost=lost), layers
+        )
         got, out, _ = command("check", trace, "-b", "c.json")
         assert (got, f"c: {status}" in out) == (code, True), out
         assert "module renamed, which is no change: Layer -> Block" in out
@@ -390,18 +510,27 @@ def phases(path: Path, **counts: int) -> Path:
     return made.save(path)
 
 
-@pytest.mark.parametrize(("counts", "code"), [((3, 3), 0), ((5, 1), 0), ((3, 4), 1), ((5, 2), 1), ((3, 2), 1)])
+@pytest.mark.parametrize(
+    ("counts", "code"), [((3, 3), 0), ((5, 1), 0), ((3, 4), 1), ((5, 2), 1), ((3, 2), 1)]
+)
 def test_kernel_in_another_phase_is_no_change(
     command: Command, tmp_path: Path, counts: tuple[int, int], code: int
 ) -> None:
-    assert command("check", "--update", phases(tmp_path / "a.json", first=4, second=2), "-b", "b.json")[0] == 0
+    assert (
+        command(
+            "check", "--update", phases(tmp_path / "a.json", first=4, second=2), "-b", "b.json"
+        )[0]
+        == 0
+    )
     now = phases(tmp_path / "now.json", first=counts[0], second=counts[1])
     got, out, _ = command("check", now, "-b", "b.json")
     assert (got, "in another place, which is no change: nvjet" in out) == (code, code == 0), out
     assert ("new kernel" in out or "fewer" in out or "gone" in out) == (code == 1), out
 
 
-def test_update_under_ci_needs_force(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_update_under_ci_needs_force(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CI", "true")
     code, out, err = command("check", "--update", EAGER, "-b", "b.json")
     assert (code, out, Path("b.json").exists()) == (2, "", False)
@@ -446,9 +575,14 @@ def growing(path: Path, steps: range, *, us: float = 20) -> Path:
 
 
 def test_later_steps_with_longer_attention_are_green(command: Command, tmp_path: Path) -> None:
-    assert command("check", "--update", growing(tmp_path / "usual.json", range(20)), "-b", "b.json")[0] == 0
+    assert (
+        command("check", "--update", growing(tmp_path / "usual.json", range(20)), "-b", "b.json")[0]
+        == 0
+    )
     for us, code in ((20, 0), (26, 1)):
-        got, out, _ = command("check", growing(tmp_path / "now.json", range(12, 20), us=us), "-b", "b.json")
+        got, out, _ = command(
+            "check", growing(tmp_path / "now.json", range(12, 20), us=us), "-b", "b.json"
+        )
         assert (us, got, "slower: gelu_kernel" in out) == (us, code, code == 1), out
 
 
@@ -487,7 +621,12 @@ def test_steps_that_differ_honestly_are_green(command: Command, tmp_path: Path) 
 
 
 def reduce(made: Recorder, sent: int) -> None:
-    size = {"Collective name": "allreduce", "In msg nelems": sent, "dtype": "Float", "Group size": 2}
+    size = {
+        "Collective name": "allreduce",
+        "In msg nelems": sent,
+        "dtype": "Float",
+        "Group size": 2,
+    }
     made.launch(REDUCE, 60, "c10d::allreduce_", stream=20, after=7, **size)
 
 
@@ -504,7 +643,8 @@ def training(
     usual_us: int = 100,
     stall_us: int = 0,
 ) -> list[Path]:
-    """Write the traces of two ranks: a backward pass of eight layers, each of which reduces its gradients.
+    """Write the traces of two ranks: a backward pass of eight layers, each of which reduces its
+    gradients.
 
     The host runs ahead of the GPU. `stall_us`: how long it waits for a batch.
     """
@@ -519,7 +659,9 @@ def training(
                 made.launch("wgrad", slow_us if rank == slow else usual_us, "aten::mm")
                 if lost != "late":
                     reduce(made, sent)
-                    made.free_us[7] = max(made.free_us.values()) if lost == "wait" else made.free_us[7]
+                    made.free_us[7] = (
+                        max(made.free_us.values()) if lost == "wait" else made.free_us[7]
+                    )
             for _ in range(8 if lost == "late" else 0):
                 reduce(made, sent)
 
@@ -534,7 +676,11 @@ def training(
 @pytest.fixture
 def usual(command: Command, tmp_path: Path) -> Path:
     """Return the baseline of three runs of two ranks."""
-    runs = [path for seed in range(3) for path in training(tmp_path / f"usual{seed}", seed=seed, at=100 * seed)]
+    runs = [
+        path
+        for seed in range(3)
+        for path in training(tmp_path / f"usual{seed}", seed=seed, at=100 * seed)
+    ]
     assert command("check", "--update", *runs, "-b", tmp_path / "job.json")[0] == 0
     return tmp_path / "job.json"
 
@@ -567,15 +713,23 @@ CHANGES: list[tuple[dict[str, Any], int, str]] = [
 
 def test_step_of_two_ranks_is_judged(command: Command, tmp_path: Path, usual: Path) -> None:
     for number, (change, code, said) in enumerate(CHANGES):
-        got, out, _ = command("check", *training(tmp_path / f"now{number}", seed=9, **change), "-b", usual)
+        got, out, _ = command(
+            "check", *training(tmp_path / f"now{number}", seed=9, **change), "-b", usual
+        )
         assert (change, got, said in out) == (change, code, True), out
 
 
 def test_ranks_that_change_places_are_green(command: Command, tmp_path: Path) -> None:
-    runs = [path for seed in range(3) for path in training(tmp_path / f"a{seed}", seed=seed, slow=0, at=100 * seed)]
+    runs = [
+        path
+        for seed in range(3)
+        for path in training(tmp_path / f"a{seed}", seed=seed, slow=0, at=100 * seed)
+    ]
     assert command("check", "--update", *runs, "-b", "job.json")[0] == 0
     assert command("check", *training(tmp_path / "b", seed=9, slow=1), "-b", "job.json")[0] == 0
-    code, out, _ = command("check", *training(tmp_path / "c", seed=9, slow=1, slow_us=260), "-b", "job.json")
+    code, out, _ = command(
+        "check", *training(tmp_path / "c", seed=9, slow=1, slow_us=260), "-b", "job.json"
+    )
     assert (code, "job, rank 1: REGRESSED  GPU time" in out) == (1, True), out
 
 
@@ -597,7 +751,9 @@ def sampling(path: Path, *, slower: float = 1.0, seed: int = 0) -> Path:
     return made.save(path)
 
 
-def test_phase_of_small_slower_kernels_fails_and_page_shows_it(command: Command, tmp_path: Path) -> None:
+def test_phase_of_small_slower_kernels_fails_and_page_shows_it(
+    command: Command, tmp_path: Path
+) -> None:
     usual = [sampling(tmp_path / f"usual{seed}.json", seed=seed) for seed in range(2)]
     assert command("check", "--update", *usual, "-b", "b.json")[0] == 0
     for name, slower, code in (("same", 1.0, 0), ("slower", 1.4, 1)):
@@ -605,7 +761,8 @@ def test_phase_of_small_slower_kernels_fails_and_page_shows_it(command: Command,
         got, out, _ = command("check", now, "-b", "b.json", "--html", "page.html")
         assert (got, "the same kernel, slower: draw_kernel x20" in out) == (code, code == 1), out
         page = Path("page.html").read_text()
-        assert page.count('class="gate"') == 1 + 3  # of the step and its two phases; one explains them
+        # of the step and its two phases; one explains them
+        assert page.count('class="gate"') == 1 + 3
         assert ("<h1>REGRESSED</h1>" in page, "<h1>PASS</h1>" in page) == (code == 1, code == 0)
         bars = re.findall(r'<a class="code" href="#(p\d)">([^<]*)</a>', page)
         assert sorted(name for _, name in bars) == ["&lt;sample&gt;", "no phase", "step"]
@@ -613,7 +770,9 @@ def test_phase_of_small_slower_kernels_fails_and_page_shows_it(command: Command,
         anchor = next(anchor for anchor, name in bars if name == "&lt;sample&gt;")
         table = page.split(f'id="{anchor}"')[1].split("</table>")[0]
         (row,) = re.findall(r"<tr>.*draw_kernel&lt;19&gt;.*", table)
-        times_before, times_now, before_us, now_us, _ = map(float, re.findall(r'<td class="num">([^<]+)</td>', row))
+        times_before, times_now, before_us, now_us, _ = map(
+            float, re.findall(r'<td class="num">([^<]+)</td>', row)
+        )
         assert (times_before, times_now) == (1, 1)
         assert now_us / before_us == pytest.approx(slower, rel=0.02)
         assert not {"<script", "<sample>"} & {*re.findall(r"<[a-z]+>?", page)}
@@ -629,18 +788,26 @@ def bad_inputs(folder: Path) -> Iterator[tuple[list[Path], str]]:
     yield [one[0], two[1]], "s before another began"
     yield [one[0], *training(folder / "more", world=8)[1:]], "the traces are of different jobs"
     yield [*one, two[0]], "each rank as often"
-    yield [decode(folder / "first.json", steps=1, mark="ProfilerStep#{}")], "a profile of the warm-up"
+    yield (
+        [decode(folder / "first.json", steps=1, mark="ProfilerStep#{}")],
+        "a profile of the warm-up",
+    )
     yield [single.save(folder / "none.json")], "there are no other steps"
     moved = "INCOMPARABLE: structure not compared: "
     yield [one[0]], f"{moved}ranks [0, 1] -> [0]"
     has_modules = decode(folder / "modules.json", steps=4, mark="ProfilerStep#{}")
-    yield [has_modules], f"{moved}world size 2 -> not recorded, ranks [0, 1] -> [0], modules not recorded -> recorded"
+    yield (
+        [has_modules],
+        f"{moved}world size 2 -> not recorded, ranks [0, 1] -> [0], modules not recorded -> recorded",
+    )
     for path in (other := training(folder / "gpu", seed=3)):
         path.write_text(path.read_text().replace("NVIDIA H100", "NVIDIA B200"))
     yield other, f"{moved}device NVIDIA H100 -> NVIDIA B200"
 
 
-def test_bad_input_is_one_sentence_and_overwrites_nothing(command: Command, tmp_path: Path, usual: Path) -> None:
+def test_bad_input_is_one_sentence_and_overwrites_nothing(
+    command: Command, tmp_path: Path, usual: Path
+) -> None:
     before = usual.read_bytes()
     for traces, said in bad_inputs(tmp_path):
         code, out, err = command("check", *traces, "-b", usual)
@@ -662,18 +829,27 @@ def test_update_writes_the_file_that_check_reads(command: Command, tmp_path: Pat
     assert Path("baselines/traces/mlp-eager.json").is_file()
     code, out, _ = command("check", EAGER)
     assert (code, "GPU time 233.9 -> 233.9 us" in out) == (0, True)
-    assert "not judged: the noise between processes and machines hides +100 %" in " ".join(out.split())
+    assert "not judged: the noise between processes and machines hides +100 %" in " ".join(
+        out.split()
+    )
     assert command("check", COMPILED, "-b", "baselines/traces/mlp-eager.json")[0] == 1
 
 
-def test_check_trace_fails_a_test_with_the_words_of_the_command(command: Command, tmp_path: Path) -> None:
+def test_check_trace_fails_a_test_with_the_words_of_the_command(
+    command: Command, tmp_path: Path
+) -> None:
     command("check", "--update", TRAIN, "-b", "train.json")
-    assert {each.status.value for each in check_trace(TRAIN, baselines="train.json")} == {"PASS", "NOT_JUDGED"}
+    assert {each.status.value for each in check_trace(TRAIN, baselines="train.json")} == {
+        "PASS",
+        "NOT_JUDGED",
+    }
     slower = recorded_events("mlp-eager-train")
     for row in slower:
         row["dur"] *= 1.3 if row["cat"] == "kernel" and "gelu" in row["name"].lower() else 1
     Path("slower.json").write_bytes(chrome(*slower, deviceProperties=[{"name": "NVIDIA H200"}]))
-    with pytest.raises(AssertionError, match=r"(?s)train: REGRESSED  GPU time.*the same kernel, slower: .*gelu"):
+    with pytest.raises(
+        AssertionError, match=r"(?s)train: REGRESSED  GPU time.*the same kernel, slower: .*gelu"
+    ):
         check_trace("slower.json", baselines="train.json")
     with pytest.raises(KernelgaugeError, match="NO_BASELINE"):
         check_trace(TRAIN, baselines="nothing.json")
@@ -682,16 +858,39 @@ def test_check_trace_fails_a_test_with_the_words_of_the_command(command: Command
 MAKERS = {
     "Ascend": (
         [{"ph": "M", "name": "process_labels", "pid": 8, "tid": 0, "args": {"labels": "NPU"}}],
-        lambda number, at: [op("aten::add", at, 5), {"ph": "X", "name": "Add", "pid": 8, "tid": 3, "ts": at, "dur": 1}],
+        lambda number, at: [
+            op("aten::add", at, 5),
+            {"ph": "X", "name": "Add", "pid": 8, "tid": 3, "ts": at, "dur": 1},
+        ],
         "8 rows of NPU, kernels of a device",
     ),
     "JAX": (
         [
-            {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "/device:GPU:0 NVIDIA H100"}},
-            {"ph": "M", "name": "thread_name", "pid": 1, "tid": 13, "args": {"name": "Stream #13(Compute)"}},
+            {
+                "ph": "M",
+                "name": "process_name",
+                "pid": 1,
+                "tid": 0,
+                "args": {"name": "/device:GPU:0 NVIDIA H100"},
+            },
+            {
+                "ph": "M",
+                "name": "thread_name",
+                "pid": 1,
+                "tid": 13,
+                "args": {"name": "Stream #13(Compute)"},
+            },
         ],
         lambda number, at: [
-            {"ph": "X", "name": name, "pid": 1, "tid": 13, "ts": at + after, "dur": 1, "args": {"hlo_op": name}}
+            {
+                "ph": "X",
+                "name": name,
+                "pid": 1,
+                "tid": 13,
+                "ts": at + after,
+                "dur": 1,
+                "args": {"hlo_op": name},
+            }
             for after, name in enumerate(("fusion_1", "cublas_gemm", "fusion_1"))
         ],
         "modules, lines of code, ops of kernels, launch calls",
@@ -700,30 +899,47 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-def test_trace_of_other_maker_says_what_is_not_known(command: Command, tmp_path: Path, maker: str) -> None:
+def test_trace_of_other_maker_says_what_is_not_known(
+    command: Command, tmp_path: Path, maker: str
+) -> None:
     head, rows, unknown = MAKERS[maker]
     for name, added in (("usual", False), ("more", True)):
         events = [*head]
         for number in range(1, 9):
             events += rows(number, 100 * number)
             if added:
-                events += [row | {"name": "aten::extra"} for row in rows(100 + number, 100 * number + 50)]
+                events += [
+                    row | {"name": "aten::extra"} for row in rows(100 + number, 100 * number + 50)
+                ]
         (tmp_path / f"{name}.json").write_text(json.dumps({"traceEvents": events}))
     assert command("check", "--update", "usual.json", "-b", "b.json")[0] == 0
     code, out, _ = command("check", "usual.json", "-b", "b.json")
     assert (code, unknown in " ".join(out.split())) == (0, True), out
-    renumbered = Path("usual.json").read_text().replace("fusion_1", "fusion_7")  # XLA counts the fusions of a program
+    # XLA counts the fusions of a program
+    renumbered = Path("usual.json").read_text().replace("fusion_1", "fusion_7")
     Path("renumbered.json").write_text(renumbered)
     assert command("check", "renumbered.json", "-b", "b.json")[0] == 0
     assert command("check", "more.json", "-b", "b.json")[0] == 1
 
 
 def test_example_of_two_ranks_is_recorded_and_checked(command: Command, tmp_path: Path) -> None:
-    """It runs with Gloo here: the trace of a CPU shows when a collective is launched, and not what runs beside it."""
+    """It runs with Gloo here: the trace of a CPU shows when a collective is launched, and not what
+    runs beside it.
+    """
     start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     for options in (["--traces", "usual"], ["--traces", "late", "--lose-overlap", "late"]):
-        subprocess.run([*start, str(EXAMPLE), "--runs", "2", *options], check=True, capture_output=True)
-    assert command("check", "--update", *sorted(Path("usual").glob("*/*.json.gz")), "-b", "job.json")[0] == 0
+        subprocess.run(
+            [*start, str(EXAMPLE), "--runs", "2", *options], check=True, capture_output=True
+        )
+    assert (
+        command("check", "--update", *sorted(Path("usual").glob("*/*.json.gz")), "-b", "job.json")[
+            0
+        ]
+        == 0
+    )
     assert command("check", *sorted(Path("usual/run0").iterdir()), "-b", "job.json")[0] == 0
     code, out, _ = command("check", *sorted(Path("late/run0").iterdir()), "-b", "job.json")
-    assert (code, "launched later, 24 kernels follow a collective instead of 88" in out) == (1, True), out
+    assert (code, "launched later, 24 kernels follow a collective instead of 88" in out) == (
+        1,
+        True,
+    ), out

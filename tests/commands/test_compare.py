@@ -1,4 +1,6 @@
-"""`kernelgauge compare`: two revisions in turns, each in a working tree of its own, and judged by each other."""
+"""`kernelgauge compare`: two revisions in turns, each in a working tree of its own, and judged by
+each other.
+"""
 
 import os
 import re
@@ -14,7 +16,16 @@ from kernelgauge.judge import MEASUREMENT, Status, Verdict
 from kernelgauge.judge.evidence import Detail, Failed
 from kernelgauge.results import Results, read_results
 from tests.builders import one_test
-from tests.commands.conftest import FIRST, SECOND, Command, Process, commit_all, commit_fixture_test, git, measured
+from tests.commands.conftest import (
+    FIRST,
+    SECOND,
+    Command,
+    Process,
+    commit_all,
+    commit_fixture_test,
+    git,
+    measured,
+)
 
 
 @pytest.fixture
@@ -28,9 +39,12 @@ def project(repository: Path) -> Path:
 
 
 @pytest.fixture
-def compare(project: Path, process: Process, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+def compare(
+    project: Path, process: Process, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch
+) -> Command:
     process.noise = 0.0001
-    monkeypatch.setattr("random.Random.sample", lambda _, sides, k: list(sides))  # BASE first, and not by chance
+    # BASE first, and not by chance
+    monkeypatch.setattr("random.Random.sample", lambda _, sides, k: list(sides))
     return partial(kernelgauge, "compare")
 
 
@@ -43,7 +57,11 @@ def test_unchanged_revision_passes_after_few_processes(compare: Command, process
     assert (code, "PASS" in out, "processes of each side: 3 " in out) == (0, True, True)
     assert {tuple(each.arguments[-2:]) for each in process.seen} == {("--perf-device", "cpu")}
     *lines, last = err.splitlines()
-    begun = [f"{side}: process {number} of at most 12" for number in "123" for side in ("HEAD", "the working tree")]
+    begun = [
+        f"{side}: process {number} of at most 12"
+        for number in "123"
+        for side in ("HEAD", "the working tree")
+    ]
     assert [each.removesuffix(", at most 0 s left") for each in lines] == begun
     assert last == "after process 3 of each side: 1 of 1 workloads decided"
     results = read_results(Path("reports/compare/results.json"))
@@ -56,27 +74,43 @@ def test_order_within_a_pair_is_drawn(compare: Command, monkeypatch: pytest.Monk
     turns = iter([1, -1, -1])  # as it was drawn
     monkeypatch.setattr("random.Random.sample", lambda _, sides, k: list(sides)[:: next(turns)])
     sides = [line.partition(": process")[0] for line in compare("HEAD")[2].splitlines()[:-1]]
-    assert sides == ["HEAD", "the working tree", "the working tree", "HEAD", "the working tree", "HEAD"]
+    assert sides == [
+        "HEAD",
+        "the working tree",
+        "the working tree",
+        "HEAD",
+        "the working tree",
+        "HEAD",
+    ]
 
 
 def test_time_left_is_that_of_the_processes_or_the_budget(
     compare: Command, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernelgauge.processes.time.monotonic", lambda: 10.0 * len(process.seen))  # seconds
+    # seconds
+    monkeypatch.setattr("kernelgauge.processes.time.monotonic", lambda: 10.0 * len(process.seen))
     left = re.findall(r"at most (\d+) s left", compare("HEAD", "--processes", "2")[2])
     assert left == ["30", "20", "10"]  # of four processes
     process.seen.clear()
     assert "at most 15 s left" in compare("HEAD", "--budget", "25")[2]
 
 
-def test_slower_working_tree_fails_and_stays_as_it_is(compare: Command, process: Process, project: Path) -> None:
+def test_slower_working_tree_fails_and_stays_as_it_is(
+    compare: Command, process: Process, project: Path
+) -> None:
     (project / "model.txt").write_text("209")
     (project / "perf" / "suite.txt").write_text("new")
     code, out, _ = compare("HEAD", "-k", "mlp")
     assert (code, f"{FIRST}: REGRESSED  GPU time 205.0 -> 209.0 us" in out) == (1, True)
-    assert {(each.model, each.suite) for each in process.seen} == {("205", "new"), ("209", "new")}  # one suite for both
+    # one suite for both
+    assert {(each.model, each.suite) for each in process.seen} == {("205", "new"), ("209", "new")}
     assert {tuple(each.arguments) for each in process.seen} == {("perf", "-k", "mlp")}
-    assert git("status", "--porcelain", "--untracked-files=no").split() == ["M", "model.txt", "M", "perf/suite.txt"]
+    assert git("status", "--porcelain", "--untracked-files=no").split() == [
+        "M",
+        "model.txt",
+        "M",
+        "perf/suite.txt",
+    ]
     assert worktrees() == 1
     assert not any(each.folder.exists() for each in process.seen if each.folder != project)
 
@@ -91,7 +125,9 @@ def test_two_revisions_are_told_apart_by_their_kernels(compare: Command, project
     assert len(set(err)) == len(err)
 
 
-def test_comparison_goes_on_to_its_end_or_budget(compare: Command, process: Process, project: Path) -> None:
+def test_comparison_goes_on_to_its_end_or_budget(
+    compare: Command, process: Process, project: Path
+) -> None:
     process.noise = 0.05
     _, out, err = compare("HEAD")
     assert "processes of each side: 12 " in out
@@ -104,10 +140,14 @@ def test_comparison_goes_on_to_its_end_or_budget(compare: Command, process: Proc
 
 def test_decided_workloads_are_not_measured_again(compare: Command, process: Process) -> None:
     """FIRST is decided after three processes of each side, and SECOND is too noisy."""
-    noisy = [measured(SECOND, center=205 * (1 + 0.05 * (-1) ** (number // 3))) for number in range(1, 13)]
+    noisy = [
+        measured(SECOND, center=205 * (1 + 0.05 * (-1) ** (number // 3))) for number in range(1, 13)
+    ]
     both = [(measured(place=number % 3), each) for number, each in enumerate(noisy[:6])]
     process.runs = [*both, *((each,) for each in noisy[6:])]
-    times = [one_test("test_gpu_time", workload=name, subject="GPU time") for name in (FIRST, SECOND)]
+    times = [
+        one_test("test_gpu_time", workload=name, subject="GPU time") for name in (FIRST, SECOND)
+    ]
     latency = one_test("test_latency", workload=SECOND, subject="end to end")
     process.change = lambda results: replace(results, tests=(*times, latency))
     code, _, err = compare("HEAD", "--processes", "6")
@@ -124,13 +164,20 @@ def test_code_without_times_is_judged_by_its_structure(compare: Command, project
         (project / "model.txt").write_text(model)
         found, out, _ = compare("HEAD", "--", "-m", "not timing")
         assert (found, text in out, "processes of each side: 1 " in out) == (code, True, True)
-    (project / "model.txt").write_text("205 recompiles")  # in each replicate: it has no times, and this says why
+    # in each replicate: it has no times, and this says why
+    (project / "model.txt").write_text("205 recompiles")
     code, out, _ = compare("HEAD", "--processes", "3")
-    texts = ("recompiles 0 -> ", "processes of each side: 3 ", "GPU time was not measured: other kernels")
+    texts = (
+        "recompiles 0 -> ",
+        "processes of each side: 3 ",
+        "GPU time was not measured: other kernels",
+    )
     assert (code, [text in out for text in texts]) == (1, [True] * 3)
 
 
-def test_failed_or_interrupted_process_loses_no_verdicts(compare: Command, process: Process) -> None:
+def test_failed_or_interrupted_process_loses_no_verdicts(
+    compare: Command, process: Process
+) -> None:
     def lose_the_machine(results: Results) -> Results:
         process.is_machine_lost = len(process.seen) == 8
         return results
@@ -152,7 +199,9 @@ def test_spoilt_times_of_one_side_leave_the_others(compare: Command, process: Pr
     assert (code, "PASS" in out, "processes of each side: 3 " in out) == (0, True, True)
 
 
-def test_times_of_fixture_tests_are_measured_until_decided(compare: Command, process: Process) -> None:
+def test_times_of_fixture_tests_are_measured_until_decided(
+    compare: Command, process: Process
+) -> None:
     """One test has all times of its workload: none of them is left out while another is undecided."""
     noisy = [measured(center=205 * (1 + 0.05 * (-1) ** (number // 2))) for number in range(8)]
     process.runs = [(each,) for each in noisy]
@@ -164,7 +213,9 @@ def test_times_of_fixture_tests_are_measured_until_decided(compare: Command, pro
     assert [each.arguments for each in process.seen] == [["perf"]] * 8
 
 
-def test_budget_ends_a_pair(compare: Command, process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budget_ends_a_pair(
+    compare: Command, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each process takes 10 s: the budget is over in the middle of the third pair."""
     process.noise = 0.05
     monkeypatch.setattr("kernelgauge.cli.compare.time.monotonic", lambda: 10.0 * len(process.seen))
@@ -180,13 +231,20 @@ def test_revision_that_hangs_ends_the_comparison(
     monkeypatch.setattr("random.Random.sample", lambda _, sides, k: list(sides))
     commit_fixture_test("Hang", "import time\nwhile True:\n    time.sleep(1)")
     code, _, err = kernelgauge("compare", "HEAD", "--budget", "1")
-    assert (code, "HEAD: a process that measures hangs: it said nothing for 3 s" in err, worktrees()) == (2, True, 1)
+    assert (
+        code,
+        "HEAD: a process that measures hangs: it said nothing for 3 s" in err,
+        worktrees(),
+    ) == (2, True, 1)
 
 
 def failing(results: Results, **why: Any) -> Results:
     boom = (Detail("got", "RuntimeError: boom"),)
     invalid = Verdict(Status.INVALID, FIRST, MEASUREMENT, Failed("running failed"), boom)
-    return replace(results, workloads=(replace(results.workloads[0], run=None, **(why or {"verdicts": (invalid,)})),))
+    return replace(
+        results,
+        workloads=(replace(results.workloads[0], run=None, **(why or {"verdicts": (invalid,)})),),
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,15 +255,26 @@ def failing(results: Results, **why: Any) -> Results:
         (6, {}, "the working tree could not be measured in every process"),
     ],
 )
-def test_workload_that_fails_says_why(compare: Command, process: Process, first: int, why: Any, said: str) -> None:
-    process.change = lambda results: failing(results, **why) if len(process.seen) == first else results
+def test_workload_that_fails_says_why(
+    compare: Command, process: Process, first: int, why: Any, said: str
+) -> None:
+    process.change = lambda results: (
+        failing(results, **why) if len(process.seen) == first else results
+    )
     code, out, _ = compare("HEAD", "--processes", "3")
-    assert (code, said in out, "RuntimeError: boom" in out, len(process.seen)) == (1, True, True, first)
+    assert (code, said in out, "RuntimeError: boom" in out, len(process.seen)) == (
+        1,
+        True,
+        True,
+        first,
+    )
 
 
 def test_workload_that_is_new_is_compared_with_nothing(compare: Command, process: Process) -> None:
     of_base = {"workloads": (), "tests": (), "fingerprint": None, "gpu": None}
-    process.change = lambda each: each if process.seen[-1].folder == Path.cwd() else replace(each, **of_base)
+    process.change = lambda each: (
+        each if process.seen[-1].folder == Path.cwd() else replace(each, **of_base)
+    )
     code, out, _ = compare("HEAD", "--processes", "3")
     said = "NO_BASELINE  nothing to compare with: HEAD has no such workload, or fails"
     assert (code, said in out) == (0, True)
@@ -228,13 +297,17 @@ def test_unwritable_reports_lose_no_verdict(compare: Command, project: Path) -> 
         (["HEAD", "--processes", "0"], "got 0, expected"),
     ],
 )
-def test_wrong_arguments_measure_nothing(compare: Command, process: Process, arguments: list[str], text: str) -> None:
+def test_wrong_arguments_measure_nothing(
+    compare: Command, process: Process, arguments: list[str], text: str
+) -> None:
     code, _, err = compare(*arguments)
     assert (code, process.seen, worktrees()) == (2, [], 1)
     assert text in err
 
 
-def test_suite_outside_of_the_worktree_is_refused(compare: Command, process: Process, project: Path) -> None:
+def test_suite_outside_of_the_worktree_is_refused(
+    compare: Command, process: Process, project: Path
+) -> None:
     """Nothing there is replaced; and with "." both sides would have the code of HEAD."""
     (project / "outside" / "perf").mkdir(parents=True)
     (project / "link").symlink_to(project / "outside")
@@ -248,18 +321,27 @@ def test_suite_outside_of_the_worktree_is_refused(compare: Command, process: Pro
     assert [path.read_text() for path in mine] == ["mine", "mine"]
 
 
-def test_worktrees_of_others_are_not_forgotten(compare: Command, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_worktrees_of_others_are_not_forgotten(
+    compare: Command, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     disk = tmp_path_factory.mktemp("disk") / "tree"
     git("worktree", "add", str(disk), "-b", "other")
     disk.rename(disk.with_name("not mounted"))
     assert (compare("HEAD", "--suite", "perf/suite.txt")[0], worktrees()) == (0, 2)
 
 
-def test_base_alone_has_the_packages_of_with(compare: Command, process: Process, tmp_path: Path) -> None:
+def test_base_alone_has_the_packages_of_with(
+    compare: Command, process: Process, tmp_path: Path
+) -> None:
     pip = tmp_path / "python"  # the last arguments are the folder and the requirement
     pip.write_text('#!/bin/sh\nmkdir -p "$8"\nprintf %s "$9" > "$8/installed.txt"\n')
     pip.chmod(0o755)
-    assert compare("HEAD", "--with", "a==1", "--with", "b==2", "--base-python", os.path.relpath(pip))[0] == 0
+    assert (
+        compare("HEAD", "--with", "a==1", "--with", "b==2", "--base-python", os.path.relpath(pip))[
+            0
+        ]
+        == 0
+    )
     assert [each.packages for each in process.seen[:4]] == [["a==1", "b==2"], []] * 2
     assert [each.python for each in process.seen[:2]] == [str(pip), None]
     pip.write_text("#!/bin/sh\necho no such version >&2\nexit 1\n")

@@ -19,7 +19,10 @@ from tests.report.pages import Parsed
 
 
 class History:
-    """`kernelgauge history` on one location. A call returns the exit code, standard output and standard error."""
+    """`kernelgauge history` on one location.
+
+    A call returns the exit code, standard output and standard error.
+    """
 
     def __init__(self, root: Path, show: Command) -> None:
         self.root = root
@@ -53,7 +56,16 @@ def test_table_has_a_line_for_each_workload(history: History) -> None:
     machine, heading, same, slow, _, level = out.splitlines()
     assert (code, err) == (0, "")
     assert machine == "NVIDIA H200, sm_90, 132 SMs, 700 W, GPU time"
-    assert heading.split() == ["first", "us", "last", "us", "change", "verdict", "since", "workload"]
+    assert heading.split() == [
+        "first",
+        "us",
+        "last",
+        "us",
+        "change",
+        "verdict",
+        "since",
+        "workload",
+    ]
     assert same.split() == ["100.0", "100.1", "+0.1", "%", "PASS", "2026-01-05", "same"]
     assert slow.split() == ["200.0", "210.2", "+5.1", "%", "REGRESSED", "2026-01-25", "slow"]
     assert level == "slower: slow +4.97 % since 2026-01-24, on 2 of 2 GPUs"
@@ -66,10 +78,16 @@ def test_pattern_shows_details(history: History, tmp_path: Path) -> None:
     code, out, _ = history.show("slow")
     assert history.show("slow", "--html", page)[::2] == (0, f"written: {page}\n")
     assert "slower: slow +4.97 % since 2026-01-24, on 2 of 2 GPUs" in page.read_text()
-    drawn = [len(line.attributes["points"].split()) for line in Parsed(page.read_text()).all("polyline")]
+    drawn = [
+        len(line.attributes["points"].split()) for line in Parsed(page.read_text()).all("polyline")
+    ]
     assert drawn == [40, 40]  # two GPUs
     lines = out.splitlines()
-    assert (code, [line.split()[-1] for line in lines[1:3]], lines[6]) == (0, ["workload", "slow"], "workload slow")
+    assert (code, [line.split()[-1] for line in lines[1:3]], lines[6]) == (
+        0,
+        ["workload", "slow"],
+        "workload slow",
+    )
     assert lines[7].startswith(f"  GPU {HERE}: 40 runs, 2026-01-05 to 2026-02-13, last 2")
     assert f"    2026-01-25  GPU {HERE}  driver 580.1 -> 585.1" in lines
     change = r"    2026-01-25  GPU {}  PASS -> REGRESSED, commit 0+ -> 0+: slower"
@@ -88,14 +106,25 @@ def test_pattern_shows_details(history: History, tmp_path: Path) -> None:
 
 def test_pattern_is_a_part_of_an_id(history: History) -> None:
     history.add(night(0, timed(name="mlp-eager"), timed(name="mlp-liger"), timed(name="norm")))
-    for patterns, expected in (("lp", "mlp-eager mlp-liger"), ("liger no?m", "mlp-liger norm"), ("lp-*z", "")):
+    for patterns, expected in (
+        ("lp", "mlp-eager mlp-liger"),
+        ("liger no?m", "mlp-liger norm"),
+        ("lp-*z", ""),
+    ):
         out = history.show(*patterns.split())[1]
-        assert re.findall(r"(?m)^ *[0-9.]+ +[0-9.]+ +[+-][0-9.]+ %  .*  (\S+)$", out) == expected.split()
+        assert (
+            re.findall(r"(?m)^ *[0-9.]+ +[0-9.]+ +[+-][0-9.]+ %  .*  (\S+)$", out)
+            == expected.split()
+        )
 
 
 def test_kinds_of_machine_are_apart(history: History) -> None:
-    cpu = fingerprint(device="AMD EPYC", arch="cpu", sm_count=None, power_limit_watts=None, mig=None, driver=None)
-    for number, machine in enumerate((fingerprint(), fingerprint(power_limit_watts=500.0), fingerprint(mig=True))):
+    cpu = fingerprint(
+        device="AMD EPYC", arch="cpu", sm_count=None, power_limit_watts=None, mig=None, driver=None
+    )
+    for number, machine in enumerate(
+        (fingerprint(), fingerprint(power_limit_watts=500.0), fingerprint(mig=True))
+    ):
         history.add(night(number, timed(machine=machine)))
     history.add(*(night(0, timed(gpu=None, machine=cpu), host=host) for host in ("one", "other")))
     out = history.show("mlp")[1]
@@ -116,7 +145,9 @@ def test_hostile_names_are_escaped(history: History, tmp_path: Path, text: str) 
     code, out, _ = history.show("*", "--html", tmp_path / "x.html")
     assert (code, not_shown(out)) == (0, [])
     assert all(line.isprintable() and not line.startswith("::") for line in out.split("\n"))
-    assert not {"script", "img"} & {each.tag for each in Parsed((tmp_path / "x.html").read_text()).elements}
+    assert not {"script", "img"} & {
+        each.tag for each in Parsed((tmp_path / "x.html").read_text()).elements
+    }
 
 
 SPOILED = workload(verdict(Status.INVALID, headline="throttled"), run=builders.run(device=(999.0,)))
@@ -139,10 +170,16 @@ def test_each_valid_time_counts_once(history: History, others: list[Results], co
 
 def test_history_of_a_cpu_shows_what_is_judged(history: History) -> None:
     """The time that is judged there, and the verdict of the table, which structure has made red."""
-    cpu = fingerprint(device="AMD EPYC", arch="cpu", sm_count=None, power_limit_watts=None, mig=None, driver=None)
+    cpu = fingerprint(
+        device="AMD EPYC", arch="cpu", sm_count=None, power_limit_watts=None, mig=None, driver=None
+    )
     latency = verdict(Status.PASS, "end to end")
     for number, red in enumerate((Status.PASS, Status.REGRESSED)):
-        said = (verdict(red, "structure", "kernels differ"), verdict(Status.NOT_JUDGED, "CPU time"), latency)
+        said = (
+            verdict(red, "structure", "kernels differ"),
+            verdict(Status.NOT_JUDGED, "CPU time"),
+            latency,
+        )
         run = builders.run(machine=cpu, gpu=None, end_to_end=(300.0 + number,) * 2)
         history.add(night(number, workload(*said, name="mlp", run=run)))
     machine, _, line = history.show()[1].splitlines()
@@ -150,9 +187,9 @@ def test_history_of_a_cpu_shows_what_is_judged(history: History) -> None:
         "AMD EPYC, cpu, end to end",
         ["300.0", "301.0", "+0.3", "%", "REGRESSED", "2026-01-06", "mlp"],
     )
-    assert "PASS -> REGRESSED, commit not known -> not known: kernels differ" in history.show("mlp")[1].replace(
-        "\n        ", " "
-    )
+    assert "PASS -> REGRESSED, commit not known -> not known: kernels differ" in history.show(
+        "mlp"
+    )[1].replace("\n        ", " ")
     assert history.show("--timer", "device")[1].startswith("AMD EPYC, cpu, CPU time\n")
 
 

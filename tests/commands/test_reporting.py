@@ -36,7 +36,11 @@ def test_reports_are_beside_the_newest_results(report: Command) -> None:
     save("a", slow("new", started_at="2026-11-20T03:00:00+00:00"))
     save("b", slow("old", started_at="2026-11-18T03:00:00+00:00"))  # a shell sorts names, not runs
     code, out, err = report("a", "b")
-    assert (code, out, err.splitlines()) == (0, "", ["written: a/report.html", "written: a/report.md"])
+    assert (code, out, err.splitlines()) == (
+        0,
+        "",
+        ["written: a/report.html", "written: a/report.md"],
+    )
     assert (Path("a") / "report.html").read_text().startswith("<!")
     assert (Path("a") / "report.md").read_text().startswith("**REGRESSED**  2 runs, ")
     assert [path.name for path in Path("b").iterdir()] == ["results.json"]
@@ -56,7 +60,9 @@ def test_each_form_is_written_where_asked(report: Command) -> None:
 
 def test_results_are_read_once(report: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     real, seen = results_commands.read_results, []
-    monkeypatch.setattr(results_commands, "read_results", lambda path: (seen.append(path), real(path))[1])
+    monkeypatch.setattr(
+        results_commands, "read_results", lambda path: (seen.append(path), real(path))[1]
+    )
     paths = [save("a", slow()), save("b", slow("old", started_at="2026-11-18T03:00:00+00:00"))]
     assert report(*paths)[0] == 0
     assert seen == [path / "results.json" for path in paths]
@@ -64,7 +70,9 @@ def test_results_are_read_once(report: Command, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("fault", [ZeroDivisionError, MemoryError, RecursionError, KeyError])
 @pytest.mark.parametrize("arguments", ["report a", "history a", "review a", "accept a --dry-run"])
-def test_fault_is_no_answer(command: Command, monkeypatch: pytest.MonkeyPatch, arguments: str, fault: Any) -> None:
+def test_fault_is_no_answer(
+    command: Command, monkeypatch: pytest.MonkeyPatch, arguments: str, fault: Any
+) -> None:
     """The exit code 1 of Python is one."""
 
     def fail(*_: object, **__: object) -> None:
@@ -97,7 +105,10 @@ def test_trouble_writes_nothing(report: Command, arguments: str, reason: str) ->
     os.mkfifo("fifo")
     code, out, err = report(*arguments.split(" "))
     assert (code, out, reason in err) == (2, "", True)
-    assert (Path("a/results.json").read_bytes(), Path("fifo").is_fifo()) == (encode_results(slow("a")), True)
+    assert (Path("a/results.json").read_bytes(), Path("fifo").is_fifo()) == (
+        encode_results(slow("a")),
+        True,
+    )
     assert not {path.name for path in Path().rglob("*")} & {"x", "report.md"}
 
 

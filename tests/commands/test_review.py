@@ -18,7 +18,12 @@ from tests.commands.conftest import Command, Process, commit_all, git
 
 OTHER_GEMM = "nvjet_sm90_tst_128x160_64x5_4x1_v_bz_NTT"
 SLOWER = (225.0, 225.1, 225.2, 225.3)
-EAGER, COMPILED, LINEAR, GONE = "mlp-eager-bf16-4x8", "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8", "old-x-bf16-1"
+EAGER, COMPILED, LINEAR, GONE = (
+    "mlp-eager-bf16-4x8",
+    "mlp-compiled-bf16-4x8",
+    "linear-eager-bf16-4x8",
+    "old-x-bf16-1",
+)
 
 
 def left(content: Results, folder: str = "reports/latest") -> Path:
@@ -42,7 +47,11 @@ def of(workload: str, **changes: Any) -> Any:
 
 def recorded(command: Command) -> None:
     """Four baselines: of three workloads, and of one that is declared no more."""
-    left(complete_results(*map(of, (EAGER, COMPILED, LINEAR, GONE)), started_at="2026-11-01T00:00:00+00:00"))
+    left(
+        complete_results(
+            *map(of, (EAGER, COMPILED, LINEAR, GONE)), started_at="2026-11-01T00:00:00+00:00"
+        )
+    )
     assert (command("accept")[0], stored()) == (0, {EAGER, COMPILED, LINEAR, GONE})
 
 
@@ -52,8 +61,12 @@ def upgraded() -> Results:
     regressed = verdict(Status.REGRESSED, workload=COMPILED)
     return complete_results(
         of(EAGER, machine=machine),
-        passing(regressed, name=COMPILED, run=run(workload=COMPILED, machine=machine, device=SLOWER)),
-        of(LINEAR, machine=machine, kernels=mlp_kernels()[:3], counts=counts(launches=3, kernels=2)),
+        passing(
+            regressed, name=COMPILED, run=run(workload=COMPILED, machine=machine, device=SLOWER)
+        ),
+        of(
+            LINEAR, machine=machine, kernels=mlp_kernels()[:3], counts=counts(launches=3, kernels=2)
+        ),
         of("new-x-bf16-1", machine=machine),
         fingerprint=machine,
     )
@@ -68,22 +81,28 @@ def test_review_after_an_upgrade_shows_every_group(command: Command) -> None:
     titles = ("same speed: 1", "slower or faster: 1", "other counts: 1", "new: 1", "vanished: 1")
     assert all(each in out for each in (moved, *titles))
     assert (code, content()) == (1, before)
-    page = command("review", "--markdown", "reports/latest", "reports/latest")[1]  # equal results count once
-    assert re.match(r"(?s)```text\nresults  reports/latest/results\.json .*\n\nNVIDIA H200: 5 workloads\n", page)
+    # equal results count once
+    page = command("review", "--markdown", "reports/latest", "reports/latest")[1]
+    assert re.match(
+        r"(?s)```text\nresults  reports/latest/results\.json .*\n\nNVIDIA H200: 5 workloads\n", page
+    )
 
 
 def test_review_of_forty_workloads_has_a_line_for_each_group_of_kernels(command: Command) -> None:
     def kernel(number: int, registers: int, spilled_words: int = 0) -> Any:
         fused = builders.fused(38.1)
         identity = msgspec.structs.replace(fused.identity, name=f"kernel_{number}")
-        return msgspec.structs.replace(fused, identity=identity, resources=Resources(registers, 0, spilled_words))
+        return msgspec.structs.replace(
+            fused, identity=identity, resources=Resources(registers, 0, spilled_words)
+        )
 
     one, machine, numbers = counts(launches=1, kernels=1), fingerprint(triton="3.7.0"), range(40)
     library, gemm = ((builders.launched(name, 53.0),) for name in (builders.DOWN, OTHER_GEMM))
     before = [of(f"norm-{n}", kernels=(kernel(n % 20, 37),), counts=one) for n in numbers]
     left(complete_results(*before, of(LINEAR, kernels=library, counts=one)))
     assert command("accept")[0] == 0
-    after = {17: (38,), 18: (40,), 19: (40, 9), **{n: (33 + (n - 10) // 2,) for n in range(10, 17)}}  # of one occupancy
+    # of one occupancy
+    after = {17: (38,), 18: (40,), 19: (40, 9), **{n: (33 + (n - 10) // 2,) for n in range(10, 17)}}
     kernels = {n: (kernel(n % 20, *after.get(n % 20, (37,))),) for n in numbers}
     runs = (of(f"norm-{n}", kernels=kernels[n], counts=one, machine=machine) for n in numbers)
     linear = of(LINEAR, kernels=gemm, counts=one, machine=machine)
@@ -91,11 +110,14 @@ def test_review_of_forty_workloads_has_a_line_for_each_group_of_kernels(command:
     lines = (out := command("review")[1]).splitlines()
     assert re.search(r"\n    +registers 37 -> 40, spilled words 0 -> 9", out)
     assert "other library kernel: 1 kernel in 1 workload" in lines
-    assert f"{builders.DOWN} ({LINEAR}) gemm {builders.DOWN} -> {OTHER_GEMM}" in " ".join(out.split())
+    assert f"{builders.DOWN} ({LINEAR}) gemm {builders.DOWN} -> {OTHER_GEMM}" in " ".join(
+        out.split()
+    )
     assert "other spilled words: 1 kernel (1 up) in 2 workloads" in lines
     assert "other registers: 9 kernels (2 up, 7 down) in 18 workloads" in lines
     assert "  and 5 more: kernelgauge accept --dry-run shows all" in lines
-    largest, smaller = (lines.index(f"  kernel_{n}   (norm-{n}, norm-{n + 20})") for n in (10, 12))  # to 33, to 34
+    # to 33, to 34
+    largest, smaller = (lines.index(f"  kernel_{n}   (norm-{n}, norm-{n + 20})") for n in (10, 12))
     assert largest < smaller
     assert "  and 30 more" in lines  # of the same speed
     assert len(lines) < 65
@@ -125,20 +147,28 @@ def test_accept_names_the_refused_and_stores_the_others(command: Command) -> Non
     left(complete_results(noisy, of(LINEAR)))
     code, out, _ = command("accept")
     assert (code, stored()) == (1, {LINEAR})
-    assert re.search(f"(?s)refused: {EAGER}: GPU time: INVALID  too noisy.*to measure it again", out)
+    assert re.search(
+        f"(?s)refused: {EAGER}: GPU time: INVALID  too noisy.*to measure it again", out
+    )
     assert (command("accept", "--force")[0], stored()) == (0, {EAGER, LINEAR})
 
 
 def test_accept_of_wrong_arguments_writes_nothing(command: Command) -> None:
     left(complete_results(of(EAGER)))
     wrong = "-k: invalid expression"
-    for expression, expected, said in (("mlp and", 2, wrong), ("mlp(x=1)", 2, wrong), ("mpl", 1, "matches -k 'mpl'\n")):
+    for expression, expected, said in (
+        ("mlp and", 2, wrong),
+        ("mlp(x=1)", 2, wrong),
+        ("mpl", 1, "matches -k 'mpl'\n"),
+    ):
         code, out, err = command("accept", "-k", expression)
         assert (code, said in out + err, stored()) == (expected, True, set())
 
 
 @pytest.mark.parametrize("arguments", ["accept", "calibrate perf --processes 2"])
-def test_storing_under_ci_needs_force(command: Command, process: Process, monkeypatch: Any, arguments: str) -> None:
+def test_storing_under_ci_needs_force(
+    command: Command, process: Process, monkeypatch: Any, arguments: str
+) -> None:
     left(complete_results(of(COMPILED)))
     monkeypatch.setenv("CI", "true")
     name, *others = arguments.split()
@@ -152,7 +182,9 @@ def test_storing_under_ci_needs_force(command: Command, process: Process, monkey
     assert (command(name, *others, "--force")[0], stored()) == (0, {COMPILED})
 
 
-def test_accept_writes_through_no_link_out_of_the_project(command: Command, tmp_path_factory: Any) -> None:
+def test_accept_writes_through_no_link_out_of_the_project(
+    command: Command, tmp_path_factory: Any
+) -> None:
     outside = tmp_path_factory.mktemp("outside") / "mine.json"
     outside.write_text('{"mine": 1}')
     left(complete_results(of(EAGER)))
@@ -162,10 +194,15 @@ def test_accept_writes_through_no_link_out_of_the_project(command: Command, tmp_
     assert command("accept")[0] == 1
     code, _, err = command("accept", "--force")
     assert (code, outside.read_text()) == (2, '{"mine": 1}')
-    assert re.search(rf"cannot write\n  where    {link}\n  got      a link to {outside}, which is outside of", err)
+    assert re.search(
+        rf"cannot write\n  where    {link}\n  got      a link to {outside}, which is outside of",
+        err,
+    )
 
 
-def test_accept_shows_and_writes_under_one_lock(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accept_shows_and_writes_under_one_lock(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = BaselineStore.stored
 
     def reading(store: BaselineStore, device: str) -> Any:
@@ -180,19 +217,28 @@ def test_accept_shows_and_writes_under_one_lock(command: Command, monkeypatch: p
     assert stored() == {EAGER}
 
 
-def test_commands_in_a_subfolder_find_the_project(command: Command, monkeypatch: Any, tmp_path: Path) -> None:
+def test_commands_in_a_subfolder_find_the_project(
+    command: Command, monkeypatch: Any, tmp_path: Path
+) -> None:
     left(complete_results(of(EAGER)))
     Path("perf/modules").mkdir(parents=True)
     monkeypatch.chdir("perf/modules")
     assert command("accept")[0] == 0
-    assert [path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob(f"{EAGER}.json")] == ["baselines"]
+    assert [path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob(f"{EAGER}.json")] == [
+        "baselines"
+    ]
     code, out, err = command("review")
     assert (code, err, "stored   ../../baselines\n" in out) == (0, "", True)
 
 
 @pytest.mark.parametrize("places", [("/somewhere/else",), ("a/../../b",), ("a\0b",), ("a", "b")])
-def test_other_baselines_must_be_named(command: Command, tmp_path: Path, places: tuple[str, ...]) -> None:
-    folders = [left(complete_results(of(EAGER), baselines=place), f"run {at}") for at, place in enumerate(places)]
+def test_other_baselines_must_be_named(
+    command: Command, tmp_path: Path, places: tuple[str, ...]
+) -> None:
+    folders = [
+        left(complete_results(of(EAGER), baselines=place), f"run {at}")
+        for at, place in enumerate(places)
+    ]
     code, out, err = command("accept", *folders)
     assert (code, out, "--baselines" in err) == (2, "", True)
     for name in ("accept", "review"):
@@ -202,13 +248,20 @@ def test_other_baselines_must_be_named(command: Command, tmp_path: Path, places:
 
 def known_gpus(workload: str) -> list[str | None]:
     baseline = BaselineStore(Path("baselines")).load(builders.DEVICE, workload)
-    return [process.gpu for entry in baseline.entries for process in entry.processes] if baseline else []
+    return (
+        [process.gpu for entry in baseline.entries for process in entry.processes]
+        if baseline
+        else []
+    )
 
 
 def test_accept_add_joins_processes_once(command: Command) -> None:
     recorded(command)
     gpus = ["one", "two"]
-    folders = [left(complete_results(of(EAGER, gpu=gpu), of(COMPILED, gpu=gpu), gpu=gpu), gpu) for gpu in gpus]
+    folders = [
+        left(complete_results(of(EAGER, gpu=gpu), of(COMPILED, gpu=gpu), gpu=gpu), gpu)
+        for gpu in gpus
+    ]
     code, out, err = command("accept", "--add", *folders)
     assert (code, err, "3 processes" in out) == (0, "", True)
     assert known_gpus(EAGER) == known_gpus(COMPILED) == [builders.HERE, *gpus]
@@ -225,7 +278,9 @@ def test_accept_ends_with_creep(command: Command) -> None:
         started = {"started_at": f"2026-11-1{day}T00:00:00+00:00", "release": "v2"}
         left(complete_results(observed, fingerprint=observed.run.fingerprint, **started))
         out = command("accept")[1]
-    assert out.endswith(f"\ncreep: {EAGER}: GPU time +1.4 % since v2 (2026-11-01), in 3 accepted steps\n")
+    assert out.endswith(
+        f"\ncreep: {EAGER}: GPU time +1.4 % since v2 (2026-11-01), in 3 accepted steps\n"
+    )
 
 
 def test_revision_of_changed_tree_has_a_plus(repository: Path) -> None:

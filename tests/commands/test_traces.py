@@ -14,7 +14,19 @@ from typing import Any
 import pytest
 
 from kernelgauge.trace import reader
-from tests.builders import RECORDED, Event, call, chrome, event, kernel, on, op, recorded_events, region, step
+from tests.builders import (
+    RECORDED,
+    Event,
+    call,
+    chrome,
+    event,
+    kernel,
+    on,
+    op,
+    recorded_events,
+    region,
+    step,
+)
 from tests.commands.conftest import Command
 
 TRACES_PAGE = (Path(__file__).parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
@@ -31,12 +43,16 @@ def written(path: Path, *rows: Event) -> Path:
 
 @pytest.fixture
 def show(command: Command, tmp_path: Path) -> Any:
-    return lambda rows, *options: command("show", written(tmp_path / "trace.json", *rows), *options)[1]
+    return lambda rows, *options: command(
+        "show", written(tmp_path / "trace.json", *rows), *options
+    )[1]
 
 
 @pytest.fixture
 def diff(command: Command, tmp_path: Path) -> Any:
-    """Return the output of `diff` for two lists of rows, with wrapped lines joined; that of --json is decoded."""
+    """Return the output of `diff` for two lists of rows, with wrapped lines joined; that of --json
+    is decoded.
+    """
 
     def call_diff(*sides: Sequence[Event], options: Sequence[str] = ()) -> Any:
         files = [written(tmp_path / f"{number}.json", *rows) for number, rows in enumerate(sides)]
@@ -58,15 +74,24 @@ def launches(*kernels: tuple[str, str, float], module: str = "") -> list[Event]:
 
 def test_show_selects_a_step_or_the_whole_trace(command: Command) -> None:
     one = json.loads(command("show", EAGER, "--step", "3", "--json")[1])
-    assert (one["steps"], [len(each["durations_us"]) for each in one["step"]["kernels"]]) == (1, [1] * 5)
+    assert (one["steps"], [len(each["durations_us"]) for each in one["step"]["kernels"]]) == (
+        1,
+        [1] * 5,
+    )
     assert command("show", EAGER, "--whole")[1].count("15 kernels, 701.8 us")
     code, out, err = command("show", EAGER, "--step", "77")
     assert (code, out) == (2, "")
-    assert re.search("(?s)there is no ProfilerStep#77.*ProfilerStep#2, ProfilerStep#3, ProfilerStep#4", err)
+    assert re.search(
+        "(?s)there is no ProfilerStep#77.*ProfilerStep#2, ProfilerStep#3, ProfilerStep#4", err
+    )
 
 
 def test_show_by_module_needs_modules(command: Command, show: Any) -> None:
-    out = show(launches(("aten::a", "gemm", 5.0), ("aten::b", "relu", 2.0), module="Net_0"), "--by", "module")
+    out = show(
+        launches(("aten::a", "gemm", 5.0), ("aten::b", "relu", 2.0), module="Net_0"),
+        "--by",
+        "module",
+    )
     assert re.search(r"2  7\.0 us  100 %\n +Net_0\n +by aten::a, aten::b\n +gemm\n +relu\n", out)
     code, out, err = command("show", COMPILED, "--by", "module")
     assert (code, out) == (2, "")
@@ -75,19 +100,36 @@ def test_show_by_module_needs_modules(command: Command, show: Any) -> None:
 
 def test_show_region_leaves_out_the_work_of_before(show: Any) -> None:
     """The GPU is 40 us behind the host when the region begins."""
-    rows = [call(1, 1), kernel(1, 10, duration=80), region("forward", 50, 20), call(2, 55), kernel(2, 90, duration=30)]
+    rows = [
+        call(1, 1),
+        kernel(1, 10, duration=80),
+        region("forward", 50, 20),
+        call(2, 55),
+        kernel(2, 90, duration=30),
+    ]
     out = show(rows, "--region", "forward")
-    assert re.search(r"(?s)Call: 30\.0 us\..*GPU busy 30\.0 us \(100 %\): compute 30\.0 us\.\n", out)
+    assert re.search(
+        r"(?s)Call: 30\.0 us\..*GPU busy 30\.0 us \(100 %\): compute 30\.0 us\.\n", out
+    )
 
 
 def test_show_tells_malformed_rows_once(command: Command, show: Any, tmp_path: Path) -> None:
     odd = [each | {"dur": None} for each in (kernel(1, 10), kernel(2, 20), op("aten::mm", 1, 5))]
     out = show([call(1, 1), call(2, 2), call(3, 3), kernel(3, 30), *odd])
-    assert "kernelgauge did not read 2 rows of kernel, 1 row of cpu_op. No number here has them.\n" in out
-    assert "The kernels of 2 launch calls are missing: the profiler lost them, or their rows were not read." in out
+    assert (
+        "kernelgauge did not read 2 rows of kernel, 1 row of cpu_op. No number here has them.\n"
+        in out
+    )
+    assert (
+        "The kernels of 2 launch calls are missing: the profiler lost them, or their rows were not read."
+        in out
+    )
     assert out.count("malformed") == 1
     path = tmp_path / "trace.json"
-    assert "Before: 3 problems of launches and records. `kernelgauge show`" in command("diff", path, path)[1]
+    assert (
+        "Before: 3 problems of launches and records. `kernelgauge show`"
+        in command("diff", path, path)[1]
+    )
 
 
 def test_diff_as_markdown_has_a_column_of_kernels(command: Command) -> None:
@@ -120,14 +162,18 @@ def test_diff_judges_a_kernel_by_op_and_module(diff: Any) -> None:
     out = diff(*sides)
     assert "the same kernel, slower: gemm  20.1 -> 50.1 us (+30.0 us)\n" in out
     assert "   by aten::b in Net_0\n" in out
-    assert re.search(r"(?s)by module.*Net_0\.Linear_0 +50\.1 us +20\.1 us +-30\.0 us +-42\.7 %", out)
+    assert re.search(
+        r"(?s)by module.*Net_0\.Linear_0 +50\.1 us +20\.1 us +-30\.0 us +-42\.7 %", out
+    )
 
 
 def test_diff_json_has_equal_launches_once(diff: Any) -> None:
     rows = launches(*[("aten::a", "gemm", 2.0)] * 3, ("aten::b", "gemm", 5.0))
     found = diff(rows, rows, options=["--json"])["differences"]
     for side in ("before", "after"):
-        shown = [(it["op"], it["launches"], it["durations_us"]) for each in found for it in each[side]]
+        shown = [
+            (it["op"], it["launches"], it["durations_us"]) for each in found for it in each[side]
+        ]
         assert sorted(shown) == [("aten::a", 3, [6.0]), ("aten::b", 1, [5.0])]
 
 
@@ -137,7 +183,10 @@ def test_interrupted_call_moves_no_time(show: Any, diff: Any, on_gpu: bool) -> N
         rows, at = [], 0.0
         for number, us in enumerate(times_us, start=1):
             length = 20 if on_gpu else us
-            rows += [region("kernelgauge.call", at, 50 + us), op("aten::mm", at + 10, length, external_id=number)]
+            rows += [
+                region("kernelgauge.call", at, 50 + us),
+                op("aten::mm", at + 10, length, external_id=number),
+            ]
             if on_gpu:
                 rows += [
                     call(number, at + 12, external_id=number),
@@ -152,7 +201,8 @@ def test_interrupted_call_moves_no_time(show: Any, diff: Any, on_gpu: bool) -> N
     assert re.search(r"1 (kernel|computing op), 100\.5 us: gemm 100\.5 us \(100 %\)", out), out
     out = diff(usual, slower)
     assert re.search(
-        r"Call 1[05]0\.5 -> [12][05]0\.5 us \(\+[345]\d\.\d %\), .* 100\.5 -> 150\.5 us \(\+49\.8 %\)", out
+        r"Call 1[05]0\.5 -> [12][05]0\.5 us \(\+[345]\d\.\d %\), .* 100\.5 -> 150\.5 us \(\+49\.8 %\)",
+        out,
     ), out
     assert json.loads(show(calls(100.5, 300.5), "--json"))["step"]["device_time_us"] == 200.5
 
@@ -160,10 +210,18 @@ def test_interrupted_call_moves_no_time(show: Any, diff: Any, on_gpu: bool) -> N
 @pytest.mark.parametrize(
     ("before", "after", "is_seen"), [(5, 4, False), (4.8, 4, False), (5.2, 4.1, True), (5, 3, True)]
 )
-def test_diff_of_whole_microseconds_ignores_one(diff: Any, before: float, after: float, is_seen: bool) -> None:
-    sides = [launches(("aten::mm", "gemm", 5000), ("aten::add", "small_add", us)) for us in (before, after)]
+def test_diff_of_whole_microseconds_ignores_one(
+    diff: Any, before: float, after: float, is_seen: bool
+) -> None:
+    sides = [
+        launches(("aten::mm", "gemm", 5000), ("aten::add", "small_add", us))
+        for us in (before, after)
+    ]
     out = diff(*sides)
-    assert ("the same kernel, faster: small_add" in out, "Nothing on the GPU changed." in out) == (is_seen, not is_seen)
+    assert ("the same kernel, faster: small_add" in out, "Nothing on the GPU changed." in out) == (
+        is_seen,
+        not is_seen,
+    )
 
 
 def test_show_of_damaged_or_huge_traces_is_short(
@@ -199,7 +257,9 @@ def test_diff_names_registers_of_a_slower_kernel(command: Command) -> None:
     assert "registers 48 -> 72, occupancy 62 % -> 38 %" in out
     assert "Nothing on the GPU changed." in command("diff", old, "odd.json")[1]
     data = json.loads(command("show", "new.json", "--by", "launch", "--json")[1])
-    assert data["step"]["groups"][2]["code"] == [{"registers": "72", "shared bytes": "0", "occupancy": "38 %"}]
+    assert data["step"]["groups"][2]["code"] == [
+        {"registers": "72", "shared bytes": "0", "occupancy": "38 %"}
+    ]
 
 
 def test_diff_of_several_gpus_is_of_the_busiest(diff: Any) -> None:
@@ -214,29 +274,53 @@ def test_diff_of_several_gpus_is_of_the_busiest(diff: Any) -> None:
 
 
 def test_diff_fail_on_change_fails_closed(command: Command, tmp_path: Path) -> None:
-    lost = written(tmp_path / "lost.json", *(row for row in recorded_events("mlp-eager") if row["cat"] != "kernel"))
-    assert [command("diff", COMPILED, after, "--fail-on-change")[0] for after in (OTHER, COMPILED)] == [1, 0]
+    lost = written(
+        tmp_path / "lost.json",
+        *(row for row in recorded_events("mlp-eager") if row["cat"] != "kernel"),
+    )
+    assert [
+        command("diff", COMPILED, after, "--fail-on-change")[0] for after in (OTHER, COMPILED)
+    ] == [1, 0]
     assert command("diff", COMPILED, OTHER)[0] == 0
     assert command("diff", lost, lost, "--fail-on-change")[0] == 2
-    assert "The kernels of 15 launch calls are missing: the profiler lost them" in command("show", lost)[1]
+    assert (
+        "The kernels of 15 launch calls are missing: the profiler lost them"
+        in command("show", lost)[1]
+    )
     code, out, err = command("diff", EAGER, tmp_path / "absent.json", "--fail-on-change")
     assert (code, out, str(tmp_path / "absent.json") in err) == (2, "", True)
 
 
-LIBRARY = ("torch/nn/modules/linear.py(130): forward", "<built-in method item of Tensor object at 0x7fd2>")
-FRAMES = [event("python_function", name, 1, 9_000, 404) for name in ("my_model.py(8): forward", *LIBRARY)]
-MM, NORM = ("aten::mm", "gemm", 100.0), ("aten::layer_norm", "void layer_norm_kernel<c10::BFloat16>(int)", 10.0)
-WAIT = [op("aten::item", 500, 50, external_id=9), call(9, 501, name="cudaStreamSynchronize", external_id=9)]
+LIBRARY = (
+    "torch/nn/modules/linear.py(130): forward",
+    "<built-in method item of Tensor object at 0x7fd2>",
+)
+FRAMES = [
+    event("python_function", name, 1, 9_000, 404) for name in ("my_model.py(8): forward", *LIBRARY)
+]
+MM, NORM = (
+    ("aten::mm", "gemm", 100.0),
+    ("aten::layer_norm", "void layer_norm_kernel<c10::BFloat16>(int)", 10.0),
+)
+WAIT = [
+    op("aten::item", 500, 50, external_id=9),
+    call(9, 501, name="cudaStreamSynchronize", external_id=9),
+]
 
 
 @pytest.mark.parametrize(
     ("after", "first"),
     [
         ([*launches(MM, NORM), *WAIT], "the host waits: aten::item: cudaStreamSynchronize"),
-        (launches(MM, ("aten::cat", "CatArrayBatchedCopy", 8.0), NORM), "1 new kernel, by aten::cat: Cat"),
+        (
+            launches(MM, ("aten::cat", "CatArrayBatchedCopy", 8.0), NORM),
+            "1 new kernel, by aten::cat: Cat",
+        ),
     ],
 )
-def test_diff_begins_with_the_cause_and_its_line(diff: Any, monkeypatch: Any, after: list[Event], first: str) -> None:
+def test_diff_begins_with_the_cause_and_its_line(
+    diff: Any, monkeypatch: Any, after: list[Event], first: str
+) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     line = diff([*FRAMES, *launches(MM, NORM)], [*FRAMES, *after]).splitlines()[2]
     assert line.startswith(first)
@@ -247,14 +331,25 @@ def test_diff_names_the_largest_cause_first(diff: Any) -> None:
     before = launches(MM, ("aten::relu", "relu", 5.0))
     after = launches(("aten::relu", "relu_again", 6.0), MM, ("aten::mul", "mul", 90.0))
     lines = diff(before, after).splitlines()
-    assert [line.partition(",")[0] for line in lines[2:5]] == ["another kernel", "  was relu", "1 new kernel"]
+    assert [line.partition(",")[0] for line in lines[2:5]] == [
+        "another kernel",
+        "  was relu",
+        "1 new kernel",
+    ]
     table = [line for line in lines if re.search(r"us +[+-][\d.]+ %$", line)]
-    changes = [abs(float(re.findall(r"([+-][\d.]+) us", line)[-1])) for line in table if "unchanged" not in line]
+    changes = [
+        abs(float(re.findall(r"([+-][\d.]+) us", line)[-1]))
+        for line in table
+        if "unchanged" not in line
+    ]
     assert changes == sorted(changes, reverse=True)
 
 
 def steps(*kernels: tuple[str, float, float, int], change_us: float = 0.0) -> list[Event]:
-    """Return three steps of 2 ms: the name, start, duration and stream of each kernel. The first varies by 300 us a step."""
+    """Return three steps of 2 ms: the name, start, duration and stream of each kernel.
+
+    The first varies by 300 us a step.
+    """
     rows: list[Event] = []
     for at in range(3):
         rows.append(step(at, 2000 * at, 2000))
@@ -262,17 +357,29 @@ def steps(*kernels: tuple[str, float, float, int], change_us: float = 0.0) -> li
             number, varies = 10 * at + place + 1, (300 * at + change_us) * (place == 0)
             rows += [op("aten::op", 2000 * at + 9 * place, 8, external_id=number)]
             rows += [call(number, 2000 * at + 9 * place + 1, external_id=number)]
-            rows += [on(kernel(number, 2000 * at + start, name=name, duration=us + varies), stream=stream)]
+            rows += [
+                on(
+                    kernel(number, 2000 * at + start, name=name, duration=us + varies),
+                    stream=stream,
+                )
+            ]
     return rows
 
 
 def test_diff_leads_with_communication_that_moved_most(diff: Any) -> None:
-    """The slowest step after is slower than the fastest one before: of a computing kernel that would be no change."""
+    """The slowest step after is slower than the fastest one before: of a computing kernel that
+    would be no change.
+    """
     nccl = ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)", 100, 700.0, 7)
-    out = diff(steps(nccl, ("gemm", 1750, 100.0, 7)), steps(nccl, ("gemm", 1750, 96.0, 7), change_us=-150.0))
+    out = diff(
+        steps(nccl, ("gemm", 1750, 100.0, 7)),
+        steps(nccl, ("gemm", 1750, 96.0, 7), change_us=-150.0),
+    )
     idle, communication = out.splitlines()[2:4]
     assert idle.startswith("the GPU is idle for 1.05 ms of a step instead of 900.0 us (+154.0 us)")
-    assert communication.startswith("the same kernel, faster: ncclDevKernel_AllReduce_Sum_bf16_RING_LL ")
+    assert communication.startswith(
+        "the same kernel, faster: ncclDevKernel_AllReduce_Sum_bf16_RING_LL "
+    )
     rows = re.findall(r"^(faster|unchanged) .* ([+-][\d.]+ us)", out, re.MULTILINE)
     assert rows == [("faster", "-150.0 us"), ("faster", "-4.0 us")]
 
@@ -287,9 +394,16 @@ def test_diff_of_overlapping_streams_has_their_union(diff: Any) -> None:
 
 
 def test_diff_of_cpu_and_gpu_compares_one_span(diff: Any) -> None:
-    """On both sides the host begins at 10 us. The kernel ends at 500 us, the ops of the CPU at 810 us."""
+    """On both sides the host begins at 10 us.
+
+    The kernel ends at 500 us, the ops of the CPU at 810 us.
+    """
     cpu = [op("aten::mm", 10, 800)]
-    gpu = [op("aten::mm", 10, 20, external_id=1), call(1, 12, external_id=1), kernel(1, 400, duration=100)]
+    gpu = [
+        op("aten::mm", 10, 20, external_id=1),
+        call(1, 12, external_id=1),
+        kernel(1, 400, duration=100),
+    ]
     for sides, times in (((cpu, gpu), "800.0 -> 490.0 us"), ((gpu, cpu), "490.0 -> 800.0 us")):
         out = diff(*sides)
         assert f"Trace {times}" in out
@@ -297,7 +411,9 @@ def test_diff_of_cpu_and_gpu_compares_one_span(diff: Any) -> None:
     assert "kernels 100.0 us -> computing ops 800.0 us." in out
 
 
-@pytest.mark.parametrize("option", [["--setp", "3"], ["--json", "--markdown"], ["--step", "1", "--whole"]])
+@pytest.mark.parametrize(
+    "option", [["--setp", "3"], ["--json", "--markdown"], ["--step", "1", "--whole"]]
+)
 def test_wrong_usage_is_trouble(command: Command, option: list[str]) -> None:
     code, out, err = command("show", EAGER, *option)
     assert (code, out, option[0] in err) == (2, "", True)

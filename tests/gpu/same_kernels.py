@@ -1,5 +1,8 @@
 # ruff: noqa: N803 (constants of Triton)
-"""Seven ways to make a kernel slower that keep its name. With FAULTY in the environment, the slower one runs."""
+"""Seven ways to make a kernel slower that keep its name.
+
+With FAULTY in the environment, the slower one runs.
+"""
 
 from __future__ import annotations
 
@@ -75,10 +78,26 @@ def streams(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 MATRIX, LIST = (ROWS, WIDTH), (4 * COUNT + 8,)
 # By name: what runs, the shape of its input, and what a failure must say.
 CAUSES: dict[str, tuple[Callable[..., Any], tuple[int, ...], str]] = {
-    "warps": (lambda x: softmax(x, num_warps=1 if FAULTY else 8), MATRIX, "block 256x1x1 -> 32x1x1"),
-    "spill": (lambda x: softmax(x, num_warps=4, **({"maxnreg": 32} if FAULTY else {})), MATRIX, "spilled words 0 -> "),
-    "strided": (lambda x: scaled(x.as_strided((COUNT,), (4 if FAULTY else 1,))), LIST, "stride 1 -> (none)"),
-    "misaligned": (lambda x: scaled(x.as_strided((COUNT,), (1,), int(FAULTY))), LIST, "x divisible by 16 -> (none)"),
+    "warps": (
+        lambda x: softmax(x, num_warps=1 if FAULTY else 8),
+        MATRIX,
+        "block 256x1x1 -> 32x1x1",
+    ),
+    "spill": (
+        lambda x: softmax(x, num_warps=4, **({"maxnreg": 32} if FAULTY else {})),
+        MATRIX,
+        "spilled words 0 -> ",
+    ),
+    "strided": (
+        lambda x: scaled(x.as_strided((COUNT,), (4 if FAULTY else 1,))),
+        LIST,
+        "stride 1 -> (none)",
+    ),
+    "misaligned": (
+        lambda x: scaled(x.as_strided((COUNT,), (1,), int(FAULTY))),
+        LIST,
+        "x divisible by 16 -> (none)",
+    ),
     "constant": (lambda x: polynomial(x, 400 if FAULTY else 50), MATRIX, "STEPS 50 -> 400"),
     "layout": (
         lambda x: (x.t() if FAULTY else x).sum(-1),

@@ -56,10 +56,14 @@ def test_gpu_time_decides_which_implementation_is_faster(pytester: pytest.Pytest
     pytester.makepyfile(test_speed=CODE)
     done = pytester.runpytest_subprocess("-p", "kernelgauge.plugin", "-rA", "--perf-device=cuda")
     outcomes = {
-        line.split("::")[1].split(" ")[0]: line.split(" ")[0] for line in done.outlines if "test_speed.py::" in line
+        line.split("::")[1].split(" ")[0]: line.split(" ")[0]
+        for line in done.outlines
+        if "test_speed.py::" in line
     }
     passed = ["test_compiled[512]", "test_compiled[4096]", "test_addmm", "test_module"]
-    assert [name for name, outcome in outcomes.items() if outcome == "PASSED"] == passed, done.outlines
+    assert [name for name, outcome in outcomes.items() if outcome == "PASSED"] == passed, (
+        done.outlines
+    )
     said = "\n".join(done.outlines)
     for each in (
         "test_speed-test_compiled-4096: PASS  50 % faster than steps: GPU time",

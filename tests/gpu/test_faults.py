@@ -1,4 +1,6 @@
-"""What only a real GPU has: a neighbour, a CUDA error, a cache that is not cold, an autotuner, graphs, Triton kernels."""
+"""What only a real GPU has: a neighbour, a CUDA error, a cache that is not cold, an autotuner,
+graphs, Triton kernels.
+"""
 
 import json
 import subprocess
@@ -34,9 +36,13 @@ if torch.cuda.is_available():
 
     @triton.jit
     def keep_lines(values, block: tl.constexpr):  # type: ignore[no-untyped-def]
-        """Write each value back, and ask the L2 to keep it, as Inductor does with what it reads twice."""
+        """Write each value back, and ask the L2 to keep it, as Inductor does with what it reads
+        twice.
+        """
         places = values + tl.program_id(0) * block + tl.arange(0, block)
-        tl.store(places, tl.load(places, eviction_policy="evict_last"), eviction_policy="evict_last")
+        tl.store(
+            places, tl.load(places, eviction_policy="evict_last"), eviction_policy="evict_last"
+        )
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,8 +57,8 @@ while True:
     torch.cuda.synchronize()
 """
 
-# The second of three workloads dies with a device-side assertion, as a GPU does that falls off the bus: every later
-# CUDA call of the process fails.
+# The second of three workloads dies with a device-side assertion, as a GPU does that falls off the
+# bus: every later CUDA call of the process fails.
 DYING_SUITE = """
 import torch
 from torch import nn
@@ -89,12 +95,16 @@ print("ends", flush=True)
 
 def pytest_in(folder: Path, *arguments: str) -> str:
     command = [sys.executable, "-m", "pytest", "-p", "kernelgauge.plugin", "-q", "-rA", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False).stdout
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    ).stdout
 
 
 @pytest.fixture
 def neighbour() -> Iterator[None]:
-    with subprocess.Popen([sys.executable, "-c", NEIGHBOUR], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", NEIGHBOUR], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "busy\n"
         time.sleep(2)  # NVML's utilisation is a mean over the last second
@@ -104,7 +114,14 @@ def neighbour() -> Iterator[None]:
 
 @pytest.mark.usefixtures("neighbour")
 def test_gpu_that_another_process_uses_is_invalid(tmp_path: Path) -> None:
-    said = pytest_in(ROOT, "perf", "-k", "mlp-eager and test_device_time", "-o", f"kernelgauge_reports={tmp_path}")
+    said = pytest_in(
+        ROOT,
+        "perf",
+        "-k",
+        "mlp-eager and test_device_time",
+        "-o",
+        f"kernelgauge_reports={tmp_path}",
+    )
     assert "INVALID" in said, said
     assert "another process" in said or "the machine" in said
 
@@ -120,7 +137,9 @@ def test_cuda_error_in_mid_suite_makes_the_rest_invalid(tmp_path: Path) -> None:
     assert "first-eager" in said
 
 
-def read_us(device: CudaDevice, read: Callable[[], object], *, prepare: Callable[[], object], flush: bool) -> float:
+def read_us(
+    device: CudaDevice, read: Callable[[], object], *, prepare: Callable[[], object], flush: bool
+) -> float:
     """The median time of a kernel that reads memory, as a session of kernelgauge times it."""
     workload = Workload("read", "probe", lambda: None, tuple, dtype="fp16")
     instance: Any = SimpleNamespace(workload=workload, prepare=prepare, call=read)
@@ -132,12 +151,14 @@ def read_us(device: CudaDevice, read: Callable[[], object], *, prepare: Callable
 def test_flushed_read_takes_as_long_as_one_from_memory() -> None:
     device = CudaDevice()
     elements = int(0.4 * device.cache_bytes) // 2
-    buffers = torch.randn(10 * elements, device="cuda", dtype=torch.float16).chunk(10)  # four times the cache
+    # four times the cache
+    buffers = torch.randn(10 * elements, device="cuda", dtype=torch.float16).chunk(10)
     probe, turns = buffers[0], cycle(buffers)
     warm_us = read_us(device, probe.amax, prepare=probe.amax, flush=False)
     flushed_us = read_us(device, probe.amax, prepare=probe.amax, flush=True)
     cold_us = read_us(device, lambda: next(turns).amax(), prepare=lambda: None, flush=False)
-    assert cold_us > 1.05 * warm_us  # else nothing can be told; an H200: 13.0 us from its L2, 16.2 from memory
+    # else nothing can be told; an H200: 13.0 us from its L2, 16.2 from memory
+    assert cold_us > 1.05 * warm_us
     assert flushed_us > warm_us + 0.8 * (cold_us - warm_us)
 
 
@@ -146,7 +167,9 @@ def test_flush_evicts_lines_that_a_kernel_asked_to_keep() -> None:
     blocks = int(0.4 * device.cache_bytes) // 2 // 1024
     probe = torch.randn(blocks * 1024, device="cuda", dtype=torch.float16)
     cold_us = read_us(device, probe.amax, prepare=lambda: None, flush=True)
-    kept_us = read_us(device, probe.amax, prepare=lambda: keep_lines[(blocks,)](probe, block=1024), flush=True)
+    kept_us = read_us(
+        device, probe.amax, prepare=lambda: keep_lines[(blocks,)](probe, block=1024), flush=True
+    )
     assert kept_us > 0.97 * cold_us
 
 
@@ -161,10 +184,13 @@ class Gate(nn.Module):
         return nn.functional.gelu(x) * y
 
 
-def test_other_choice_in_the_compile_cache_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_choice_in_the_compile_cache_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another process that compiles the same at the same time leaves one there."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))  # else it becomes a folder of the first
+    # else it becomes a folder of the first
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
     device = CudaDevice()
     inputs = lambda: tuple(torch.randn(8192, 3072) for _ in range(2))  # noqa: E731
     workload = Workload("gate", "compiled", Gate, inputs, compile={})
@@ -174,13 +200,19 @@ def test_other_choice_in_the_compile_cache_is_noticed(tmp_path: Path, monkeypatc
 
     def look() -> None:
         time_latency(
-            workload, device, Measured(run, latency_replicates=1, latency_iterations=4, trace_json=b"", table="")
+            workload,
+            device,
+            Measured(run, latency_replicates=1, latency_iterations=4, trace_json=b"", table=""),
         )
 
     look()
     (choice,) = tmp_path.rglob("*.best_config")
     chosen = json.loads(choice.read_text())
-    other = {"XBLOCK": 512, "num_warps": 8} if chosen["XBLOCK"] == 1024 else {"XBLOCK": 1024, "num_warps": 4}
+    other = (
+        {"XBLOCK": 512, "num_warps": 8}
+        if chosen["XBLOCK"] == 1024
+        else {"XBLOCK": 1024, "num_warps": 4}
+    )
     choice.write_text(json.dumps(chosen | other))
     with pytest.raises(OtherKernelsError):
         look()
@@ -190,11 +222,15 @@ GIB = 1 << 30
 
 
 def test_peak_of_memory_does_not_depend_on_what_ran_before() -> None:
-    """The autotuner looks at it when a module is called first (torch/_inductor/runtime/triton_heuristics.py)."""
+    """The autotuner looks at it when a module is called first
+    (torch/_inductor/runtime/triton_heuristics.py).
+    """
     device, spare = CudaDevice(), list[int]()
 
     def look(x: torch.Tensor) -> torch.Tensor:
-        spare.append(torch.accelerator.max_memory_allocated() - torch.accelerator.memory_allocated())
+        spare.append(
+            torch.accelerator.max_memory_allocated() - torch.accelerator.memory_allocated()
+        )
         return x + 1
 
     torch.empty(2 * GIB, dtype=torch.int8, device=device.torch_device)

@@ -1,4 +1,6 @@
-"""The fixture on a GPU measures what a test built on the CPU, and leaves it there; the examples of the docs run."""
+"""The fixture on a GPU measures what a test built on the CPU, and leaves it there; the examples of
+the docs run.
+"""
 
 import os
 import re
@@ -151,9 +153,14 @@ logits, labels = torch.randn(64, 512, requires_grad=True), torch.randint(512, (6
 
 
 def run(folder: Path, *arguments: str) -> str:
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{os.environ.get('PYTHONPATH', '')}", "CI": ""}
+    environment = os.environ | {
+        "PYTHONPATH": f"{ROOT / 'src'}:{os.environ.get('PYTHONPATH', '')}",
+        "CI": "",
+    }
     command = [sys.executable, "-m", "pytest", "-q", "-p", "kernelgauge.plugin", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500
+    )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     return done.stdout
 
@@ -213,18 +220,25 @@ def blocks_of(page: Path) -> list[str]:
 
 
 def test_suites_of_the_docs_run(tmp_path: Path) -> None:
-    """Each block that declares a whole workload: training steps, sequences, graphs, variants, one line for a function."""
+    """Each block that declares a whole workload: training steps, sequences, graphs, variants, one
+    line for a function.
+    """
     suite, models = (blocks_of(ROOT / "docs" / f"{name}.md") for name in ("suite", "models"))
     declared = [each for each in (*suite, *models) if "Workload" in each and "..." not in each]
     assert len(declared) == 5
     text = "".join(
-        re.sub(r"(?m)^(?:from (?:kernelgauge|my_model) import .*|def pytest_.*\n.*)\n", "", each) for each in declared
+        re.sub(r"(?m)^(?:from (?:kernelgauge|my_model) import .*|def pytest_.*\n.*)\n", "", each)
+        for each in declared
     )
     (tmp_path / "perf").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "perf" / "conftest.py").write_text(SUITE + text + DECLARED)
-    (tmp_path / "perf" / "test_perf.py").write_text(next(each for each in suite if "kernelgauge.standard" in each))
-    (tmp_path / "perf" / "test_more.py").write_text(next(each for each in suite if "sibling" in each))
+    (tmp_path / "perf" / "test_perf.py").write_text(
+        next(each for each in suite if "kernelgauge.standard" in each)
+    )
+    (tmp_path / "perf" / "test_more.py").write_text(
+        next(each for each in suite if "sibling" in each)
+    )
     run(tmp_path, "perf", "--perf-update")
     run(tmp_path, "perf", "--perf-strict", "-m", "not timing")
 

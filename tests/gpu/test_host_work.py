@@ -1,4 +1,6 @@
-"""Work of the host beside a GPU is found without a clock, with its function and line, whatever the host."""
+"""Work of the host beside a GPU is found without a clock, with its function and line, whatever the
+host.
+"""
 
 import pytest
 import torch
@@ -10,7 +12,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 PLUGIN = ("-q", "-p", "kernelgauge.plugin", "--perf-device=cuda")
 
 
-def test_host_work_beside_a_gpu_is_found(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_work_beside_a_gpu_is_found(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytester.makepyfile(test_host=WORK)
     assert "12 written" in text_of(pytester.runpytest_subprocess(*PLUGIN, "--perf-update"))
     monkeypatch.setenv("PYTHONHASHSEED", "3")

@@ -31,9 +31,20 @@ def test_eager_call_imports_no_compiler(tmp_path: Path) -> None:
     (tmp_path / "test_eager.py").write_text(TEST)
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "kernelgauge.plugin", "-p", "no:randomly"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "kernelgauge.plugin",
+        "-p",
+        "no:randomly",
+    ]
     for arguments, absent in ((["--perf-update=force"], COMPILERS | {"scipy"}), ([], COMPILERS)):
-        ended = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        ended = subprocess.run(
+            [*command, *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
         assert ended.returncode == 0, ended.stdout
         modules = set(json.loads((tmp_path / "modules.json").read_text()))
         assert not modules & absent

@@ -1,4 +1,6 @@
-"""Each planted cause is named first, with its module and its line: what a clock, a kernel or a count shows of it comes after."""
+"""Each planted cause is named first, with its module and its line: what a clock, a kernel or a
+count shows of it comes after.
+"""
 
 import pytest
 import torch
@@ -41,7 +43,11 @@ def test_failure_names_the_cause_first_and_the_line_second(ran: Results, workloa
     found = failure(ran, workload)
     assert found.cause.startswith(cause), found
     assert found.code.startswith(module), found
-    lines = {line_of(code)} if code != "y = " else {line_of("y = x.float()"), line_of("y = y * torch.rsqrt")}
+    lines = (
+        {line_of(code)}
+        if code != "y = "
+        else {line_of("y = x.float()"), line_of("y = y * torch.rsqrt")}
+    )
     assert any(f"  {line}  " in f"{found.code}  " for line in lines), found
 
 

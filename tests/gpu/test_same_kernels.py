@@ -1,4 +1,7 @@
-"""A kernel that keeps its name and is slower: the failure says why. Unchanged kernels that are compiled anew are silent."""
+"""A kernel that keeps its name and is slower: the failure says why.
+
+Unchanged kernels that are compiled anew are silent.
+"""
 
 import os
 import subprocess
@@ -27,14 +30,18 @@ def run(folder: Path, *arguments: str, **environment: str) -> Results:
         "PYTHONPATH": os.pathsep.join(sys.path),
         "TRITON_CACHE_DIR": f"{folder}/cache{environment.get('AGAIN', '')}",
     }
-    subprocess.run([*command, *arguments], cwd=folder, env=own | environment, capture_output=True, check=False)
+    subprocess.run(
+        [*command, *arguments], cwd=folder, env=own | environment, capture_output=True, check=False
+    )
     return read_results(folder / "reports" / "latest" / "results.json")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("same")
-    (found / "conftest.py").write_text("from tests.gpu.same_kernels import pytest_kernelgauge_workloads\n")
+    (found / "conftest.py").write_text(
+        "from tests.gpu.same_kernels import pytest_kernelgauge_workloads\n"
+    )
     (found / "test_all.py").write_text("from kernelgauge.standard import *\n")
     (found / "pytest.ini").write_text("[pytest]\n")
     run(found, "-k", "not float64", "--perf-update=force")
@@ -58,6 +65,11 @@ def test_failure_says_why_the_kernel_is_slower(name: str, faulty: Results) -> No
 @pytest.mark.parametrize("number", range(REBUILDS))
 def test_kernels_that_are_compiled_anew_are_silent(number: int, folder: Path) -> None:
     found = run(folder, "-k", TESTS, AGAIN=str(number))
-    structure = [each.status for one in found.workloads for each in one.verdicts if each.subject == "structure"]
+    structure = [
+        each.status
+        for one in found.workloads
+        for each in one.verdicts
+        if each.subject == "structure"
+    ]
     assert [status.value for status in structure] == ["PASS"] * len(CAUSES)
     assert not [each for one in found.workloads for each in one.verdicts if each.status.fails]

@@ -1,4 +1,6 @@
-"""What structure sees on a GPU without a clock: the allocator, CUDA graphs, what an op is given, and what a call keeps."""
+"""What structure sees on a GPU without a clock: the allocator, CUDA graphs, what an op is given,
+and what a call keeps.
+"""
 
 from pathlib import Path
 
@@ -84,7 +86,9 @@ CAUSES = {
 
 @pytest.fixture(scope="module")
 def said(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Record the calls, run them again, and run them with what each of them loses; return the last output."""
+    """Record the calls, run them again, and run them with what each of them loses; return the last
+    output.
+    """
     folder: Path = tmp_path_factory.mktemp("structure")
     (folder / "test_ops.py").write_text(OPS)
     recorded = run_pytest(folder, "-q", "--perf-update")

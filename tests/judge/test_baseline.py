@@ -1,4 +1,7 @@
-"""A baseline as bytes and back. Every file that is not a baseline is refused, and what is wrong with it is named."""
+"""A baseline as bytes and back.
+
+Every file that is not a baseline is refused, and what is wrong with it is named.
+"""
 
 import copy
 import json
@@ -11,11 +14,26 @@ import pytest
 
 from kernelgauge.errors import BaselineError, NewerBaselineError
 from kernelgauge.judge import Status
-from kernelgauge.judge.baseline import SCHEMA_VERSION, Baseline, Recorded, decode_baseline, encode_baseline
+from kernelgauge.judge.baseline import (
+    SCHEMA_VERSION,
+    Baseline,
+    Recorded,
+    decode_baseline,
+    encode_baseline,
+)
 from kernelgauge.judge.structure import judge_structure
 from kernelgauge.run import Origin, SourceLine
 from kernelgauge.trace.kernel import Resources
-from tests.builders import WORKLOAD, baseline, calibrated, counts, fingerprint, launched, mlp_kernels, run
+from tests.builders import (
+    WORKLOAD,
+    baseline,
+    calibrated,
+    counts,
+    fingerprint,
+    launched,
+    mlp_kernels,
+    run,
+)
 
 WHERE = f"baselines/nvidia-h200/{WORKLOAD}.json"
 WHOLE = encode_baseline(baseline())
@@ -29,15 +47,24 @@ def test_decode_of_encoded_baseline_is_equal() -> None:
     one_launch = {"counts": counts(launches=1, kernels=1)}
     names = ('void f<"a\\b">(\u00e9, \u4e2d\x1b)', "\u00e9\u4e2d" * 80)
     odd = [baseline(kernels=(launched(name, 1.0),), **one_launch) for name in names]
-    for stored in (*odd, baseline(kernels=(), counts=counts(launches=0)), baseline(device=(3.2,), host=None)):
+    for stored in (
+        *odd,
+        baseline(kernels=(), counts=counts(launches=0)),
+        baseline(device=(3.2,), host=None),
+    ):
         assert decoded(encode_baseline(stored)) == stored
 
 
 def test_encoded_launches_that_are_alike_are_one_row() -> None:
     """A layer that is repeated is written once, with the mean of its times."""
-    one, other = Origin("a", (SourceLine("m.py", 1, "x + 1"),)), Origin("a", (SourceLine("m.py", 2, "x * 2"),))
+    one, other = (
+        Origin("a", (SourceLine("m.py", 1, "x + 1"),)),
+        Origin("a", (SourceLine("m.py", 2, "x * 2"),)),
+    )
     kernels = tuple(launched("add", us) for us in (1.0, 3.0, 7.0)) * 40
-    stored = baseline(kernels=kernels, origins=(one, one, other) * 40, counts=counts(launches=120, kernels=1))
+    stored = baseline(
+        kernels=kernels, origins=(one, one, other) * 40, counts=counts(launches=120, kernels=1)
+    )
     content = encode_baseline(stored)
     written = json.loads(content)
     assert [each["device_time_us"] for each in written["entries"][0]["kernels"]] == [2.0, 7.0]
@@ -47,11 +74,24 @@ def test_encoded_launches_that_are_alike_are_one_row() -> None:
 
 
 def test_unknown_fields_are_read_and_those_of_the_file_kept() -> None:
-    recorded: dict[str, Any] = {"at": "2026-11-20T19:10:12+00:00", "commit": None, "kernelgauge": "0.1.0"}
+    recorded: dict[str, Any] = {
+        "at": "2026-11-20T19:10:12+00:00",
+        "commit": None,
+        "kernelgauge": "0.1.0",
+    }
 
     def add(stored: dict[str, Any]) -> None:
-        stored.update(recorded={**recorded, "conditions": {"max_temperature_c": 58}}, ancestors=[{"torch": "2.11.0"}])
-        for part in (stored["fingerprint"], stored["counts"], stored["entries"][0], process(stored), device(stored)):
+        stored.update(
+            recorded={**recorded, "conditions": {"max_temperature_c": 58}},
+            ancestors=[{"torch": "2.11.0"}],
+        )
+        for part in (
+            stored["fingerprint"],
+            stored["counts"],
+            stored["entries"][0],
+            process(stored),
+            device(stored),
+        ):
             part["ancestors"] = "x"
 
     read = decoded(changed(add))
@@ -71,8 +111,13 @@ def test_calibrated_of_exact_difference_is_refused() -> None:
 
 
 def test_stored_kernel_gets_the_kind_that_a_rule_knows_now() -> None:
-    old = baseline(kernels=(launched("fused_moe_kernel", 10.0, kind="other"),), counts=counts(launches=1, kernels=1))
-    assert [kernel.identity.kind for kernel in decoded(encode_baseline(old)).entries[0].kernels] == ["gemm"]
+    old = baseline(
+        kernels=(launched("fused_moe_kernel", 10.0, kind="other"),),
+        counts=counts(launches=1, kernels=1),
+    )
+    assert [
+        kernel.identity.kind for kernel in decoded(encode_baseline(old)).entries[0].kernels
+    ] == ["gemm"]
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> bytes:
@@ -153,7 +198,9 @@ def test_decode_of_other_schema_is_refused() -> None:
         (lambda s: process(s)["controls"]["copy"].update(device_time_us=1.1e12), "`float` <= 1000000000000.0"),
     ],
 )  # fmt: skip
-def test_decode_of_wrong_field_is_refused_and_named(change: Callable[[dict[str, Any]], object], named: str) -> None:
+def test_decode_of_wrong_field_is_refused_and_named(
+    change: Callable[[dict[str, Any]], object], named: str
+) -> None:
     error = refusal(changed(change))
     assert error.what == "the baseline cannot be read"
     assert named in str(error.got)
@@ -161,10 +208,18 @@ def test_decode_of_wrong_field_is_refused_and_named(change: Callable[[dict[str, 
 
 def test_processes_keep_what_they_have_in_common() -> None:
     kernels = [
-        msgspec.structs.replace(mlp_kernels()[0], arguments=arguments, resources=Resources(layout=layout))
-        for arguments, layout in ((("0.5", "True"), "contiguous"), (("0.25", "True"), "[8,8] by strides 1,8"))
+        msgspec.structs.replace(
+            mlp_kernels()[0], arguments=arguments, resources=Resources(layout=layout)
+        )
+        for arguments, layout in (
+            (("0.5", "True"), "contiguous"),
+            (("0.25", "True"), "[8,8] by strides 1,8"),
+        )
     ]
-    data = [{"aten::mm": ("8 stored numbers",), "aten::index": (f"{found} numbers found",)} for found in (3, 4)]
+    data = [
+        {"aten::mm": ("8 stored numbers",), "aten::index": (f"{found} numbers found",)}
+        for found in (3, 4)
+    ]
     runs = [run(kernels=(kernel,), data=each) for kernel, each in zip(kernels, data, strict=True)]
     both = calibrated(runs)
     (kernel,) = both.entries[0].kernels

@@ -35,10 +35,16 @@ TWELVE = [launched(f"kernel_{index}", 10.0) for index in range(12)]
 GATE, UP, MIDDLE, LAST = MLP = mlp_kernels()
 
 
-def judged(before: Sequence[KernelRecord], after: Sequence[KernelRecord], stored: Any = (), **changes: Any) -> Verdict:
-    """The verdict on the time of a slower run of these kernels; `stored`: the origins of those before."""
+def judged(
+    before: Sequence[KernelRecord], after: Sequence[KernelRecord], stored: Any = (), **changes: Any
+) -> Verdict:
+    """The verdict on the time of a slower run of these kernels; `stored`: the origins of those
+    before.
+    """
     known = stored_run(kernels=tuple(before), device=(200.0,) * 4, origins=tuple(stored))
-    return judged_time(Timer.DEVICE, run(**{"kernels": tuple(after), "device": (300.0,) * 4} | changes), known)
+    return judged_time(
+        Timer.DEVICE, run(**{"kernels": tuple(after), "device": (300.0,) * 4} | changes), known
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,7 +70,10 @@ def judged(before: Sequence[KernelRecord], after: Sequence[KernelRecord], stored
     ],
 )  # fmt: skip
 def test_regression_names_its_causes_and_sums_up_the_rest(
-    before: Sequence[KernelRecord], after: Sequence[KernelRecord], causes: list[str], rest: str | None
+    before: Sequence[KernelRecord],
+    after: Sequence[KernelRecord],
+    causes: list[str],
+    rest: str | None,
 ) -> None:
     verdict = judged(before, after)
     named = reasons(verdict, "cause") + reasons(verdict, "also")
@@ -91,7 +100,9 @@ OF_CODE = [
 
 
 @pytest.mark.parametrize(("before", "after", "said"), OF_CODE)
-def test_slower_kernel_says_how_its_code_differs(before: KernelRecord, after: KernelRecord, said: str) -> None:
+def test_slower_kernel_says_how_its_code_differs(
+    before: KernelRecord, after: KernelRecord, said: str
+) -> None:
     cause = reasons(judged([before], [after]), "cause")[0]
     assert cause.partition("\n")[2] == said
     assert cause.startswith("the same kernel, ")
@@ -105,12 +116,17 @@ FUSION = "triton_poi_fused_mul_0"
 
 
 def lines(*numbers: int, module: str = "mlp", **of_origin: bool) -> Origin:
-    return Origin(module, tuple(SourceLine("m.py", number, f"x{number}") for number in numbers), **of_origin)
+    return Origin(
+        module, tuple(SourceLine("m.py", number, f"x{number}") for number in numbers), **of_origin
+    )
 
 
 # Lines move, and that is no change: the code tells.
 STORED = Origin("mlp", (SourceLine("m.py", 8, "silu(g) * u"), SourceLine("m.py", 6, "g = gate(x)")))
-MOVED = Origin("mlp", (SourceLine("m.py", 9, "silu(g) * u"), SourceLine("m.py", 7, "g = gate(x)"), *lines(8).lines))
+MOVED = Origin(
+    "mlp",
+    (SourceLine("m.py", 9, "silu(g) * u"), SourceLine("m.py", 7, "g = gate(x)"), *lines(8).lines),
+)
 LIBRARY = SourceLine("modeling_llama.py", 123, "attn_weights = softmax(scores)")
 ONE_NEW = "1 new kernel: vectorized_layer_norm_kernel (+5.0 us)"
 
@@ -138,12 +154,16 @@ ONE_NEW = "1 new kernel: vectorized_layer_norm_kernel (+5.0 us)"
          f"m.py:7  llama(ids)\nattn  {LIBRARY}"),
     ],
 )  # fmt: skip
-def test_cause_has_its_lines_of_code(before: Any, after: Any, stored: Any, origins: Any, cause: str, code: str) -> None:
+def test_cause_has_its_lines_of_code(
+    before: Any, after: Any, stored: Any, origins: Any, cause: str, code: str
+) -> None:
     verdict = judged(before, after, stored, origins=origins)
     assert (reasons(verdict, "cause"), reasons(verdict, "code")) == ([cause], [code])
 
 
-IN_BF16 = launched("void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float, true>(int)", 5.0)
+IN_BF16 = launched(
+    "void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float, true>(int)", 5.0
+)
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::{}, std::array<char*, 2ul> >(int)"
 IN_FP32 = launched(POINTWISE.format("rsqrt_kernel_cuda(int)::{lambda(float)#1}"), 4.0)
 ADDED = launched(POINTWISE.format("CUDAFunctor_add<c10::BFloat16>"), 4.0)
@@ -151,12 +171,16 @@ DYNAMIC = lines(8, is_dynamic=True)
 COMPILED_ANEW = fused(55.4, xblock=512, source=OTHER_SOURCE)
 # Inductor's kernels are launched by an op of their own name, which is not said again.
 OWN, BY_OP = (
-    msgspec.structs.replace(launched(name, 5.0), op=op) for name, op in ((FUSION, FUSION), ("squash", "my::op"))
+    msgspec.structs.replace(launched(name, 5.0), op=op)
+    for name, op in ((FUSION, FUSION), ("squash", "my::op"))
 )
 
 
 def placed(us: float, *inputs: str, stream: int = 0, names: str = "abc") -> list[KernelRecord]:
-    return [KernelRecord(launched(name, us).identity, us, inputs=inputs, stream=stream) for name in names]
+    return [
+        KernelRecord(launched(name, us).identity, us, inputs=inputs, stream=stream)
+        for name in names
+    ]
 
 
 def more(*inputs: str, **changes: int) -> list[KernelRecord]:
@@ -165,15 +189,24 @@ def more(*inputs: str, **changes: int) -> list[KernelRecord]:
 
 ROWS = placed(1.0, "bf16[1,64]")
 DENSE, STRIDED = (
-    msgspec.structs.replace(launched(f"reduce_{name}", 5.0), op="aten::sum", resources=Resources(layout=layout))
+    msgspec.structs.replace(
+        launched(f"reduce_{name}", 5.0), op="aten::sum", resources=Resources(layout=layout)
+    )
     for name, layout in (("4", "contiguous"), ("1", "[64,32] by strides 1,64"))
 )
 FIRST_CAUSES = [
     ([IN_BF16], [IN_FP32, ADDED], (), (), "2 kernels instead of 1, now also fp32"),
-    ([fused(38.1)], [COMPILED_ANEW], [lines(8)], [DYNAMIC], "Inductor compiled for dynamic shapes (+17.3 us)"),
+    (
+        [fused(38.1)],
+        [COMPILED_ANEW],
+        [lines(8)],
+        [DYNAMIC],
+        "Inductor compiled for dynamic shapes (+17.3 us)",
+    ),
     ([], [OWN, BY_OP], (), (), f"2 new kernels, by my::op: {FUSION}, squash (+10.0 us)"),
     (ROWS, more("fp32[65,64]"), (), (), "bf16 -> fp32, size 1 -> 65 in 3 kernels"),
-    (ROWS, more("bf16[1,64]", stream=1), (), (), "1 new kernel: more (+90.0 us)"),  # streams explain nothing
+    # streams explain nothing
+    (ROWS, more("bf16[1,64]", stream=1), (), (), "1 new kernel: more (+90.0 us)"),
     # of more elements, it is no kernel that moved
     (
         [*placed(1.0, "fp32[1,64]", names="a"), GATE],
@@ -182,19 +215,31 @@ FIRST_CAUSES = [
         (),
         "1 new kernel: a (+9.0",
     ),
-    ([DENSE], [STRIDED], (), (), "another kernel, inputs contiguous -> [64,32] by strides 1,64: reduce_1"),
+    (
+        [DENSE],
+        [STRIDED],
+        (),
+        (),
+        "another kernel, inputs contiguous -> [64,32] by strides 1,64: reduce_1",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("before", "after", "stored", "origins", "cause"), FIRST_CAUSES)
-def test_cause_of_each_kind_is_said_first(before: Any, after: Any, stored: Any, origins: Any, cause: str) -> None:
-    assert reasons(judged(before, after, stored, origins=tuple(origins)), "cause")[0].startswith(cause)
+def test_cause_of_each_kind_is_said_first(
+    before: Any, after: Any, stored: Any, origins: Any, cause: str
+) -> None:
+    assert reasons(judged(before, after, stored, origins=tuple(origins)), "cause")[0].startswith(
+        cause
+    )
 
 
 def test_kernel_that_gets_other_tensors_comes_behind_what_is_new() -> None:
     """A number in place of a tensor is what `.item()` leaves."""
     (first,) = placed(5.0, "fp32[64]", names="m")
-    old = stored_run(kernels=(first, *placed(5.0, "fp32[64]", "fp32[1]", names="d")), counts=counts(launches=2))
+    old = stored_run(
+        kernels=(first, *placed(5.0, "fp32[64]", "fp32[1]", names="d")), counts=counts(launches=2)
+    )
     kernels = (first, launched("item", 0.1), *placed(9.0, "fp32[64]", names="d"))
     verdict = judge_structure(run(kernels=kernels, counts=counts(launches=3)), old)
     assert reasons(verdict, "cause") == ["1 new kernel: item", "other tensors in 1 kernel\nd"]
@@ -202,14 +247,23 @@ def test_kernel_that_gets_other_tensors_comes_behind_what_is_new() -> None:
 
 def test_kernels_that_follow_a_slower_gpu_are_no_reason() -> None:
     times = (51.0, 51.0, 51.0, 61.0)  # the GPU is slower by 2 %, and one kernel by 20 %
-    before, after = ([launched(f"k_{place}", us) for place, us in enumerate(side)] for side in ((50.0,) * 4, times))
+    before, after = (
+        [launched(f"k_{place}", us) for place, us in enumerate(side)]
+        for side in ((50.0,) * 4, times)
+    )
     verdict = judged(before, after, device=(sum(times),) * 4, controls=pair(gemm=150 * 1.02))
     assert reasons(verdict, "cause") == [f"{SLOWER}: k_3  51.0 -> 61.0 us (+10.0 us)"]
     assert reasons(verdict, "rest") == [f"3 kernels {UNCHANGED}"]
-    assert reasons(verdict, "machine") == ["the GPU itself changed its speed (reference copy +0.0 %, gemm +2.0 %)"]
+    assert reasons(verdict, "machine") == [
+        "the GPU itself changed its speed (reference copy +0.0 %, gemm +2.0 %)"
+    ]
     limited = Conditions(throttled_ms={"SW power cap": 40.2, "HW slowdown": 0.2})
-    verdict = judged(before, after, device=(sum(times),) * 4, controls=pair(gemm=150 * 1.02), conditions=limited)
-    assert reasons(verdict, "machine")[0].endswith("gemm +2.0 %); its clock was held down for 40 ms by SW power cap")
+    verdict = judged(
+        before, after, device=(sum(times),) * 4, controls=pair(gemm=150 * 1.02), conditions=limited
+    )
+    assert reasons(verdict, "machine")[0].endswith(
+        "gemm +2.0 %); its clock was held down for 40 ms by SW power cap"
+    )
 
 
 @pytest.mark.parametrize(("now_us", "first"), [(10.6, 0), (16.0, 1)])
@@ -227,7 +281,10 @@ def test_pause_comes_before_the_kernels_that_it_slows(
     calls: dict[str, Any], cause: str, now_us: float, first: int
 ) -> None:
     """Neither a wait nor a copy is in the GPU time: kernels behind it are a few percent slower."""
-    now = counts(synchronizations=len(calls.get("synchronizing_ops", ())), copies=len(calls.get("copying_ops", ())))
+    now = counts(
+        synchronizations=len(calls.get("synchronizing_ops", ())),
+        copies=len(calls.get("copying_ops", ())),
+    )
     verdict = judged([launched("k", 10.0)], [launched("k", now_us)], counts=now, **calls)
     named = reasons(verdict, "cause") + reasons(verdict, "also")
     assert (named[first], len(named)) == (cause, 2)
@@ -235,17 +292,25 @@ def test_pause_comes_before_the_kernels_that_it_slows(
 
 def test_cause_of_a_higher_peak_is_the_line_that_allocates_more() -> None:
     def at(*parts: tuple[int, str]) -> tuple[PeakPart, ...]:
-        return tuple(PeakPart(size, Origin("mlp", (SourceLine("model.py", 7, code),))) for size, code in parts)
+        return tuple(
+            PeakPart(size, Origin("mlp", (SourceLine("model.py", 7, code),)))
+            for size, code in parts
+        )
 
     stored = stored_run(peak=at((3_000_000, "h = up(x)"), (1_000_000, "y = down(h)")))
     now = run(
         counts=counts(peak_allocated_bytes=6_000_000),
         peak=at((4_000_000, "y = down(h)"), (3_000_000, "h = up(x)"), (2_000_000, "z = y.float()")),
     )
-    assert reasons(judge_structure(now, stored_run()), "code") == []  # an older baseline does not say where
+    # an older baseline does not say where
+    assert reasons(judge_structure(now, stored_run()), "code") == []
     verdict = judge_structure(now, stored)
-    assert reasons(verdict, "cause") == ["peak memory 1.0 MB -> 6.0 MB\n+3.0 MB at the first line below"]
-    assert reasons(verdict, "code") == ["mlp  model.py:7  y = down(h)\nmlp  model.py:7  z = y.float()"]
+    assert reasons(verdict, "cause") == [
+        "peak memory 1.0 MB -> 6.0 MB\n+3.0 MB at the first line below"
+    ]
+    assert reasons(verdict, "code") == [
+        "mlp  model.py:7  y = down(h)\nmlp  model.py:7  z = y.float()"
+    ]
 
 
 def test_new_ops_have_the_lines_of_names_that_are_new() -> None:
@@ -253,7 +318,11 @@ def test_new_ops_have_the_lines_of_names_that_are_new() -> None:
     old, new = "aten::to", "aten::bernoulli_"
     origins = {old: (lines(24), lines(26)), new: (lines(26),)}
     before = stored_run(ops=(OpRecord(old),))
-    after = run(ops=(OpRecord(old), OpRecord(old), OpRecord(new)), op_origins=origins, counts=counts(dispatcher_ops=5))
+    after = run(
+        ops=(OpRecord(old), OpRecord(old), OpRecord(new)),
+        op_origins=origins,
+        counts=counts(dispatcher_ops=5),
+    )
     verdict = judge_structure(after, before)
     assert reasons(verdict, "cause") == ["2 new ops: aten::to, aten::bernoulli_"]
     assert reasons(verdict, "code") == ["mlp  m.py:26  x26"]

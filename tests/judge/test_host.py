@@ -1,4 +1,6 @@
-"""What the host does beside its ops is compared by counts of calls: exactly, where unchanged calls make the same ones."""
+"""What the host does beside its ops is compared by counts of calls: exactly, where unchanged calls
+make the same ones.
+"""
 
 from typing import Any
 
@@ -12,7 +14,12 @@ from kernelgauge.run import OpRecord, Origin, SourceLine, Timer
 from tests import builders
 
 Calls = dict[str, int]
-USUAL = {"torch.nn.modules.linear.Linear.forward": 60, "net.py:Net.forward": 20, "<builtins.len>": 20, "lines": 400}
+USUAL = {
+    "torch.nn.modules.linear.Linear.forward": 60,
+    "net.py:Net.forward": 20,
+    "<builtins.len>": 20,
+    "lines": 400,
+}
 COPIES = {"copy.deepcopy": 40, "copy._deepcopy_dict": 30, "<builtins.id>": 200}
 LINE = SourceLine("net.py", 41, "copy.deepcopy(config)")
 FOUND = dict.fromkeys(COPIES, (Origin("layers.0", (LINE,)),))
@@ -20,13 +27,17 @@ LOCKS = {"threading.Condition.wait": 9, "<threading: lock.acquire>": 70}
 
 
 def judged(before: Calls, after: Calls, varies: Calls | None = None, **changes: Any) -> Verdict:
-    """Judge a run whose calls are the usual ones and `after`, by a baseline with `before`. `changes`: of the run."""
+    """Judge a run whose calls are the usual ones and `after`, by a baseline with `before`.
+
+    `changes`: of the run.
+    """
     old = builders.run(host_work=USUAL | before, host_spread=varies or {})
     new = replace(old, **({"host_work": USUAL | after, "host_work_origins": FOUND} | changes))
     return judge_structure(new, builders.from_run(old, suite="perf"))
 
 
-MANY = {f"zoo.part{number}.call": 1 for number in range(300)}  # each of too small a share to be stored by its name
+# each of too small a share to be stored by its name
+MANY = {f"zoo.part{number}.call": 1 for number in range(300)}
 
 
 @pytest.mark.parametrize(
@@ -59,14 +70,22 @@ def test_host_work_is_judged_by_its_sums(before: Calls, after: Calls, status: st
     ("before", "after", "varies", "status"),
     [
         (LOCKS, LOCKS | {"<threading: lock.acquire>": 700}, {}, "REGRESSED"),
-        (LOCKS, LOCKS | {"<threading: lock.acquire>": 700}, {"<threading: lock.acquire>": 1}, "PASS"),
+        (
+            LOCKS,
+            LOCKS | {"<threading: lock.acquire>": 700},
+            {"<threading: lock.acquire>": 1},
+            "PASS",
+        ),
         (LOCKS, LOCKS | COPIES, {"<threading: lock.acquire>": 1}, "REGRESSED"),
         ({}, {"<builtins.len>": 30}, {"<builtins.len>": 5}, "PASS"),
         ({}, {"<builtins.len>": 31}, {"<builtins.len>": 5}, "REGRESSED"),
-        ({}, COPIES, {"<builtins.len>": 6}, "PASS"),  # more than a twentieth of all calls varies by itself
+        # more than a twentieth of all calls varies by itself
+        ({}, COPIES, {"<builtins.len>": 6}, "PASS"),
     ],
 )
-def test_host_work_varies_as_recorded(before: Calls, after: Calls, varies: Calls, status: str) -> None:
+def test_host_work_varies_as_recorded(
+    before: Calls, after: Calls, varies: Calls, status: str
+) -> None:
     assert judged(before, after, varies).status.value == status
 
 
@@ -92,7 +111,9 @@ def test_host_work_that_cannot_be_compared_passes(changes: dict[str, Any]) -> No
 def test_host_work_is_a_cause_with_its_line(ops: tuple[OpRecord, ...], others: int) -> None:
     verdict = judged({}, COPIES, ops=ops)
     said = builders.reasons(verdict, "cause")
-    assert said[0].startswith(f"host: copy.deepcopy 0 -> 40 calls\nand {others} more calls at that line")
+    assert said[0].startswith(
+        f"host: copy.deepcopy 0 -> 40 calls\nand {others} more calls at that line"
+    )
     assert builders.reasons(verdict, "code")[0] == "layers.0  net.py:41  copy.deepcopy(config)"
     assert "calls of functions 100 -> 370" in "".join(builders.reasons(verdict, "counts"))
 
@@ -110,13 +131,19 @@ def test_host_work_is_a_cause_with_its_line(ops: tuple[OpRecord, ...], others: i
 )
 def test_host_work_says_what_the_baseline_knows(calls: Calls, said: str) -> None:
     before = MANY | {f"functools.part{number}": 1 for number in range(9)}
-    assert builders.reasons(judged(before, before | calls), "cause")[0].splitlines()[0] == f"host: {said}"
+    assert (
+        builders.reasons(judged(before, before | calls), "cause")[0].splitlines()[0]
+        == f"host: {said}"
+    )
 
 
 def test_slower_latency_names_host_work() -> None:
     machine = builders.fingerprint(arch="cpu")
     old = replace(builders.run(host_work=USUAL, machine=machine, gpu=None), host="here")
-    samples = {**old.samples, Timer.END_TO_END: builders.sample((900.0, 901.0, 902.0), control_us=10.0)}
+    samples = {
+        **old.samples,
+        Timer.END_TO_END: builders.sample((900.0, 901.0, 902.0), control_us=10.0),
+    }
     new = replace(old, host_work=USUAL | COPIES, host_work_origins=FOUND, samples=samples)
     verdict = builders.judged_time(Timer.END_TO_END, new, builders.from_run(old, suite="perf"))
     assert verdict.status.value == "REGRESSED"

@@ -1,4 +1,6 @@
-"""A run beside its stored baseline: the review, the plan of what is written, and processes that join a baseline."""
+"""A run beside its stored baseline: the review, the plan of what is written, and processes that
+join a baseline.
+"""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +11,14 @@ import pytest
 
 from kernelgauge.errors import BaselineError, NewerBaselineError
 from kernelgauge.judge import Status, review
-from kernelgauge.judge.baseline import Baseline, Process, Recorded, decode_baseline, encode_baseline, from_run
+from kernelgauge.judge.baseline import (
+    Baseline,
+    Process,
+    Recorded,
+    decode_baseline,
+    encode_baseline,
+    from_run,
+)
 from kernelgauge.judge.evidence import FileNote, RunDoubt
 from kernelgauge.judge.review import (
     Action,
@@ -52,10 +61,16 @@ def steady(factor: float = 1.0) -> tuple[float, ...]:
 
 
 def measured(**changes: Any) -> Baseline:
-    return from_run(run(**{"device": steady()} | changes), suite="perf", recorded=Recorded("then", "4e3642b", "0.1.0"))
+    return from_run(
+        run(**{"device": steady()} | changes),
+        suite="perf",
+        recorded=Recorded("then", "4e3642b", "0.1.0"),
+    )
 
 
-def reviewed(old: Baseline | BaselineError | None, *, of: dict[str, Any] | None = None, **changes: Any) -> Reviewed:
+def reviewed(
+    old: Baseline | BaselineError | None, *, of: dict[str, Any] | None = None, **changes: Any
+) -> Reviewed:
     """A review of a run that differs from the usual one in `of`, beside a baseline."""
     recorded = Recorded("thereafter", "4e3642b", "0.1.0")
     observed = run(**{"device": steady(), "end_to_end": (301.0,) * 4} | (of or {}))
@@ -87,12 +102,19 @@ KEEP, UPDATE = Action.KEEP, Action.UPDATE
 INCONCLUSIVE = "GPU time 200.0 -> 210.1 us  "
 CONFLICT = BaselineError("it holds a merge conflict", next_command="git checkout")
 OF_NOISE = {"of": {"device": NOISY}}
-OTHER_KERNELS = {"of": {"device": NOISY, "counts": counts(launches=5)}}  # another time of them is no surprise
+# another time of them is no surprise
+OTHER_KERNELS = {"of": {"device": NOISY, "counts": counts(launches=5)}}
 OLDER = {"recorded": Recorded("before", "4e3642b", "0.1.0")}
 DOUBTS = [
     (None, {"doubts": (RunDoubt("error", "a test failed"),)}, "a test failed", True, True),
     (CONFLICT, {}, "it holds a merge conflict; git checkout", True, False),
-    (NewerBaselineError("written by a newer version"), {}, "written by a newer version", False, True),
+    (
+        NewerBaselineError("written by a newer version"),
+        {},
+        "written by a newer version",
+        False,
+        True,
+    ),
     (measured(), OF_NOISE, INCONCLUSIVE, True, False),
     (measured(), OF_NOISE | {"limits": Limits(sensitivity={Timer.DEVICE: 9.0})}, "", True, False),
     (measured(), OTHER_KERNELS, "", True, False),
@@ -113,9 +135,16 @@ def test_review_refuses_for_these_reasons(
 
 def test_slow_host_is_compared_with_its_own_past() -> None:
     """A GPU of another, slower host in the baseline says nothing of this one."""
-    stored = calibrated([run(device=steady()), run(device=steady(), gpu=ELSEWHERE, host_control_us=100.0)])
+    stored = calibrated(
+        [run(device=steady()), run(device=steady(), gpu=ELSEWHERE, host_control_us=100.0)]
+    )
     said = "this host was 329 % slower (reference 14.0 -> 60.0 us)"
-    for control_us, gpu, doubts in ((2.9 * 14, HERE, []), (60.0, HERE, [said]), (0.2, HERE, []), (60.0, "new", [])):
+    for control_us, gpu, doubts in (
+        (2.9 * 14, HERE, []),
+        (60.0, HERE, [said]),
+        (0.2, HERE, []),
+        (60.0, "new", []),
+    ):
         found = reviewed(stored, of={"host_control_us": control_us, "gpu": gpu})
         assert list(map(doubt_text, found.doubts)) == doubts
 
@@ -129,7 +158,9 @@ def test_review_of_the_stored_run_is_settled() -> None:
     assert (again.group, len(again.doubts)) == (Group.SPEED, 1)  # what is not known is not as fast
 
 
-def plan_one(old: Baseline, new: Run, *, suite: str = "perf", comparisons: int = 3) -> PlannedChange:
+def plan_one(
+    old: Baseline, new: Run, *, suite: str = "perf", comparisons: int = 3
+) -> PlannedChange:
     change = reviewed_run(new, old, suite=suite, comparisons=comparisons).change
     assert change is not None
     return change
@@ -146,7 +177,8 @@ def with_fresh(old: Sequence[Process], fresh: Sequence[Process], timer: Timer) -
 
 SLOW_HOST = {"gpu": ELSEWHERE, "device": steady(), "host": steady(1.9), "end_to_end": steady(1.9)}
 UNMOVED = [
-    (baseline(), {"kernels": builders.mlp_kernels(gate=56.4)}, KEEP),  # kernel times within the noise
+    # kernel times within the noise
+    (baseline(), {"kernels": builders.mlp_kernels(gate=56.4)}, KEEP),
     (drawn({1024: 3, 512: 2}), XBLOCK_512, KEEP),
     (baseline(device=(200.0,)), {"device": (210.0,)}, KEEP),  # one replicate
     (baseline(device=steady()), {"device": NOISY}, KEEP),
@@ -165,7 +197,9 @@ def test_plan_keeps_what_did_not_move(old: Baseline, new: dict[str, Any], action
     change = plan_one(old, run(**new))
     assert change.action is action
     if action is not KEEP:
-        assert change.baseline.processes == with_fresh(old.processes, baseline(**new).processes, Timer.DEVICE)
+        assert change.baseline.processes == with_fresh(
+            old.processes, baseline(**new).processes, Timer.DEVICE
+        )
 
 
 def test_plan_moves_what_a_test_would_call_slower() -> None:
@@ -173,8 +207,12 @@ def test_plan_moves_what_a_test_would_call_slower() -> None:
     old, moved = baseline(device=steady()), []
     for step in range(10, 150, 8):
         observed = run(device=steady(1 + step / 10_000))
-        moved.append(judged_time(Timer.DEVICE, observed, old, comparisons=600).status is Status.REGRESSED)
-        assert plan_one(old, observed, comparisons=600).action is (UPDATE if moved[-1] else KEEP), step
+        moved.append(
+            judged_time(Timer.DEVICE, observed, old, comparisons=600).status is Status.REGRESSED
+        )
+        assert plan_one(old, observed, comparisons=600).action is (UPDATE if moved[-1] else KEEP), (
+            step
+        )
     assert 0 < sum(moved) < 18
 
 
@@ -196,13 +234,20 @@ def test_plan_without_stored_compile_times_says_so() -> None:
         ({"suite": "perf/nightly"}, "suite perf -> perf/nightly"),
     ],
 )
-def test_plan_replaces_all_where_something_exact_differs(changes: dict[str, Any], detail: str) -> None:
+def test_plan_replaces_all_where_something_exact_differs(
+    changes: dict[str, Any], detail: str
+) -> None:
     observed = {name: value for name, value in changes.items() if name != "suite"}
     change = plan_one(drawn({1024: 3, 512: 2}), run(**observed), suite=changes.get("suite", "perf"))
-    assert (change.action, msgspec.structs.replace(change.baseline, anchors=())) == (UPDATE, baseline(**changes))
+    assert (change.action, msgspec.structs.replace(change.baseline, anchors=())) == (
+        UPDATE,
+        baseline(**changes),
+    )
     lines = [line.text for line in review_lines(change.details)]
     assert any(line.startswith(detail) for line in lines)
-    assert lines[-1] == "processes behind a replaced time 5 -> 1 (kernelgauge calibrate records more)"
+    assert (
+        lines[-1] == "processes behind a replaced time 5 -> 1 (kernelgauge calibrate records more)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,7 +257,9 @@ def test_plan_replaces_all_where_something_exact_differs(changes: dict[str, Any]
         ({"device": steady(1.1)} | XBLOCK_512, "GPU time 200.0 -> 220.0 us  +10.00 %", 1),
     ],
 )
-def test_plan_replaces_only_the_entry_that_moved(changes: Any, detail: str, place: int | None) -> None:
+def test_plan_replaces_only_the_entry_that_moved(
+    changes: Any, detail: str, place: int | None
+) -> None:
     old, (fresh,) = drawn({1024: 3, 512: 2}, device=steady()), baseline(**changes).entries
     change = plan_one(old, run(**changes))
     assert change.action is UPDATE
@@ -221,29 +268,45 @@ def test_plan_replaces_only_the_entry_that_moved(changes: Any, detail: str, plac
     if place is not None:
         left = old.entries[place]
         processes = with_fresh(left.processes, fresh.processes, Timer.DEVICE)
-        expected[place] = msgspec.structs.replace(expected.pop(), draws=left.draws, processes=tuple(processes))
+        expected[place] = msgspec.structs.replace(
+            expected.pop(), draws=left.draws, processes=tuple(processes)
+        )
     assert list(change.baseline.entries) == expected
 
 
 @pytest.mark.parametrize("kernels", [builders.mlp_kernels(gate=56.4), SOURCE["kernels"]])
 def test_accepted_dispatch_leaves_gpu_times_of_all_processes(kernels: Any) -> None:
-    old = calibrated([run(device=steady(1 + number / 10_000), gpu=gpu) for number, gpu in enumerate((HERE, "b", HERE))])
+    old = calibrated(
+        [
+            run(device=steady(1 + number / 10_000), gpu=gpu)
+            for number, gpu in enumerate((HERE, "b", HERE))
+        ]
+    )
     slower = run(device=steady(1.0005), host=(90.0,) * 4, kernels=kernels)
     change = plan_one(old, slower)
     new = change.baseline
-    assert new.processes == with_fresh(old.processes, from_run(slower, suite="perf").processes, Timer.HOST)
+    assert new.processes == with_fresh(
+        old.processes, from_run(slower, suite="perf").processes, Timer.HOST
+    )
     assert new.entries[0].device_time_us == old.entries[0].device_time_us
-    assert review_lines(change.details)[-1].text.startswith("processes behind a replaced time 3 -> 1 ")
+    assert review_lines(change.details)[-1].text.startswith(
+        "processes behind a replaced time 3 -> 1 "
+    )
     again = reviewed_run(slower, new)
     assert (again.change.action, again.evidence) == (KEEP, (FileNote("accepted already"),))
     assert with_added(new, [slower]) == new
     for xblock in (1024, 256):  # the host's times are of all choices, known and new ones
         slow = run(host=(90.0,) * 4, kernels=builders.mlp_kernels(xblock=xblock))
-        assert len(plan_one(drawn({1024: 3, 512: 2}), slow).baseline.times(Timer.HOST, old.entries[0])) == 1
+        assert (
+            len(plan_one(drawn({1024: 3, 512: 2}), slow).baseline.times(Timer.HOST, old.entries[0]))
+            == 1
+        )
 
 
 def hand_written(width: int, us: float = 56.0, **of_fused: Any) -> tuple[KernelRecord, ...]:
-    return builders.launched(builders.GEMM, us, grid=(width, 1, 1)), *builders.mlp_kernels(**of_fused)[1:]
+    return builders.launched(builders.GEMM, us, grid=(width, 1, 1)), *builders.mlp_kernels(
+        **of_fused
+    )[1:]
 
 
 def test_plan_replaces_what_no_autotuner_chose() -> None:
@@ -262,7 +325,9 @@ def around(us: float) -> tuple[float, ...]:
     return tuple(us * factor for factor in (0.9995, 1.0, 1.0005, 1.0)) * 4
 
 
-def processes(gpu: str = HERE, device: float = 205.0, host: float = 50.0, place: int = 0, **changes: Any) -> list[Run]:
+def processes(
+    gpu: str = HERE, device: float = 205.0, host: float = 50.0, place: int = 0, **changes: Any
+) -> list[Run]:
     """Runs of three processes, a nanosecond apart: no two are equal."""
     times_us = [device + 0.001 * (3 * place + number) for number in range(3)]
     fixed = {"gpu": gpu, "host": around(host)} | changes
@@ -295,17 +360,22 @@ def test_joined_of_a_change_is_refused_and_named(new: dict[str, Any], said: str)
 def test_joined_kernel_times_are_means_over_processes() -> None:
     """An entry that an update has replaced has kept its draws, and has one process."""
     stored = calibrated(processes()[:1])
-    stored = msgspec.structs.replace(stored, entries=(msgspec.structs.replace(stored.entries[0], draws=9),))
+    stored = msgspec.structs.replace(
+        stored, entries=(msgspec.structs.replace(stored.entries[0], draws=9),)
+    )
     more = processes(place=1, kernels=builders.mlp_kernels(gate=60.0))
     (joined,) = with_added(stored, more).entries
     assert (joined.draws, len(joined.processes)) == (12, 4)
     assert [entry.draws for entry in joined_with(device=224.0, **SLOW_CHOICE).entries] == [3, 3]
-    assert joined.kernels[0].device_time_us == 58.5  # of two that are alike: 57 in one process, 59 in three
+    # of two that are alike: 57 in one process, 59 in three
+    assert joined.kernels[0].device_time_us == 58.5
 
 
 # -- creep: slowdowns that are each too small to fail
 
-FIRST = calibrated([run(device=(200.0,) * 4)], recorded=Recorded("2025-12-01T00:00:00", None, "0.1.0", "v1.2"))
+FIRST = calibrated(
+    [run(device=(200.0,) * 4)], recorded=Recorded("2025-12-01T00:00:00", None, "0.1.0", "v1.2")
+)
 
 
 def coded(registers: int, spilled_words: int | None = 0) -> tuple[Any, ...]:
@@ -340,7 +410,12 @@ def test_joined_has_the_code_and_counts_that_the_stored_lack() -> None:
 
 
 def upgraded(
-    old: Baseline, us: float, month: int, release: str | None = "v1.2", comparisons: int = 600, **changes: Any
+    old: Baseline,
+    us: float,
+    month: int,
+    release: str | None = "v1.2",
+    comparisons: int = 600,
+    **changes: Any,
 ) -> Reviewed:
     """A run after an upgrade in some month of the next year."""
     recorded = Recorded(f"2026-{month:02}-01T00:00:00", None, "0.1.0", release)
@@ -348,7 +423,9 @@ def upgraded(
     return reviewed_run(observed, old, recorded=recorded, comparisons=comparisons)
 
 
-def accepted(old: Baseline, us: float, month: int, release: str | None = "v1.2", **changes: Any) -> Baseline:
+def accepted(
+    old: Baseline, us: float, month: int, release: str | None = "v1.2", **changes: Any
+) -> Baseline:
     written: Any = upgraded(old, us, month, release, **changes).change
     return decode_baseline(encode_baseline(written.baseline), where="", workload=builders.WORKLOAD)
 
@@ -359,7 +436,11 @@ def creep(found: Reviewed) -> list[str]:
 
 def anchors(stored: Baseline) -> dict[Timer, tuple[str | None, float]]:
     found = [(each, process) for each in stored.anchors for process in each.processes]
-    return {timer: (each.release, time.mean_us) for each, process in found for timer, time in process.timers.items()}
+    return {
+        timer: (each.release, time.mean_us)
+        for each, process in found
+        for timer, time in process.timers.items()
+    }
 
 
 def test_upgrades_that_add_up_are_named() -> None:
@@ -367,19 +448,29 @@ def test_upgrades_that_add_up_are_named() -> None:
     for step in range(1, 13):
         said.append(creep(upgraded(stored, us := 200 * 1.0015**step, step)))
         stored = accepted(stored, us, step)
-    assert (said[:2], said[-1]) == ([[], []], ["GPU time +1.8 % since v1.2 (2025-12-01), in 12 accepted steps"])
+    assert (said[:2], said[-1]) == (
+        [[], []],
+        ["GPU time +1.8 % since v1.2 (2025-12-01), in 12 accepted steps"],
+    )
     assert anchors(stored)[Timer.DEVICE] == ("v1.2", 200.0)
     assert creep(upgraded(stored, 203.6, 12)) == said[-1]  # the file stays as it is
     slow = {"controls": pair(copy=30.6)}
     assert creep(upgraded(stored, 203.6, 12, **slow)) == []  # the GPU itself may be slow now
-    assert creep(upgraded(accepted(stored, 203.6, 11, **slow), 203.6, 12, **slow)) != []  # and since the upgrade
+    # and since the upgrade
+    assert creep(upgraded(accepted(stored, 203.6, 11, **slow), 203.6, 12, **slow)) != []
     slower = {"kernels": builders.mlp_kernels()[:3], "counts": counts(launches=3, kernels=2)}
-    assert anchors(accepted(stored, 210.0, 12, **slower)) == anchors(stored)  # slower kernels creep too
-    assert anchors(accepted(stored, 210.0, 12, machine=fingerprint(mig=True))) == {}  # of another device
-    impossible = msgspec.structs.replace(stored, entries=calibrated([run(host=(2000.0,) * 4)]).entries)
+    # slower kernels creep too
+    assert anchors(accepted(stored, 210.0, 12, **slower)) == anchors(stored)
+    # of another device
+    assert anchors(accepted(stored, 210.0, 12, machine=fingerprint(mig=True))) == {}
+    impossible = msgspec.structs.replace(
+        stored, entries=calibrated([run(host=(2000.0,) * 4)]).entries
+    )
     assert anchors(accepted(impossible, 200.0, 12)) == anchors(stored)
     undated = accepted(msgspec.structs.replace(FIRST, recorded=None), 200.1, 4, None)
-    assert creep(upgraded(undated, 203.0, 5)) == ["GPU time +1.5 % since the anchor, in 2 accepted steps"]
+    assert creep(upgraded(undated, 203.0, 5)) == [
+        "GPU time +1.5 % since the anchor, in 2 accepted steps"
+    ]
 
 
 def test_added_nights_leave_the_anchor() -> None:
@@ -395,9 +486,14 @@ def test_added_nights_leave_the_anchor() -> None:
 def test_release_anchors_only_the_times_that_moved() -> None:
     """What is within the noise keeps its anchor: it adds up over releases."""
     stored = accepted(accepted(FIRST, 200.3, 4), 202.0, 5)
-    assert creep(upgraded(stored, 202.1, 6, "v1.3")) == ["GPU time +1.1 % since v1.2 (2025-12-01), in 3 accepted steps"]
+    assert creep(upgraded(stored, 202.1, 6, "v1.3")) == [
+        "GPU time +1.1 % since v1.2 (2025-12-01), in 3 accepted steps"
+    ]
     released = accepted(stored, 202.1, 6, "v1.3")
     assert anchors(released) == {**anchors(stored), Timer.DEVICE: ("v1.3", 202.0)}
-    for month, release in ((7, None), (8, "v1.3"), (9, "v1.4")):  # no tag, as in a shallow clone, is no new one
+    # no tag, as in a shallow clone, is no new one
+    for month, release in ((7, None), (8, "v1.3"), (9, "v1.4")):
         released = accepted(released, 204.0, month, release)
-        assert anchors(released)[Timer.DEVICE] == (("v1.4", 204.0) if month == 9 else ("v1.3", 202.0))
+        assert anchors(released)[Timer.DEVICE] == (
+            ("v1.4", 204.0) if month == 9 else ("v1.3", 202.0)
+        )

@@ -1,4 +1,6 @@
-"""Two sets of processes of one machine, and nights that creep: how often each rule is right, simulated."""
+"""Two sets of processes of one machine, and nights that creep: how often each rule is right,
+simulated.
+"""
 
 import math
 import random
@@ -22,7 +24,10 @@ def process(center: float, *, noise: float, spread: float, rng: random.Random) -
 
 def pair_of(processes: int, noise: float, slower: float, rng: random.Random) -> list[list[Run]]:
     centers = (205.0, 205.0 * (1 + slower))
-    return [[process(center, noise=noise, spread=0.0005, rng=rng) for _ in range(processes)] for center in centers]
+    return [
+        [process(center, noise=noise, spread=0.0005, rng=rng) for _ in range(processes)]
+        for center in centers
+    ]
 
 
 def at(*device: float) -> Run:
@@ -34,9 +39,12 @@ def judged(before: list[Run], after: list[Run]) -> JudgedSet:
 
 
 @pytest.mark.parametrize(
-    ("noise", "slower", "processes", "least", "most"), [(0.01, 0.0, 3, 0.0, 0.01), (0.001, 0.01, 3, 0.95, 1.0)]
+    ("noise", "slower", "processes", "least", "most"),
+    [(0.01, 0.0, 3, 0.0, 0.01), (0.001, 0.01, 3, 0.95, 1.0)],
 )
-def test_share_of_regressed_at_a_noise(noise: float, slower: float, processes: int, least: float, most: float) -> None:
+def test_share_of_regressed_at_a_noise(
+    noise: float, slower: float, processes: int, least: float, most: float
+) -> None:
     rng = random.Random(20261123)
     found = [judged(*pair_of(processes, noise, slower, rng)) for _ in range(150)]
     assert least <= sum(each.verdicts[1].status is Status.REGRESSED for each in found) / 150 <= most
@@ -44,19 +52,26 @@ def test_share_of_regressed_at_a_noise(noise: float, slower: float, processes: i
 
 def test_one_side_that_scatters_is_not_slower() -> None:
     """The spread of both sides counts: three equal processes say nothing of the other three."""
-    before, after = ([at(*[us] * 8) for us in side] for side in ((205.0, 205.01, 205.02), (215.0, 205.0, 210.0)))
+    before, after = (
+        [at(*[us] * 8) for us in side] for side in ((205.0, 205.01, 205.02), (215.0, 205.0, 210.0))
+    )
     assert judged(before, after).verdicts[1].status is not Status.REGRESSED
 
 
 @pytest.mark.parametrize(("slower", "least", "most"), [(0.0, 0.0, 0.01), (0.0025, 0.95, 1.0)])
 def test_share_of_regressed_in_pairs(slower: float, least: float, most: float) -> None:
-    """What is 0.1 % slower at first is measured in more pairs. Their order was drawn: no noise makes unchanged code red."""
+    """What is 0.1 % slower at first is measured in more pairs.
+
+    Their order was drawn: no noise makes unchanged code red.
+    """
     rng, found = random.Random(20261128), []
     for _ in range(100):
         sides = pair_of(12, 0.0008, slower, rng)
         for done in sorted(looks(12)):
             of_look = [side[:done] for side in sides]
-            last = judge_sets("w", *of_look, comparisons=COMPARISONS, names=("before", "after"), are_pairs=True)
+            last = judge_sets(
+                "w", *of_look, comparisons=COMPARISONS, names=("before", "after"), are_pairs=True
+            )
             if not last.undecided:
                 break
         found.append(last.verdicts[1])
@@ -69,7 +84,9 @@ def test_share_of_regressed_in_pairs(slower: float, least: float, most: float) -
 
 @pytest.mark.parametrize("noise", [0.0012, 0.004])
 def test_wanted_slowdown_is_seldom_decided_to_pass(noise: float) -> None:
-    """A slowdown of 0.5 % is excluded in 5 of 100 comparisons at most, over all looks of `kernelgauge compare`."""
+    """A slowdown of 0.5 % is excluded in 5 of 100 comparisons at most, over all looks of
+    `kernelgauge compare`.
+    """
     rng = random.Random(20261124)
     passed = 0
     for _ in range(300):
@@ -84,19 +101,27 @@ def test_wanted_slowdown_is_seldom_decided_to_pass(noise: float) -> None:
 
 
 def test_gate_of_the_suite_is_as_small_a_change_as_is_wanted() -> None:
-    sides = [[at(*[us * (1 + 0.004 * (-1) ** place)] * 8) for place in range(4)] for us in (205.0, 205.3)]
+    sides = [
+        [at(*[us * (1 + 0.004 * (-1) ** place)] * 8) for place in range(4)] for us in (205.0, 205.3)
+    ]
     for gate, undecided in (({}, ("GPU time",)), ({Timer.DEVICE: 0.05}, ())):
-        found = judge_sets("w", *sides, comparisons=1, limits=Limits(gate=gate), names=("before", "after"))
+        found = judge_sets(
+            "w", *sides, comparisons=1, limits=Limits(gate=gate), names=("before", "after")
+        )
         assert found.undecided == undecided
 
 
 @pytest.mark.parametrize("other", [{0}, {0, 1}, set()])
 def test_structure_of_every_process_counts(other: set[int]) -> None:
     more = {"kernels": (*mlp_kernels(), launched("extra", 1.0)), "counts": counts(launches=5)}
-    after = [run(host=None, end_to_end=None, **(more if place in other else {})) for place in range(3)]
+    after = [
+        run(host=None, end_to_end=None, **(more if place in other else {})) for place in range(3)
+    ]
     structure = judged([run(host=None, end_to_end=None)] * 3, after).verdicts[0]
     assert structure.status.fails is bool(other)
-    assert reasons(structure, "why") == ([f"in {len(other)} of 3 processes of after"] if other else [])
+    assert reasons(structure, "why") == (
+        [f"in {len(other)} of 3 processes of after"] if other else []
+    )
 
 
 A, B = [200.0] * 20, [202.0] * 10
@@ -117,7 +142,9 @@ def test_rise_is_found_while_it_lasts(
     levels: list[float], drift: float, spread: float, since: int, percent: float
 ) -> None:
     rng = random.Random(5)
-    nights = [math.log(us) + drift * max(0, n - 19) + rng.gauss(0, spread) for n, us in enumerate(levels)]
+    nights = [
+        math.log(us) + drift * max(0, n - 19) + rng.gauss(0, spread) for n, us in enumerate(levels)
+    ]
     found = find_creep([(each, 6e-4) for each in nights])
     assert (found and found.since) == (since and pytest.approx(since, abs=2))
     assert found is None or 100 * found.change == pytest.approx(percent, abs=0.12)

@@ -1,4 +1,6 @@
-"""What is exact: kernels, counts and what a workload declares of them; statuses in order, and machines compared."""
+"""What is exact: kernels, counts and what a workload declares of them; statuses in order, and
+machines compared.
+"""
 
 import itertools
 from typing import Any
@@ -15,7 +17,19 @@ from kernelgauge.run import CompileEvent, OpRecord, Origin, SourceLine
 from kernelgauge.trace import KernelIdentity, KernelRecord
 from kernelgauge.trace.kernel import IN_LISTS, Resources
 from tests import builders
-from tests.builders import DOWN, FUSED, GEMM, H200, counts, fingerprint, fused, launched, mlp_kernels, reasons, run
+from tests.builders import (
+    DOWN,
+    FUSED,
+    GEMM,
+    H200,
+    counts,
+    fingerprint,
+    fused,
+    launched,
+    mlp_kernels,
+    reasons,
+    run,
+)
 
 GATE, UP, MIDDLE, LAST = mlp_kernels()
 NARROW, WIDE = (launched(GEMM, 56.0, grid=(2, width, 1)) for width in (66, 33))
@@ -26,10 +40,19 @@ CLONE = "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"
 
 
 def judged(
-    before: Any = None, after: Any = None, ran: Any = None, stored: Any = None, times: Any = (), **changes: Any
+    before: Any = None,
+    after: Any = None,
+    ran: Any = None,
+    stored: Any = None,
+    times: Any = (),
+    **changes: Any,
 ) -> Verdict:
     """The verdict on kernels that ran beside the stored ones, and counts after beside those before."""
-    known = {name.removeprefix("old_"): changes.pop(name) for name in [*changes] if name.startswith("old_")}
+    known = {
+        name.removeprefix("old_"): changes.pop(name)
+        for name in [*changes]
+        if name.startswith("old_")
+    }
     old = builders.baseline(counts=counts(**(before or {})), kernels=stored, **known)
     return judge_structure(run(kernels=ran, counts=counts(**(after or {})), **changes), old, times)
 
@@ -37,24 +60,39 @@ def judged(
 NONE = {"ran": (), "after": {"launches": 0}}
 SPLIT = {"ran": (GATE, *PARTS, LAST), "after": {"launches": 5}}
 OF_KERNELS = [
-    ({"ran": mlp_kernels(us=55.4, xblock=512)}, "PASS", "same kernels, same counts", ""),  # the autotuner's choice
+    # the autotuner's choice
+    ({"ran": mlp_kernels(us=55.4, xblock=512)}, "PASS", "same kernels, same counts", ""),
     ({"ran": (GATE, UP, MIDDLE, launched(GEMM, 50.0))}, "CHANGED", KERNELS, f"- {DOWN}|+ {GEMM}"),
     (SPLIT, "REGRESSED", KERNELS, f"- {GEMM}|- {FUSED}|+ mul|+ add|+ exp"),
     (NONE, "CHANGED", KERNELS, f"- {GEMM}|- {GEMM}|- {FUSED}|- {DOWN}"),
-    ({"stored": (NARROW, UP), "ran": (WIDE, UP)}, "CHANGED", "launch conf", f"{GEMM}: grid 2x66x1 -> 2x33x1"),
-    (NONE | {"machine": fingerprint(sm_count=114)}, "INCOMPARABLE", "structure not compared: sm_count 132 -> 114", ""),
+    (
+        {"stored": (NARROW, UP), "ran": (WIDE, UP)},
+        "CHANGED",
+        "launch conf",
+        f"{GEMM}: grid 2x66x1 -> 2x33x1",
+    ),
+    (
+        NONE | {"machine": fingerprint(sm_count=114)},
+        "INCOMPARABLE",
+        "structure not compared: sm_count 132 -> 114",
+        "",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("changes", "status", "headline", "kernels"), OF_KERNELS)
-def test_structure_of_kernels_gives_status(changes: Any, status: str, headline: str, kernels: str) -> None:
+def test_structure_of_kernels_gives_status(
+    changes: Any, status: str, headline: str, kernels: str
+) -> None:
     verdict = judged(**changes)
     assert (verdict.status, verdict.subject) == (Status(status), "structure")
     assert words.headline(verdict).startswith(headline)
     assert "|".join(reasons(verdict, "kernels")) == kernels
 
 
-COUNTS = dict.fromkeys(("copies", "synchronizations", "graph_breaks", "recompiles", "graphs"), (0, 1))
+COUNTS = dict.fromkeys(
+    ("copies", "synchronizations", "graph_breaks", "recompiles", "graphs"), (0, 1)
+)
 COUNTS |= {
     "launches": (4, 5),
     "memsets": (2, 3),
@@ -62,14 +100,22 @@ COUNTS |= {
     "compiled_ops": (5, 6),
     "autograd_nodes": (1, 3),
 }
-COUNTS |= {"generated_kernels": (1, 2), "autotuned_configurations": (2, 3), "uncached_graphs": (0, 1)}
+COUNTS |= {
+    "generated_kernels": (1, 2),
+    "autotuned_configurations": (2, 3),
+    "uncached_graphs": (0, 1),
+}
 COUNTS |= {"grown_bytes": (0, 512), "peak_allocated_bytes": (1 << 20, 1 << 21)}
 COUNTS |= {"grown_host_bytes": (0, 5000), "allocator_calls": (0, 4), "graph_launches": (1, 2)}
-TIMES = (Verdict(Status.PASS, "mlp", "GPU time", "unchanged"), Verdict(Status.IMPROVED, "mlp", "end to end", "faster"))
+TIMES = (
+    Verdict(Status.PASS, "mlp", "GPU time", "unchanged"),
+    Verdict(Status.IMPROVED, "mlp", "end to end", "faster"),
+)
 
 
 def test_structure_of_each_count_is_judged() -> None:
-    assert {"kernels", *COUNTS} == set(counts().__struct_fields__)  # more kinds of kernels are neither better nor worse
+    # more kinds of kernels are neither better nor worse
+    assert {"kernels", *COUNTS} == set(counts().__struct_fields__)
     for field, (less, more) in COUNTS.items():
         for before, after, times, status in (
             (less, more, TIMES, Status.REGRESSED),
@@ -79,7 +125,9 @@ def test_structure_of_each_count_is_judged() -> None:
             verdict = judged({field: before}, {field: after}, times=times)
             # More ops in a graph of the same kernels did not reach the GPU.
             is_note = field == "compiled_ops" and after == more
-            expected = (Status.PASS, "same kernels, same counts") if is_note else (status, "other counts")
+            expected = (
+                (Status.PASS, "same kernels, same counts") if is_note else (status, "other counts")
+            )
             assert (verdict.status, words.headline(verdict)) == expected
             assert reasons(verdict, "counts") == [f"{field.replace('_', ' ')} {before} -> {after}"]
 
@@ -98,13 +146,25 @@ SEVERAL = [
     ({}, {"copies": 1}, {"machine": TORCH}, "REGRESSED", "copies 0 -> 1"),
     # The peak of memory may move by 2 %.
     (PEAK, {"peak_allocated_bytes": 101_900_000}, {}, "PASS", ""),
-    (PEAK, {"peak_allocated_bytes": 102_100_000}, {}, "REGRESSED", "peak allocated bytes 100000000 -> 102100000"),
+    (
+        PEAK,
+        {"peak_allocated_bytes": 102_100_000},
+        {},
+        "REGRESSED",
+        "peak allocated bytes 100000000 -> 102100000",
+    ),
     # What Python keeps varies, and what an older baseline lacks is not known.
     ({"grown_host_bytes": 0}, {"grown_host_bytes": 4096}, {}, "PASS", ""),
     ({}, {"grown_host_bytes": 50_000, "allocator_calls": 4}, {}, "PASS", ""),
     # A CUDA graph
     ({"graph_launches": 1}, {"graph_launches": 0}, {}, "REGRESSED", "graph launches 1 -> 0"),
-    ({"graph_launches": 0}, {"graph_launches": 2}, {"times": TIMES}, "IMPROVED", "graph launches 0 -> 2"),
+    (
+        {"graph_launches": 0},
+        {"graph_launches": 2},
+        {"times": TIMES},
+        "IMPROVED",
+        "graph launches 0 -> 2",
+    ),
     # What is less, beside the times
     ({}, {"dispatcher_ops": 2}, SLOWER, "REGRESSED", "dispatcher ops 3 -> 2"),
     ({}, {}, {"ran": OTHER} | SLOWER, "REGRESSED", ""),
@@ -112,7 +172,9 @@ SEVERAL = [
 
 
 @pytest.mark.parametrize(("before", "after", "changes", "status", "lines"), SEVERAL)
-def test_structure_of_counts_gives_status(before: Any, after: Any, changes: Any, status: str, lines: str) -> None:
+def test_structure_of_counts_gives_status(
+    before: Any, after: Any, changes: Any, status: str, lines: str
+) -> None:
     verdict = judged(before, after, **changes)
     assert (verdict.status, "|".join(reasons(verdict, "counts"))) == (Status(status), lines)
 
@@ -127,8 +189,13 @@ OF_TENSORS = [
     ({"arguments": ("True", "0")}, {"arguments": ("True", "1")}, "other arguments"),
     ({"arguments": ("2.0", "0")}, {"arguments": ("2.2", "0")}, "other arguments"),
     ({"arguments": ("0.0", "1")}, {"arguments": ("0.0", "6.0", "1")}, "other arguments"),
-    ({"arguments": ("True",)}, {"arguments": ("0.5", "False")}, "other arguments"),  # an older one lacks floats
-    ({"resources": LAYS}, {"resources": Resources(layout=f"contiguous{IN_LISTS}{ACROSS}")}, "other strides"),
+    # an older one lacks floats
+    ({"arguments": ("True",)}, {"arguments": ("0.5", "False")}, "other arguments"),
+    (
+        {"resources": LAYS},
+        {"resources": Resources(layout=f"contiguous{IN_LISTS}{ACROSS}")},
+        "other strides",
+    ),
     *(
         (old, new, "same counts")
         for old, new in (
@@ -138,7 +205,8 @@ OF_TENSORS = [
             ({}, {"resources": Resources(layout=ACROSS)}),
             ({"resources": Resources(layout="contiguous")}, {"resources": LAYS}),
             ({"arguments": ("", "0")}, {"arguments": ("5", "0")}),  # it differs between calls
-            ({"arguments": ("0.36807418260117",)}, {"arguments": ("0.8444218515250481",)}),  # of data, or drawn
+            # of data, or drawn
+            ({"arguments": ("0.36807418260117",)}, {"arguments": ("0.8444218515250481",)}),
         )
     ),
 ]
@@ -157,7 +225,12 @@ NNZ = ("655 stored numbers",)
 
 @pytest.mark.parametrize(
     ("old", "status"),
-    [(NNZ, "PASS"), (("645 stored numbers",), "PASS"), (("13 stored numbers",), "CHANGED"), (None, "PASS")],
+    [
+        (NNZ, "PASS"),
+        (("645 stored numbers",), "PASS"),
+        (("13 stored numbers",), "CHANGED"),
+        (None, "PASS"),
+    ],
 )
 def test_data_of_an_op_is_compared_where_it_is_known(old: Any, status: str) -> None:
     stored = {} if old is None else {"aten::mm": old}
@@ -169,31 +242,47 @@ def test_data_of_an_op_is_compared_where_it_is_known(old: Any, status: str) -> N
 
 def test_lost_graph_is_the_cause_and_not_its_ops() -> None:
     lines = (Origin("", (SourceLine("a.py", 3, "y = net(x)"),)),)
-    before, after = {"graph_launches": 1, "dispatcher_ops": 3}, {"graph_launches": 0, "dispatcher_ops": 15}
+    before, after = (
+        {"graph_launches": 1, "dispatcher_ops": 3},
+        {"graph_launches": 0, "dispatcher_ops": 15},
+    )
     ops = tuple(OpRecord("aten::mm") for _ in range(15))
     verdict = judged(before, after, old_ops=ops[:3], ops=ops, compiled_origins=lines)
-    assert reasons(verdict, "cause") == ["no CUDA graph any more: each kernel is launched by itself"]
+    assert reasons(verdict, "cause") == [
+        "no CUDA graph any more: each kernel is launched by itself"
+    ]
     assert reasons(verdict, "code") == ["a.py:3  y = net(x)"]
 
 
 def test_calls_of_the_allocator_are_counted_and_named() -> None:
     lines = (Origin("", (SourceLine("a.py", 3, "torch.cuda.empty_cache()"),)),)
     ran = ("cudaFree", "cudaFree", "aten::empty: cudaMalloc")
-    verdict = judged({"allocator_calls": 0}, {"allocator_calls": 3}, allocating_ops=ran, allocation_origins=lines)
+    verdict = judged(
+        {"allocator_calls": 0}, {"allocator_calls": 3}, allocating_ops=ran, allocation_origins=lines
+    )
     cause = "each call allocates or frees memory 3 times instead of 0, past torch's cache"
     assert reasons(verdict, "cause") == [f"{cause}\ncudaFree x2\naten::empty: cudaMalloc"]
     assert reasons(verdict, "code") == ["a.py:3  torch.cuda.empty_cache()"]
 
 
 def coded(registers: int | None = 64, grid: int = 8192, **changes: Any) -> KernelRecord:
-    """A kernel of 256 threads, 50 % of whose warps fit on an SM of an H200 with 64 registers, and 38 % with 72."""
+    """A kernel of 256 threads, 50 % of whose warps fit on an SM of an H200 with 64 registers, and
+    38 % with 72.
+    """
     identity = KernelIdentity(name="scale", kind="other", grid=(grid, 1, 1), block=(256, 1, 1))
-    sizes = {"registers": registers, "shared_bytes": 0, "spilled_words": 0, "options": "num_stages=3"} | changes
+    sizes = {
+        "registers": registers,
+        "shared_bytes": 0,
+        "spilled_words": 0,
+        "options": "num_stages=3",
+    } | changes
     return KernelRecord(identity, 56.0, resources=None if registers is None else Resources(**sizes))
 
 
 def tuned(registers: int, xblock: int = 1024, **chosen: Any) -> KernelRecord:
-    return msgspec.structs.replace(fused(38.1, xblock=xblock, **chosen), resources=Resources(registers, 0, 0))
+    return msgspec.structs.replace(
+        fused(38.1, xblock=xblock, **chosen), resources=Resources(registers, 0, 0)
+    )
 
 
 TUNED = {"is_tuned": True, "options": "num_stages=2"}
@@ -204,9 +293,14 @@ OF_CODE = [
     (tuned(32), tuned(72), True),
     (coded(), coded(32), False),  # more fit
     (coded(), coded(60), False),  # as many fit
-    (coded(72, grid=132), coded(96, grid=132), False),  # the grid is too small for more than one block on an SM
+    # the grid is too small for more than one block on an SM
+    (coded(72, grid=132), coded(96, grid=132), False),
     (coded(spilled_words=12), coded(spilled_words=14), False),
-    (coded(), coded(memory_instructions=9, code="5e6f", options="num_stages=3,x=divisible by 16"), False),
+    (
+        coded(),
+        coded(memory_instructions=9, code="5e6f", options="num_stages=3,x=divisible by 16"),
+        False,
+    ),
     (coded(None), coded(72, spilled_words=9), False),  # an older baseline does not know
     (coded(spilled_words=None), coded(spilled_words=9), False),
     (coded(), coded(72, spilled_words=9, **TUNED), False),  # the autotuner's choice
@@ -237,11 +331,18 @@ def compiled(kind: str, reason: str, *lines: int) -> tuple[CompileEvent, ...]:
 def test_compiling_that_the_baseline_lacks_is_the_first_cause() -> None:
     known, new = compiled("graph break", "print", 3), compiled("recompile", "k == 1", 1, 2)
     nowhere = CompileEvent("graph break", "switched off")
-    changes = {"ran": (GATE, UP, LAST), "after": {"launches": 5}, "compile_events": (*known, *new, nowhere)}
+    changes = {
+        "ran": (GATE, UP, LAST),
+        "after": {"launches": 5},
+        "compile_events": (*known, *new, nowhere),
+    }
     verdict = judged(stored=(GATE, UP), old_compile_events=known, **changes)
     breaks = ["recompile: k == 1, 2 times", "graph break: switched off"]
     assert verdict.reasons[1].change.times == 1
-    assert reasons(verdict, "cause") + reasons(verdict, "also") == [*breaks, f"1 new kernel: {DOWN}"]
+    assert reasons(verdict, "cause") + reasons(verdict, "also") == [
+        *breaks,
+        f"1 new kernel: {DOWN}",
+    ]
     assert reasons(verdict, "code") == ["mlp  model.py:1  f(x)\nmlp  model.py:2  f(x)"]
 
 
@@ -255,17 +356,29 @@ OF_COPIES = [
 
 
 @pytest.mark.parametrize(("before", "after", "known", "causes", "lines"), OF_COPIES)
-def test_more_copies_and_waits_have_ops_and_lines(before: Any, after: Any, known: Any, causes: Any, lines: Any) -> None:
-    clone, item = (Origin("mlp", (SourceLine("model.py", line, f"line{line}()"),)) for line in (3, 5))
+def test_more_copies_and_waits_have_ops_and_lines(
+    before: Any, after: Any, known: Any, causes: Any, lines: Any
+) -> None:
+    clone, item = (
+        Origin("mlp", (SourceLine("model.py", line, f"line{line}()"),)) for line in (3, 5)
+    )
     copies = {"copying_ops": (CLONE, CLONE, ITEM[0]), "copy_origins": (clone, clone, item)}
-    waits = {"synchronizing_ops": ITEM[1:], "synchronization_origins": (item,)} if "synchronizations" in after else {}
+    waits = (
+        {"synchronizing_ops": ITEM[1:], "synchronization_origins": (item,)}
+        if "synchronizations" in after
+        else {}
+    )
     verdict = judged(before, after, old_copying_ops=known, **copies, **waits)
     assert reasons(verdict, "cause") == causes
     assert reasons(verdict, "code") == [f"mlp  model.py:{line}  line{line}()" for line in lines]
 
 
-A100 = fingerprint(device="NVIDIA A100-SXM4-80GB", arch="sm_80", sm_count=108, cuda="12.4", torch="2.6.0+cu124")
-CPU = fingerprint(device="AMD EPYC", arch="cpu", sm_count=None, cuda=None, torch="2.14.0.dev20261101+cpu")
+A100 = fingerprint(
+    device="NVIDIA A100-SXM4-80GB", arch="sm_80", sm_count=108, cuda="12.4", torch="2.6.0+cu124"
+)
+CPU = fingerprint(
+    device="AMD EPYC", arch="cpu", sm_count=None, cuda=None, torch="2.14.0.dev20261101+cpu"
+)
 PLACES = [
     ({}, [H200, A100, CPU]),
     ({"arch": "gpu"}, [H200, A100]),
@@ -276,7 +389,9 @@ PLACES = [
 
 @pytest.mark.parametrize(("where", "holds"), PLACES)
 def test_expectation_applies_to_its_device_and_versions(where: Any, holds: list[Any]) -> None:
-    assert [machine for machine in (H200, A100, CPU) if Expectation("seen", **where).holds_for(machine)] == holds
+    assert [
+        machine for machine in (H200, A100, CPU) if Expectation("seen", **where).holds_for(machine)
+    ] == holds
 
 
 @pytest.mark.parametrize(
@@ -297,7 +412,14 @@ def test_expectation_that_never_holds_is_refused(what: str, value: Any, expected
         Expectation("seen on an H200", **{what: value})
     assert (error.value.where, error.value.got) == ("seen on an H200", repr(value))
     assert expected in str(error.value)
-    Expectation("seen", arch="sm_90a", cuda="13.0", torch="==2.13.*", kinds=("gemm", "po*"), names=("nvjet_*",))
+    Expectation(
+        "seen",
+        arch="sm_90a",
+        cuda="13.0",
+        torch="==2.13.*",
+        kinds=("gemm", "po*"),
+        names=("nvjet_*",),
+    )
 
 
 BRACKETS = "void f<int[2]>(char*)"  # as an fnmatch pattern alone it would not match itself
@@ -306,9 +428,26 @@ APIS = {"launch_apis": ("cuLaunchKernelEx", "cuLaunchKernel"), "occupancy_querie
 
 def test_mismatches_of_what_is_expected_are_none() -> None:
     for expected, changes in (
-        ({"names": ("nvjet_*", "*_TNT", "triton_poi_fused_*gelu*_0", "nvjet_sm90_tst_192x128_*")}, {}),
+        (
+            {
+                "names": (
+                    "nvjet_*",
+                    "*_TNT",
+                    "triton_poi_fused_*gelu*_0",
+                    "nvjet_sm90_tst_192x128_*",
+                )
+            },
+            {},
+        ),
         ({"names": (BRACKETS,)}, {"kernels": (launched(BRACKETS, 1.0),)}),
-        ({"memsets": 2, "occupancy_queries": 3, "launch_apis": ("cuLaunchKernelEx", "cuLaunch*")}, APIS),
+        (
+            {
+                "memsets": 2,
+                "occupancy_queries": 3,
+                "launch_apis": ("cuLaunchKernelEx", "cuLaunch*"),
+            },
+            APIS,
+        ),
     ):
         assert mismatches(Expectation("seen on an H200", **expected), run(**changes)) == []
     for wrong in (

@@ -1,4 +1,7 @@
-"""The rules for times, as a verdict shows them. Noise is drawn with a fixed seed where it matters."""
+"""The rules for times, as a verdict shows them.
+
+Noise is drawn with a fixed seed where it matters.
+"""
 
 import math
 import random
@@ -55,17 +58,25 @@ def known(factors: Sequence[float] = (1.0,), *, timer: Timer = DEVICE, **changes
 
 
 def judged(
-    factor: float = 1.0, *, timer: Timer = DEVICE, before: Baseline | None = None, limits: Any = None, **changes: Any
+    factor: float = 1.0,
+    *,
+    timer: Timer = DEVICE,
+    before: Baseline | None = None,
+    limits: Any = None,
+    **changes: Any,
 ) -> Verdict:
     observed = run(**({FIELDS[timer]: times(factor)} | changes))
-    return judged_time(timer, observed, before or known(timer=timer), **({"limits": limits} if limits else {}))
+    return judged_time(
+        timer, observed, before or known(timer=timer), **({"limits": limits} if limits else {})
+    )
 
 
 def sensitivity(verdict: Verdict) -> float:
     return (verdict.change and verdict.change.sensitivity) or math.nan
 
 
-WAITS = {"counts": counts(synchronizations=1)}  # a faster host explains nothing of a call that waits for the GPU
+# a faster host explains nothing of a call that waits for the GPU
+WAITS = {"counts": counts(synchronizations=1)}
 FASTER_HOST = {"host_control_us": 14 / 1.2}
 SLOW_HOST = "this host was 100 % slower (reference 14.0 -> 28.0 us)"
 UNKNOWN = "does not know this machine"
@@ -86,7 +97,8 @@ JUDGED = [
     (DEVICE, 1.06, {"gpu": ELSEWHERE}, "REGRESSED", ""),
     (DEVICE, 1.01, {"before": known([0.99, 1.0, 1.01] * 2)}, "PASS", ""),  # noisy processes
     (DEVICE, 1.0045, {"before": STEADY_PAIR}, "REGRESSED", ""),
-    (DEVICE, 1.0045, {"before": STEADY_PAIR, "controls": pair(gemm=150 * 1.0029)}, "REGRESSED", ""),  # below its gate
+    # below its gate
+    (DEVICE, 1.0045, {"before": STEADY_PAIR, "controls": pair(gemm=150 * 1.0029)}, "REGRESSED", ""),
     (DEVICE, 1.006, {"before": known(machine=NEW_GPU), "machine": NEW_GPU}, "PASS", ""),
     (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012)}, "PASS", ""),  # a slower GPU
     (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012, gemm_kernel="x")}, "REGRESSED", ""),
@@ -144,14 +156,21 @@ def fleet(*, hosts: int, slope: float = 0.0) -> Baseline:
     runs = []
     for number in range(8):
         speed = chance.gauss(0, 0.01)
-        at = {"device": times(math.exp(slope * speed)), "controls": pair(gemm=150 * math.exp(speed))}
+        at = {
+            "device": times(math.exp(slope * speed)),
+            "controls": pair(gemm=150 * math.exp(speed)),
+        }
         runs.append(on_host(f"host{number % hosts}", gpu=f"gpu{number}", **at))
     return calibrated(runs)
 
 
 def test_unknown_gpu_is_predicted_by_the_reference_gemm() -> None:
     before = fleet(hosts=8, slope=0.45)
-    slow: dict[str, Any] = {"before": before, "gpu": ELSEWHERE, "controls": pair(gemm=150 * math.exp(0.03))}
+    slow: dict[str, Any] = {
+        "before": before,
+        "gpu": ELSEWHERE,
+        "controls": pair(gemm=150 * math.exp(0.03)),
+    }
     assert judged(math.exp(0.45 * 0.03), **slow).change.estimate == pytest.approx(0.0, abs=2e-3)
     assert judged(1.04, **slow).status is Status.REGRESSED
     of_one, of_many = (judged(before=fleet(hosts=hosts), gpu=ELSEWHERE) for hosts in (1, 8))
@@ -159,7 +178,10 @@ def test_unknown_gpu_is_predicted_by_the_reference_gemm() -> None:
 
 
 def test_more_gpus_of_one_host_make_no_verdict_blinder() -> None:
-    alike = [on_host("here", gpu=f"gpu{place}", device=times(each)) for place, each in enumerate((1.0, 1.002, 0.998))]
+    alike = [
+        on_host("here", gpu=f"gpu{place}", device=times(each))
+        for place, each in enumerate((1.0, 1.002, 0.998))
+    ]
     of_one, of_three = (judged(before=calibrated(alike[:count]), gpu=ELSEWHERE) for count in (1, 3))
     assert sensitivity(of_three) < sensitivity(of_one)
 
@@ -177,7 +199,10 @@ def test_no_reference_excuses_other_software() -> None:
 
 def suite_on(gpu: str, factors: dict[str, float], **changes: Any) -> list[Case]:
     """Workloads of the same kernels, whose baselines know one GPU."""
-    pairs = ((run(workload=name, gpu=gpu, device=times(each), **changes), known()) for name, each in factors.items())
+    pairs = (
+        (run(workload=name, gpu=gpu, device=times(each), **changes), known())
+        for name, each in factors.items()
+    )
     return [(now, msgspec.structs.replace(before, workload=now.workload)) for now, before in pairs]
 
 
@@ -203,27 +228,40 @@ def test_unknown_gpu_is_predicted_by_workloads_of_the_same_kernels(
             "this GPU is not in the baseline; workloads with the same kernels moved by +0.0 %"
         ]
     assert (
-        judged_time(DEVICE, run(device=times(1.06), gpu=ELSEWHERE), known(), beside=beside).status is Status.REGRESSED
+        judged_time(DEVICE, run(device=times(1.06), gpu=ELSEWHERE), known(), beside=beside).status
+        is Status.REGRESSED
     )
 
 
 def test_noise_of_a_machine_is_that_of_all_its_workloads() -> None:
     before, now = known([1.0, 1.0]), run(device=times(1.005))
-    steady, noisy = ([(run(workload="other"), known([1.0, 1.0 + each, 1.0 - each, 1.0]))] for each in (0.0001, 0.004))
+    steady, noisy = (
+        [(run(workload="other"), known([1.0, 1.0 + each, 1.0 - each, 1.0]))]
+        for each in (0.0001, 0.004)
+    )
     assert judged_time(DEVICE, now, before, beside=steady).status is Status.REGRESSED
     assert judged_time(DEVICE, now, before, beside=noisy).status is Status.PASS
 
 
 def test_processes_of_one_night_know_less_than_of_many() -> None:
     one, many = (
-        calibrated([msgspec.structs.replace(run(), day=f"2026-01-0{1 + number * step}") for number in range(5)])
+        calibrated(
+            [
+                msgspec.structs.replace(run(), day=f"2026-01-0{1 + number * step}")
+                for number in range(5)
+            ]
+        )
         for step in (0, 1)
     )
-    assert sensitivity(judged_time(DEVICE, run(), many)) < sensitivity(judged_time(DEVICE, run(), one))
+    assert sensitivity(judged_time(DEVICE, run(), many)) < sensitivity(
+        judged_time(DEVICE, run(), one)
+    )
 
 
 def test_few_processes_do_not_overrule_the_prior() -> None:
-    assert sensitivity(judged(before=known([1.0, 1.0]))) > 0.9 * sensitivity(judged(before=known([1.0] * 20)))
+    assert sensitivity(judged(before=known([1.0, 1.0]))) > 0.9 * sensitivity(
+        judged(before=known([1.0] * 20))
+    )
 
 
 COMPILES = (900e3, 1050e3, 980e3, 940e3, 1010e3)
@@ -233,10 +271,14 @@ COMPILES = (900e3, 1050e3, 980e3, 940e3, 1010e3)
     ("factor", "control_us", "status"),
     [(1.0, 14.0, "PASS"), (4.5, 14.0, "REGRESSED"), (1.9, 28.0, "NOT_JUDGED")],
 )
-def test_compile_time_of_a_large_suite_is_judged(factor: float, control_us: float, status: str) -> None:
+def test_compile_time_of_a_large_suite_is_judged(
+    factor: float, control_us: float, status: str
+) -> None:
     def compiled(factor: float, control_us: float) -> Run:
         each = tuple(factor * us for us in COMPILES)
-        return msgspec.structs.replace(run(), samples={Timer.COLD_COMPILE: Sample(each, 1, (control_us,) * len(each))})
+        return msgspec.structs.replace(
+            run(), samples={Timer.COLD_COMPILE: Sample(each, 1, (control_us,) * len(each))}
+        )
 
     before = calibrated([compiled(1.0, 14.0)])
     found = judged_time(Timer.COLD_COMPILE, compiled(factor, control_us), before, comparisons=80)
@@ -259,9 +301,19 @@ ON_CPU = [
 def test_cpu_latency_is_judged_on_its_quiet_host_only(
     replicates: Any, host: str, speed: float, status: str, said: str
 ) -> None:
-    on_cpu: dict[str, Any] = {"machine": CPU, "gpu": None, "controls": {}, "device": times(), "end_to_end": times()}
-    after = on_host(host, **on_cpu | {"end_to_end": replicates, "host_control_us": speed * builders.CONTROL_US})
-    before = [msgspec.structs.replace(on_host("here", **on_cpu), day=f"2026-01-0{day}") for day in "11223"]
+    on_cpu: dict[str, Any] = {
+        "machine": CPU,
+        "gpu": None,
+        "controls": {},
+        "device": times(),
+        "end_to_end": times(),
+    }
+    after = on_host(
+        host, **on_cpu | {"end_to_end": replicates, "host_control_us": speed * builders.CONTROL_US}
+    )
+    before = [
+        msgspec.structs.replace(on_host("here", **on_cpu), day=f"2026-01-0{day}") for day in "11223"
+    ]
     assert DEVICE not in after.judged_timers
     verdict = judged_time(LATENCY, after, calibrated(before))
     assert verdict.status is Status(status)
@@ -269,12 +321,21 @@ def test_cpu_latency_is_judged_on_its_quiet_host_only(
 
 
 @pytest.mark.parametrize(
-    ("fresh", "status"), [(times(9.0), "REGRESSED"), (SCATTERED, "NOT_JUDGED"), (times(), "NOT_JUDGED")]
+    ("fresh", "status"),
+    [(times(9.0), "REGRESSED"), (SCATTERED, "NOT_JUDGED"), (times(), "NOT_JUDGED")],
 )
 def test_cpu_latency_is_red_only_if_a_fresh_process_agrees(fresh: Any, status: str) -> None:
-    on_cpu: dict[str, Any] = {"machine": CPU, "gpu": None, "controls": {}, "device": times(), "end_to_end": times()}
+    on_cpu: dict[str, Any] = {
+        "machine": CPU,
+        "gpu": None,
+        "controls": {},
+        "device": times(),
+        "end_to_end": times(),
+    }
     before = calibrated([msgspec.structs.replace(on_host("here", **on_cpu), day="2026-01-01")])
-    first, second = (on_host("here", **on_cpu | {"end_to_end": each}) for each in (times(9.0), fresh))
+    first, second = (
+        on_host("here", **on_cpu | {"end_to_end": each}) for each in (times(9.0), fresh)
+    )
     verdict = judged_time(LATENCY, first, before)
     assert verdict.status is Status.REGRESSED
     assert confirm(verdict, LATENCY, first, second, before, Context(1)).status is Status(status)
@@ -286,10 +347,16 @@ def chosen(xblock: int, us: float) -> Run:
 
 def test_autotuners_choice_is_named_with_its_cost() -> None:
     one, both = (
-        calibrated([chosen(*each) for each in choices]) for choices in ([(1024, 38.1)], [(1024, 38.1), (512, 55.0)])
+        calibrated([chosen(*each) for each in choices])
+        for choices in ([(1024, 38.1)], [(1024, 38.1), (512, 55.0)])
     )
     for found, before, status, said in (
-        (chosen(512, 55.0), one, Status.REGRESSED, "not in the baseline (+16.9 us against the fastest"),
+        (
+            chosen(512, 55.0),
+            one,
+            Status.REGRESSED,
+            "not in the baseline (+16.9 us against the fastest",
+        ),
         (chosen(2048, 50.0), both, Status.PASS, "XBLOCK 1024 -> 2048"),
     ):
         verdict = judged_time(DEVICE, found, before)
@@ -298,7 +365,10 @@ def test_autotuners_choice_is_named_with_its_cost() -> None:
 
 
 LAUNCH_BOUND = {"device": (100.0,) * 4, "before": known(timer=LATENCY, device=(100.0,) * 4)}
-BUSY_IDLE = ["kernels 100.0 -> 100.0 us (+0.0)", "without kernels 100.0 -> 300.0 us (+200.0): launch-bound"]
+BUSY_IDLE = [
+    "kernels 100.0 -> 100.0 us (+0.0)",
+    "without kernels 100.0 -> 300.0 us (+200.0): launch-bound",
+]
 GPU_CHANGED = "the GPU itself changed its speed (reference copy +0.0 %, gemm +1.2 %)"
 CAUSES = [
     (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012)}, "machine", [GPU_CHANGED]),
@@ -310,37 +380,59 @@ CAUSES = [
 
 
 @pytest.mark.parametrize(("timer", "factor", "changes", "label", "expected"), CAUSES)
-def test_regression_names_its_cause(timer: Timer, factor: float, changes: Any, label: str, expected: list[str]) -> None:
+def test_regression_names_its_cause(
+    timer: Timer, factor: float, changes: Any, label: str, expected: list[str]
+) -> None:
     assert reasons(judged(factor, timer=timer, **changes), label) == expected
 
 
 def test_time_of_other_kernels_says_what_to_look_for() -> None:
     """Calls differ by what the code does: the GPU is no suspect."""
-    event = CompileEvent("recompile", "size mismatch at index 0", "model.py", 7, "x = self.up(x)", "mlp")
+    event = CompileEvent(
+        "recompile", "size mismatch at index 0", "model.py", 7, "x = self.up(x)", "mlp"
+    )
     verdict = not_measured(
-        DEVICE, run(incomplete="other", lack=Lack.OTHER_KERNELS, other_kernels="cos", compile_events=(event,))
+        DEVICE,
+        run(
+            incomplete="other",
+            lack=Lack.OTHER_KERNELS,
+            other_kernels="cos",
+            compile_events=(event,),
+        ),
     )
     found = [(each.label, each.text.partition(",")[0]) for each in findings.reasons(verdict)]
     assert found[0] == ("cause", "recompile: size mismatch at index 0")
-    assert found[2:] == [("kernels", "+ cos"), ("next", "make each call launch the same: look for a recompile")]
+    assert found[2:] == [
+        ("kernels", "+ cos"),
+        ("next", "make each call launch the same: look for a recompile"),
+    ]
     lost = not_measured(DEVICE, run(device=None, incomplete="the machine changed its speed"))
     assert "nvidia-smi" in findings.in_full(lost)
 
 
-# -- times that no undisturbed machine shows --------------------------------------------------------------------------
+# -- times that no undisturbed machine shows -------------------------------------------------------
 
 
 def with_references(device_us: float, latency_us: float) -> dict[str, Any]:
     """A run on a CPU, with the host references of its two times."""
     times = {DEVICE: (205.0, device_us), LATENCY: (300.0, latency_us)}
-    samples = {timer: Sample((us,) * 4, 40, (control_us,) * 4) for timer, (us, control_us) in times.items()}
-    return {"samples": samples, "machine": fingerprint(arch="cpu", device="a CPU", sm_count=None), "gpu": None}
+    samples = {
+        timer: Sample((us,) * 4, 40, (control_us,) * 4) for timer, (us, control_us) in times.items()
+    }
+    return {
+        "samples": samples,
+        "machine": fingerprint(arch="cpu", device="a CPU", sm_count=None),
+        "gpu": None,
+    }
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"device": (30451.0,) * 4, "end_to_end": (303.0,) * 4}, "GPU time cannot be: 30451.0 us cannot be a part of"),
+        (
+            {"device": (30451.0,) * 4, "end_to_end": (303.0,) * 4},
+            "GPU time cannot be: 30451.0 us cannot be a part of",
+        ),
         ({"host": (1000.0,) * 4}, "host dispatch cannot be: 1000.0 us"),
         (with_references(840.0, 14.0), "CPU time cannot be: "),
         (with_references(14.0, 840.0), "end to end cannot be: "),
@@ -356,10 +448,18 @@ def test_run_with_a_time_that_cannot_be_is_doubted(changes: dict[str, Any], said
 
 @pytest.mark.parametrize(
     ("timer", "stored"),
-    [(DEVICE, {"device": (30451.0,) * 4}), (HOST, {"host": (4000.0,) * 4, "host_control_us": 840.0})],
+    [
+        (DEVICE, {"device": (30451.0,) * 4}),
+        (HOST, {"host": (4000.0,) * 4, "host_control_us": 840.0}),
+    ],
 )
-def test_stored_time_that_cannot_be_is_named_and_replaced(timer: Timer, stored: dict[str, Any]) -> None:
-    wrong, now = calibrated([run(), run(**stored)]), run(device=(100.0,) * 4, end_to_end=(301.5,) * 4)
+def test_stored_time_that_cannot_be_is_named_and_replaced(
+    timer: Timer, stored: dict[str, Any]
+) -> None:
+    wrong, now = (
+        calibrated([run(), run(**stored)]),
+        run(device=(100.0,) * 4, end_to_end=(301.5,) * 4),
+    )
     verdict = judged_time(timer, now, wrong)
     assert verdict.status is Status.NOT_JUDGED
     assert headline(verdict).endswith("not judged: that of the baseline cannot be")
@@ -371,17 +471,23 @@ def test_stored_time_that_cannot_be_is_named_and_replaced(timer: Timer, stored: 
 
 def test_stored_host_reference_is_held_against_that_of_the_run() -> None:
     slow = {"device": None, "end_to_end": None, "host_control_us": 840.0}
-    for changes, cannot_be in (({}, True), ({"gpu": "another"}, False), ({"host_control_us": 100.0}, False)):
+    for changes, cannot_be in (
+        ({}, True),
+        ({"gpu": "another"}, False),
+        ({"host_control_us": 100.0}, False),
+    ):
         verdict = judged_time(HOST, run(), baseline(**slow | changes))
         assert headline(verdict).endswith("cannot be") is cannot_be
 
 
-# -- two variants of one run --------------------------------------------------------------------------------------------
+# -- two variants of one run -----------------------------------------------------------------------
 
 STEADY = (-0.0005, 0.0, 0.0, 0.0005)
 
 
-def ratio(us: float, by: float = 0.05, *, noise: Sequence[float] = STEADY, **changes: object) -> Verdict:
+def ratio(
+    us: float, by: float = 0.05, *, noise: Sequence[float] = STEADY, **changes: object
+) -> Verdict:
     """Judge a variant of `us` beside another of 200 us."""
     this, other = (
         run(device=[time * (1 + each) for each in noise], workload=name, **changes)
@@ -394,14 +500,17 @@ def ratio(us: float, by: float = 0.05, *, noise: Sequence[float] = STEADY, **cha
     ("us", "by", "machine", "status", "said"),
     [
         (188.0, 0.05, H200, "PASS", "5 % faster than eager"),
-        (190.0, 0.05, H200, "UNDECIDED", "not known to be 5 % faster"),  # as measured: the interval holds more and less
+        # as measured: the interval holds more and less
+        (190.0, 0.05, H200, "UNDECIDED", "not known to be 5 % faster"),
         (192.0, 0.05, H200, "REGRESSED", "not 5 % faster"),
         (198.0, 0.0, H200, "PASS", "faster than eager"),
         (189.0, 0.05, NEW_GPU, "UNDECIDED", ""),  # four times as wide where no data is
         (160.0, 0.05, CPU, "UNDECIDED", ""),
     ],
 )
-def test_ratio_is_judged_by_its_interval(us: float, by: float, machine: object, status: str, said: str) -> None:
+def test_ratio_is_judged_by_its_interval(
+    us: float, by: float, machine: object, status: str, said: str
+) -> None:
     verdict = ratio(us, by, machine=machine)
     assert (verdict.status, verdict.subject, verdict.workload) == (Status(status), "ratio", "mlp")
     assert headline(verdict).startswith(said)
@@ -410,6 +519,8 @@ def test_ratio_is_judged_by_its_interval(us: float, by: float, machine: object, 
 
 def test_ratio_without_a_time_or_a_spread_is_no_pass() -> None:
     assert ratio(180.0, noise=(0.0,)).status is Status.UNDECIDED
-    verdict = judged_ratio(run(workload="mlp"), run(device=None, incomplete="the GPU was throttled"), by=0.05)
+    verdict = judged_ratio(
+        run(workload="mlp"), run(device=None, incomplete="the GPU was throttled"), by=0.05
+    )
     assert (verdict.status, verdict.workload, verdict.subject) == (Status.INVALID, "mlp", "ratio")
     assert headline(verdict) == "eager: GPU time was not measured: the GPU was throttled"

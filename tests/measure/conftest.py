@@ -1,4 +1,6 @@
-"""What the tests of measuring share: a clock, a GPU with its profiler, and an NVML, all of which only exist here."""
+"""What the tests of measuring share: a clock, a GPU with its profiler, and an NVML, all of which
+only exist here.
+"""
 
 import gc
 import json
@@ -29,11 +31,21 @@ from kernelgauge.trace import REGION
 from tests.builders import HERE, MAIN_THREAD, Event, call, event, region, step
 
 # Long enough to have every part of a measurement, and no longer.
-QUICK = Settings(replicates=2, most_replicates=2, iterations=3, host_iterations=3, seconds=0.01, warm_up_seconds=0)
+QUICK = Settings(
+    replicates=2,
+    most_replicates=2,
+    iterations=3,
+    host_iterations=3,
+    seconds=0.01,
+    warm_up_seconds=0,
+)
 
 
 class Clock:
-    """Stands in for the module `time`. `tick_us`: how far each look turns it, so that waiting for it ends."""
+    """Stands in for the module `time`.
+
+    `tick_us`: how far each look turns it, so that waiting for it ends.
+    """
 
     def __init__(self) -> None:
         self.now_ns, self.tick_us, self.slept_s = 0, 1000.0, 0.0
@@ -66,11 +78,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class FakeGpu(Device):
-    """A GPU with a queue. Its workloads launch kernels that take as long as a test tells, in each replicate.
+    """A GPU with a queue. Its workloads launch kernels that take as long as a test tells, in each
+    replicate.
 
-    `diary`: what it was asked to do, in order. `replicates`: modules in the order of their replicates. `sessions`: how many
-    the profiler had. `damages`: what happens to the records of the next ones. `held`: unless None, how many instances
-    were still there before each build.
+    `diary`: what it was asked to do, in order. `replicates`: modules in the order of their
+    replicates. `sessions`: how many the profiler had. `damages`: what happens to the records of the
+    next ones. `held`: unless None, how many instances were still there before each build.
     """
 
     timers = (Timer.DEVICE, Timer.END_TO_END, Timer.HOST)
@@ -109,10 +122,11 @@ class FakeGpu(Device):
         loses: int | None = None,
         **fields: Any,
     ) -> Workload:
-        """Return a workload that launches these kernels, which take `us` together in its first replicate and so on.
+        """Return a workload that launches these kernels, which take `us` together in its first
+        replicate and so on.
 
-        `on_build` and `reading` are called with the number of the replicate; 0 is the one whose structure is profiled.
-        `loses`: the replicate in which the GPU falls off the bus.
+        `on_build` and `reading` are called with the number of the replicate; 0 is the one whose
+        structure is profiled. `loses`: the replicate in which the GPU falls off the bus.
         """
         self.readings[module] = reading
 
@@ -142,7 +156,11 @@ class FakeGpu(Device):
             self.instances.append(weakref.ref(run))
             return run
 
-        declared: dict[str, Any] = {"variant": "eager", "inputs": lambda: (torch.ones(2),), "dtype": "fp32"}
+        declared: dict[str, Any] = {
+            "variant": "eager",
+            "inputs": lambda: (torch.ones(2),),
+            "dtype": "fp32",
+        }
         return Workload(module=module, build=build, **(declared | fields))
 
     def launch(self, name: str, us: float, **how: Any) -> None:
@@ -157,15 +175,30 @@ class FakeGpu(Device):
         events: list[Event] = []
         free: dict[int, float] = {}  # by stream
         for place, each in enumerate(self.launches):
-            at, stream, ids = start + place * self.dispatch_us, each.get("stream", 7), first_correlation + place
+            at, stream, ids = (
+                start + place * self.dispatch_us,
+                each.get("stream", 7),
+                first_correlation + place,
+            )
             events.append(call(ids, at, name=each.get("api", "cudaLaunchKernel"), external_id=ids))
             if "op" in each:
-                events.append(event("cpu_op", each["op"], at, 2, MAIN_THREAD, External_id=ids, **each["inputs"]))
+                events.append(
+                    event(
+                        "cpu_op", each["op"], at, 2, MAIN_THREAD, External_id=ids, **each["inputs"]
+                    )
+                )
             begins = max(free.get(stream, start + self.held_us), at + 2)
             free[stream] = begins + each["us"]
-            shape = {"grid": [8, 1, 1], "block": each.get("block", [128, 1, 1]), "stream": stream, "correlation": ids}
+            shape = {
+                "grid": [8, 1, 1],
+                "block": each.get("block", [128, 1, 1]),
+                "stream": stream,
+                "correlation": ids,
+            }
             shape |= {"registers_per_thread": each.get("registers"), "shared_memory": 0}
-            events.append(event("kernel", each["name"], begins, each["us"], stream, External_id=ids, **shape))
+            events.append(
+                event("kernel", each["name"], begins, each["us"], stream, External_id=ids, **shape)
+            )
             if each.get("synchronizes"):
                 events.append(call(None, at + 2, name="cudaStreamSynchronize"))
         took_us = max(3.0, len(self.launches) * self.dispatch_us)
@@ -239,7 +272,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Iterator[FakeGpu]:
     clock.tick_us = 0.0
     fake = FakeGpu(clock)
     monkeypatch.setattr(profile, "Profiler", lambda **how: FakeProfiler(fake, **how))
-    monkeypatch.setattr(subject, "origins_of", lambda *_, **__: Origins())  # the fake's calls have no stack
+    # the fake's calls have no stack
+    monkeypatch.setattr(subject, "origins_of", lambda *_, **__: Origins())
     monkeypatch.setattr(subject, "host_work_of", lambda *_, **__: HostWork())
     monkeypatch.setattr(torch, "compile", lambda module, **_: module)
     gc.freeze()  # torch's objects take the collector long
@@ -268,18 +302,27 @@ def cpu() -> Iterator[Device]:
 
 def tiny(**fields: Any) -> Workload:
     """A linear of 4 x 3 on five rows, with the fields that a test is about."""
-    linear: dict[str, Any] = {"module": "tiny", "variant": "eager", "dtype": "fp32", "build": lambda: nn.Linear(4, 3)}
+    linear: dict[str, Any] = {
+        "module": "tiny",
+        "variant": "eager",
+        "dtype": "fp32",
+        "build": lambda: nn.Linear(4, 3),
+    }
     return Workload(**(linear | {"inputs": lambda: (torch.randn(5, 4),)} | fields))
 
 
-def results_of(device: Device, *workloads: Workload, settings: Settings = QUICK, **more: Any) -> dict[str, Result]:
+def results_of(
+    device: Device, *workloads: Workload, settings: Settings = QUICK, **more: Any
+) -> dict[str, Result]:
     """Measure workloads together; results by module."""
     groups = measure_groups(workloads, device, device.fingerprint(), settings, **more)
     results = {name: result for group in groups for name, result in group.items()}
     return {workload.module: results[workload.id] for workload in workloads}
 
 
-def measured(device: Device, workload: Workload, settings: Settings = QUICK, **more: Any) -> Measured:
+def measured(
+    device: Device, workload: Workload, settings: Settings = QUICK, **more: Any
+) -> Measured:
     """Measure one workload; raise the error if it could not be."""
     (result,) = results_of(device, workload, settings=settings, **more).values()
     if not isinstance(result, Measured):
@@ -302,8 +345,16 @@ def raising(error: BaseException) -> Callable[..., Any]:
     return function
 
 
-def latency(workload: Any, device: Any, replicates: int = 1, iterations: int = 2, ran: Any = ()) -> Sample:
+def latency(
+    workload: Any, device: Any, replicates: int = 1, iterations: int = 2, ran: Any = ()
+) -> Sample:
     """Time the latency of a workload whose profile had the kernels `ran`."""
     kernels = [SimpleNamespace(identity=each) for each in ran]
-    how = {"latency_replicates": replicates, "latency_iterations": iterations, "one_instance": False}
-    return time_latency(workload, device, cast("Any", SimpleNamespace(run=SimpleNamespace(kernels=kernels), **how)))
+    how = {
+        "latency_replicates": replicates,
+        "latency_iterations": iterations,
+        "one_instance": False,
+    }
+    return time_latency(
+        workload, device, cast("Any", SimpleNamespace(run=SimpleNamespace(kernels=kernels), **how))
+    )

@@ -1,4 +1,6 @@
-"""What is read of Triton's compiled code: of real kernels, which Triton compiles for an H200 without a GPU."""
+"""What is read of Triton's compiled code: of real kernels, which Triton compiles for an H200
+without a GPU.
+"""
 
 import gc
 import inspect
@@ -35,12 +37,21 @@ def planted_softmax(x, y, n, stride, SIZE: tl.constexpr):  # type: ignore[no-unt
 
 
 def compiled(
-    *, is_aligned: bool = True, registers: int = 32, spills: int = 0, function: Any = None, **options: Any
+    *,
+    is_aligned: bool = True,
+    registers: int = 32,
+    spills: int = 0,
+    function: Any = None,
+    **options: Any,
 ) -> Any:
     """A kernel as Triton has it once it is loaded, which needs a GPU: the driver says how it does."""
     signature = {"x": "*bf16", "y": "*bf16", "n": "i32", "stride": "constexpr", "SIZE": "constexpr"}
-    divisible = {(place,): [["tt.divisibility", 16]] for place in ((0, 1, 2) if is_aligned else (1, 2))}
-    source = compiler.ASTSource(function or planted_scale, signature, {"stride": 1, "SIZE": 1024}, divisible)
+    divisible = {
+        (place,): [["tt.divisibility", 16]] for place in ((0, 1, 2) if is_aligned else (1, 2))
+    }
+    source = compiler.ASTSource(
+        function or planted_scale, signature, {"stride": 1, "SIZE": 1024}, divisible
+    )
     target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
     kernel = triton.compile(source, target=target, options=options)
     kernel.n_regs, kernel.n_spills = registers, spills
@@ -79,7 +90,9 @@ def test_code_is_of_the_kernel_that_ran() -> None:
         == "num_warps=4,num_stages=3,stride=1,SIZE=1024,x=divisible by 16,y=divisible by 16,n=divisible by 16"
     )
     assert other.options.startswith("num_warps=1,num_stages=3,maxnreg=32,")
-    assert "num_stages=3,enable_fp_fusion=False," in alone(num_warps=2, enable_fp_fusion=False).options
+    assert (
+        "num_stages=3,enable_fp_fusion=False," in alone(num_warps=2, enable_fp_fusion=False).options
+    )
     assert usual.conversions > 0 == usual.tensor_core_instructions
     assert usual.code != other.code
     assert read(name="another") == Resources(32, 0)
@@ -99,7 +112,9 @@ def test_code_of_several_that_may_have_run_is_what_they_share() -> None:
     assert len(kernels) == 2
 
 
-def test_code_is_the_same_after_a_line_moved(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_is_the_same_after_a_line_moved(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     codes = set()
     for number in (1, 2):
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / str(number)))
@@ -120,7 +135,11 @@ def test_code_is_the_same_after_a_line_moved(tmp_path: Any, monkeypatch: pytest.
 def test_choice_of_an_autotuner_is_known() -> None:
     tuned = triton.autotune([triton.Config({"SIZE": 1024})], key=["n"])(planted_scale)
     kernel = compiled()
-    assert (tuned.base_fn.__name__, kernel.name, read().is_tuned) == (kernel.name, "planted_scale", True)
+    assert (tuned.base_fn.__name__, kernel.name, read().is_tuned) == (
+        kernel.name,
+        "planted_scale",
+        True,
+    )
     del kernel
     gc.collect()
     assert read() == Resources(32, 0, is_tuned=True)
@@ -137,7 +156,11 @@ def test_sizes_of_a_target_are_those_of_the_disassembler(tmp_path: Any) -> None:
     for options in ({}, {"num_warps": 1, "maxnreg": 32}):
         file = tmp_path / "code.cubin"
         file.write_bytes(compiled(function=planted_softmax, **options).asm["cubin"])
-        usage = subprocess.run([tool, "-res-usage", file], capture_output=True, text=True, check=True).stdout
-        registers, stack_bytes = (int(re.search(rf"{name}:(\d+)", usage)[1]) for name in ("REG", "STACK"))  # type: ignore[index]
+        usage = subprocess.run(
+            [tool, "-res-usage", file], capture_output=True, text=True, check=True
+        ).stdout
+        registers, stack_bytes = (
+            int(re.search(rf"{name}:(\d+)", usage)[1]) for name in ("REG", "STACK")
+        )  # type: ignore[index]
         assert sizes_of_elf(file.read_bytes()) == (registers, stack_bytes)
         assert (stack_bytes > 0) is bool(options)

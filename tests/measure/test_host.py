@@ -1,4 +1,6 @@
-"""Functions are counted by names that are the same in every process, and a call that cannot be counted is measured all the same."""
+"""Functions are counted by names that are the same in every process, and a call that cannot be
+counted is measured all the same.
+"""
 
 import sys
 from typing import Any
@@ -17,7 +19,10 @@ from tests.measure.conftest import measured, tiny
         ("<built-in method time.sleep>", "<time.sleep>"),
         ("<built-in method __new__ of type object at 0x7f03900cea40>", "<type.__new__>"),
         ("<built-in function sleep>", "<sleep>"),
-        ("<function Meta.__instancecheck__ at 0x7f03900cea40>", "<function Meta.__instancecheck__>"),
+        (
+            "<function Meta.__instancecheck__ at 0x7f03900cea40>",
+            "<function Meta.__instancecheck__>",
+        ),
         (f"<built-in method c{'a2' * 25}b.kernel>", "<generated.kernel>"),
     ],
 )
@@ -41,7 +46,9 @@ def test_calls_and_lines_are_counted(cpu: Device) -> None:
 
 def test_calls_that_vary_have_a_spread(cpu: Device) -> None:
     lengths = iter(range(1000))
-    run = measured(cpu, tiny(build=lambda: lambda x: (x * 2, [len("") for _ in range(next(lengths) % 7)])[0])).run
+    run = measured(
+        cpu, tiny(build=lambda: lambda x: (x * 2, [len("") for _ in range(next(lengths) % 7)])[0])
+    ).run
     assert 0 < run.host_spread["<builtins.len>"] <= run.host_work["<builtins.len>"]
 
 

@@ -1,4 +1,6 @@
-"""A variant computes the same function as its reference, or the comparison says which tensor does not."""
+"""A variant computes the same function as its reference, or the comparison says which tensor does
+not.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -32,7 +34,9 @@ class Linear(nn.Module):
         return self.change(torch.addmm(self.bias, x, self.weight.t()), self)
 
 
-def errors_of(cpu: Device, change: Any = None, *, seed: int = 7, **fields: Any) -> dict[str, RelativeError]:
+def errors_of(
+    cpu: Device, change: Any = None, *, seed: int = 7, **fields: Any
+) -> dict[str, RelativeError]:
     """Compare a linear with `nn.Linear`, or what is built with its reference; errors by tensor."""
     linear: dict[str, Any] = {"build": lambda: Linear(change) if change else Linear()}
     if "build" not in fields:
@@ -53,11 +57,16 @@ class Attention(nn.ModuleList):
         self.leak = leak
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.scaled_dot_product_attention(*(each(x) for each in self)) + self.leak * self[1].bias
+        return (
+            nn.functional.scaled_dot_product_attention(*(each(x) for each in self))
+            + self.leak * self[1].bias
+        )
 
 
 NORMS = {"softmax": partial(nn.Softmax, -1), "layer norm": partial(nn.LayerNorm, 4)}
-CANCELLING = {name: lambda norm=norm: nn.Sequential(nn.Linear(4, 4), norm()) for name, norm in NORMS.items()}
+CANCELLING = {
+    name: lambda norm=norm: nn.Sequential(nn.Linear(4, 4), norm()) for name, norm in NORMS.items()
+}
 CANCELLING["attention"] = Attention
 
 
@@ -80,14 +89,23 @@ class Deep(nn.Module):
 
 
 def fused(eps: float | None = None) -> dict[str, Any]:
-    """Compile so that results are rounded at the end alone, as a fused kernel does. `eps`: of the last norm, by mistake."""
+    """Compile so that results are rounded at the end alone, as a fused kernel does.
+
+    `eps`: of the last norm, by mistake.
+    """
 
     def backend(graph: torch.fx.GraphModule, example: Any) -> Callable[..., Any]:
         if eps is not None:
-            norms = [node for node in graph.graph.nodes if getattr(node.target, "__name__", "") == "layer_norm"]
+            norms = [
+                node
+                for node in graph.graph.nodes
+                if getattr(node.target, "__name__", "") == "layer_norm"
+            ]
             norms[-1].kwargs = {"eps": eps}
             graph.recompile()
-        return lambda *inputs: [each.to(example[0].dtype) for each in graph(*(each.float() for each in inputs))]
+        return lambda *inputs: [
+            each.to(example[0].dtype) for each in graph(*(each.float() for each in inputs))
+        ]
 
     return {"backend": backend}
 
@@ -155,7 +173,10 @@ def wrong_gradient(y: torch.Tensor, _: Linear) -> torch.Tensor:
 
 
 SMALL = Training(partial(torch.optim.AdamW, lr=1e-6))
-SCALER, SCHEDULE = partial(torch.amp.GradScaler, "cpu"), partial(torch.optim.lr_scheduler.StepLR, step_size=1)
+SCALER, SCHEDULE = (
+    partial(torch.amp.GradScaler, "cpu"),
+    partial(torch.optim.lr_scheduler.StepLR, step_size=1),
+)
 FOREIGN = Training(lambda _: torch.optim.SGD(Linear().parameters()))
 TRAINED: dict[str, Any] = {"pass_": "step", "training": Training(torch.optim.SGD, micro_batches=2)}
 POSITIVE = lambda: (torch.rand(8, 8),)  # noqa: E731
@@ -168,14 +189,22 @@ OTHER = "WorkloadError: *: the reference returns other tensors:"
 RESULTS: dict[str, tuple[dict[str, Any], str]] = {
     "correct": ({}, ""),
     "without bias": ({"change": lambda y, module: y - module.bias}, "output 0"),
-    "broadcastable": ({"change": lambda y, _: y[:1]}, "output 0"),  # its difference from the reference can be taken
-    "draws numbers": ({"change": lambda y, module: y - module.bias + 0 * torch.rand(3)}, "output 0"),
-    "changes by itself": ({"change": lambda y, _: y + next(NUMBER)}, "output 0"),  # a race, or memory that nobody wrote
+    # its difference from the reference can be taken
+    "broadcastable": ({"change": lambda y, _: y[:1]}, "output 0"),
+    "draws numbers": (
+        {"change": lambda y, module: y - module.bias + 0 * torch.rand(3)},
+        "output 0",
+    ),
+    # a race, or memory that nobody wrote
+    "changes by itself": ({"change": lambda y, _: y + next(NUMBER)}, "output 0"),
     "beside zeros": ({"reference": zeros}, "output 0"),
     "compiled": ({"compile": {"backend": doubling}, "reference": None}, "output 0"),
     "compiled in part": ({"change": lambda y, _: COMPILED_PART(y), "reference": None}, "output 0"),
     "wrong in the last layer": (DEEP | {"compile": fused(eps=9.0)}, "output 0"),
-    **{f"no error in {name}": ({"build": build, "pass_": "train"}, "") for name, build in CANCELLING.items()},
+    **{
+        f"no error in {name}": ({"build": build, "pass_": "train"}, "")
+        for name, build in CANCELLING.items()
+    },
 }
 RESULTS_IN_FP32: dict[str, tuple[dict[str, Any], str]] = {
     "tolerated": ({"change": lambda y, _: 3 * y, "tolerance": 3.0}, ""),
@@ -221,13 +250,21 @@ RESULTS_IN_FP32: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-IN_EACH = {f"{name} {dtype}": (it[0] | {"dtype": dtype}, it[1]) for name, it in RESULTS.items() for dtype in BOUNDS}
+IN_EACH = {
+    f"{name} {dtype}": (it[0] | {"dtype": dtype}, it[1])
+    for name, it in RESULTS.items()
+    for dtype in BOUNDS
+}
 
 
-@pytest.mark.parametrize(("fields", "expected"), (IN_EACH | RESULTS_IN_FP32).values(), ids=IN_EACH | RESULTS_IN_FP32)
+@pytest.mark.parametrize(
+    ("fields", "expected"), (IN_EACH | RESULTS_IN_FP32).values(), ids=IN_EACH | RESULTS_IN_FP32
+)
 def test_result_is_wrong_fails_or_says_nothing(cpu: Device, fields: Any, expected: str) -> None:
     try:
-        found = ", ".join(name for name, error in errors_of(cpu, **fields).items() if not error.within_bound)
+        found = ", ".join(
+            name for name, error in errors_of(cpu, **fields).items() if not error.within_bound
+        )
     except KernelgaugeError as error:
         found = f"{type(error).__name__}: {error.what}: {error.got}, {error.expected}"
     assert fnmatchcase(found, expected), found
@@ -235,14 +272,22 @@ def test_result_is_wrong_fails_or_says_nothing(cpu: Device, fields: Any, expecte
 
 @pytest.mark.parametrize(
     ("fields", "seeds"),
-    [({}, 6), ({"compile": fused()}, 2), ({"build": partial(Deep, rounded=True), "reference": Deep}, 6)],
+    [
+        ({}, 6),
+        ({"compile": fused()}, 2),
+        ({"build": partial(Deep, rounded=True), "reference": Deep}, 6),
+    ],
     ids=["eager", "compiled", "reference"],
 )
 @pytest.mark.parametrize("pass_", ["forward", "train"])
 @pytest.mark.parametrize("dtype", BOUNDS)
-def test_deep_module_may_err_like_its_eager_run(cpu: Device, dtype: Any, pass_: str, fields: Any, seeds: int) -> None:
+def test_deep_module_may_err_like_its_eager_run(
+    cpu: Device, dtype: Any, pass_: str, fields: Any, seeds: int
+) -> None:
     deep = DEEP | fields | {"dtype": dtype, "pass_": pass_}
-    errors = [error for seed in range(seeds) for error in errors_of(cpu, seed=seed, **deep).values()]
+    errors = [
+        error for seed in range(seeds) for error in errors_of(cpu, seed=seed, **deep).values()
+    ]
     assert not [str(each) for each in errors if not each.within_bound]
     if (pass_, dtype) == ("train", "bf16") and "compile" not in fields:
         assert any("4 x its eager run's error" in str(each) for each in errors)
@@ -257,7 +302,9 @@ def test_deep_module_may_err_like_its_eager_run(cpu: Device, dtype: Any, pass_: 
         ("float32", "float8_e5m2", "float32", "bf16"),
     ],
 )
-def test_dtype_none_has_the_coarsest_bound(cpu: Device, parameters: str, inputs: str, output: str, bound: Any) -> None:
+def test_dtype_none_has_the_coarsest_bound(
+    cpu: Device, parameters: str, inputs: str, output: str, bound: Any
+) -> None:
     class Mixed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -301,7 +348,10 @@ IN_PLACE: dict[str, Any] = {  # writes over its first input, and reads an expand
 EQUAL: dict[str, dict[str, Any]] = {
     "complex buffer": {"build": rotates, "dtype": None},
     "writes to its input": IN_PLACE | {"dtype": None},
-    "keywords": {"build": lambda: lambda x, *, y: x + y, "inputs": lambda: ((torch.randn(4),), {"y": torch.randn(4)})},
+    "keywords": {
+        "build": lambda: lambda x, *, y: x + y,
+        "inputs": lambda: ((torch.randn(4),), {"y": torch.randn(4)}),
+    },
     "zeros": {"build": zeros, "reference": zeros},
     "of nothing": CLOSURE | {"reference": lambda: lambda: 2 * SQUARE},
     "masked by -inf": {"build": lambda: partial(masked, -math.inf), "dtype": "bf16"},
@@ -317,7 +367,11 @@ def test_equal_results_have_no_error(cpu: Device, fields: Any) -> None:
 @pytest.mark.parametrize("dtype", ["bf16", None])
 def test_reference_is_float32_where_it_has_no_float64(cpu: Device, dtype: Any) -> None:
     inputs = lambda: (torch.randn(5, 4, dtype=torch.bfloat16),)  # noqa: E731
-    how: Any = {"build": lambda: NotInFloat64(4, 3, dtype=torch.bfloat16), "inputs": inputs, "dtype": dtype}
+    how: Any = {
+        "build": lambda: NotInFloat64(4, 3, dtype=torch.bfloat16),
+        "inputs": inputs,
+        "dtype": dtype,
+    }
     error = errors_of(cpu, **how)["output 0"]
     assert (error.within_bound, error.reference) == (True, "float32")
     assert 1e-4 < error.error < error.bound == BOUNDS["bf16"]
@@ -331,7 +385,9 @@ def test_numerics_of_many_shapes_stay_compiled(cpu: Device) -> None:
     ran: list[int] = []
     for rows in range(2, 14):  # Dynamo gives up on the ninth of one code
         inputs = lambda n=rows: (torch.randn(n, 4),)  # noqa: E731
-        errors_of(cpu, inputs=inputs, compile={"backend": backend, "dynamic": False}, reference=None)
+        errors_of(
+            cpu, inputs=inputs, compile={"backend": backend, "dynamic": False}, reference=None
+        )
     assert len(ran) == 12
 
 
@@ -350,5 +406,8 @@ def test_settings_of_float32_stay_and_may_be_mixed(cpu: Device) -> None:
     with restoring_settings():
         backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision = "tf32", "bf16"
         assert errors_of(cpu, reference=None)["output 0"].within_bound
-        assert (backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision) == ("tf32", "bf16")
+        assert (backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision) == (
+            "tf32",
+            "bf16",
+        )
         assert cpu.fingerprint().fp32_matmul == "medium"

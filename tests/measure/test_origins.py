@@ -1,4 +1,6 @@
-"""Each kernel leads to the module and the line that asked for it: eager and compiled code, forward and backward."""
+"""Each kernel leads to the module and the line that asked for it: eager and compiled code, forward
+and backward.
+"""
 
 import linecache
 import sys
@@ -58,7 +60,12 @@ class Net(nn.Module):
             x = x + layer(x)
         return x
 """
-LINES = ("g = F.silu(self.gate(x))", "h = g * self.up(x)", "return self.down(h)", "x = x + layer(x)")
+LINES = (
+    "g = F.silu(self.gate(x))",
+    "h = g * self.up(x)",
+    "return self.down(h)",
+    "x = x + layer(x)",
+)
 
 
 def load(text: str, file: Path, name: str = "planted") -> Any:
@@ -96,12 +103,20 @@ def ran(cpu: Device, build: Callable[[], Any], **changes: Any) -> Run:
 
 
 def places(run: Run) -> list[tuple[str, str, str]]:
-    """Name, module and code of each kernel; the code as it stands in its file, at the line that is given."""
+    """Name, module and code of each kernel; the code as it stands in its file, at the line that is
+    given.
+    """
     file, found = str(sys.modules["planted"].__file__), []
     for kernel, origin in zip(run.kernels, run.origins, strict=True):
         assert origin is not None, kernel
-        assert all(source_line(file, line.line).code == line.code for line in origin.lines if line.file == "planted.py")
-        found.append((kernel.identity.name, origin.module, " | ".join(line.code for line in origin.lines)))
+        assert all(
+            source_line(file, line.line).code == line.code
+            for line in origin.lines
+            if line.file == "planted.py"
+        )
+        found.append(
+            (kernel.identity.name, origin.module, " | ".join(line.code for line in origin.lines))
+        )
     return found
 
 
@@ -120,19 +135,24 @@ def test_eager_kernel_has_its_line_and_module(cpu: Device, net: Any) -> None:
         ("aten::add", "Net", LINES[3]),
     ]
     run = ran(cpu, net)
-    assert places(run) == [(op, module.format(layer), line) for layer in (0, 1) for op, module, line in expected]
+    assert places(run) == [
+        (op, module.format(layer), line) for layer in (0, 1) for op, module, line in expected
+    ]
     assert set(run.op_origins) == {name for name in run.op_names() if "::" in name}
     silus = [(each.module, each.lines[0].code) for each in run.op_origins["aten::silu"]]
     assert silus == [("layers.*", LINES[0])]
     kernels = [run.kernels[place].identity.name for place in run.op_kernels if place is not None]
     launched = {name for name, *_ in expected}
     names = [name for name in run.op_names() if "::" in name]
-    assert kernels == [name if name in launched else "aten::mm" for name in names]  # within each linear
+    # within each linear
+    assert kernels == [name if name in launched else "aten::mm" for name in names]
 
 
 @pytest.mark.usefixtures("no_cache")
 def test_compiled_kernel_has_the_lines_that_were_fused(cpu: Device, net: Any) -> None:
-    fused = [(module, code) for name, module, code in places(ran(cpu, net, compile={})) if "silu" in name]
+    fused = [
+        (module, code) for name, module, code in places(ran(cpu, net, compile={})) if "silu" in name
+    ]
     assert {module for module, _ in fused} == {"layers.*"}  # both layers are the same code
     assert all(set(code.split(" | ")) >= set(LINES[:2]) for _, code in fused)
 
@@ -161,7 +181,12 @@ BODIES: dict[str, tuple[tuple[str, ...], dict[str, Any], str, list[tuple[Any, bo
 @pytest.mark.usefixtures("no_cache")
 @pytest.mark.parametrize(("body", "fields", "op", "expected"), BODIES.values(), ids=BODIES)
 def test_kernel_leads_to_what_asked_for_it(
-    cpu: Device, tmp_path: Path, body: tuple[str, ...], fields: Any, op: str, expected: list[tuple[str, bool]]
+    cpu: Device,
+    tmp_path: Path,
+    body: tuple[str, ...],
+    fields: Any,
+    op: str,
+    expected: list[tuple[str, bool]],
 ) -> None:
     planted, is_compiled = model(tmp_path, *body), "compile" in fields
     run = ran(cpu, planted if is_compiled else lambda: nn.Sequential(planted()), **fields)
@@ -171,14 +196,17 @@ def test_kernel_leads_to_what_asked_for_it(
         if (op in name if is_compiled else op == name)
     ]
     assert found == [("Planted" if is_compiled else "0", *each) for each in expected]
-    assert (run.counts.grown_bytes, run.growth_origins) == (0, ())  # gradients replace those of the call before
+    # gradients replace those of the call before
+    assert (run.counts.grown_bytes, run.growth_origins) == (0, ())
 
 
 KEEPS = ("self.kept.append(x.detach().sin())", "self.kept.append(torch.cat((x, x)).detach())")
 
 
 @pytest.mark.parametrize(("most", "grown"), [(1000, (3 * 128, list(KEEPS[::-1]))), (2, (0, []))])
-def test_growth_of_memory_has_the_lines_that_asked_for_it(cpu: Device, tmp_path: Path, most: int, grown: Any) -> None:
+def test_growth_of_memory_has_the_lines_that_asked_for_it(
+    cpu: Device, tmp_path: Path, most: int, grown: Any
+) -> None:
     """A list of losses grows with each call, unless as much is freed as is kept."""
     run = ran(cpu, model(tmp_path, *KEEPS, f"del self.kept[:-{most}]", "return x.cos()"))
     assert (run.counts.grown_bytes, codes(run.growth_origins)) == grown
@@ -196,7 +224,10 @@ LIBRARY = "from torch import nn\nclass Block(nn.Sequential):\n    def forward(se
 @pytest.mark.usefixtures("no_cache")
 @pytest.mark.parametrize("compile_", [None, {}], ids=["eager", "compiled"])
 def test_kernel_of_a_library_has_its_line(cpu: Device, tmp_path: Path, compile_: Any) -> None:
-    """The innermost frame is one of `nn.Linear`. Where code of the user calls the library, its line comes first."""
+    """The innermost frame is one of `nn.Linear`.
+
+    Where code of the user calls the library, its line comes first.
+    """
     linear = nn.Linear(8, 8)
     block = load(LIBRARY, tmp_path / "site-packages" / "blocks.py", "blocks").Block(linear)
     user = load(LIBRARY, tmp_path / "user.py").Block
@@ -205,7 +236,8 @@ def test_kernel_of_a_library_has_its_line(cpu: Device, tmp_path: Path, compile_:
     for module, line in ((block, inner), (user(block), called)):
         (origin,) = ran(cpu, lambda module=module: module, compile=compile_).origins
         assert origin.lines == (line,)
-    (origin,) = ran(cpu, lambda: linear, compile=compile_).origins  # a module of torch has no other line
+    # a module of torch has no other line
+    (origin,) = ran(cpu, lambda: linear, compile=compile_).origins
     assert codes([origin]) == ["return F.linear(input, self.weight, self.bias)"]
 
 
@@ -226,9 +258,18 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("cache")
-def test_line_of_a_cached_graph_is_where_it_is_now(cpu: Device, tmp_path: Path, monkeypatch: Any) -> None:
-    """Inductor's cache finds a graph by what it computes: its lines may be those of an older file, or of another folder."""
-    texts = ("one", ""), ("one", "# moved\n\n"), ("two", ""), ("one", f"# moved again\nSAME = '''\n{LINE}'''\n")
+def test_line_of_a_cached_graph_is_where_it_is_now(
+    cpu: Device, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Inductor's cache finds a graph by what it computes: its lines may be those of an older file,
+    or of another folder.
+    """
+    texts = (
+        ("one", ""),
+        ("one", "# moved\n\n"),
+        ("two", ""),
+        ("one", f"# moved again\nSAME = '''\n{LINE}'''\n"),
+    )
     for (folder, above), number in zip(texts, (6, 8, 6, 10), strict=True):
         scaled = load(above + SCALED, tmp_path / folder / "scaled.py")
         monkeypatch.chdir(tmp_path / folder)
@@ -238,14 +279,19 @@ def test_line_of_a_cached_graph_is_where_it_is_now(cpu: Device, tmp_path: Path, 
 
 @pytest.mark.usefixtures("cache")
 def test_line_of_a_cached_graph_is_of_what_ran(cpu: Device, tmp_path: Path) -> None:
-    """Two functions of the same ops share what Inductor has in its cache, and what it says of their lines."""
+    """Two functions of the same ops share what Inductor has in its cache, and what it says of their
+    lines.
+    """
     scaled = load(SCALED + SCALED.replace("Scaled", "Other"), tmp_path / "scaled.py")
     builds = scaled.Scaled, scaled.Other
     found = [ran(cpu, build, compile={}).origins[0] for build in builds]
-    with torch_set_up():  # in one session too, where the second one finds what the first one compiled
+    # in one session too, where the second one finds what the first one compiled
+    with torch_set_up():
         reset_compiler()
         workloads = [tiny(build=build, compile={}, module=build.__name__) for build in builds]
-        found += [Subject(each, build(each, cpu), cpu, QUICK).origins.kernels[0] for each in workloads]
+        found += [
+            Subject(each, build(each, cpu), cpu, QUICK).origins.kernels[0] for each in workloads
+        ]
     assert [origin.lines[0].line for origin in found] == [6, 12, 6, 12]
     one, other = (torch.compile(build()) for build in builds)
     both = ran(cpu, lambda: lambda x: (one(x), other(x)))
@@ -253,7 +299,10 @@ def test_line_of_a_cached_graph_is_of_what_ran(cpu: Device, tmp_path: Path) -> N
 
 
 def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: Device) -> None:
-    """Nor is it by the second workload that calls it. A function of torch has no line of the user's but its caller's."""
+    """Nor is it by the second workload that calls it.
+
+    A function of torch has no line of the user's but its caller's.
+    """
     activated, subjects, graphs = torch.compile(F.silu), [], []
 
     def calls(x: torch.Tensor) -> torch.Tensor:
@@ -265,29 +314,52 @@ def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: Device) -> N
             workload = tiny(build=lambda: calls)
             subjects.append(Subject(workload, build(workload, cpu), cpu, QUICK))
             graphs.append(compiler.compile_counts().graphs)
-    assert [codes(each.origins.kernels) for each in subjects] == [["y = activated(x)", "return y.cos()"]] * 2
+    assert [codes(each.origins.kernels) for each in subjects] == [
+        ["y = activated(x)", "return y.cos()"]
+    ] * 2
     assert [codes(each.origins.compiled) for each in subjects] == [["y = activated(x)"]] * 2
     assert [each.compiled_ops for each in subjects] == [1, 0]
     assert graphs[0] == graphs[1]
 
 
-TAGGED = 'return x.sin() if self.tag == "never" else x.cos()'  # in each replicate it is compiled again
+# in each replicate it is compiled again
+TAGGED = 'return x.sin() if self.tag == "never" else x.cos()'
 UNDECIDED = ("if x.sum() > 0:", "    x = x * 2", "return x * 3")
-NO_LONGER = "the recompile_limit of 1 is reached, so the rest runs eagerly; self.tag == * no longer holds"
+NO_LONGER = (
+    "the recompile_limit of 1 is reached, so the rest runs eagerly; self.tag == * no longer holds"
+)
 
 
 @pytest.mark.parametrize(
     ("body", "switches", "backend", "reason", "code"),
     [
-        ([TAGGED], {"disable": True}, "eager", "torch.compile is switched off: all of it runs eagerly", ""),
+        (
+            [TAGGED],
+            {"disable": True},
+            "eager",
+            "torch.compile is switched off: all of it runs eagerly",
+            "",
+        ),
         (UNDECIDED, {}, "eager", "a branch that depends on data", "if x.sum() > 0:"),
-        ([TAGGED], {"suppress_errors": True}, raising(ValueError()), "*all of `forward` runs eagerly", "in forward"),
+        (
+            [TAGGED],
+            {"suppress_errors": True},
+            raising(ValueError()),
+            "*all of `forward` runs eagerly",
+            "in forward",
+        ),
         ([TAGGED], {"recompile_limit": 1}, "eager", NO_LONGER, TAGGED),
     ],
     ids=["switched off", "branch", "error", "recompile limit"],
 )
 def test_code_that_is_not_compiled_is_an_event(
-    cpu: Device, tmp_path: Path, body: tuple[str, ...], switches: Any, backend: Any, reason: str, code: str
+    cpu: Device,
+    tmp_path: Path,
+    body: tuple[str, ...],
+    switches: Any,
+    backend: Any,
+    reason: str,
+    code: str,
 ) -> None:
     with torch._dynamo.config.patch(**switches):
         run = ran(cpu, model(tmp_path, *body), compile={"backend": backend})
@@ -301,8 +373,15 @@ def test_code_that_is_not_compiled_is_an_event(
 
 def test_recompile_names_first_what_keeps_failing(cpu: Device, tmp_path: Path) -> None:
     """`hasattr` fails for the first compilation alone, the number of calls for each."""
-    body = ("if not hasattr(self, 'calls'):", "    self.calls = 0", "self.calls += 1", "return x * self.calls")
-    newest, *_, oldest = ran(cpu, model(tmp_path, *body), compile={"backend": "eager"}).compile_events
+    body = (
+        "if not hasattr(self, 'calls'):",
+        "    self.calls = 0",
+        "self.calls += 1",
+        "return x * self.calls",
+    )
+    newest, *_, oldest = ran(
+        cpu, model(tmp_path, *body), compile={"backend": "eager"}
+    ).compile_events
     assert newest.reason.startswith("self.calls == ")
     assert oldest.reason == "not hasattr(self, 'calls') no longer holds"
 
@@ -318,7 +397,9 @@ def test_recompile_names_first_what_keeps_failing(cpu: Device, tmp_path: Path) -
         (lambda _: nn.Sequential(torch.jit.script(nn.Linear(8, 8))), "0"),
     ],
 )
-def test_path_of_the_first_module(cpu: Device, net: Any, build: Callable[[Any], Any], path: str) -> None:
+def test_path_of_the_first_module(
+    cpu: Device, net: Any, build: Callable[[Any], Any], path: str
+) -> None:
     assert places(ran(cpu, lambda: build(net())))[0][1] == path
 
 
@@ -335,15 +416,23 @@ def is_in_origins_of() -> bool:
 
 
 @pytest.mark.parametrize(
-    ("is_other", "known"), [(lambda: _get_current_function_mode() is not None, True), (is_in_origins_of, False)]
+    ("is_other", "known"),
+    [(lambda: _get_current_function_mode() is not None, True), (is_in_origins_of, False)],
 )
-def test_call_that_launches_something_else_has_no_origins(cpu: Device, is_other: Any, known: bool) -> None:
-    """The call is made once more for its lines. If that is other work, it is made without what tells an operator's line."""
+def test_call_that_launches_something_else_has_no_origins(
+    cpu: Device, is_other: Any, known: bool
+) -> None:
+    """The call is made once more for its lines.
+
+    If that is other work, it is made without what tells an operator's line.
+    """
     run = ran(cpu, lambda: lambda x: x.cos() if is_other() else x.sin())
     assert (run.kernel_names(), bool(run.origins)) == (["aten::sin"], known)
 
 
-def test_torch_without_the_tree_of_events_has_no_origins(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_without_the_tree_of_events_has_no_origins(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch.profiler.python_tracer
 
     monkeypatch.delattr(torch.profiler.python_tracer, "_prefix_regex")
@@ -360,16 +449,30 @@ def test_file_is_shown_without_folders_of_the_machine(monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend("/elsewhere/src")  # as an editable installation has it
     library = Path.cwd() / ".venv/lib/python3.12/site-packages/liger_kernel/ops/swiglu.py"
     paths = f"{Path.cwd()}/models/mlp.py", "/elsewhere/src/models/mlp.py", str(library)
-    assert [shown_path(path) for path in paths] == ["models/mlp.py", "models/mlp.py", "liger_kernel/ops/swiglu.py"]
+    assert [shown_path(path) for path in paths] == [
+        "models/mlp.py",
+        "models/mlp.py",
+        "liger_kernel/ops/swiglu.py",
+    ]
     assert [compiler.owner_of(path) == "user" for path in paths] == [True, True, False]
 
 
-@pytest.mark.parametrize("between", ["", "stream0 = get_raw_stream(0)\n", "triton_poi_fused_gelu_0_xnumel = 10*s0\n"])
-def test_handle_of_a_generated_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str) -> None:
+@pytest.mark.parametrize(
+    "between", ["", "stream0 = get_raw_stream(0)\n", "triton_poi_fused_gelu_0_xnumel = 10*s0\n"]
+)
+def test_handle_of_a_generated_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: str
+) -> None:
     stacks = ((("model.py", 1, "forward", "return F.gelu(x)"),),)
     path = tmp_path / "generated.py"
-    monkeypatch.setitem(compiler._generated, str(path), [(1, {"triton_poi_fused_gelu_0:1": stacks})])
+    monkeypatch.setitem(
+        compiler._generated, str(path), [(1, {"triton_poi_fused_gelu_0:1": stacks})]
+    )
     handle = "# [Provenance debug handles] triton_poi_fused_gelu_0:1"
-    path.write_text(f"{handle}\n{between}triton_poi_fused_gelu_0.run(buf0)\n{between}other.run(buf1)\n")
-    calls = [number for number, line in enumerate(path.read_text().splitlines(), 1) if ".run(" in line]
+    path.write_text(
+        f"{handle}\n{between}triton_poi_fused_gelu_0.run(buf0)\n{between}other.run(buf1)\n"
+    )
+    calls = [
+        number for number, line in enumerate(path.read_text().splitlines(), 1) if ".run(" in line
+    ]
     assert [compiler.stacks_at(str(path), number) for number in calls] == [stacks, None]

@@ -1,4 +1,6 @@
-"""Passes go round all workloads and the reference kernels until each is pinned down, given up, or the GPU is lost."""
+"""Passes go round all workloads and the reference kernels until each is pinned down, given up, or
+the GPU is lost.
+"""
 
 import math
 from collections.abc import Callable
@@ -19,7 +21,8 @@ from kernelgauge.measure.subject import Measured
 from kernelgauge.run import ControlTime, Timer
 from tests.measure.conftest import QUICK, FakeGpu, hot, measured, raising, results_of, times
 
-Rows = dict[str, dict[str, Any]]  # what each workload does, by module; "copy" and "gemm" are reference kernels
+# what each workload does, by module; "copy" and "gemm" are reference kernels
+Rows = dict[str, dict[str, Any]]
 
 SETTINGS = Settings(replicates=3, most_replicates=6, warm_up_seconds=0)
 EIGHT = replace(SETTINGS, most_replicates=8)
@@ -68,8 +71,11 @@ def clock(mhz: int, reasons: int = 0) -> dict[str, Any]:
     return {"reading": lambda _: Reading(sm_clock_mhz=mhz, event_reasons=reasons)}
 
 
-BUILDING, RUNNING = (f"WorkloadError: ?-eager-fp32: {doing} failed: " for doing in ("building", "running"))
-SCENARIOS: dict[str, tuple[Settings, Rows, str, dict[str, Any]]] = {  # settings, workloads, passes, results
+BUILDING, RUNNING = (
+    f"WorkloadError: ?-eager-fp32: {doing} failed: " for doing in ("building", "running")
+)
+# settings, workloads, passes, results
+SCENARIOS: dict[str, tuple[Settings, Rows, str, dict[str, Any]]] = {
     "controls": (SETTINGS, {"copy": {}, "gemm": {}, "a": {}, "b": {}}, "cgab" * 3, {"a": TENS, "b": TENS}),
     "not steady": (SETTINGS, {"a": {}, "b": {"us": WILD}}, "ababab" + "bbb", {"a": TENS, "b": WILD[:6]}),
     "hot as often as kept": (THREE, {"a": {"reading": hot(1, 2, 3)}}, "aaa" + "aaa", {"a": TENS}),
@@ -100,30 +106,52 @@ SCENARIOS: dict[str, tuple[Settings, Rows, str, dict[str, Any]]] = {  # settings
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("settings", "rows", "passes", "expected"), SCENARIOS.values(), ids=SCENARIOS)
-def test_passes_measure_all_that_can_be(gpu: FakeGpu, settings: Any, rows: Rows, passes: str, expected: Any) -> None:
+@pytest.mark.parametrize(
+    ("settings", "rows", "passes", "expected"), SCENARIOS.values(), ids=SCENARIOS
+)
+def test_passes_measure_all_that_can_be(
+    gpu: FakeGpu, settings: Any, rows: Rows, passes: str, expected: Any
+) -> None:
     require(results_of(gpu, *set_up(gpu, rows), settings=settings), expected)
     assert "".join(module[0] for module in gpu.replicates) == passes
 
 
 @pytest.mark.parametrize(("disturbed", "kept"), [((), 5), ((1, 2), 3)])
-def test_disturbed_replicates_use_up_the_budget(gpu: FakeGpu, disturbed: tuple[int, ...], kept: int) -> None:
+def test_disturbed_replicates_use_up_the_budget(
+    gpu: FakeGpu, disturbed: tuple[int, ...], kept: int
+) -> None:
     """Else a machine that is disturbed now and then would be measured for ever."""
-    slow = gpu.workload("a", WILD, reading=hot(*disturbed), on_build=lambda _: gpu.clock.advance(1e6))
+    slow = gpu.workload(
+        "a", WILD, reading=hot(*disturbed), on_build=lambda _: gpu.clock.advance(1e6)
+    )
     assert len(times(measured(gpu, slow, replace(SETTINGS, budget_seconds=5.5)))) == kept
 
 
 def test_conditions_are_those_of_what_counts(gpu: FakeGpu) -> None:
-    hot, capped = (Reading(sm_clock_mhz=mhz, event_reasons=reasons) for mhz, reasons in ((900, 0x40), (1500, 0x4)))
-    run = measured(gpu, gpu.workload("a", reading=lambda number: hot if number == 1 else capped)).run
+    hot, capped = (
+        Reading(sm_clock_mhz=mhz, event_reasons=reasons)
+        for mhz, reasons in ((900, 0x40), (1500, 0x4))
+    )
+    run = measured(
+        gpu, gpu.workload("a", reading=lambda number: hot if number == 1 else capped)
+    ).run
     assert run.conditions.lowest_sm_clock_mhz == 1500
 
 
 def test_controls_are_kept_as_medians(gpu: FakeGpu) -> None:
-    copy, gemm = {"us": [50.0, 50.2, 50.4, 50.4, 50.2, 50.0]}, {"us": [200.0], "kernels": ("gemm", "splitk")}
-    results = results_of(gpu, *set_up(gpu, {"copy": copy, "gemm": gemm, "a": {}, "b": {}}), settings=SIX)
-    assert gpu.diary.index("build b") < gpu.diary.index("build copy")  # all are profiled before any is timed
-    expected = {"copy": ControlTime("gemm", pytest.approx(50.2)), "gemm": ControlTime("gemm + splitk", 200.0)}
+    copy, gemm = (
+        {"us": [50.0, 50.2, 50.4, 50.4, 50.2, 50.0]},
+        {"us": [200.0], "kernels": ("gemm", "splitk")},
+    )
+    results = results_of(
+        gpu, *set_up(gpu, {"copy": copy, "gemm": gemm, "a": {}, "b": {}}), settings=SIX
+    )
+    # all are profiled before any is timed
+    assert gpu.diary.index("build b") < gpu.diary.index("build copy")
+    expected = {
+        "copy": ControlTime("gemm", pytest.approx(50.2)),
+        "gemm": ControlTime("gemm + splitk", 200.0),
+    }
     assert [result.run.controls for result in results.values()] == [expected] * 2
 
 
@@ -135,10 +163,13 @@ def test_machine_may_drift_more_on_an_unknown_gpu(gpu: FakeGpu) -> None:
 
 def test_control_pair_is_a_copy_and_a_gemm(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     (copied,) = (workload for workload in control_pair() if workload.module == "copy")
-    assert torch.Size(copied.shape).numel() * 2 >= 128 << 20  # in fp16; the L2 of a B200 has 126 MiB
+    # in fp16; the L2 of a B200 has 126 MiB
+    assert torch.Size(copied.shape).numel() * 2 >= 128 << 20
     monkeypatch.setattr(device, "_COPIED", (2, 8))
     monkeypatch.setattr(device, "_GEMM", (4, 4, 4))
-    names = {name: result.run.kernel_names() for name, result in results_of(cpu, *control_pair()).items()}
+    names = {
+        name: result.run.kernel_names() for name, result in results_of(cpu, *control_pair()).items()
+    }
     assert names == {"copy": ["aten::neg"], "gemm": ["aten::mm"]}
 
 
@@ -154,7 +185,9 @@ def test_factory_that_changes_torch_for_all_is_refused(gpu: FakeGpu) -> None:
     was = torch.get_num_threads()
     change = lambda _: (torch.set_default_dtype(torch.float64), torch.set_num_threads(was + 1))  # noqa: E731
     changes = f"default_dtype: torch.float32 -> torch.float64, num_threads: {was} -> {was + 1}"
-    require(results_of(gpu, gpu.workload("a", on_build=change)), {"a": f"WorkloadError: *: {changes}"})
+    require(
+        results_of(gpu, gpu.workload("a", on_build=change)), {"a": f"WorkloadError: *: {changes}"}
+    )
     assert (torch.get_default_dtype(), torch.get_num_threads()) == (torch.float32, was)
 
 
@@ -166,7 +199,9 @@ def test_factory_that_changes_torch_for_all_is_refused(gpu: FakeGpu) -> None:
         ("nvjet_sm90_tst_64x8", {"block": [256, 1, 1]}, True),
     ],
 )
-def test_other_kernels_than_were_profiled_have_no_time(gpu: FakeGpu, kernel: str, after: Any, is_timed: bool) -> None:
+def test_other_kernels_than_were_profiled_have_no_time(
+    gpu: FakeGpu, kernel: str, after: Any, is_timed: bool
+) -> None:
     """Their structure is judged all the same: a recompile may be why."""
     names, launch = [kernel], {"block": [128, 1, 1]}
 
@@ -187,14 +222,22 @@ GRAPH = {"api": "cudaGraphLaunch"}
     ("rows", "held"),
     [
         (lambda gpu: {"a": {"on_call": lambda: gpu.held_us and 1 / 0}, "b": {}}, "00000"),
-        (lambda gpu: {"a": {"on_call": lambda: gpu.held_us and 1 / 0, "launch": GRAPH}, "b": {}}, "0100"),
-        (lambda _: {name: {"launch": GRAPH, "compile": {}} for name in "ab"}, "010"),  # b waits until a is measured
+        (
+            lambda gpu: {"a": {"on_call": lambda: gpu.held_us and 1 / 0, "launch": GRAPH}, "b": {}},
+            "0100",
+        ),
+        # b waits until a is measured
+        (lambda _: {name: {"launch": GRAPH, "compile": {}} for name in "ab"}, "010"),
         (lambda _: {"copy": {}, "gemm": {}, "a": {}}, "000000000"),
     ],
     ids=["timing fails", "timing of a graph fails", "graphs", "reference kernels"],
 )
-def test_memory_is_free_for_the_next(gpu: FakeGpu, rows: Callable[[FakeGpu], Rows], held: str) -> None:
-    """All replicates of a CUDA graph are made on one instance: it alone is there when others are built."""
+def test_memory_is_free_for_the_next(
+    gpu: FakeGpu, rows: Callable[[FakeGpu], Rows], held: str
+) -> None:
+    """All replicates of a CUDA graph are made on one instance: it alone is there when others are
+    built.
+    """
     gpu.held = []
     results_of(gpu, *set_up(gpu, rows(gpu)))
     assert "".join(map(str, gpu.held)) == held
@@ -202,27 +245,44 @@ def test_memory_is_free_for_the_next(gpu: FakeGpu, rows: Callable[[FakeGpu], Row
 
 @pytest.mark.parametrize(
     ("call_us", "calls", "warm_up", "heavy"),  # heavy: few in a row on a GPU
-    [(100.0, (40, 100, 10), 21, 40), (5e4, (20, 20, 8), 2, 5), (2e5, (5, 5, 5), 2, 5), (1e6, (3, 3, 3), 1, 3)],
+    [
+        (100.0, (40, 100, 10), 21, 40),
+        (5e4, (20, 20, 8), 2, 5),
+        (2e5, (5, 5, 5), 2, 5),
+        (1e6, (3, 3, 3), 1, 3),
+    ],
 )
-def test_slow_calls_are_fewer_and_three_at_least(call_us: float, calls: Any, warm_up: int, heavy: int) -> None:
+def test_slow_calls_are_fewer_and_three_at_least(
+    call_us: float, calls: Any, warm_up: int, heavy: int
+) -> None:
     settings = Settings(iterations=40, host_iterations=100, latency_iterations=10, seconds=1.0)
     of_gpu = settings.limited(None, CudaDevice.most_busy_seconds)
     timers = (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)
     assert tuple(settings.iterations_for(call_us, timer) for timer in timers) == calls
     assert settings.warm_up_calls_for(call_us) == warm_up
-    assert (of_gpu.iterations_for(call_us), of_gpu.iterations_for(call_us, Timer.END_TO_END)) == (heavy, calls[2])
+    assert (of_gpu.iterations_for(call_us), of_gpu.iterations_for(call_us, Timer.END_TO_END)) == (
+        heavy,
+        calls[2],
+    )
 
 
 @pytest.mark.parametrize(("factor", "is_enough"), [(0.99, True), (1.01, False)])
-@pytest.mark.parametrize(("mean", "precision_us"), [(100.0, 0.04), (2.0, 0.006)], ids=["share", "resolution"])
-def test_standard_error_tells_what_is_steady(mean: float, precision_us: float, factor: float, is_enough: bool) -> None:
-    settings = Settings(replicates=4, most_replicates=10, precision=0.0004, precision_us=0.006, budget_seconds=1.5)
+@pytest.mark.parametrize(
+    ("mean", "precision_us"), [(100.0, 0.04), (2.0, 0.006)], ids=["share", "resolution"]
+)
+def test_standard_error_tells_what_is_steady(
+    mean: float, precision_us: float, factor: float, is_enough: bool
+) -> None:
+    settings = Settings(
+        replicates=4, most_replicates=10, precision=0.0004, precision_us=0.006, budget_seconds=1.5
+    )
     # Two above and two below: the deviation is d * sqrt(4 / 3), the standard error half of that.
     distance = factor * precision_us * math.sqrt(3)
     times = (mean - distance, mean + distance) * 2
     assert settings.is_enough(times, seconds=0.1) is is_enough
     assert not any(settings.is_enough(times[:count], seconds=1000.0) for count in range(4))
-    assert settings.is_enough((90.0, 110.0) * 2, seconds=1.21)  # a quarter more would be more than the budget
+    # a quarter more would be more than the budget
+    assert settings.is_enough((90.0, 110.0) * 2, seconds=1.21)
 
 
 def test_replicates_asked_for_are_made_at_any_cost() -> None:
@@ -231,19 +291,28 @@ def test_replicates_asked_for_are_made_at_any_cost() -> None:
     four = [usual.is_enough([90.0, 110.0] * 2, seconds=seconds) for seconds in (0.2, 2.0)]
     assert four == [False, True]  # beyond the budget four will do
     assert asked.for_call(6e6) is asked
-    limits = [(each.replicates, each.most_replicates) for each in (asked.limited(4, 1.0), usual.limited(4, 1.0))]
+    limits = [
+        (each.replicates, each.most_replicates)
+        for each in (asked.limited(4, 1.0), usual.limited(4, 1.0))
+    ]
     assert limits == [(20, 20), (4, 4)]
-    assert usual.for_call(6e6) == replace(usual, replicates=2, most_replicates=2, latency_replicates=2)
+    assert usual.for_call(6e6) == replace(
+        usual, replicates=2, most_replicates=2, latency_replicates=2
+    )
 
 
 @pytest.mark.parametrize(("launch", "builds"), [(GRAPH, 1), ({}, 4)], ids=["graph", "launches"])
-def test_graphs_are_measured_on_one_instance(gpu: FakeGpu, launch: dict[str, str], builds: int) -> None:
+def test_graphs_are_measured_on_one_instance(
+    gpu: FakeGpu, launch: dict[str, str], builds: int
+) -> None:
     result = measured(gpu, gpu.workload("a", launch=launch), THREE)
     assert (len(times(result)), gpu.builds["a"], result.one_instance) == (3, builds, bool(launch))
 
 
 def test_groups_not_timed_have_structure_only(gpu: FakeGpu) -> None:
-    workloads = set_up(gpu, {"copy": {}, "a": {"us": [8.0], "kernels": ("gemm", "gelu")}, "b": at(0, NO)})
+    workloads = set_up(
+        gpu, {"copy": {}, "a": {"us": [8.0], "kernels": ("gemm", "gelu")}, "b": at(0, NO)}
+    )
     (group,) = measure_groups(workloads, gpu, gpu.fingerprint(), QUICK, timed=False)
     result, error = group.values()
     assert "building failed" in str(error)

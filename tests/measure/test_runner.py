@@ -1,4 +1,6 @@
-"""From a workload to its run: structure and counts on a CPU, how an instance is built, how torch is set up, and devices."""
+"""From a workload to its run: structure and counts on a CPU, how an instance is built, how torch is
+set up, and devices.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,18 +37,33 @@ def test_run_has_structure_of_an_eager_workload(cpu: Device) -> None:
     assert run.kernel_names() == ["aten::addmm", "aten::gelu", "aten::gelu"]
     assert run.kinds() == ["gemm", "pointwise", "pointwise"]
     linear = run.kernels[0]
-    assert (linear.op, linear.inputs, linear.stream) == ("", ("fp32[3]", "fp32[5,4]", "fp32[4,3]"), 0)
+    assert (linear.op, linear.inputs, linear.stream) == (
+        "",
+        ("fp32[3]", "fp32[5,4]", "fp32[4,3]"),
+        0,
+    )
     assert all(kernel.device_time_us > 0 for kernel in run.kernels)
     assert (counts.launches, counts.kernels, counts.graph_breaks, counts.recompiles) == (3, 2, 0, 0)
-    assert (counts.memsets, counts.copies, counts.synchronizations, counts.peak_allocated_bytes) == (0, 0, 0, None)
+    assert (
+        counts.memsets,
+        counts.copies,
+        counts.synchronizations,
+        counts.peak_allocated_bytes,
+    ) == (0, 0, 0, None)
     assert counts.dispatcher_ops == sum("::" in name for name in run.op_names()) > 3
     assert (run.launch_apis, run.occupancy_queries, run.metadata_ops_that_launched) == ((), 0, ())
-    assert said == ["1 of 1: profiling tiny-eager-fp32", "timing, pass 1: 1 of 1 workloads, about 2 s left"]
+    assert said == [
+        "1 of 1: profiling tiny-eager-fp32",
+        "timing, pass 1: 1 of 1 workloads, about 2 s left",
+    ]
     assert run.steps == len(parse(result.trace_json).steps()) == 3
 
 
 def test_run_on_gpu_has_times_ops_inputs_and_streams(gpu: FakeGpu) -> None:
-    inputs = {"Input_Dims": [[8, 4], [4, 2], [], []], "Input_type": ["c10::BFloat16", "float", "Scalar", ""]}
+    inputs = {
+        "Input_Dims": [[8, 4], [4, 2], [], []],
+        "Input_type": ["c10::BFloat16", "float", "Scalar", ""],
+    }
 
     def call() -> None:
         gpu.launch("gemm", 10.0, stream=20, op="aten::mm", inputs=inputs)
@@ -57,7 +74,11 @@ def test_run_on_gpu_has_times_ops_inputs_and_streams(gpu: FakeGpu) -> None:
     run, counts = result.run, result.run.counts
     assert [each.resources for each in run.kernels] == [None, Resources(32, 0), None]
     found = [(each.op, each.inputs, each.stream, each.device_time_us) for each in run.kernels]
-    assert found == [("aten::mm", ("bf16[8,4]", "fp32[4,2]"), 1, 10.0), ("", (), 0, 15.0), ("", (), 1, 10.0)]
+    assert found == [
+        ("aten::mm", ("bf16[8,4]", "fp32[4,2]"), 1, 10.0),
+        ("", (), 0, 15.0),
+        ("", (), 1, 10.0),
+    ]
     device = Sample((20.0, 20.0), 3)  # with at least one kernel running
     assert run.samples == {Timer.DEVICE: device, Timer.HOST: Sample((15.0, 15.0), 3, (14.0, 14.0))}
     assert run.launch_apis == ("cudaLaunchKernel",) * 3
@@ -68,7 +89,9 @@ def test_run_on_gpu_has_times_ops_inputs_and_streams(gpu: FakeGpu) -> None:
 
 @pytest.mark.parametrize("pass_", ["forward", "train"])
 @pytest.mark.parametrize("dtype", TORCH_DTYPES)
-def test_replicates_are_as_declared_and_equal(cpu: Device, paddings: list[int], pass_: Any, dtype: Any) -> None:
+def test_replicates_are_as_declared_and_equal(
+    cpu: Device, paddings: list[int], pass_: Any, dtype: Any
+) -> None:
     def build() -> nn.Module:
         modules.append(nn.Linear(4, 3))
         modules[-1].register_forward_pre_hook(look)
@@ -79,24 +102,45 @@ def test_replicates_are_as_declared_and_equal(cpu: Device, paddings: list[int], 
         assert (module.weight.grad, arguments[0].grad) == (None, None)  # cleared before each call
 
     modules, inputs = list[Any](), list[torch.Tensor]()
-    workload = tiny(build=build, dtype=dtype, pass_=pass_, inputs=lambda: (torch.randn(5, 4, requires_grad=True),))
+    workload = tiny(
+        build=build,
+        dtype=dtype,
+        pass_=pass_,
+        inputs=lambda: (torch.randn(5, 4, requires_grad=True),),
+    )
     for _ in range(2):
         measured(cpu, workload)
         torch.randn(100)
-    assert len({module.weight.data_ptr() for module in modules}) == len(modules) == 2 * (1 + QUICK.replicates)
+    assert (
+        len({module.weight.data_ptr() for module in modules})
+        == len(modules)
+        == 2 * (1 + QUICK.replicates)
+    )
     assert all(torch.equal(module.weight, modules[0].weight) for module in modules)
     assert all(torch.equal(x, inputs[0]) for x in inputs)
     assert paddings == [512, 512, 512 * (1 + 2 * 7919)] * 2
-    found = {(each.is_leaf, each.dtype, each.grad is not None) for each in (inputs[-1], *modules[-1].parameters())}
+    found = {
+        (each.is_leaf, each.dtype, each.grad is not None)
+        for each in (inputs[-1], *modules[-1].parameters())
+    }
     assert found == {(True, TORCH_DTYPES[dtype], pass_ == "train")}
     assert torch.is_grad_enabled()
 
 
 FAILURES: dict[str, dict[str, Any]] = {  # by what is said of it
-    "building failed: ValueError: dim 7 is odd": {"build": raising(ValueError("dim 7 is odd\nmore"))},
-    "building failed: TypeError: build() returned int, expected something to call": {"build": lambda: 5},
-    "building failed: TypeError: inputs() returned Tensor, expected a tuple": {"inputs": lambda: torch.ones(1)},
-    "running failed: TypeError: the output holds no floating-point": {"build": lambda: torch.argmax, "pass_": "train"},
+    "building failed: ValueError: dim 7 is odd": {
+        "build": raising(ValueError("dim 7 is odd\nmore"))
+    },
+    "building failed: TypeError: build() returned int, expected something to call": {
+        "build": lambda: 5
+    },
+    "building failed: TypeError: inputs() returned Tensor, expected a tuple": {
+        "inputs": lambda: torch.ones(1)
+    },
+    "running failed: TypeError: the output holds no floating-point": {
+        "build": lambda: torch.argmax,
+        "pass_": "train",
+    },
     "compiling or running failed: BackendCompilerFailed: backend='function' raised: NotImplementedError: no code": {
         "compile": {"backend": raising(NotImplementedError("no code"))},
     },
@@ -132,7 +176,8 @@ QUADRUPLES = partial(lambda function: function, lambda x: x * 4)
     [
         ([DOUBLES, TRIPLES, QUADRUPLES], CAPTURED, ["abc"], 3),
         ([DOUBLES, TRIPLES, DOUBLES, DOUBLES], CAPTURED, ["ab", "c", "d"], 4 + 2),
-        ([lambda: nn.Linear(4, 3), nn.GELU], CAPTURED, ["a", "b"], 2 + 1),  # one wrapper for all of torch's modules
+        # one wrapper for all of torch's modules
+        ([lambda: nn.Linear(4, 3), nn.GELU], CAPTURED, ["a", "b"], 2 + 1),
         ([DOUBLES, BROKEN, TRIPLES, QUADRUPLES], CAPTURED, ["ab", "cd"], 4),
         ([DOUBLES, DOUBLES, BROKEN], None, ["abc"], 3),
     ],
@@ -144,7 +189,9 @@ def test_groups_never_share_compiled_code(
         return tiny(module=name, build=lambda: built.append(name) or build(), compile=compile_)
 
     built: list[str] = []
-    groups = measure_groups(list(map(workload, "abcd", builds)), cpu, cpu.fingerprint(), QUICK, timed=False)
+    groups = measure_groups(
+        list(map(workload, "abcd", builds)), cpu, cpu.fingerprint(), QUICK, timed=False
+    )
     assert ["".join(sorted(name[0] for name in group)) for group in groups] == expected
     assert len(built) == times_built
 
@@ -168,10 +215,14 @@ def test_recompiles_on_fresh_allocations_are_counted(cpu: Device, changes_in: in
     assert said[0] == "1 of 1: compiling and profiling tiny-eager-fp32"
 
 
-def test_cpu_kernels_add_up_to_the_time_that_is_judged(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_kernels_add_up_to_the_time_that_is_judged(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def disturbed(subject: Subject, index: int, usual_clock_mhz: int | None) -> Replicate:
         slow = 100.0 if index == 0 else 1.0
-        return replace(replicate(subject, index, usual_clock_mhz), kernel_us=(slow * 5.0,), host_us=slow * 14.0)
+        return replace(
+            replicate(subject, index, usual_clock_mhz), kernel_us=(slow * 5.0,), host_us=slow * 14.0
+        )
 
     replicate = Subject.replicate
     monkeypatch.setattr(Subject, "replicate", disturbed)
@@ -202,7 +253,10 @@ def test_everything_measures_in_torch_set_up(cpu: Device, measure: Any) -> None:
 def test_triton_keys_need_an_op_of_the_same_name() -> None:
     """A memset or a GEMM may be launched under a Triton op."""
     rows = recorded_events("mlp-compiled")
-    renamed = [row | {"name": "gemm"} if (row["cat"], row["name"]) == ("kernel", FUSED) else row for row in rows]
+    renamed = [
+        row | {"name": "gemm"} if (row["cat"], row["name"]) == ("kernel", FUSED) else row
+        for row in rows
+    ]
     ran = executions(trace_of(*renamed).steps()[-1], on_cpu=False)
     (stranger,) = (each.identity for each in ran if each.identity.name == "gemm")
     assert (stranger.num_warps, stranger.kernel_kwargs, stranger.source_hash) == (None, None, None)
@@ -211,7 +265,8 @@ def test_triton_keys_need_an_op_of_the_same_name() -> None:
 
 def test_fingerprint_has_whether_inductor_times_choices(cpu: Device) -> None:
     assert cpu.fingerprint().deterministic is False
-    with inductor.patch(deterministic=True):  # monkeypatch would delete it at the end, for every later test
+    # monkeypatch would delete it at the end, for every later test
+    with inductor.patch(deterministic=True):
         assert cpu.fingerprint().deterministic is True
 
 
@@ -219,11 +274,16 @@ def test_fingerprint_has_whether_inductor_times_choices(cpu: Device) -> None:
 def cuda() -> CudaDevice:
     """Return a CUDA device that needs no GPU."""
     device = object.__new__(CudaDevice)
-    device.torch_device, device._properties = torch.device("cuda", 0), SimpleNamespace(name="Tesla T4")
+    device.torch_device, device._properties = (
+        torch.device("cuda", 0),
+        SimpleNamespace(name="Tesla T4"),
+    )
     return device
 
 
-def test_peak_is_in_bytes_that_the_code_asked_for(cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_is_in_bytes_that_the_code_asked_for(
+    cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The allocator rounds up, to blocks that depend on what others have left."""
     before, after = {"requested_bytes.all.current": 100}, {"requested_bytes.all.peak": 700}
     spy = Mock(memory_stats=Mock(side_effect=[before, after | {"allocated_bytes.all.peak": 2048}]))
@@ -234,12 +294,18 @@ def test_peak_is_in_bytes_that_the_code_asked_for(cuda: CudaDevice, monkeypatch:
     assert done == ["reset_peak_memory_stats", "memory_stats", "call", "memory_stats"]
 
 
-def test_cuda_device_is_lost_once_it_fails(cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "synchronize", Mock(side_effect=[None, RuntimeError("CUDA error")]))
+def test_cuda_device_is_lost_once_it_fails(
+    cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        torch.cuda, "synchronize", Mock(side_effect=[None, RuntimeError("CUDA error")])
+    )
     assert [cuda.lost(), cuda.lost()] == [False, True]
 
 
-def test_check_refuses_bf16_alone_where_there_is_none(cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_refuses_bf16_alone_where_there_is_none(
+    cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
     for dtype in ("fp16", "fp32", None):
         cuda.check(tiny(dtype=dtype))
@@ -254,4 +320,9 @@ def test_choose_device_without_gpu_says_what_to_do(monkeypatch: pytest.MonkeyPat
     fingerprint = choose_device("auto").fingerprint()
     assert fingerprint.device == f"CPU {cpu_name()}, {torch.get_num_threads()} threads"
     assert (fingerprint.arch, fingerprint.torch) == ("cpu", str(torch.__version__))
-    assert {fingerprint.sm_count, fingerprint.memory_bytes, fingerprint.driver, fingerprint.cuda} == {None}
+    assert {
+        fingerprint.sm_count,
+        fingerprint.memory_bytes,
+        fingerprint.driver,
+        fingerprint.cuda,
+    } == {None}

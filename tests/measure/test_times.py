@@ -18,7 +18,13 @@ import pytest
 import torch
 from torch import nn
 
-from kernelgauge.errors import DisturbedError, MeasurementError, OtherKernelsError, StorageError, WorkloadError
+from kernelgauge.errors import (
+    DisturbedError,
+    MeasurementError,
+    OtherKernelsError,
+    StorageError,
+    WorkloadError,
+)
 from kernelgauge.measure import Settings, runner
 from kernelgauge.measure.device import Device, HostSpeed
 from kernelgauge.measure.instance import build
@@ -49,7 +55,9 @@ def tens(*controls_us: float) -> list[float]:
 
 
 def test_host_reference_is_longer_by_what_other_jobs_held_us_up(clock: Clock) -> None:
-    """Of two threads one waits for a core for 3 of 4 ms, between references that fit between the other job's turns."""
+    """Of two threads one waits for a core for 3 of 4 ms, between references that fit between the
+    other job's turns.
+    """
     seconds = {"main": 0.0, "worker": 5.0}
     speed = HostSpeed(Work(clock, 200.0), waits=lambda: dict(seconds))
     speed.control_us()
@@ -60,7 +68,9 @@ def test_host_reference_is_longer_by_what_other_jobs_held_us_up(clock: Clock) ->
     assert speed.round_trip_us() == pytest.approx(200.0)
 
 
-@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux alone counts the waits for a core")
+@pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="Linux alone counts the waits for a core"
+)
 def test_waits_for_a_core_are_those_of_each_thread() -> None:
     waits = Device().host.waits()
     assert len(waits) >= len(threading.enumerate())
@@ -68,7 +78,9 @@ def test_waits_for_a_core_are_those_of_each_thread() -> None:
 
 
 @pytest.mark.parametrize(("controls_us", "patience_s"), [((25.0, 25.0, 12.0), 5.0), ((25.0,), 0.1)])
-def test_host_speed_waits_until_it_is_fast_or_tired(clock: Clock, controls_us: Any, patience_s: float) -> None:
+def test_host_speed_waits_until_it_is_fast_or_tired(
+    clock: Clock, controls_us: Any, patience_s: float
+) -> None:
     work = Work(clock, *tens(10.0, *controls_us))
     speed = HostSpeed(work, patience_seconds=patience_s)
     speed.control_us()
@@ -82,8 +94,12 @@ def test_host_dispatch_is_the_lower_decile_of_calls(gpu: FakeGpu) -> None:
     before = 11 + 7  # to prepare; to warm up, and in the session of the profiler
     calls = Work(gpu.clock, *[0.0] * before, 11, 9000, 13, 12, 10, 14, 800, 16, 15, 17, 18)
     gpu.dispatch_us = 0.0
-    gpu.host = HostSpeed(Work(gpu.clock, *tens(1.0), *[5.0] * 8, 25.0, 25.0, 6.0), wait=gpu.synchronize)
-    sample = measured(gpu, gpu.workload(on_call=calls), replace(ONE, host_iterations=11)).run.samples[Timer.HOST]
+    gpu.host = HostSpeed(
+        Work(gpu.clock, *tens(1.0), *[5.0] * 8, 25.0, 25.0, 6.0), wait=gpu.synchronize
+    )
+    sample = measured(
+        gpu, gpu.workload(on_call=calls), replace(ONE, host_iterations=11)
+    ).run.samples[Timer.HOST]
     found = sample.iterations, *sample.replicates_us, *sample.controls_us
     assert found == pytest.approx((11, 11.0, 5.0))
 
@@ -107,7 +123,7 @@ def test_warm_up_lasts_for_a_call_and_seconds(gpu: FakeGpu, seconds: float, call
     assert replicate.partition(" flush hold")[0] == " ".join(["flush call synchronize"] * calls)
 
 
-# -- sessions of the profiler -----------------------------------------------------------------------------------------
+# -- sessions of the profiler ----------------------------------------------------------------------
 
 
 def first(events: list[Event], category: str) -> Event:
@@ -134,7 +150,11 @@ def test_session_is_repeated_until_it_is_sound(gpu: FakeGpu, words: str, damage:
     assert gpu.sessions == 3 + QUICK.replicates
     for sound in (0, 1):  # the session of the structure, and that of the times
         gpu.sessions, gpu.damages = 0, [lambda _: None] * sound + [damage] * 3
-        what = "its calls differ in their work" if "differ" in words else "the profiler's records cannot be trusted"
+        what = (
+            "its calls differ in their work"
+            if "differ" in words
+            else "the profiler's records cannot be trusted"
+        )
         with pytest.raises(MeasurementError, match=f"a-eager-fp32: {what}") as raised:
             measured(gpu, gpu.workload(kernels=("gemm", "gelu")))
         assert words in (raised.value.got or "")
@@ -144,13 +164,16 @@ def test_session_is_repeated_until_it_is_sound(gpu: FakeGpu, words: str, damage:
 
 def holds(gpu: FakeGpu, replicates: int, **launch: Any) -> list[float]:
     """Measure two launches; return how long the device was held in each session."""
-    settings = Settings(replicates=replicates, most_replicates=replicates, iterations=10, warm_up_seconds=0)
+    settings = Settings(
+        replicates=replicates, most_replicates=replicates, iterations=10, warm_up_seconds=0
+    )
     measured(gpu, gpu.workload(kernels=("gemm", "gelu"), launch=launch), settings)
     held = [float(each.removeprefix("hold ")) for each in gpu.diary if each.startswith("hold")]
     return held[:: len(held) // (gpu.sessions - 1)]
 
 
-HOLDS: dict[str, tuple[list[float], int, list[float]]] = {  # dispatch and hold of one session after the other
+# dispatch and hold of one session after the other
+HOLDS: dict[str, tuple[list[float], int, list[float]]] = {
     "least": ([5.0], 1, [50.0]),
     "dispatch and a half": ([50.0], 1, [150.0]),
     "most": ([1e4], 1, [20_000.0]),
@@ -162,7 +185,9 @@ HOLDS: dict[str, tuple[list[float], int, list[float]]] = {  # dispatch and hold 
 
 
 @pytest.mark.parametrize(("dispatch_us", "replicates", "expected"), HOLDS.values(), ids=HOLDS)
-def test_hold_lasts_until_calls_are_dispatched(gpu: FakeGpu, dispatch_us: Any, replicates: int, expected: Any) -> None:
+def test_hold_lasts_until_calls_are_dispatched(
+    gpu: FakeGpu, dispatch_us: Any, replicates: int, expected: Any
+) -> None:
     gpu.dispatch_us, *later = dispatch_us
     gpu.damages = [lambda _, us=us: setattr(gpu, "dispatch_us", us) for us in later]
     assert holds(gpu, replicates) == expected
@@ -173,7 +198,10 @@ def test_hold_stays_if_calls_wait_or_one_is_slow(gpu: FakeGpu) -> None:
     assert holds(gpu, 2, synchronizes=True) == [150.0, 150.0]
     gpu.dispatch_us, gpu.sessions = 1000.0, 0
     gpu.diary.clear()
-    gpu.damages = [lambda _: setattr(gpu, "dispatch_us", 100.0), lambda events: last(events, REGION).update(dur=1500.0)]
+    gpu.damages = [
+        lambda _: setattr(gpu, "dispatch_us", 100.0),
+        lambda events: last(events, REGION).update(dur=1500.0),
+    ]
     assert holds(gpu, 2) == [3000.0, 300.0]
 
 
@@ -185,9 +213,13 @@ def diary_of(gpu: FakeGpu, **how: Any) -> list[str]:
 
 
 @pytest.mark.parametrize(("iterations", "warmup", "looks"), [(14, 2, [8, 16]), (3, 1, [5])])
-def test_session_looks_while_the_device_works(gpu: FakeGpu, iterations: int, warmup: int, looks: list[int]) -> None:
+def test_session_looks_while_the_device_works(
+    gpu: FakeGpu, iterations: int, warmup: int, looks: list[int]
+) -> None:
     seen: list[tuple[int, str]] = []
-    gpu.monitor = SimpleNamespace(read=lambda: seen.append((gpu.diary.count("call"), gpu.diary[-1])))
+    gpu.monitor = SimpleNamespace(
+        read=lambda: seen.append((gpu.diary.count("call"), gpu.diary[-1]))
+    )
     calls = 1 + warmup + iterations
     diary = diary_of(gpu, iterations=iterations, warmup=warmup, hold_us=70.0)
     assert diary == ["flush", "hold 70", "call", "synchronize"] * calls
@@ -199,9 +231,12 @@ def test_session_looks_while_the_device_works(gpu: FakeGpu, iterations: int, war
 @pytest.mark.parametrize("is_structure", [True, False])
 def test_session_has_a_window_for_each_iteration(cpu: Device, is_structure: bool) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # the profiler's own warning about its cycles is kept from the user
+        # the profiler's own warning about its cycles is kept from the user
+        warnings.simplefilter("error")
         session = profile_session(cpu, build(tiny(), cpu), iterations=3, is_structure=is_structure)
-    assert [[each.identity.name for each in row] for row in session.executions] == [["aten::addmm"]] * 3
+    assert [[each.identity.name for each in row] for row in session.executions] == [
+        ["aten::addmm"]
+    ] * 3
     assert [each.name for each in session.windows] == [REGION] * 3
     assert session.was_held  # a CPU has nothing to hold
     assert parse(session.trace_json) == session.trace
@@ -209,16 +244,20 @@ def test_session_has_a_window_for_each_iteration(cpu: Device, is_structure: bool
     assert addmm.input_shapes[:3] == (((3,), (5, 4), (4, 3)) if is_structure else ())
 
 
-def test_exported_trace_that_is_not_written_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exported_trace_that_is_not_written_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(StorageError, match=f"df -h {tmp_path}"):
         exported(Mock())
 
 
-# -- rounds of latency ------------------------------------------------------------------------------------------------
+# -- rounds of latency -----------------------------------------------------------------------------
 
 
-def test_round_is_prepared_outside_of_what_is_timed(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_round_is_prepared_outside_of_what_is_timed(
+    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = nn.Linear(4, 3)
 
     def call(*_: object) -> None:
@@ -235,7 +274,11 @@ def test_round_is_prepared_outside_of_what_is_timed(gpu: FakeGpu, monkeypatch: p
 def test_rounds_build_each_replicate_in_order(gpu: FakeGpu, paddings: list[int]) -> None:
     gpu.held = []
     assert len(latency(gpu.workload(), gpu, replicates=3).replicates_us) == 3
-    marks = " ".join(each for each in gpu.diary if each.startswith(("forget", "build", "flush", "call", "control")))
+    marks = " ".join(
+        each
+        for each in gpu.diary
+        if each.startswith(("forget", "build", "flush", "call", "control"))
+    )
     for each in marks.split("forget peak build a ")[1:]:
         assert each.rpartition("flush call control")[0].count("flush call") >= gpu.warm_up_calls
         assert each.count("control") == 10 + 2  # waits until the host is fast, and its own
@@ -243,8 +286,12 @@ def test_rounds_build_each_replicate_in_order(gpu: FakeGpu, paddings: list[int])
     assert paddings == [512 * (1 + 2 * 7919 * place) for place in range(3)]
 
 
-def test_sample_has_lower_deciles_of_replicates(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu.host = SimpleNamespace(wait_until_fast=lambda: None, round_trip_us=iter(map(float, range(10, 30))).__next__)
+def test_sample_has_lower_deciles_of_replicates(
+    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu.host = SimpleNamespace(
+        wait_until_fast=lambda: None, round_trip_us=iter(map(float, range(10, 30))).__next__
+    )
     ends_us = chain.from_iterable((0, us) for us in (10, 11, 12, 13, 14, 20, 21, 22, 23, 70000))
     monkeypatch.setattr(runner, "warm_up", lambda *_, **__: None)
     monkeypatch.setattr(runner.time, "perf_counter", lambda: next(ends_us) / 1e6)
@@ -268,7 +315,8 @@ def test_time_sets_autograd_and_pauses_the_collector(cpu: Device, pass_: Any) ->
 def test_time_of_disturbed_rounds_is_an_error(gpu: FakeGpu, paddings: list[int]) -> None:
     with pytest.raises(DisturbedError, match="throttled by hardware thermal slowdown"):
         latency(gpu.workload(reading=hot(1)), gpu, replicates=2)
-    assert paddings == [512 * (1 + 2 * 7919 * place) for place in range(4)]  # other addresses when timed again
+    # other addresses when timed again
+    assert paddings == [512 * (1 + 2 * 7919 * place) for place in range(4)]
 
 
 def gemm(name: str = "nvjet_sm90_tst_64x8_64x16_1x2_h_bz_bias_TNT") -> KernelIdentity:
@@ -283,13 +331,21 @@ OTHERS: dict[str, tuple[Any, Any, Any]] = {
     "another choice": ([fused(256)], [fused()], OtherKernelsError),
     "one launch more": ([gemm(), fused(), fused()], [gemm(), fused()], OtherKernelsError),
     "another order": ([fused(), gemm()], [gemm(), fused()], OtherKernelsError),
-    "nobody tuned it": ([gemm("nvjet_sm90_tst_128x8_64x12_2x1_v_bz_TNT"), fused()], [gemm(), fused()], WorkloadError),
+    "nobody tuned it": (
+        [gemm("nvjet_sm90_tst_128x8_64x12_2x1_v_bz_TNT"), fused()],
+        [gemm(), fused()],
+        WorkloadError,
+    ),
 }
 
 
 @pytest.mark.parametrize(("ran", "profiled", "kind"), OTHERS.values(), ids=OTHERS)
-def test_other_kernels_than_were_profiled_are_an_error(gpu: FakeGpu, ran: Any, profiled: Any, kind: Any) -> None:
-    """Two processes filled one compile cache at the same time: an MLP of 223 us had the latency of one of 205 us."""
+def test_other_kernels_than_were_profiled_are_an_error(
+    gpu: FakeGpu, ran: Any, profiled: Any, kind: Any
+) -> None:
+    """Two processes filled one compile cache at the same time: an MLP of 223 us had the latency of
+    one of 205 us.
+    """
 
     def call() -> None:
         for identity in ran:

@@ -26,8 +26,12 @@ def suite(monkeypatch: pytest.MonkeyPatch) -> None:
         ("kernels", "hub_layer.load_liger_geglu_mlp", "hub"),
     ],
 )
-def test_layer_without_its_package_is_unavailable(monkeypatch: Any, missing: str, layer: str, extra: str) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("liger_kernel", missing)]:
+def test_layer_without_its_package_is_unavailable(
+    monkeypatch: Any, missing: str, layer: str, extra: str
+) -> None:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] in ("liger_kernel", missing)
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(WorkloadUnavailable) as raised:
@@ -40,7 +44,9 @@ def test_modules_compute_a_sum_and_a_gated_mlp() -> None:
     added, mlp = modules.MatmulAdd(4, 3), modules.GegluMlp(4, 6)
     torch.testing.assert_close(added(x), x @ added.w + added.b)
     gate, up, down = (getattr(mlp, f"{name}_proj").weight for name in ("gate", "up", "down"))
-    torch.testing.assert_close(mlp(x), (F.gelu(x @ gate.T, approximate="tanh") * (x @ up.T)) @ down.T)
+    torch.testing.assert_close(
+        mlp(x), (F.gelu(x @ gate.T, approximate="tanh") * (x @ up.T)) @ down.T
+    )
     sys.modules.pop("colorsys", None)
     with modules.without_import("colorsys"), pytest.raises(ImportError):
         importlib.import_module("colorsys")

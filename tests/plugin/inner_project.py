@@ -23,7 +23,8 @@ SHORT = {
 }
 GEMM_US, GELU_US = 6.0, 4.0
 
-# The standard tests that need no torch, and one of the end-to-end latency, which `inner_suite` times without a clock.
+# The standard tests that need no torch, and one of the end-to-end latency, which `inner_suite`
+# times without a clock.
 TESTS = """
 import pytest
 
@@ -57,7 +58,8 @@ def fake(
 ) -> dict[str, Any]:
     """Return a workload and its run: a GEMM, and a pointwise kernel of `gelu_us`.
 
-    `fresh_...`: what a fresh process finds; by default the same again. `declared`: its other fields.
+    `fresh_...`: what a fresh process finds; by default the same again. `declared`: its other
+    fields.
     """
 
     def samples(gelu_us: float) -> dict[Timer, Any]:
@@ -67,16 +69,26 @@ def fake(
         return {Timer.DEVICE: device, Timer.HOST: host}
 
     declared = {"module": module, "variant": variant, "shape": (4, 8), **declared}
-    few = {"launches": 2, "kernels": 2, "memsets": 0, "dispatcher_ops": 5, "peak_allocated_bytes": None}
+    few = {
+        "launches": 2,
+        "kernels": 2,
+        "memsets": 0,
+        "dispatcher_ops": 5,
+        "peak_allocated_bytes": None,
+    }
     run = builders.run(
         workload=f"{module}-{variant}-bf16-{'x'.join(map(str, declared['shape']))}",
-        kernels=(builders.launched("a_gemm", GEMM_US), builders.launched("a_gelu", gelu_us, kind="pointwise")),
+        kernels=(
+            builders.launched("a_gemm", GEMM_US),
+            builders.launched("a_gelu", gelu_us, kind="pointwise"),
+        ),
         counts=builders.counts(**few | (counts or {})),
         samples={} if incomplete else samples(gelu_us),
         incomplete=incomplete,
         controls={},
     )
-    timed = {Timer.DEVICE: samples(fresh_gelu_us or gelu_us)[Timer.DEVICE]}  # a host clock may be disturbed there
+    # a host clock may be disturbed there
+    timed = {Timer.DEVICE: samples(fresh_gelu_us or gelu_us)[Timer.DEVICE]}
     kernels = (builders.launched(fresh_kernel, GEMM_US), run.kernels[1])
     fresh = msgspec.structs.replace(run, samples=timed, kernels=kernels)
     errors = {"error": error, "fresh_error": fresh_error, "problem": problem}
@@ -87,7 +99,12 @@ IDS = [ID, COMPILED, LINEAR, "linear-compiled-bf16-4x8"]
 
 
 def two_modules(**of_the_third: Any) -> tuple[dict[str, Any], ...]:
-    return fake(), fake(variant="compiled"), fake("linear", **of_the_third), fake("linear", "compiled")
+    return (
+        fake(),
+        fake(variant="compiled"),
+        fake("linear", **of_the_third),
+        fake("linear", "compiled"),
+    )
 
 
 class Case(NamedTuple):
@@ -103,9 +120,19 @@ def junit_cases(path: Path) -> list[Case]:
     for case in ET.parse(path).iter("testcase"):
         name, _, parameters = case.attrib["name"].partition("[")
         ends = [child for child in case if child.tag in ("skipped", "failure", "error")]
-        properties = {entry.attrib["name"]: entry.attrib["value"] for entry in case.iter("property")}
+        properties = {
+            entry.attrib["name"]: entry.attrib["value"] for entry in case.iter("property")
+        }
         message = " ".join(end.attrib["message"] for end in ends)
-        found.append(Case(name, parameters.removesuffix("]"), ends[0].tag if ends else "passed", message, properties))
+        found.append(
+            Case(
+                name,
+                parameters.removesuffix("]"),
+                ends[0].tag if ends else "passed",
+                message,
+                properties,
+            )
+        )
     return found
 
 
@@ -126,7 +153,9 @@ class Project:
         self.write("test_perf.py", TESTS)
         self.set(fake())
 
-    def set(self, *fakes: dict[str, Any], gpu: str = "one", has_device: bool = True, **machine: Any) -> None:
+    def set(
+        self, *fakes: dict[str, Any], gpu: str = "one", has_device: bool = True, **machine: Any
+    ) -> None:
         """Say what the next runs measure, and on which machine."""
         fingerprint = builders.fingerprint(**({"device": "Test GPU"} | machine))
         content = {"fakes": fakes, "fingerprint": fingerprint, "gpu": gpu, "has_device": has_device}
@@ -157,7 +186,10 @@ class Project:
         return text_of(result)
 
     def stored(self) -> dict[str, bytes]:
-        return {path.stem: path.read_bytes() for path in sorted((self.root / "baselines").glob("*/*.json"))}
+        return {
+            path.stem: path.read_bytes()
+            for path in sorted((self.root / "baselines").glob("*/*.json"))
+        }
 
     def edit_baseline(self, workload: str, **fields: Any) -> None:
         path = self.baselines / f"{workload}.json"
@@ -179,13 +211,19 @@ class Project:
         return junit_cases(self.root / "junit.xml")
 
     def case(self, name: str, workload: str = ID) -> Case:
-        (found,) = [case for case in self.cases() if (case.name, case.parameters) == (name, workload)]
+        (found,) = [
+            case for case in self.cases() if (case.name, case.parameters) == (name, workload)
+        ]
         return found
 
     def verdicts(self, module: str = "mlp", *, outcome: bool = False) -> dict[str, str | None]:
-        """Return the verdict of each test of a module's workload, or its outcome, by the test's short name."""
+        """Return the verdict of each test of a module's workload, or its outcome, by the test's
+        short name.
+        """
         return {
-            SHORT.get(case.name, case.name): case.outcome if outcome else case.properties.get(VERDICT)
+            SHORT.get(case.name, case.name): case.outcome
+            if outcome
+            else case.properties.get(VERDICT)
             for case in self.cases()
             if case.parameters.startswith(f"{module}-")
         }

@@ -1,4 +1,7 @@
-"""The `perf/conftest.py` of an inner project. It measures what `fakes.json` says: without torch, a clock or a GPU."""
+"""The `perf/conftest.py` of an inner project.
+
+It measures what `fakes.json` says: without torch, a clock or a GPU.
+"""
 
 import json
 import time
@@ -69,20 +72,32 @@ def measure(fake, fingerprint, timed):
     run = msgspec.convert(fake["run"], Run)
     times = {} if timed else {"samples": {}, "incomplete": "no test of a time was selected"}
     run = msgspec.structs.replace(run, fingerprint=fingerprint, gpu=CONTENT["gpu"], **times)
-    latency = {"latency_replicates": 4, "latency_iterations": 3, "one_instance": False, "durations_s": ()}
+    latency = {
+        "latency_replicates": 4,
+        "latency_iterations": 3,
+        "one_instance": False,
+        "durations_s": (),
+    }
     rest = {"problem": fake["problem"], "trace_json": b"{}", "table": "a table\n"}
     return SimpleNamespace(run=run, **latency, **rest)
 
 
 def run_process(arguments, **how):
-    workloads = list(dict.fromkeys(each.partition("[")[2].removesuffix("]") for each in arguments if "::" in each))
-    assert "test_faster_than_other_variant" not in " ".join(arguments)  # its other workload is not measured there
+    workloads = list(
+        dict.fromkeys(
+            each.partition("[")[2].removesuffix("]") for each in arguments if "::" in each
+        )
+    )
+    # its other workload is not measured there
+    assert "test_faster_than_other_variant" not in " ".join(arguments)
     note("fresh.txt", [SimpleNamespace(id=each) for each in workloads])
     fakes = [FAKES[each] for each in workloads]
     if any(each["fresh_error"] for each in fakes):
         raise fake_error("measurement")
     fingerprint = FakeDevice().fingerprint()
-    return SimpleNamespace(runs=[measure(each | {"run": each["fresh"]}, fingerprint, True).run for each in fakes])
+    return SimpleNamespace(
+        runs=[measure(each | {"run": each["fresh"]}, fingerprint, True).run for each in fakes]
+    )
 
 
 def measure_groups(workloads, device, fingerprint, settings, progress, *, timed):
@@ -121,7 +136,8 @@ def pytest_kernelgauge_workloads():
 
 @pytest.hookimpl(trylast=True)  # after the plugin's own
 def pytest_configure(config):
-    if SESSION in config.stash:  # else this suite is found while collecting, and the plugin's hooks after it
+    # else this suite is found while collecting, and the plugin's hooks after it
+    if SESSION in config.stash:
         pytest_collection_modifyitems(config)
 
 

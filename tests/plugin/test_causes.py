@@ -1,4 +1,6 @@
-"""What a failure says of a change in real code on the CPU: one cause for one change, at its line and at no other."""
+"""What a failure says of a change in real code on the CPU: one cause for one change, at its line
+and at no other.
+"""
 
 import re
 from pathlib import Path
@@ -154,7 +156,9 @@ def test_op_without_effect(kernelgauge):
 
     kernelgauge.using(compile={})(call, torch.randn(4, 8))
 """
-FOUR_TIMES = "16 mul_out instead of 4, 4 allreduce_ instead of 1, 16 copy_bucket_to_grad instead of 4"
+FOUR_TIMES = (
+    "16 mul_out instead of 4, 4 allreduce_ instead of 1, 16 copy_bucket_to_grad instead of 4"
+)
 ONLY = {
     "loop_of_ops": (
         ["96 kernels instead of 1: mul x48, add x24, copy_ x24\nwas _foreach_lerp_\nin all 50 mul instead of 2"],
@@ -196,11 +200,20 @@ def test_cause_stands_alone_at_the_line_that_changed(
     said = run()
     lines = (pytester.path / "test_ops.py").read_text().splitlines()
     results = read_results(Path("reports/latest/results.json"))
-    verdicts = [verdict for each in results.workloads for verdict in each.verdicts if verdict.subject == STRUCTURE]
+    verdicts = [
+        verdict
+        for each in results.workloads
+        for verdict in each.verdicts
+        if verdict.subject == STRUCTURE
+    ]
     found = {verdict.workload.removeprefix("test_ops-test_"): verdict for verdict in verdicts}
-    assert [name for name, verdict in found.items() if not verdict.status.fails] == ["op_without_effect"], said
+    assert [name for name, verdict in found.items() if not verdict.status.fails] == [
+        "op_without_effect"
+    ], said
     for name, (causes, codes) in ONLY.items():
         named = reasons(found[name], "cause") + reasons(found[name], "also")
-        numbers = re.findall(r"test_ops.py:(\d+)", "\n".join([*reasons(found[name], "code"), *named]))
+        numbers = re.findall(
+            r"test_ops.py:(\d+)", "\n".join([*reasons(found[name], "code"), *named])
+        )
         assert named == causes, said
         assert [lines[int(number) - 1].strip() for number in numbers] == codes, said

@@ -1,4 +1,6 @@
-"""Each command that is printed selects and measures what the run did whose output it stands in: it is pasted and run."""
+"""Each command that is printed selects and measures what the run did whose output it stands in: it
+is pasted and run.
+"""
 
 import re
 import shlex
@@ -39,7 +41,9 @@ Paste = Callable[[str], str]
 
 
 @pytest.fixture
-def paste(pytester: pytest.Pytester, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch) -> Paste:
+def paste(
+    pytester: pytest.Pytester, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch
+) -> Paste:
     """Run a command line that was printed, as a shell would. Return its output."""
     monkeypatch.setenv("COLUMNS", "400")  # a command of kernelgauge wraps its lines
 
@@ -61,13 +65,25 @@ def commands(said: str, before: str) -> list[str]:
 
 BENCHMARKS = "ops --perf-device cpu --perf-benchmark -o python_files=x_*.py -p no:randomly"
 ARGUMENTS = {  # the fixture, the root of the project, the file, and what pytest is given
-    "fixture": ("kernelgauge", ".", "test_x.py", "test_x.py --perf-device=cpu -o kernelgauge_reports=out"),
+    "fixture": (
+        "kernelgauge",
+        ".",
+        "test_x.py",
+        "test_x.py --perf-device=cpu -o kernelgauge_reports=out",
+    ),
     "benchmark": ("benchmark", ".", "ops/x_x.py", BENCHMARKS),
-    "root below": ("kernelgauge", "ops", "ops/test_x.py", "ops/test_x.py -pno:randomly -okernelgauge_baselines=../b"),
+    "root below": (
+        "kernelgauge",
+        "ops",
+        "ops/test_x.py",
+        "ops/test_x.py -pno:randomly -okernelgauge_baselines=../b",
+    ),
 }
 
 
-@pytest.mark.parametrize(("fixture", "root", "file", "given"), ARGUMENTS.values(), ids=list(ARGUMENTS))
+@pytest.mark.parametrize(
+    ("fixture", "root", "file", "given"), ARGUMENTS.values(), ids=list(ARGUMENTS)
+)
 def test_command_of_a_test_function_does_what_it_says(
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
@@ -80,7 +96,9 @@ def test_command_of_a_test_function_does_what_it_says(
     (pytester.path / "ops").mkdir()
     (pytester.path / file).write_text(TEST.replace("FIXTURE", fixture))
     (pytester.path / root / "pytest.ini").write_text(INI)
-    results = pytester.path / root / ("out" if "out" in given else "reports") / "latest" / "results.json"
+    results = (
+        pytester.path / root / ("out" if "out" in given else "reports") / "latest" / "results.json"
+    )
 
     def measured() -> dict[str, tuple[Status | None, int]]:
         found = read_results(results).workloads
@@ -119,7 +137,10 @@ def test_command_of_a_test_function_does_what_it_says(
             "-m 'ours or theirs' --perf-compile --perf-matrix full",
         ),
         ("-k mlp -x --perf-strict", ""),
-        ("--import-mode=prepend --rootdir . -c tox.ini", "--import-mode prepend --rootdir . -c tox.ini"),
+        (
+            "--import-mode=prepend --rootdir . -c tox.ini",
+            "--import-mode prepend --rootdir . -c tox.ini",
+        ),
     ],
 )
 def test_command_of_a_suite_repeats_what_selects_and_measures(
@@ -139,15 +160,21 @@ def test_command_of_a_suite_repeats_what_selects_and_measures(
 def test_calibration_of_an_unclear_time_is_of_its_workload(project: Project, paste: Paste) -> None:
     project.set(fake(noise=0.1), fake("linear"))
     project.record()
-    said = paste("pytest perf -p kernelgauge.plugin -o 'kernelgauge_sensitivity=device_time = 0.01 %'")
+    said = paste(
+        "pytest perf -p kernelgauge.plugin -o 'kernelgauge_sensitivity=device_time = 0.01 %'"
+    )
     command, *_ = commands(said, "next")
     said = paste(command.replace("calibrate", "calibrate --processes 2"))
     assert "1 written" in said
     assert (ID in said) is not (LINEAR in said)
 
 
-def test_marks_of_a_file_are_overruled_by_a_command_that_measures(project: Project, paste: Paste) -> None:
-    project.write("pytest.ini", "[pytest]\naddopts = -m 'not timing'\nkernelgauge_baselines=../baselines\n")
+def test_marks_of_a_file_are_overruled_by_a_command_that_measures(
+    project: Project, paste: Paste
+) -> None:
+    project.write(
+        "pytest.ini", "[pytest]\naddopts = -m 'not timing'\nkernelgauge_baselines=../baselines\n"
+    )
     *_, command = commands(paste("pytest perf"), "record one with:")
     assert command == "pytest perf -m '' --perf-update"
     assert "1 written" in paste(command)
@@ -177,6 +204,9 @@ def test_baseline_of_another_number_of_threads_is_named(project: Project, paste:
     project.record()
     project.set(fake(), arch="cpu", device="CPU AMD EPYC, 16 threads")
     said = paste("pytest perf")
-    assert "in baselines/cpu-amd-epyc-16-threads/; baselines/cpu-amd-epyc-1-threads has one: OMP_NUM_THREADS=1;" in said
+    assert (
+        "in baselines/cpu-amd-epyc-16-threads/; baselines/cpu-amd-epyc-1-threads has one: OMP_NUM_THREADS=1;"
+        in said
+    )
     project.set(fake(), arch="cpu", device="CPU AMD EPYC 7, 16 threads")  # another CPU
     assert "has one" not in paste("pytest perf")

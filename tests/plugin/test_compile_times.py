@@ -1,4 +1,6 @@
-"""Measured for real on the CPU: how long workloads take to compile, with empty caches and with full ones."""
+"""Measured for real on the CPU: how long workloads take to compile, with empty caches and with full
+ones.
+"""
 
 import pytest
 
@@ -38,15 +40,22 @@ def pytest_kernelgauge_workloads():
     return [workload("eager", None), workload("inductor", inductor), workload("own", {"backend": backend}),
             workload("lost", {"backend": lost})]
 """
-EAGER, INDUCTOR, OWN, LOST = (f"layer-{variant}-fp32" for variant in ("eager", "inductor", "own", "lost"))
+EAGER, INDUCTOR, OWN, LOST = (
+    f"layer-{variant}-fp32" for variant in ("eager", "inductor", "own", "lost")
+)
 
 
 def test_compile_is_timed_and_counted_and_fails_where_it_became_worse(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, kernelgauge: Command
 ) -> None:
     def measured(but: str = "none") -> dict[str, WorkloadResult]:
-        pytester.runpytest_inprocess("--perf-compile", "-k", f"(compile or structure or declared) and not ({but})")
-        return {each.id: each for each in read_results(pytester.path / "reports/latest/results.json").workloads}
+        pytester.runpytest_inprocess(
+            "--perf-compile", "-k", f"(compile or structure or declared) and not ({but})"
+        )
+        return {
+            each.id: each
+            for each in read_results(pytester.path / "reports/latest/results.json").workloads
+        }
 
     monkeypatch.setattr(runner, "_START_SECONDS", 0.0)  # the fewest starts
     pytester.makeconftest(SUITE)
@@ -57,14 +66,19 @@ def test_compile_is_timed_and_counted_and_fails_where_it_became_worse(
     assert not set(COMPILE_TIMERS) & set(runs[EAGER].samples)
     cold, warm = (runs[INDUCTOR].time_us(timer) for timer in COMPILE_TIMERS)
     assert warm < cold
-    assert (runs[INDUCTOR].counts.generated_kernels, runs[INDUCTOR].counts.uncached_graphs) == (1, 0)
+    assert (runs[INDUCTOR].counts.generated_kernels, runs[INDUCTOR].counts.uncached_graphs) == (
+        1,
+        0,
+    )
     assert LOST in runs  # what was measured before stays
     assert "no second compile" in str(sound[LOST].verdict("cold compile"))
 
     kernelgauge("accept", "--force")  # also of a busy machine
     monkeypatch.setenv("FAULT", "1")
     planted = measured(but="lost or eager")
-    said = {(each.id, one.subject): in_full(one) for each in planted.values() for one in each.verdicts}
+    said = {
+        (each.id, one.subject): in_full(one) for each in planted.values() for one in each.verdicts
+    }
     assert "uncached graphs 0 -> 1" in said[INDUCTOR, "structure"]
     for name, subject in ((OWN, "cold compile"), (OWN, "warm compile"), (INDUCTOR, "warm compile")):
         assert "REGRESSED" in said[name, subject]

@@ -17,12 +17,33 @@ UNCONFIRMED = "*a fresh process does not confirm it: 9.0 us  -10.00 %*"
 @pytest.mark.parametrize(
     ("changes", "options", "verdict", "lines"),
     [
-        ({}, "", "REGRESSED", ["  fresh    a fresh process confirms it: 11.5 us  +15.00 %*", NO_TIME]),
-        ({"fresh_gelu_us": 3.0}, "--perf-strict", "NOT_JUDGED", ["*10.0 -> 11.5 us, not judged:*", UNCONFIRMED]),
-        ({"fresh_error": True}, "", "REGRESSED", ["*no fresh process confirms it: the fake error: a fake"]),
-        ({"fresh_kernel": "another"}, "", "REGRESSED", ["*no fresh process confirms it: it ran other kernels*"]),
+        (
+            {},
+            "",
+            "REGRESSED",
+            ["  fresh    a fresh process confirms it: 11.5 us  +15.00 %*", NO_TIME],
+        ),
+        (
+            {"fresh_gelu_us": 3.0},
+            "--perf-strict",
+            "NOT_JUDGED",
+            ["*10.0 -> 11.5 us, not judged:*", UNCONFIRMED],
+        ),
+        (
+            {"fresh_error": True},
+            "",
+            "REGRESSED",
+            ["*no fresh process confirms it: the fake error: a fake"],
+        ),
+        (
+            {"fresh_kernel": "another"},
+            "",
+            "REGRESSED",
+            ["*no fresh process confirms it: it ran other kernels*"],
+        ),
         ({}, "--perf-no-confirm", "REGRESSED", []),
-        ({"counts": {"dispatcher_ops": 7}, "fresh_gelu_us": 4.0}, "", "REGRESSED", []),  # which explains the time
+        # which explains the time
+        ({"counts": {"dispatcher_ops": 7}, "fresh_gelu_us": 4.0}, "", "REGRESSED", []),
     ],
 )
 def test_slower_time_is_measured_in_a_fresh_process(
@@ -34,7 +55,9 @@ def test_slower_time_is_measured_in_a_fresh_process(
     assert (project.verdicts()["device"], project.verdicts()["host"]) == (verdict, "REGRESSED")
     assert project.afresh() == ([ID] if lines else [])
     assert ("looks slower: measuring in a fresh process" in text_of(result)) == bool(lines)
-    assert project.case("test_device_time").outcome == ("failure" if verdict == "REGRESSED" else "skipped")
+    assert project.case("test_device_time").outcome == (
+        "failure" if verdict == "REGRESSED" else "skipped"
+    )
     result.stdout.fnmatch_lines(lines)
 
 
@@ -45,7 +68,9 @@ def test_time_of_a_cpus_ops_is_shown_and_not_judged(project: Project) -> None:
     project.set(fake(gelu_us=55.0), **cpu)
     result = project.run()
     assert (project.case("test_device_time").outcome, project.afresh()) == ("skipped", [])
-    assert [each.subject for each in project.results().verdicts if each.subject in TIME_LABELS] == ["end to end"]
+    assert [each.subject for each in project.results().verdicts if each.subject in TIME_LABELS] == [
+        "end to end"
+    ]
     result.stdout.re_match_lines([rf"{ID} +\d+ +61.0 +10.0 +- PASS"])
 
 
@@ -71,10 +96,16 @@ def test_unconfirmed_time_is_shown_and_fails_nothing(project: Project) -> None:
     project.set(fake(gelu_us=5.5, fresh_gelu_us=4.0, faster_than="compiled"), other)
     result = project.run("--perf-strict")
     assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines([f"{ID} *PASS *time not confirmed", f"{ID}: NOT_JUDGED*10.0 -> 11.5 us*"])
-    assert sum("does not confirm it: 10.0 us" in line for line in result.outlines) == 2  # -rA repeats it
+    result.stdout.fnmatch_lines(
+        [f"{ID} *PASS *time not confirmed", f"{ID}: NOT_JUDGED*10.0 -> 11.5 us*"]
+    )
+    # -rA repeats it
+    assert sum("does not confirm it: 10.0 us" in line for line in result.outlines) == 2
     assert "kernelgauge accept" not in text_of(result)  # a slower baseline would hide the next one
-    assert "1 slower time not confirmed by a fresh process" in (project.latest / "report.md").read_text()
+    assert (
+        "1 slower time not confirmed by a fresh process"
+        in (project.latest / "report.md").read_text()
+    )
 
 
 INI = "[pytest]\naddopts = -p no:cacheprovider --junitxml=ini.xml\n"
@@ -87,7 +118,9 @@ if "--perf-calibrate" in str(sys.argv):
 """
 
 
-def test_fresh_process_uses_the_gpu_of_its_parent(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_process_uses_the_gpu_of_its_parent(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would wait for the lock for an hour, and overwrite files."""
     project.pytester.makeini(INI)
     project.record()

@@ -1,4 +1,6 @@
-"""A test that compares two implementations, on a CPU where each kernel takes 10 us: `using(faster_than=..., by=...)`."""
+"""A test that compares two implementations, on a CPU where each kernel takes 10 us:
+`using(faster_than=..., by=...)`.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -71,7 +73,10 @@ CASES = {
     ),
     "as_fast": (
         ("faster_than=square, by=0.05", "lambda x: x @ x, x"),
-        (SKIPPED, "UNDECIDED  not known to be 5 % faster than square: CPU time 10.0 us against 10.0 us, "),
+        (
+            SKIPPED,
+            "UNDECIDED  not known to be 5 % faster than square: CPU time 10.0 us against 10.0 us, ",
+        ),
     ),
     "not_as_much": (
         ("faster_than=slow(square), by=0.99", "square, x"),
@@ -82,10 +87,16 @@ CASES = {
         (FAILED, "INVALID  result differs from the float64 reference"),
     ),
     "other_indices": (
-        ("faster_than=slow(lambda x: x.sort())", "lambda x: (x.sort()[0], x.sort(descending=True)[1]), x"),
+        (
+            "faster_than=slow(lambda x: x.sort())",
+            "lambda x: (x.sort()[0], x.sort(descending=True)[1]), x",
+        ),
         (FAILED, "output 1: error"),
     ),
-    "integers": (("faster_than=slow(torch.argmax)", "torch.argmax, x"), (PASSED, "PASS  faster than ten_times")),
+    "integers": (
+        ("faster_than=slow(torch.argmax)", "torch.argmax, x"),
+        (PASSED, "PASS  faster than ten_times"),
+    ),
     "coarser": (
         ("faster_than=slow(square)", "halves, x"),
         (FAILED, "INVALID  result differs from the float64 reference"),
@@ -118,8 +129,14 @@ CASES = {
         ("faster_than=slow(lambda x: x @ weight)", "lambda x: x @ weight * 1.001, x"),
         (FAILED, "INVALID  result differs from the float32 reference"),
     ),
-    "modules": (("faster_than=Ten(), pass_='train'", "Ten(1), x"), (PASSED, "PASS  faster than Ten")),
-    "module_of_other_names": (("faster_than=ten", "OtherNames(ten), x"), (PASSED, "PASS  faster than Ten")),
+    "modules": (
+        ("faster_than=Ten(), pass_='train'", "Ten(1), x"),
+        (PASSED, "PASS  faster than Ten"),
+    ),
+    "module_of_other_names": (
+        ("faster_than=ten", "OtherNames(ten), x"),
+        (PASSED, "PASS  faster than Ten"),
+    ),
     "module_in_bf16": (
         ("faster_than=ten, dtype='bf16'", "OtherNames(ten), x"),
         (PASSED, "PASS  faster than Ten"),
@@ -161,17 +178,23 @@ def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(pytester: pytest.Pytester, steady_clock: None) -> Any:
     """Run pytest on the CPU; return its output."""
     pytester.makeini("[pytest]\nkernelgauge_replicates = 4\n")
-    return lambda *arguments: text_of(pytester.runpytest_inprocess("-q", "--perf-device=cpu", *arguments))
+    return lambda *arguments: text_of(
+        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *arguments)
+    )
 
 
 def statuses() -> dict[str, list[Status]]:
     """Return the statuses of the ratios, by workload."""
     workloads = read_results(Path("reports/latest/results.json")).workloads
-    return {each.id: [it.status for it in each.verdicts if it.subject == RATIO] for each in workloads}
+    return {
+        each.id: [it.status for it in each.verdicts if it.subject == RATIO] for each in workloads
+    }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_call_beside_other_code_is_judged_by_both(pytester: pytest.Pytester, run: Any, case: str) -> None:
+def test_call_beside_other_code_is_judged_by_both(
+    pytester: pytest.Pytester, run: Any, case: str
+) -> None:
     call, expected = CASES[case]
     pytester.makepyfile(test_speed=CODE + TEST.format(*call))
     said = run()
@@ -215,14 +238,20 @@ def test_baseline_is_needed_by_strict_runs_alone(pytester: pytest.Pytester, run:
 
     assert "1 written" in run("--perf-update")
     assert "1 passed" in run("-m", "not timing")
-    pytester.makepyfile(test_speed=CODE + test.replace("torch.relu, x", "lambda x: x.relu().relu(), x"))
+    pytester.makepyfile(
+        test_speed=CODE + test.replace("torch.relu, x", "lambda x: x.relu().relu(), x")
+    )
     said = run("--perf-no-confirm")
     assert "REGRESSED  kernels differ from the baseline" in said
     assert statuses() == {"test_speed-test_call": [Status.PASS]}
 
 
-@pytest.mark.parametrize(("call", "outcome", "files"), [("slow(torch.relu)", FAILED, 0), ("torch.relu", SKIPPED, 1)])
-def test_update_overrules_no_ratio(pytester: pytest.Pytester, run: Any, call: str, outcome: str, files: int) -> None:
+@pytest.mark.parametrize(
+    ("call", "outcome", "files"), [("slow(torch.relu)", FAILED, 0), ("torch.relu", SKIPPED, 1)]
+)
+def test_update_overrules_no_ratio(
+    pytester: pytest.Pytester, run: Any, call: str, outcome: str, files: int
+) -> None:
     pytester.makepyfile(test_speed=CODE + TEST.format("faster_than=torch.relu", f"{call}, x"))
     assert outcome in run("--perf-update")
     assert len(list(pytester.path.glob("baselines/*/*.json"))) == files

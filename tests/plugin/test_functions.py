@@ -1,4 +1,6 @@
-"""Test functions that measure what they call, for real on the CPU: the fixture kernelgauge, and --perf-benchmark."""
+"""Test functions that measure what they call, for real on the CPU: the fixture kernelgauge, and
+--perf-benchmark.
+"""
 
 import re
 from collections.abc import Callable
@@ -209,7 +211,9 @@ Run = Callable[..., str]
 def run(pytester: pytest.Pytester) -> Run:
     """Run pytest on the CPU; return its output."""
     pytester.makeini("[pytest]\nkernelgauge_replicates = 2\n")
-    return lambda *arguments: text_of(pytester.runpytest_inprocess("-q", "--perf-device=cpu", *arguments))
+    return lambda *arguments: text_of(
+        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *arguments)
+    )
 
 
 def results() -> Results:
@@ -225,9 +229,14 @@ def test_functions_are_compared_with_their_baselines(
 ) -> None:
     pytester.makepyfile(test_ops=OPS)
     # As pytest-randomly does.
-    pytester.makeconftest("import random, pytest\n@pytest.hookimpl\ndef pytest_runtest_call(): random.seed()\n")
+    pytester.makeconftest(
+        "import random, pytest\n@pytest.hookimpl\ndef pytest_runtest_call(): random.seed()\n"
+    )
     said = run("-k", "structure")
-    assert "record one with: pytest test_ops.py::TestModule::test_structure --perf-device cpu --perf-update" in said
+    assert (
+        "record one with: pytest test_ops.py::TestModule::test_structure --perf-device cpu --perf-update"
+        in said
+    )
     said = run("--perf-update")
     assert "14 passed" in said
     assert "13 written" in said
@@ -246,7 +255,12 @@ def test_functions_are_compared_with_their_baselines(
     monkeypatch.delenv("FAULT")
     monkeypatch.setenv("LOST", "1")  # what no kernel, launch or op shows
     said = run("-m", "not timing", "-k", " or ".join(IDS[-6:]))
-    assert list(statuses().values()) == [Status.REGRESSED, Status.CHANGED, Status.PASS, *[Status.CHANGED] * 3]
+    assert list(statuses().values()) == [
+        Status.REGRESSED,
+        Status.CHANGED,
+        Status.PASS,
+        *[Status.CHANGED] * 3,
+    ]
     for what in ("autograd nodes 0 -> 2 (has a no_grad", "an argument True -> False", "an argument 1 -> 0",
                  "an argument 3 tensors of 192 numbers -> 2 tensors of 128 numbers", "fp8_e4m3 -> fp8_e5m2"):  # fmt: skip
         assert what in said
@@ -305,9 +319,13 @@ def test_graph_break_is_recorded_unless_another_number_is_declared(
             monkeypatch.setenv("DECLARED", declared)
         assert "1 passed" in run("-m", "not timing")
 
-    monkeypatch.delenv("BREAK")  # the declaration is stale: nothing else is wrong with the run by itself
+    # the declaration is stale: nothing else is wrong with the run by itself
+    monkeypatch.delenv("BREAK")
     said = run("--perf-update")
-    assert "CHANGED  differs from what the workload declares\n  why      0 graph breaks, 1 declared\n" in said
+    assert (
+        "CHANGED  differs from what the workload declares\n  why      0 graph breaks, 1 declared\n"
+        in said
+    )
     monkeypatch.delenv("DECLARED")
     assert "1 written" in run("--perf-update")
     monkeypatch.setenv("BREAK", "1")
@@ -365,7 +383,10 @@ def test_late(kernelgauge):
 
 
 def test_dynamo_is_imported_by_what_compiles_alone(pytester: pytest.Pytester) -> None:
-    """It takes seconds. What compiles within its first call is set up too: else its C++ kernels have no rows."""
+    """It takes seconds.
+
+    What compiles within its first call is set up too: else its C++ kernels have no rows.
+    """
     pytester.makepyfile(LATE)
     done = pytester.runpytest_subprocess(
         "-p", "kernelgauge.plugin", "-p", "no:randomly", "-m", "not timing", "--perf-update"
@@ -403,20 +424,30 @@ def test_mark_expression_decides_on_times(
 ) -> None:
     pytester.makepyfile(test_x=TIMED)
     run("-m", expression, "-W", "ignore")
-    found = {each.id.removeprefix("test_x-test_"): bool(each.run.samples) for each in results().workloads if each.run}
+    found = {
+        each.id.removeprefix("test_x-test_"): bool(each.run.samples)
+        for each in results().workloads
+        if each.run
+    }
     assert found == timed
 
 
-def test_fault_of_ours_is_invalid_in_the_table(pytester: pytest.Pytester, run: Run, monkeypatch: Any) -> None:
+def test_fault_of_ours_is_invalid_in_the_table(
+    pytester: pytest.Pytester, run: Run, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("kernelgauge.measure.numerics.compare_with_float64", lambda *_, **__: 1 / 0)
-    pytester.makepyfile("import torch\ndef test_x(kernelgauge): kernelgauge(torch.relu, torch.ones(9))")
+    pytester.makepyfile(
+        "import torch\ndef test_x(kernelgauge): kernelgauge(torch.relu, torch.ones(9))"
+    )
     assert "ZeroDivisionError: division by zero" in (said := run("--perf-update"))
     assert statuses() == {"test_fault_of_ours_is_invalid_in_the_table-test_x": "INVALID"}, said
 
 
 def test_long_trace_has_no_table(pytester: pytest.Pytester, run: Run, monkeypatch: Any) -> None:
     monkeypatch.setattr("kernelgauge.measure.profile._LARGEST_TABLED_BYTES", 1000)
-    pytester.makepyfile(test_x="import torch\ndef test_x(kernelgauge): kernelgauge(torch.relu, torch.ones(9))")
+    pytester.makepyfile(
+        test_x="import torch\ndef test_x(kernelgauge): kernelgauge(torch.relu, torch.ones(9))"
+    )
     run("--perf-update", "-m", "not timing")
     assert "kernelgauge show TRACE" in Path("reports/latest/traces/test_x-test_x.txt").read_text()
 
@@ -440,7 +471,8 @@ def test_benchmarks_are_measured_unchanged(pytester: pytest.Pytester, run: Run) 
     both, host = {Timer.DEVICE, Timer.END_TO_END}, {Timer.END_TO_END}
     of_tests = {"relu": both, "setup": both, "host": host, "teardown": both}
     assert timers == {f"test_speed-test_{name}": found for name, found in of_tests.items()}
-    assert "4 passed" in run("--perf-benchmark", "-m", "not timing")  # a busy host's times may be red
+    # a busy host's times may be red
+    assert "4 passed" in run("--perf-benchmark", "-m", "not timing")
     assert "kernelgauge" not in run()  # pytest-benchmark's own table
 
 
@@ -450,12 +482,19 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_terminal_has_one_line_of_progress(pytester: pytest.Pytester, run: Run, capsys: Any) -> None:
-    pytester.makepyfile(test_relu="import torch\ndef test_relu(kernelgauge): kernelgauge(torch.relu, torch.randn(9))")
+def test_terminal_has_one_line_of_progress(
+    pytester: pytest.Pytester, run: Run, capsys: Any
+) -> None:
+    pytester.makepyfile(
+        test_relu="import torch\ndef test_relu(kernelgauge): kernelgauge(torch.relu, torch.randn(9))"
+    )
     run("--perf-update", "--verbosity=0")
     said = capsys.readouterr().out
     progress = re.findall(r"\r\x1b\[2K  (.*?), \d+ s(?=\r)", said)
-    assert progress[:2] == ["starting torch and the device", "1 of 1: profiling test_relu-test_relu"]
+    assert progress[:2] == [
+        "starting torch and the device",
+        "1 of 1: profiling test_relu-test_relu",
+    ]
     assert "timing, pass 1: 1 of 1 workloads" in progress[2]
     assert "test_relu-test_relu: timing the end-to-end latency" in progress
     assert "\r\x1b[2K." in said  # the dot takes the line's place
@@ -467,6 +506,8 @@ def test_command_has_one_line_of_progress_of_its_processes(kernelgauge: Command)
     _, out, err = kernelgauge("calibrate", "--processes=2", "--dry-run", "--", *arguments)
     lines = re.findall(r"\r\x1b\[2K(process[^\r\n]*)(?=\r)", err)
     assert re.fullmatch(r"process 1 of 2: compiling, \d+ s", lines[2])
-    assert re.fullmatch(r"process 2 of 2: mlp-.*: timing the end-to-end latency, \d+ s, about \d+ s left", lines[-1])
+    assert re.fullmatch(
+        r"process 2 of 2: mlp-.*: timing the end-to-end latency, \d+ s, about \d+ s left", lines[-1]
+    )
     assert "workload" in out
     assert err.endswith("\r\x1b[2K")  # the table takes the line's place

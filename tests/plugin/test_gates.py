@@ -1,4 +1,6 @@
-"""Tests that would gate nothing: the fixture that nobody calls, a skip, a verdict that the test catches."""
+"""Tests that would gate nothing: the fixture that nobody calls, a skip, a verdict that the test
+catches.
+"""
 
 from typing import Any
 
@@ -107,11 +109,15 @@ def test_expected_to_fail(kernelgauge):
 def test_benchmark(benchmark):
     measure(benchmark)
 """
-ALL = {*"early fork late case mark import thread caught excused xfailed cases[1] expected benchmark".split()}
+ALL = {
+    *"early fork late case mark import thread caught excused xfailed cases[1] expected benchmark".split()
+}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_test_that_judges_nothing_fails(pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_test_that_judges_nothing_fails(
+    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytester.makepyfile(test_gates=GATES)
     arguments = ("--perf-benchmark", "-rA", "-p", "no:threadexception")
     uncalled = "measured nothing: the test did not call it"
@@ -120,7 +126,11 @@ def test_test_that_judges_nothing_fails(pytester: pytest.Pytester, run: Run, mon
         """Return the tests that failed, by their short names."""
         monkeypatch.setenv("HOW", how)
         said = run(*arguments, *more)
-        lines = [line.split(" - ")[0] for line in said.splitlines() if line.startswith(("FAILED test", "ERROR test"))]
+        lines = [
+            line.split(" - ")[0]
+            for line in said.splitlines()
+            if line.startswith(("FAILED test", "ERROR test"))
+        ]
         return {line.rpartition("::")[2].removeprefix("test_") for line in lines}, said
 
     assert uncalled in (said := ends("uncalled")[1])  # without baselines
@@ -157,7 +167,9 @@ def test_relu(kernelgauge):
 """
 
 
-def test_skipped_file_with_baselines_fails_under_strict(pytester: pytest.Pytester, run: Run) -> None:
+def test_skipped_file_with_baselines_fails_under_strict(
+    pytester: pytest.Pytester, run: Run
+) -> None:
     pytester.makepyfile(test_whole=WHOLE.format(skips=True))
     assert "error" not in run("--perf-strict")
     pytester.makepyfile(test_whole=WHOLE.format(skips=False))
@@ -168,12 +180,16 @@ def test_skipped_file_with_baselines_fails_under_strict(pytester: pytest.Pyteste
         done = pytester.runpytest_inprocess("--perf-device=cpu", "--perf-strict", *arguments)
         assert "test_whole.py: skipped, although it has a baseline" in text_of(done)
         assert done.ret != pytest.ExitCode.OK
-    assert pytester.runpytest_inprocess("--perf-device=cpu", "--perf-strict", "test_other.py").ret == 0
+    assert (
+        pytester.runpytest_inprocess("--perf-device=cpu", "--perf-strict", "test_other.py").ret == 0
+    )
 
 
 def test_suite_that_skips_its_standard_tests_fails(project: Project) -> None:
     project.record()
-    project.add_to_conftest("\ndef pytest_itemcollected(item):\n    item.add_marker(pytest.mark.skip('not today'))\n")
+    project.add_to_conftest(
+        "\ndef pytest_itemcollected(item):\n    item.add_marker(pytest.mark.skip('not today'))\n"
+    )
     assert project.run().ret == pytest.ExitCode.OK
     result = project.run("--perf-strict")
     assert result.ret == pytest.ExitCode.TESTS_FAILED

@@ -1,4 +1,6 @@
-"""Work of the host that runs no op: found without a clock, with the function and the line of the user's code."""
+"""Work of the host that runs no op: found without a clock, with the function and the line of the
+user's code.
+"""
 
 import re
 import sys
@@ -93,20 +95,28 @@ Run = Callable[..., str]
 @pytest.fixture
 def run(pytester: pytest.Pytester) -> Run:
     """Run pytest on the CPU; return its output."""
-    return lambda *arguments: text_of(pytester.runpytest_inprocess("-q", "--perf-device=cpu", *arguments))
+    return lambda *arguments: text_of(
+        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *arguments)
+    )
 
 
 def require_causes(said: str) -> None:
     """Require that each planted fault fails, with its function and its line."""
     assert "12 failed" in said
-    lines = [number for number, line in enumerate(WORK.strip().splitlines(), 1) if "# planted" in line]
+    lines = [
+        number for number, line in enumerate(WORK.strip().splitlines(), 1) if "# planted" in line
+    ]
     for name, cause in CAUSES.items():
         failure = said.partition(f"test_host-test_work-{name}: REGRESSED")[2].partition("accept")[0]
-        places = re.findall(rf"cause    host: {cause}\n(?:  +and .*\n)?  code     .*test_host.py:(\d+)  ", failure)
+        places = re.findall(
+            rf"cause    host: {cause}\n(?:  +and .*\n)?  code     .*test_host.py:(\d+)  ", failure
+        )
         assert [int(each) in lines for each in places] == [True], (name, failure)
 
 
-def test_host_work_is_found_with_its_line(pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_work_is_found_with_its_line(
+    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytester.makepyfile(test_host=WORK)
     assert "12 written" in run("--perf-update")
     monkeypatch.setenv("FAULT", "1")
@@ -119,7 +129,9 @@ def test_host_work_unchanged_passes_with_other_hashes(
     names = "NAMES = {str(number) for number in range(40)}\n"
     code = "sorted(NAMES), any(each == '7' for each in NAMES)"
     pytester.makepyfile(
-        test_host=WORK.replace("def copied", f"{names}def copied").replace("if FAULT:", f"{code}\n        if FAULT:")
+        test_host=WORK.replace("def copied", f"{names}def copied").replace(
+            "if FAULT:", f"{code}\n        if FAULT:"
+        )
     )
     assert "12 written" in run("--perf-update")
     for seed in ("1", "2"):

@@ -50,7 +50,9 @@ PLAIN, OF_A, OF_B = "test_ops-test_add", "a-test_ops-test_add", "b-test_ops-test
         ([B, "."], [OF_A, OF_B]),
     ],
 )
-def test_files_of_one_name_have_two_ids(write: Write, run: Run, order: list[str], ids: list[str]) -> None:
+def test_files_of_one_name_have_two_ids(
+    write: Write, run: Run, order: list[str], ids: list[str]
+) -> None:
     write(A)
     write(B, "x.sin()")
     for selected in order:
@@ -88,7 +90,9 @@ def test_moved_file_keeps_its_baseline(write: Write, run: Run) -> None:
     assert statuses() == {PLAIN: "PASS"}
 
 
-def test_ids_that_cannot_differ_are_refused(write: Write, run: Run, pytester: pytest.Pytester) -> None:
+def test_ids_that_cannot_differ_are_refused(
+    write: Write, run: Run, pytester: pytest.Pytester
+) -> None:
     """A file in the root has no folder to be told by."""
     write(B)
     run("--perf-update")

@@ -109,9 +109,14 @@ def test_change_of_torch_fails_its_own_test_alone(pytester: pytest.Pytester) -> 
     for case in cases:
         assert (case.outcome == "passed") is (case.name != "test_call"), text_of(result)
         if case.name == "test_call":
-            said = "leaves work running" if case.parameters in STARTED else "changed settings of torch while"
+            said = (
+                "leaves work running"
+                if case.parameters in STARTED
+                else "changed settings of torch while"
+            )
             (failure,) = re.findall(
-                rf"(?ms)^_+ test_call\[{case.parameters}\] _+$(.*?)^_{{3}}", f"{text_of(result)}\n___"
+                rf"(?ms)^_+ test_call\[{case.parameters}\] _+$(.*?)^_{{3}}",
+                f"{text_of(result)}\n___",
             )
             assert said in failure
             assert case.parameters in failure
@@ -140,11 +145,14 @@ def test_threads_that_another_test_left_are_named(pytester: pytest.Pytester) -> 
     result.stdout.fnmatch_lines(["*a test changed torch's threads, and did not restore them*"])
 
 
-def test_cost_in_some_of_the_calls_is_slower(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cost_in_some_of_the_calls_is_slower(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytester.makepyfile(test_costs=COSTS)
     pytester.runpytest_inprocess("--perf-update").assert_outcomes(passed=5)
     pytester.runpytest_inprocess("--perf-no-confirm").assert_outcomes(passed=5)
     monkeypatch.setenv("COST", "1")
     result = pytester.runpytest_inprocess("--perf-no-confirm")
     result.assert_outcomes(failed=5)
-    result.stdout.fnmatch_lines(["*end to end *-> * us  +*"] * 5)  # beside the cause, where a call has it
+    # beside the cause, where a call has it
+    result.stdout.fnmatch_lines(["*end to end *-> * us  +*"] * 5)

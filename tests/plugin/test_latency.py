@@ -1,4 +1,6 @@
-"""End-to-end latency is pytest-benchmark's: real rounds of a real call, judged like the other times."""
+"""End-to-end latency is pytest-benchmark's: real rounds of a real call, judged like the other
+times.
+"""
 
 import json
 from typing import Any
@@ -53,10 +55,13 @@ def test_disabled_benchmark_skips_or_fails_if_strict(timed: Project) -> None:
         assert (case.outcome, case.properties) == (outcome, not_run)
 
 
-def test_disturbed_latency_is_timed_again_once(timed: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disturbed_latency_is_timed_again_once(
+    timed: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     timed.record("-k", "not float64")
     set_stored(timed, 1e9)
-    for hot, verdict in ((1, "IMPROVED"), (2, "INVALID")):  # how many of the measurements meet a throttled GPU
+    # how many of the measurements meet a throttled GPU
+    for hot, verdict in ((1, "IMPROVED"), (2, "INVALID")):
         left = [("throttled by heat",)] * hot
         monkeypatch.setattr(runner, "disturbances", lambda _, left=left: left.pop() if left else ())
         result = timed.run("-k", "end_to_end")
@@ -65,12 +70,18 @@ def test_disturbed_latency_is_timed_again_once(timed: Project, monkeypatch: pyte
     result.stdout.fnmatch_lines(["*the machine cannot be trusted now*", "*throttled by heat*"])
 
 
-def test_latency_of_other_kernels_is_not_judged(timed: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = OtherKernelsError(f"{ID}: other kernels than were profiled", got="a narrow one", expected="a wide one")
+def test_latency_of_other_kernels_is_not_judged(
+    timed: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = OtherKernelsError(
+        f"{ID}: other kernels than were profiled", got="a narrow one", expected="a wide one"
+    )
 
     def run(*arguments: str, text: str) -> pytest.RunResult:
         with monkeypatch.context() as patch:
-            patch.setattr(runner, "_require_profiled_kernels", Mock(side_effect=[other, None, None]))
+            patch.setattr(
+                runner, "_require_profiled_kernels", Mock(side_effect=[other, None, None])
+            )
             result = timed.run(*arguments)
         result.stdout.fnmatch_lines([f"*other kernels than were profiled{text}*"])
         return result
@@ -86,10 +97,14 @@ def test_latency_of_other_kernels_is_not_judged(timed: Project, monkeypatch: pyt
     strict.stdout.fnmatch_lines(["*a narrow one*", "*a wide one*"])
 
 
-def test_worker_times_latency_without_pytest_benchmark(timed: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_times_latency_without_pytest_benchmark(
+    timed: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """pytest-benchmark switches itself off there."""
     pytest.importorskip("xdist")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    result = timed.pytester.runpytest_inprocess("perf", "-n", "1", "-k", "not float64", "--perf-update")
+    result = timed.pytester.runpytest_inprocess(
+        "perf", "-n", "1", "-k", "not float64", "--perf-update"
+    )
     result.assert_outcomes(passed=5)  # no warning of a fixture that was not used
     assert stored_entry(timed)["processes"][0]["timers"]["end_to_end"]["mean_us"] >= 1000

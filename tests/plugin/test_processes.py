@@ -1,4 +1,6 @@
-"""Fresh processes of pytest: their environment and imports, and how they end if they fail or get a signal."""
+"""Fresh processes of pytest: their environment and imports, and how they end if they fail or get a
+signal.
+"""
 
 import json
 import os
@@ -25,18 +27,28 @@ from tests.plugin.inner_project import Project
 PLUGIN = ("-p", "kernelgauge.plugin")
 
 
-def test_process_has_its_own_caches_and_no_page_of_a_job(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_has_its_own_caches_and_no_page_of_a_job(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "summary.md")
     monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")  # there, pytest-benchmark times nothing
-    project.add_to_conftest("\nimport os\n(FOLDER / 'environment').write_text(json.dumps(dict(os.environ)))\n")
+    project.add_to_conftest(
+        "\nimport os\n(FOLDER / 'environment').write_text(json.dumps(dict(os.environ)))\n"
+    )
     environments = []
     for _ in range(2):
         assert run_process(["perf", *PLUGIN]).workloads
         environments.append(json.loads((project.root / "perf" / "environment").read_text()))
-    caches = {each[f"{name}_CACHE_DIR"] for each in environments for name in ("TORCHINDUCTOR", "TRITON")}
+    caches = {
+        each[f"{name}_CACHE_DIR"] for each in environments for name in ("TORCHINDUCTOR", "TRITON")
+    }
     assert [Path(each).parent.exists() for each in caches] == [False] * 4
-    assert not [name for name in environments[0] if name.startswith("GITHUB_") or name == "PYTEST_XDIST_WORKER"]
+    assert not [
+        name
+        for name in environments[0]
+        if name.startswith("GITHUB_") or name == "PYTEST_XDIST_WORKER"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +58,9 @@ def test_process_has_its_own_caches_and_no_page_of_a_job(project: Project, monke
         ("perf -k gone", "no test is selected"),
     ],
 )
-def test_process_that_measures_nothing_is_an_error(project: Project, arguments: str, said: str) -> None:
+def test_process_that_measures_nothing_is_an_error(
+    project: Project, arguments: str, said: str
+) -> None:
     with pytest.raises(MeasurementError, match=f"(?s){said}") as caught:
         run_process([*PLUGIN, *arguments.split()])
     assert len(str(caught.value.got).splitlines()) <= 15
@@ -81,7 +95,11 @@ def install(how: str, package: Path, folder: Path) -> Path:
         shutil.copytree(package, folder / "mypkg")
     if how == "copy":
         origin = {"url": package.parents[1].as_uri(), "dir_info": {}}
-        files = {"METADATA": "Name: mypkg\n", "RECORD": "mypkg/__init__.py,,\n", "direct_url.json": json.dumps(origin)}
+        files = {
+            "METADATA": "Name: mypkg\n",
+            "RECORD": "mypkg/__init__.py,,\n",
+            "direct_url.json": json.dumps(origin),
+        }
         files = {f"mypkg-1.dist-info/{name}": text for name, text in files.items()}
         (folder / "mypkg-1.dist-info").mkdir()
     for name, text in files.items():
@@ -98,9 +116,17 @@ def install(how: str, package: Path, folder: Path) -> Path:
     ],
 )
 def test_checkout_is_measured_with_its_own_package(
-    project: Project, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch, how: str, source: str, below: str
+    project: Project,
+    tmp_path_factory: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    source: str,
+    below: str,
 ) -> None:
-    """`below`: the folder of the repository that the command is called in. Vendored code may be installed."""
+    """`below`: the folder of the repository that the command is called in.
+
+    Vendored code may be installed.
+    """
     elsewhere, root = tmp_path_factory.mktemp("elsewhere"), project.root
     project.add_to_conftest("\nimport mypkg\n(FOLDER / 'value.txt').write_text(str(mypkg.VALUE))\n")
     (root / source / "mypkg").mkdir(parents=True)
@@ -115,14 +141,18 @@ def test_checkout_is_measured_with_its_own_package(
         git("clone", "-q", str(project.root), str(root))
     (root / source / "mypkg" / "__init__.py").write_text("VALUE = 2\n")
     folder = install(how, root / source / "mypkg", elsewhere)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    )
     monkeypatch.chdir(project.root / below)
     with worktree("HEAD") as tree:
         if how in ("path", "clone", "hook") or source == "third_party":
             run_process(["perf", *PLUGIN], folder=tree)
             assert (tree / "perf" / "value.txt").read_text() == ("1" if source == "python" else "2")
         else:
-            with pytest.raises(KernelgaugeError, match="mypkg is not imported from the revision that is measured"):
+            with pytest.raises(
+                KernelgaugeError, match="mypkg is not imported from the revision that is measured"
+            ):
                 run_process(["perf", *PLUGIN], folder=tree)
 
 
@@ -157,7 +187,11 @@ def eventually(condition: Callable[[], bool]) -> bool:
     ],
 )
 def test_signal_ends_the_processes_and_their_files(
-    project: Project, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch, command: str, number: signal.Signals
+    project: Project,
+    tmp_path_factory: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    number: signal.Signals,
 ) -> None:
     pids, temporary = tmp_path_factory.mktemp("pids"), tmp_path_factory.mktemp("temporary")
     project.add_to_conftest(HANG)
@@ -167,7 +201,9 @@ def test_signal_ends_the_processes_and_their_files(
         commit_all(name)
     environment = {**os.environ, "PIDS": str(pids), "TMPDIR": str(temporary)}
     arguments = [sys.executable, "-m", "kernelgauge", *command.split()]
-    with subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL, preexec_fn=forget_signals) as process:
+    with subprocess.Popen(
+        arguments, env=environment, stderr=subprocess.DEVNULL, preexec_fn=forget_signals
+    ) as process:
         assert eventually(lambda: len(list(pids.iterdir())) == 1)
         process.send_signal(number)
         assert process.wait(10) == 130
@@ -178,10 +214,15 @@ def test_signal_ends_the_processes_and_their_files(
 
 
 @pytest.mark.parametrize(
-    "command", ["compare HEAD", "bisect --good HEAD~1 --bad HEAD -k mlp", "calibrate perf --processes 2"]
+    "command",
+    ["compare HEAD", "bisect --good HEAD~1 --bad HEAD -k mlp", "calibrate perf --processes 2"],
 )
 def test_killed_command_leaves_nothing_behind(
-    project: Project, tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch, kernelgauge: Any, command: str
+    project: Project,
+    tmp_path_factory: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    kernelgauge: Any,
+    command: str,
 ) -> None:
     pids, temporary = tmp_path_factory.mktemp("pids"), tmp_path_factory.mktemp("temporary")
     project.add_to_conftest(HANG)
@@ -231,15 +272,29 @@ def test_worktree_runs_no_hooks_of_the_repository(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signal_ends_each_command_as_an_interruption(store: BaselineStore, number: signal.Signals) -> None:
+def test_signal_ends_each_command_as_an_interruption(
+    store: BaselineStore, number: signal.Signals
+) -> None:
     """Here `accept` waits for another update of the baselines."""
     folder = store.root.parent
-    (folder / "results.json").write_bytes(encode_results(builders.complete_results(builders.passing())))
-    arguments = [sys.executable, "-m", "kernelgauge", "accept", "--baselines", str(store.root), str(folder)]
+    (folder / "results.json").write_bytes(
+        encode_results(builders.complete_results(builders.passing()))
+    )
+    arguments = [
+        sys.executable,
+        "-m",
+        "kernelgauge",
+        "accept",
+        "--baselines",
+        str(store.root),
+        str(folder),
+    ]
     environment = {name: value for name, value in os.environ.items() if name != "CI"}
     with (
         store.locked(),
-        subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, preexec_fn=forget_signals) as process,
+        subprocess.Popen(
+            arguments, env=environment, stdout=subprocess.PIPE, preexec_fn=forget_signals
+        ) as process,
     ):
         assert process.stdout is not None
         process.stdout.readline()  # of the results, before it waits

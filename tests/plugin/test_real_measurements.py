@@ -114,11 +114,17 @@ class Suite:
 
     def __init__(self, pytester: pytest.Pytester) -> None:
         settings = "[pytest]\naddopts = --perf-device=cpu\nkernelgauge_replicates = 2\n"
-        files = {"conftest.py": SUITE, "test_perf.py": "from kernelgauge.standard import *\n", "pytest.ini": settings}
+        files = {
+            "conftest.py": SUITE,
+            "test_perf.py": "from kernelgauge.standard import *\n",
+            "pytest.ini": settings,
+        }
         for name, text in files.items():
             (pytester.path / name).write_text(text)
         self.folder = pytester.path
-        self.results = self.run(pytester, "-k", "declared or float64 or not (step or batches or decode or sequence)")
+        self.results = self.run(
+            pytester, "-k", "declared or float64 or not (step or batches or decode or sequence)"
+        )
         self.all_cases = junit_cases(self.folder / "junit.xml")
 
     def run(self, pytester: pytest.Pytester, *arguments: str) -> Results:
@@ -143,33 +149,50 @@ def suite(pytester: pytest.Pytester) -> Suite:
 
 
 def of(results: Results, module: str, variant: str) -> WorkloadResult:
-    (found,) = (each for each in results.workloads if (each.module, each.variant) == (module, variant))
+    (found,) = (
+        each for each in results.workloads if (each.module, each.variant) == (module, variant)
+    )
     return found
 
 
 def said(result: WorkloadResult, label: str) -> str:
-    return "\n".join(line.text for verdict in result.verdicts for line in reasons(verdict) if line.label == label)
+    return "\n".join(
+        line.text for verdict in result.verdicts for line in reasons(verdict) if line.label == label
+    )
 
 
 @pytest.mark.parametrize(
     ("workload", "ends", "said"),
     [
-        *((name, ("passed", "PASS"), "") for name in ("head-eager-train", "rms_norm-torch", "breaks-eager")),
-        *((name, ("failure", "INVALID"), "result differs from the float64 reference") for name in ("nan", "wrong")),
+        *(
+            (name, ("passed", "PASS"), "")
+            for name in ("head-eager-train", "rms_norm-torch", "breaks-eager")
+        ),
+        *(
+            (name, ("failure", "INVALID"), "result differs from the float64 reference")
+            for name in ("nan", "wrong")
+        ),
         ("closure", ("skipped", "NOT_JUDGED"), "nothing to be compared with"),
     ],
 )
-def test_result_is_compared_with_float64(suite: Suite, workload: str, ends: tuple[str, str], said: str) -> None:
+def test_result_is_compared_with_float64(
+    suite: Suite, workload: str, ends: tuple[str, str], said: str
+) -> None:
     cases = suite.cases(f"{workload}-")
     assert (cases[NUMERICS].outcome, cases[NUMERICS].properties[VERDICT]) == ends
     assert said in cases[NUMERICS].message
-    assert ends[1] != "PASS" or cases["test_end_to_end_latency"].properties[VERDICT] == "NO_BASELINE"
+    assert (
+        ends[1] != "PASS" or cases["test_end_to_end_latency"].properties[VERDICT] == "NO_BASELINE"
+    )
 
 
 @pytest.mark.parametrize("variant", ["eager", "loop", "fused", "clipped", "compiled", "batches"])
 def test_step_matches_float64_and_compiles_once(suite: Suite, variant: str) -> None:
     cases = suite.cases(f"step-{variant}-")
-    assert {name: case.outcome for name, case in cases.items()} == {DECLARED: "passed", NUMERICS: "passed"}
+    assert {name: case.outcome for name, case in cases.items()} == {
+        DECLARED: "passed",
+        NUMERICS: "passed",
+    }
     run = of(suite.results, "step", variant).run
     assert (run.counts.recompiles, run.counts.graph_breaks) == (0, 0)
     assert ("aten::_fused_adamw_" in run.kernel_names()) is (variant == "fused")
@@ -190,8 +213,11 @@ def test_sequence_has_launches_and_graphs_of_each_call(
 ) -> None:
     run = of(suite.results, module, variant).run
     assert [call.graphs for call in run.calls] == graphs
-    assert sum(call.launches for call in run.calls) == run.counts.launches == 3 * run.calls[0].launches
-    assert (run.counts.graphs, run.counts.recompiles) == (sum(graphs) or None, 0)  # None: nothing is to be compiled
+    assert (
+        sum(call.launches for call in run.calls) == run.counts.launches == 3 * run.calls[0].launches
+    )
+    # None: nothing is to be compiled
+    assert (run.counts.graphs, run.counts.recompiles) == (sum(graphs) or None, 0)
 
 
 def test_declaration_allows_graphs_and_breaks(suite: Suite) -> None:
@@ -229,7 +255,9 @@ def test_regression_names_the_call_and_the_line(
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 
-def test_readme_quick_start_catches_a_slower_module(pytester: pytest.Pytester, kernelgauge: Command) -> None:
+def test_readme_quick_start_catches_a_slower_module(
+    pytester: pytest.Pytester, kernelgauge: Command
+) -> None:
     ((name, test),) = re.findall(r"```python\n# (\S+)\n(.*?)```", README, re.DOTALL)
     pytester.mkdir("perf")
     (file := pytester.path / name).write_text(test)
@@ -242,7 +270,9 @@ def test_readme_quick_start_catches_a_slower_module(pytester: pytest.Pytester, k
     file.write_text(test.replace("nn.ReLU(),", "nn.ReLU(), nn.Hardtanh(),"))
     checked = pytester.runpytest_inprocess(*check)
     assert checked.ret == pytest.ExitCode.TESTS_FAILED
-    checked.stdout.fnmatch_lines(["*REGRESSED  kernels differ from the baseline", "*launches 3 -> 4*"])
+    checked.stdout.fnmatch_lines(
+        ["*REGRESSED  kernels differ from the baseline", "*launches 3 -> 4*"]
+    )
     assert kernelgauge(*accept)[0] == 0
     assert pytester.runpytest_inprocess(*check, "-m", "not timing").ret == pytest.ExitCode.OK
 
@@ -250,12 +280,21 @@ def test_readme_quick_start_catches_a_slower_module(pytester: pytest.Pytester, k
 SIGMOID = "h = h * torch.sigmoid(h)"
 PLANTED = {
     "clone-eager-forward": ("1 new kernel: clone", "mlp", "u = u.clone()"),
-    "more_work-eager-train": ("6 new kernels, in 2 places: sigmoid, mul", "mlp (forward and backward)", SIGMOID),
+    "more_work-eager-train": (
+        "6 new kernels, in 2 places: sigmoid, mul",
+        "mlp (forward and backward)",
+        SIGMOID,
+    ),
     "cast_backward-eager-train": ("2 new kernels", "mlp (backward)", "return gradient.double()"),
     "graph_break-captured-forward": ("graph break: ", "mlp", "torch._dynamo.graph_break()"),
-    "loop_break-captured-forward": ("graph break: ", "mlp", 'print(end="")'),  # Dynamo leaves all of `forward` alone
+    # Dynamo leaves all of `forward` alone
+    "loop_break-captured-forward": ("graph break: ", "mlp", 'print(end="")'),
     "item-captured-forward": ("graph break: ", "mlp", "u[0, 0, 0].item()"),  # and warns of it
-    "contiguous-compiled-forward": ("another kernel: cpp_fused_", "mlp", "u = u.transpose(1, 2).contiguous()"),
+    "contiguous-compiled-forward": (
+        "another kernel: cpp_fused_",
+        "mlp",
+        "u = u.transpose(1, 2).contiguous()",
+    ),
 }
 
 

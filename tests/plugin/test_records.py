@@ -1,4 +1,6 @@
-"""What a run leaves: results, reports, the summary of a step in GitHub Actions, and what it writes to a terminal."""
+"""What a run leaves: results, reports, the summary of a step in GitHub Actions, and what it writes
+to a terminal.
+"""
 
 import json
 from pathlib import Path
@@ -32,13 +34,20 @@ def test_run_leaves_results_and_reports(project: Project, step: Path) -> None:
     results = project.results()
     assert results.warnings == (problem,)
     workload = results.workloads[0]
-    assert (workload.id, workload.suite, workload.module, workload.shape) == (ID, "perf", "mlp", (4, 8))
+    assert (workload.id, workload.suite, workload.module, workload.shape) == (
+        ID,
+        "perf",
+        "mlp",
+        (4, 8),
+    )
     assert (workload.status, results.exit_status, results.gpu) == (Status.REGRESSED, 1, "one")
     assert None not in (workload.run, workload.baseline)
     assert (project.latest / workload.trace).is_file()
     assert [test.outcome for test in results.tests].count("failed") == 3
     assert (results.arguments[0], results.baselines) == ("perf", "baselines")
-    (declared,) = [each for each in results.workloads[1].verdicts if each.subject == "declared structure"]
+    (declared,) = [
+        each for each in results.workloads[1].verdicts if each.subject == "declared structure"
+    ]
     assert builders.reasons(declared, "trace") == ["traces/kinds-eager-bf16-4x8.json.gz"]
     kept = json.loads((project.latest / "results.json").read_text())
     del kept["arguments"]  # as they were typed: this project's tests name a file by its whole path
@@ -48,7 +57,9 @@ def test_run_leaves_results_and_reports(project: Project, step: Path) -> None:
     assert step.read_text().startswith("# mine\n\n**NO_BASELINE**")
     assert step.read_text().endswith("\n\n" + report)
     properties = project.case("test_device_time").properties
-    times = [float(properties[f"kernelgauge_{name}"]) for name in ("us", "baseline_us", "change_percent")]
+    times = [
+        float(properties[f"kernelgauge_{name}"]) for name in ("us", "baseline_us", "change_percent")
+    ]
     assert times == pytest.approx([11.5, 10.0, 15.0], rel=0.05)
 
 
@@ -75,7 +86,9 @@ def test_own_tests_are_recorded_without_a_verdict(project: Project) -> None:
     project.write("test_perf.py", OWN_TESTS)
     project.pytester.runpytest_inprocess("perf")
     results = project.results()
-    assert [(test.name.partition("[")[0], test.outcome, test.subject) for test in results.tests] == [
+    assert [
+        (test.name.partition("[")[0], test.outcome, test.subject) for test in results.tests
+    ] == [
         ("test_passes_by_surprise", "failed", None),
         ("test_teardown", "passed", "of the call"),
         ("test_teardown", "failed", None),  # not the verdict that its call ended with
@@ -93,7 +106,10 @@ def test_earlier_run_is_removed_before_measuring(project: Project) -> None:
     project.run()
     assert (project.latest / "mine" / "results.json").exists()
     assert not list(project.latest.glob(".*.tmp"))
-    assert {path.name for path in (project.latest / "traces").iterdir()} == {f"{LINEAR}.json.gz", f"{LINEAR}.txt"}
+    assert {path.name for path in (project.latest / "traces").iterdir()} == {
+        f"{LINEAR}.json.gz",
+        f"{LINEAR}.txt",
+    }
     project.add_to_conftest("\ndef pytest_runtest_setup():\n    raise KeyboardInterrupt\n")
     result = project.run(no_reraise_ctrlc=True)
     assert (result.ret, len(project.measured())) == (pytest.ExitCode.INTERRUPTED, 2)
@@ -101,7 +117,9 @@ def test_earlier_run_is_removed_before_measuring(project: Project) -> None:
     assert {path.name for path in project.latest.iterdir()} <= {"mine", ".lock"}
 
 
-def test_step_summary_gets_no_more_than_github_takes(project: Project, step: Path, monkeypatch: Any) -> None:
+def test_step_summary_gets_no_more_than_github_takes(
+    project: Project, step: Path, monkeypatch: Any
+) -> None:
     for room in (0, 700):
         before = b"x" * ((1 << 20) - room)
         step.write_bytes(before)
@@ -127,7 +145,9 @@ def test_of_something_else():
 """
 
 
-def test_calibrating_process_leaves_runs_of_timed_tests(project: Project, step: Path, monkeypatch: Any) -> None:
+def test_calibrating_process_leaves_runs_of_timed_tests(
+    project: Project, step: Path, monkeypatch: Any
+) -> None:
     project.set(fake(), fake("linear"))
     project.write("test_more.py", MORE)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -138,10 +158,15 @@ def test_calibrating_process_leaves_runs_of_timed_tests(project: Project, step: 
     written = read_results(project.root / "c" / "latest" / "results.json")
     assert [each.module for each in written.workloads] == ["mlp", "linear"]
     assert Path(written.baselines) == project.root / "baselines"
-    assert all(each.run is not None and set(each.run.samples) == set(CALL_TIMERS) for each in written.workloads)
+    assert all(
+        each.run is not None and set(each.run.samples) == set(CALL_TIMERS)
+        for each in written.workloads
+    )
     assert "test_renamed" in {test.name for test in written.tests}
     project.set(fake(counts={"graph_breaks": 1}, graph_breaks=0))
     assert project.run("--perf-calibrate=d").ret == pytest.ExitCode.TESTS_FAILED
     pytest.importorskip("xdist")
     for workers in (("-n", "2"), ("--dist", "load", "--tx", "2*popen")):
-        assert "each process of a calibration measures alone" in project.refuse("--perf-calibrate=e", *workers)
+        assert "each process of a calibration measures alone" in project.refuse(
+            "--perf-calibrate=e", *workers
+        )

@@ -1,4 +1,6 @@
-"""Which tests are selected, in which order workloads are measured, wrong declarations, and exit codes."""
+"""Which tests are selected, in which order workloads are measured, wrong declarations, and exit
+codes.
+"""
 
 from typing import Any
 
@@ -21,12 +23,18 @@ def test_matrix_and_name_select_what_is_measured(project: Project) -> None:
     project.set(fake(), fake("linear", matrix="full"), fake("conv"))
     project.run()
     project.run("--perf-matrix", "full")
-    project.run("-k", "mlp or linear", "--perf-matrix", "full").assert_outcomes(passed=2, skipped=8, deselected=5)
+    project.run("-k", "mlp or linear", "--perf-matrix", "full").assert_outcomes(
+        passed=2, skipped=8, deselected=5
+    )
     assert project.measured() == [[ID, CONV], [ID, LINEAR, CONV], [ID, LINEAR]]
 
 
-@pytest.mark.parametrize("arguments", [("--perf-strict",), ("--perf-update",), ()], ids=["strict", "update", "default"])
-def test_empty_suite_fails_where_it_is_relied_on(project: Project, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [("--perf-strict",), ("--perf-update",), ()], ids=["strict", "update", "default"]
+)
+def test_empty_suite_fails_where_it_is_relied_on(
+    project: Project, arguments: tuple[str, ...]
+) -> None:
     for workloads, where in (((), "at all"), ((fake(matrix="full"),), "in the default matrix")):
         project.set(*workloads)
         result = project.run(*arguments)
@@ -37,10 +45,14 @@ def test_empty_suite_fails_where_it_is_relied_on(project: Project, arguments: tu
 
 
 def test_workloads_are_measured_in_declared_order(project: Project) -> None:
-    """A calibration runs fewer tests than what is compared with it, and must measure in the same order."""
+    """A calibration runs fewer tests than what is compared with it, and must measure in the same
+    order.
+    """
     claim = "import pytest\n@pytest.mark.workloads(module='conv')\ndef test_a_claim(workload, run): pass\n"
     project.write("test_claims.py", claim)
-    (project.root / "conftest.py").write_text("def pytest_collection_modifyitems(items):\n    items.reverse()\n")
+    (project.root / "conftest.py").write_text(
+        "def pytest_collection_modifyitems(items):\n    items.reverse()\n"
+    )
     project.set(fake(), fake("linear"), fake("conv"))
     for arguments in ((), ("--perf-calibrate=c",), ("-k", "mlp or conv")):
         project.run(*arguments)
@@ -48,7 +60,8 @@ def test_workloads_are_measured_in_declared_order(project: Project) -> None:
         assert project.measured()[-1] == declared
         parameters = [case.parameters for case in project.cases()]
         assert list(dict.fromkeys(parameters)) == declared
-        assert parameters == sorted(parameters, key=declared.index)  # the tests of one workload run together
+        # the tests of one workload run together
+        assert parameters == sorted(parameters, key=declared.index)
 
 
 def test_sibling_is_measured_on_demand_alone_and_once(project: Project) -> None:
@@ -56,7 +69,9 @@ def test_sibling_is_measured_on_demand_alone_and_once(project: Project) -> None:
     project.write("test_claims.py", CLAIMS)
     project.run("-k", "fewer").assert_outcomes(passed=2, deselected=15)
     assert project.measured() == [[COMPILED], [ID]]
-    project.write("test_claims.py", "from kernelgauge.standard import test_faster_than_other_variant\n")
+    project.write(
+        "test_claims.py", "from kernelgauge.standard import test_faster_than_other_variant\n"
+    )
     project.run("--perf-calibrate=c", "-k", "compiled")  # it does not measure a ratio
     assert project.measured()[2:] == [[COMPILED]]
 
@@ -82,21 +97,36 @@ def test_mark_chooses_workloads_by_field(project: Project) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        *((argument, 0) for argument in ("--fixtures", "--fixtures-per-test", "--setup-only", "--collect-only")),
+        *(
+            (argument, 0)
+            for argument in ("--fixtures", "--fixtures-per-test", "--setup-only", "--collect-only")
+        ),
         ("-k nothing", 5),
-        *((argument, 4) for argument in ("-k mlp~and", "--perf-device abacus", "-o kernelgauge_replicates=1")),
+        *(
+            (argument, 4)
+            for argument in ("-k mlp~and", "--perf-device abacus", "-o kernelgauge_replicates=1")
+        ),
         *((f"-o kernelgauge_{each}", 4) for each in ("replicates=many", "sensitivity=a~=~inf")),
-        *((f"-o kernelgauge_sensitivity=device_time{each}", 4) for each in ("", "~=~much", "~=~0~%")),
+        *(
+            (f"-o kernelgauge_sensitivity=device_time{each}", 4)
+            for each in ("", "~=~much", "~=~0~%")
+        ),
     ],
 )
-def test_reports_stay_where_nothing_is_measured(project: Project, arguments: str, code: int) -> None:
+def test_reports_stay_where_nothing_is_measured(
+    project: Project, arguments: str, code: int
+) -> None:
     project.latest.mkdir(parents=True)
     (project.latest / "results.json").write_bytes(b"of an earlier run")
-    result = project.pytester.runpytest_inprocess("perf", *(each.replace("~", " ") for each in arguments.split()))
+    result = project.pytester.runpytest_inprocess(
+        "perf", *(each.replace("~", " ") for each in arguments.split())
+    )
     assert (result.ret, project.measured()) == (code, [])
     assert (project.latest / "results.json").read_bytes() == b"of an earlier run"
     line = arguments.replace("~", " ").partition("sensitivity=")[2]
-    assert not line or f"kernelgauge_sensitivity: got '{line}', expected a line such as" in text_of(result)
+    assert not line or f"kernelgauge_sensitivity: got '{line}', expected a line such as" in text_of(
+        result
+    )
 
 
 ONE = """
@@ -107,7 +137,9 @@ def pytest_kernelgauge_workloads():
 """
 
 
-def test_suite_below_is_found_while_collecting(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suite_below_is_found_while_collecting(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = pytester.mkpydir("perf")
     (folder / "conftest.py").write_text(ONE)
     test = """
@@ -128,14 +160,24 @@ def test_it(workload, pytestconfig):
     ("returned", "mark", "lines"),
     [
         ("None", "", ("*must return workloads", "*conftest.py", "*a list of kernelgauge.Workload")),
-        ("[Workload('mlp', 'eager', object, tuple, dtype='float32')]", "", ("*unknown dtype", "*'float32'")),
+        (
+            "[Workload('mlp', 'eager', object, tuple, dtype='float32')]",
+            "",
+            ("*unknown dtype", "*'float32'"),
+        ),
         ("2 * WORKLOADS", "", ("*two workloads have the same id", "*mlp-eager-bf16-4*")),
         ("WORKLOADS", "workloads", ("*the mark matches no workload; modules: mlp", "*test_it*")),
-        ("WORKLOADS", "workloads(modul='mlp')", ("*the mark matches*", "*@pytest.mark.workloads(modul='mlp')")),
+        (
+            "WORKLOADS",
+            "workloads(modul='mlp')",
+            ("*the mark matches*", "*@pytest.mark.workloads(modul='mlp')"),
+        ),
         ("", "", ("no pytest_kernelgauge_workloads in a conftest.py of this folder or above it",)),
     ],
 )
-def test_wrong_declaration_is_an_error(pytester: pytest.Pytester, returned: str, mark: str, lines: Any) -> None:
+def test_wrong_declaration_is_an_error(
+    pytester: pytest.Pytester, returned: str, mark: str, lines: Any
+) -> None:
     pytester.makeconftest(ONE.replace("return WORKLOADS", f"return {returned}") if returned else "")
     mark = mark and f"@pytest.mark.{mark}\n"
     pytester.makepyfile(f"import pytest\n{mark}def test_it(workload):\n    pass\n")
@@ -171,7 +213,9 @@ def test_workload_of_another_project_is_left_alone(project: Project) -> None:
     result = project.run("-k", "of_parameters")
     assert "INTERNALERROR" not in text_of(result)
     assert result.parseoutcomes()["errors"] == 2
-    result.stdout.fnmatch_lines(["another fixture called `workload` hides that of kernelgauge: rename it"])
+    result.stdout.fnmatch_lines(
+        ["another fixture called `workload` hides that of kernelgauge: rename it"]
+    )
 
 
 SUITE = """
@@ -205,7 +249,9 @@ def test_cpu_gets_the_workloads_sized_for_it(pytester: pytest.Pytester) -> None:
     pytester.makeconftest(SUITE)
     pytester.makepyfile(SUITE_TESTS)
     for strict, triton in (((), ()), (("--perf-strict",), ("triton-bf16-4096",))):
-        result = pytester.runpytest_inprocess("--perf-device", "cpu", "--collect-only", "-q", *strict)
+        result = pytester.runpytest_inprocess(
+            "--perf-device", "cpu", "--collect-only", "-q", *strict
+        )
         tests = [line.partition("::")[2] for line in result.outlines if "::" in line]
         ids = ("compiled-fp32-16", *triton, "eager-bf16-8")
         assert tests == [*(f"test_any[linear-{each}]" for each in ids), "test_of_nothing"]

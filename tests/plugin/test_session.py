@@ -1,4 +1,6 @@
-"""A session measures all, judges all, and lets one fresh process measure what looks slower: tests look up their verdicts."""
+"""A session measures all, judges all, and lets one fresh process measure what looks slower: tests
+look up their verdicts.
+"""
 
 from typing import Any
 
@@ -70,8 +72,12 @@ def time_latency(workload, measured):
 """
 
 
-@pytest.mark.parametrize(("times", "arch", "starts"), [(1.6, "sm_90", True), (9, "sm_90", False), (9, "cpu", True)])
-def test_time_far_above_the_gate_needs_no_process(project: Project, times: float, arch: str, starts: bool) -> None:
+@pytest.mark.parametrize(
+    ("times", "arch", "starts"), [(1.6, "sm_90", True), (9, "sm_90", False), (9, "cpu", True)]
+)
+def test_time_far_above_the_gate_needs_no_process(
+    project: Project, times: float, arch: str, starts: bool
+) -> None:
     """On a CPU other jobs slow a call by any factor."""
     project.set(fake(), arch=arch)
     project.record()
@@ -81,13 +87,17 @@ def test_time_far_above_the_gate_needs_no_process(project: Project, times: float
     assert (project.afresh() != []) is starts
 
 
-def test_fresh_processes_have_a_limit_of_time(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_processes_have_a_limit_of_time(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.record()
     project.set(fake(gelu_us=5.5))
     monkeypatch.setattr("kernelgauge.plugin.session._MOST_AFRESH_S", -1.0)
     result = project.run()
     assert (project.verdicts()["device"], project.afresh()) == ("REGRESSED", [])
-    result.stdout.fnmatch_lines(["*no fresh process confirms it: fresh processes took 0 s of this run, so no other*"])
+    result.stdout.fnmatch_lines(
+        ["*no fresh process confirms it: fresh processes took 0 s of this run, so no other*"]
+    )
 
 
 SKIPS = """
@@ -106,7 +116,9 @@ def pytest_itemcollected(item):
         (["--skip"], {"declared structure", "structure", "host dispatch", "end to end"}),
     ],
 )
-def test_subject_of_no_test_has_no_verdict(project: Project, arguments: list[str], subjects: set[str]) -> None:
+def test_subject_of_no_test_has_no_verdict(
+    project: Project, arguments: list[str], subjects: set[str]
+) -> None:
     project.record()
     if arguments == ["--skip"]:
         project.add_to_conftest(SKIPS)

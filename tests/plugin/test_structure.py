@@ -1,4 +1,6 @@
-"""What structure sees without a clock, for real on the CPU: what each op is given and finds in data, and what a call keeps."""
+"""What structure sees without a clock, for real on the CPU: what each op is given and finds in
+data, and what a call keeps.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -130,7 +132,9 @@ Run = Callable[..., str]
 def run(pytester: pytest.Pytester) -> Run:
     """Run pytest on the CPU; return its output."""
     pytester.makepyfile(test_ops=OPS)
-    return lambda *arguments: text_of(pytester.runpytest_subprocess("-p", "kernelgauge.plugin", "-q", *arguments))
+    return lambda *arguments: text_of(
+        pytester.runpytest_subprocess("-p", "kernelgauge.plugin", "-q", *arguments)
+    )
 
 
 def statuses() -> dict[str, Status | None]:
@@ -138,7 +142,9 @@ def statuses() -> dict[str, Status | None]:
     return {each.id.removeprefix("test_ops-test_"): each.status for each in found}
 
 
-def test_structure_sees_what_ops_are_given_and_calls_keep(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_structure_sees_what_ops_are_given_and_calls_keep(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run("--perf-update")
     said = run()
     assert set(statuses().values()) == {Status.PASS}, said

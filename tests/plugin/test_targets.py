@@ -126,15 +126,27 @@ def test_kernels_are_compared_with_those_of_the_target(
 ) -> None:
     folder = pytester.path
     run("--perf-update", "test_kernels.py", code=0)  # a path stands where it may
-    files = {(path.parent.name, path.stem.partition("test_")[2]): path for path in folder.glob("baselines/*/*.json")}
+    files = {
+        (path.parent.name, path.stem.partition("test_")[2]): path
+        for path in folder.glob("baselines/*/*.json")
+    }
     assert sorted(files) == [
         ("compiled-for-gfx942", "kernels-test_product-gfx942"),
-        *(("compiled-for-sm-100", f"kernels-test_{name}") for name in ("occupancy", "product-sm_100")),
-        *(("compiled-for-sm-90", f"kernels-test_{name}") for name in ("harmless", "product-sm_90", "rows-1", "rows-2")),
+        *(
+            ("compiled-for-sm-100", f"kernels-test_{name}")
+            for name in ("occupancy", "product-sm_100")
+        ),
+        *(
+            ("compiled-for-sm-90", f"kernels-test_{name}")
+            for name in ("harmless", "product-sm_90", "rows-1", "rows-2")
+        ),
     ]
     for file in files.values():
         (entry,) = decode_baseline(file.read_bytes(), where=str(file), workload=file.stem).entries
-        assert all(each.resources and each.resources.code and each.resources.registers for each in entry.kernels)
+        assert all(
+            each.resources and each.resources.code and each.resources.registers
+            for each in entry.kernels
+        )
         assert [each.host for each in entry.processes] == [None]  # it holds for every machine
     assert "7 passed" in run("test_kernels.py", "--perf-strict", code=0)
     monkeypatch.setenv("NEW", "1")
@@ -143,7 +155,8 @@ def test_kernels_are_compared_with_those_of_the_target(
     assert "test_kernels-test_rows-1: CHANGED same kernels, other compiled code" in out
     assert re.search(r"spilled words 0 -> [1-9]\d*.*maxnreg \(none\) -> 64", out)
     assert re.search(
-        r"test_kernels-test_occupancy: CHANGED.*compiled otherwise: softmax registers 32 -> .*occupancy", out
+        r"test_kernels-test_occupancy: CHANGED.*compiled otherwise: softmax registers 32 -> .*occupancy",
+        out,
     )
     code, out, _ = kernelgauge("review")
     changed = "other instructions: 1 kernel in 1 workload scale (test_kernels-test_harmless) FACTOR 2 -> 3"
@@ -156,7 +169,10 @@ def test_kernels_are_compared_with_those_of_the_target(
 def test_wrong_targets_say_what_is_missing(run: Run) -> None:
     out = run("test_wrong.py", "-rs", "-v", code=1)
     assert "3 failed, 1 skipped" in out
-    assert "test_wrong-test_name-sm_90: it launches no Triton kernel expected a call of kernel[grid](...)" in out
+    assert (
+        "test_wrong-test_name-sm_90: it launches no Triton kernel expected a call of kernel[grid](...)"
+        in out
+    )
     assert "unknown target got 'H100' expected sm_90, sm_100, gfx942" in out
     assert "compiling for sm_90 failed" in out
     assert "out of resource: shared memory, Required: 262144, Hardware limit: 232448" in out

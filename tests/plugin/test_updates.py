@@ -19,11 +19,15 @@ def changed(project: Project, before: dict[str, bytes]) -> set[str]:
 
 def test_update_writes_what_changed_and_nothing_else(project: Project) -> None:
     project.set(fake(), fake(variant="compiled"), fake("linear"))
-    project.record().stdout.fnmatch_lines(["*create*linear-eager*", "3 written to baselines/test-gpu"])
+    project.record().stdout.fnmatch_lines(
+        ["*create*linear-eager*", "3 written to baselines/test-gpu"]
+    )
     before = project.stored()
     project.set(fake(gelu_us=5.5), fake(variant="compiled", gelu_us=4.02), fake("linear"))
     update = f"update*{ID}*GPU time 10.0 -> 11.5 us  +15.00 %*"
-    project.record().stdout.fnmatch_lines(["keep *", "*unchanged within noise*", update, "*", "1 written to *"])
+    project.record().stdout.fnmatch_lines(
+        ["keep *", "*unchanged within noise*", update, "*", "1 written to *"]
+    )
     assert (set(before), changed(project, before)) == ({ID, COMPILED, LINEAR}, {ID})
     assert project.afresh() == []  # what is accepted as it is needs no confirmation
     assert project.run().ret == pytest.ExitCode.OK
@@ -31,14 +35,18 @@ def test_update_writes_what_changed_and_nothing_else(project: Project) -> None:
 
 def test_undeclared_breaks_are_recorded_and_more_of_them_fail(project: Project) -> None:
     project.set(fake(counts={"graph_breaks": 1, "recompiles": 2}))
-    project.record().stdout.fnmatch_lines(["create *2 launches", "*1 graph break: recorded", "*2 recompiles: recorded"])
+    project.record().stdout.fnmatch_lines(
+        ["create *2 launches", "*1 graph break: recorded", "*2 recompiles: recorded"]
+    )
     assert project.run().ret == pytest.ExitCode.OK
-    project.set(fake(counts={"graph_breaks": 1}))  # without times it makes fewer calls, and recompiles less often
+    # without times it makes fewer calls, and recompiles less often
+    project.set(fake(counts={"graph_breaks": 1}))
     assert project.run("-m", "not timing").ret == pytest.ExitCode.OK
     for more in ({"graph_breaks": 2, "recompiles": 2}, {"graph_breaks": 1, "recompiles": 3}):
         project.set(fake(counts=more))
         assert re.search(
-            r"  counts   (graph breaks 1 -> 2|recompiles 2 -> 3)\n", text_of(project.run("-m", "not timing"))
+            r"  counts   (graph breaks 1 -> 2|recompiles 2 -> 3)\n",
+            text_of(project.run("-m", "not timing")),
         )
         assert project.verdicts() == {"declared": "PASS", "structure": "REGRESSED"}
 
@@ -69,16 +77,23 @@ def test_update_refuses_what_is_not_sound(project: Project) -> None:
     result.stdout.fnmatch_lines_random(lines)
     assert changed(project, before) == {"fine-eager-bf16-4x8"}
     project.set(fake("fine"), fake("impossible", **faults["impossible"]))  # every test passes
-    assert project.run("--perf-update").ret == project.results().exit_status == pytest.ExitCode.TESTS_FAILED
+    assert (
+        project.run("--perf-update").ret
+        == project.results().exit_status
+        == pytest.ExitCode.TESTS_FAILED
+    )
 
 
-def test_baseline_that_lacks_times_is_no_missing_baseline(project: Project, kernelgauge: Command) -> None:
+def test_baseline_that_lacks_times_is_no_missing_baseline(
+    project: Project, kernelgauge: Command
+) -> None:
     """As one without compile times is, beside --perf-compile."""
     assert "no baseline in baselines/test-gpu/" in text_of(project.run("-k", "not latency"))
     kernelgauge("accept", "--force")
     said = text_of(project.run())
     assert (
-        "the baselines in baselines/test-gpu/ have no end to end; record them with: pytest perf --perf-update" in said
+        "the baselines in baselines/test-gpu/ have no end to end; record them with: pytest perf --perf-update"
+        in said
     )
     assert "no baseline in" not in said
 
@@ -98,7 +113,9 @@ def test_baseline_of_another_suite_is_not_shared(project: Project) -> None:
         result.stdout.fnmatch_lines(["*two suites share this baseline*", both])
 
 
-def test_plan_is_shown_before_anything_is_written(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_is_shown_before_anything_is_written(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise StorageError("the disk is full")
 
@@ -108,7 +125,9 @@ def test_plan_is_shown_before_anything_is_written(project: Project, monkeypatch:
     result.stdout.fnmatch_lines(["*baselines: what changes*", f"*create*{ID}*", "the disk is full"])
 
 
-def test_update_is_reviewed_once_and_locked(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_update_is_reviewed_once_and_locked(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the table calls RECORDED is what is written."""
     reviewed = []
 
@@ -152,7 +171,9 @@ def test_update_cut_short_writes_nothing(project: Project) -> None:
 def test_unwritable_folder_is_a_usage_error(project: Project) -> None:
     project.latest.mkdir(parents=True)
     (project.latest / "traces").symlink_to(project.latest)
-    assert re.search("(?s)cannot remove what another run has left.*where .*traces", project.refuse())
+    assert re.search(
+        "(?s)cannot remove what another run has left.*where .*traces", project.refuse()
+    )
     shutil.rmtree(project.root / "reports")
     for folder, arguments in (("reports", ()), ("baselines", ("--perf-update",))):
         (project.root / folder).write_text("a file where the folder should be")
@@ -160,13 +181,26 @@ def test_unwritable_folder_is_a_usage_error(project: Project) -> None:
         (project.root / folder).unlink()
 
 
-def test_proposed_command_accepts_that_workload_only(project: Project, kernelgauge: Command) -> None:
-    arguments = [f"-okernelgauge_{each}" for each in ("baselines=elsewhere/stored", "reports=elsewhere/reports")]
+def test_proposed_command_accepts_that_workload_only(
+    project: Project, kernelgauge: Command
+) -> None:
+    arguments = [
+        f"-okernelgauge_{each}"
+        for each in ("baselines=elsewhere/stored", "reports=elsewhere/reports")
+    ]
     for gelu_us in (4.0, 5.5):
-        project.set(*(fake(**each, gelu_us=gelu_us) for each in ({}, {"shape": (4, 80)}, {"module": "gated-mlp"})))
+        project.set(
+            *(
+                fake(**each, gelu_us=gelu_us)
+                for each in ({}, {"shape": (4, 80)}, {"module": "gated-mlp"})
+            )
+        )
         if gelu_us == 4.0:
             project.record(*arguments)
-    before = {path: path.read_bytes() for path in (project.root / "elsewhere" / "stored" / "test-gpu").iterdir()}
+    before = {
+        path: path.read_bytes()
+        for path in (project.root / "elsewhere" / "stored" / "test-gpu").iterdir()
+    }
     failed = project.run(*arguments)
     assert failed.ret == pytest.ExitCode.TESTS_FAILED
     line = next(line for line in failed.outlines if line.startswith("  accept "))

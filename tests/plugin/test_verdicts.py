@@ -1,4 +1,6 @@
-"""How each verdict ends its test: exit code, JUnit file, terminal and results agree; and what is measured again."""
+"""How each verdict ends its test: exit code, JUnit file, terminal and results agree; and what is
+measured again.
+"""
 
 from typing import Any, NamedTuple
 
@@ -40,8 +42,14 @@ FAULTS = {
     ),
     "host": Fault({"host_us": 200.0}, {"host": "REGRESSED"}, afresh=True),
     "faster": Fault({"gelu_us": 3.0}, {"device": "IMPROVED"}),
-    "noisy": Fault({"gelu_us": 4.3, "noise": 0.1}, {"device": "UNDECIDED"}, ("*noisy-*UNDECIDED*inconclusive: *",)),
-    "counts": Fault({"counts": {"dispatcher_ops": 7}}, {"structure": "REGRESSED"}, ("*dispatcher ops 5 -> 7",)),
+    "noisy": Fault(
+        {"gelu_us": 4.3, "noise": 0.1},
+        {"device": "UNDECIDED"},
+        ("*noisy-*UNDECIDED*inconclusive: *",),
+    ),
+    "counts": Fault(
+        {"counts": {"dispatcher_ops": 7}}, {"structure": "REGRESSED"}, ("*dispatcher ops 5 -> 7",)
+    ),
     "declared": Fault(
         {"kinds": ("gemm",), "counts": {"graph_breaks": 2, "recompiles": 1}, "graph_breaks": 0},
         {"declared": "CHANGED", "structure": "REGRESSED"},
@@ -54,11 +62,21 @@ FAULTS = {
         ),
     ),
     "new": Fault({}, every("NO_BASELINE")),
-    "throttled": Fault({"gelu_us": 9.0}, every("INCOMPARABLE"), ("*throttled-*INCOMPARABLE*350.0 -> 700.0*",)),
+    "throttled": Fault(
+        {"gelu_us": 9.0}, every("INCOMPARABLE"), ("*throttled-*INCOMPARABLE*350.0 -> 700.0*",)
+    ),
     "newer": Fault({}, every("INVALID"), ("*where *baselines/test-gpu/newer-*.json*", "*got *99*")),
     "failed": Fault({"error": "measurement"}, every("INVALID", ALL), ("the fake error",)),
-    "lost": Fault({"incomplete": LOST}, every("INVALID", ALL[:2]), (f"*INVALID  GPU time was not measured: {LOST}",)),
-    "absent": Fault({"error": "unavailable"}, every(None, ALL), ("not run: absent-*: the fake error; take another",)),
+    "lost": Fault(
+        {"incomplete": LOST},
+        every("INVALID", ALL[:2]),
+        (f"*INVALID  GPU time was not measured: {LOST}",),
+    ),
+    "absent": Fault(
+        {"error": "unavailable"},
+        every(None, ALL),
+        ("not run: absent-*: the fake error; take another",),
+    ),
 }
 # How a test ends with each verdict: by default, and with --perf-strict.
 ENDS = {
@@ -70,7 +88,8 @@ ENDS = {
     "UNDECIDED": ({"skipped"}, {"failure"}),
     "NO_BASELINE": ({"skipped"}, {"failure"}),
     "INCOMPARABLE": ({"skipped"}, {"failure"}),
-    None: ({"skipped"}, {"failure", "error", "skipped"}),  # the workload cannot run here: one test fails
+    # the workload cannot run here: one test fails
+    None: ({"skipped"}, {"failure", "error", "skipped"}),
 }
 
 
@@ -89,15 +108,33 @@ def test_verdict_ends_its_test_as_documented(project: Project, strict: tuple[str
         assert got == expected, name
         assert [test for test in ALL if ends[test] not in ENDS[got[test]][bool(strict)]] == [], name
         result.stdout.fnmatch_lines_random(fault.lines)
-    assert sorted(project.afresh()) == sorted(f"{name}-eager-bf16-4x8" for name in FAULTS if FAULTS[name].afresh)
+    assert sorted(project.afresh()) == sorted(
+        f"{name}-eager-bf16-4x8" for name in FAULTS if FAULTS[name].afresh
+    )
     assert len(project.measured()) == 2  # one of each run: a failure is not tried until it works
-    assert "GPU time" in project.case("test_device_time", "slower-eager-bf16-4x8").properties["kernelgauge_reason"]
-    command = "pytest perf*-k new-*--perf-update" if strict else "*record one with: pytest perf --perf-update*"
+    assert (
+        "GPU time"
+        in project.case("test_device_time", "slower-eager-bf16-4x8").properties[
+            "kernelgauge_reason"
+        ]
+    )
+    command = (
+        "pytest perf*-k new-*--perf-update"
+        if strict
+        else "*record one with: pytest perf --perf-update*"
+    )
     result.stdout.fnmatch_lines([f"*{command}"])
     for name in ("failed", *(["absent"] if strict else [])):
-        assert sorted(project.verdicts(name, outcome=True).values()) == ["failure", *["skipped"] * (len(ALL) - 1)]
+        assert sorted(project.verdicts(name, outcome=True).values()) == [
+            "failure",
+            *["skipped"] * (len(ALL) - 1),
+        ]
     (absent,) = [each for each in project.results().workloads if each.module == "absent"]
-    assert (absent.unavailable, absent.run, absent.verdicts) == ("the fake error; take another", None, ())
+    assert (absent.unavailable, absent.run, absent.verdicts) == (
+        "the fake error; take another",
+        None,
+        (),
+    )
 
 
 def test_missing_device_fails_each_test_but_not_the_run(project: Project) -> None:
@@ -112,7 +149,9 @@ def test_missing_device_fails_each_test_but_not_the_run(project: Project) -> Non
 
 
 def test_error_that_an_xfail_test_takes_fails_another(project: Project) -> None:
-    project.write("test_a.py", "import pytest\n@pytest.mark.xfail\ndef test_a(workload, run):\n    pass\n")
+    project.write(
+        "test_a.py", "import pytest\n@pytest.mark.xfail\ndef test_a(workload, run):\n    pass\n"
+    )
     project.set(fake(error="measurement"))
     assert project.run().ret == pytest.ExitCode.TESTS_FAILED
 
@@ -171,7 +210,9 @@ def test_unknown_gpu_skips_host_clocks_and_hints(project: Project) -> None:
         assert project.verdicts() == every("PASS", ALL) | every("NOT_JUDGED", ("host", "latency"))
         for name in ("test_host_dispatch_time", "test_end_to_end_latency"):
             assert project.case(name).outcome == "skipped"
-            assert "not judged: the baseline does not know this machine" in project.case(name).message
+            assert (
+                "not judged: the baseline does not know this machine" in project.case(name).message
+            )
         assert sum(HINT in line for line in result.outlines) == 1
     project.set(fake(), gpu="another", driver="999.1", device="NVIDIA H200")
     assert HINT not in text_of(project.run())
@@ -182,4 +223,6 @@ def test_ini_sensitivity_decides_whether_a_time_passes(project: Project) -> None
     for percent, fraction, verdict in (("0.01", 0.0001, "UNDECIDED"), ("20", 0.2, "PASS")):
         project.run("-o", f"kernelgauge_sensitivity=device_time = {percent} %")
         assert project.verdicts() == every("PASS", ALL) | {"device": verdict}
-        assert project.results().workloads[0].limits.sensitivity == {Timer.DEVICE: pytest.approx(fraction)}
+        assert project.results().workloads[0].limits.sensitivity == {
+            Timer.DEVICE: pytest.approx(fraction)
+        }

@@ -1,4 +1,6 @@
-"""Under pytest-xdist: a GPU for each worker, a worker for each group of workloads, one result; and locks of a GPU."""
+"""Under pytest-xdist: a GPU for each worker, a worker for each group of workloads, one result; and
+locks of a GPU.
+"""
 
 import json
 from typing import Any
@@ -7,7 +9,16 @@ import pytest
 
 from kernelgauge.results import files
 from kernelgauge.results.files import GpuLock
-from tests.plugin.inner_project import COMPILED, ID, IDS, LINEAR, Project, fake, text_of, two_modules
+from tests.plugin.inner_project import (
+    COMPILED,
+    ID,
+    IDS,
+    LINEAR,
+    Project,
+    fake,
+    text_of,
+    two_modules,
+)
 
 pytest.importorskip("xdist")
 pytestmark = pytest.mark.timeout(240)
@@ -91,12 +102,19 @@ def test_results_are_those_of_one_process(project: Project) -> None:
     assert together.arguments[-4:-1] == ("perf", "-n", "auto")
     assert {each.run.neighbours for each in together.workloads if each.run} == {1}
     assert [case.properties["kernelgauge_verdict"] for case in project.cases()].count("PASS") == 19
-    assert {path.name for path in project.latest.iterdir()} == {"report.html", "report.md", "results.json", "traces"}
+    assert {path.name for path in project.latest.iterdir()} == {
+        "report.html",
+        "report.md",
+        "results.json",
+        "traces",
+    }
     assert len(list((project.latest / "traces").iterdir())) == 2 * len(IDS)
     assert sum("= kernelgauge =" in line for line in result.outlines) == 1
 
 
-def test_suite_gets_one_worker_for_each_gpu(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suite_gets_one_worker_for_each_gpu(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     project.set(*two_modules())
     (project.root / "test_unit.py").write_text("def test_of_something_else():\n    pass\n")
@@ -111,10 +129,13 @@ def test_suite_gets_one_worker_for_each_gpu(project: Project, monkeypatch: pytes
     ("fakes", "suite", "text"),
     [
         ([fake(), fake()], "perf", "two workloads have the same id"),
-        ([fake()], ".", "pytest perf -n 2"),  # workers find the suite, and their controller does not
+        # workers find the suite, and their controller does not
+        ([fake()], ".", "pytest perf -n 2"),
     ],
 )
-def test_wrong_suite_measures_nothing(project: Project, fakes: list[dict[str, Any]], suite: str, text: str) -> None:
+def test_wrong_suite_measures_nothing(
+    project: Project, fakes: list[dict[str, Any]], suite: str, text: str
+) -> None:
     project.set(*fakes)
     result = project.run("-n", "2", "--perf-update", suite=suite)
     assert result.ret in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.TESTS_FAILED)
@@ -125,13 +146,16 @@ def test_wrong_suite_measures_nothing(project: Project, fakes: list[dict[str, An
 
 def test_worker_that_dies_loses_its_share_alone(project: Project) -> None:
     project.set(fake())
-    assert project.run("-n", "2", "--perf-update").ret == pytest.ExitCode.OK  # one worker has no share
+    # one worker has no share
+    assert project.run("-n", "2", "--perf-update").ret == pytest.ExitCode.OK
     assert set(project.stored()) == set(IDS[:1])
     project.set(*two_modules())
     project.add_to_conftest(DIE_WHERE_LINEAR_IS_MEASURED)
     result = project.run("-n", "2", "-rs", "--perf-update")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["warning: a worker died in perf/test_perf.py::test_device_time[[]linear*: the rest*"])
+    result.stdout.fnmatch_lines(
+        ["warning: a worker died in perf/test_perf.py::test_device_time[[]linear*: the rest*"]
+    )
     found = project.results()
     assert [each.id for each in found.workloads if each.run] == IDS[:2]
     (died,) = [test for test in found.tests if test.outcome == "failed"]
@@ -142,7 +166,9 @@ def test_worker_that_dies_loses_its_share_alone(project: Project) -> None:
 
 
 def test_worker_decodes_and_writes_a_few_times(project: Project) -> None:
-    """It writes the results of a workload when they are known, and all of them at the end: not with each of its tests."""
+    """It writes the results of a workload when they are known, and all of them at the end: not with
+    each of its tests.
+    """
     project.add_to_conftest(COUNT)
     for number in (3, 9):
         project.set(*(fake(f"m{each}") for each in range(number)))
@@ -182,13 +208,17 @@ def test_lost_part_fails_the_run(project: Project) -> None:
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "gw0: the results cannot be read" in text_of(result)
     project.set(*two_modules())
-    assert project.run("-n", "2").ret == project.results().exit_status == pytest.ExitCode.TESTS_FAILED
+    assert (
+        project.run("-n", "2").ret == project.results().exit_status == pytest.ExitCode.TESTS_FAILED
+    )
     assert "gw0: the results cannot be read" in "".join(project.results().warnings)
 
 
 def test_gpus_of_two_models_are_no_one_run(project: Project) -> None:
     project.set(*two_modules())
-    project.add_to_conftest(SPOIL_A_PART.replace("{spoil}", ".replace(b'Test GPU', b'Another GPU')"))
+    project.add_to_conftest(
+        SPOIL_A_PART.replace("{spoil}", ".replace(b'Test GPU', b'Another GPU')")
+    )
     result = project.run("-n", "2", "--perf-update")
     assert (result.ret, project.stored()) == (pytest.ExitCode.TESTS_FAILED, {})
     assert "several models of GPU" in text_of(result)
@@ -196,7 +226,9 @@ def test_gpus_of_two_models_are_no_one_run(project: Project) -> None:
     assert not (project.latest / "results.json").exists()
 
 
-def test_run_waits_in_vain_for_a_locked_gpu(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_waits_in_vain_for_a_locked_gpu(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (lock := GpuLock()).hold("one")
     monkeypatch.setitem(GpuLock.__init__.__kwdefaults__, "patience_s", 0.3)
     monkeypatch.setattr(files, "_SAY_EVERY_S", 0.1)

@@ -9,15 +9,35 @@ from typing import Any
 import msgspec
 
 from kernelgauge.judge import Status, Verdict
-from kernelgauge.judge.evidence import Cause, Detail, Failed, Next, OtherKernels, Place, RelativeChange, Step
+from kernelgauge.judge.evidence import (
+    Cause,
+    Detail,
+    Failed,
+    Next,
+    OtherKernels,
+    Place,
+    RelativeChange,
+    Step,
+)
 from kernelgauge.results import Results, WorkloadResult, decode_results, encode_results
 from kernelgauge.run import Origin, SourceLine
 from tests import builders
 from tests.builders import baseline, fingerprint, launched, mlp_kernels, one_test, run
 
 VOID = frozenset("meta link br input hr img".split())
-QUOTED = ("' onfocus=alert(1) autofocus='", '"><svg onload=alert(1)>', "javascript:alert(1)", "</style><style>*{}")
-HOSTILE = (*builders.HOSTILE, *QUOTED, "{{ 7 * 7 }}{% raw %}", "\u0645\u0631\u062d\u0628\u0627", "z" + "\u0336" * 500)
+QUOTED = (
+    "' onfocus=alert(1) autofocus='",
+    '"><svg onload=alert(1)>',
+    "javascript:alert(1)",
+    "</style><style>*{}",
+)
+HOSTILE = (
+    *builders.HOSTILE,
+    *QUOTED,
+    "{{ 7 * 7 }}{% raw %}",
+    "\u0645\u0631\u062d\u0628\u0627",
+    "z" + "\u0336" * 500,
+)
 
 
 @dataclass
@@ -40,8 +60,14 @@ class Parsed(HTMLParser):
         assert self._open == []
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        assert len({name for name, _ in attributes}) == len(attributes), f"an attribute twice: {tag} {attributes}"
-        element = Element(tag, {name: value or "" for name, value in attributes}, inside=[e.tag for e in self._open])
+        assert len({name for name, _ in attributes}) == len(attributes), (
+            f"an attribute twice: {tag} {attributes}"
+        )
+        element = Element(
+            tag,
+            {name: value or "" for name, value in attributes},
+            inside=[e.tag for e in self._open],
+        )
         self.elements.append(element)
         if tag not in VOID:
             self._open.append(element)
@@ -66,15 +92,28 @@ class Parsed(HTMLParser):
 def timed(status: Status, name: str, estimate: float, *, subject: str = "GPU time") -> Verdict:
     sensitivity = 0.02 if status is Status.PASS else None
     change = RelativeChange(estimate, estimate - 0.01, estimate + 0.01, 0.999, sensitivity, 0.003)
-    reasons = [("why", "the gelu is slower\nby a lot"), ("accept", f"pytest perf -k {name} --perf-update")]
+    reasons = [
+        ("why", "the gelu is slower\nby a lot"),
+        ("accept", f"pytest perf -k {name} --perf-update"),
+    ]
     headline = f"{subject} 205.0 -> 221.0 us  {100 * estimate:+.2f} %"
     reasons = [] if status is Status.PASS else reasons
-    return builders.verdict(status, subject, headline, workload=name, reasons=reasons, change=change)
+    return builders.verdict(
+        status, subject, headline, workload=name, reasons=reasons, change=change
+    )
 
 
 def workload(name: str = "mlp-eager-bf16-8", **changes: Any) -> WorkloadResult:
-    passed = [timed(Status.PASS, name, 0.001, subject=each) for each in ("GPU time", "end to end", "host dispatch")]
-    fields = {"variant": "eager", "shape": (8,), "run": run(workload=name), "baseline": baseline(workload=name)}
+    passed = [
+        timed(Status.PASS, name, 0.001, subject=each)
+        for each in ("GPU time", "end to end", "host dispatch")
+    ]
+    fields = {
+        "variant": "eager",
+        "shape": (8,),
+        "run": run(workload=name),
+        "baseline": baseline(workload=name),
+    }
     fields |= {"verdicts": tuple(passed), "trace": f"traces/{name}.json.gz"}
     return builders.workload(name=name, **(fields | changes))
 
@@ -83,7 +122,9 @@ def regressed(name: str = "mlp-compiled-bf16-8") -> WorkloadResult:
     kernels = (*mlp_kernels(), launched("void at::native::fill<float>", 16.0, kind="fill"))
     origins = (line(7), line(8, "layers.0.feed_forward"), None, line(9, "mlp.down"), line(25))
     slower = run(workload=name, kernels=kernels, device=(221.0, 221.2, 220.9), origins=origins)
-    return workload(name, variant="compiled", run=slower, verdicts=(timed(Status.REGRESSED, name, 0.08),))
+    return workload(
+        name, variant="compiled", run=slower, verdicts=(timed(Status.REGRESSED, name, 0.08),)
+    )
 
 
 def line(number: int, module: str = "norm") -> Origin:
@@ -107,8 +148,13 @@ def caused(
     accept = Next(Step.ACCEPT, f"pytest perf -k {name} --perf-update")
     reasons = (Cause(other, places=tuple(places), had_kernels=True, delta_us=delta_us), accept)
     slower = timed(Status.REGRESSED, name, change)
-    structure = builders.verdict(Status.REGRESSED, "structure", "kernels differ from the baseline", workload=name)
-    return workload(name, verdicts=tuple(dataclasses.replace(each, reasons=reasons) for each in (slower, structure)))
+    structure = builders.verdict(
+        Status.REGRESSED, "structure", "kernels differ from the baseline", workload=name
+    )
+    return workload(
+        name,
+        verdicts=tuple(dataclasses.replace(each, reasons=reasons) for each in (slower, structure)),
+    )
 
 
 def results(*workloads: WorkloadResult, **changes: Any) -> Results:
@@ -121,12 +167,19 @@ def several() -> list[Results]:
     """Three runs on one kind of GPU, the last of them after an upgrade of the driver, slower."""
     passing = [results(started_at=f"2026-11-{day}T03:00:00+00:00") for day in (18, 19)]
     slower = regressed()
-    tests = tuple(one_test(outcome, outcome, workload=slower.id) for outcome in ("failed", "passed"))
-    return [*passing, results(workload(), slower, tests=tests, fingerprint=fingerprint(driver="590.1"))]
+    tests = tuple(
+        one_test(outcome, outcome, workload=slower.id) for outcome in ("failed", "passed")
+    )
+    return [
+        *passing,
+        results(workload(), slower, tests=tests, fingerprint=fingerprint(driver="590.1")),
+    ]
 
 
 def green() -> list[Results]:
-    """Two nights without a failure: some times are not judged, one is undecided, and more pass than are shown."""
+    """Two nights without a failure: some times are not judged, one is undecided, and more pass than
+    are shown.
+    """
     doubted = [
         dataclasses.replace(timed(status, "mlp", 0.3, subject=subject), reasons=())
         for status, subject in (
@@ -137,7 +190,9 @@ def green() -> list[Results]:
     ]
     passing = [workload(f"mlp-{number}") for number in range(12)]
     return [
-        results(workload("mlp", verdicts=tuple(doubted)), *passing, started_at=f"2026-11-{day}T03:00:00")
+        results(
+            workload("mlp", verdicts=tuple(doubted)), *passing, started_at=f"2026-11-{day}T03:00:00"
+        )
         for day in (18, 19)
     ]
 

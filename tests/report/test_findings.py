@@ -28,11 +28,17 @@ def at(line: int, file: str = "model.py", module: str = "norm") -> e.Place:
 
 def within(line: int) -> e.Place:
     """A line of a library, below the one line of the user."""
-    return e.Place(SourceLine("my.py", 7, "self.model(ids)", SourceLine("llama.py", line, "x = f(x)")), "layers.*")
+    return e.Place(
+        SourceLine("my.py", 7, "self.model(ids)", SourceLine("llama.py", line, "x = f(x)")),
+        "layers.*",
+    )
 
 
 def clusters(*workloads: WorkloadResult) -> list[str]:
-    return ["".join(sorted(case.workload for case in cases)) for cases in f.findings([results(*workloads)])]
+    return [
+        "".join(sorted(case.workload for case in cases))
+        for cases in f.findings([results(*workloads)])
+    ]
 
 
 def test_findings_cause_with_a_common_line_is_one() -> None:
@@ -42,27 +48,42 @@ def test_findings_cause_with_a_common_line_is_one() -> None:
     found = f.findings([results(compiled, other, eager)])
     assert {case.about for cases in found for case in cases} == {"GPU time, structure"}
     assert [[(case.workload, case.headline, case.change) for case in cases] for cases in found] == [
-        [("a", "8 kernels instead of 1: b x8 (+91.6 us)", "+26.0 %"), ("b", "another kernel: b (+5.8 us)", "+3.0 %")],
+        [
+            ("a", "8 kernels instead of 1: b x8 (+91.6 us)", "+26.0 %"),
+            ("b", "another kernel: b (+5.8 us)", "+3.0 %"),
+        ],
         [("c", "another kernel: b (+2.4 us)", "+5.0 %")],
     ]
 
 
 def test_findings_are_clustered_by_line_or_by_words() -> None:
-    """Every cause in a model of a library has the line at which the user calls it: that alone is no common line."""
-    of_library = [caused(name, name, places=(within(line),)) for name, line in zip("abc", (123, 456, 123), strict=True)]
+    """Every cause in a model of a library has the line at which the user calls it: that alone is no
+    common line.
+    """
+    of_library = [
+        caused(name, name, places=(within(line),))
+        for name, line in zip("abc", (123, 456, 123), strict=True)
+    ]
     assert sorted(clusters(*of_library)) == ["ac", "b"]
     throttled = [
-        workload(verdict(Status.INVALID, "measurement", "throttled", workload=name), name=name) for name in "ab"
+        workload(verdict(Status.INVALID, "measurement", "throttled", workload=name), name=name)
+        for name in "ab"
     ]
     assert clusters(*throttled) == ["ab"]
-    assert clusters(*(caused(name, delta_us=cost, places=()) for name, cost in (("a", 1.0), ("b", 2.0)))) == ["ab"]
+    assert clusters(
+        *(caused(name, delta_us=cost, places=()) for name, cost in (("a", 1.0), ("b", 2.0)))
+    ) == ["ab"]
 
 
 def test_findings_keep_an_invalid_time_beside_a_cause() -> None:
-    lost = verdict(Status.INVALID, "end to end", "another process used the GPU", workload="a", change=None)
+    lost = verdict(
+        Status.INVALID, "end to end", "another process used the GPU", workload="a", change=None
+    )
     one = caused("a")
     both = results(replace(one, verdicts=(*one.verdicts, lost)))
-    found = {(case.status, case.about, case.headline) for cases in f.findings([both]) for case in cases}
+    found = {
+        (case.status, case.about, case.headline) for cases in f.findings([both]) for case in cases
+    }
     assert ("INVALID", "end to end", "another process used the GPU") in found
     assert len(found) == 2
     assert "another process used the GPU" in summary_markdown([both])
@@ -70,10 +91,15 @@ def test_findings_keep_an_invalid_time_beside_a_cause() -> None:
 
 def test_failure_in_a_narrow_terminal_keeps_its_commands_whole() -> None:
     command = f"pytest tests/of/a/long/path/test_perf.py -k a -o {'x' * 90}=1 -m {'y' * 90}"
-    long = verdict(Status.REGRESSED, headline="z" * 90).because(e.Next(e.Step.ACCEPT, f"{command} 2", command))
+    long = verdict(Status.REGRESSED, headline="z" * 90).because(
+        e.Next(e.Step.ACCEPT, f"{command} 2", command)
+    )
     lines = f.brief(long, width=60).splitlines()
     assert len(lines[0]) == 60
-    assert [line[11:] for line in lines[-2:]] == [f"{command}   (measures its times too)", f"{command} 2"]
+    assert [line[11:] for line in lines[-2:]] == [
+        f"{command}   (measures its times too)",
+        f"{command} 2",
+    ]
 
 
 def test_findings_of_a_failed_test_are_its_verdict_or_its_words() -> None:
@@ -84,14 +110,22 @@ def test_findings_of_a_failed_test_are_its_verdict_or_its_words() -> None:
         ("GPU time", "UNDECIDED", "GPU time 205.1 -> 221.8 us"),
         (None, "FAILED", "assert 6 == 5\nclaim: Five kernels."),
     ):
-        ((found,),) = f.findings([results(noisy, tests=(one_test("test_c09", "failed", subject=subject, **said),))])
+        ((found,),) = f.findings(
+            [results(noisy, tests=(one_test("test_c09", "failed", subject=subject, **said),))]
+        )
         assert (found.status, found.text) == (status, text)
-    ((alone,),) = f.findings([results(tests=(one_test("test_d", "failed", workload=None, **said),))])
+    ((alone,),) = f.findings(
+        [results(tests=(one_test("test_d", "failed", workload=None, **said),))]
+    )
     assert (alone.workload, alone.about, alone.text) == ("", "test_d", text)
 
 
-ACCEPT = verdict(Status.REGRESSED).because(e.Next(e.Step.ACCEPT, "kernelgauge accept -k a", "pytest perf -k a"))
-THROTTLED = verdict(Status.INVALID, "measurement", "throttled").because(e.Next(e.Step.COMMAND, "nvidia-smi -q"))
+ACCEPT = verdict(Status.REGRESSED).because(
+    e.Next(e.Step.ACCEPT, "kernelgauge accept -k a", "pytest perf -k a")
+)
+THROTTLED = verdict(Status.INVALID, "measurement", "throttled").because(
+    e.Next(e.Step.COMMAND, "nvidia-smi -q")
+)
 NEXT_STEPS = [
     ([caused("a")], "pytest perf -k a --perf-update"),
     ([caused("a"), caused("b")], "kernelgauge review"),
@@ -101,24 +135,38 @@ NEXT_STEPS = [
 
 
 @pytest.mark.parametrize(("workloads", "command"), NEXT_STEPS)
-def test_next_step_accepts_one_workload_and_reviews_several(workloads: list[WorkloadResult], command: str) -> None:
+def test_next_step_accepts_one_workload_and_reviews_several(
+    workloads: list[WorkloadResult], command: str
+) -> None:
     assert f.next_step([results(*workloads)])[1] == command
     assert f.baseline_commits([results(*workloads)]) == ""  # none is known
     assert f.next_step([results(workload(THROTTLED))]) == ("Next:", "nvidia-smi -q")
 
 
-# -- words: every class of evidence has them, whatever a file holds in its fields ----------------------------------------
+# -- words: every class of evidence has them, whatever a file holds in its fields ------------------
 
 CONCLUSIONS = e.Conclusion.__subclasses__()
-REASONS = [each for each in (*e.Reason.__subclasses__(), *e.Doubt.__subclasses__()) if each is not e.Doubt]
+REASONS = [
+    each for each in (*e.Reason.__subclasses__(), *e.Doubt.__subclasses__()) if each is not e.Doubt
+]
 OF_REVIEWS = [e.MeasuredTime, e.FileNote, e.RunDoubt, e.ImpossibleTime]
 # As a file may hold them.
-PLAIN = {int: (0, 1, 2, 10**12), float: (1e-9, 0.5, 1.0, 1e12), str: ("", "a", "fused", "moved", *HOSTILE)}
+PLAIN = {
+    int: (0, 1, 2, 10**12),
+    float: (1e-9, 0.5, 1.0, 1e12),
+    str: ("", "a", "fused", "moved", *HOSTILE),
+}
 for plain, values in PLAIN.items():
     st.register_type_strategy(plain, st.sampled_from(values))
 st.register_type_strategy(e.Doubt, st.sampled_from(e.Doubt.__subclasses__()).flatmap(st.from_type))
 CAUSES = [st.builds(e.Cause, change=st.from_type(each)) for each in e.Change.__subclasses__()]
-FEW = settings(max_examples=10, derandomize=True, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+FEW = settings(
+    max_examples=10,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[*HealthCheck],
+)
 OF_VERDICTS = (
     (*Status,),
     (STRUCTURE, "GPU time", "end to end", "numerics", "<b>"),
@@ -128,8 +176,14 @@ OF_VERDICTS = (
 
 
 @FEW
-@given(st.data(), st.tuples(*map(st.from_type, CONCLUSIONS)), st.tuples(*map(st.from_type, REASONS), *CAUSES))
-def test_evidence_of_a_file_has_words_in_every_form(data: st.DataObject, first: Any, reasons: Any) -> None:
+@given(
+    st.data(),
+    st.tuples(*map(st.from_type, CONCLUSIONS)),
+    st.tuples(*map(st.from_type, REASONS), *CAUSES),
+)
+def test_evidence_of_a_file_has_words_in_every_form(
+    data: st.DataObject, first: Any, reasons: Any
+) -> None:
     verdicts = []
     for place, conclusion in enumerate(first):
         status, subject, times, against = (data.draw(st.sampled_from(each)) for each in OF_VERDICTS)
@@ -138,7 +192,11 @@ def test_evidence_of_a_file_has_words_in_every_form(data: st.DataObject, first: 
     told = results(*(workload(each, name=each.workload) for each in verdicts))
     read = decode_results(encode_results(f.with_words(told)), where="")
     assert [each.reasons for each in read.verdicts] == [each.reasons for each in verdicts]
-    shown = [form(each) for each in verdicts for form in (f.in_full, f.in_one_line, partial(f.brief, width=60))]
+    shown = [
+        form(each)
+        for each in verdicts
+        for form in (f.in_full, f.in_one_line, partial(f.brief, width=60))
+    ]
     shown.append(summary_text(told))
     assert all(character.isprintable() or character == "\n" for text in shown for character in text)
     assert html([told])
@@ -154,10 +212,14 @@ def test_evidence_of_a_review_has_words(found: tuple[Any, ...]) -> None:
 
 def test_no_class_of_evidence_is_left_out() -> None:
     known = {e.Conclusion, e.Reason, e.Doubt, *CONCLUSIONS, *REASONS, *OF_REVIEWS}
-    found = {each for each in vars(e).values() if isinstance(each, type) and issubclass(each, e.Evidence)}
+    found = {
+        each for each in vars(e).values() if isinstance(each, type) and issubclass(each, e.Evidence)
+    }
     assert found - {e.Evidence} == known
 
 
 def test_conditions_add_up_what_throttled_the_gpu() -> None:
-    throttled = [run(conditions=Conditions(throttled_ms={"power cap": ms})) for ms in (900.0, 600.0)]
+    throttled = [
+        run(conditions=Conditions(throttled_ms={"power cap": ms})) for ms in (900.0, 600.0)
+    ]
     assert "power cap for 1500 ms" in conditions_text(throttled)[0]

@@ -32,10 +32,14 @@ def test_headline_is_of_the_newest_run_of_each_gpu() -> None:
 
 
 def test_kernel_row_and_module_table_have_the_code() -> None:
-    page = Parsed(html([results(workload(run=run(origins=(line(7), line(7), line(9, "mlp"), None))))]))
+    page = Parsed(
+        html([results(workload(run=run(origins=(line(7), line(7), line(9, "mlp"), None))))])
+    )
     code = [cell.text for cell in page.all("td", class_="code small")][::2]
     assert code == ["normmodel.py:7 ", "normmodel.py:7 ", "mlpmodel.py:9 ", ""]
-    cells = [each.text for each in page.elements if each.tag in ("th", "td") and "table" in each.inside]
+    cells = [
+        each.text for each in page.elements if each.tag in ("th", "td") and "table" in each.inside
+    ]
     place = cells.index("module")
     assert cells[place + 6 : place + 24] == [
         *("mlp", "1", "38.1", "38.1", "+0.00", "19 %"),
@@ -45,13 +49,23 @@ def test_kernel_row_and_module_table_have_the_code() -> None:
 
 
 UNTIMED = run(device=None, host=None, end_to_end=None, origins=(line(7),) * 4)
-ABSENT = {"run": None, "baseline": None, "verdicts": (), "trace": None, "unavailable": "needs a GPU"}
+ABSENT = {
+    "run": None,
+    "baseline": None,
+    "verdicts": (),
+    "trace": None,
+    "unavailable": "needs a GPU",
+}
 LOST = Verdict(Status.INVALID, "a", "host dispatch", Failed("the GPU was lost"))
 PAGES = [
     (workload(run=UNTIMED, verdicts=()), "Kernels by module<"),
-    (workload("a", run=run(host=None), verdicts=(LOST,)), "(?s)(the GPU was lost.*){2}"),  # first, and in its section
+    # first, and in its section
+    (workload("a", run=run(host=None), verdicts=(LOST,)), "(?s)(the GPU was lost.*){2}"),
     (workload(**ABSENT), "not run: mlp-eager-bf16-8: needs a GPU"),
-    (workload(run=run(machine=fingerprint(driver="590.1"))), "<li>driver 580.159.04 -&gt; 590.1</li>"),
+    (
+        workload(run=run(machine=fingerprint(driver="590.1"))),
+        "<li>driver 580.159.04 -&gt; 590.1</li>",
+    ),
 ]
 
 
@@ -64,22 +78,39 @@ def test_page_of_a_workload_says(shown: WorkloadResult, said: str) -> None:
     "path",
     [
         *("traces/mlp.json.gz", "nvidia-h200-aa--2/traces/mlp.json.gz"),
-        *("/etc/passwd.json.gz", "../../secret.json.gz", "traces/../../x.json.gz", "javascript:alert(1)//.json.gz", ""),
-        *("//example.org/x.json.gz", "traces\\..\\x.json.gz", "tra\nces/x.json.gz", "traces/x.html"),
+        *(
+            "/etc/passwd.json.gz",
+            "../../secret.json.gz",
+            "traces/../../x.json.gz",
+            "javascript:alert(1)//.json.gz",
+            "",
+        ),
+        *(
+            "//example.org/x.json.gz",
+            "traces\\..\\x.json.gz",
+            "tra\nces/x.json.gz",
+            "traces/x.html",
+        ),
     ],
 )
 def test_links_lead_to_files_beside_the_page_alone(path: str) -> None:
-    hrefs = [each.attributes["href"] for each in Parsed(html([results(workload(trace=path))])).all("a")]
+    hrefs = [
+        each.attributes["href"] for each in Parsed(html([results(workload(trace=path))])).all("a")
+    ]
     expected = [path, path.replace("json.gz", "txt")] if path.endswith("traces/mlp.json.gz") else []
     assert [href for href in hrefs if not href.startswith("#")] == expected
 
 
-@pytest.mark.parametrize("shown", [[], several(), [results(workload("a b"), workload("a<b"), workload("a-b"))]])
+@pytest.mark.parametrize(
+    "shown", [[], several(), [results(workload("a b"), workload("a<b"), workload("a-b"))]]
+)
 def test_page_is_well_formed_with_unique_anchors(shown: list[Results]) -> None:
     page = Parsed(html(shown))
     identifiers = [each.attributes["id"] for each in page.elements if "id" in each.attributes]
     assert len(identifiers) == len(set(identifiers))
-    anchors = {each.attributes["href"][1:] for each in page.all("a") if each.attributes["href"][0] == "#"}
+    anchors = {
+        each.attributes["href"][1:] for each in page.all("a") if each.attributes["href"][0] == "#"
+    }
     assert anchors <= set(identifiers)
 
 
@@ -104,9 +135,15 @@ def test_hostile_text_is_no_markup_and_steers_nothing(text: str) -> None:
     assert all(character == "\n" or character.isprintable() for character in source)
     # Around the texts stand the same elements as around a harmless text.
     page = Parsed(source)
-    allowed = {(each.tag, name) for each in HARMLESS.elements for name in each.attributes} | {("a", "href")}
+    allowed = {(each.tag, name) for each in HARMLESS.elements for name in each.attributes} | {
+        ("a", "href")
+    }
     assert {(each.tag, name) for each in page.elements for name in each.attributes} <= allowed
-    assert {each.tag for each in page.elements} <= {each.tag for each in HARMLESS.elements} | {"pre", "br", "details"}
+    assert {each.tag for each in page.elements} <= {each.tag for each in HARMLESS.elements} | {
+        "pre",
+        "br",
+        "details",
+    }
     assert page.one("script").text == HARMLESS.one("script").text
     assert page.one("style").text == HARMLESS.one("style").text
     assert not any(re.match(r"\s*\w+:|/|\\", link.attributes["href"]) for link in page.all("a"))

@@ -1,4 +1,6 @@
-"""The HTML report in Chromium: it opens from a file without a network, works, fits, and can be read by everyone."""
+"""The HTML report in Chromium: it opens from a file without a network, works, fits, and can be read
+by everyone.
+"""
 
 import json
 import os
@@ -19,18 +21,23 @@ from tests.builders import year
 
 from .pages import HOSTILE, everything, green, results, several
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 PATIENCE_S = 60
 AXE = os.environ.get("AXE_CORE")
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium"
+)
 
 
 class Browser:
-    """A page of a headless Chromium, driven over DevTools' pipe: messages end with a zero byte, no port is opened.
+    """A page of a headless Chromium, driven over DevTools' pipe: messages end with a zero byte, no
+    port is opened.
 
-    Descriptors 3 and 4 are what `--remote-debugging-pipe` reads and writes. No sandbox: there is none for root, as in a
-    container, and the page is ours.
+    Descriptors 3 and 4 are what `--remote-debugging-pipe` reads and writes. No sandbox: there is
+    none for root, as in a container, and the page is ours.
     """
 
     def __init__(self, profile: Path) -> None:
@@ -41,7 +48,15 @@ class Browser:
             "--no-first-run --disable-background-networking"
         )
         redirected = f'exec "$@" 3<&{read_by_it} 4>&{written_by_it}'
-        command = ["bash", "-c", redirected, "bash", str(CHROMIUM), *options.split(), f"--user-data-dir={profile}"]
+        command = [
+            "bash",
+            "-c",
+            redirected,
+            "bash",
+            str(CHROMIUM),
+            *options.split(),
+            f"--user-data-dir={profile}",
+        ]
         descriptors = (read_by_it, written_by_it)
         self._process = subprocess.Popen(command, pass_fds=descriptors, stderr=subprocess.DEVNULL)
         for descriptor in descriptors:
@@ -51,10 +66,18 @@ class Browser:
         self._session: str | None = None
         self.events: list[dict[str, Any]] = []
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.send("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{domain}.enable")
-        self.send("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
+        self.send(
+            "Network.emulateNetworkConditions",
+            offline=True,
+            latency=0,
+            downloadThroughput=0,
+            uploadThroughput=0,
+        )
 
     def close(self) -> None:
         self._process.terminate()
@@ -88,15 +111,26 @@ class Browser:
         return dict(json.loads(message))
 
     def open(self, path: Path, *, width: int = 1440, scheme: str = "light") -> None:
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-        self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=900,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        self.send(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
         self.events.clear()
         self.send("Page.navigate", url=path.as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._message())
 
     def run(self, script: str) -> Any:
-        answer = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        answer = self.send(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
@@ -120,7 +154,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "report": html(several()),
         "green": html(green()),
         "trend": as_html(trends, title="Performance over time", facts={}),
-        "hostile": html([results(*(workload for text in HOSTILE for workload in everything(text).workloads))]),
+        "hostile": html(
+            [results(*(workload for text in HOSTILE for workload in everything(text).workloads))]
+        ),
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text)
@@ -130,8 +166,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def complaints(browser: Browser) -> list[Any]:
     """Errors, violations of the policy, and every request but that for the page itself."""
     browser.run("new Promise(resolve => setTimeout(resolve, 50))")
-    told = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled", "Page.javascriptDialogOpening")
-    requests = [event for event in browser.events if event.get("method") == "Network.requestWillBeSent"]
+    told = (
+        "Runtime.exceptionThrown",
+        "Log.entryAdded",
+        "Runtime.consoleAPICalled",
+        "Page.javascriptDialogOpening",
+    )
+    requests = [
+        event for event in browser.events if event.get("method") == "Network.requestWillBeSent"
+    ]
     return [event for event in browser.events if event.get("method") in told] + requests[1:]
 
 
@@ -147,8 +190,12 @@ Array.from(document.querySelectorAll('body *')).filter(element => {
 """
 
 
-@pytest.mark.parametrize(("page", "scheme"), [("report", "light"), ("report", "dark"), ("hostile", "light")])
-def test_page_opens_without_complaints(browser: Browser, pages: dict[str, Path], page: str, scheme: str) -> None:
+@pytest.mark.parametrize(
+    ("page", "scheme"), [("report", "light"), ("report", "dark"), ("hostile", "light")]
+)
+def test_page_opens_without_complaints(
+    browser: Browser, pages: dict[str, Path], page: str, scheme: str
+) -> None:
     browser.open(pages[page], scheme=scheme)
     assert browser.run("document.querySelector('h1').textContent") == "REGRESSED"
     assert browser.run("document.querySelectorAll('script').length") == 1
@@ -159,7 +206,9 @@ def test_page_opens_without_complaints(browser: Browser, pages: dict[str, Path],
 
 @pytest.mark.parametrize("width", [360, 1440])
 @pytest.mark.parametrize("page", ["report", "green", "hostile", "trend"])
-def test_page_fits_the_screen(browser: Browser, pages: dict[str, Path], page: str, width: int) -> None:
+def test_page_fits_the_screen(
+    browser: Browser, pages: dict[str, Path], page: str, width: int
+) -> None:
     browser.open(pages[page], width=width)
     browser.run(UNFOLD)
     assert browser.run("document.documentElement.scrollWidth") <= width
@@ -178,7 +227,10 @@ def test_controls_filter_count_open_and_select(browser: Browser, pages: dict[str
     browser.run("new Promise(resolve => setTimeout(resolve, 100))")
     assert browser.run("document.querySelector('.workload[id$=mlp-compiled-bf16-8]').open")
     browser.run("document.getElementById('copy').click()")
-    assert browser.run("getSelection().toString()") == "pytest perf -k mlp-compiled-bf16-8 --perf-update"
+    assert (
+        browser.run("getSelection().toString()")
+        == "pytest perf -k mlp-compiled-bf16-8 --perf-update"
+    )
     browser.run("document.getElementById('filter').focus()")
     browser.send("Input.insertText", text=" pass")
     assert browser.run(SHOWN) == []
@@ -188,11 +240,17 @@ def test_controls_filter_count_open_and_select(browser: Browser, pages: dict[str
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
 @pytest.mark.parametrize("page", ["report", "green", "trend"])
-def test_page_passes_axe(browser: Browser, pages: dict[str, Path], page: str, scheme: str, width: int) -> None:
+def test_page_passes_axe(
+    browser: Browser, pages: dict[str, Path], page: str, scheme: str, width: int
+) -> None:
     browser.open(pages[page], scheme=scheme, width=width)
     browser.run(UNFOLD)
     browser.run(Path(str(AXE)).read_text())
     violations = "axe.run(document).then(found => found.violations.map(v => [v.id, v.nodes.length, v.nodes[0].html]))"
     assert browser.run(violations) == []
     checked = browser.run("axe.run(document).then(found => found.passes.map(rule => rule.id))")
-    assert {"color-contrast", "html-has-lang", "svg-img-alt" if page == "trend" else "label"} <= set(checked)
+    assert {
+        "color-contrast",
+        "html-has-lang",
+        "svg-img-alt" if page == "trend" else "label",
+    } <= set(checked)

@@ -1,4 +1,6 @@
-"""Results for GitHub: the verdict first, all of it within a size, and no markup or command but our own."""
+"""Results for GitHub: the verdict first, all of it within a size, and no markup or command but our
+own.
+"""
 
 import xml.etree.ElementTree as ET
 
@@ -21,7 +23,9 @@ THROTTLED = verdict(Status.INVALID, "measurement", "throttled", reasons=[("got",
 
 def regressed(name: str = WORKLOAD, accept: str = "kernelgauge accept -k mlp") -> WorkloadResult:
     why = ("why", "same source, other launch configuration:\nXBLOCK 1024 -> 512")
-    return workload(verdict(Status.REGRESSED, workload=name, reasons=[why, ("accept", accept)]), name=name)
+    return workload(
+        verdict(Status.REGRESSED, workload=name, reasons=[why, ("accept", accept)]), name=name
+    )
 
 
 def passed(name: str = "linear-eager") -> WorkloadResult:
@@ -29,9 +33,14 @@ def passed(name: str = "linear-eager") -> WorkloadResult:
 
 
 def rendered(*told: Results) -> ET.Element:
-    """As a page: Markdown with tables, as GitHub knows them. HTML is let through: ours is there, and no other."""
+    """As a page: Markdown with tables, as GitHub knows them.
+
+    HTML is let through: ours is there, and no other.
+    """
     markdown = MarkdownIt("commonmark", {"html": True, "xhtmlOut": True}).enable("table")
-    return ET.fromstring(f"<html>{markdown.render(summary_markdown(told)).replace('<br>', '<br/>')}</html>")
+    return ET.fromstring(
+        f"<html>{markdown.render(summary_markdown(told)).replace('<br>', '<br/>')}</html>"
+    )
 
 
 def text(element: ET.Element) -> str:
@@ -45,8 +54,14 @@ def cells(element: ET.Element) -> list[str]:
 TWO = (one_test("a"), one_test("b", "failed"))
 COUNTS = "3 workloads (1 REGRESSED, 1 PASS, 1 not judged), 2 tests (1 failed)"
 FIRST_LINES = [
-    ([results(regressed(), passed(), ABSENT, tests=TWO)], f"**REGRESSED**  at most +8.1 % GPU time, {COUNTS}"),
-    ([results(passed()), results(workload(THROTTLED, run=None))], "**INVALID**  2 runs, 2 workloads (1 INVALID, "),
+    (
+        [results(regressed(), passed(), ABSENT, tests=TWO)],
+        f"**REGRESSED**  at most +8.1 % GPU time, {COUNTS}",
+    ),
+    (
+        [results(passed()), results(workload(THROTTLED, run=None))],
+        "**INVALID**  2 runs, 2 workloads (1 INVALID, ",
+    ),
     ([], "**NOTHING JUDGED**  0 runs, 0 workloads, 0 tests"),
     # never better than the run
     ([results()], "**NOTHING JUDGED**  "),
@@ -65,18 +80,26 @@ def test_summary_begins_with_the_verdict_and_counts(told: list[Results], line: s
 def test_summary_table_has_every_workload() -> None:
     place = Place(SourceLine("m.py", 5, "x * y"), "norm")
     cause = Cause(OtherKernels("replaced", (("a", 1),), (("x", 8),)), places=(place,), delta_us=9.1)
-    failing, others = rendered(results(workload(verdict(Status.REGRESSED).because(cause)), passed())).iter("table")
+    failing, others = rendered(
+        results(workload(verdict(Status.REGRESSED).because(cause)), passed())
+    ).iter("table")
     said = "8 kernels instead of 1: x x8 (+9.1 us)norm  m.py:5  x * y"
     assert cells(failing) == [WORKLOAD, "REGRESSEDGPU time", "4", "205.1", "205.1", "+8.1 %", said]
     assert cells(others) == ["linear-eager", "PASS", "4", "205.1", "205.1", "+8.1 %", ""]
 
 
 def test_summary_shows_the_command_that_accepts() -> None:
-    assert "intended:\n\n````text\nx```y\n````" in summary_markdown([results(regressed(accept="x```y"))])
+    assert "intended:\n\n````text\nx```y\n````" in summary_markdown(
+        [results(regressed(accept="x```y"))]
+    )
 
 
 def test_summary_cut_off_keeps_the_failures_and_says_so() -> None:
-    told = [results(*(passed(f"p{n}") for n in range(300)), *(regressed(f"f{n}") for n in range(20)), ABSENT)]
+    told = [
+        results(
+            *(passed(f"p{n}") for n in range(300)), *(regressed(f"f{n}") for n in range(20)), ABSENT
+        )
+    ]
     whole = summary_markdown(told)
     assert "fits into this page" not in whole
     half = len(whole.encode()) // 2
@@ -98,7 +121,8 @@ def test_hostile_text_is_no_markup(name: str) -> None:
     assert {element.tag for element in page.iter()} <= TAGS
     assert not [element for element in page.iter() if set(element.attrib) - {"style", "class"}]
     assert any(printable(name)[:200].strip() in cell.replace("\u200b", "") for cell in cells(page))
-    assert len({len(row) for table in page.iter("table") for row in table.iter("tr")}) == 1  # whole rows
+    # whole rows
+    assert len({len(row) for table in page.iter("table") for row in table.iter("tr")}) == 1
 
 
 KERNEL = "kernel<8, c10::BFloat16>(int #include)"
@@ -115,4 +139,7 @@ KERNEL = "kernel<8, c10::BFloat16>(int #include)"
     ],
 )
 def test_markdown_name_is_no_mention_and_no_issue(name: str, shown: str) -> None:
-    assert MarkdownIt("commonmark").render(as_markdown([Section(lines=(name,))])) == f"<p>{shown}</p>\n"
+    assert (
+        MarkdownIt("commonmark").render(as_markdown([Section(lines=(name,))]))
+        == f"<p>{shown}</p>\n"
+    )

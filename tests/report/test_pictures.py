@@ -1,4 +1,6 @@
-"""The pictures of the HTML report: bars of changes, strips of kernels, dots of replicates, and the diff by module."""
+"""The pictures of the HTML report: bars of changes, strips of kernels, dots of replicates, and the
+diff by module.
+"""
 
 import dataclasses
 import re
@@ -9,7 +11,12 @@ import msgspec
 
 from kernelgauge.judge import STRUCTURE, Status, Verdict
 from kernelgauge.judge.baseline import Anchor, from_run
-from kernelgauge.judge.evidence import OtherHostSpeed, RelativeChange, StructureCompared, TimeCompared
+from kernelgauge.judge.evidence import (
+    OtherHostSpeed,
+    RelativeChange,
+    StructureCompared,
+    TimeCompared,
+)
 from kernelgauge.judge.structure import judge_structure
 from kernelgauge.report.html import html
 from kernelgauge.results import WorkloadResult
@@ -24,8 +31,14 @@ FIELDS = "x y width height".split()
 def judged(name: str, status: Status, *change: Any, doubt: Any = None) -> WorkloadResult:
     """A workload with one time. `change`: estimate, low, high and sensitivity."""
     estimate, low, high, sensitivity = change
-    times = (200.0, 200.0 * (1 + estimate), RelativeChange(estimate, low, high, 0.999, sensitivity, 0.003))
-    return workload(name, verdicts=(Verdict(status, name, "GPU time", TimeCompared(doubt=doubt), (), *times),))
+    times = (
+        200.0,
+        200.0 * (1 + estimate),
+        RelativeChange(estimate, low, high, 0.999, sensitivity, 0.003),
+    )
+    return workload(
+        name, verdicts=(Verdict(status, name, "GPU time", TimeCompared(doubt=doubt), (), *times),)
+    )
 
 
 PASSES = judged("passes", Status.PASS, 0.001, -0.004, 0.006, 0.009)
@@ -33,7 +46,9 @@ SLOWER = judged("slower", Status.REGRESSED, 0.05, 0.04, 0.06, 0.012)
 SLOWEST = judged("slowest", Status.REGRESSED, 3.0, 2.9, 3.1, 0.012)
 FASTER = judged("faster", Status.IMPROVED, -0.1, -0.11, -0.09, 0.012)
 UNSURE = judged("unsure", Status.UNDECIDED, 0.2, None, None, None)
-DOUBTED = judged("doubted", Status.NOT_JUDGED, 0.7, None, None, None, doubt=OtherHostSpeed(10.0, 20.0))
+DOUBTED = judged(
+    "doubted", Status.NOT_JUDGED, 0.7, None, None, None, doubt=OtherHostSpeed(10.0, 20.0)
+)
 
 
 @dataclasses.dataclass
@@ -65,7 +80,11 @@ class Bar:
 def bars(page: Parsed) -> list[Bar]:
     found: list[Bar] = []
     for each in page.elements:
-        if each.tag == "li" and "ol" in each.inside and each.attributes.get("class", "").startswith("s-"):
+        if (
+            each.tag == "li"
+            and "ol" in each.inside
+            and each.attributes.get("class", "").startswith("s-")
+        ):
             found.append(Bar([each], "details" in each.inside))
         elif found and "li" in each.inside and "ol" in each.inside:
             found[-1].elements.append(each)
@@ -117,7 +136,7 @@ def test_passes_are_folded_and_no_failure_hides_behind_them() -> None:
     assert any("200 more PASS: +2.0 to +2.2 %" in each.text for each in page.all("summary"))
 
 
-# -- strips -----------------------------------------------------------------------------------------------------------
+# -- strips ----------------------------------------------------------------------------------------
 
 
 class Piece(NamedTuple):
@@ -137,27 +156,35 @@ def lanes(page: Parsed) -> Iterator[tuple[list[Piece], list[Piece]]]:
         elif each.tag == "rect" and found and "figure" in each.inside:
             x, y, width, height = (float(each.attributes[name].rstrip("%")) for name in FIELDS)
             mark = each.attributes["class"]
-            found[-1].append(Piece(mark[2:] if mark.startswith("m-") else "", x, width, y, y + height))
+            found[-1].append(
+                Piece(mark[2:] if mark.startswith("m-") else "", x, width, y, y + height)
+            )
     return iter(zip(found[::2], found[1::2], strict=True))
 
 
 def beside(before: Run, after: Run) -> Parsed:
     """The page of a run whose structure is judged by a stored one."""
     stored = from_run(before, suite="perf")
-    shown = workload(after.workload, run=after, baseline=stored, verdicts=(judge_structure(after, stored),))
+    shown = workload(
+        after.workload, run=after, baseline=stored, verdicts=(judge_structure(after, stored),)
+    )
     return Parsed(html([results(shown)]))
 
 
 def structural(*sides: Sequence[tuple[str, float]]) -> Parsed:
     """The page of a workload whose kernels have these names and times, before and after."""
     observed = [
-        run(kernels=tuple(launched(*each) for each in side), counts=counts(launches=len(side))) for side in sides
+        run(kernels=tuple(launched(*each) for each in side), counts=counts(launches=len(side)))
+        for side in sides
     ]
     return beside(*observed)
 
 
 def test_strip_stands_first_and_marks_by_shape() -> None:
-    page = structural([("a", 60.0), ("b", 20.0), ("c", 20.0)], [("a", 60.0), ("d", 10.0), ("e", 30.0), ("c", 20.0)])
+    page = structural(
+        [("a", 60.0), ("b", 20.0), ("c", 20.0)],
+        [("a", 60.0), ("d", 10.0), ("e", 30.0), ("c", 20.0)],
+    )
     (old, new), *more = lanes(page)
     assert len(more) == 1  # above the cause, and in the section of the workload
     place = next(number for number, each in enumerate(page.elements) if each.tag == "figure")
@@ -180,7 +207,11 @@ def test_strip_stands_first_and_marks_by_shape() -> None:
 
 
 def test_shortest_new_kernel_is_seen() -> None:
-    _, new = next(lanes(structural([("a", 5000.0), ("b", 5000.0)], [("a", 5000.0), ("c", 0.5), ("b", 5000.0)])))
+    _, new = next(
+        lanes(
+            structural([("a", 5000.0), ("b", 5000.0)], [("a", 5000.0), ("c", 0.5), ("b", 5000.0)])
+        )
+    )
     assert [(each.mark, each.width > 1) for each in new] == [("", True), ("new", True), ("", True)]
 
 
@@ -193,7 +224,10 @@ def test_strip_of_many_kernels_joins_neighbours_and_fits() -> None:
 
 
 def test_other_dtype_of_a_kernel_is_a_change() -> None:
-    kernels = [msgspec.structs.replace(launched("a", 60.0), inputs=(f"{dtype}[64]",)) for dtype in ("bf16", "fp32")]
+    kernels = [
+        msgspec.structs.replace(launched("a", 60.0), inputs=(f"{dtype}[64]",))
+        for dtype in ("bf16", "fp32")
+    ]
     page = beside(*(run(kernels=(each, launched("b", 5.0))) for each in kernels))
     assert [[each.mark for each in lane] for lane in next(lanes(page))] == [["changed", ""]] * 2
     assert "other dtypes" in [each.text for each in page.all("b", class_="mark")]
@@ -202,10 +236,11 @@ def test_other_dtype_of_a_kernel_is_a_change() -> None:
 def test_cause_without_other_kernels_has_no_strip() -> None:
     page = beside(run(), run(counts=counts(synchronizations=1)))
     assert page.one("h1").text == "REGRESSED"
-    assert [each.attributes["class"] for each in page.all("figure")] == ["strip"]  # of the workload, below
+    # of the workload, below
+    assert [each.attributes["class"] for each in page.all("figure")] == ["strip"]
 
 
-# -- modules, dots, history -------------------------------------------------------------------------------------------
+# -- modules, dots, history ------------------------------------------------------------------------
 
 
 def test_unchanged_modules_are_folded() -> None:
@@ -220,14 +255,27 @@ def test_unchanged_modules_are_folded() -> None:
     old, new = measured(down=60.0), measured("cast", down=66.0)
     change = RelativeChange(0.085, 0.08, 0.09, 0.999, 0.01, 0.003)
     slower = Verdict(Status.REGRESSED, "w", "GPU time", TimeCompared(), (), 129.0, 140.0, change)
-    page = Parsed(html([results(workload("w", run=new, baseline=from_run(old, suite="perf"), verdicts=(slower,)))]))
-    cells = [each for each in page.elements if each.tag in ("th", "td") and "details" in each.inside]
+    page = Parsed(
+        html(
+            [
+                results(
+                    workload("w", run=new, baseline=from_run(old, suite="perf"), verdicts=(slower,))
+                )
+            ]
+        )
+    )
+    cells = [
+        each for each in page.elements if each.tag in ("th", "td") and "details" in each.inside
+    ]
     codes = [each for each in cells if each.attributes.get("class") in ("code", "code diff")]
     places = [(" ".join(each.text.split()), each.inside.count("details")) for each in codes]
     names = [place for place in places if place[0] in ("norm", "mlp.up", "mlp.down")]
     assert names == [("mlp.down", 1), ("norm", 1), ("mlp.up", 2)]
     assert [text for text, depth in places if depth == 1][1:4:2] == ["gemm_down", "+ cast"]
-    assert any("1 other module with the same kernels: 60.0 -> 60.0 us" in each.text for each in page.all("summary"))
+    assert any(
+        "1 other module with the same kernels: 60.0 -> 60.0 us" in each.text
+        for each in page.all("summary")
+    )
 
 
 def dots(page: Parsed) -> list[tuple[str, int, int]]:

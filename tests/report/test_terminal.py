@@ -15,10 +15,27 @@ from kernelgauge.report.stored import plan_section
 from kernelgauge.report.summary import summary_markdown
 from kernelgauge.report.text import as_text
 from kernelgauge.results import WorkloadResult
-from tests.builders import calibrated, fingerprint, judged_time, results, run, summary_text, verdict, workload
+from tests.builders import (
+    calibrated,
+    fingerprint,
+    judged_time,
+    results,
+    run,
+    summary_text,
+    verdict,
+    workload,
+)
 
 MARKUP = ["[red]x[/red]", "[/red]x", "[link=a.b]x[/link]", ":warning:", "\\[red]x"]
-CPU = fingerprint(arch="cpu", device="AMD EPYC", driver=None, cuda=None, triton=None, liger_kernel=None, torch="2.13.0")
+CPU = fingerprint(
+    arch="cpu",
+    device="AMD EPYC",
+    driver=None,
+    cuda=None,
+    triton=None,
+    liger_kernel=None,
+    torch="2.13.0",
+)
 
 
 def shown(*workloads: WorkloadResult, **changes: Any) -> str:
@@ -36,11 +53,15 @@ def test_summary_shows_no_change_of_a_time_that_is_not_judged() -> None:
 
 
 def test_reports_of_a_cpu_name_no_gpu() -> None:
-    before = calibrated([replace(run(workload="a", machine=CPU), day=f"2026-01-0{day}") for day in range(1, 6)])
+    before = calibrated(
+        [replace(run(workload="a", machine=CPU), day=f"2026-01-0{day}") for day in range(1, 6)]
+    )
     slower = run(workload="a", machine=CPU, device=(410.0, 410.4), incomplete="interrupted")
     verdicts = [judged_time(timer, slower, before) for timer in slower.judged_timers]
     assert [verdict.subject for verdict in verdicts] == ["end to end", "host dispatch"]
-    found = results(workload(*verdicts, name="a", run=slower, baseline=before), fingerprint=CPU, gpu=None)
+    found = results(
+        workload(*verdicts, name="a", run=slower, baseline=before), fingerprint=CPU, gpu=None
+    )
     said = "\n".join([summary_text(found), *map(brief, verdicts)])
     assert said.startswith("AMD EPYC, torch 2.13.0\n")
     assert " CPU   base-" in said
@@ -60,13 +81,22 @@ def test_reports_of_a_cpu_name_no_gpu() -> None:
         ({"GPU time": Status.REGRESSED, "end to end": Status.NOT_JUDGED}, "REGRESSED", "GPU time"),
     ],
 )
-def test_every_report_says_that_a_pass_has_no_time(statuses: dict[str, Status], status: str, about: str) -> None:
-    one = workload(verdict(Status.PASS, "structure"), *(verdict(each, subject) for subject, each in statuses.items()))
+def test_every_report_says_that_a_pass_has_no_time(
+    statuses: dict[str, Status], status: str, about: str
+) -> None:
+    one = workload(
+        verdict(Status.PASS, "structure"),
+        *(verdict(each, subject) for subject, each in statuses.items()),
+    )
     assert re.search(rf" {status} *{about}\n", shown(one, width=120))
     markdown, page = summary_markdown([results(one)]), html([results(one)])
     assert f"1 workload (1 {status})" in markdown
-    assert markdown.startswith("> [!WARNING]\n> **PASS, structure only**") is (about == "time not judged")
-    assert ("s-pass--structure" in page.replace('"', " ").partition("<header")[2][:99]) is (about == "time not judged")
+    assert markdown.startswith("> [!WARNING]\n> **PASS, structure only**") is (
+        about == "time not judged"
+    )
+    assert ("s-pass--structure" in page.replace('"', " ").partition("<header")[2][:99]) is (
+        about == "time not judged"
+    )
 
 
 def seen(sensitivity: float | None = None) -> e.RelativeChange:
@@ -74,7 +104,10 @@ def seen(sensitivity: float | None = None) -> e.RelativeChange:
 
 
 SCOPES = {
-    "all": ([("GPU time", 0.01), ("end to end", 0.767)], "PASS (kernels, GPU time at +1 %, latency at +77 %)"),
+    "all": (
+        [("GPU time", 0.01), ("end to end", 0.767)],
+        "PASS (kernels, GPU time at +1 %, latency at +77 %)",
+    ),
     "one": (
         [("GPU time", None), ("end to end", 0.767), ("end to end", 0.95), ("end to end", None)],
         "PASS (kernels, latency at +77 to +95 % in 2 of 3); GPU time not judged",
@@ -84,9 +117,13 @@ SCOPES = {
 
 
 @pytest.mark.parametrize(("times", "headline"), SCOPES.values(), ids=list(SCOPES))
-def test_headline_of_a_pass_says_what_was_judged(times: list[tuple[str, float | None]], headline: str) -> None:
+def test_headline_of_a_pass_says_what_was_judged(
+    times: list[tuple[str, float | None]], headline: str
+) -> None:
     judged = [
-        verdict(Status.NOT_JUDGED if at is None else Status.PASS, subject, "why not", change=seen(at))
+        verdict(
+            Status.NOT_JUDGED if at is None else Status.PASS, subject, "why not", change=seen(at)
+        )
         for subject, at in times
     ]
     found = results(workload(verdict(Status.PASS, "structure"), *judged))
@@ -99,8 +136,14 @@ def test_headline_of_a_pass_says_what_was_judged(times: list[tuple[str, float | 
 
 
 def test_summary_after_an_update_says_recorded() -> None:
-    text = shown(*(named(name, Status.NO_BASELINE) for name in "ab"), named("c"), recorded=["a", "c"])
-    assert re.findall(r"^[abc] .* ([A-Z_]{8,})", text, re.MULTILINE) == ["RECORDED", "NO_BASELINE", "REGRESSED"]
+    text = shown(
+        *(named(name, Status.NO_BASELINE) for name in "ab"), named("c"), recorded=["a", "c"]
+    )
+    assert re.findall(r"^[abc] .* ([A-Z_]{8,})", text, re.MULTILINE) == [
+        "RECORDED",
+        "NO_BASELINE",
+        "REGRESSED",
+    ]
 
 
 MOVED = "the GPU itself changed its speed (reference copy +2.0 %)"
@@ -111,14 +154,25 @@ COST = "+1.5 us against the fastest that the baseline knows"
 TUNED = f"the autotuner chose a launch configuration that is not in the baseline ({COST})"
 TIMES = "GPU time 205.1 -> 221.8 us"
 IN_FULL = [
-    ([named("a", Status.IMPROVED, reasons=[("why", "x")])], [f"a: IMPROVED  {TIMES}", "  why      x"]),
-    ([named("a", Status.PASS), CHOSEN], [f"b: PASS  {TIMES}", f"  tuning   {TUNED}", "           gelu: XBLOCK 1 -> 2"]),
-    ([workload(verdict(workload=name).because(OWN), name=name) for name in "abc"], [f"machine: {MOVED}"]),
+    (
+        [named("a", Status.IMPROVED, reasons=[("why", "x")])],
+        [f"a: IMPROVED  {TIMES}", "  why      x"],
+    ),
+    (
+        [named("a", Status.PASS), CHOSEN],
+        [f"b: PASS  {TIMES}", f"  tuning   {TUNED}", "           gelu: XBLOCK 1 -> 2"],
+    ),
+    (
+        [workload(verdict(workload=name).because(OWN), name=name) for name in "abc"],
+        [f"machine: {MOVED}"],
+    ),
 ]
 
 
 @pytest.mark.parametrize(("workloads", "lines"), IN_FULL)
-def test_summary_tells_in_full_what_fails_no_test(workloads: list[WorkloadResult], lines: list[str]) -> None:
+def test_summary_tells_in_full_what_fails_no_test(
+    workloads: list[WorkloadResult], lines: list[str]
+) -> None:
     told = shown(*workloads).splitlines()
     table = next(place for place, line in enumerate(told) if line.startswith("workload "))
     assert told[table + len(workloads) + 1 :] == lines

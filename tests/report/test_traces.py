@@ -21,7 +21,9 @@ def compared(before: str, after: str) -> TraceComparison:
 
 
 def page(found: TraceComparison) -> str:
-    return "\n".join(line for section in compare_page(found, names=("a", "b"), top=5) for line in section.lines)
+    return "\n".join(
+        line for section in compare_page(found, names=("a", "b"), top=5) for line in section.lines
+    )
 
 
 TUNED = "Inductor's autotuner chose another launch configuration (+18.2 us)"
@@ -54,7 +56,11 @@ def job(step_us: int) -> Summary:
     rows: list[Event] = []
     for at in range(4):
         launch = (at + 1) * step_us - 100_000
-        rows += [step(at, at * step_us, step_us), call(at, launch), kernel(at, launch + 10, duration=99_000 + at)]
+        rows += [
+            step(at, at * step_us, step_us),
+            call(at, launch),
+            kernel(at, launch + 10, duration=99_000 + at),
+        ]
     return summarize_trace(trace_of(*rows))
 
 
@@ -68,7 +74,9 @@ def test_conclusion_compares_time_of_steps() -> None:
 
 def test_conclusion_names_what_changed_outside_the_steps() -> None:
     rows = (step(0, 0, 100), call(1, 10), kernel(1, 20), call(2, 200), kernel(2, 210))
-    _, *found = conclusion(TraceComparison(*(summarize_trace(trace_of(*some)) for some in (rows[:3], rows))))
+    _, *found = conclusion(
+        TraceComparison(*(summarize_trace(trace_of(*some)) for some in (rows[:3], rows)))
+    )
     outside = "Outside the steps: 0 -> 1 kernels and copies. --whole compares them too."
     assert found[:2] == ["Nothing on the GPU changed.", outside]
 
@@ -76,7 +84,9 @@ def test_conclusion_names_what_changed_outside_the_steps() -> None:
 def test_page_says_what_the_two_sides_do_not_have_in_common() -> None:
     before = summary("mlp-compiled")
     shape, *others = before.kernels
-    wider = replace(before, kernels=(structs.replace(shape, input_shapes=((8192, 768), (768, 6144))), *others))
+    wider = replace(
+        before, kernels=(structs.replace(shape, input_shapes=((8192, 768), (768, 6144))), *others)
+    )
     whole = summarize_trace(recorded("mlp-compiled"), [recorded("mlp-compiled").whole()])
     assert "aten::mm: [8192,768] [768,3072] [8192,3072] and [8192,768] [768,6144])" in page(
         TraceComparison(before, wider)

@@ -19,16 +19,23 @@ def test_align_pairs_long_sequences_in_seconds() -> None:
     before = "qkv rope attention out add norm up gelu down add norm copy".split() * 400
     after = before.copy()
     for place in range(5, len(after), len(after) // 20):
-        after.insert(place, "add")  # difflib pairs 997 of them where the new launch has a name that repeats
+        # difflib pairs 997 of them where the new launch has a name that repeats
+        after.insert(place, "add")
     changes = align(*([launched(name, 1.0) for name in names] for names in (before, after)))
     assert [new.identity.name for _, new in changes] == after
-    assert [old for old, new in changes if old and old == new] == [launched(name, 1.0) for name in before]
+    assert [old for old, new in changes if old and old == new] == [
+        launched(name, 1.0) for name in before
+    ]
     assert time.process_time() - start < 3
 
 
 GELU, MUL, ADD = (
     f"void at::native::vectorized_elementwise_kernel<8, at::native::{functor}, std::array<char*, 2ul>>"
-    for functor in ("GeluCUDAKernelImpl", "BinaryFunctor<MulFunctor<float>>", "CUDAFunctor_add<float>")
+    for functor in (
+        "GeluCUDAKernelImpl",
+        "BinaryFunctor<MulFunctor<float>>",
+        "CUDAFunctor_add<float>",
+    )
 )
 PLAIN, BIASED = (f"nvjet_sm90_tst_64x8_64x16_1x2_h_bz_{layout}" for layout in ("NNT", "bias_NNT"))
 
@@ -36,7 +43,9 @@ PLAIN, BIASED = (f"nvjet_sm90_tst_64x8_64x16_1x2_h_bz_{layout}" for layout in ("
 def one(name: str, *us: float, op: str | None = None, **identity: object) -> LaunchRow:
     kind = decode(name).kind.value
     times = us or (10.0, 10.1, 9.9)
-    return LaunchRow(KernelIdentity(name, kind, **identity), median(times), op or "", durations_us=times)  # type: ignore[arg-type]
+    return LaunchRow(
+        KernelIdentity(name, kind, **identity), median(times), op or "", durations_us=times
+    )  # type: ignore[arg-type]
 
 
 def lane(*kernels: LaunchRow | str) -> list[LaunchRow]:
@@ -83,7 +92,9 @@ STEPS = {
 
 
 @pytest.mark.parametrize(("before", "after", "what"), STEPS.values(), ids=STEPS)
-def test_differences_time_counts_where_no_step_overlaps(before: list[Any], after: list[Any], what: str) -> None:
+def test_differences_time_counts_where_no_step_overlaps(
+    before: list[Any], after: list[Any], what: str
+) -> None:
     sides = [lane(*(one(GEMM, *us) for us in side)) for side in (before, after)]
     assert summed_up(differences(*sides)) == f"{what} {len(before)} {len(after)}"
 
@@ -93,12 +104,17 @@ def test_differences_sum_to_the_total(seed: int) -> None:
     rng = random.Random(seed)
     names = (GEMM, DOWN, FUSED, GELU, MUL, ADD, PLAIN, BIASED, "unknown_kernel")
     before, after = (
-        [one(rng.choice(names), rng.uniform(1, 90), num_warps=rng.choice((4, 8))) for _ in range(rng.randrange(14))]
+        [
+            one(rng.choice(names), rng.uniform(1, 90), num_warps=rng.choice((4, 8)))
+            for _ in range(rng.randrange(14))
+        ]
         for _ in range(2)
     )
     found = differences(before, after)
     for name, side in (("before", before), ("after", after)):
-        assert sorted(id(each) for part in found for each in getattr(part, name)) == sorted(map(id, side))
+        assert sorted(id(each) for part in found for each in getattr(part, name)) == sorted(
+            map(id, side)
+        )
     totals = [sum(kernel.device_time_us for kernel in side) for side in (before, after)]
     assert sum(each.delta_us for each in found) == pytest.approx(totals[1] - totals[0])
 
@@ -118,4 +134,8 @@ def test_host_difference_counts_ops() -> None:
         (host(ops, "CompiledFunction"), {REGION: 1}, {"CompiledFunction": 1}),
     ):
         found = host_difference(host(ops), after)
-        assert (found.gone, found.new, found.dispatcher_ops) == (gone, new, (6, sum(after.dispatcher_ops.values())))
+        assert (found.gone, found.new, found.dispatcher_ops) == (
+            gone,
+            new,
+            (6, sum(after.dispatcher_ops.values())),
+        )

@@ -30,13 +30,33 @@ def test_decode_known_name(expected: str, name: str) -> None:
 
 
 def test_decode_name_without_meaning_has_a_text() -> None:
-    for name in ("operator new", "<<<unparseable>>>", "", "\n", "::", "<>", "void ", "void <", "triton_", "x" * 500):
+    for name in (
+        "operator new",
+        "<<<unparseable>>>",
+        "",
+        "\n",
+        "::",
+        "<>",
+        "void ",
+        "void <",
+        "triton_",
+        "x" * 500,
+    ):
         assert (decode(name).kind, bool(decode(name).short.strip())) == (Kind.OTHER, True)
 
 
-@pytest.mark.parametrize("evil", ["\x1b[2J", "\r\n", "\x07", "\u202e", "\u200b", "\ud800", "\x9b31m", "\u2028"])
 @pytest.mark.parametrize(
-    "around", ["{}kernel", "ker{}nel", "triton_poi_fused_{}add_0", "void at::native::{}reduce_kernel<float>(int)", "{}"]
+    "evil", ["\x1b[2J", "\r\n", "\x07", "\u202e", "\u200b", "\ud800", "\x9b31m", "\u2028"]
+)
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{}kernel",
+        "ker{}nel",
+        "triton_poi_fused_{}add_0",
+        "void at::native::{}reduce_kernel<float>(int)",
+        "{}",
+    ],
 )
 def test_decode_control_characters_are_not_printed(around: str, evil: str) -> None:
     decoded = decode(around.format(evil))

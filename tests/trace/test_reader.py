@@ -1,4 +1,6 @@
-"""From the bytes of a trace to its records: what the profiler writes, and everything that is not a trace or fills memory."""
+"""From the bytes of a trace to its records: what the profiler writes, and everything that is not a
+trace or fills memory.
+"""
 
 import gzip
 import json
@@ -40,14 +42,26 @@ def refusal(content: bytes) -> str:
 def test_read_recorded_trace_keeps_every_row(name: str) -> None:
     trace, rows = builders.recorded(name), builders.recorded_events(name)
     for lane, categories in LANES.items():
-        of_file = sorted((row["ts"], row["dur"], row["name"]) for row in rows if row["cat"] in categories)
-        assert sorted((row.start_us, row.duration_us, row.name) for row in getattr(trace, lane)) == of_file
+        of_file = sorted(
+            (row["ts"], row["dur"], row["name"]) for row in rows if row["cat"] in categories
+        )
+        assert (
+            sorted((row.start_us, row.duration_us, row.name) for row in getattr(trace, lane))
+            == of_file
+        )
     launches = sorted(row["args"]["correlation"] for row in rows if row["cat"] == "kernel")
     assert sorted(row.correlation for row in trace.records if row.category == "kernel") == launches
     fused = next((op for op in trace.ops if op.kernel_kwargs), None)
-    assert name != "mlp-compiled" or (fused.kernel_kwargs, fused.num_warps, fused.num_stages) == ("XBLOCK=1024", 4, 1)
+    assert name != "mlp-compiled" or (fused.kernel_kwargs, fused.num_warps, fused.num_stages) == (
+        "XBLOCK=1024",
+        4,
+        1,
+    )
     assert len(TRACES) == 14
-    assert read_in_blocks(gzip.decompress((builders.RECORDED / f"{name}.json.gz").read_bytes()), 777) == trace
+    assert (
+        read_in_blocks(gzip.decompress((builders.RECORDED / f"{name}.json.gz").read_bytes()), 777)
+        == trace
+    )
 
 
 HEAD = b'{"traceEvents":['
@@ -55,8 +69,20 @@ MM_ROW = op("aten::mm", 1, 2)
 ROW, MM = json.dumps(MM_ROW).encode(), trace_of(MM_ROW)
 OBJECTS = b'{"args":[' + b'{"a":{}},' * 30 + b"0]}"  # an event in which others seem to end
 NO_TRACES = [
-    *(b"", b"\xff\xfe" + "{}".encode("utf-16-le"), b"ph,cat,name\nX,kernel,gemm\n", b"null", b"[]", b"[{},{},{}]"),
-    *(b'{"schema_version": 1}', b'{"traceEvents": null}', b'{"traceEvents": {"ph": "X"}}', HEAD + b"1, 2]}"),
+    *(
+        b"",
+        b"\xff\xfe" + "{}".encode("utf-16-le"),
+        b"ph,cat,name\nX,kernel,gemm\n",
+        b"null",
+        b"[]",
+        b"[{},{},{}]",
+    ),
+    *(
+        b'{"schema_version": 1}',
+        b'{"traceEvents": null}',
+        b'{"traceEvents": {"ph": "X"}}',
+        HEAD + b"1, 2]}",
+    ),
     *(HEAD + b'],"deviceProperties":["H200"]}', b'{"traceEvents"\x0b:[' + ROW + b"]}"),
     *(HEAD + ROW + end for end in (b"}", b"]", b"}}", b"]}{}", b"]]}", b'],"traceEvents":[]}')),
     *(HEAD + ROW + between + ROW + b"]}" for between in (b",,", b" ", b"\x0b,")),
@@ -79,8 +105,12 @@ ODD_TRACES = [
 ]
 
 
-@pytest.mark.parametrize(("content", "trace"), [*zip(NO_TRACES, repeat(None)), *zip(ODD_TRACES, repeat(MM))])
-def test_parse_of_odd_content_is_the_same_in_all_blocks(content: bytes, trace: Trace | None) -> None:
+@pytest.mark.parametrize(
+    ("content", "trace"), [*zip(NO_TRACES, repeat(None)), *zip(ODD_TRACES, repeat(MM))]
+)
+def test_parse_of_odd_content_is_the_same_in_all_blocks(
+    content: bytes, trace: Trace | None
+) -> None:
     for block in range(1, len(content) + 2):
         assert read_in_blocks(content, block) == trace, block
 
@@ -104,20 +134,40 @@ def test_parse_odd_field_leaves_out_that_row(row: Event, named: str) -> None:
     assert trace.malformed == {row["cat"]: 1}
     assert re.search(rf"traceEvents\[1\].*{named}", trace.first_malformed)
     assert [row.name for row in (*trace.annotations, *trace.ops)] == ["ProfilerStep#1", "aten::add"]
-    assert trace.pairing_problems()[0].startswith(f"malformed: rows that were not read: 1 of {row['cat']}; the first: ")
+    assert trace.pairing_problems()[0].startswith(
+        f"malformed: rows that were not read: 1 of {row['cat']}; the first: "
+    )
 
 
 def listed(name: str, start: float, **fields: object) -> Event:
     """Return a row as `prof.events().export_chrome_trace` writes it."""
-    row: Event = {"name": name, "ph": "X", "ts": start, "dur": 5, "tid": 1, "pid": "CPU functions", "args": {}}
+    row: Event = {
+        "name": name,
+        "ph": "X",
+        "ts": start,
+        "dur": 5,
+        "tid": 1,
+        "pid": "CPU functions",
+        "args": {},
+    }
     return row | fields
 
 
 def test_parse_list_of_a_cpu_has_its_ops_and_steps() -> None:
-    trace = parse(json.dumps([listed("ProfilerStep#3", 0), listed('aten::"mm"', 1)]).replace('\\"', '"').encode())
-    assert [row.name for row in (*trace.annotations, *trace.ops)] == ["ProfilerStep#3", 'aten::"mm"']
-    trace = trace_of(op("aten::mul", 5, 1), op("child", 1, 2), op("parent", 1, 3), op("aten::add", 0, 1))
-    assert [op.name for op in trace.ops] == ["aten::add", "parent", "child", "aten::mul"]  # by start
+    trace = parse(
+        json.dumps([listed("ProfilerStep#3", 0), listed('aten::"mm"', 1)])
+        .replace('\\"', '"')
+        .encode()
+    )
+    assert [row.name for row in (*trace.annotations, *trace.ops)] == [
+        "ProfilerStep#3",
+        'aten::"mm"',
+    ]
+    trace = trace_of(
+        op("aten::mul", 5, 1), op("child", 1, 2), op("parent", 1, 3), op("aten::add", 0, 1)
+    )
+    # by start
+    assert [op.name for op in trace.ops] == ["aten::add", "parent", "child", "aten::mul"]
 
 
 OF_A_GPU = [
@@ -125,12 +175,17 @@ OF_A_GPU = [
     listed("aten::mm", 1, ph="s", cat="cpu_to_xpu"),  # a flow to a device
     listed("gemm", 2, pid="CUDA functions"),  # a kernel of torch 1.8
 ]
-OF_ANOTHER = "no row of an op, a launch or a kernel, but rows of category 'ebpf'; .*export_chrome_trace"
+OF_ANOTHER = (
+    "no row of an op, a launch or a kernel, but rows of category 'ebpf'; .*export_chrome_trace"
+)
 WHY = [
     (b"[]", "an empty list"),
     (chrome(MM_ROW, step(1, 1, 2))[:-3], "the JSON has no end: the file was cut off"),
     (chrome(event("ebpf", "read", 1, 1, "main")), OF_ANOTHER),
-    *((json.dumps([listed("aten::mm", 1), row]).encode(), "do not say what the GPU ran") for row in OF_A_GPU),
+    *(
+        (json.dumps([listed("aten::mm", 1), row]).encode(), "do not say what the GPU ran")
+        for row in OF_A_GPU
+    ),
 ]
 
 
@@ -141,7 +196,15 @@ def test_parse_of_what_is_no_trace_says_why(content: bytes, got: str) -> None:
 
 NPU = [
     {"ph": "M", "name": "process_labels", "pid": 800, "args": {"labels": "NPU"}},
-    {"ph": "X", "name": "aclnnMatMul", "pid": 800, "tid": 3, "ts": "12.5", "dur": 7.0, "args": {"Stream Id": 3}},
+    {
+        "ph": "X",
+        "name": "aclnnMatMul",
+        "pid": 800,
+        "tid": 3,
+        "ts": "12.5",
+        "dur": 7.0,
+        "args": {"Stream Id": 3},
+    },
 ]
 ACCELERATORS = {
     "Ascend, its process last": (NPU[::-1], "NPU"),
@@ -151,7 +214,9 @@ ACCELERATORS = {
 
 
 @pytest.mark.parametrize(("rows", "not_read"), ACCELERATORS.values(), ids=ACCELERATORS)
-def test_rows_of_other_accelerators_make_no_trace_of_a_cpu(rows: list[Event], not_read: str) -> None:
+def test_rows_of_other_accelerators_make_no_trace_of_a_cpu(
+    rows: list[Event], not_read: str
+) -> None:
     every = [MM_ROW, *rows]
     for content in (json.dumps(every).encode(), chrome(*every)):
         summary = summarize_trace(parse(content))
@@ -205,7 +270,9 @@ ROWS = {
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("rows_at", ROWS.values(), ids=ROWS)
 def test_summarize_many_rows_takes_linear_time(rows_at: Callable[[int], list[Event]]) -> None:
-    trace = read_in_blocks(chrome(step(0, 0, MANY + 1), *(row for at in range(MANY) for row in rows_at(at))))
+    trace = read_in_blocks(
+        chrome(step(0, 0, MANY + 1), *(row for at in range(MANY) for row in rows_at(at)))
+    )
     assert trace.steps()[0].name == "ProfilerStep#0"
 
 
@@ -213,14 +280,19 @@ def test_parse_longest_event_is_limited(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(reader, "BLOCK_BYTES", 100)
     spaces = chrome(MM_ROW)[:-2] + b" " * 5000 + b"]}"
     before = b'{"more":"' + b"x" * 5000 + b'",' + chrome(MM_ROW)[1:]
-    for content in (chrome(op("x" * 5000, 1, 2), MM_ROW), spaces, chrome(MM_ROW, more="x" * 5000), before):
+    for content in (
+        chrome(op("x" * 5000, 1, 2), MM_ROW),
+        spaces,
+        chrome(MM_ROW, more="x" * 5000),
+        before,
+    ):
         monkeypatch.setattr(reader, "LONGEST_BYTES", 6000)
         assert parse(content).ops[-1].name == "aten::mm"
         monkeypatch.setattr(reader, "LONGEST_BYTES", 4000)
         assert "4000 bytes" in refusal(content)
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
+# -- files -----------------------------------------------------------------------------------------
 
 CONTENT = chrome(step(1, 0, 9), op("aten::mm", 1, 2), call(1, 2), kernel(1, 5), traceName="x")
 WHOLE = gzip.compress(CONTENT, mtime=0)
@@ -265,11 +337,17 @@ except TraceError as error:
 
 
 def test_read_gzip_bomb_is_refused_in_little_memory(path: Path) -> None:
-    parts = [(b'{"traceEvents":[{"args":[', b'{"a":{}},'), (b'{"traceEvents":[', b'{"args":'), (b'{"a":"', b"x")]
+    parts = [
+        (b'{"traceEvents":[{"args":[', b'{"a":{}},'),
+        (b'{"traceEvents":[', b'{"args":'),
+        (b'{"a":"', b"x"),
+    ]
     for start, unit in parts:
         path.write_bytes(gzip.compress(start) + gzip.compress(unit * (MEBIBYTE // len(unit))) * 400)
         assert path.stat().st_size < 4 * MEBIBYTE
         command = [sys.executable, "-c", UNDER_A_LIMIT, str(path), str(600 * MEBIBYTE)]
         environment = os.environ | {"PYTHONPATH": str(Path(kernelgauge.__file__).parents[1])}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
         assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr

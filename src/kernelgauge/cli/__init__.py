@@ -1,7 +1,8 @@
-"""The command `kernelgauge`. Each module adds the commands of one family, and wires them to the rest of the package.
+"""The command `kernelgauge`. Each module adds the commands of one family, and wires them to the
+rest of the package.
 
-A module imports what only one command needs when that command runs: a command of a tenth of a second must not wait for the
-imports of the others.
+A module imports what only one command needs when that command runs: a command of a tenth of a
+second must not wait for the imports of the others.
 """
 
 from __future__ import annotations
@@ -49,10 +50,16 @@ def terminal() -> dict[str, Any]:
 
 
 def add_command(
-    commands: Commands, name: str, command: Callable[[argparse.Namespace], Exit], about: str, description: str = ""
+    commands: Commands,
+    name: str,
+    command: Callable[[argparse.Namespace], Exit],
+    about: str,
+    description: str = "",
 ) -> argparse.ArgumentParser:
     """Add a command. `about` is its line in a list, and its description if it has no other."""
-    parser = commands.add_parser(name, help=about, description=description or about, allow_abbrev=False)
+    parser = commands.add_parser(
+        name, help=about, description=description or about, allow_abbrev=False
+    )
     parser.set_defaults(command=command)
     return parser
 
@@ -79,11 +86,15 @@ def note(line: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Return the exit code (`Exit`)."""
     # One that is closed (`>&-`) is None: an AttributeError would exit with 1, which is an answer.
-    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
+    sys.stdout, sys.stderr = (
+        stream or open(os.devnull, "w")  # noqa: SIM115
+        for stream in (sys.stdout, sys.stderr)
+    )
     _interrupt_on_signals()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # escapes characters that an encoding lacks
+            # escapes characters that an encoding lacks
+            stream.reconfigure(errors="backslashreplace")
     try:
         return int(_run(list(sys.argv[1:] if arguments is None else arguments) or ["--help"]))
     except KernelgaugeError as error:
@@ -96,13 +107,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         clear_status()
         return Exit.INTERRUPTED
     except Exception as error:  # Python's own exit code is 1, which is an answer
-        _print_error(f"{traceback.format_exc()}this is a fault of kernelgauge: {type(error).__name__}: {error}")
+        _print_error(
+            f"{traceback.format_exc()}this is a fault of kernelgauge: {type(error).__name__}: {error}"
+        )
     return Exit.TROUBLE
 
 
 def _run(own: list[str]) -> Exit:
     parser, passed_on = _parser(), list[str]()
-    if own[:1] and own[0] in _RUN_PYTEST and "--" in own:  # argparse would take what follows for a positional argument
+    # argparse would take what follows for a positional argument
+    if own[:1] and own[0] in _RUN_PYTEST and "--" in own:
         place = own.index("--")
         own, passed_on = own[:place], own[place + 1 :]
     options, rest = parser.parse_known_args(own)
@@ -113,7 +127,10 @@ def _run(own: list[str]) -> Exit:
 
 
 def _interrupt_on_signals() -> None:
-    """Let signals end a command as Ctrl-C does: worktrees and children go away. `nohup` ignores SIGHUP."""
+    """Let signals end a command as Ctrl-C does: worktrees and children go away.
+
+    `nohup` ignores SIGHUP.
+    """
     for each in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, signal.default_int_handler)
@@ -123,7 +140,9 @@ def _parser() -> argparse.ArgumentParser:
     from . import results, traces  # they import the names above
 
     parser = argparse.ArgumentParser(
-        prog="kernelgauge", description="Performance regression tests for PyTorch GPU code.", allow_abbrev=False
+        prog="kernelgauge",
+        description="Performance regression tests for PyTorch GPU code.",
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"kernelgauge {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -140,12 +159,15 @@ def _print_error(text: str) -> None:
 
 
 def _discard_output() -> None:
-    """Close standard output for good. Otherwise Python flushes it at exit and prints a second error."""
+    """Close standard output for good.
+
+    Otherwise Python flushes it at exit and prints a second error.
+    """
     with suppress(OSError, ValueError):  # a stand-in has no descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-# -- the arguments of compare and bisect, which import much --------------------------------------------------------------
+# -- the arguments of compare and bisect, which import much ----------------------------------------
 
 
 def _add_revision_commands(commands: Commands) -> None:
@@ -153,12 +175,19 @@ def _add_revision_commands(commands: Commands) -> None:
         "Measure two revisions in turns, each in fresh processes and a git worktree of its own, with the suite of HEAD, "
         "and judge the second by the first. Arguments after -- go to pytest."
     )
-    comparing = add_command(commands, "compare", _compare, "tell two revisions apart on this machine", description)
+    comparing = add_command(
+        commands, "compare", _compare, "tell two revisions apart on this machine", description
+    )
     comparing.epilog = "Exits with 1 if HEAD is slower or launches other kernels."
     add = comparing.add_argument
     add("base", metavar="BASE", help="a revision of git, for example main or HEAD~1")
     add("head", metavar="HEAD", nargs="?", help="another one (default: the working tree as it is)")
-    add("-k", dest="expression", metavar="EXPRESSION", help="as in pytest, for example 'mlp and not eager'")
+    add(
+        "-k",
+        dest="expression",
+        metavar="EXPRESSION",
+        help="as in pytest, for example 'mlp and not eager'",
+    )
     # A process runs in another folder. Links stay: the interpreter of a venv is one.
     add(
         "--base-python",
@@ -168,7 +197,14 @@ def _add_revision_commands(commands: Commands) -> None:
         help="the interpreter for BASE",
     )
     packages = "install this package for BASE alone, without what it depends on; several times for several packages"
-    add("--with", dest="packages", action="append", default=[], metavar="PACKAGE==VERSION", help=packages)
+    add(
+        "--with",
+        dest="packages",
+        action="append",
+        default=[],
+        metavar="PACKAGE==VERSION",
+        help=packages,
+    )
 
     about = "find the commit or the package that changed a workload"
     description = (
@@ -176,12 +212,16 @@ def _add_revision_commands(commands: Commands) -> None:
         "worktree of its own, with the suite of the bad one. Arguments after -- go to pytest."
     )
     bisecting = add_command(commands, "bisect", _bisect, about, description)
-    bisecting.epilog = "Exits with 1 if the cause was not found, and 2 if it could not be looked for."
+    bisecting.epilog = (
+        "Exits with 1 if the cause was not found, and 2 if it could not be looked for."
+    )
     add = bisecting.add_argument
     add("--good", metavar="REF", help="a revision of git before the change")
     add("--bad", metavar="REF", help="a later one with the change")
     lists = "outputs of 'pip freeze' instead of revisions, from good to bad: one package after the other is installed as in "
-    add("--packages", nargs="+", default=[], type=Path, metavar="LIST", help=lists + "the next list")
+    add(
+        "--packages", nargs="+", default=[], type=Path, metavar="LIST", help=lists + "the next list"
+    )
     add("-k", dest="workload", required=True, metavar="WORKLOAD", help="its id, or as in pytest")
 
     suite = "of the suite, from the current folder (default: perf)"

@@ -34,9 +34,11 @@ from ..run import Run, Timer
 from . import Exit, note, say
 
 _CHANGES = (Status.REGRESSED, Status.IMPROVED)  # in order of preference
-_CLOCKS = [timer.label for timer in (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)]  # the most exact one first
+# the most exact one first
+_CLOCKS = [timer.label for timer in (Timer.DEVICE, Timer.HOST, Timer.END_TO_END)]
 _MOST = 2 ** (LOOKS - 1) * FEWEST  # processes of a state
-_HALF = 0.5  # of the change between the ends: a state is on the side of the end that it is nearer to
+# of the change between the ends: a state is on the side of the end that it is nearer to
+_HALF = 0.5
 _COMMIT = "%H%n%h %s%ncommit   %H%nauthor   %an <%ae>%ndate     %aI%nsubject  %s"
 
 
@@ -46,7 +48,8 @@ class _State:
 
     shown: str  # in one line
     change: str  # what it changes, for the answer
-    run_process: Callable[[Sequence[str], processes.Progress], Results]  # of pytest, with these arguments
+    # of pytest, with these arguments
+    run_process: Callable[[Sequence[str], processes.Progress], Results]
     workloads: list[WorkloadResult] = field(default_factory=list)  # one of each process
     failure: str = ""  # why it is skipped
 
@@ -59,7 +62,9 @@ def bisect(options: argparse.Namespace) -> Exit:
     """Measure states between two ends until one change is the cause, and print it."""
     has_ends = len(options.packages) > 1 if options.packages else bool(options.good and options.bad)
     if not has_ends or (options.packages and (options.good or options.bad)):
-        raise KernelgaugeError("bisect needs two ends", expected="--good REF --bad REF, or --packages GOOD.txt BAD.txt")
+        raise KernelgaugeError(
+            "bisect needs two ends", expected="--good REF --bad REF, or --packages GOOD.txt BAD.txt"
+        )
     with processes.own_folder() as folder:
         states = (_package_states if options.packages else _commit_states)(options, folder)
         return _Search(states, options).conclude()
@@ -74,7 +79,7 @@ def _measured_in(progress: processes.Progress, arguments: Sequence[str], **place
     )
 
 
-# -- commits ----------------------------------------------------------------------------------------------------------------
+# -- commits ---------------------------------------------------------------------------------------
 
 
 def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
@@ -85,7 +90,9 @@ def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     descendants = processes.git("rev-list", "--ancestry-path", span).split()
     if not descendants:
         expected = "--good to be an ancestor of --bad   (a shallow clone may lack the path: git fetch --unshallow)"
-        raise KernelgaugeError("no commits to bisect", got=f"{options.good}..{options.bad}", expected=expected)
+        raise KernelgaugeError(
+            "no commits to bisect", got=f"{options.good}..{options.bad}", expected=expected
+        )
     later = processes.git("log", "-z", "--reverse", *form, "--first-parent", span)
     with processes.worktree(bad) as tree:
         processes.copy_suite(tree / options.suite, folder, "suite", owner=f"--bad {options.bad}")
@@ -98,16 +105,20 @@ def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     commits = [processes.git("show", "--no-patch", *form, good), *later.strip("\0").split("\0")]
     parts = (each.split("\n", 2) for each in commits)
     path = {good, *descendants}
-    return [_State(shown, change, partial(run, name)) for name, shown, change in parts if name in path]
+    return [
+        _State(shown, change, partial(run, name)) for name, shown, change in parts if name in path
+    ]
 
 
-# -- packages ---------------------------------------------------------------------------------------------------------------
+# -- packages --------------------------------------------------------------------------------------
 
 
 def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     """Return the packages of freeze lists, changed one after the other from each list to the next."""
     lists = [_frozen(path) for path in options.packages]
-    differ = {name for each in lists for name in each if len({other.get(name) for other in lists}) > 1}
+    differ = {
+        name for each in lists for name in each if len({other.get(name) for other in lists}) > 1
+    }
     if not differ:
         raise KernelgaugeError("nothing to bisect: all lists have the same packages")
     for name in sorted(name for name in differ if not all(name in each for each in lists)):
@@ -118,7 +129,9 @@ def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
         note(f"installing {requirement}")
         return processes.install(requirement, Path(tempfile.mkdtemp(dir=folder)))
 
-    def run(wanted: Sequence[str], arguments: Sequence[str], progress: processes.Progress) -> Results:
+    def run(
+        wanted: Sequence[str], arguments: Sequence[str], progress: processes.Progress
+    ) -> Results:
         packages = [installed(each) for each in wanted]
         return _measured_in(progress, arguments, packages=packages)
 
@@ -139,11 +152,19 @@ def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
 
 
 def _frozen(path: Path) -> dict[str, str]:
-    """Return the requirements of a freeze list by normalized name. Packages that are installed for editing are left out."""
+    """Return the requirements of a freeze list by normalized name.
+
+    Packages that are installed for editing are left out.
+    """
     try:
-        lines = [line.partition(" #")[0].strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+        lines = [
+            line.partition(" #")[0].strip()
+            for line in path.read_text(encoding="utf-8-sig").splitlines()
+        ]
     except UnicodeDecodeError as error:
-        raise KernelgaugeError("not a list of pip freeze", where=str(path), got=str(error), expected="UTF-8") from error
+        raise KernelgaugeError(
+            "not a list of pip freeze", where=str(path), got=str(error), expected="UTF-8"
+        ) from error
     found = (match for line in lines if (match := re.match(r"(\w[\w.-]*)(.*)", line)))
     return {canonicalize_name(each[1]): canonicalize_name(each[1]) + each[2] for each in found}
 
@@ -154,7 +175,8 @@ def _needs(name: str, found: set[str]) -> set[str]:
     with suppress(metadata.PackageNotFoundError):
         lines = metadata.requires(name) or []
     for line in lines:
-        with suppress(ValueError):  # a line that packaging does not read: then the order is that of the names
+        # a line that packaging does not read: then the order is that of the names
+        with suppress(ValueError):
             need = Requirement(line)
             is_needed = need.marker is None or need.marker.evaluate({"extra": ""})
             if is_needed and (needed := canonicalize_name(need.name)) not in found:
@@ -163,7 +185,7 @@ def _needs(name: str, found: set[str]) -> set[str]:
     return found
 
 
-# -- the search -------------------------------------------------------------------------------------------------------------
+# -- the search ------------------------------------------------------------------------------------
 
 
 class _Search:
@@ -173,16 +195,25 @@ class _Search:
         self._states, self._options = states, options
         self._ends = self._good, self._bad = states[0], states[-1]
         self._progress = processes.Progress(None)
-        self._used, self._suspects = 0, len(states) - 1  # processes, and states that may hold the change
+        # processes, and states that may hold the change
+        self._used, self._suspects = 0, len(states) - 1
 
     def conclude(self) -> Exit:
         """Search, and print the answer."""
         judged = self._judged_ends()
-        _say("\n".join(f"{each.subject}: {each.status.value}  {headline(each)}" for each in judged.verdicts))
+        _say(
+            "\n".join(
+                f"{each.subject}: {each.status.value}  {headline(each)}" for each in judged.verdicts
+            )
+        )
         followed, is_found = self._followed(judged), False
         if followed is not None:
             is_found = self._find(followed)
-            changed = [each.subject for each in judged.verdicts if each.status in (*_CHANGES, Status.CHANGED)]
+            changed = [
+                each.subject
+                for each in judged.verdicts
+                if each.status in (*_CHANGES, Status.CHANGED)
+            ]
             if followed.subject == STRUCTURE and len(changed) > 1:
                 advice = "If the change above does not explain it, bisect again with that as the good end."
                 _say(f"{', '.join(changed[1:])} changed too. {advice}")
@@ -200,7 +231,9 @@ class _Search:
         if found := _changed_time(judged.verdicts):
             return found
         if judged.undecided:
-            _say(f"undecided: the processes of the ends differ too much in {', '.join(judged.undecided)}")
+            _say(
+                f"undecided: the processes of the ends differ too much in {', '.join(judged.undecided)}"
+            )
         else:
             _say("nothing to bisect: the ends do not differ")
         return None
@@ -208,7 +241,8 @@ class _Search:
     # -- measure
 
     def _judged_ends(self) -> JudgedSet:
-        """Measure the ends in turns until it is known what to follow, or that nothing changed: three times each at least.
+        """Measure the ends in turns until it is known what to follow, or that nothing changed:
+        three times each at least.
 
         Once, if no time is measured: structure is exact.
         """
@@ -218,23 +252,36 @@ class _Search:
                 self._measure(end)
             is_exact = not any(run.is_timed for end in self._ends for run in end.runs)
             if done in looks(_MOST) or is_exact:
-                judged = self._judged(self._good.runs, self._bad.runs, ("the good end", "the bad end"))
-                if is_exact or not judged.undecided or _changed_time(judged.verdicts, judged.undecided):
+                judged = self._judged(
+                    self._good.runs, self._bad.runs, ("the good end", "the bad end")
+                )
+                if (
+                    is_exact
+                    or not judged.undecided
+                    or _changed_time(judged.verdicts, judged.undecided)
+                ):
                     break
         return judged
 
-    def _judged(self, before: Sequence[Run], after: Sequence[Run], names: tuple[str, str]) -> JudgedSet:
+    def _judged(
+        self, before: Sequence[Run], after: Sequence[Run], names: tuple[str, str]
+    ) -> JudgedSet:
         limits = self._good.workloads[0].limits
         comparisons = LOOKS * max(1, len(before[0].samples))
-        return judge_sets(before[0].workload, before, after, comparisons=comparisons, limits=limits, names=names)
+        return judge_sets(
+            before[0].workload, before, after, comparisons=comparisons, limits=limits, names=names
+        )
 
     def _measure(self, state: _State, *selection: str, subject: str = STRUCTURE) -> None:
-        """Measure a state. One that fails is skipped if the good end still works behind it: otherwise the machine is at fault.
+        """Measure a state. One that fails is skipped if the good end still works behind it:
+        otherwise the machine is at fault.
 
         `selection`: further arguments. `subject`: what must have been measured.
         """
         self._used += 1
-        self._progress.begin(f"process {self._used}: {state.shown}, {counted(self._suspects, 'suspect')}")
+        self._progress.begin(
+            f"process {self._used}: {state.shown}, {counted(self._suspects, 'suspect')}"
+        )
         try:
             state.workloads.append(self._measured(state, selection, subject))
         except MeasurementError as error:
@@ -248,19 +295,30 @@ class _Search:
             self._measure(self._good, *selection, subject=subject)
 
     def _measured(self, state: _State, selection: Sequence[str], subject: str) -> WorkloadResult:
-        """Run one process. Raises `MeasurementError` if it fails, and `KernelgaugeError` if no other one would do better."""
+        """Run one process.
+
+        Raises `MeasurementError` if it fails, and `KernelgaugeError` if no other one would do
+        better.
+        """
         wanted = self._options.workload
         arguments = [self._options.suite, "-k", wanted, *selection, *self._options.pytest_arguments]
         workloads = state.run_process(arguments, self._progress).workloads
         matching = [each for each in workloads if each.id == wanted] or workloads
         if len(matching) > 1:
-            what, got = f"-k {wanted} selects {len(matching)} workloads", ", ".join(each.id for each in matching)
-            raise KernelgaugeError(what, got=got, expected="one: a bisection asks about one workload")
+            what, got = (
+                f"-k {wanted} selects {len(matching)} workloads",
+                ", ".join(each.id for each in matching),
+            )
+            raise KernelgaugeError(
+                what, got=got, expected="one: a bisection asks about one workload"
+            )
         if not matching:
             raise MeasurementError(f"no workload {wanted}")
         workload, run = matching[0], matching[0].run
         if run is None:
-            raise MeasurementError("\n".join(map(in_full, workload.verdicts)) or f"{workload.unavailable}")
+            raise MeasurementError(
+                "\n".join(map(in_full, workload.verdicts)) or f"{workload.unavailable}"
+            )
         if subject not in (STRUCTURE, *(timer.label for timer in run.samples)):
             raise MeasurementError(f"no {subject}: {run.incomplete}")
         earlier = self._good.runs[0] if self._good.runs else run
@@ -268,17 +326,23 @@ class _Search:
         if earlier.place != run.place or not (environment.identical or self._options.packages):
             what = "the processes measure on different machines or in different environments"
             raise KernelgaugeError(what, got=f"{run.place}; {environment}", expected=earlier.place)
-        # How often something recompiles depends on how long it was measured: whether it does is what counts.
+        # How often something recompiles depends on how long it was measured: whether it does is
+        # what counts.
         counts = msgspec.structs.replace(run.counts, recompiles=min(1, run.counts.recompiles))
         run = msgspec.structs.replace(run, counts=counts, ops=())  # which nobody reads here
         if state.runs and _structure(state.runs[0], run).status is not Status.PASS:
-            raise KernelgaugeError(f"processes of one state differ in kernels or counts: {state.shown}")
+            raise KernelgaugeError(
+                f"processes of one state differ in kernels or counts: {state.shown}"
+            )
         return msgspec.structs.replace(workload, run=run, verdicts=(), baseline=None)
 
     # -- halve
 
     def _find(self, followed: Verdict) -> bool:
-        """Print the change, or each of several changes of structure. Return whether all are found."""
+        """Print the change, or each of several changes of structure.
+
+        Return whether all are found.
+        """
         start = 0
         while True:
             low, high = self._halve(followed, start)
@@ -286,25 +350,38 @@ class _Search:
                 self._say_suspects(low, high)
                 return False
             after = self._states[high].runs[0]
-            if followed.subject != STRUCTURE or _structure(after, self._bad.runs[0]).status is Status.PASS:
+            if (
+                followed.subject != STRUCTURE
+                or _structure(after, self._bad.runs[0]).status is Status.PASS
+            ):
                 return True
             _say("Its structure is not that of the bad end: there is a later change.")
             start = high
 
     def _halve(self, followed: Verdict, start: int) -> tuple[int, int]:
-        """Halve the range until the change lies between neighbours, and measure these again. Return their places.
+        """Halve the range until the change lies between neighbours, and measure these again. Return
+        their places.
 
-        Each state is held to the good end, by the rule that judged the ends. One may be lost to noise: then a neighbour of
-        the answer is on the other side when it is measured again, and the search goes on from there.
+        Each state is held to the good end, by the rule that judged the ends. One may be lost to
+        noise: then a neighbour of the answer is on the other side when it is measured again, and
+        the search goes on from there.
         """
-        is_new, checked = {start: False, len(self._states) - 1: True}, {start, len(self._states) - 1}  # by place
+        # by place
+        is_new, checked = (
+            {start: False, len(self._states) - 1: True},
+            {start, len(self._states) - 1},
+        )
         while True:
             high = min(place for place, new in is_new.items() if new)
             low = max(place for place, new in is_new.items() if not new and place < high)
             self._suspects = high - low
             between = [place for place in range(low + 1, high) if not self._states[place].failure]
             between.sort(key=lambda each: abs(low + high - 2 * each))  # the one in the middle
-            doubtful = (place for place in (low, high) if place not in checked and followed.subject != STRUCTURE)
+            doubtful = (
+                place
+                for place in (low, high)
+                if place not in checked and followed.subject != STRUCTURE
+            )
             left = between or [place for place in doubtful if len(self._states[place].runs) < _MOST]
             if not left:
                 return low, high
@@ -324,10 +401,18 @@ class _Search:
             recompiles = any(run.counts.recompiles for end in self._ends for run in end.runs)
             if not state.runs:  # `structure` is a mark of suites alone
                 self._measure(state, *(() if recompiles else ("-m", "not timing")))
-            return None if state.failure else _structure(good.runs[0], state.runs[0]).status is not Status.PASS
-        for each in [state, good, *[state] * (_MOST - len(state.runs) - 1)]:  # what drifts moves the end too
+            return (
+                None
+                if state.failure
+                else _structure(good.runs[0], state.runs[0]).status is not Status.PASS
+            )
+        # what drifts moves the end too
+        for each in [state, good, *[state] * (_MOST - len(state.runs) - 1)]:
             self._measure(each, subject=followed.subject)
-            if not state.failure and _structure(good.runs[0], state.runs[0]).status is not Status.PASS:
+            if (
+                not state.failure
+                and _structure(good.runs[0], state.runs[0]).status is not Status.PASS
+            ):
                 self._skip(state, "a third state, with the structure of neither end")
             if state.failure:
                 return None
@@ -346,7 +431,10 @@ class _Search:
     # -- answer
 
     def _answer(self, low: int, high: int, followed: Verdict) -> bool:
-        """Print the change between neighbours, if they differ by as much as the ends. Return whether they do."""
+        """Print the change between neighbours, if they differ by as much as the ends.
+
+        Return whether they do.
+        """
         # Of the two states alone, without what other commits between the ends did.
         before, after = (self._states[place].runs for place in (low, high))
         found, text = self._states[high], "exact: kernels and counts"
@@ -354,13 +442,17 @@ class _Search:
             verdict = _structure(before[0], after[0])
             is_change = verdict.status is not Status.PASS
         else:
-            verdict = _about(self._judged(before, after, ("the state before", "the state")), followed.subject)
+            verdict = _about(
+                self._judged(before, after, ("the state before", "the state")), followed.subject
+            )
             is_change = bool(_is_behind(verdict, followed))
             text = f"measured again: {counted(len(before), 'process')} of the state before, {len(after)} of this one"
         if is_change:
             _say(f"\nfound: {found.shown}\n{found.change}\n{text}\n{brief(verdict)}")
         else:
-            _say("undecided: two neighbours do not differ as the ends do: the change comes in steps, or hides in noise")
+            _say(
+                "undecided: two neighbours do not differ as the ends do: the change comes in steps, or hides in noise"
+            )
         return is_change
 
     def _say_suspects(self, low: int, high: int) -> None:
@@ -380,7 +472,10 @@ def _changed_time(verdicts: Sequence[Verdict], undecided: Sequence[str] = ()) ->
 
     None: no time did, or an undecided one comes first.
     """
-    times = sorted((each for each in verdicts if each.subject in _CLOCKS), key=lambda each: _CLOCKS.index(each.subject))
+    times = sorted(
+        (each for each in verdicts if each.subject in _CLOCKS),
+        key=lambda each: _CLOCKS.index(each.subject),
+    )
     for change, verdict in product(_CHANGES, times):
         if verdict.subject in undecided:
             return None
@@ -390,7 +485,10 @@ def _changed_time(verdicts: Sequence[Verdict], undecided: Sequence[str] = ()) ->
 
 
 def _is_behind(verdict: Verdict, followed: Verdict) -> bool | None:
-    """Return whether a time is on the side of the bad end, by its verdict against the good one. None: more processes may tell."""
+    """Return whether a time is on the side of the bad end, by its verdict against the good one.
+
+    None: more processes may tell.
+    """
     if verdict.change is None or followed.change is None or verdict.status is Status.NOT_JUDGED:
         return None
     is_nearer = math.log1p(verdict.change.estimate) / math.log1p(followed.change.estimate) >= _HALF

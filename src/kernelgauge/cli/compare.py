@@ -54,7 +54,10 @@ class _Side:
 
 
 def compare_revisions(options: argparse.Namespace) -> Exit:
-    """Measure both sides in turns until every workload is decided. Print the table, and leave the pages."""
+    """Measure both sides in turns until every workload is decided.
+
+    Print the table, and leave the pages.
+    """
     with _sides(options) as sides:
         try:
             _measure(*sides, options)
@@ -78,13 +81,18 @@ def _sides(options: argparse.Namespace) -> Iterator[tuple[_Side, _Side]]:
         processes.copy_suite(head / options.suite, base, options.suite, owner=names[1])
         folder = stack.enter_context(processes.own_folder())
         python, run = options.base_python, partial(processes.run_process, may_fail=True)
-        packages = [processes.install(each, folder / str(n), python) for n, each in enumerate(options.packages)]
+        packages = [
+            processes.install(each, folder / str(n), python)
+            for n, each in enumerate(options.packages)
+        ]
         of_base = partial(run, folder=base, packages=packages, python=python)
         yield _Side(names[0], of_base), _Side(names[1], partial(run, folder=head))
 
 
 def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
-    """Run processes of both sides until every workload is decided, or `--processes` or `--budget` ends it."""
+    """Run processes of both sides until every workload is decided, or `--processes` or `--budget`
+    ends it.
+    """
     selected = ["-k", options.expression] if options.expression else []
     arguments = [options.suite, *selected, *options.pytest_arguments]
     deselected: list[str] = []  # arguments that leave out the tests of decided workloads
@@ -92,7 +100,8 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
     progress = processes.Progress(2 * most, budget_s=options.budget)
     is_over_budget = False
     for done in range(1, most + 1):
-        for side in chance.sample((base, head), 2):  # what drifts meanwhile meets both alike, and no order is known
+        # what drifts meanwhile meets both alike, and no order is known
+        for side in chance.sample((base, head), 2):
             if is_over_budget and done > 1:
                 break
             progress.begin(f"{side.name}: process {done} of at most {most}")
@@ -106,29 +115,40 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
         for side in (base, head):
             del side.results[min(len(base.results), len(head.results)) :]  # half a pair
         # Structure alone is exact; without a run, more processes would fail as well.
-        is_timed = any(run.is_timed for side in (base, head) for each in side.results for run in each.runs)
+        is_timed = any(
+            run.is_timed for side in (base, head) for each in side.results for run in each.runs
+        )
         is_last = is_over_budget or not is_timed or not head.results[0].runs
         if done in looks(options.processes) or is_last:
             results, undecided = _judged(base, head)
             total = sum(each.unavailable is None for each in results.workloads)
             names = ", ".join(f"{name} ({', '.join(times)})" for name, times in undecided.items())
-            line = (
-                f"after process {len(head.results)} of each side: {total - len(undecided)} of {total} workloads decided"
+            line = f"after process {len(head.results)} of each side: {total - len(undecided)} of {total} workloads decided"
+            note(
+                shorten(
+                    f"{line}; undecided: {names}" if names else line,
+                    _SHOWN_CHARACTERS,
+                    placeholder=" …",
+                )
             )
-            note(shorten(f"{line}; undecided: {names}" if names else line, _SHOWN_CHARACTERS, placeholder=" …"))
             if is_last or not undecided:
                 break
-            # A latency asks for no more processes. A test that makes its workload has all of its times.
+            # A latency asks for no more processes. A test that makes its workload has all of its
+            # times.
             deselected = [
                 f"--deselect={each.node}"
                 for each in head.results[0].tests
                 if each.workload not in undecided
-                or (each.subject == Timer.END_TO_END.label and each.node.endswith(f"[{each.workload}]"))
+                or (
+                    each.subject == Timer.END_TO_END.label
+                    and each.node.endswith(f"[{each.workload}]")
+                )
             ]
 
 
 def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]]:
-    """Judge all processes of HEAD by those of BASE. Return results, and the undecided times by workload.
+    """Judge all processes of HEAD by those of BASE. Return results, and the undecided times by
+    workload.
 
     A decided workload stays decided: its later processes did not measure it.
     """
@@ -140,7 +160,9 @@ def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]
         if workload.unavailable is not None and not base.runs(name):
             continue
         sides, limits = (base.runs(name), head.runs(name)), workload.limits
-        found = judge_sets(name, *sides, comparisons=comparisons, limits=limits, names=names, are_pairs=True)
+        found = judge_sets(
+            name, *sides, comparisons=comparisons, limits=limits, names=names, are_pairs=True
+        )
         if found.undecided:
             undecided[name] = found.undecided
         verdicts = found.verdicts
@@ -150,15 +172,24 @@ def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]
             verdicts = (verdicts[0].because(*failures),)
         elif of_head:
             conclusion = NothingToCompare(head.name, "failed in some")
-            verdicts = (Verdict(Status.INVALID, name, MEASUREMENT, conclusion, tuple(failures)), *verdicts)
+            verdicts = (
+                Verdict(Status.INVALID, name, MEASUREMENT, conclusion, tuple(failures)),
+                *verdicts,
+            )
         run, baseline = found.run or workload.run, found.baseline or workload.baseline
         # Its process left its traces in a folder that is gone.
-        workloads[name] = msgspec.structs.replace(workload, run=run, baseline=baseline, verdicts=verdicts, trace=None)
-    return msgspec.structs.replace(last, workloads=tuple(workloads.values()), tests=(), exit_status=0), undecided
+        workloads[name] = msgspec.structs.replace(
+            workload, run=run, baseline=baseline, verdicts=verdicts, trace=None
+        )
+    return msgspec.structs.replace(
+        last, workloads=tuple(workloads.values()), tests=(), exit_status=0
+    ), undecided
 
 
 def _report(results: Results, *, processes: int) -> None:
-    """Print the table and every verdict that needs a look; leave the pages and the results beside those of the suite."""
+    """Print the table and every verdict that needs a look; leave the pages and the results beside
+    those of the suite.
+    """
     say_page(summary(results), is_dense=True)
     for verdict in results.verdicts:
         if verdict.status.fails or verdict.status is Status.NO_BASELINE:

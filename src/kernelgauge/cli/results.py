@@ -1,4 +1,6 @@
-"""Commands on saved results: `kernelgauge report`, `history`, `review`, `accept`; and `calibrate`, which makes its own."""
+"""Commands on saved results: `kernelgauge report`, `history`, `review`, `accept`; and `calibrate`,
+which makes its own.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,18 @@ _MARKDOWN_WIDTH = 100
 
 
 def add_commands(commands: Commands) -> None:
-    report = add_command(commands, "report", _report, "make HTML or Markdown of results, without a GPU")
-    report.epilog = (
-        "FILE may be -, for standard output. Without an option: report.html and report.md beside the newest."
+    report = add_command(
+        commands, "report", _report, "make HTML or Markdown of results, without a GPU"
     )
+    report.epilog = "FILE may be -, for standard output. Without an option: report.html and report.md beside the newest."
     report.add_argument("--html", metavar="FILE", help="write one self-contained page")
     report.add_argument("--markdown", metavar="FILE", help="write Markdown for a pull request")
     report.add_argument(
-        "results", nargs="+", type=Path, metavar="RESULTS", help="a results.json, or a folder with some"
+        "results",
+        nargs="+",
+        type=Path,
+        metavar="RESULTS",
+        help="a results.json, or a folder with some",
     )
     about = "show how workloads changed over many runs, when, and what changed in their environment"
     history = add_command(commands, "history", _history, about)
@@ -47,24 +53,36 @@ def add_commands(commands: Commands) -> None:
     details = "show details: a part of an id, which may have * and ?"
     history.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=details)
     timers = [each for each in _TIMERS if each]
-    history.add_argument("--timer", choices=timers, help="default: device, and on a CPU latency, which is judged there")
+    history.add_argument(
+        "--timer",
+        choices=timers,
+        help="default: device, and on a CPU latency, which is judged there",
+    )
     history.add_argument("--html", metavar="FILE", help="also write one self-contained page")
     description = "Show what differs, in groups, with its evidence. Exits with 1 if anything waits for acceptance."
-    reviewing = add_command(commands, "review", _review, "compare saved results with the baselines", description)
-    reviewing.add_argument("--markdown", action="store_true", help="print Markdown for a pull request")
-    description = (
-        "Store all workloads, or those that -k selects, without measuring again. Exits with 1 if any is refused."
+    reviewing = add_command(
+        commands, "review", _review, "compare saved results with the baselines", description
     )
-    accepting = add_command(commands, "accept", _accept, "store saved results as the baselines", description)
+    reviewing.add_argument(
+        "--markdown", action="store_true", help="print Markdown for a pull request"
+    )
+    description = "Store all workloads, or those that -k selects, without measuring again. Exits with 1 if any is refused."
+    accepting = add_command(
+        commands, "accept", _accept, "store saved results as the baselines", description
+    )
     expression = "as in pytest, for example 'mlp and not eager'"
-    accepting.add_argument("-k", dest="expression", default="", metavar="EXPRESSION", help=expression)
+    accepting.add_argument(
+        "-k", dest="expression", default="", metavar="EXPRESSION", help=expression
+    )
     about = "measure how noisy this machine is, and record baselines that know it"
     description = (
         "Run the suite in fresh processes with empty compile caches, show the noise of each workload, and store "
         "the baselines. Every other argument goes to pytest: kernelgauge calibrate perf -k mlp"
     )
     calibrating = add_command(commands, "calibrate", _calibrate, about, description)
-    calibrating.add_argument("--processes", type=_processes, default=10, metavar="N", help="default: 10")
+    calibrating.add_argument(
+        "--processes", type=_processes, default=10, metavar="N", help="default: 10"
+    )
     saved = f"a results.json, or a folder with one or with folders of them (default: {_RESULTS} of this project)"
     stored = "folder of the baselines (default: the one that the run was compared with)"
     for parser in (reviewing, accepting):
@@ -74,7 +92,9 @@ def add_commands(commands: Commands) -> None:
     force = "store under CI too; accept also stores what it refuses, where possible"
     for parser in (accepting, calibrating):
         parser.add_argument("--add", action="store_true", help=add)
-        parser.add_argument("--dry-run", action="store_true", help="show the changes, and write nothing")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="show the changes, and write nothing"
+        )
         parser.add_argument("--force", action="store_true", help=force)
 
 
@@ -90,7 +110,9 @@ def _report(options: argparse.Namespace) -> Exit:
         beside = read[-1][1].parent
         targets = {str(beside / "report.html"): html, str(beside / "report.md"): summary_markdown}
     # All are made before any is written: an error leaves nothing half done.
-    for target, content in [(target, form(results).encode()) for target, form in targets.items() if target]:
+    for target, content in [
+        (target, form(results).encode()) for target, form in targets.items() if target
+    ]:
         if target == _STDOUT:
             sys.stdout.buffer.write(content)
             sys.stdout.flush()
@@ -104,13 +126,19 @@ def _history(options: argparse.Namespace) -> Exit:
     from ..report.stored import history_page
     from ..results.history import read_nights
 
-    nights, not_shown = read_nights(options.history, timer=_TIMERS[options.timer], patterns=options.workloads)
+    nights, not_shown = read_nights(
+        options.history, timer=_TIMERS[options.timer], patterns=options.workloads
+    )
     if options.html:
         from ..report.html import as_html  # jinja2: only for a page
 
         page = history_page(nights, not_shown, with_details=True)
-        facts = {"times": "medians over the GPUs; a chart has a line for each GPU, from the first run to the last"}
-        write_atomically(Path(options.html), as_html(page, title="Performance over time", facts=facts).encode())
+        facts = {
+            "times": "medians over the GPUs; a chart has a line for each GPU, from the first run to the last"
+        }
+        write_atomically(
+            Path(options.html), as_html(page, title="Performance over time", facts=facts).encode()
+        )
         note(f"written: {options.html}")
     if not nights:
         say("no workload to show")
@@ -119,19 +147,22 @@ def _history(options: argparse.Namespace) -> Exit:
     return Exit.YES if nights else Exit.NO
 
 
-# -- baselines --------------------------------------------------------------------------------------------------------
+# -- baselines -------------------------------------------------------------------------------------
 
 
 def _processes(text: str) -> int:
     if (count := int(text)) < _FEWEST_PROCESSES:
-        raise argparse.ArgumentTypeError(f"at least {_FEWEST_PROCESSES}: noise shows between processes")
+        raise argparse.ArgumentTypeError(
+            f"at least {_FEWEST_PROCESSES}: noise shows between processes"
+        )
     return count
 
 
 def _load(options: argparse.Namespace) -> tuple[list[Results], BaselineStore, Section]:
     """Return saved results in order of their start, their baselines, and lines that name both.
 
-    Equal results count once. Raises `ResultsError` for a file that cannot be read, and if nothing was measured.
+    Equal results count once. Raises `ResultsError` for a file that cannot be read, and if nothing
+    was measured.
     """
     from ..baselines import BaselineStore
     from ..report.text import Line, Section, short_commit
@@ -145,22 +176,36 @@ def _load(options: argparse.Namespace) -> tuple[list[Results], BaselineStore, Se
         if results.fingerprint is None or results in loaded:
             continue
         loaded.append(results)
-        lines.append(Line("results", f"{file}   {results.started_at}, commit {short_commit(results.commit)}"))
+        lines.append(
+            Line("results", f"{file}   {results.started_at}, commit {short_commit(results.commit)}")
+        )
     if not loaded:
         where = printable("; ".join(map(str, paths)))
         raise ResultsError("nothing was measured", where=where, next_command="pytest perf")
     store = BaselineStore(options.baselines or root / _recorded_baselines(loaded))
-    return sorted(loaded, key=attrgetter("started")), store, Section(lines=[*lines, Line("stored", str(store.root))])
+    return (
+        sorted(loaded, key=attrgetter("started")),
+        store,
+        Section(lines=[*lines, Line("stored", str(store.root))]),
+    )
 
 
 def _recorded_baselines(several: Sequence[Results]) -> PurePosixPath:
-    """Return the folder that the results were compared with, from the root of the project. It must lie in the project."""
+    """Return the folder that the results were compared with, from the root of the project.
+
+    It must lie in the project.
+    """
     folders = sorted({results.baselines for results in several})
     folder = PurePosixPath(folders[0])
     if len(folders) > 1 or folder.is_absolute() or ".." in folder.parts or "\0" in str(folder):
         what = "the results do not say which baselines of this project they belong to"
-        got, command = printable(", ".join(folders)), printable(f"kernelgauge review --baselines {folders[0]}")
-        raise KernelgaugeError(what, got=got, expected="one folder in the project", next_command=command)
+        got, command = (
+            printable(", ".join(folders)),
+            printable(f"kernelgauge review --baselines {folders[0]}"),
+        )
+        raise KernelgaugeError(
+            what, got=got, expected="one folder in the project", next_command=command
+        )
     return folder
 
 
@@ -172,14 +217,19 @@ def _review(options: argparse.Namespace) -> Exit:
 
     several, store, lines = _load(options)
     reviews = review(several, store)
-    page = [lines, *(part for device, reviewed in reviews.items() for part in review_page(device, reviewed))]
+    page = [
+        lines,
+        *(part for device, reviewed in reviews.items() for part in review_page(device, reviewed)),
+    ]
     if options.markdown:
         text = as_text(page, width=_MARKDOWN_WIDTH, color=False)
         say(as_markdown([Section(code=text.removesuffix("\n"))]))
     else:
         say_page(page)
     found = [each for reviewed in reviews.values() for each in reviewed]
-    settled = all(each.group in (Group.SAME_SPEED, Group.NOT_MEASURED) and not each.doubts for each in found)
+    settled = all(
+        each.group in (Group.SAME_SPEED, Group.NOT_MEASURED) and not each.doubts for each in found
+    )
     return Exit.YES if settled else Exit.NO
 
 
@@ -203,9 +253,17 @@ def _accept(options: argparse.Namespace) -> Exit:
         say_page([plan_section(changes)] if changes else [Section(lines=["nothing to accept"])])
         exit_code = _store(plans, refused, store, dry_run=options.dry_run)
         if refused:
-            suites = sorted({os.path.relpath(project_of(Path.cwd()) / each.suite) for each in refused if each.suite})
+            suites = sorted(
+                {
+                    os.path.relpath(project_of(Path.cwd()) / each.suite)
+                    for each in refused
+                    if each.suite
+                }
+            )
             chosen = ("-k", " or ".join(each.workload for each in refused))
-            command = shlex.join(["pytest", *suites, *chosen, *repeated_arguments(several[-1].arguments)])
+            command = shlex.join(
+                ["pytest", *suites, *chosen, *repeated_arguments(several[-1].arguments)]
+            )
             say(printable(f"to measure it again, in full and on a quiet machine: {command}"))
             say("to accept it as it is, where possible: add --force")
         for line in creep_lines(changes):
@@ -214,13 +272,15 @@ def _accept(options: argparse.Namespace) -> Exit:
 
 
 def _matcher(expression: str) -> Callable[[str], bool]:
-    """Return whether a workload's id matches `-k` as its tests do in pytest. An empty expression matches all.
+    """Return whether a workload's id matches `-k` as its tests do in pytest. An empty expression
+    matches all.
 
     Raises `KernelgaugeError` if the expression is invalid.
     """
     if not expression:
         return bool
-    # Private, and the only implementation there is. Imported here, since pytest takes longer than the command.
+    # Private, and the only implementation there is. Imported here, since pytest takes longer than
+    # the command.
     from _pytest.mark.expression import Expression
 
     def matches(workload: str) -> bool:
@@ -248,25 +308,33 @@ def _calibrate(options: argparse.Namespace) -> Exit:
     with nullcontext() if options.dry_run else store.locked():
         plans, refused = plan_update(measured, store, Mode.ADD if options.add else Mode.CALIBRATE)
         changes = [change for plan in plans.values() for change in plan]
-        baselines = {change.workload: change.baseline for change in changes if change.baseline is not None}
+        baselines = {
+            change.workload: change.baseline for change in changes if change.baseline is not None
+        }
         if not baselines and not refused:
             raise KernelgaugeError("nothing to calibrate: no workload was measured")
         comparisons = max(1, measured[0].comparisons)
         say_page([calibration_section(baselines, comparisons=comparisons)])
         nights = red_nights_a_year(baselines, comparisons=comparisons)
-        say(f"unchanged code is red in about {nights:.1f} nights a year, where a fresh process confirms")
+        say(
+            f"unchanged code is red in about {nights:.1f} nights a year, where a fresh process confirms"
+        )
         return _store(plans, refused, store, dry_run=options.dry_run)
 
 
 def require_force_under_ci(options: argparse.Namespace, command: str) -> None:
-    """Raise `KernelgaugeError` if the command would store baselines in a CI job that does not force it."""
+    """Raise `KernelgaugeError` if the command would store baselines in a CI job that does not force
+    it.
+    """
     if os.environ.get("CI") and not (options.force or getattr(options, "dry_run", False)):
         what = f"{command} is refused under CI (CI is set): a job that accepts its own result gates nothing"
         force = f"kernelgauge {command} --force ...   (in a job whose purpose is to record)"
         raise KernelgaugeError(what, next_command=force)
 
 
-def _store(plans: Plans, refused: Sequence[Reviewed], store: BaselineStore, *, dry_run: bool) -> Exit:
+def _store(
+    plans: Plans, refused: Sequence[Reviewed], store: BaselineStore, *, dry_run: bool
+) -> Exit:
     from ..baselines import written_text
     from ..report.stored import doubt_text
 

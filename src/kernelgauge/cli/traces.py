@@ -41,7 +41,9 @@ def add_commands(commands: Commands) -> None:
     )
     show.add_argument("trace", metavar="TRACE")
     groupings = ("launch", "config", "name", "op", "module")
-    show.add_argument("--by", choices=groupings, help="what a row is of (default: config; of few: launch)")
+    show.add_argument(
+        "--by", choices=groupings, help="what a row is of (default: config; of few: launch)"
+    )
     _add_selection(show)
     diff = add_command(
         commands,
@@ -70,9 +72,13 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
     selection = parser.add_mutually_exclusive_group()
     selection.add_argument("--step", type=int, metavar="N", help="only ProfilerStep#N")
     selection.add_argument("--region", metavar="NAME", help="only record_function(NAME)")
-    selection.add_argument("--whole", action="store_true", help="the whole trace, not each profiler step")
+    selection.add_argument(
+        "--whole", action="store_true", help="the whole trace, not each profiler step"
+    )
     forms = parser.add_mutually_exclusive_group()
-    forms.add_argument("--json", action="store_true", help="print JSON, with times in microseconds and full names")
+    forms.add_argument(
+        "--json", action="store_true", help="print JSON, with times in microseconds and full names"
+    )
     forms.add_argument("--markdown", action="store_true", help="print Markdown for a pull request")
 
 
@@ -92,7 +98,10 @@ def _show(options: argparse.Namespace) -> Exit:
     if options.json:
         say(json_text(show_data(summary, name=printable(options.trace), by=options.by)))
     else:
-        _say_page(show_page(summary, name=Path(options.trace).name, top=_top(options), by=options.by), options)
+        _say_page(
+            show_page(summary, name=Path(options.trace).name, top=_top(options), by=options.by),
+            options,
+        )
     return Exit.YES
 
 
@@ -103,7 +112,13 @@ def _diff(options: argparse.Namespace) -> Exit:
     sides = [_summary(path, options) for path in (options.before, options.after)]
     comparison = TraceComparison(*sides)
     if options.json:
-        say(json_text(compare_data(comparison, names=(printable(options.before), printable(options.after)))))
+        say(
+            json_text(
+                compare_data(
+                    comparison, names=(printable(options.before), printable(options.after))
+                )
+            )
+        )
     else:
         names = (Path(options.before).name, Path(options.after).name)
         names = names if names[0] != names[1] else (options.before, options.after)
@@ -129,13 +144,17 @@ def _say_page(page: list[Section], options: argparse.Namespace) -> None:
 
 
 def _summary(path: str, options: argparse.Namespace) -> Summary:
-    """Summarize the selected windows: by default the profiler's steps, or the whole trace if there are none."""
+    """Summarize the selected windows: by default the profiler's steps, or the whole trace if there
+    are none.
+    """
     from ..trace import summarize_trace
 
     with uncollected():
         trace = read_trace(path)
         name = options.region if options.step is None else f"ProfilerStep#{options.step}"
-        windows = [trace.whole()] if options.whole else None if name is None else trace.regions(name)
+        windows = (
+            [trace.whole()] if options.whole else None if name is None else trace.regions(name)
+        )
         if windows == []:
             there = sorted({mark.name for mark in trace.annotations})
             more = f" and {len(there) - _TOP} more" if len(there) > _TOP else ""
@@ -146,7 +165,10 @@ def _summary(path: str, options: argparse.Namespace) -> Summary:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Read a trace in this. It is a million small objects without a cycle: looking for one takes a seventh of the time."""
+    """Read a trace in this.
+
+    It is a million small objects without a cycle: looking for one takes a seventh of the time.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -162,7 +184,8 @@ def read_trace(path: Path | str) -> Trace:
         with open(path, "rb") as file:
             stream = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == b"\x1f\x8b" else file
             return parse_blocks(iter(partial(stream.read, BLOCK_BYTES), b""), where=str(path))
-    except (OSError, EOFError, ValueError, zlib.error) as error:  # a NUL in the path is a ValueError
+    # a NUL in the path is a ValueError
+    except (OSError, EOFError, ValueError, zlib.error) as error:
         is_damaged = isinstance(error, (gzip.BadGzipFile, EOFError, zlib.error))
         raise TraceError(
             "cannot read the trace",
@@ -172,7 +195,7 @@ def read_trace(path: Path | str) -> Trace:
         ) from error
 
 
-# -- traces and their baseline -----------------------------------------------------------------------------------------
+# -- traces and their baseline ---------------------------------------------------------------------
 
 _BASELINES = Path("baselines")
 _ENDING = re.compile(r"(?:\.pt)?(?:\.trace)?\.json(?:\.gz)?$")
@@ -188,20 +211,31 @@ def _add_check(commands: Commands) -> None:
         "and communication. Traces of several ranks of a job are read together; several of one rank are several runs."
     )
     check = add_command(
-        commands, "check", _check, "hold traces of vLLM, SGLang, torchtitan, ... to a baseline", description
+        commands,
+        "check",
+        _check,
+        "hold traces of vLLM, SGLang, torchtitan, ... to a baseline",
+        description,
     )
-    check.epilog = "Exits with 1 if a trace regressed or changed, and with 2 if it cannot be compared."
+    check.epilog = (
+        "Exits with 1 if a trace regressed or changed, and with 2 if it cannot be compared."
+    )
     check.add_argument("traces", nargs="+", type=Path, metavar="TRACE")
     outputs = check.add_mutually_exclusive_group()
-    outputs.add_argument("--update", action="store_true", help="make the baseline of these traces of unchanged code")
+    outputs.add_argument(
+        "--update", action="store_true", help="make the baseline of these traces of unchanged code"
+    )
     outputs.add_argument("--html", metavar="FILE", help="also write one self-contained page")
     check.add_argument("--force", action="store_true", help="with --update: store under CI too")
     where = "a folder, or a file that ends in .json (default: baselines/traces/NAME.json, by the names of the traces)"
-    check.add_argument("-b", "--baselines", type=Path, default=_BASELINES, metavar="PATH", help=where)
+    check.add_argument(
+        "-b", "--baselines", type=Path, default=_BASELINES, metavar="PATH", help=where
+    )
 
 
 def check_trace(*traces: Path | str, baselines: Path | str = _BASELINES) -> list[Verdict]:
-    """Compare traces of torch.profiler with their baseline, as `kernelgauge check` does. Return the verdicts.
+    """Compare traces of torch.profiler with their baseline, as `kernelgauge check` does. Return the
+    verdicts.
 
     Args:
         traces: of one run: of one rank or several. Of several runs: as many of each rank.
@@ -248,7 +282,9 @@ def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Calla
     baseline = _read_baseline(file)
     if baseline is None:
         what = f"{Status.NO_BASELINE.value}: no baseline for these traces"
-        raise BaselineError(what, where=str(file), next_command=f"{update}   (with traces of unchanged code)")
+        raise BaselineError(
+            what, where=str(file), next_command=f"{update}   (with traces of unchanged code)"
+        )
     jobs = _read_jobs(paths, baseline.found_by)
     if moves := ", ".join(cut(str(each)) for each in job_moves(baseline, jobs[0])):
         what = f"{Status.INCOMPARABLE.value}: structure not compared: {moves}"
@@ -256,7 +292,9 @@ def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Calla
     verdicts = judge_traces(name, jobs, baseline)
     if not verdicts:
         kinds = printable(", ".join(next(iter(jobs[0].values())).steps))
-        raise TraceError("no steps of a kind in the baseline", where=str(file), got=kinds, next_command=update)
+        raise TraceError(
+            "no steps of a kind in the baseline", where=str(file), got=kinds, next_command=update
+        )
 
     def page() -> str:
         from ..report.html import as_html, check_page  # jinja2: only for a page
@@ -270,7 +308,12 @@ def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Calla
         }
         status = min((each.status for each in verdicts), key=WORST_FIRST.index)
         page = check_page(verdicts, compare_phases(name, jobs, baseline))
-        return as_html(page, title="Steps of traces against their baseline", status=f"{status.value}", facts=facts)
+        return as_html(
+            page,
+            title="Steps of traces against their baseline",
+            status=f"{status.value}",
+            facts=facts,
+        )
 
     return verdicts, page
 
@@ -301,7 +344,9 @@ def _update(paths: Sequence[Path], baselines: Path) -> Exit:
 
 def _of_different_jobs(paths: Sequence[Path], got: str) -> TraceError:
     where = ", ".join(map(str, paths[:2])) + (", ..." if len(paths) > 2 else "")
-    expected = "one job of one minute, each rank as often as the others; of several runs, unchanged code"
+    expected = (
+        "one job of one minute, each rank as often as the others; of several runs, unchanged code"
+    )
     return TraceError("the traces are of different jobs", where=where, got=got, expected=expected)
 
 
@@ -310,7 +355,11 @@ def _named(paths: Sequence[Path], baselines: Path) -> tuple[str, Path]:
     if baselines.suffix == ".json":
         return baselines.stem, baselines
     words = [re.split(r"[^A-Za-z0-9]+", _ENDING.sub("", path.name)) for path in paths]
-    shared = [word for word in words[0] if all(word in other for other in words) and not _NUMBERS.fullmatch(word)]
+    shared = [
+        word
+        for word in words[0]
+        if all(word in other for other in words) and not _NUMBERS.fullmatch(word)
+    ]
     name = "-".join(shared) or "trace"
     return name, baselines / "traces" / f"{name}.json"
 
@@ -325,16 +374,23 @@ def _read_baseline(file: Path) -> TraceBaseline | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise BaselineError("the baseline cannot be read", where=str(file), got=str(error)) from error
+        raise BaselineError(
+            "the baseline cannot be read", where=str(file), got=str(error)
+        ) from error
 
 
 def _read_jobs(paths: Sequence[Path], found_by: str | None = None) -> list[Job]:
-    """Return the traces of each run, by rank, with steps `found_by` this. One trace is in memory at a time. Raises `TraceError`."""
+    """Return the traces of each run, by rank, with steps `found_by` this.
+
+    One trace is in memory at a time. Raises `TraceError`.
+    """
     by_rank: dict[int, list[StepTrace]] = defaultdict(list)
     for path in paths:
         trace = _steps(path, found_by)
         named = _RANK.search(path.name)
-        by_rank[trace.rank if trace.rank is not None else int(named[1]) if named else 0].append(trace)
+        by_rank[trace.rank if trace.rank is not None else int(named[1]) if named else 0].append(
+            trace
+        )
     traces = [trace for each in by_rank.values() for trace in each]
     labels: dict[str, set[object]] = {
         "devices": {each.device for each in traces},
@@ -348,7 +404,9 @@ def _read_jobs(paths: Sequence[Path], found_by: str | None = None) -> list[Job]:
     runs = [sorted(by_rank[rank], key=lambda trace: trace.span_s) for rank in sorted(by_rank)]
     jobs = [dict(zip(sorted(by_rank), run, strict=True)) for run in zip(*runs, strict=True)]
     for job in jobs:
-        gap_s = max(each.span_s[0] for each in job.values()) - min(each.span_s[1] for each in job.values())
+        gap_s = max(each.span_s[0] for each in job.values()) - min(
+            each.span_s[1] for each in job.values()
+        )
         if gap_s > _APART_S:
             raise _of_different_jobs(paths, f"one ended {gap_s:.0f} s before another began")
     return list(jobs)
@@ -361,7 +419,7 @@ def _steps(path: Path, found_by: str | None) -> StepTrace:
         with uncollected():
             return find_steps(read_trace(path), found_by)
     except ValueError as error:
-        expected = (
-            'two steps or more behind the warm-up, by torch.profiler.schedule or each in record_function("train_step")'
-        )
-        raise TraceError("no steady step", where=str(path), got=str(error), expected=expected) from error
+        expected = 'two steps or more behind the warm-up, by torch.profiler.schedule or each in record_function("train_step")'
+        raise TraceError(
+            "no steady step", where=str(path), got=str(error), expected=expected
+        ) from error

@@ -13,7 +13,8 @@ from ..run import Timer
 from .evidence import AnyConclusion, AnyReason, NotImproved, Reason, RelativeChange
 
 # Subjects of verdicts, beside the labels of the timers.
-DECLARED = "declared structure"  # what the workload declares: without this verdict, nothing may be stored
+# what the workload declares: without this verdict, nothing may be stored
+DECLARED = "declared structure"
 STRUCTURE = "structure"  # against the baseline
 NUMERICS = "numerics"
 TIME_LABELS = frozenset(timer.label for timer in Timer)
@@ -27,12 +28,14 @@ class Status(str, Enum):
     INVALID = "INVALID"  # the measurement cannot be trusted, or the result is wrong
     REGRESSED = "REGRESSED"
     CHANGED = "CHANGED"  # other structure, and neither a count nor a time shows a loss
-    UNDECIDED = "UNDECIDED"  # less sensitive than asked for, or a time of other kernels than were profiled
+    # less sensitive than asked for, or a time of other kernels than were profiled
+    UNDECIDED = "UNDECIDED"
     INCOMPARABLE = "INCOMPARABLE"  # the baseline is of another kind of machine
     NO_BASELINE = "NO_BASELINE"
     IMPROVED = "IMPROVED"
     PASS = "PASS"
-    # Shown only: the baseline does not know this machine, or knows it at another speed, or two processes contradict.
+    # Shown only: the baseline does not know this machine, or knows it at another speed, or two
+    # processes contradict.
     NOT_JUDGED = "NOT_JUDGED"
 
     @property
@@ -41,7 +44,10 @@ class Status(str, Enum):
 
     @property
     def decided(self) -> bool:
-        """Whether nothing is left to decide. The rest is skipped, and under --perf-strict it fails."""
+        """Whether nothing is left to decide.
+
+        The rest is skipped, and under --perf-strict it fails.
+        """
         return self not in (Status.UNDECIDED, Status.NO_BASELINE, Status.INCOMPARABLE)
 
 
@@ -50,7 +56,10 @@ WORST_FIRST = tuple(Status)
 
 @dataclass(frozen=True)
 class Verdict:
-    """The conclusion about one subject ("structure", "GPU time", ...) of one workload. `report.words` says it."""
+    """The conclusion about one subject ("structure", "GPU time", ...) of one workload.
+
+    `report.words` says it.
+    """
 
     status: Status
     workload: str
@@ -65,7 +74,10 @@ class Verdict:
 
     @property
     def is_by_baseline(self) -> bool:
-        """Whether the run is compared with a baseline: accepting it overrules this. The rest is declared in code."""
+        """Whether the run is compared with a baseline: accepting it overrules this.
+
+        The rest is declared in code.
+        """
         return self.subject in {STRUCTURE, *TIME_LABELS}
 
     def because(self, *reasons: Reason) -> Verdict:
@@ -73,10 +85,14 @@ class Verdict:
 
 
 def settled(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Return the verdicts on a workload, with PASS for IMPROVED where a time of it was not judged or is not as good."""
+    """Return the verdicts on a workload, with PASS for IMPROVED where a time of it was not judged
+    or is not as good.
+    """
     verdicts = list(verdicts)
     times = [each for each in verdicts if each.subject in TIME_LABELS]
-    doubtful = next((each for each in times if each.status not in (Status.PASS, Status.IMPROVED)), None)
+    doubtful = next(
+        (each for each in times if each.status not in (Status.PASS, Status.IMPROVED)), None
+    )
     for place, each in enumerate(verdicts):
         if doubtful is not None and each.status is Status.IMPROVED:
             why = NotImproved(doubtful.subject, doubtful.status.value)

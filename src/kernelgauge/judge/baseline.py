@@ -1,4 +1,6 @@
-"""A baseline: what one workload showed on one kind of machine, as bytes and back; and how machines compare."""
+"""A baseline: what one workload showed on one kind of machine, as bytes and back; and how machines
+compare.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +33,32 @@ from ..run import (
     Timer,
     observe,
 )
-from ..trace import KernelRecord, Likeness, common_arguments, is_dispatched, likeness, other_texts, with_current_kind
+from ..trace import (
+    KernelRecord,
+    Likeness,
+    common_arguments,
+    is_dispatched,
+    likeness,
+    other_texts,
+    with_current_kind,
+)
 from .evidence import Move, Pairs
 from .host import joined_work, most_called
 
 SCHEMA_VERSION: Final = 5
-# Nanoseconds: the profiler's own resolution is 32 ns on an H200. More digits would differ in each recording for nothing.
+# Nanoseconds: the profiler's own resolution is 32 ns on an H200. More digits would differ in each
+# recording for nothing.
 _DECIMALS = 3
 _SPREAD_DECIMALS = 6
 _WIDTH = 120  # of a line of the file
 
-# Another device, or the same one cut or capped differently: its times answer another question (INCOMPARABLE).
+# Another device, or the same one cut or capped differently: its times answer another question
+# (INCOMPARABLE).
 _FOREIGN_FIELDS = ("device", "arch", "sm_count", "power_limit_watts", "mig")
-# Software: times stay comparable, and the change is named in every verdict. `memory_bytes` is in neither: it moves with
-# the driver by a few MiB on one device.
-_ADDED_FIELDS = ("cudnn", "fp32_matmul", "cudnn_tf32", "deterministic")  # unknown in an older baseline: then no change
+# Software: times stay comparable, and the change is named in every verdict. `memory_bytes` is in
+# neither: it moves with the driver by a few MiB on one device.
+# unknown in an older baseline: then no change
+_ADDED_FIELDS = ("cudnn", "fp32_matmul", "cudnn_tf32", "deterministic")
 SET_BY_CODE = ("fp32_matmul", "cudnn_tf32")  # those of them that a commit may change
 SOFTWARE_FIELDS = ("driver", "cuda", "torch", "triton", "liger_kernel", "python", *_ADDED_FIELDS)
 
@@ -55,7 +68,8 @@ class Comparison:
     """How the machine of a run differs from that of its baseline."""
 
     foreign: tuple[Move, ...]  # the baseline is of another kind of machine: nothing is compared
-    moved: tuple[Move, ...]  # the baseline is an older one: all is compared, and every verdict names this
+    # the baseline is an older one: all is compared, and every verdict names this
+    moved: tuple[Move, ...]
 
     @property
     def moves(self) -> tuple[Move, ...]:
@@ -78,48 +92,82 @@ def compare(before: Fingerprint, after: Fingerprint, *, without: Sequence[str] =
         for field in fields:
             old, new = getattr(before, field), getattr(after, field)
             if old != new and field not in without and not (old is None and field in _ADDED_FIELDS):
-                found.append(Move(field, None if old is None else str(old), None if new is None else str(new)))
+                found.append(
+                    Move(
+                        field, None if old is None else str(old), None if new is None else str(new)
+                    )
+                )
         return tuple(found)
 
     return Comparison(changes(_FOREIGN_FIELDS), changes(SOFTWARE_FIELDS))
 
 
-# The peak of unchanged training steps and ResNets moved by 0.3 to 1.1 % between processes on an H100: workspaces.
+# The peak of unchanged training steps and ResNets moved by 0.3 to 1.1 % between processes on an
+# H100: workspaces.
 _PEAK_TOLERANCE = 0.02
-# What Python keeps of a call of unchanged code varies by up to 1,159 bytes, of nested tensors (torch 2.13).
+# What Python keeps of a call of unchanged code varies by up to 1,159 bytes, of nested tensors
+# (torch 2.13).
 _NOISE_BYTES = {"grown_host_bytes": 4096}
-_COUNTS_OF_COMPILER = ("compiled_ops", "generated_kernels", "autotuned_configurations", "uncached_graphs")
+_COUNTS_OF_COMPILER = (
+    "compiled_ops",
+    "generated_kernels",
+    "autotuned_configurations",
+    "uncached_graphs",
+)
 COMPILE_COUNTS = ("graphs", *_COUNTS_OF_COMPILER)  # what a compile time depends on
-# Counts that belong to torch as much as to the code: another version of torch may count otherwise for the same work.
+# Counts that belong to torch as much as to the code: another version of torch may count otherwise
+# for the same work.
 _COUNTS_OF_TORCH = (
-    *("dispatcher_ops", "autograd_nodes", "peak_allocated_bytes", "grown_bytes", "grown_host_bytes"),
+    *(
+        "dispatcher_ops",
+        "autograd_nodes",
+        "peak_allocated_bytes",
+        "grown_bytes",
+        "grown_host_bytes",
+    ),
     *_COUNTS_OF_COMPILER,
 )
-_NEWER_COUNTS = [each.name for each in fields(Counts) if not each.required]  # that older baselines lack
+# that older baselines lack
+_NEWER_COUNTS = [each.name for each in fields(Counts) if not each.required]
 
 
-def count_changes(before: Counts, after: Counts, *, is_other_torch: bool = False) -> dict[str, bool | None]:
-    """Return the counts that changed, and whether each is a loss. None: fewer or more distinct kernels are neither.
+def count_changes(
+    before: Counts, after: Counts, *, is_other_torch: bool = False
+) -> dict[str, bool | None]:
+    """Return the counts that changed, and whether each is a loss. None: fewer or more distinct
+    kernels are neither.
 
     A CUDA graph that is launched no more is a loss, and the first one is none.
 
-    Memory changed where it moved by more than recorded runs of unchanged code do. What could be counted on one side
-    only counts as a loss, except for counts that older baselines lack. `is_other_torch`: leave out counts that belong
-    to torch.
+    Memory changed where it moved by more than recorded runs of unchanged code do. What could be
+    counted on one side only counts as a loss, except for counts that older baselines lack.
+    `is_other_torch`: leave out counts that belong to torch.
     """
     found: dict[str, bool | None] = {}
     for field in after.__struct_fields__:
         old, new = getattr(before, field), getattr(after, field)
         is_close = field.endswith("_bytes") and None not in (old, new)
-        is_close = is_close and abs(new - old) <= max(_PEAK_TOLERANCE * old, _NOISE_BYTES.get(field, 0))
+        is_close = is_close and abs(new - old) <= max(
+            _PEAK_TOLERANCE * old, _NOISE_BYTES.get(field, 0)
+        )
         is_unknown = field in _NEWER_COUNTS and None in (old, new)
-        if old != new and not (is_close or is_unknown or (is_other_torch and field in _COUNTS_OF_TORCH)):
+        if old != new and not (
+            is_close or is_unknown or (is_other_torch and field in _COUNTS_OF_TORCH)
+        ):
             is_graph = field == "graph_launches" and 0 in (old, new)
-            found[field] = None if field == "kernels" else old > 0 if is_graph else None in (old, new) or new > old
+            found[field] = (
+                None
+                if field == "kernels"
+                else old > 0
+                if is_graph
+                else None in (old, new) or new > old
+            )
     return found
 
 
-def other_data(before: Mapping[str, Sequence[str]], after: Mapping[str, Sequence[str]]) -> dict[str, Pairs]:
+def other_data(
+    before: Mapping[str, Sequence[str]], after: Mapping[str, Sequence[str]]
+) -> dict[str, Pairs]:
     """Return what differs in `Run.data`, by op. What one side lacks is not known there."""
     found = {op: other_texts(before[op], texts) for op, texts in after.items() if op in before}
     return {op: pairs for op, pairs in found.items() if pairs}
@@ -137,7 +185,11 @@ class Process(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def host_references_us(self) -> dict[Timer, float]:
         """The host reference beside each time."""
-        return {timer: each.control_us for timer, each in self.timers.items() if each.control_us is not None}
+        return {
+            timer: each.control_us
+            for timer, each in self.timers.items()
+            if each.control_us is not None
+        }
 
     @property
     def place(self) -> str | None:
@@ -146,7 +198,10 @@ class Process(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One launch configuration of the workload's kernels. Inductor's autotuner chooses between several."""
+    """One launch configuration of the workload's kernels.
+
+    Inductor's autotuner chooses between several.
+    """
 
     draws: Annotated[int, msgspec.Meta(ge=1, le=10**9)]  # in how many compiles it was chosen
     kernels: tuple[KernelRecord, ...]
@@ -157,19 +212,29 @@ class Entry(msgspec.Struct, frozen=True):
         return sum(kernel.device_time_us for kernel in self.kernels)
 
     def kernels_in(self, device_us: float | None) -> Sequence[KernelRecord]:
-        """Return its kernels where a call takes so long on the device, in microseconds; None: as they are stored.
+        """Return its kernels where a call takes so long on the device, in microseconds; None: as
+        they are stored.
 
         They are means over all processes, and one GPU is faster or slower than that in all of them.
         """
-        usual_us = [each.timers[Timer.DEVICE].mean_us for each in self.processes if Timer.DEVICE in each.timers]
+        usual_us = [
+            each.timers[Timer.DEVICE].mean_us
+            for each in self.processes
+            if Timer.DEVICE in each.timers
+        ]
         if device_us is None or not usual_us:
             return self.kernels
         factor = device_us / fmean(usual_us)
-        return [rounded(replace(each, device_time_us=factor * each.device_time_us)) for each in self.kernels]
+        return [
+            rounded(replace(each, device_time_us=factor * each.device_time_us))
+            for each in self.kernels
+        ]
 
 
 def is_host_only(timer: Timer, counts: Counts, device_us: float, call_us: float) -> bool:
-    """Return whether the host does not wait for the GPU within a call, or the GPU idles for more than half of it."""
+    """Return whether the host does not wait for the GPU within a call, or the GPU idles for more
+    than half of it.
+    """
     waits = timer is Timer.END_TO_END or counts.synchronizations > 0
     return timer in (Timer.HOST, Timer.END_TO_END) and (not waits or 2 * device_us < call_us)
 
@@ -178,13 +243,17 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
     """How the last acceptance of a baseline came about."""
 
     at: str  # when the accepted run began: UTC, ISO 8601
-    commit: str | None  # of the measured working tree, with ``+`` behind it if that had changes; None: not known
+    # of the measured working tree, with ``+`` behind it if that had changes; None: not known
+    commit: str | None
     kernelgauge: str  # its version
     release: str | None = None  # the nearest tag of that commit; None: none, or not known
 
 
 class Anchor(msgspec.Struct, frozen=True):
-    """Times that no acceptance moves (`judge.review`). Each time of a workload has at most one anchor."""
+    """Times that no acceptance moves (`judge.review`).
+
+    Each time of a workload has at most one anchor.
+    """
 
     at: str  # when the newest of them was measured; empty: not known
     release: str | None  # the latest one when they became the anchor
@@ -193,7 +262,10 @@ class Anchor(msgspec.Struct, frozen=True):
 
 
 class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One file of `baselines/<gpu>/`. Field order is the order in the file; older files lack the last fields."""
+    """One file of `baselines/<gpu>/`.
+
+    Field order is the order in the file; older files lack the last fields.
+    """
 
     schema_version: Literal[5]
     suite: str  # folder of the suite that declares the workload: what may be trimmed with it
@@ -204,40 +276,60 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     recorded: Recorded | None = None
     origins: tuple[Origin | None, ...] = ()  # of each kernel; shown and never judged
     ops: dict[str, Count] = {}  # how often each dispatcher op ran
-    host_calls: dict[str, Count] = {}  # that wait for the device or copy: ``aten::item: cudaStreamSynchronize``
+    # that wait for the device or copy: ``aten::item: cudaStreamSynchronize``
+    host_calls: dict[str, Count] = {}
     data: dict[str, tuple[str, ...]] = {}  # as `Run.data`
-    compile_events: tuple[CompileEvent, ...] = ()  # graph breaks and recompiles, from the first call on
+    # graph breaks and recompiles, from the first call on
+    compile_events: tuple[CompileEvent, ...] = ()
     peak: tuple[PeakPart, ...] = ()  # where a call allocated the memory of its peak, the most first
-    host_work: dict[str, Count] = {}  # as `Run.host_work`, with functions that are seldom called together
+    # as `Run.host_work`, with functions that are seldom called together
+    host_work: dict[str, Count] = {}
     host_spread: dict[str, Count] = {}
     anchors: tuple[Anchor, ...] = ()
-    newer: dict[str, Any] = {}  # fields of a newer version, which stay in the file while it is added to
+    # fields of a newer version, which stay in the file while it is added to
+    newer: dict[str, Any] = {}
 
     def entry_like(self, kernels: Sequence[KernelRecord]) -> tuple[Entry, Likeness]:
-        """Return the entry to compare kernels with: of their own configuration, else the one chosen most often."""
+        """Return the entry to compare kernels with: of their own configuration, else the one chosen
+        most often.
+        """
         best = max(self.entries, key=lambda entry: (likeness(entry.kernels, kernels), entry.draws))
         return best, likeness(best.kernels, kernels)
 
     def entries_of(self, timer: Timer | None, entry: Entry) -> tuple[Entry, ...]:
-        """Return the entries whose times of a timer are comparable: all for the host's work, which is the same in each."""
+        """Return the entries whose times of a timer are comparable: all for the host's work, which
+        is the same in each.
+        """
         return self.entries if timer and timer.timing.is_alike else (entry,)
 
     def times(self, timer: Timer, entry: Entry, *, gemm: str | None = None) -> list[ProcessTime]:
-        """Return the times of each process. Every configuration counts for the host's work, which is the same.
+        """Return the times of each process. Every configuration counts for the host's work, which
+        is the same.
 
         `gemm`: name of the run's reference GEMM. The time of another one is not comparable.
         """
-        processes = [process for each in self.entries_of(timer, entry) for process in each.processes]
-        times_us = [process.timers[timer].mean_us for process in entry.processes if timer in process.timers]
-        return times_of(processes, timer, is_compared_by_host(timer, self, entry.device_time_us, times_us), gemm)
+        processes = [
+            process for each in self.entries_of(timer, entry) for process in each.processes
+        ]
+        times_us = [
+            process.timers[timer].mean_us for process in entry.processes if timer in process.timers
+        ]
+        return times_of(
+            processes, timer, is_compared_by_host(timer, self, entry.device_time_us, times_us), gemm
+        )
 
     @property
     def processes(self) -> list[Process]:
         return [process for entry in self.entries for process in entry.processes]
 
 
-def is_compared_by_host(timer: Timer, of: Baseline | Run, device_us: float, times_us: Sequence[float]) -> bool:
-    """Return whether times of a call are compared by their ratio to the host reference. On a CPU the host does all of it."""
+def is_compared_by_host(
+    timer: Timer, of: Baseline | Run, device_us: float, times_us: Sequence[float]
+) -> bool:
+    """Return whether times of a call are compared by their ratio to the host reference.
+
+    On a CPU the host does all of it.
+    """
     is_by_host = bool(times_us) and is_host_only(timer, of.counts, device_us, fmean(times_us))
     return is_by_host or (timer is Timer.END_TO_END and of.fingerprint.arch == "cpu")
 
@@ -245,7 +337,10 @@ def is_compared_by_host(timer: Timer, of: Baseline | Run, device_us: float, time
 def times_of(
     processes: Iterable[Process], timer: Timer, is_by_host: bool = False, gemm: str | None = None
 ) -> list[ProcessTime]:
-    """Return a time of stored processes as a side of a comparison. `gemm`: as in `Baseline.times`."""
+    """Return a time of stored processes as a side of a comparison.
+
+    `gemm`: as in `Baseline.times`.
+    """
     return [
         ProcessTime(
             each.timers[timer],
@@ -262,8 +357,14 @@ def times_of(
 
 
 def references_us(controls: Mapping[str, ControlTime], gemm: str | None) -> dict[str, float]:
-    """Return the times of the reference kernels, in microseconds, without a GEMM of another name than `gemm`."""
-    return {name: each.device_time_us for name, each in controls.items() if name != "gemm" or each.kernel == gemm}
+    """Return the times of the reference kernels, in microseconds, without a GEMM of another name
+    than `gemm`.
+    """
+    return {
+        name: each.device_time_us
+        for name, each in controls.items()
+        if name != "gemm" or each.kernel == gemm
+    }
 
 
 def gemm_kernel(controls: Mapping[str, ControlTime]) -> str | None:
@@ -275,11 +376,22 @@ def process_of(run: Run) -> Process:
     """Return the times of a run as they are stored."""
     device_us = sum(each.device_time_us for each in run.kernels)
     timers = {
-        timer: rounded(observe(sample, is_by_host=is_host_only(timer, run.counts, device_us, observe(sample).mean_us)))
+        timer: rounded(
+            observe(
+                sample,
+                is_by_host=is_host_only(timer, run.counts, device_us, observe(sample).mean_us),
+            )
+        )
         for timer in Timer
         if (sample := run.sample(timer)) is not None
     }
-    return Process(run.gpu, timers, {name: rounded(each) for name, each in run.controls.items()}, run.host, run.day)
+    return Process(
+        run.gpu,
+        timers,
+        {name: rounded(each) for name, each in run.controls.items()},
+        run.host,
+        run.day,
+    )
 
 
 def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> Baseline:
@@ -304,10 +416,17 @@ def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> 
     )
 
 
-def _averaged(kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]) -> tuple[KernelRecord, ...]:
-    """Give equal launches of the same lines of code the mean of their times: a model has a layer many times."""
+def _averaged(
+    kernels: Sequence[KernelRecord], origins: Sequence[Origin | None]
+) -> tuple[KernelRecord, ...]:
+    """Give equal launches of the same lines of code the mean of their times: a model has a layer
+    many times.
+    """
     places = origins if len(origins) == len(kernels) else [None] * len(kernels)
-    keys = [(replace(each, device_time_us=0.0), place) for each, place in zip(kernels, places, strict=True)]
+    keys = [
+        (replace(each, device_time_us=0.0), place)
+        for each, place in zip(kernels, places, strict=True)
+    ]
     times: dict[object, list[float]] = defaultdict(list)
     for key, kernel in zip(keys, kernels, strict=True):
         times[key].append(kernel.device_time_us)
@@ -319,38 +438,60 @@ _Launched = TypeVar("_Launched", Entry, Run)
 
 
 def rounded(stored: _Stored) -> _Stored:
-    numbers = {name: value for name, value in msgspec.structs.asdict(stored).items() if isinstance(value, float)}
+    numbers = {
+        name: value
+        for name, value in msgspec.structs.asdict(stored).items()
+        if isinstance(value, float)
+    }
     decimals = {"spread": _SPREAD_DECIMALS}
-    return replace(stored, **{name: round(value, decimals.get(name, _DECIMALS)) for name, value in numbers.items()})
+    return replace(
+        stored,
+        **{name: round(value, decimals.get(name, _DECIMALS)) for name, value in numbers.items()},
+    )
 
 
 def combined(runs: Sequence[Baseline]) -> Baseline:
     """Return the baseline of several runs of one workload, each from a process of its own.
 
-    It has one entry for each launch configuration. Raises `ValueError` if the runs ran other kernels, counted other
-    things or ran on other machines: such a difference is a change and no noise.
+    It has one entry for each launch configuration. Raises `ValueError` if the runs ran other
+    kernels, counted other things or ran on other machines: such a difference is a change and no
+    noise.
     """
     first = runs[0]
     for other in runs[1:]:
         if count_changes(first.counts, other.counts):
-            raise ValueError(f"the processes counted differently: {first.counts} and {other.counts}")
+            raise ValueError(
+                f"the processes counted differently: {first.counts} and {other.counts}"
+            )
         if not (comparison := compare(first.fingerprint, other.fingerprint)).identical:
             raise ValueError(f"the processes ran on different machines or software: {comparison}")
         if likeness(first.entries[0].kernels, other.entries[0].kernels) is Likeness.OTHER_KERNELS:
             raise ValueError("the processes ran different kernels")
-    data = {op: texts for op, texts in first.data.items() if all(each.data.get(op) == texts for each in runs)}
+    data = {
+        op: texts
+        for op, texts in first.data.items()
+        if all(each.data.get(op) == texts for each in runs)
+    }
     work, spread = joined_work([(each.host_work, each.host_spread) for each in runs])
-    return replace(first, entries=merge_entries(runs), data=data, host_work=work, host_spread=spread)
+    return replace(
+        first, entries=merge_entries(runs), data=data, host_work=work, host_spread=spread
+    )
 
 
 def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
-    """Return one entry for each launch configuration, with all its processes. The most frequent one comes first."""
+    """Return one entry for each launch configuration, with all its processes.
+
+    The most frequent one comes first.
+    """
     merged: list[Entry] = []
     for group in by_configuration(entry for baseline in baselines for entry in baseline.entries):
         processes = tuple(process for entry in group for process in entry.processes)
         kernels: list[KernelRecord] = []
         for of_one in zip(*(entry.kernels for entry in group), strict=True):
-            times = (len(entry.processes) * each.device_time_us for entry, each in zip(group, of_one, strict=True))
+            times = (
+                len(entry.processes) * each.device_time_us
+                for entry, each in zip(group, of_one, strict=True)
+            )
             known = [each.resources for each in of_one if each.resources is not None]
             one = replace(of_one[0], device_time_us=math.fsum(times) / len(processes))
             one = replace(one, arguments=common_arguments([each.arguments for each in of_one]))
@@ -358,7 +499,9 @@ def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
             if resources and len({each.layout for each in known if each.layout}) > 1:
                 resources = replace(resources, layout="")
             kernels.append(replace(one, resources=resources))
-        merged.append(Entry(sum(entry.draws for entry in group), tuple(map(rounded, kernels)), processes))
+        merged.append(
+            Entry(sum(entry.draws for entry in group), tuple(map(rounded, kernels)), processes)
+        )
     return tuple(sorted(merged, key=lambda entry: entry.draws, reverse=True))
 
 
@@ -366,14 +509,18 @@ def by_configuration(items: Iterable[_Launched]) -> list[list[_Launched]]:
     """Group items by launch configuration, in order of the first of each."""
     groups: list[list[_Launched]] = []
     for item in items:
-        alike = (each for each in groups if likeness(each[0].kernels, item.kernels) >= Likeness.SAME_CONFIGURATION)
+        alike = (
+            each
+            for each in groups
+            if likeness(each[0].kernels, item.kernels) >= Likeness.SAME_CONFIGURATION
+        )
         if (group := next(alike, None)) is None:
             groups.append(group := [])
         group.append(item)
     return groups
 
 
-# -- the file ----------------------------------------------------------------------------------------------------------
+# -- the file --------------------------------------------------------------------------------------
 
 
 class _Header(msgspec.Struct):
@@ -381,12 +528,16 @@ class _Header(msgspec.Struct):
 
 
 def encode_baseline(baseline: Baseline) -> bytes:
-    """Return JSON with a stable key order, one line for each timer of each process, and a final newline."""
+    """Return JSON with a stable key order, one line for each timer of each process, and a final
+    newline.
+    """
     return layout(fold_baseline(msgspec.to_builtins(baseline))).encode() + b"\n"
 
 
 def fold_baseline(stored: Any) -> Any:
-    """Return a baseline as its file has it: launches that are alike are one row, and so are origins."""
+    """Return a baseline as its file has it: launches that are alike are one row, and so are
+    origins.
+    """
     stored |= stored.pop("newer", {})  # each is a field of the file, as it was
     for entry in stored["entries"]:
         folded, processes = fold(entry.pop("kernels")), entry.pop("processes")
@@ -397,11 +548,16 @@ def fold_baseline(stored: Any) -> Any:
 
 
 def unfold_baseline(stored: Any) -> Any:
-    """Return the content of a file with each launch in full. Raises `ValueError` if a sequence fits no rows."""
+    """Return the content of a file with each launch in full.
+
+    Raises `ValueError` if a sequence fits no rows.
+    """
     try:
         for index, entry in enumerate(stored["entries"]):
             where = f"entries[{index}]"
-            entry["kernels"] = unfold({"rows": entry["kernels"], "sequence": entry.pop("sequence")}, where)
+            entry["kernels"] = unfold(
+                {"rows": entry["kernels"], "sequence": entry.pop("sequence")}, where
+            )
         if "origins" in stored:
             stored["origins"] = unfold(stored["origins"], "origins")
     except (KeyError, TypeError, AttributeError) as error:
@@ -410,10 +566,15 @@ def unfold_baseline(stored: Any) -> Any:
 
 
 def fold(values: Sequence[Any]) -> dict[str, Any]:
-    """Return the different values, in order of the first of each, and the place of each value among them."""
+    """Return the different values, in order of the first of each, and the place of each value among
+    them.
+    """
     texts = [json.dumps(value) for value in values]
     places = {text: place for place, text in enumerate(dict.fromkeys(texts))}
-    return {"rows": [json.loads(text) for text in places], "sequence": [places[text] for text in texts]}
+    return {
+        "rows": [json.loads(text) for text in places],
+        "sequence": [places[text] for text in texts],
+    }
 
 
 def unfold(folded: Any, where: str) -> list[Any]:
@@ -425,13 +586,18 @@ def unfold(folded: Any, where: str) -> list[Any]:
 
 
 def layout(value: Any, indent: str = "", name: str = "") -> str:
-    """Write JSON for a reader of diffs: an object or an array stands on one line if it fits, and so does each row."""
+    """Write JSON for a reader of diffs: an object or an array stands on one line if it fits, and so
+    does each row.
+    """
     line = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, (dict, list, tuple)) or len(indent) + len(line) <= _WIDTH:
         return line
     inner = indent + "  "
     if isinstance(value, dict):
-        parts = [f"{json.dumps(key, ensure_ascii=False)}: {layout(part, inner, key)}" for key, part in value.items()]
+        parts = [
+            f"{json.dumps(key, ensure_ascii=False)}: {layout(part, inner, key)}"
+            for key, part in value.items()
+        ]
     elif name == "sequence":
         parts = [part.removesuffix(",") for part in textwrap.wrap(line[1:-1], _WIDTH - len(inner))]
     elif name in ("kernels", "rows"):
@@ -444,15 +610,19 @@ def layout(value: Any, indent: str = "", name: str = "") -> str:
 def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
     """Parse and validate a baseline file.
 
-    Raises `BaselineError` if it is anything but a baseline of `workload` in this schema: a file that is there and
-    cannot be read is never treated as one that is missing.
+    Raises `BaselineError` if it is anything but a baseline of `workload` in this schema: a file
+    that is there and cannot be read is never treated as one that is missing.
     """
     conflict = b"<<<<<<<" in content
     try:
         version = msgspec.json.decode(content, type=_Header).schema_version
         if version != SCHEMA_VERSION:
             is_newer = version > SCHEMA_VERSION
-            mend = "pip install --upgrade kernelgauge" if is_newer else "pytest --perf-update   (records it again)"
+            mend = (
+                "pip install --upgrade kernelgauge"
+                if is_newer
+                else "pytest --perf-update   (records it again)"
+            )
             raise (NewerBaselineError if is_newer else BaselineError)(
                 f"the baseline was written by {'a newer' if is_newer else 'an older'} version of kernelgauge",
                 where=f"{where}, field schema_version",
@@ -466,26 +636,45 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
         _refuse_contradictions(baseline, workload)
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise BaselineError(
-            "the baseline holds an unresolved merge conflict" if conflict else "the baseline cannot be read",
+            "the baseline holds an unresolved merge conflict"
+            if conflict
+            else "the baseline cannot be read",
             where=where,
-            got="an empty file" if not content.strip() else "markers of git" if conflict else printable(str(error)),
+            got="an empty file"
+            if not content.strip()
+            else "markers of git"
+            if conflict
+            else printable(str(error)),
             expected=f"a kernelgauge baseline, schema_version {SCHEMA_VERSION}",
             next_command=f"git checkout {'--theirs ' if conflict else ''}-- {where}   "
             "(or delete it and record again with --perf-update)",
         ) from error
-    kernels = (replace(it, identity=with_current_kind(it.identity)) for each in baseline.entries for it in each.kernels)
-    entries = (replace(each, kernels=tuple(islice(kernels, len(each.kernels)))) for each in baseline.entries)
+    kernels = (
+        replace(it, identity=with_current_kind(it.identity))
+        for each in baseline.entries
+        for it in each.kernels
+    )
+    entries = (
+        replace(each, kernels=tuple(islice(kernels, len(each.kernels))))
+        for each in baseline.entries
+    )
     return replace(baseline, entries=tuple(entries))
 
 
 def _refuse_contradictions(baseline: Baseline, workload: str) -> None:
-    """Raise `ValueError` for what the types allow and no measurement shows, such as what is left of a merge by hand."""
+    """Raise `ValueError` for what the types allow and no measurement shows, such as what is left of
+    a merge by hand.
+    """
     if baseline.workload != workload:
         raise ValueError(f"it belongs to another workload, {baseline.workload[:200]}")
     launches = baseline.counts.launches
     names = [[each.identity.name for each in entry.kernels] for entry in baseline.entries]
     for index, kernels in enumerate(names):
         if kernels != names[0]:
-            raise ValueError(f"kernels differ from those of the first entry - at `$.entries[{index}].kernels`")
+            raise ValueError(
+                f"kernels differ from those of the first entry - at `$.entries[{index}].kernels`"
+            )
         if launches != len(kernels):
-            raise ValueError(f"{launches} launches, but there are {len(kernels)} kernels - at `$.entries[{index}]`")
+            raise ValueError(
+                f"{launches} launches, but there are {len(kernels)} kernels - at `$.entries[{index}]`"
+            )

@@ -1,4 +1,6 @@
-"""Why a run differs from its baseline: what changed in one place, how much it costs, and the code that asks for it."""
+"""Why a run differs from its baseline: what changed in one place, how much it costs, and the code
+that asks for it.
+"""
 
 from __future__ import annotations
 
@@ -36,22 +38,28 @@ from . import evidence as e
 from .baseline import Baseline, count_changes, other_data
 from .host import host_causes, is_work
 
-# A kernel that is only slower is a cause if it carries this share of the change; if none does, the first ones are.
+# A kernel that is only slower is a cause if it carries this share of the change; if none does, the
+# first ones are.
 _NAMED_SHARE = 0.10
 _NAMED_AT_LEAST = 3
-# Below this, kernels of the same identity are called unchanged: the spread of one kernel's median between processes.
+# Below this, kernels of the same identity are called unchanged: the spread of one kernel's median
+# between processes.
 _UNCHANGED = 0.01
 _MOST_LINES, _MOST_OPS = 2, 2  # lines of code, and ops that launched what is new
-_COMPILED = "compiled "  # what the names of functions in graphs begin with, in `Run.data` and `Run.op_origins`
+# what the names of functions in graphs begin with, in `Run.data` and `Run.op_origins`
+_COMPILED = "compiled "
 _ACCUMULATES = "aten::add_"  # how autograd adds to a gradient
 _SEEN_IDLE = 0.05  # of a step, or of the time of its copies: less differs between two profiles
-# The same three kernels left an H200 idle for 20 us of a step in one profile, and for 115 us in another (tests/data/h200).
+# The same three kernels left an H200 idle for 20 us of a step in one profile, and for 115 us in
+# another (tests/data/h200).
 _SEEN_IDLE_US = 100.0
 _NOTED = 0.01  # of a step: a smaller change of its copies is none
 _OFTEN = 3  # times as often: that is said
-# A kernel loses up to this share where the host has begun to wait or to copy: 5 to 6 % on an H200 (docs/design/times.md).
+# A kernel loses up to this share where the host has begun to wait or to copy: 5 to 6 % on an H200
+# (docs/design/times.md).
 _BEHIND_A_PAUSE = 0.10
-# Of an op, for the order of causes alone: an eager linear takes 11 us for its eight ops (docs/design/claims.md).
+# Of an op, for the order of causes alone: an eager linear takes 11 us for its eight ops
+# (docs/design/claims.md).
 _DISPATCH_US = 1.0
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")  # the number of a layer in the path of a module
 _FLOAT = re.compile(r"[bf]+p?\d+(_\w+)?")  # a dtype of floating point: bf16, fp32, fp8_e4m3
@@ -59,22 +67,34 @@ _FLOAT = re.compile(r"[bf]+p?\d+(_\w+)?")  # a dtype of floating point: bf16, fp
 
 def order_causes(causes: Iterable[e.Cause]) -> list[e.Cause]:
     """Return what explains others first, then the largest effect."""
-    return sorted(causes, key=lambda cause: (not cause.explains, -cause.weight_us, not cause.waits, not cause.copies))
+    return sorted(
+        causes,
+        key=lambda cause: (not cause.explains, -cause.weight_us, not cause.waits, not cause.copies),
+    )
 
 
 def find_causes(
     run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_timed: bool
 ) -> list[e.Cause | e.Rest]:
-    """Return what changed between a baseline and a run, the largest effect first, and the kernels that did not change.
+    """Return what changed between a baseline and a run, the largest effect first, and the kernels
+    that did not change.
 
-    Args:
-        usual: the baseline's kernels, in the time that the run is compared with.
-        is_timed: whether times count. Else a kernel that is only slower is no cause, nor what the autotuner chose.
+    Args: usual: the baseline's kernels, in the time that the run is compared with. is_timed:
+        whether times count. Else a kernel that is only slower is no cause, nor what the autotuner
+        chose.
     """
-    known = {(line.inner or line).code for origin in filter(None, baseline.origins) for line in origin.lines}
+    known = {
+        (line.inner or line).code
+        for origin in filter(None, baseline.origins)
+        for line in origin.lines
+    }
     in_call = [number for number, call in enumerate(run.calls) for _ in range(call.launches)]
-    found = differences_with_moves(_launches(usual, baseline.origins), _launches(run.kernels, run.origins, in_call))
-    changes, alike = _kernel_changes(found, (run.fingerprint.arch, run.fingerprint.sm_count), is_timed=is_timed)
+    found = differences_with_moves(
+        _launches(usual, baseline.origins), _launches(run.kernels, run.origins, in_call)
+    )
+    changes, alike = _kernel_changes(
+        found, (run.fingerprint.arch, run.fingerprint.sm_count), is_timed=is_timed
+    )
     host_calls = Counter(baseline.host_calls)
     counts = count_changes(baseline.counts, run.counts)
     for name, calls, origins in (
@@ -86,13 +106,20 @@ def find_causes(
             _add_host_calls(changes, places, host_calls, are_waits=name == "synchronizations")
     for change in changes if any(each.waits or each.copies for each in changes) else ():
         speed = change.change
-        change.follows |= isinstance(speed, e.OtherSpeed) and speed.after_us < (1 + _BEHIND_A_PAUSE) * speed.before_us
-    causes = compile_causes(each for each in run.compile_events if each not in baseline.compile_events)
+        change.follows |= (
+            isinstance(speed, e.OtherSpeed)
+            and speed.after_us < (1 + _BEHIND_A_PAUSE) * speed.before_us
+        )
+    causes = compile_causes(
+        each for each in run.compile_events if each not in baseline.compile_events
+    )
     if baseline.counts.compiled_ops and run.counts.compiled_ops == 0 and not causes:
         causes.append(e.Cause(e.NoLonger("compile"), explains=True))
     _name_kept_gradients(run, changes)
     causes += [each.cause(known, is_timed=is_timed) for each in changes]
-    causes += [with_code(cause, origins, known) for cause, origins in _counted(run, baseline, counts)]
+    causes += [
+        with_code(cause, origins, known) for cause, origins in _counted(run, baseline, counts)
+    ]
     if counts.get("compiled_ops") is not None and not causes:
         ops = e.CompiledOps(baseline.counts.compiled_ops, run.counts.compiled_ops)
         causes.append(with_code(e.Cause(ops), _of_new_compiled_ops(run, baseline, known), known))
@@ -100,7 +127,12 @@ def find_causes(
     if baseline.ops and "dispatcher_ops" in counts and not is_explained:
         causes += _op_causes(run, baseline, known, changes, is_all=not causes)
     peaks = baseline.counts.peak_allocated_bytes, run.counts.peak_allocated_bytes
-    if counts.get("peak_allocated_bytes") and peaks[0] is not None and peaks[1] is not None and not is_timed:
+    if (
+        counts.get("peak_allocated_bytes")
+        and peaks[0] is not None
+        and peaks[1] is not None
+        and not is_timed
+    ):
         causes.append(_peak_cause(run, baseline, peaks[0], peaks[1]))
     ordered: list[e.Cause | e.Rest] = [*order_causes(causes)]
     if not is_timed:
@@ -108,20 +140,29 @@ def find_causes(
     if is_timed and alike:
         rest = join_launches(alike)
         share = rest.after_us / rest.before_us - 1 if rest.before_us else 0.0
-        ordered.append(e.Rest(len(rest.after), share, rest.delta_us, is_unchanged=abs(share) < _UNCHANGED))
+        ordered.append(
+            e.Rest(len(rest.after), share, rest.delta_us, is_unchanged=abs(share) < _UNCHANGED)
+        )
     return ordered
 
 
-def _beside(causes: Sequence[e.Cause], host: Iterable[tuple[e.Cause, Sequence[Origin]]]) -> list[e.Cause]:
+def _beside(
+    causes: Sequence[e.Cause], host: Iterable[tuple[e.Cause, Sequence[Origin]]]
+) -> list[e.Cause]:
     """Return the host's work behind other causes: what it costs is a guess.
 
-    Without what comes with them: functions that take a microsecond, and what is called at a line that another cause has.
+    Without what comes with them: functions that take a microsecond, and what is called at a line
+    that another cause has.
     """
-    lines = {line for each in causes for place in each.places for line in (place.line, place.deepest)}
+    lines = {
+        line for each in causes for place in each.places for line in (place.line, place.deepest)
+    }
     named = {(line.file, line.line) for line in lines}
     found = []
     for cause, origins in host:
-        is_own = not causes or (isinstance(cause.change, e.HostCalls) and is_work(cause.change.function))
+        is_own = not causes or (
+            isinstance(cause.change, e.HostCalls) and is_work(cause.change.function)
+        )
         located = with_code(cause, origins)
         if is_own and named.isdisjoint((it.deepest.file, it.deepest.line) for it in located.places):
             found.append(located)
@@ -141,7 +182,10 @@ def _counted(
         origins = run.op_origins.get(op, run.compiled_origins)
         # What only one side has, another op explains.
         yield (
-            e.Cause(e.OtherPlacement(kernels, arguments=pairs), explains=all("(none)" not in it for it in pairs)),
+            e.Cause(
+                e.OtherPlacement(kernels, arguments=pairs),
+                explains=all("(none)" not in it for it in pairs),
+            ),
             origins,
         )
     if counts.get("graph_launches") and not after.graph_launches:
@@ -150,19 +194,32 @@ def _counted(
         ops = tuple(Counter(run.allocating_ops).items())
         change = e.AllocatorCalls(before.allocator_calls or 0, after.allocator_calls or 0, ops)
         yield e.Cause(change, explains=True), run.allocation_origins
-    for name, origins in (("grown_bytes", run.growth_origins), ("grown_host_bytes", run.host_growth_origins)):
+    for name, origins in (
+        ("grown_bytes", run.growth_origins),
+        ("grown_host_bytes", run.host_growth_origins),
+    ):
         if counts.get(name):
             grown = (getattr(after, name) or 0) - (getattr(before, name) or 0)
-            growth = e.MemoryGrowth(grown, is_host="host" in name, is_kept=bool(run.keeping_origins))
+            growth = e.MemoryGrowth(
+                grown, is_host="host" in name, is_kept=bool(run.keeping_origins)
+            )
             yield e.Cause(growth), run.keeping_origins or origins
 
 
-def find_trace_causes(before: Summary, after: Summary, found: Iterable[Difference]) -> list[e.Cause]:
-    """Return the changes between two traces, the largest effect first. A wait costs what host or device wait longer."""
+def find_trace_causes(
+    before: Summary, after: Summary, found: Iterable[Difference]
+) -> list[e.Cause]:
+    """Return the changes between two traces, the largest effect first.
+
+    A wait costs what host or device wait longer.
+    """
     launches = []
     is_same_gpu = set(before.devices) == set(after.devices)  # another one has other code
     for each in found:
-        old, new = (tuple(_compared(it, has_code=is_same_gpu) for it in side) for side in (each.before, each.after))
+        old, new = (
+            tuple(_compared(it, has_code=is_same_gpu) for it in side)
+            for side in (each.before, each.after)
+        )
         launches.append(LaunchDifference(each.what, old, new, each.details))
     changes, _ = _kernel_changes(launches, (after.arch, None), is_timed=True, are_judged=True)
     first, second = (side.windows[-1] for side in (before, after))
@@ -172,7 +229,10 @@ def find_trace_causes(before: Summary, after: Summary, found: Iterable[Differenc
         asked = [(text, origin_at(*after.places.get(at, ("", "")))) for text, at in ops]
         _add_host_calls(calls, asked, usual, are_waits=are_waits)
     idle_us = [side.busiest.idle_us if side.busiest else 0.0 for side in (before, after)]
-    waits_us = [sum(each.duration_us for each in side.calls if each.is_synchronization) for side in (first, second)]
+    waits_us = [
+        sum(each.duration_us for each in side.calls if each.is_synchronization)
+        for side in (first, second)
+    ]
     lost_us = max(idle_us[1] - idle_us[0], waits_us[1] - waits_us[0])
     causes = [each.cause(frozenset(), is_timed=True) for each in (*changes, *calls)]
     dtypes: list[str] = []  # that more than half of the launches of a side work in
@@ -183,23 +243,34 @@ def find_trace_causes(before: Summary, after: Summary, found: Iterable[Differenc
         causes.append(e.Cause(e.OtherDtype(*dtypes), explains=True))
     if first.graph_launches and not second.graph_launches:
         causes.append(e.Cause(e.LostGraph(), explains=True))
-    waiting, copying = (sum(bool(getattr(each, name)) for each in causes) for name in ("waits", "copies"))
+    waiting, copying = (
+        sum(bool(getattr(each, name)) for each in causes) for name in ("waits", "copies")
+    )
     wall_us, change_us = before.wall_us, idle_us[1] - idle_us[0]
     if not waiting and abs(change_us) > max(_SEEN_IDLE * wall_us, _SEEN_IDLE_US):
         idle = e.BesideKernels("idle", idle_us[0], idle_us[1])
         causes.append(e.Cause(idle, delta_us=change_us, weight_us=abs(change_us)))
     moved = [side.transfers("gpu_memset", "gpu_memcpy") for side in (before, after)]
-    counts_of, us_of = ([sum(getattr(it, name) for it in side) for side in moved] for name in ("count", "time_us"))
+    counts_of, us_of = (
+        [sum(getattr(it, name) for it in side) for side in moved] for name in ("count", "time_us")
+    )
     copies_us = us_of[1] - us_of[0]
-    if (counts_of[0] != counts_of[1] and not copying) or abs(copies_us) > max(_SEEN_IDLE * us_of[0], _NOTED * wall_us):
+    if (counts_of[0] != counts_of[1] and not copying) or abs(copies_us) > max(
+        _SEEN_IDLE * us_of[0], _NOTED * wall_us
+    ):
         copies = e.BesideKernels("copies", counts_of[0], counts_of[1])
         causes.append(e.Cause(copies, delta_us=copies_us, weight_us=abs(copies_us)))
     shared_us = lost_us / max(1, waiting)
-    return order_causes(msgspec.structs.replace(each, weight_us=shared_us) if each.waits else each for each in causes)
+    return order_causes(
+        msgspec.structs.replace(each, weight_us=shared_us) if each.waits else each
+        for each in causes
+    )
 
 
 def _compared(kernel: LaunchRow, *, has_code: bool) -> LaunchRow:
-    """Return a launch without what another GPU has otherwise; without its op where the op is its kernel."""
+    """Return a launch without what another GPU has otherwise; without its op where the op is its
+    kernel.
+    """
     op = kernel.op if is_dispatched(kernel.op) or kernel.op != kernel.identity.name else ""
     return msgspec.structs.replace(kernel, op=op, resources=kernel.resources if has_code else None)
 
@@ -223,7 +294,8 @@ class _Change:
 
     parts: list[Difference] = field(default_factory=list)  # one for each place in the sequence
     change: e.Change | None = None  # what happened to the launches
-    waits: Counter[str] = field(default_factory=Counter)  # new synchronising calls, as in `Baseline.host_calls`
+    # new synchronising calls, as in `Baseline.host_calls`
+    waits: Counter[str] = field(default_factory=Counter)
     copies: Counter[str] = field(default_factory=Counter)  # new ones, likewise
     origins: list[Origin | None] = field(default_factory=list)  # of the launches, and of the calls
     wait_lines: dict[SourceLine, None] = field(default_factory=dict)  # where the host waits
@@ -237,10 +309,17 @@ class _Change:
     @property
     def launched(self) -> set[tuple[str, str]]:
         """Return the kernels of both sides, with their ops."""
-        return {(each.identity.unnumbered, each.op) for part in self.parts for each in (*part.before, *part.after)}
+        return {
+            (each.identity.unnumbered, each.op)
+            for part in self.parts
+            for each in (*part.before, *part.after)
+        }
 
     def repeats(self, launch: LaunchRow) -> bool:
-        """Tell whether a launch runs more often here than it did, in the same place. Without lines, a collective tells."""
+        """Tell whether a launch runs more often here than it did, in the same place.
+
+        Without lines, a collective tells.
+        """
         counts = [sum(each.identity.unnumbered == launch.identity.unnumbered for part in self.parts for each in side(part))
                   for side in (_BEFORE, _AFTER)]  # fmt: skip
         is_here = bool(set(launch.lines) & self.marks)
@@ -250,11 +329,17 @@ class _Change:
 
     @property
     def marks(self) -> set[object]:
-        """What tells the place: its lines of code; where none is known, the kernels that were there."""
-        lines: set[object] = {line for origin in filter(None, self.origins) for line in origin.lines}
+        """What tells the place: its lines of code; where none is known, the kernels that were
+        there.
+        """
+        lines: set[object] = {
+            line for origin in filter(None, self.origins) for line in origin.lines
+        }
         if not lines and (self.waits or self.copies):
             return {call.partition(": ")[0] for call in (*self.waits, *self.copies)}
-        return lines or {frozenset(launch.identity.unnumbered for part in self.parts for launch in part.before)}
+        return lines or {
+            frozenset(launch.identity.unnumbered for part in self.parts for launch in part.before)
+        }
 
     def cause(self, known: AbstractSet[str], *, is_timed: bool) -> e.Cause:
         delta_us = sum(part.delta_us for part in self.parts)
@@ -266,12 +351,23 @@ class _Change:
             delta_us=delta_us if is_timed and self.parts else None,
             weight_us=0.0 if self.follows else abs(delta_us),
             explains=self.explains,
-            calls=tuple(sorted({each.call for part in self.parts for each in part.after if each.call is not None})),
+            calls=tuple(
+                sorted(
+                    {
+                        each.call
+                        for part in self.parts
+                        for each in part.after
+                        if each.call is not None
+                    }
+                )
+            ),
         )
         costs_us: Counter[SourceLine] = Counter()
         for part in self.parts:
             for launch in part.after or part.before:
-                costs_us.update(dict.fromkeys(_telling_lines(launch.origin, known), launch.device_time_us))
+                costs_us.update(
+                    dict.fromkeys(_telling_lines(launch.origin, known), launch.device_time_us)
+                )
         return with_code(cause, self.origins, known, costs_us, self.wait_lines)
 
 
@@ -292,29 +388,49 @@ _OF_PAIRS = (What.SAME, What.SLOWER, What.FASTER, What.SOURCE, What.CONFIGURATIO
 
 
 def _kernel_changes(
-    found: Sequence[Difference], gpu: tuple[str, int | None], *, is_timed: bool, are_judged: bool = False
+    found: Sequence[Difference],
+    gpu: tuple[str, int | None],
+    *,
+    is_timed: bool,
+    are_judged: bool = False,
 ) -> tuple[list[_Change], list[Difference]]:
     """Return what changed between two launch sequences, and the launches that did not change.
 
-    Other launches at the same lines of code are one change. So are launches of one kernel that changed in the same way.
-    `gpu`: its architecture and number of SMs. `are_judged`: the differences are those of traces, which say what belongs
-    together, and what is slower or faster.
+    Other launches at the same lines of code are one change. So are launches of one kernel that
+    changed in the same way. `gpu`: its architecture and number of SMs. `are_judged`: the
+    differences are those of traces, which say what belongs together, and what is slower or faster.
     """
-    others = _other_kernels([each for each in found if each.what not in _OF_PAIRS], are_joined=not are_judged)
+    others = _other_kernels(
+        [each for each in found if each.what not in _OF_PAIRS], are_joined=not are_judged
+    )
     pairs: dict[object, list[Difference]] = {}  # by what differs, or by kernel and lines
     for each in found:
         for old, new in zip(each.before, each.after, strict=True) if each.what in _OF_PAIRS else ():
             is_same_op = old.op == new.op and len(old.inputs) == len(new.inputs)
-            place = _placement_change(old, new, are_inputs_alike=is_same_op or not are_judged, is_timed=is_timed)
+            place = _placement_change(
+                old, new, are_inputs_alike=is_same_op or not are_judged, is_timed=is_timed
+            )
             pair = LaunchDifference(each.what, (old,), (new,), each.details)
             # One of several now, in place of one: that it works on a part only says no more.
             if place and (several := next((other for other in others if other.repeats(new)), None)):
-                several.parts[-1] = replace(join_launches([several.parts[-1], pair]), what=What.REPLACED)
+                several.parts[-1] = replace(
+                    join_launches([several.parts[-1], pair]), what=What.REPLACED
+                )
                 several.origins.append(new.origin)
                 continue
-            key: object = place or (each.what, old.identity, new.identity, new.lines, old.resources, new.resources)
+            key: object = place or (
+                each.what,
+                old.identity,
+                new.identity,
+                new.lines,
+                old.resources,
+                new.resources,
+            )
             pairs.setdefault(key, []).append(pair)
-    totals = [Counter(it.identity.shown for each in found for it in side(each)) for side in (_BEFORE, _AFTER)]
+    totals = [
+        Counter(it.identity.shown for each in found for it in side(each))
+        for side in (_BEFORE, _AFTER)
+    ]
     changes = [_described(change, *totals) for change in others]
     alike: list[Difference] = []
     for key, group in pairs.items():
@@ -323,12 +439,16 @@ def _kernel_changes(
         if isinstance(key, e.OtherPlacement):
             change.change = msgspec.structs.replace(key, kernels=_names(whole.after))
             change.follows = key == e.OtherPlacement((), other_tensors=True) and not is_timed
-            # Other shapes nearly everywhere: the input is another, and all else follows. What comes first is no consequence.
+            # Other shapes nearly everywhere: the input is another, and all else follows. What comes
+            # first is no consequence.
             is_first = min(it.place for it in whole.after) < min(
-                (it.place for other in others for part in other.parts for it in part.after), default=math.inf
+                (it.place for other in others for part in other.parts for it in part.after),
+                default=math.inf,
             )
             is_other_input = is_first and key != e.OtherPlacement((), stream=key.stream)
-            change.explains = is_other_input and 2 * len(group) >= sum(len(each.after) for each in found)
+            change.explains = is_other_input and 2 * len(group) >= sum(
+                len(each.after) for each in found
+            )
         elif other := _other_identity(whole, gpu, is_timed=is_timed):
             change.change = other
         else:
@@ -339,27 +459,37 @@ def _kernel_changes(
     if is_timed and not are_judged:
         slower = _most_of_the_change(alike, changes)
     for each in slower:
-        speed = e.OtherSpeed(_names(each.after), each.before_us, each.after_us, _code_moves(each, gpu[0]))
+        speed = e.OtherSpeed(
+            _names(each.after), each.before_us, each.after_us, _code_moves(each, gpu[0])
+        )
         changes.append(_Change([each], speed, origins=[launch.origin for launch in each.after]))
     return changes, [each for each in alike if each not in slower]
 
 
 def _other_kernels(found: Sequence[Difference], *, are_joined: bool) -> list[_Change]:
-    """Return what took the place of other launches, and what is new or gone: one change for each place of the code.
+    """Return what took the place of other launches, and what is new or gone: one change for each
+    place of the code.
 
-    `are_joined`: join those at the same lines. Where no line is known, join what launched no others than another place.
+    `are_joined`: join those at the same lines. Where no line is known, join what launched no others
+    than another place.
     """
     changes: list[_Change] = []
     for each in found:
         change = _Change()
         change.add(each)
-        same = next((other for other in changes if other.marks & change.marks), None) if are_joined else None
+        same = (
+            next((other for other in changes if other.marks & change.marks), None)
+            if are_joined
+            else None
+        )
         if same is None:
             changes.append(change)
         else:
             same.add(each)
     for change in [each for each in changes if are_joined and not any(each.origins)]:
-        same = next((it for it in changes if any(it.origins) and change.launched <= it.launched), None)
+        same = next(
+            (it for it in changes if any(it.origins) and change.launched <= it.launched), None
+        )
         if same is not None:
             changes.remove(change)
             for part in change.parts:
@@ -367,7 +497,9 @@ def _other_kernels(found: Sequence[Difference], *, are_joined: bool) -> list[_Ch
     return changes
 
 
-def _most_of_the_change(alike: Sequence[Difference], changes: Sequence[_Change]) -> list[Difference]:
+def _most_of_the_change(
+    alike: Sequence[Difference], changes: Sequence[_Change]
+) -> list[Difference]:
     """Return the kernels whose times carry a good share of all that changed."""
     parts = (part for change in changes for part in change.parts)
     total = sum(abs(each.delta_us) for each in (*alike, *parts))
@@ -378,25 +510,38 @@ def _most_of_the_change(alike: Sequence[Difference], changes: Sequence[_Change])
 
 
 def _described(change: _Change, befores: Counter[str], afters: Counter[str]) -> _Change:
-    """Say what took the place of what, and where; and which kernels run far more often, of all before and all after."""
+    """Say what took the place of what, and where; and which kernels run far more often, of all
+    before and all after.
+    """
     whole = join_launches(change.parts)
     before, after = whole.before, whole.after
-    dtypes = [tuple(sorted({dtype for each in side for dtype in _dtypes(each)})) for side in (before, after)]
+    dtypes = [
+        tuple(sorted({dtype for each in side for dtype in _dtypes(each)}))
+        for side in (before, after)
+    ]
     ops = [[(each.op, len(each.inputs)) for each in side] for side in (before, after)]
     pairs = [*zip(before, after, strict=True)] if before and ops[0] == ops[1] else []
     moves = [move for pair in pairs for move in resource_changes(*pair, "") if move[0] == "inputs"]
     kinds, whats = {each.identity.kind for each in before}, {each.what for each in change.parts}
     # A generated kernel is its own op: that says nothing more.
-    new_ops = Counter(each.op for each in after if each.op != each.identity.name) - Counter(each.op for each in before)
+    new_ops = Counter(each.op for each in after if each.op != each.identity.name) - Counter(
+        each.op for each in before
+    )
     # Each collective counts.
-    often = {each.identity.shown: 1 if each.identity.kind == Kind.COMMUNICATION.value else _OFTEN for each in after}
+    often = {
+        each.identity.shown: 1 if each.identity.kind == Kind.COMMUNICATION.value else _OFTEN
+        for each in after
+    }
     other = e.OtherKernels(
         what=(whole.what if len(whats) == 1 else What.REPLACED).value,
         before=_names(before),
         after=_names(after),
         author=(after or before)[0].identity.decoded.backend.partition("-")[0],
         kind=kinds.pop() if len(kinds) == 1 else "",
-        layers=len({tuple(_LAYER.findall(origin.module)[:1]) for origin in filter(None, change.origins)} - {()}),
+        layers=len(
+            {tuple(_LAYER.findall(origin.module)[:1]) for origin in filter(None, change.origins)}
+            - {()}
+        ),
         places=len(change.parts),
         dtypes=(dtypes[0], dtypes[1]),
         sizes=tuple(dict.fromkeys(size for pair in pairs for size in _sizes(*pair))),
@@ -422,7 +567,8 @@ def _dtypes(launch: LaunchRow) -> Iterator[str]:
 def _placement_change(
     old: KernelRecord, new: KernelRecord, *, are_inputs_alike: bool, is_timed: bool
 ) -> e.OtherPlacement | None:
-    """Return what differs between two launches of one kernel in tensors, arguments and stream; None if nothing does.
+    """Return what differs between two launches of one kernel in tensors, arguments and stream; None
+    if nothing does.
 
     Beside a time, strides are part of its reason.
     """
@@ -430,17 +576,24 @@ def _placement_change(
     are_other = are_inputs_alike and bool(facts["dtypes"] or facts["shapes"])
     dtypes = tuple(pair for pair in facts["dtypes"] if are_other and NO_TENSOR not in pair)
     sizes = tuple(_sizes(old, new)) if are_other else ()
-    stream, arguments = (old.stream, new.stream) if facts["streams"] else None, tuple(facts["arguments"])
+    stream, arguments = (
+        (old.stream, new.stream) if facts["streams"] else None,
+        tuple(facts["arguments"]),
+    )
     layouts = facts["strides"][0] if facts["strides"] and not is_timed else None
     if not (are_other or stream or arguments or layouts):
         return None
-    return e.OtherPlacement((), dtypes, sizes, stream, are_other and not dtypes and not sizes, arguments, layouts)
+    return e.OtherPlacement(
+        (), dtypes, sizes, stream, are_other and not dtypes and not sizes, arguments, layouts
+    )
 
 
 def _sizes(old: KernelRecord, new: KernelRecord) -> list[tuple[str, str]]:
     """Return the sizes of the tensors that differ, each once."""
     shapes = (pair for pair in FACTS["shapes"](old, new) if NO_TENSOR not in pair)
-    sizes = chain.from_iterable(zip(*(side.split(",") for side in pair), strict=False) for pair in shapes)
+    sizes = chain.from_iterable(
+        zip(*(side.split(",") for side in pair), strict=False) for pair in shapes
+    )
     return list(dict.fromkeys(pair for pair in sizes if pair[0] != pair[1]))
 
 
@@ -459,7 +612,9 @@ def _other_identity(
     (old, *_), (new, *_) = pair.before, pair.after
     configuration = pair.details if is_timed or not new.identity.is_inductors else ""
     is_other = is_timed and pair.what is What.SOURCE
-    source = (str(old.identity.source_hash)[:8], str(new.identity.source_hash)[:8]) if is_other else None
+    source = (
+        (str(old.identity.source_hash)[:8], str(new.identity.source_hash)[:8]) if is_other else None
+    )
     moves = _code_moves(pair, gpu[0])
     if not configuration and source is None:
         return e.OtherCode(_names(pair.after), moves) if has_worse_code(old, new, *gpu) else None
@@ -467,16 +622,29 @@ def _other_identity(
         new.identity.shown,
         configuration,
         source,
-        is_autotuned=is_timed and pair.what is What.CONFIGURATION and was_autotuned(old.identity, new.identity),
-        is_dynamic=bool(source and new.origin and new.origin.is_dynamic and not (old.origin and old.origin.is_dynamic)),
+        is_autotuned=is_timed
+        and pair.what is What.CONFIGURATION
+        and was_autotuned(old.identity, new.identity),
+        is_dynamic=bool(
+            source
+            and new.origin
+            and new.origin.is_dynamic
+            and not (old.origin and old.origin.is_dynamic)
+        ),
         moves=moves,
     )
 
 
 def _add_host_calls(
-    changes: list[_Change], calls: Iterable[tuple[str, Origin | None]], usual: Counter[str], *, are_waits: bool
+    changes: list[_Change],
+    calls: Iterable[tuple[str, Origin | None]],
+    usual: Counter[str],
+    *,
+    are_waits: bool,
 ) -> None:
-    """Add the calls beyond the `usual` ones to the changes of their line, or as changes of their own."""
+    """Add the calls beyond the `usual` ones to the changes of their line, or as changes of their
+    own.
+    """
     for call, origin in calls:
         if usual[call] > 0:
             usual[call] -= 1
@@ -491,37 +659,57 @@ def _add_host_calls(
 
 
 def _of_new_compiled_ops(run: Run, baseline: Baseline, known: AbstractSet[str]) -> Sequence[Origin]:
-    """Return where functions are called that the baseline's graphs lack; else where no kernel of its comes from.
+    """Return where functions are called that the baseline's graphs lack; else where no kernel of
+    its comes from.
 
     If neither is known, return where the graphs are called.
     """
-    calls = {name: origins for name, origins in run.op_origins.items() if name.startswith(_COMPILED)}
+    calls = {
+        name: origins for name, origins in run.op_origins.items() if name.startswith(_COMPILED)
+    }
     new = [each for name, origins in calls.items() if name not in baseline.data for each in origins]
     # A graph has other lines without kernels, too: no more than there are new ops.
-    others = {each for origins in calls.values() for each in origins if each.lines and each.lines[0].code not in known}
+    others = {
+        each
+        for origins in calls.values()
+        for each in origins
+        if each.lines and each.lines[0].code not in known
+    }
     more = (run.counts.compiled_ops or 0) - (baseline.counts.compiled_ops or 0)
-    return new or (sorted(others, key=lambda it: it.lines[0].line) if 0 < len(others) <= more else run.compiled_origins)
+    return new or (
+        sorted(others, key=lambda it: it.lines[0].line)
+        if 0 < len(others) <= more
+        else run.compiled_origins
+    )
 
 
 def _name_kept_gradients(run: Run, changes: Iterable[_Change]) -> None:
-    """Say of additions that are new, and that no line asked for, what they are: autograd adds to a gradient that is there.
+    """Say of additions that are new, and that no line asked for, what they are: autograd adds to a
+    gradient that is there.
 
     Those of more backward passes stand beside other kernels of these passes.
     """
     new = [each for each in changes if any(part.after for part in each.parts)]
     launches = [launch for each in new for part in each.parts for launch in part.after]
     ops = {each.op or each.identity.name for each in launches}
-    is_of_autograd = any(run.origins) and not any(part.before for each in new for part in each.parts)
+    is_of_autograd = any(run.origins) and not any(
+        part.before for each in new for part in each.parts
+    )
     if ops == {_ACCUMULATES} and is_of_autograd and not any(launch.origin for launch in launches):
         for each in new:
             each.change, each.explains = e.NoLonger("drop gradients"), True
 
 
 def _peak_cause(run: Run, baseline: Baseline, old: int, new: int) -> e.Cause:
-    """Return where a call allocates more memory of its peak than in the baseline; an older baseline does not say where."""
+    """Return where a call allocates more memory of its peak than in the baseline; an older baseline
+    does not say where.
+    """
 
     def codes(part: PeakPart) -> object:
-        return part.origin and (*((line.inner or line).code for line in part.origin.lines), part.origin.is_backward)
+        return part.origin and (
+            *((line.inner or line).code for line in part.origin.lines),
+            part.origin.is_backward,
+        )
 
     usual: Counter[object] = Counter()
     for part in baseline.peak:
@@ -536,16 +724,25 @@ def _peak_cause(run: Run, baseline: Baseline, old: int, new: int) -> e.Cause:
             more.update(dict.fromkeys(part.origin.lines, part.bytes - known))
     by_size = sorted(origins, key=lambda origin: -max(more[line] for line in origin.lines))
     change = e.PeakMemory(old, new, max(more.values(), default=0))
-    return with_code(e.Cause(change), by_size, costs_us={line: float(size) for line, size in more.items()})
+    return with_code(
+        e.Cause(change), by_size, costs_us={line: float(size) for line, size in more.items()}
+    )
 
 
 def _op_causes(
-    run: Run, baseline: Baseline, known: AbstractSet[str], changes: Iterable[_Change], *, is_all: bool
+    run: Run,
+    baseline: Baseline,
+    known: AbstractSet[str],
+    changes: Iterable[_Change],
+    *,
+    is_all: bool,
 ) -> list[e.Cause]:
-    """Return the ops that are new, or gone where `is_all`, except for those of the kernels that other causes have.
+    """Return the ops that are new, or gone where `is_all`, except for those of the kernels that
+    other causes have.
 
-    A baseline has no lines of ops. So a line is named if all ops of a name that is new there are there alone: if the
-    baseline lacks the name, if they have one line only, or if the baseline knows all of their lines but one.
+    A baseline has no lines of ops. So a line is named if all ops of a name that is new there are
+    there alone: if the baseline lacks the name, if they have one line only, or if the baseline
+    knows all of their lines but one.
     """
     places = {each.place for change in changes for part in change.parts for each in part.after}
     pairs = zip(run.ops, run.op_kernels or [None] * len(run.ops), strict=True)
@@ -555,16 +752,25 @@ def _op_causes(
     new -= Counter(name for name, is_caused in names if is_caused)
     if not (new or gone) or (not is_all and new.total() < _NAMED_SHARE * then.total()):
         return []
-    weight_us = _DISPATCH_US * new.total() if run.fingerprint.arch == "cpu" else 0.0  # a GPU's time is not the host's
-    repeated = tuple((name, then[name], now[name]) for name in new if 0 < _OFTEN * then[name] <= now[name])
-    cause = e.Cause(e.OtherOps(tuple(new.items()), tuple(gone.items()), repeated), weight_us=weight_us)
+    # a GPU's time is not the host's
+    weight_us = _DISPATCH_US * new.total() if run.fingerprint.arch == "cpu" else 0.0
+    repeated = tuple(
+        (name, then[name], now[name]) for name in new if 0 < _OFTEN * then[name] <= now[name]
+    )
+    cause = e.Cause(
+        e.OtherOps(tuple(new.items()), tuple(gone.items()), repeated), weight_us=weight_us
+    )
     sure: list[Origin] = []
     others: list[Origin] = []
     for name in new:
         origins = run.op_origins.get(name, ())
         lines = {line for origin in origins for line in origin.lines}
         (sure if name not in then or len(lines) == 1 else others).extend(origins)
-    others = [each for each in others if not any((line.inner or line).code in known for line in each.lines)]
+    others = [
+        each
+        for each in others
+        if not any((line.inner or line).code in known for line in each.lines)
+    ]
     if not sure and len({each.lines for each in others}) == 1:
         sure = others
     return [with_code(cause, sure, known)]
@@ -583,15 +789,18 @@ def with_code(
     costs_us: Mapping[SourceLine, float] | None = None,
     waits: Iterable[SourceLine] = (),
 ) -> e.Cause:
-    """Return a cause with the lines of code that its launches come from: the user's, then the library's.
+    """Return a cause with the lines of code that its launches come from: the user's, then the
+    library's.
 
-    Lines that the baseline lacks come before others, then those whose launches take the longest; in order of launch. A
-    line where the host waits has a place, and so has the dearest of all lines.
+    Lines that the baseline lacks come before others, then those whose launches take the longest; in
+    order of launch. A line where the host waits has a place, and so has the dearest of all lines.
     """
     found: dict[SourceLine, list[Origin]] = {}
     waiting = set(waits)
     for origin in filter(None, origins):
-        for line in dict.fromkeys((*_telling_lines(origin, known), *waiting.intersection(origin.lines))):
+        for line in dict.fromkeys(
+            (*_telling_lines(origin, known), *waiting.intersection(origin.lines))
+        ):
             found.setdefault(line, []).append(origin)
     lines = sorted(found, key=lambda line: -(costs_us or {}).get(line, 0.0))
     new = [line for line in lines if (line.inner or line).code not in known]

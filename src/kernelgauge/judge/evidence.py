@@ -1,4 +1,7 @@
-"""What verdicts are founded on, as data. `kernelgauge.report.words` says it: a class here has one entry there."""
+"""What verdicts are founded on, as data.
+
+`kernelgauge.report.words` says it: a class here has one entry there.
+"""
 
 from __future__ import annotations
 
@@ -58,9 +61,10 @@ class RelativeChange(msgspec.Struct, frozen=True):
     gate: float | None = None  # a smaller change is no finding; None: not known, or none was asked
 
 
-# -- structure --------------------------------------------------------------------------------------------------------
+# -- structure -------------------------------------------------------------------------------------
 
-PLACED = ("shapes", "dtypes", "strides", "arguments", "streams", "compiled code")  # what the same kernels may differ in
+# what the same kernels may differ in
+PLACED = ("shapes", "dtypes", "strides", "arguments", "streams", "compiled code")
 
 
 class StructureCompared(Conclusion, frozen=True):
@@ -76,7 +80,9 @@ class CountMoved(Reason, frozen=True):
 
 
 class KernelMoved(Reason, frozen=True):
-    """A kernel that is gone (`after` is None), new (`before` is None), or launched in another configuration."""
+    """A kernel that is gone (`after` is None), new (`before` is None), or launched in another
+    configuration.
+    """
 
     before: str | None
     after: str | None
@@ -92,11 +98,12 @@ class Mismatch(Reason, frozen=True):  # a list of launches, or a count, that is 
     got: int
     expected: int
     source: str = ""  # where the expectation was seen
-    # The name or kind of each launch, and the expected one; None if it is as declared, "" if none was expected.
+    # The name or kind of each launch, and the expected one; None if it is as declared, "" if none
+    # was expected.
     launches: tuple[tuple[str, str | None], ...] = ()
 
 
-# -- what changed, and where ------------------------------------------------------------------------------------------
+# -- what changed, and where -----------------------------------------------------------------------
 
 
 class OtherKernels(Change, frozen=True):  # launches that took the place of others
@@ -111,10 +118,12 @@ class OtherKernels(Change, frozen=True):  # launches that took the place of othe
     sizes: tuple[tuple[str, str], ...] = ()  # of the tensors that differ
     layouts: tuple[str, str] | None = None  # of the inputs of the same op, as `Resources.layout`
     ops: tuple[str, ...] = ()  # the new ones, which launched these kernels
-    repeated: tuple[tuple[str, int, int], ...] = ()  # how often some ran in all before, and now: far more often
+    # how often some ran in all before, and now: far more often
+    repeated: tuple[tuple[str, int, int], ...] = ()
 
 
-class OtherPlacement(Change, frozen=True):  # the same kernels on other tensors, or on another stream
+# the same kernels on other tensors, or on another stream
+class OtherPlacement(Change, frozen=True):
     kernels: Counted
     dtypes: tuple[tuple[str, str], ...] = ()
     sizes: tuple[tuple[str, str], ...] = ()
@@ -128,7 +137,8 @@ class OtherSpeed(Change, frozen=True):  # the same kernels in another time
     kernels: Counted
     before_us: float
     after_us: float
-    moves: tuple[Move, ...] = ()  # of its compiled code; of machine code alone, the digests may be equal
+    # of its compiled code; of machine code alone, the digests may be equal
+    moves: tuple[Move, ...] = ()
 
 
 class OtherCode(Change, frozen=True):  # the same kernels, compiled to spill or to a lower occupancy
@@ -153,11 +163,13 @@ class CompilerEvent(Change, frozen=True):  # a graph break or a recompile
 
 class MemoryGrowth(Change, frozen=True):  # what each call leaves in memory, beyond the baseline
     bytes: int
-    is_host: bool = False  # of the process, outside of the memory that torch allocates on the device
+    # of the process, outside of the memory that torch allocates on the device
+    is_host: bool = False
     is_kept: bool = False  # whether its lines are those that keep it; else those that allocate it
 
 
-class AllocatorCalls(Change, frozen=True):  # how often a call asks the device for memory, or gives it back
+# how often a call asks the device for memory, or gives it back
+class AllocatorCalls(Change, frozen=True):
     before: int
     after: int
     ops: Counted  # ``aten::empty: cudaMalloc``
@@ -188,7 +200,8 @@ class OtherOps(Change, frozen=True):  # ops of the dispatcher that are new, and 
     repeated: tuple[tuple[str, int, int], ...] = ()  # as of `OtherKernels`
 
 
-class HostCalls(Change, frozen=True):  # calls of a function of Python or C, as `Run.host_work` names it
+# calls of a function of Python or C, as `Run.host_work` names it
+class HostCalls(Change, frozen=True):
     function: str
     before: int | None  # None: a few, which were not counted apart
     after: int
@@ -207,7 +220,10 @@ class BesideKernels(Change, frozen=True):  # what a GPU does in a step of a trac
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A line of code, the module that runs it, and in which passes. `line.inner`: the line of the library."""
+    """A line of code, the module that runs it, and in which passes.
+
+    `line.inner`: the line of the library.
+    """
 
     line: SourceLine
     module: str = ""
@@ -227,13 +243,17 @@ class Cause(Reason, frozen=True):  # what changed in one place
     more_places: int = 0  # lines that are not among them
     dearest: Annotated[int, msgspec.Meta(ge=0)] = 0  # the number of the most expensive one
     delta_us: float | None = None  # what it adds to a call; None: not known, or too vaguely
-    weight_us: float = 0.0  # by which causes are ordered: the size of `delta_us`, also where that is not said
+    # by which causes are ordered: the size of `delta_us`, also where that is not said
+    weight_us: float = 0.0
     explains: bool = False  # whether other causes follow from it, as those of a recompile do
-    calls: tuple[int, ...] = ()  # the places, from 0, of the calls of a sequence that have it; empty: there is one call
+    # the places, from 0, of the calls of a sequence that have it; empty: there is one call
+    calls: tuple[int, ...] = ()
 
     @property
     def identity(self) -> Cause:
-        """The cause without what it costs and where it is: other timers see the same one at other costs."""
+        """The cause without what it costs and where it is: other timers see the same one at other
+        costs.
+        """
         return Cause(self.change, self.waits, self.copies, self.had_kernels)
 
 
@@ -244,7 +264,7 @@ class Rest(Reason, frozen=True):  # the kernels that did not change, and how the
     is_unchanged: bool  # within the spread of one kernel
 
 
-# -- times ------------------------------------------------------------------------------------------------------------
+# -- times -----------------------------------------------------------------------------------------
 
 
 _Unknown = Literal["unknown machine", "unknown choice"]
@@ -256,7 +276,8 @@ class Unclear(Doubt, frozen=True):  # why a time cannot be judged
     why: _Unknown | _Noisy
 
 
-class OtherHostSpeed(Doubt, frozen=True):  # the reference on the host takes another time than beside the baseline
+# the reference on the host takes another time than beside the baseline
+class OtherHostSpeed(Doubt, frozen=True):
     before_us: Annotated[float, msgspec.Meta(gt=0)]
     after_us: float
 
@@ -270,12 +291,14 @@ class Noise(Doubt, frozen=True):  # what hides a slowdown of the requested size
     sensitivity: float
 
 
-class PartExceedsCall(Doubt, frozen=True):  # a time that is longer than the call that it is a part of
+# a time that is longer than the call that it is a part of
+class PartExceedsCall(Doubt, frozen=True):
     part_us: float
     call_us: float
 
 
-class SlowReference(Doubt, frozen=True):  # the reference beside a time took far longer than elsewhere on that host
+# the reference beside a time took far longer than elsewhere on that host
+class SlowReference(Doubt, frozen=True):
     us: float
     fastest_us: float
 
@@ -286,7 +309,8 @@ class FreshProcess(Doubt, frozen=True):  # what one measured of a time that look
     status: str
 
 
-class NoFreshProcess(Reason, frozen=True):  # why a fresh process says nothing of a time that looked slower
+# why a fresh process says nothing of a time that looked slower
+class NoFreshProcess(Reason, frozen=True):
     why: Literal["failed", "other structure", "not measured"]
     text: str = ""  # of the error
 
@@ -297,11 +321,13 @@ class TimeCompared(Conclusion, frozen=True):  # a time beside that of the baseli
     doubt: AnyDoubt | None = None
 
 
-class TimeDoubted(Conclusion, frozen=True):  # the autotuner's choice is new, or the stored time is impossible
+# the autotuner's choice is new, or the stored time is impossible
+class TimeDoubted(Conclusion, frozen=True):
     doubt: AnyDoubt
 
 
-class RatioCompared(Conclusion, frozen=True):  # a time beside another variant's, of which it should take `by` less
+# a time beside another variant's, of which it should take `by` less
+class RatioCompared(Conclusion, frozen=True):
     label: str
     other: str
     by: float
@@ -310,12 +336,14 @@ class RatioCompared(Conclusion, frozen=True):  # a time beside another variant's
     change: RelativeChange
 
 
-class Choice(Reason, frozen=True):  # the autotuner's, which no baseline has, against the fastest one that is known
+# the autotuner's, which no baseline has, against the fastest one that is known
+class Choice(Reason, frozen=True):
     cost_us: float
     kernels: tuple[KernelMoved, ...]
 
 
-class DispatcherOps(Reason, frozen=True):  # how many ops it had. Equal numbers: the host took another time for them
+# how many ops it had. Equal numbers: the host took another time for them
+class DispatcherOps(Reason, frozen=True):
     before: int
     after: int
     is_slower: bool = False
@@ -334,14 +362,16 @@ class Machine(Reason, frozen=True):  # how the reference kernels moved, which th
     moves: tuple[tuple[str, float], ...] | None  # None: the baseline does not know this GPU
     is_own: bool = False
     twins: float | None = None  # how far workloads moved that run the same kernels
-    limits_ms: tuple[tuple[str, float], ...] = ()  # for how long the GPU held its clock down meanwhile, by cause
+    # for how long the GPU held its clock down meanwhile, by cause
+    limits_ms: tuple[tuple[str, float], ...] = ()
 
 
 class Neighbours(Reason, frozen=True):  # other workers of the run that measured on this host
     workers: int
 
 
-class NotImproved(Reason, frozen=True):  # why better is not called IMPROVED: another time is not judged, or not as good
+# why better is not called IMPROVED: another time is not judged, or not as good
+class NotImproved(Reason, frozen=True):
     subject: str
     status: str
 
@@ -357,7 +387,7 @@ class SlowerInPairs(Reason, frozen=True):  # by the exact sign-flip test
     probability: float  # of such a difference in unchanged code
 
 
-# -- what there is to compare, and what to do -------------------------------------------------------------------------
+# -- what there is to compare, and what to do ------------------------------------------------------
 
 
 class NumericsCompared(Conclusion, frozen=True):  # a result beside its reference
@@ -380,7 +410,8 @@ class NoBaseline(Conclusion, frozen=True):
     is_partial: bool = False  # there is a baseline, which lacks this time
 
 
-class NothingToCompare(Conclusion, frozen=True):  # a side of two has no run, or its processes differ
+# a side of two has no run, or its processes differ
+class NothingToCompare(Conclusion, frozen=True):
     side: str
     how: Literal["missing", "failed", "failed in some", "differ"]
     why: str = ""  # in what they differ
@@ -391,7 +422,8 @@ class Failed(Conclusion, frozen=True):  # an error, in its own words
     so: str = ""  # what follows: "not judged", "GPU time not compared"
 
 
-class Detail(Reason, frozen=True):  # a line of an error, the error of a tensor, or a seed. Nothing depends on it
+# a line of an error, the error of a tensor, or a seed. Nothing depends on it
+class Detail(Reason, frozen=True):
     label: str
     text: str
 
@@ -427,9 +459,11 @@ class Next(Reason, frozen=True):
     measure: str = ""  # a command to run before it
 
 
-class OverlapCompared(Conclusion, frozen=True):  # shares of the communication of a rank that ran beside other kernels
+# shares of the communication of a rank that ran beside other kernels
+class OverlapCompared(Conclusion, frozen=True):
     rank: int
-    behind: tuple[int, int]  # the fewest and the most kernels launched after a collective, mean of a step
+    # the fewest and the most kernels launched after a collective, mean of a step
+    behind: tuple[int, int]
     now_behind: int
     before_us: float  # of what ran alone
     after_us: float
@@ -437,16 +471,28 @@ class OverlapCompared(Conclusion, frozen=True):  # shares of the communication o
     after: float | None = None
 
 
-class InTrace(Reason, frozen=True):  # where a cause is, who is late, and what is not judged or not known
-    what: Literal["where", "straggler", "seldom", "new", "gone", "unknown", "outside", "phase", "module", "moved"]
+# where a cause is, who is late, and what is not judged or not known
+class InTrace(Reason, frozen=True):
+    what: Literal[
+        "where",
+        "straggler",
+        "seldom",
+        "new",
+        "gone",
+        "unknown",
+        "outside",
+        "phase",
+        "module",
+        "moved",
+    ]
     names: tuple[str, ...] = ()  # of a renamed phase or module: before and after
     ranks: tuple[int, ...] = ()
-    # In how many of the steps; the usual wait of the others in a step, and this one; launches outside of steps, all, and the
-    # share of the time.
+    # In how many of the steps; the usual wait of the others in a step, and this one; launches
+    # outside of steps, all, and the share of the time.
     numbers: tuple[float, ...] = ()
 
 
-# -- a review ---------------------------------------------------------------------------------------------------------
+# -- a review --------------------------------------------------------------------------------------
 
 
 class MeasuredTime(Evidence, frozen=True):  # nothing is stored of it
@@ -488,5 +534,7 @@ if TYPE_CHECKING:
 else:
     AnyConclusion = reduce(or_, Conclusion.__subclasses__())
     AnyDoubt = reduce(or_, Doubt.__subclasses__())
-    AnyReason = reduce(or_, (each for each in Reason.__subclasses__() if each is not Doubt), AnyDoubt)
+    AnyReason = reduce(
+        or_, (each for each in Reason.__subclasses__() if each is not Doubt), AnyDoubt
+    )
     AnyChange = reduce(or_, Change.__subclasses__())

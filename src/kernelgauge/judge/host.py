@@ -1,4 +1,6 @@
-"""What the host does in a call beside its ops: functions that it calls more often than in the baseline, and their lines."""
+"""What the host does in a call beside its ops: functions that it calls more often than in the
+baseline, and their lines.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,21 @@ from .evidence import Cause, HostCalls
 if TYPE_CHECKING:
     from .baseline import Baseline
 
-# Calls of functions that are more than this, and than this share of all, are more work. An unchanged call makes the same ones.
+# Calls of functions that are more than this, and than this share of all, are more work. An
+# unchanged call makes the same ones.
 _LEAST_CALLS, _LEAST_SHARE = 10, 0.05
 _LEAST_LINES, _LEAST_LINES_SHARE = 200, 0.10  # that run, of the user's code: a loop
 _VARIES = 0.05  # calls that vary by this share from call to call are not compared
-_KEPT_SHARE = 1 / 200  # of all calls: functions with fewer are one sum in a file. A whole model calls some hundred
+# of all calls: functions with fewer are one sum in a file. A whole model calls some hundred
+_KEPT_SHARE = 1 / 200
 _NAMED_SHARE = 0.10  # of what is more, at one line
 # For the order of causes alone: of a line, of any function, and of one that is judged by itself.
 _LINE_US, _CALL_US, _WORK_US = 0.05, 0.1, 10.0
 # Sums: a function may change its name.
 YOURS, OTHERS, THREADS = "(your functions)", "(other functions)", "threading"
 
-# Whose functions take about a microsecond at most. One more call of any other of C, or of Python's own library, is work: of a
-# file, a pattern, a copy, a dump.
+# Whose functions take about a microsecond at most. One more call of any other of C, or of Python's
+# own library, is work: of a file, a pattern, a copy, a dump.
 _CHEAP = {name for name, each in vars(builtins).items() if isinstance(each, type)}.union(
     """
     builtins function generator coroutine async_generator mappingproxy types time sys abc bisect cmath codecs collections
@@ -41,7 +45,8 @@ _CHEAP = {name for name, each in vars(builtins).items() if isinstance(each, type
 _ALWAYS_WORK = re.compile(
     r"<(time\.sleep|builtins\.(sum|sorted|print|input|exec|eval|compile|__import__)|list\.sort|re\.\w+\.\w+"
     r"|_warnings\.warn\w*|_thread\.start\w*|torch\.\S*\b(item|tolist|numpy|synchronize)"
-    r"|torch(\._C)?\._?set_(?!grad_enabled)\w+)>"  # switches; those of a part, such as Dynamo's, come with its work
+    # switches; those of a part, such as Dynamo's, come with its work
+    r"|torch(\._C)?\._?set_(?!grad_enabled)\w+)>"
     r"|threading\.Thread\.start|multiprocessing\.process\.BaseProcess\.start"
 )
 _OF_THREADS = re.compile(
@@ -58,18 +63,24 @@ def is_work(name: str) -> bool:
 
 
 def _sum_of(name: str) -> str:
-    """Return the sum that a function belongs to: those of the user's, of a package, or of Python and torch."""
+    """Return the sum that a function belongs to: those of the user's, of a package, or of Python
+    and torch.
+    """
     if ".py:" in name:
         return YOURS
     package = name.partition(".")[0]
     if _OF_THREADS.match(name):
         return THREADS
-    is_known = name[0] in "<(" or package in sys.stdlib_module_names or package in ("torch", "generated")
+    is_known = (
+        name[0] in "<(" or package in sys.stdlib_module_names or package in ("torch", "generated")
+    )
     return OTHERS if is_known else package
 
 
 def most_called(work: Mapping[str, int]) -> dict[str, int]:
-    """Return what a file keeps of `Run.host_work`: functions with a share of the calls, and sums of the others."""
+    """Return what a file keeps of `Run.host_work`: functions with a share of the calls, and sums of
+    the others.
+    """
     least, kept = _KEPT_SHARE * work_total(work), Counter[str]()
     for name, count in work.items():
         kept[name if count >= least or is_work(name) or name == LINES else _sum_of(name)] += count
@@ -81,25 +92,32 @@ def work_total(work: Mapping[str, int]) -> int:
     return sum(count for name, count in work.items() if name != LINES)
 
 
-def joined_work(sides: list[tuple[Mapping[str, int], Mapping[str, int]]]) -> tuple[dict[str, int], dict[str, int]]:
+def joined_work(
+    sides: list[tuple[Mapping[str, int], Mapping[str, int]]],
+) -> tuple[dict[str, int], dict[str, int]]:
     """Return the work of several processes with its spread: where they differ, the most."""
     works = [Counter(work) for work, _ in sides if work]
     most = reduce(or_, works, Counter[str]())
-    spread = reduce(or_, (*(Counter(varying) for _, varying in sides), *(most - work for work in works)))
+    spread = reduce(
+        or_, (*(Counter(varying) for _, varying in sides), *(most - work for work in works))
+    )
     if not all(LINES in work for work in works):
         del most[LINES], spread[LINES]
     return dict(sorted(most.items())), dict(spread)
 
 
 def other_calls(baseline: Baseline, run: Run) -> dict[str, int]:
-    """Return how many calls more or fewer each function has, or each sum of functions, beyond what varies by itself.
+    """Return how many calls more or fewer each function has, or each sum of functions, beyond what
+    varies by itself.
 
-    Another Python or torch calls others for the same work, and so does other work on the device: then only what Python's own
-    library and C do beside it counts.
+    Another Python or torch calls others for the same work, and so does other work on the device:
+    then only what Python's own library and C do beside it counts.
     """
     old, new, varying = baseline.host_work, run.host_work, baseline.host_spread
     machines = [(each.fingerprint.python, each.fingerprint.torch) for each in (baseline, run)]
-    steady = sum(count for name, count in varying.items() if not _OF_THREADS.match(name)) <= _VARIES * work_total(old)
+    steady = sum(
+        count for name, count in varying.items() if not _OF_THREADS.match(name)
+    ) <= _VARIES * work_total(old)
     if not old or not new or machines[0] != machines[1] or not steady:
         return {}
     allowed = Counter(varying) | Counter(run.host_spread if varying else {})
@@ -111,7 +129,11 @@ def other_calls(baseline: Baseline, run: Run) -> dict[str, int]:
         """Return what a call counts for: the function, or the sum that it is a part of."""
         whole = _sum_of(name)
         is_alone = name in old or whole not in old or new.get(name, 0) > least
-        return name if is_work(name) or name == LINES or (whole in (OTHERS, THREADS) and is_alone) else whole
+        return (
+            name
+            if is_work(name) or name == LINES or (whole in (OTHERS, THREADS) and is_alone)
+            else whole
+        )
 
     moved: Counter[str] = Counter()
     limits: Counter[str] = Counter()
@@ -134,14 +156,22 @@ def _has_more_lines(baseline: Baseline, moved: Mapping[str, int], sign: int = 1)
 
 
 def is_host_loss(baseline: Baseline, run: Run) -> dict[str, bool | None]:
-    """Return whether the host's work is a loss, as `count_changes` does of counts; empty if it is the same."""
+    """Return whether the host's work is a loss, as `count_changes` does of counts; empty if it is
+    the same.
+    """
     moved = other_calls(baseline, run)
     least = max(_LEAST_CALLS, _LEAST_SHARE * work_total(baseline.host_work))
     sums, changed = list[int](), list[bool]()
     for sign in (1, -1):
-        counts = {name: sign * count for name, count in moved.items() if sign * count > 0 and name != LINES}
+        counts = {
+            name: sign * count
+            for name, count in moved.items()
+            if sign * count > 0 and name != LINES
+        }
         sums.append(sum(counts.values()))
-        changed.append(sums[-1] >= least or any(map(is_work, counts)) or _has_more_lines(baseline, moved, sign))
+        changed.append(
+            sums[-1] >= least or any(map(is_work, counts)) or _has_more_lines(baseline, moved, sign)
+        )
     if not any(changed):
         return {}
     is_more = changed[0] and (sums[0] > sums[1] or _has_more_lines(baseline, moved))
@@ -149,7 +179,9 @@ def is_host_loss(baseline: Baseline, run: Run) -> dict[str, bool | None]:
 
 
 def host_causes(baseline: Baseline, run: Run) -> list[tuple[Cause, Sequence[Origin]]]:
-    """Return which functions are called more often, by the line of code that calls them; else the one that is called less."""
+    """Return which functions are called more often, by the line of code that calls them; else the
+    one that is called less.
+    """
     if not is_host_loss(baseline, run):
         return []
     moved, old, new = other_calls(baseline, run), baseline.host_work, run.host_work
@@ -169,10 +201,15 @@ def host_causes(baseline: Baseline, run: Run) -> list[tuple[Cause, Sequence[Orig
 
 
 def _cause(names: Sequence[str], baseline: Baseline, run: Run) -> tuple[Cause, Sequence[Origin]]:
-    """Return what is called more often at one line: the first function, and how many calls there are in all."""
+    """Return what is called more often at one line: the first function, and how many calls there
+    are in all.
+    """
     old, new = baseline.host_work, run.host_work
     more = {name: new[name] - old.get(name, 0) for name in names}
-    costs = {name: _WORK_US if is_work(name) else _LINE_US if name == LINES else _CALL_US for name in names}
+    costs = {
+        name: _WORK_US if is_work(name) else _LINE_US if name == LINES else _CALL_US
+        for name in names
+    }
     us = sum(costs[name] * count for name, count in more.items())
     is_loop = 2 * _LINE_US * more.get(LINES, 0) >= us
     name = LINES if is_loop else max(names, key=lambda name: (is_work(name), ".py:" in name))

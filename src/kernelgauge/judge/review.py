@@ -1,4 +1,6 @@
-"""What accepting a run would change in a stored baseline, with the evidence; and which runs may join a baseline."""
+"""What accepting a run would change in a stored baseline, with the evidence; and which runs may
+join a baseline.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ from .structure import judge_structure, placement_changes
 from .time_verdict import Context, doubt_of, judge, judge_time, stored_doubt, time_of
 from .timing import Decision, Limits
 
-# A host that is slower than this was disturbed. Hosts of H200s changed their speed by factors of 1.6
-# (benchmarks/data/earlier_detection) and 1.9 (tests/report/test_stored.py).
+# A host that is slower than this was disturbed. Hosts of H200s changed their speed by factors of
+# 1.6 (benchmarks/data/earlier_detection) and 1.9 (tests/report/test_stored.py).
 _DISTURBED_HOST_FACTOR = 3.0
 
 
@@ -62,7 +64,8 @@ class Group(str, Enum):
     CONFIGURATION = "configuration"  # same kernels, other launch configuration
     KERNELS = "kernels"  # other kernels, or other counts
     NEW = "new"
-    VANISHED = "vanished"  # the suite no longer declares it: its file stays until somebody removes it
+    # the suite no longer declares it: its file stays until somebody removes it
+    VANISHED = "vanished"
     NOT_MEASURED = "not-measured"
 
 
@@ -77,14 +80,23 @@ class Creep(e.Evidence, frozen=True):
 
 
 class CodeMoved(e.Evidence, frozen=True):
-    """What the new software made of a kernel that is launched as before, or of one that a library exchanged."""
+    """What the new software made of a kernel that is launched as before, or of one that a library
+    exchanged.
+    """
 
     kernel: str
     effect: str  # the first of `EFFECTS` that it has
     moves: tuple[e.Move, ...]
 
 
-EFFECTS = ("spilled words", "occupancy", "registers", "shared bytes", "instructions", "library kernel")
+EFFECTS = (
+    "spilled words",
+    "occupancy",
+    "registers",
+    "shared bytes",
+    "instructions",
+    "library kernel",
+)
 _OF_LIBRARIES = (Kind.GEMM.value, Kind.CONVOLUTION.value, Kind.ATTENTION.value)
 Fact = e.Move | Verdict | e.Evidence  # what differs, or what speaks against storing it
 
@@ -113,10 +125,13 @@ class Reviewed:
     workload: str
     group: Group
     suite: str  # the folder of the suite that declares it
-    change: PlannedChange | None = None  # the effect of accepting it on its file; None: it cannot be accepted
+    # the effect of accepting it on its file; None: it cannot be accepted
+    change: PlannedChange | None = None
     environment: tuple[e.Move, ...] = ()  # what moved in the machine and its software
-    evidence: tuple[Fact, ...] = ()  # what else differs, and why: the verdict on structure before those on times
-    doubts: tuple[Fact | NotAdded, ...] = ()  # what speaks against it; `--force` overrules it where there is a change
+    # what else differs, and why: the verdict on structure before those on times
+    evidence: tuple[Fact, ...] = ()
+    # what speaks against it; `--force` overrules it where there is a change
+    doubts: tuple[Fact | NotAdded, ...] = ()
 
 
 def review_run(
@@ -132,10 +147,9 @@ def review_run(
 ) -> Reviewed:
     """Judge a run by what is stored of its workload, and plan what accepting it would write.
 
-    Args:
-        old: None: nothing is stored; an error: the file cannot be used.
-        doubts: what speaks against storing the run, whatever is stored.
-        is_fresh: whether the run has just ended: then it replaces what is unreadable, undecided or newer.
+    Args: old: None: nothing is stored; an error: the file cannot be used. doubts: what speaks
+        against storing the run, whatever is stored. is_fresh: whether the run has just ended: then
+        it replaces what is unreadable, undecided or newer.
     """
     new = from_run(run, suite=suite, recorded=recorded)
     found = Reviewed(run.workload, Group.NEW, suite, doubts=tuple(doubts))
@@ -148,7 +162,10 @@ def review_run(
             for timer in Timer
             if timer in run.samples
         )
-        breaks = (e.FileNote(name, after=str(getattr(run.counts, name))) for name in ("graph_breaks", "recompiles"))
+        breaks = (
+            e.FileNote(name, after=str(getattr(run.counts, name)))
+            for name in ("graph_breaks", "recompiles")
+        )
         summary = (
             e.FileNote("launches", after=str(run.counts.launches)),
             *(it for it in breaks if it.after != "0"),
@@ -165,23 +182,37 @@ def review_run(
     if is_host_loss(old, run) and group is not Group.NEW:
         group = Group.KERNELS
     code = dict.fromkeys(_code_moved(old, run))
-    planned = new if is_wrong else _planned(old, new, comparison, group, by_timer, is_other_code=bool(code))
+    planned = (
+        new
+        if is_wrong
+        else _planned(old, new, comparison, group, by_timer, is_other_code=bool(code))
+    )
     if is_wrong and group is Group.SAME_SPEED:  # nobody knows it
         group = Group.SPEED
     judged = _judge_anchors(run, old, context, limits)
     creep = tuple(_creep(judged, by_timer, is_written=planned is not None))
     if planned is not None:
-        sound = msgspec.structs.replace(old, entries=new.entries, recorded=new.recorded) if is_wrong else old
+        sound = (
+            msgspec.structs.replace(old, entries=new.entries, recorded=new.recorded)
+            if is_wrong
+            else old
+        )
         planned = _with_anchors(planned, sound, judged)  # a time that cannot be is no anchor
     notes = (*_file_notes(old, planned), *creep, *code)
     evidence: tuple[Fact, ...] = (judge_structure(run, old), *times, *notes)
     doubts = [*doubts, *_host_doubts(old, new)]
     if not is_fresh:
-        if old.recorded is not None and new.recorded is not None and new.recorded.at < old.recorded.at:  # both in UTC
+        # both in UTC
+        if (
+            old.recorded is not None
+            and new.recorded is not None
+            and new.recorded.at < old.recorded.at
+        ):
             doubts.append(e.RunDoubt("older", new.recorded.at, old.recorded.at))
         if group is not Group.KERNELS:  # a time of other kernels need not agree with the stored one
             doubts += [each for each in times if each.status is Status.UNDECIDED]
-    if planned is None and _is_stored(new.processes[0], old):  # to be judged against itself is nothing
+    # to be judged against itself is nothing
+    if planned is None and _is_stored(new.processes[0], old):
         group, evidence, doubts = Group.SAME_SPEED, (e.FileNote("accepted already"), *creep), []
     action = Action.KEEP if planned is None else Action.UPDATE
     change = PlannedChange(action, run.workload, planned, (*comparison.moves, *evidence))
@@ -197,15 +228,23 @@ def _code_moved(old: Baseline, run: Run) -> Iterator[CodeMoved]:
                 if one.identity.kind == other.identity.kind and one.identity.kind in _OF_LIBRARIES:
                     move = e.Move(one.identity.kind, one.identity.shown, other.identity.shown)
                     yield CodeMoved(one.identity.shown, EFFECTS[-1], (move,))
-            elif one.identity.without_source == other.identity.without_source and not is_chosen(one, other):
-                moves = [e.Move(*it) for it in resource_changes(one, other, run.fingerprint.arch) if it[1] != it[2]]
+            elif one.identity.without_source == other.identity.without_source and not is_chosen(
+                one, other
+            ):
+                moves = [
+                    e.Move(*it)
+                    for it in resource_changes(one, other, run.fingerprint.arch)
+                    if it[1] != it[2]
+                ]
                 names = [it.name for it in moves]
                 if moves:
                     effect = next((name for name in EFFECTS if name in names), EFFECTS[-2])
                     yield CodeMoved(one.identity.shown, effect, tuple(moves))
 
 
-def _time_verdicts(old: Baseline, run: Run, context: Context, limits: Limits | None) -> dict[Timer, Verdict]:
+def _time_verdicts(
+    old: Baseline, run: Run, context: Context, limits: Limits | None
+) -> dict[Timer, Verdict]:
     return {timer: judge_time(timer, [run], old, context, limits) for timer in run.judged_timers}
 
 
@@ -230,13 +269,20 @@ def _planned(
     moved = {timer for timer, each in times.items() if each.status in _MOVED}
     if nearest is Likeness.IDENTICAL and not (moved or is_other_code):
         return None
-    # The autotuner may choose another entry again. Code alone returns to another grid of a kernel: that must not pass.
-    kept = [each for each in old.entries if likeness(each.kernels, fresh.kernels) >= Likeness.OTHER_CHOICE]
+    # The autotuner may choose another entry again. Code alone returns to another grid of a kernel:
+    # that must not pass.
+    kept = [
+        each
+        for each in old.entries
+        if likeness(each.kernels, fresh.kernels) >= Likeness.OTHER_CHOICE
+    ]
     shared = {timer for timer in moved if timer.timing.is_alike}  # the times of all configurations
     entries = [
         _with_times(each, fresh, moved)
         if each is entry and nearest > Likeness.OTHER_CHOICE
-        else msgspec.structs.replace(each, processes=without_times(each.processes, shared) or each.processes)
+        else msgspec.structs.replace(
+            each, processes=without_times(each.processes, shared) or each.processes
+        )
         for each in kept
     ]
     entries += [fresh] if nearest is Likeness.OTHER_CHOICE else []
@@ -244,20 +290,37 @@ def _planned(
 
 
 def _with_times(entry: Entry, fresh: Entry, moved: set[Timer]) -> Entry:
-    """Return the fresh kernels, with the fresh times of the timers that moved. The other times stay."""
+    """Return the fresh kernels, with the fresh times of the timers that moved.
+
+    The other times stay.
+    """
     (process,) = fresh.processes
-    processes = (*without_times(entry.processes, moved), *without_times([process], set(Timer) - moved))
+    processes = (
+        *without_times(entry.processes, moved),
+        *without_times([process], set(Timer) - moved),
+    )
     kernels = fresh.kernels
     if Timer.DEVICE not in moved:
         pairs = zip(fresh.kernels, entry.kernels, strict=True)
-        kernels = tuple(msgspec.structs.replace(new, device_time_us=old.device_time_us) for new, old in pairs)
+        kernels = tuple(
+            msgspec.structs.replace(new, device_time_us=old.device_time_us) for new, old in pairs
+        )
     return Entry(entry.draws, kernels, processes or fresh.processes)
 
 
 def _is_stored(process: Process, old: Baseline) -> bool:
-    """Return whether a baseline has some times of this process: those that moved, when it was accepted."""
-    alike = (each for each in old.processes if msgspec.structs.replace(each, timers=process.timers) == process)
-    return any(each.timers.items() <= process.timers.items() and (each.timers or not process.timers) for each in alike)
+    """Return whether a baseline has some times of this process: those that moved, when it was
+    accepted.
+    """
+    alike = (
+        each
+        for each in old.processes
+        if msgspec.structs.replace(each, timers=process.timers) == process
+    )
+    return any(
+        each.timers.items() <= process.timers.items() and (each.timers or not process.timers)
+        for each in alike
+    )
 
 
 _Judged = tuple[Anchor, Timer, Decision]
@@ -267,14 +330,19 @@ def without_times(processes: Iterable[Process], timers: Iterable[Timer]) -> tupl
     """Return processes without the times of these timers, and without those that have no time left."""
     left_out = set(timers)
     left = (
-        msgspec.structs.replace(it, timers={name: each for name, each in it.timers.items() if name not in left_out})
+        msgspec.structs.replace(
+            it, timers={name: each for name, each in it.timers.items() if name not in left_out}
+        )
         for it in processes
     )
     return tuple(each for each in left if each.timers)
 
 
-def _judge_anchors(run: Run, old: Baseline, context: Context, limits: Limits | None) -> list[_Judged]:
-    """Judge each time of a run by its anchor. On a GPU of the anchor, the reference kernels excuse nothing.
+def _judge_anchors(
+    run: Run, old: Baseline, context: Context, limits: Limits | None
+) -> list[_Judged]:
+    """Judge each time of a run by its anchor. On a GPU of the anchor, the reference kernels excuse
+    nothing.
 
     The anchor may be of other software, which may slow them down too.
     """
@@ -286,18 +354,35 @@ def _judge_anchors(run: Run, old: Baseline, context: Context, limits: Limits | N
         is_known = any(each.place == run.place for each in anchor.processes)
         judged = msgspec.structs.replace(run, controls={}) if is_known else run
         for timer in run.judged_timers:
-            times_us = [each.timers[timer].mean_us for each in anchor.processes if timer in each.timers]
+            times_us = [
+                each.timers[timer].mean_us for each in anchor.processes if timer in each.timers
+            ]
             if not times_us or doubt_of(anchor.processes, run.counts.launches, run, timer):
                 continue
-            asked = timer, is_compared_by_host(timer, run, device_us, times_us), gemm_kernel(run.controls)
+            asked = (
+                timer,
+                is_compared_by_host(timer, run, device_us, times_us),
+                gemm_kernel(run.controls),
+            )
             sides = times_of(anchor.processes, *asked), [time_of(judged, *asked)]
-            found.append((anchor, timer, judge(*sides, alone.prior(timer, run, limits), alone, run=run)))
+            found.append(
+                (anchor, timer, judge(*sides, alone.prior(timer, run, limits), alone, run=run))
+            )
     return found
 
 
-def _creep(judged: Sequence[_Judged], times: Mapping[Timer, Verdict], *, is_written: bool) -> Iterator[Creep]:
-    """Yield the times that are slower than their anchors, where `times`, of the same run, blame no machine for it."""
-    machines = {timer for timer, it in times.items() for why in it.reasons if isinstance(why, e.Machine) and why.is_own}
+def _creep(
+    judged: Sequence[_Judged], times: Mapping[Timer, Verdict], *, is_written: bool
+) -> Iterator[Creep]:
+    """Yield the times that are slower than their anchors, where `times`, of the same run, blame no
+    machine for it.
+    """
+    machines = {
+        timer
+        for timer, it in times.items()
+        for why in it.reasons
+        if isinstance(why, e.Machine) and why.is_own
+    }
     for anchor, timer, decision in judged:
         accepted = anchor.accepted + is_written
         if (
@@ -309,8 +394,8 @@ def _creep(judged: Sequence[_Judged], times: Mapping[Timer, Verdict], *, is_writ
 def _with_anchors(new: Baseline, old: Baseline, judged: Sequence[_Judged]) -> Baseline:
     """Return what is written in place of a stored baseline, with its anchors.
 
-    A stored time without an anchor becomes one. With the first run of a new release, so does a time that has left its
-    anchor. A time that has not keeps it: slow drift adds up over releases too.
+    A stored time without an anchor becomes one. With the first run of a new release, so does a time
+    that has left its anchor. A time that has not keeps it: slow drift adds up over releases too.
     """
     if compare(old.fingerprint, new.fingerprint).foreign:
         return new
@@ -318,17 +403,28 @@ def _with_anchors(new: Baseline, old: Baseline, judged: Sequence[_Judged]) -> Ba
     release = (new.recorded.release if new.recorded else None) or before
     anchors = list(old.anchors)
     if release != before:
-        moved = {timer for _, timer, each in judged if each.status in (Status.REGRESSED, Status.IMPROVED)}
-        anchors = [msgspec.structs.replace(each, processes=without_times(each.processes, moved)) for each in anchors]
+        moved = {
+            timer for _, timer, each in judged if each.status in (Status.REGRESSED, Status.IMPROVED)
+        }
+        anchors = [
+            msgspec.structs.replace(each, processes=without_times(each.processes, moved))
+            for each in anchors
+        ]
     anchored = {timer for each in anchors for process in each.processes for timer in process.timers}
     anchors.append(_anchor(old, [timer for timer in Timer if timer not in anchored], release))
-    anchors = [msgspec.structs.replace(each, accepted=each.accepted + 1) for each in anchors if each.processes]
+    anchors = [
+        msgspec.structs.replace(each, accepted=each.accepted + 1)
+        for each in anchors
+        if each.processes
+    ]
     recorded = msgspec.structs.replace(new.recorded, release=release) if new.recorded else None
     return msgspec.structs.replace(new, anchors=tuple(anchors), recorded=recorded)
 
 
 def _anchor(old: Baseline, timers: Sequence[Timer], release: str | None) -> Anchor:
-    """Return the stored times as an anchor: of each place their mean, of the slowest launch configuration."""
+    """Return the stored times as an anchor: of each place their mean, of the slowest launch
+    configuration.
+    """
     entry = max(old.entries, key=lambda each: each.device_time_us)
     found: dict[str | None, dict[Timer, Observation]] = {}
     for timer in timers:
@@ -336,7 +432,9 @@ def _anchor(old: Baseline, timers: Sequence[Timer], release: str | None) -> Anch
             mean = mean_of(on_same_host(group, group[-1]))
             found.setdefault(mean.place, {})[timer] = rounded(mean.observation)
     firsts = {each.place: each for each in reversed(old.processes)}
-    processes = (msgspec.structs.replace(firsts[place], timers=times) for place, times in found.items())
+    processes = (
+        msgspec.structs.replace(firsts[place], timers=times) for place, times in found.items()
+    )
     return Anchor(old.recorded.at if old.recorded else "", release, 0, tuple(processes))
 
 
@@ -351,7 +449,8 @@ def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence
     if nearest < Likeness.SAME_CONFIGURATION:
         return Group.CONFIGURATION
     is_same = all(each.status in (Status.PASS, Status.NOT_JUDGED) for each in times)
-    return Group.SAME_SPEED if is_same else Group.SPEED  # an inconclusive time is not known to be as fast
+    # an inconclusive time is not known to be as fast
+    return Group.SAME_SPEED if is_same else Group.SPEED
 
 
 def _file_notes(old: Baseline, planned: Baseline | None) -> Iterator[e.FileNote]:
@@ -361,19 +460,29 @@ def _file_notes(old: Baseline, planned: Baseline | None) -> Iterator[e.FileNote]
     if old.suite != planned.suite:
         yield e.FileNote("suite", old.suite, planned.suite)
     timers = {timer for each in old.processes for timer in each.timers}
-    counts = [[sum(timer in it.timers for it in side.processes) for side in (old, planned)] for timer in timers]
-    known, left = min(counts, key=lambda each: each[1] - each[0], default=(len(old.processes), len(planned.processes)))
+    counts = [
+        [sum(timer in it.timers for it in side.processes) for side in (old, planned)]
+        for timer in timers
+    ]
+    known, left = min(
+        counts,
+        key=lambda each: each[1] - each[0],
+        default=(len(old.processes), len(planned.processes)),
+    )
     if left < known:  # to measure them takes minutes
         yield e.FileNote("fewer processes", str(known), str(left))
     are_known, are_left = (
-        any(timer in each.timers for each in side.processes for timer in COMPILE_TIMERS) for side in (old, planned)
+        any(timer in each.timers for each in side.processes for timer in COMPILE_TIMERS)
+        for side in (old, planned)
     )
     if are_known and not are_left:
         yield e.FileNote("compile times")
 
 
 def _host_doubts(old: Baseline, new: Baseline) -> Iterator[e.OtherHostSpeed]:
-    """Yield how slow the host was, where it was much slower: what is recorded on such a host hides regressions."""
+    """Yield how slow the host was, where it was much slower: what is recorded on such a host hides
+    regressions.
+    """
     (process,) = new.entries[0].processes
     alike = (each for each in old.processes if each.place == process.place)
     usual_us = max((us for each in alike for us in each.host_references_us.values()), default=0.0)
@@ -391,15 +500,18 @@ def with_runs(
     context: Context,
     limits: Limits | None = None,
 ) -> Baseline | NotAdded:
-    """Return the baseline with those processes of the runs that it lacks. The arguments are those of `review_run`.
+    """Return the baseline with those processes of the runs that it lacks. The arguments are those
+    of `review_run`.
 
-    What it does not know of the workload, it takes from the newest run: a memory peak by line, say. `NotAdded`: adding it
-    would make noise of a change, or the runs differ among themselves.
+    What it does not know of the workload, it takes from the newest run: a memory peak by line, say.
+    `NotAdded`: adding it would make noise of a change, or the runs differ among themselves.
     """
     if isinstance(old, BaselineError):
         return NotAdded((e.RunDoubt("error", f"the stored file cannot be used: {old.one_line}"),))
     alone = ((run, from_run(run, suite=suite, recorded=recorded)) for run in runs)
-    added = [(run, new) for run, new in alone if old is None or not _is_stored(new.processes[0], old)]
+    added = [
+        (run, new) for run, new in alone if old is None or not _is_stored(new.processes[0], old)
+    ]
     if old is not None and not added:
         return old
     for run, _ in added:  # what is beside the newest one shows the machine of its run only
@@ -415,7 +527,9 @@ def with_runs(
     recorded = max(filter(None, (old.recorded, recorded)), key=lambda each: each.at, default=None)
     entries, (_, newest) = merge_entries([old, joined]), added[-1]
     counts = msgspec.structs.replace(old.counts, **_unknown(old.counts, newest.counts))
-    work, spread = joined_work([(each.host_work, each.host_spread) for each in (old, *(new for _, new in added))])
+    work, spread = joined_work(
+        [(each.host_work, each.host_spread) for each in (old, *(new for _, new in added))]
+    )
     fields = _unknown(old, newest) | {"entries": entries, "recorded": recorded, "counts": counts}
     fields |= {"host_work": work, "host_spread": spread}
     judged = _judge_anchors(runs[-1], old, context, limits)
@@ -424,11 +538,20 @@ def with_runs(
 
 def _unknown(old: Counts | Baseline, new: Counts | Baseline) -> dict[str, Any]:
     """Return the fields that `old` lacks, as an older version or a run without a timer leaves them."""
-    return {name: known for name, known in msgspec.structs.asdict(new).items() if getattr(old, name) in (None, (), {})}
+    return {
+        name: known
+        for name, known in msgspec.structs.asdict(new).items()
+        if getattr(old, name) in (None, (), {})
+    }
 
 
-def _differences(old: Baseline, run: Run, context: Context, limits: Limits | None) -> Iterator[Fact]:
-    """Yield what is no noise. The times of another launch configuration may differ, the host's work may not."""
+def _differences(
+    old: Baseline, run: Run, context: Context, limits: Limits | None
+) -> Iterator[Fact]:
+    """Yield what is no noise.
+
+    The times of another launch configuration may differ, the host's work may not.
+    """
     comparison = compare(old.fingerprint, run.fingerprint)
     yield from comparison.moves
     if why := stored_doubt(old, run):
@@ -437,12 +560,15 @@ def _differences(old: Baseline, run: Run, context: Context, limits: Limits | Non
         return
     structure = judge_structure(run, old)
     if structure.status is not Status.PASS:
-        yield from [each for each in structure.reasons if isinstance(each, e.CountMoved)] or (structure,)
+        yield from [each for each in structure.reasons if isinstance(each, e.CountMoved)] or (
+            structure,
+        )
     _, nearest = old.entry_like(run.kernels)
     if nearest is Likeness.SAME_CONFIGURATION:
         yield e.RunDoubt("other source")
     for timer, verdict in _time_verdicts(old, run, context, limits).items():
-        moved = [each for each in verdict.reasons if isinstance(each, e.Machine)]  # the reference kernels
+        # the reference kernels
+        moved = [each for each in verdict.reasons if isinstance(each, e.Machine)]
         more_would_help = any(isinstance(each, e.Next) for each in verdict.reasons)
         if verdict.status in (Status.REGRESSED, Status.IMPROVED):
             if timer is Timer.HOST or nearest is Likeness.IDENTICAL:

@@ -1,4 +1,6 @@
-"""Times of one machine compared without a baseline: two sets of processes, and the nights of a history."""
+"""Times of one machine compared without a baseline: two sets of processes, and the nights of a
+history.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,21 @@ from .structure import judge_structure
 from .time_verdict import Context, judge_time, not_measured
 from .timing import Limits
 
-FEWEST = 3  # processes of each side: from then on their own spread says more than what is known of other machines
-LOOKS = 3  # the rule is applied at most so often; each look has its share of the false alarms (Bonferroni)
-# A GPU time is decided once a change of so many microseconds is excluded: the profiler's clock has steps of 0.032 us.
+# processes of each side: from then on their own spread says more than what is known of other
+# machines
+FEWEST = 3
+# the rule is applied at most so often; each look has its share of the false alarms (Bonferroni)
+LOOKS = 3
+# A GPU time is decided once a change of so many microseconds is excluded: the profiler's clock has
+# steps of 0.032 us.
 _WANTED_US = 0.1
-# A GPU time that is slower by this after the first look is measured in pairs until the last one, and decided by them.
+# A GPU time that is slower by this after the first look is measured in pairs until the last one,
+# and decided by them.
 _SUSPECT = 0.001
 _PAIRED_LEVEL = 0.01  # of false alarms of a time in pairs, whatever the distribution of its noise
 _MOST_PAIRS = 16  # of the test, which tries all signs: 65,536
-# Student's t of 6 degrees of freedom, the fewest, at 1 - 0.05 / LOOKS, over that at 0.95: the looks share 5 in 100.
+# Student's t of 6 degrees of freedom, the fewest, at 1 - 0.05 / LOOKS, over that at 0.95: the looks
+# share 5 in 100.
 _OF_ONE_LOOK = 1.42
 
 
@@ -37,13 +45,17 @@ class JudgedSet:
     """The verdicts on a set of processes."""
 
     verdicts: tuple[Verdict, ...]
-    undecided: tuple[str, ...] = ()  # labels of the times that need more processes; none where structure differs
-    run: Run | None = None  # one of them, with the samples of all that ran in its launch configuration
+    # labels of the times that need more processes; none where structure differs
+    undecided: tuple[str, ...] = ()
+    # one of them, with the samples of all that ran in its launch configuration
+    run: Run | None = None
     baseline: Baseline | None = None  # of the other set. None: it cannot be one
 
 
 def looks(processes: int) -> set[int]:
-    """Return after how many processes of each side the rule is asked: 3, 6 and 12, or as many as there are."""
+    """Return after how many processes of each side the rule is asked: 3, 6 and 12, or as many as
+    there are.
+    """
     return {FEWEST * 2**number for number in range(LOOKS - 1)} | {processes}
 
 
@@ -59,17 +71,17 @@ def judge_sets(
 ) -> JudgedSet:
     """Judge the second set of runs of a workload by the first one.
 
-    Args:
-        comparisons: how often the rule is asked, over all times.
-        limits: what the suite asks for; a gate that it leaves open is smaller here than between nights.
-        names: of the sets, for messages.
-        are_pairs: processes of the same place ran one after the other, in random order.
+    Args: comparisons: how often the rule is asked, over all times. limits: what the suite asks for;
+        a gate that it leaves open is smaller here than between nights. names: of the sets, for
+        messages. are_pairs: processes of the same place ran one after the other, in random order.
     """
 
     def unjudged(conclusion: NothingToCompare, status: Status = Status.INVALID) -> JudgedSet:
         return JudgedSet((Verdict(status, workload, MEASUREMENT, conclusion),))
 
-    timed_before, timed_after = ([run for run in runs if run.incomplete is None] for runs in (before, after))
+    timed_before, timed_after = (
+        [run for run in runs if run.incomplete is None] for runs in (before, after)
+    )
     if after and not before:
         return unjudged(NothingToCompare(names[0], "missing"), Status.NO_BASELINE)
     if not before or not after:
@@ -81,52 +93,78 @@ def judge_sets(
     structure = replace(_worst_structure(after, baseline, (), names[1]), against=names[0])
     if not timed_before or not timed_after:  # the structure is sound: it may say why
         name, untimed = (names[1], after[-1]) if timed_before else (names[0], before[-1])
-        timers = [timer for run in (*timed_before, *timed_after) for timer in run.judged_timers] or [Timer.DEVICE]
+        timers = [
+            timer for run in (*timed_before, *timed_after) for timer in run.judged_timers
+        ] or [Timer.DEVICE]
         missing = not_measured(timers[0], untimed, side=name)
         is_timed = any(run.is_timed for run in (*before, *after))
-        return JudgedSet((structure, missing) if is_timed else (structure,), (), after[-1], baseline)
+        return JudgedSet(
+            (structure, missing) if is_timed else (structure,), (), after[-1], baseline
+        )
     # The autotuner chooses anew in each process: the launch configuration that most of them have.
     first, *_ = alike = max(by_configuration(timed_after), key=len)
     near, asked = {timer: timer.timing.near_gate for timer in Timer}, limits or Limits()
     asked, context = Limits(near | asked.gate, asked.sensitivity), Context(comparisons)
     is_paired = are_pairs and len(before) == len(after) and len(alike) == len(timed_after)
     verdicts, undecided = list[Verdict](), []
-    for timer in first.judged_timers:  # the first process measured all; later ones may leave out a latency
+    # the first process measured all; later ones may leave out a latency
+    for timer in first.judged_timers:
         verdict, is_suspect = judge_time(timer, alike, baseline, context, asked), False
         gate = asked.gate[timer]
         if is_paired and timer is Timer.DEVICE and gate == near[timer]:
             # The machine may have spoilt the times of one side.
-            pairs = [each for each in zip(before, after, strict=True) if all(timer in run.samples for run in each)]
+            pairs = [
+                each
+                for each in zip(before, after, strict=True)
+                if all(timer in run.samples for run in each)
+            ]
             verdict, is_suspect = _judged_in_pairs(verdict, pairs)
         verdicts.append(replace(verdict, against=names[0]))
         is_open = is_suspect or not _is_decided(verdict, timer, gate)
         if structure.status is Status.PASS and is_open:
             undecided.append(timer.label)
-    several = {timer: [run.samples[timer] for run in alike if timer in run.samples] for timer in first.samples}
+    several = {
+        timer: [run.samples[timer] for run in alike if timer in run.samples]
+        for timer in first.samples
+    }
     samples = {timer: reduce(Sample.joined, each) for timer, each in several.items()}
     run = msgspec.structs.replace(first, samples=samples)
     structure = replace(_worst_structure(after, baseline, verdicts, names[1]), against=names[0])
     return JudgedSet(tuple(settled([structure, *verdicts])), tuple(undecided), run, baseline)
 
 
-def _worst_structure(runs: Sequence[Run], baseline: Baseline, times: Sequence[Verdict], name: str) -> Verdict:
-    """Return the worst verdict on the structure of all processes, and in how many of them structure is another."""
+def _worst_structure(
+    runs: Sequence[Run], baseline: Baseline, times: Sequence[Verdict], name: str
+) -> Verdict:
+    """Return the worst verdict on the structure of all processes, and in how many of them structure
+    is another.
+    """
     verdicts = [judge_structure(run, baseline, times) for run in runs]
     status = worst([each.status for each in verdicts])
     found = next(each for each in verdicts if each.status is status)
-    if other := sum(each.status is Status.PASS for each in verdicts) if status is not Status.PASS else 0:
+    if (
+        other := sum(each.status is Status.PASS for each in verdicts)
+        if status is not Status.PASS
+        else 0
+    ):
         found = found.because(ProcessesDiffer(len(runs) - other, len(runs), name))
     return found
 
 
 def _judged_in_pairs(verdict: Verdict, pairs: Sequence[tuple[Run, Run]]) -> tuple[Verdict, bool]:
-    """Return the verdict on a GPU time by its pairs, and whether it is suspect and more pairs may show it slower.
+    """Return the verdict on a GPU time by its pairs, and whether it is suspect and more pairs may
+    show it slower.
 
-    The pairs of the first look made it suspect. The others decide, by the exact sign-flip test: each way to exchange the
-    sides within pairs is as likely, if the code is the same (Fisher, "The Design of Experiments", 1935).
+    The pairs of the first look made it suspect. The others decide, by the exact sign-flip test:
+    each way to exchange the sides within pairs is as likely, if the code is the same (Fisher, "The
+    Design of Experiments", 1935).
     """
     change, before_us = verdict.change, verdict.before_us
-    if verdict.status not in (Status.PASS, Status.UNDECIDED) or change is None or not (before_us and pairs):
+    if (
+        verdict.status not in (Status.PASS, Status.UNDECIDED)
+        or change is None
+        or not (before_us and pairs)
+    ):
         return verdict, False
     sides = ([fmean(each.samples[Timer.DEVICE].replicates_us) for each in pair] for pair in pairs)
     steps = [math.log(later / earlier) for earlier, later in sides]
@@ -138,15 +176,21 @@ def _judged_in_pairs(verdict: Verdict, pairs: Sequence[tuple[Run, Run]]) -> tupl
     if probability > _PAIRED_LEVEL or mean < suspect_from:
         return verdict, True
     parts = (place / 20 * mean for place in range(1, 21))
-    margin = next(each for each in parts if by_chance([step - mean + each for step in fresh]) <= _PAIRED_LEVEL)
+    margin = next(
+        each for each in parts if by_chance([step - mean + each for step in fresh]) <= _PAIRED_LEVEL
+    )
     low, high = math.expm1(mean - margin), math.expm1(mean + margin)
-    found = RelativeChange(math.expm1(mean), low, high, 1 - 2 * _PAIRED_LEVEL, gate=math.expm1(suspect_from))
+    found = RelativeChange(
+        math.expm1(mean), low, high, 1 - 2 * _PAIRED_LEVEL, gate=math.expm1(suspect_from)
+    )
     slower = replace(verdict, status=Status.REGRESSED, change=found)
     return slower.because(SlowerInPairs(len(fresh), probability)), False
 
 
 def by_chance(steps: Sequence[float]) -> float:
-    """Return how often such steps are as far above zero in the mean, if each sign is as likely as the other: exactly."""
+    """Return how often such steps are as far above zero in the mean, if each sign is as likely as
+    the other: exactly.
+    """
     sums = [0.0]
     for each in steps:
         sums = [total + sign * abs(each) for total in sums for sign in (-1, 1)]
@@ -154,11 +198,12 @@ def by_chance(steps: Sequence[float]) -> float:
 
 
 def _is_decided(verdict: Verdict, timer: Timer, gate: float) -> bool:
-    """Return whether more processes are not needed: the time changed, or a change of the wanted size is excluded.
+    """Return whether more processes are not needed: the time changed, or a change of the wanted
+    size is excluded.
 
-    A time that was not judged needs more: the host may have been at another speed on each side. A change is excluded if
-    the measured change, plus its error in 95 of 100 comparisons, stays below that size. The error is the part of the
-    sensitivity that lies beyond the change that fails.
+    A time that was not judged needs more: the host may have been at another speed on each side. A
+    change is excluded if the measured change, plus its error in 95 of 100 comparisons, stays below
+    that size. The error is the part of the sensitivity that lies beyond the change that fails.
     """
     change, wanted = verdict.change, timer.timing.wanted
     if verdict.status in (Status.REGRESSED, Status.IMPROVED) or change is None or wanted is None:
@@ -172,9 +217,10 @@ def _is_decided(verdict: Verdict, timer: Timer, gate: float) -> bool:
     return abs(math.log1p(change.estimate)) + short_by <= math.log1p(max(wanted, gate))
 
 
-# -- nights -----------------------------------------------------------------------------------------------------------
+# -- nights ----------------------------------------------------------------------------------------
 
-# The CUSUM's constants, in standard deviations of a night. `python benchmarks/creep.py` prints false alarms and delays.
+# The CUSUM's constants, in standard deviations of a night. `python benchmarks/creep.py` prints
+# false alarms and delays.
 _SLACK = 1.25  # a level that is higher by less counts as the same
 _LIMIT = 5.0  # of the sum: an alarm
 _LARGEST = 3.0  # of one night: an outlier alone raises no alarm
@@ -182,8 +228,8 @@ _REFERENCE_NIGHTS = 2  # before any night is judged
 _FEWEST_DIFFERENCES = 5  # before the nights show their own noise
 _LEAST_RISE = 2.0  # of the level of now: below, the time came back
 _NIGHTS_OF_LEVEL = 3  # that the level of now is the median of
-# The median of absolute differences of two independent Gaussian nights is 0.954 standard deviations of one. Nights that
-# correlate by 0.3 differ by 0.84 times as much.
+# The median of absolute differences of two independent Gaussian nights is 0.954 standard deviations
+# of one. Nights that correlate by 0.3 differ by 0.84 times as much.
 _OF_MEDIAN = 1 / 0.954 / 0.84
 
 
@@ -203,7 +249,8 @@ class Rise(NamedTuple):
 
 
 def find_creep(nights: Sequence[tuple[float, float]]) -> Rise | None:
-    """Return how far the last nights of one machine are above the lowest level that an alarm was raised for.
+    """Return how far the last nights of one machine are above the lowest level that an alarm was
+    raised for.
 
     Returns None without an alarm, and where the times came back.
 
@@ -218,10 +265,12 @@ def find_creep(nights: Sequence[tuple[float, float]]) -> Rise | None:
 
 
 def find_alarms(nights: Sequence[tuple[float, float]]) -> Iterator[Alarm]:
-    """Yield an alarm for each rise. The arguments are those of `find_creep`; later nights never change an alarm.
+    """Yield an alarm for each rise. The arguments are those of `find_creep`; later nights never
+    change an alarm.
 
-    A two-sided CUSUM. Its reference grows while both sums are zero, and starts anew where one exceeds the limit. Page,
-    "Continuous inspection schemes", 1954; Hawkins, "Self-starting CUSUM charts for location and scale", 1987.
+    A two-sided CUSUM. Its reference grows while both sums are zero, and starts anew where one
+    exceeds the limit. Page, "Continuous inspection schemes", 1954; Hawkins, "Self-starting CUSUM
+    charts for location and scale", 1987.
     """
     differences: list[float] = []
     reference: list[float] = []

@@ -15,7 +15,19 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from ..run import KERNELS_OF_STEP, STEP, Observation, Origin, ProcessTime, SourceLine, Timing
-from ..trace import COPIES, CPU, FRAME, MOST_OUTSIDE, WAIT, Kind, Place, StepRow, Steps, decode, grouped
+from ..trace import (
+    COPIES,
+    CPU,
+    FRAME,
+    MOST_OUTSIDE,
+    WAIT,
+    Kind,
+    Place,
+    StepRow,
+    Steps,
+    decode,
+    grouped,
+)
 from . import STRUCTURE, WORST_FIRST, Status, Verdict
 from . import evidence as e
 from .cause import order_causes, with_code
@@ -25,7 +37,8 @@ from .trace_baseline import Job, RowRange, StepRange, TraceBaseline, observed
 
 _LEAST_SHARE = 0.01  # of all kernels, which one that is slower must cost, or a phase
 _MOST_SPEEDS, _MOST_OPS = 3, 2  # kernels named for a slower step, and ops for other kernels
-_LEAST_OVERLAP, _LOST_OVERLAP = 0.1, 0.25  # of the communication; of the least that a run of the baseline had
+# of the communication; of the least that a run of the baseline had
+_LEAST_OVERLAP, _LOST_OVERLAP = 0.1, 0.25
 _MORE_LAG = 2.0  # of the most that a run of the baseline had
 _NOT_TIMED = (Kind.COMMUNICATION.value, WAIT)
 
@@ -70,7 +83,9 @@ class _Pair:
         return [each for each in self.ranks if _ranges(each.usual) == _ranges(self.usual)]
 
     def times_us(self, rows: Collection[StepRow]) -> tuple[list[float], list[float]]:
-        """Return how long these rows take in a step: in each run of the baseline, and in each run beside it."""
+        """Return how long these rows take in a step: in each run of the baseline, and in each run
+        beside it.
+        """
         known = [self.stored[row].us for row in rows if row in self.stored]
         before_us = list(map(math.fsum, zip(*known, strict=True))) or [0.0]
         return before_us, [math.fsum(map(run.mean_us, rows)) for run in self.runs]
@@ -83,7 +98,9 @@ def _ranges(usual: StepRange) -> set[tuple[int, int, int]]:
 def _together(one: RowRange, other: RowRange) -> RowRange:
     us = tuple(map(sum, zip(one.us, other.us, strict=True)))
     threads, spread = {*one.threads, *other.threads}, max(one.spread, other.spread)
-    return RowRange(one.row, one.low + other.low, one.high + other.high, us, tuple(sorted(threads)), spread)
+    return RowRange(
+        one.row, one.low + other.low, one.high + other.high, us, tuple(sorted(threads)), spread
+    )
 
 
 def _place(row: StepRow) -> Place:
@@ -95,7 +112,9 @@ def _kernel(row: StepRow) -> StepRow:
 
 
 def _renamed_rows(stored: Iterable[StepRow], ran: Iterable[StepRow]) -> _Rows:
-    """Return what rows of a new phase or module were before: those of one that is gone, and of whose kernels it has half."""
+    """Return what rows of a new phase or module were before: those of one that is gone, and of
+    whose kernels it has half.
+    """
     olds, news = (grouped((row for row in rows if row.name), _place) for rows in (stored, ran))
     gone = {place: set(map(_kernel, rows)) for place, rows in olds.items() if place not in news}
     found: dict[StepRow, StepRow] = {}
@@ -104,20 +123,37 @@ def _renamed_rows(stored: Iterable[StepRow], ran: Iterable[StepRow]) -> _Rows:
         shared = {old: len(kernels & others) for old, others in gone.items()}
         shared = {old: many for old, many in shared.items() if 2 * many >= len(gone[old])}
         if place not in olds and shared:
-            phase, module = max(shared, key=lambda old: (shared[old], old[1] == place[1], old[0] == place[0]))
+            phase, module = max(
+                shared, key=lambda old: (shared[old], old[1] == place[1], old[0] == place[0])
+            )
             del gone[phase, module]
             found |= {row: row._replace(phase=phase, module=module) for row in rows}
     return found
 
 
-def _relocated_rows(stored: Mapping[StepRow, RowRange], counts: Sequence[Counter[StepRow]]) -> _Rows:
-    """Return rows that count as another one: a kernel that runs less often in one place, and more often in another."""
+def _relocated_rows(
+    stored: Mapping[StepRow, RowRange], counts: Sequence[Counter[StepRow]]
+) -> _Rows:
+    """Return rows that count as another one: a kernel that runs less often in one place, and more
+    often in another.
+    """
     less, more = (defaultdict[StepRow, list[StepRow]](list) for _ in range(2))
     for row in dict.fromkeys((*stored, *chain.from_iterable(counts))):
         old, now = stored.get(row, RowRange(0, 0, 0, ())), {step[row] for step in counts}
-        if row.name and row.slot not in stored and old.low == old.high and len(now) == 1 and now != {old.low}:
+        if (
+            row.name
+            and row.slot not in stored
+            and old.low == old.high
+            and len(now) == 1
+            and now != {old.low}
+        ):
             (less if min(now) < old.low else more)[_kernel(row)].append(row)
-    return {row: more[kernel][0] for kernel in less if kernel in more for row in (*less[kernel], *more[kernel][1:])}
+    return {
+        row: more[kernel][0]
+        for kernel in less
+        if kernel in more
+        for row in (*less[kernel], *more[kernel][1:])
+    }
 
 
 def _pairs(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> list[list[_Pair]]:
@@ -127,17 +163,23 @@ def _pairs(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> list[list
         for kind, usual in kinds.items():
             if runs := [job[rank].steps[kind] for job in jobs if kind in job[rank].steps]:
                 stored = {baseline.rows[each.row]: each for each in usual.rows}
-                renamed = _renamed_rows(stored, dict.fromkeys(row for run in runs for row in run.row_us))
+                renamed = _renamed_rows(
+                    stored, dict.fromkeys(row for run in runs for row in run.row_us)
+                )
                 runs = [run.renamed(renamed) for run in runs] if renamed else runs
                 relocated = _relocated_rows(stored, [step for run in runs for step in run.counts])
                 runs = [run.renamed(relocated) for run in runs] if relocated else runs
                 title, same = f"{name} {kind}".strip(), found[kind]
-                same.append(_Pair(title, kind, rank, runs, usual, baseline, same, renamed, relocated))
+                same.append(
+                    _Pair(title, kind, rank, runs, usual, baseline, same, renamed, relocated)
+                )
     return list(found.values())
 
 
 def judge_traces(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> list[Verdict]:
-    """Judge the runs of a job by its baseline: structure, GPU time, overlap and the time of a step, for each kind of step."""
+    """Judge the runs of a job by its baseline: structure, GPU time, overlap and the time of a step,
+    for each kind of step.
+    """
     verdicts: list[Verdict] = []
     shared = _pairs(name, jobs, baseline)
     comparisons = sum(map(len, shared))
@@ -155,24 +197,42 @@ def judge_traces(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> lis
     notes = {
         "new": [kind for kind in kinds if kind not in known],
         "gone": [kind for kind in known if kind not in kinds],
-        "unknown": dict.fromkeys(each for job in jobs for trace in job.values() for each in trace.unknown),
+        "unknown": dict.fromkeys(
+            each for job in jobs for trace in job.values() for each in trace.unknown
+        ),
     }
     reasons = [e.InTrace(what, tuple(names)) for what, names in notes.items() if names]  # type: ignore[arg-type]
-    outside = max((trace.outside for job in jobs for trace in job.values()), key=attrgetter("share", "launches"))
+    outside = max(
+        (trace.outside for job in jobs for trace in job.values()),
+        key=attrgetter("share", "launches"),
+    )
     reasons += [e.InTrace("outside", numbers=outside)] if outside.launches else []
-    if verdicts and verdicts[0].status in (Status.PASS, Status.IMPROVED) and _are_other_kinds(jobs, baseline):
-        verdicts[0] = replace(verdicts[0], status=Status.CHANGED, conclusion=e.StructureCompared("kinds of steps"))
+    if (
+        verdicts
+        and verdicts[0].status in (Status.PASS, Status.IMPROVED)
+        and _are_other_kinds(jobs, baseline)
+    ):
+        verdicts[0] = replace(
+            verdicts[0], status=Status.CHANGED, conclusion=e.StructureCompared("kinds of steps")
+        )
     return [verdicts[0].because(*reasons), *verdicts[1:]] if verdicts else []
 
 
 def _are_other_kinds(jobs: Sequence[Job], baseline: TraceBaseline) -> bool:
-    """Whether kinds of steps that one side lacks hold too much of its GPU time to leave them unjudged."""
+    """Whether kinds of steps that one side lacks hold too much of its GPU time to leave them
+    unjudged.
+    """
     for rank, then in baseline.ranks.items():
-        then_us = {kind: each.steps * fmean(one.mean_us for one in each.compute) for kind, each in then.items()}
+        then_us = {
+            kind: each.steps * fmean(one.mean_us for one in each.compute)
+            for kind, each in then.items()
+        }
         for now in (job[rank].steps for job in jobs if rank in job):
             now_us = {kind: math.fsum(each.compute_us) for kind, each in now.items()}
             for us, others in ((now_us, then_us), (then_us, now_us)):
-                if math.fsum(us[kind] for kind in us.keys() - others.keys()) > MOST_OUTSIDE * math.fsum(us.values()):
+                if math.fsum(
+                    us[kind] for kind in us.keys() - others.keys()
+                ) > MOST_OUTSIDE * math.fsum(us.values()):
                     return True
     return False
 
@@ -181,15 +241,21 @@ def _worst(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     """Return the verdict on the rank that fares worst."""
     return min(
         filter(None, verdicts),
-        key=lambda each: (WORST_FIRST.index(each.status), -each.change.estimate if each.change else 0.0),
+        key=lambda each: (
+            WORST_FIRST.index(each.status),
+            -each.change.estimate if each.change else 0.0,
+        ),
         default=None,
     )
 
 
-_Moved: TypeAlias = dict[StepRow, tuple[int, int, int]]  # how many more in a step, in how many steps, of how many
+# how many more in a step, in how many steps, of how many
+_Moved: TypeAlias = dict[StepRow, tuple[int, int, int]]
 
 
-def _judge_structure(pairs: Sequence[_Pair], jobs: Sequence[Job], times: Sequence[Verdict | None]) -> Verdict:
+def _judge_structure(
+    pairs: Sequence[_Pair], jobs: Sequence[Job], times: Sequence[Verdict | None]
+) -> Verdict:
     places: dict[StepRow, Counter[Place]] = defaultdict(Counter)
     for pair in pairs:
         for job in jobs:
@@ -214,15 +280,20 @@ def _judge_structure(pairs: Sequence[_Pair], jobs: Sequence[Job], times: Sequenc
         found.append((cause, e.InTrace("where", *where)))
     ordered = order_causes(cause for cause, _ in found)
     found.sort(key=lambda pair: ordered.index(pair[0]))
-    reasons = [*chain.from_iterable(found), *([e.InTrace("seldom", tuple(map(_shown, rare)))] if rare else [])]
+    reasons = [
+        *chain.from_iterable(found),
+        *([e.InTrace("seldom", tuple(map(_shown, rare)))] if rare else []),
+    ]
     reasons += dict.fromkeys(chain.from_iterable(map(_other_places, pairs)))
     launches = sum(each[0] for rows in groups.values() for each in rows.values())
-    is_loss = launches > 0 or any(each is not None and each.status is Status.REGRESSED for each in times)
+    is_loss = launches > 0 or any(
+        each is not None and each.status is Status.REGRESSED for each in times
+    )
     status = Status.PASS if not found else Status.REGRESSED if is_loss else Status.CHANGED
     are_other = any(isinstance(cause.change, e.OtherKernels) for cause, _ in found)
-    return Verdict(status, pairs[0].name, STRUCTURE, e.StructureCompared("kernels" if are_other else "")).because(
-        *reasons
-    )
+    return Verdict(
+        status, pairs[0].name, STRUCTURE, e.StructureCompared("kernels" if are_other else "")
+    ).because(*reasons)
 
 
 def _without_same_end(before: str, after: str) -> tuple[str, str]:
@@ -244,7 +315,9 @@ def _other_places(pair: _Pair) -> Iterable[e.InTrace]:
 
 
 def _moved_rows(pair: _Pair) -> tuple[_Moved, Counter[StepRow]]:
-    """Return the rows that ran more or less often than they may, and those that did in a few steps only."""
+    """Return the rows that ran more or less often than they may, and those that did in a few steps
+    only.
+    """
     counts, ranges = pair.counts, pair.stored
     varying = {row for row in ranges if not row.name}
     deltas: dict[StepRow, list[int]] = defaultdict(list)
@@ -252,14 +325,19 @@ def _moved_rows(pair: _Pair) -> tuple[_Moved, Counter[StepRow]]:
         rows: Counter[StepRow] = Counter()
         for row, count in step.items():
             rows[row.slot if row.slot in varying else row] += count
-        for row in dict.fromkeys((*rows, *(row for row in ranges if row in varying or row.slot not in varying))):
+        for row in dict.fromkeys(
+            (*rows, *(row for row in ranges if row in varying or row.slot not in varying))
+        ):
             low, high = (ranges[row].low, ranges[row].high) if row in ranges else (0, 0)
             room = high - low
             if not low - room <= rows[row] <= high + room:
                 deltas[row].append(rows[row] - (high + room if rows[row] > high else low - room))
     moved: _Moved = {}
     seldom: Counter[StepRow] = Counter()
-    launches, time_us = sum(step.total() for step in counts), math.fsum(chain(*(run.compute_us for run in pair.runs)))
+    launches, time_us = (
+        sum(step.total() for step in counts),
+        math.fsum(chain(*(run.compute_us for run in pair.runs))),
+    )
     of = len(counts)
     for row, each in deltas.items():
         many = len(each)
@@ -271,7 +349,10 @@ def _moved_rows(pair: _Pair) -> tuple[_Moved, Counter[StepRow]]:
     number = sum(abs(delta) for row in seldom for delta in deltas[row])
     us = math.fsum(run.row_us[row] for row in seldom for run in pair.runs)
     if number > MOST_OUTSIDE * launches or us > MOST_OUTSIDE * time_us:  # too much to leave it out
-        moved |= {row: (round(median(deltas[row])) or deltas[row][0], many, of) for row, many in seldom.items()}
+        moved |= {
+            row: (round(median(deltas[row])) or deltas[row][0], many, of)
+            for row, many in seldom.items()
+        }
         seldom.clear()
     return moved, seldom
 
@@ -279,19 +360,31 @@ def _moved_rows(pair: _Pair) -> tuple[_Moved, Counter[StepRow]]:
 def _shown(row: StepRow) -> str:
     if row.kind in (WAIT, Kind.COMMUNICATION.value, *COPIES):
         return row.name or f"{row.kind} by {row.op}"
-    return decode(row.name).short if row.name else f"{row.kind} kernels{f' by {row.op}' if row.op else ''}"
+    return (
+        decode(row.name).short
+        if row.name
+        else f"{row.kind} kernels{f' by {row.op}' if row.op else ''}"
+    )
 
 
 def _cause(moved: _Moved, places: Mapping[StepRow, Counter[Place]], pair: _Pair) -> e.Cause:
     """Return what took the place of what, what it costs a step, and where it comes from."""
     before_us, after_us = map(fmean, pair.times_us([row for row in moved if row.kind != WAIT]))
     delta_us = after_us - before_us
-    sides = [{row: abs(each[0]) for row, each in moved.items() if (each[0] > 0) is is_new} for is_new in (False, True)]
-    kernels = [{row: n for row, n in side.items() if row.kind not in (WAIT, *COPIES)} for side in sides]
+    sides = [
+        {row: abs(each[0]) for row, each in moved.items() if (each[0] > 0) is is_new}
+        for is_new in (False, True)
+    ]
+    kernels = [
+        {row: n for row, n in side.items() if row.kind not in (WAIT, *COPIES)} for side in sides
+    ]
     old, new = (_counted(side.items()) for side in kernels)
-    dtypes = [tuple(sorted({decode(row.name).dtype or "" for row in side} - {""})) for side in kernels]
+    dtypes = [
+        tuple(sorted({decode(row.name).dtype or "" for row in side} - {""})) for side in kernels
+    ]
     waits, copies = (
-        _counted((row, n) for row, n in sides[1].items() if row.kind in kinds) for kinds in ((WAIT,), COPIES)
+        _counted((row, n) for row, n in sides[1].items() if row.kind in kinds)
+        for kinds in ((WAIT,), COPIES)
     )
     change: e.Change | None = None
     if old or new:
@@ -300,7 +393,9 @@ def _cause(moved: _Moved, places: Mapping[StepRow, Counter[Place]], pair: _Pair)
     elif not waits and not copies:
         change = e.OtherOps((), _counted(sides[0].items()))
     shown_us = delta_us if old or new else None
-    cause = e.Cause(change, waits, copies, had_kernels=bool(old), delta_us=shown_us, weight_us=abs(delta_us))
+    cause = e.Cause(
+        change, waits, copies, had_kernels=bool(old), delta_us=shown_us, weight_us=abs(delta_us)
+    )
     origins = [Origin(module, (SourceLine(match["file"], int(match["line"]), match["function"]),))
                for row in sides[1] or sides[0] for module, frame in places.get(row, ())
                if (match := FRAME.fullmatch(frame))]  # fmt: skip
@@ -319,7 +414,8 @@ class PhaseCompared(NamedTuple):
 
     phase: str
     verdict: Verdict  # on their time
-    # How often each ran in the baseline and its time there, and both now, in the mean; the largest change of a time first.
+    # How often each ran in the baseline and its time there, and both now, in the mean; the largest
+    # change of a time first.
     rows: Sequence[tuple[StepRow, tuple[int, int], float, float, float]]
 
 
@@ -330,7 +426,10 @@ def compare_phases(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> l
         for phase, rows, verdict in _judge_phases(pair, sum(map(len, shared))):
             seen = []
             for row in rows:
-                old, now = pair.stored.get(row, RowRange(0, 0, 0, ())), fmean(step[row] for step in pair.counts)
+                old, now = (
+                    pair.stored.get(row, RowRange(0, 0, 0, ())),
+                    fmean(step[row] for step in pair.counts),
+                )
                 before_us, after_us = map(fmean, pair.times_us([row]))
                 seen.append((row, (old.low, old.high), before_us, now, after_us))
             seen.sort(key=lambda each: -abs(each[4] - each[2]))
@@ -339,30 +438,49 @@ def compare_phases(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> l
 
 
 def _judge_time(pair: _Pair, comparisons: int) -> Verdict | None:
-    """Judge the time of the kernels of a step: all together, each phase and each kernel. Communication is no part of it."""
+    """Judge the time of the kernels of a step: all together, each phase and each kernel.
+
+    Communication is no part of it.
+    """
     judged = _judge_phases(pair, comparisons)
     if not judged:
         return None
     (_, every, whole), *phases = judged
     copies = [row for row in pair.stored if row.kind in COPIES and row.name]
     same = {row: each.low for row, each in pair.stored.items() if each.low == each.high}
-    steady = [row for row in (*every, *copies) if row in same and all(step[row] == same[row] for step in pair.counts)]
+    steady = [
+        row
+        for row in (*every, *copies)
+        if row in same and all(step[row] == same[row] for step in pair.counts)
+    ]
     parts = [*((row.phase, [row], None) for row in steady), *phases]
     causes: dict[str, list[e.Cause]] = defaultdict(list)  # by phase
     for phase, rows, verdict in parts:
         before_us, after_us = map(fmean, pair.times_us(rows))
         delta_us = after_us - before_us
-        is_small = delta_us <= max(_LEAST_SHARE * (whole.before_us or 0.0), KERNELS_OF_STEP.gate * before_us)
+        is_small = delta_us <= max(
+            _LEAST_SHARE * (whole.before_us or 0.0), KERNELS_OF_STEP.gate * before_us
+        )
         if is_small or (verdict and causes[phase]):  # its kernels say more
             continue
         spread = pair.stored[rows[0]].spread if verdict is None else 0.0
         part = verdict or _judge_part(pair, rows, comparisons * len(steady), spread=spread)
         if part is not None and part.status is Status.REGRESSED:
-            counts = _counted((row, round(fmean(step[row] for step in pair.counts))) for row in rows)
-            speed = e.OtherSpeed(counts, before_us, after_us, _other_blocks(pair, rows) if verdict is None else ())
-            causes[phase].append(e.Cause(speed, delta_us=delta_us, weight_us=delta_us, had_kernels=True))
+            counts = _counted(
+                (row, round(fmean(step[row] for step in pair.counts))) for row in rows
+            )
+            speed = e.OtherSpeed(
+                counts, before_us, after_us, _other_blocks(pair, rows) if verdict is None else ()
+            )
+            causes[phase].append(
+                e.Cause(speed, delta_us=delta_us, weight_us=delta_us, had_kernels=True)
+            )
     ordered = order_causes(chain.from_iterable(causes.values()))
-    return replace(whole, status=Status.REGRESSED).because(*ordered[:_MOST_SPEEDS]) if ordered else whole
+    return (
+        replace(whole, status=Status.REGRESSED).because(*ordered[:_MOST_SPEEDS])
+        if ordered
+        else whole
+    )
 
 
 def _other_blocks(pair: _Pair, rows: Iterable[StepRow]) -> tuple[e.Move, ...]:
@@ -374,10 +492,15 @@ def _other_blocks(pair: _Pair, rows: Iterable[StepRow]) -> tuple[e.Move, ...]:
 
 
 def _judge_phases(pair: _Pair, comparisons: int) -> list[tuple[str, Sequence[StepRow], Verdict]]:
-    """Return the verdict on the kernels of a step, and those on each phase that has some before and after."""
+    """Return the verdict on the kernels of a step, and those on each phase that has some before and
+    after.
+    """
     ran = dict.fromkeys((*pair.stored, *(row for run in pair.runs for row in run.row_us)))
     rows = [row for row in ran if row.name and row.kind not in _NOT_TIMED]
-    kernels, phases = [row for row in rows if row.kind not in COPIES], grouped(rows, attrgetter("phase"))
+    kernels, phases = (
+        [row for row in rows if row.kind not in COPIES],
+        grouped(rows, attrgetter("phase")),
+    )
     judged = [("step", kernels, _judge_part(pair, kernels, comparisons, is_whole=True))]
     for phase, some in phases.items() if len(phases) > 1 else ():
         judged.append((phase, some, _judge_part(pair, some, comparisons * len(phases))))
@@ -385,24 +508,36 @@ def _judge_phases(pair: _Pair, comparisons: int) -> list[tuple[str, Sequence[Ste
 
 
 def _judge_part(
-    pair: _Pair, rows: Sequence[StepRow], comparisons: int, *, is_whole: bool = False, spread: float = 0.0
+    pair: _Pair,
+    rows: Sequence[StepRow],
+    comparisons: int,
+    *,
+    is_whole: bool = False,
+    spread: float = 0.0,
 ) -> Verdict | None:
-    """Judge the time of some kernels, with the spread that all have between steps. None: there are none before, or after.
+    """Judge the time of some kernels, with the spread that all have between steps. None: there are
+    none before, or after.
 
-    The rank that waits for others computes slower, beside its collectives, and ranks change places. So a slower rank must
-    be slower than all ranks of the baseline that run the same kernels, too. The mean over these ranks does not depend on
-    the rank that waits: it is judged too, if the baseline has several runs. `spread`: of a kernel between steps. Attention takes as
-    long as its requests are, and other runs have others in their steps: its mean may differ as its steps do.
+    The rank that waits for others computes slower, beside its collectives, and ranks change places.
+    So a slower rank must be slower than all ranks of the baseline that run the same kernels, too.
+    The mean over these ranks does not depend on the rank that waits: it is judged too, if the
+    baseline has several runs. `spread`: of a kernel between steps. Attention takes as long as its
+    requests are, and other runs have others in their steps: its mean may differ as its steps do.
     """
 
     def times(whole: Iterable[Observation], us: Iterable[float]) -> list[ProcessTime]:
         pairs = zip(whole, us, strict=False)
-        return [ProcessTime(msgspec.structs.replace(one, mean_us=max(mean, 1e-3))) for one, mean in pairs]
+        return [
+            ProcessTime(msgspec.structs.replace(one, mean_us=max(mean, 1e-3)))
+            for one, mean in pairs
+        ]
 
     def times_us(each: _Pair) -> tuple[list[float], list[float]]:
         if not is_whole:
             return each.times_us(rows)
-        return [one.mean_us for one in each.usual.compute], [observed(run.compute_us).mean_us for run in each.runs]
+        return [one.mean_us for one in each.usual.compute], [
+            observed(run.compute_us).mean_us for run in each.runs
+        ]
 
     if not all(chain.from_iterable(pair.times_us(rows))):
         return None
@@ -411,7 +546,9 @@ def _judge_part(
     judge_part = partial(judge, prior=_prior(KERNELS_OF_STEP, spread), context=Context(comparisons))
     decision = judge_part(times(pair.usual.compute, own[0]), after)
     if decision.status is Status.REGRESSED:
-        before = [one for each in pair.alike for one in times(each.usual.compute, times_us(each)[0])]
+        before = [
+            one for each in pair.alike for one in times(each.usual.compute, times_us(each)[0])
+        ]
         decision = judge_part(before, after)
     if decision.status is not Status.REGRESSED and len(pair.alike) > 1 and pair.baseline.runs > 1:
         sides = zip(*map(times_us, pair.alike), strict=True)
@@ -430,7 +567,10 @@ def _prior(timing: Timing, spread: float = 0.0) -> Prior:
 
 
 def _timed(pair: _Pair, decision: Decision, timing: Timing = KERNELS_OF_STEP) -> Verdict:
-    """Return the verdict on a time. That of a CPU is the host's, and no reference says how fast the host was."""
+    """Return the verdict on a time.
+
+    That of a CPU is the host's, and no reference says how fast the host was.
+    """
     is_cpu, status, doubt = pair.baseline.device.startswith(CPU), decision.status, decision.doubt
     if is_cpu and status is not Status.PASS:
         status, doubt = Status.NOT_JUDGED, e.NoHostReference("run")
@@ -440,14 +580,26 @@ def _timed(pair: _Pair, decision: Decision, timing: Timing = KERNELS_OF_STEP) ->
 
 
 def _shares(communication_us: Sequence[float], exposed_us: Sequence[float]) -> list[float]:
-    return [1 - alone / total for total, alone in zip(communication_us, exposed_us, strict=True) if total > 0]
+    return [
+        1 - alone / total
+        for total, alone in zip(communication_us, exposed_us, strict=True)
+        if total > 0
+    ]
 
 
 def _judge_overlap(pair: _Pair) -> Verdict | None:
-    """Judge how much of the communication ran beside other kernels, and whether it was launched early enough to."""
+    """Judge how much of the communication ran beside other kernels, and whether it was launched
+    early enough to.
+    """
     runs, usual = pair.runs, pair.usual
-    after = [median(shares) for run in runs if (shares := _shares(run.communication_us, run.exposed_us))]
-    before = [share for each in pair.alike for share in _shares(each.usual.communication_us, each.usual.exposed_us)]
+    after = [
+        median(shares) for run in runs if (shares := _shares(run.communication_us, run.exposed_us))
+    ]
+    before = [
+        share
+        for each in pair.alike
+        for share in _shares(each.usual.communication_us, each.usual.exposed_us)
+    ]
     behind = [each for run in runs for each in run.behind]
     low, high = usual.behind
     if not (after or before or any(behind) or high):
@@ -457,17 +609,27 @@ def _judge_overlap(pair: _Pair) -> Verdict | None:
     # Collectives of a CPU run in threads, which have no rows of ops.
     is_known = before and after and not pair.baseline.device.startswith(CPU)
     least_and_now = (min(before), median(after)) if is_known else (None, None)
-    is_lost = is_known and min(before) >= _LEAST_OVERLAP and median(after) < _LOST_OVERLAP * min(before)
-    compared = e.OverlapCompared(pair.rank, (low, high), round(median(behind)), *exposed_us, *least_and_now)
+    is_lost = (
+        is_known and min(before) >= _LEAST_OVERLAP and median(after) < _LOST_OVERLAP * min(before)
+    )
+    compared = e.OverlapCompared(
+        pair.rank, (low, high), round(median(behind)), *exposed_us, *least_and_now
+    )
     status = Status.REGRESSED if is_lost else Status.CHANGED if is_late else Status.PASS
     return Verdict(status, pair.name, "communication", compared)
 
 
 def _judge_step(pairs: Sequence[_Pair], comparisons: int) -> Verdict:
-    """Judge the time of a step, on the slowest rank of each run. Name the rank that the others wait for."""
+    """Judge the time of a step, on the slowest rank of each run.
+
+    Name the rank that the others wait for.
+    """
     before = zip(*(pair.usual.wall for pair in pairs), strict=False)
     after = zip(*([observed(run.wall_us) for run in pair.runs] for pair in pairs), strict=False)
-    old, new = ([ProcessTime(max(ranks, key=attrgetter("mean_us"))) for ranks in runs] for runs in (before, after))
+    old, new = (
+        [ProcessTime(max(ranks, key=attrgetter("mean_us"))) for ranks in runs]
+        for runs in (before, after)
+    )
     decision = judge(old, new, _prior(STEP), Context(comparisons))
     if decision.status is Status.UNDECIDED:  # by a host that nobody asked to be steady
         decision = replace(decision, status=Status.NOT_JUDGED)
@@ -475,7 +637,12 @@ def _judge_step(pairs: Sequence[_Pair], comparisons: int) -> Verdict:
     # The rank that others wait for spends the least time in collectives.
     now = {pair.rank: fmean(median(run.communication_us) for run in pair.runs) for pair in pairs}
     then = zip(*(pair.usual.communication_us for pair in pairs), strict=False)
-    usual_us, lag_us = max(max(each) - min(each) for each in then), max(now.values()) - min(now.values())
+    usual_us, lag_us = (
+        max(max(each) - min(each) for each in then),
+        max(now.values()) - min(now.values()),
+    )
     if lag_us <= _MORE_LAG * usual_us:
         return judged
-    return judged.because(e.InTrace("straggler", (), (min(now, key=lambda rank: now[rank]),), (usual_us, lag_us)))
+    return judged.because(
+        e.InTrace("straggler", (), (min(now, key=lambda rank: now[rank]),), (usual_us, lag_us))
+    )

@@ -1,4 +1,6 @@
-"""What is exact: kernels and counts of a run against what its workload declares and against its baseline."""
+"""What is exact: kernels and counts of a run against what its workload declares and against its
+baseline.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from ..trace import FACTS, KernelRecord, Kind, align, configuration_change, deco
 from . import STRUCTURE, Status, Verdict
 from .baseline import Baseline, compare, count_changes, other_data
 from .cause import find_causes
-from .evidence import PLACED, CountMoved, KernelMoved, Mismatch, NotCompared, Pairs, StructureCompared
+from .evidence import (
+    PLACED,
+    CountMoved,
+    KernelMoved,
+    Mismatch,
+    NotCompared,
+    Pairs,
+    StructureCompared,
+)
 from .host import is_host_loss, work_total
 
 _FORMS = {"arch": r"sm_\d+[af]?|gfx[0-9a-f]+|gpu|cpu", "cuda": r"\d+\.\d+"}
@@ -24,20 +34,19 @@ _FORMS = {"arch": r"sm_\d+[af]?|gfx[0-9a-f]+|gpu|cpu", "cuda": r"\d+\.\d+"}
 
 @dataclass(frozen=True)
 class Expectation:
-    """What one workload shows where `arch`, `cuda` and `torch` hold. Fields left None expect nothing.
+    """What one workload shows where `arch`, `cuda` and `torch` hold. Fields left None expect
+    nothing.
 
     Raises `WorkloadError` for a value that can never hold, so that nothing would be checked.
 
-    Attributes:
-        source: where it was seen, for the failure message.
-        arch: ``sm_90``, ``sm_80``, ...; ``gpu`` for any GPU; ``cpu``; None for anything.
-        cuda: CUDA version that the names hold for (cuBLAS ships with it); None for any.
-        kinds: what each launch does, in order: ``gemm``, ``pointwise``, ... (`kernelgauge.trace.Kind`).
-        names: name of each launch, in order: exact, or an `fnmatch` pattern.
-        memsets: memsets per call.
-        launch_apis: the host call behind each launch, in order: exact, or an `fnmatch` pattern.
-        occupancy_queries: occupancy queries per call.
-        torch: versions that the names hold for (Inductor names its kernels), such as ``>=2.7,<2.9``; None for any.
+    Attributes: source: where it was seen, for the failure message. arch: ``sm_90``, ``sm_80``, ...;
+        ``gpu`` for any GPU; ``cpu``; None for anything. cuda: CUDA version that the names hold for
+        (cuBLAS ships with it); None for any. kinds: what each launch does, in order: ``gemm``,
+        ``pointwise``, ... (`kernelgauge.trace.Kind`). names: name of each launch, in order: exact,
+        or an `fnmatch` pattern. memsets: memsets per call. launch_apis: the host call behind each
+        launch, in order: exact, or an `fnmatch` pattern. occupancy_queries: occupancy queries per
+        call. torch: versions that the names hold for (Inductor names its kernels), such as
+        ``>=2.7,<2.9``; None for any.
     """
 
     source: str
@@ -52,12 +61,18 @@ class Expectation:
 
     def __post_init__(self) -> None:
         __tracebackhide__ = True  # pytest ends the traceback at the suite's own line
-        invalid = [what for what in ("kinds", "names", "launch_apis") if isinstance(getattr(self, what), str)]
+        invalid = [
+            what
+            for what in ("kinds", "names", "launch_apis")
+            if isinstance(getattr(self, what), str)
+        ]
         known = [kind.value for kind in Kind]
         if not all(any(_matches(kind, each) for kind in known) for each in self.kinds or ()):
             invalid.append("kinds")
         given = {what: value for what in _FORMS if (value := getattr(self, what)) is not None}
-        invalid += [what for what, value in given.items() if not re.fullmatch(_FORMS[what], str(value))]
+        invalid += [
+            what for what, value in given.items() if not re.fullmatch(_FORMS[what], str(value))
+        ]
         try:
             SpecifierSet(str(self.torch or ""))
         except InvalidSpecifier:
@@ -70,13 +85,20 @@ class Expectation:
                 "torch": "versions, such as '>=2.7,<2.9' or '==2.13.*'",
             }.get(what, "a tuple of names or patterns")
             raise WorkloadError(
-                f"invalid {what} of an Expectation", where=self.source, got=repr(getattr(self, what)), expected=expected
+                f"invalid {what} of an Expectation",
+                where=self.source,
+                got=repr(getattr(self, what)),
+                expected=expected,
             )
 
     def holds_for(self, fingerprint: Fingerprint) -> bool:
         archs = (None, fingerprint.arch, *(() if fingerprint.arch == "cpu" else ("gpu",)))
         torch = SpecifierSet(self.torch or "", prereleases=True)  # nightly builds are prereleases
-        return self.arch in archs and self.cuda in (None, fingerprint.cuda) and fingerprint.torch in torch
+        return (
+            self.arch in archs
+            and self.cuda in (None, fingerprint.cuda)
+            and fingerprint.torch in torch
+        )
 
 
 def mismatches(expectation: Expectation, run: Run) -> list[Mismatch]:
@@ -103,17 +125,20 @@ def mismatches(expectation: Expectation, run: Run) -> list[Mismatch]:
 
 
 def _matches(name: str | None, pattern: str | None) -> bool:
-    return name is not None and pattern is not None and (name == pattern or fnmatchcase(name, pattern))
+    return (
+        name is not None and pattern is not None and (name == pattern or fnmatchcase(name, pattern))
+    )
 
 
 def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ()) -> Verdict:
     """Compare kernels (names, order, number of launches, shapes, streams) and every count exactly.
 
-    The launch configuration counts too, except for Inductor's kernels: its autotuner chooses theirs anew for each
-    compile, and the device time's verdict names it. More of anything counted is REGRESSED, and so is other structure
-    where a time is. Other structure without such a loss is CHANGED. Lower counts of the same kernels are IMPROVED,
-    where every time was judged and none is worse. Where torch is another version than in the baseline, dispatcher ops
-    and memory are shown and not judged.
+    The launch configuration counts too, except for Inductor's kernels: its autotuner chooses theirs
+    anew for each compile, and the device time's verdict names it. More of anything counted is
+    REGRESSED, and so is other structure where a time is. Other structure without such a loss is
+    CHANGED. Lower counts of the same kernels are IMPROVED, where every time was judged and none is
+    worse. Where torch is another version than in the baseline, dispatcher ops and memory are shown
+    and not judged.
 
     Args:
         times: verdicts on the times of the run; none: it was not timed.
@@ -130,17 +155,28 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     losses = count_changes(baseline.counts, run.counts, is_other_torch=is_other_torch)
     losses = {name: is_loss for name, is_loss in losses.items() if name in moved}
     counts = [
-        CountMoved(each, getattr(baseline.counts, each), getattr(run.counts, each), is_judged=each in losses)
+        CountMoved(
+            each,
+            getattr(baseline.counts, each),
+            getattr(run.counts, each),
+            is_judged=each in losses,
+        )
         for each in moved
     ]
     if host := is_host_loss(baseline, run):
         losses |= host
-        counts.append(CountMoved("host_work", work_total(baseline.host_work), work_total(run.host_work)))
+        counts.append(
+            CountMoved("host_work", work_total(baseline.host_work), work_total(run.host_work))
+        )
     data = other_data(baseline.data, run.data)
     placed = placement_changes(entry.kernels, run.kernels, run.fingerprint, data)
     if not (kernels or placed or losses):
         return Verdict(Status.PASS, run.workload, STRUCTURE, StructureCompared(), tuple(counts))
-    if losses == {"compiled_ops": True} and not (kernels or placed) and _is_same_code(entry.kernels, run.kernels):
+    if (
+        losses == {"compiled_ops": True}
+        and not (kernels or placed)
+        and _is_same_code(entry.kernels, run.kernels)
+    ):
         notes = find_causes(run, baseline, entry.kernels, is_timed=False)
         return Verdict(Status.PASS, run.workload, STRUCTURE, StructureCompared(), (*notes, *counts))
     statuses = {each.status for each in times}
@@ -158,10 +194,15 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
 
 
 def _is_same_code(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> bool:
-    """Tell whether a compiler made the same kernels: what it was given besides did not reach the device."""
+    """Tell whether a compiler made the same kernels: what it was given besides did not reach the
+    device.
+    """
     for old, new in zip(before, after, strict=True):
         if old.identity.decoded.backend.startswith("inductor"):
-            sides = [(each.identity.source_hash, each.resources and each.resources.code) for each in (old, new)]
+            sides = [
+                (each.identity.source_hash, each.resources and each.resources.code)
+                for each in (old, new)
+            ]
             if not any(one is not None and one == other for one, other in zip(*sides, strict=True)):
                 return False
     return True
@@ -173,12 +214,17 @@ def placement_changes(
     gpu: Fingerprint,
     data: Mapping[str, Pairs] | None = None,
 ) -> list[str]:
-    """Return what of `PLACED` differs between the same kernels. `data`: what differs in that of their ops.
+    """Return what of `PLACED` differs between the same kernels. `data`: what differs in that of
+    their ops.
 
     "compiled code": it spills and did not, or fills less of the GPU. All else in it may change.
     """
     pairs = [(old, new) for old, new in align(before, after) if old is not None and new is not None]
-    found = {name for name, differ in FACTS.items() if any(any(map(bool, differ(*pair))) for pair in pairs)}
+    found = {
+        name
+        for name, differ in FACTS.items()
+        if any(any(map(bool, differ(*pair))) for pair in pairs)
+    }
     found |= {"arguments"} if data else set()
     if any(has_worse_code(*pair, gpu.arch, gpu.sm_count) for pair in pairs):
         found.add("compiled code")

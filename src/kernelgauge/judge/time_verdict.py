@@ -1,4 +1,6 @@
-"""The verdict on one time of a run: the decision, and why: kernels, the autotuner's choice, the host, the machine."""
+"""The verdict on one time of a run: the decision, and why: kernels, the autotuner's choice, the
+host, the machine.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ from statistics import fmean, geometric_mean
 
 import msgspec
 
-from ..run import COMPILE_TIMERS, Lack, ProcessTime, Run, Timer, least_of_most, observe, on_same_host
+from ..run import (
+    COMPILE_TIMERS,
+    Lack,
+    ProcessTime,
+    Run,
+    Timer,
+    least_of_most,
+    observe,
+    on_same_host,
+)
 from ..trace import KernelIdentity, KernelRecord, Likeness, likeness
 from . import RATIO, Status, Verdict
 from . import evidence as e
@@ -44,31 +55,38 @@ from .timing import (
     variance_between_processes,
 )
 
-# What is known of other machines, beside two sets of processes that show their own spread. Simulated
-# (tests/judge/test_revisions.py): with ten times the expected noise, three processes of each side raise no more
-# false alarms than they may.
+# What is known of other machines, beside two sets of processes that show their own spread.
+# Simulated (tests/judge/test_revisions.py): with ten times the expected noise, three processes of
+# each side raise no more false alarms than they may.
 _DOF_BESIDE_TWO_SETS = 2.0
 _SHARED = 0.5  # of the GPU time of a workload is in kernels that its twin runs too
 _TWINS = 2  # one alone may have changed itself
-_TWINS_AGREE = 0.006  # three standard deviations of the difference of two twins on GPUs of other hosts (noise.json)
+# three standard deviations of the difference of two twins on GPUs of other hosts (noise.json)
+_TWINS_AGREE = 0.006
 _SHOWN_TRANSFERS = 0.1  # of the time without kernels: less is not what a call waits for
-# Of 533 recorded runs on GPUs and CPUs, busy hosts included (benchmarks/data), none had a GPU time, a CPU time or a
-# dispatch time above 1.09 times its latency, and none host references that differ by more than a factor of 4.7.
+# Of 533 recorded runs on GPUs and CPUs, busy hosts included (benchmarks/data), none had a GPU time,
+# a CPU time or a dispatch time above 1.09 times its latency, and none host references that differ
+# by more than a factor of 4.7.
 _LONGEST_PART = 3.0  # times the latency
 _SLOWEST_REFERENCE = 10.0  # times the fastest host reference on the same machine
-_MOST_STREAMS = 16  # launches on several streams, or ops on several threads, add up to more than the latency
+# launches on several streams, or ops on several threads, add up to more than the latency
+_MOST_STREAMS = 16
 
 
 class Context:
-    """What the verdicts on all times of a run share: how many they are, and what the other workloads show of the machine.
+    """What the verdicts on all times of a run share: how many they are, and what the other
+    workloads show of the machine.
 
-    Attributes:
-        comparisons: times that the suite has: false alarms are controlled over all of them together.
-        level: of false alarms, over all of these.
+    Attributes: comparisons: times that the suite has: false alarms are controlled over all of them
+        together. level: of false alarms, over all of these.
     """
 
     def __init__(
-        self, comparisons: int, judged: Iterable[tuple[Run, Baseline]] = (), *, level: float = SUSPECTS_PER_RUN
+        self,
+        comparisons: int,
+        judged: Iterable[tuple[Run, Baseline]] = (),
+        *,
+        level: float = SUSPECTS_PER_RUN,
     ) -> None:
         self.comparisons, self.level = comparisons, level
         self._known: dict[str, tuple[Run, Baseline, Entry]] = {}
@@ -77,11 +95,18 @@ class Context:
                 self._known[run.workload] = (run, baseline, baseline.entry_like(run.kernels)[0])
         self._scatters: dict[tuple[str, Timer, str | None], Scatter] = {}
 
-    def prior(self, timer: Timer, run: Run, limits: Limits | None, *, are_two_sets: bool = False) -> Prior:
-        """Return what to expect of a time of a run. `are_two_sets`: of one night, which show their own spread."""
+    def prior(
+        self, timer: Timer, run: Run, limits: Limits | None, *, are_two_sets: bool = False
+    ) -> Prior:
+        """Return what to expect of a time of a run.
+
+        `are_two_sets`: of one night, which show their own spread.
+        """
         prior = prior_for(timer, run.fingerprint, limits, trains=run.trains)
         if are_two_sets:
-            noise = msgspec.structs.replace(prior.noise, dof=min(prior.noise.dof, _DOF_BESIDE_TWO_SETS), night=0.0)
+            noise = msgspec.structs.replace(
+                prior.noise, dof=min(prior.noise.dof, _DOF_BESIDE_TWO_SETS), night=0.0
+            )
             prior = replace(prior, noise=noise)
         is_final = are_two_sets or not timer.timing.is_confirmed
         return replace(prior, level=FALSE_ALARMS_PER_RUN if is_final else self.level)
@@ -94,7 +119,9 @@ class Context:
 
     def scatter(self, timer: Timer, run: Run) -> Scatter:
         """Return how far the baselines of the others scatter on this machine, together."""
-        found = [self._scatter(name, timer, run.place) for name in self._known if name != run.workload]
+        found = [
+            self._scatter(name, timer, run.place) for name in self._known if name != run.workload
+        ]
         return Scatter(*map(math.fsum, zip(*found, strict=True))) if found else Scatter()
 
     def _scatter(self, name: str, timer: Timer, place: str | None) -> Scatter:
@@ -111,38 +138,65 @@ class Context:
     def twins(
         self, run: Run, before: Sequence[ProcessTime], afters: Sequence[ProcessTime]
     ) -> tuple[tuple[list[ProcessTime], list[ProcessTime]], float | None]:
-        """Return both sides with its twins as a reference, and how far their kernels moved, as a fraction.
+        """Return both sides with its twins as a reference, and how far their kernels moved, as a
+        fraction.
 
-        A twin is a workload that runs the same kernels: those in which `run` spends at least half of its time. It must
-        have the software of its baseline. None: there are not two of them on each GPU of the baseline that agree.
+        A twin is a workload that runs the same kernels: those in which `run` spends at least half
+        of its time. It must have the software of its baseline. None: there are not two of them on
+        each GPU of the baseline that agree.
         """
         found = list(self._twins(run, {each.place for each in before}))
         moves = [move for _, _, move in found]
         if len(found) < _TWINS or max(moves) - min(moves) > _TWINS_AGREE:
             return (list(before), list(afters)), None
-        usual_us = {each.place: math.exp(fmean(usual[each.place] for usual, _, _ in found)) for each in before}
+        usual_us = {
+            each.place: math.exp(fmean(usual[each.place] for usual, _, _ in found))
+            for each in before
+        }
         now_us = math.exp(fmean(now for _, now, _ in found))
         return (
-            [replace(each, references_us={**each.references_us, TWINS: usual_us[each.place]}) for each in before],
+            [
+                replace(each, references_us={**each.references_us, TWINS: usual_us[each.place]})
+                for each in before
+            ],
             [replace(each, references_us={**each.references_us, TWINS: now_us}) for each in afters],
         ), math.expm1(fmean(moves))
 
-    def _twins(self, run: Run, places: set[str | None]) -> Iterator[tuple[dict[str | None, float], float, float]]:
-        """Yield what a workload does on each place and now, as its twin does, and how far this moved: logarithms."""
+    def _twins(
+        self, run: Run, places: set[str | None]
+    ) -> Iterator[tuple[dict[str | None, float], float, float]]:
+        """Yield what a workload does on each place and now, as its twin does, and how far this
+        moved: logarithms.
+        """
         for name, (twin, baseline, entry) in self._known.items():
-            shared = {each.identity for each in twin.kernels} & {each.identity for each in run.kernels}
+            shared = {each.identity for each in twin.kernels} & {
+                each.identity for each in run.kernels
+            }
             weight = _part(run.kernels, shared)
             is_same = compare(baseline.fingerprint, twin.fingerprint).identical
-            if name == run.workload or Timer.DEVICE not in twin.samples or not is_same or weight < _SHARED:
+            if (
+                name == run.workload
+                or Timer.DEVICE not in twin.samples
+                or not is_same
+                or weight < _SHARED
+            ):
                 continue
             is_one_choice = likeness(entry.kernels, twin.kernels) >= Likeness.SAME_CONFIGURATION
             if is_one_choice and places <= {each.place for each in entry.processes}:
                 entries, weight = [entry], 1.0
                 shared = {each.identity for each in (*entry.kernels, *twin.kernels)}
-            else:  # the autotuner chose otherwise somewhere: the shared kernels count alone, and the rest is taken to stay
-                entries = [each for each in baseline.entries if shared <= {it.identity for it in each.kernels}]
+            # the autotuner chose otherwise somewhere: the shared kernels count alone, and the rest
+            # is taken to stay
+            else:
+                entries = [
+                    each
+                    for each in baseline.entries
+                    if shared <= {it.identity for it in each.kernels}
+                ]
             logs: dict[str | None, list[float]] = {place: [] for place in places}
-            for chosen, process in ((each, process) for each in entries for process in each.processes):
+            for chosen, process in (
+                (each, process) for each in entries for process in each.processes
+            ):
                 if process.place in places and Timer.DEVICE in process.timers:
                     us = _part(chosen.kernels, shared) * process.timers[Timer.DEVICE].mean_us
                     logs[process.place].append(math.log(us))
@@ -156,7 +210,9 @@ class Context:
 def _part(kernels: Sequence[KernelRecord], identities: set[KernelIdentity]) -> float:
     """Return the part of the GPU time that is spent in kernels of these identities."""
     whole_us = math.fsum(each.device_time_us for each in kernels)
-    return math.fsum(each.device_time_us for each in kernels if each.identity in identities) / (whole_us or 1.0)
+    return math.fsum(each.device_time_us for each in kernels if each.identity in identities) / (
+        whole_us or 1.0
+    )
 
 
 def judge(
@@ -170,13 +226,13 @@ def judge(
     shown: Scatter | None = None,
     is_other_software: bool = False,
 ) -> Decision:
-    """Hold processes to earlier ones, by the rule for times. Every verdict on a time comes from here.
+    """Hold processes to earlier ones, by the rule for times. Every verdict on a time comes from
+    here.
 
-    Args:
-        after: of one machine, with the same kernels: their mean is judged.
-        run: the first of `after`, where a workload ran: those beside it show its machine. None: the `kernels` of a call
-            (of a trace None), and the scatter that others have `shown`.
-        is_other_software: than that of `before`.
+    Args: after: of one machine, with the same kernels: their mean is judged. run: the first of
+        `after`, where a workload ran: those beside it show its machine. None: the `kernels` of a
+        call (of a trace None), and the scatter that others have `shown`. is_other_software: than
+        that of `before`.
     """
     if run is not None and prior.timer is not None:
         kernels, shown = run.kernels, context.scatter(prior.timer, run)
@@ -190,14 +246,20 @@ def judge(
     )
     decision = rule(before, after)
     is_unknown_gpu = decision.moves is None and not after[0].is_host_clock
-    if run is None or not is_unknown_gpu or decision.status is Status.REGRESSED:  # twins excuse no red time
+    # twins excuse no red time
+    if run is None or not is_unknown_gpu or decision.status is Status.REGRESSED:
         return decision
     sides, twins = context.twins(run, before, after)
     return decision if twins is None else replace(rule(*sides), twins=twins)
 
 
-def time_of(run: Run, timer: Timer, is_by_host: bool = False, gemm: str | None = None) -> ProcessTime:
-    """Return a time of a run as one process of a side. The other arguments are those of `times_of`."""
+def time_of(
+    run: Run, timer: Timer, is_by_host: bool = False, gemm: str | None = None
+) -> ProcessTime:
+    """Return a time of a run as one process of a side.
+
+    The other arguments are those of `times_of`.
+    """
     now = observe(run.samples[timer], is_by_host=is_by_host)
     process = Process(run.gpu, {timer: now}, run.controls, run.host, run.day)
     (time,) = times_of([process], timer, is_by_host, gemm)
@@ -205,44 +267,73 @@ def time_of(run: Run, timer: Timer, is_by_host: bool = False, gemm: str | None =
 
 
 def judge_time(
-    timer: Timer, runs: Sequence[Run], baseline: Baseline, context: Context, limits: Limits | None = None
+    timer: Timer,
+    runs: Sequence[Run],
+    baseline: Baseline,
+    context: Context,
+    limits: Limits | None = None,
 ) -> Verdict:
     """Judge one time by the rule of docs/verdicts.md.
 
-    Args:
-        runs: of one machine, with the same kernels. The mean of their times is judged; the first one has measured all.
-        limits: gates and sensitivity that the suite asks for. None: the defaults.
+    Args: runs: of one machine, with the same kernels. The mean of their times is judged; the first
+        one has measured all. limits: gates and sensitivity that the suite asks for. None: the
+        defaults.
     """
     run = runs[0]
     if (comparison := compare(baseline.fingerprint, run.fingerprint)).foreign:
-        return Verdict(Status.INCOMPARABLE, run.workload, timer.label, e.NotCompared(comparison.moves))
+        return Verdict(
+            Status.INCOMPARABLE, run.workload, timer.label, e.NotCompared(comparison.moves)
+        )
     if timer not in run.samples:
         return not_measured(timer, run)
     entry, nearest = baseline.entry_like(run.kernels)
     is_other_choice = nearest is Likeness.OTHER_CHOICE
-    if is_other_choice and timer is Timer.DEVICE:  # only a choice slower than all known ones is a finding
+    # only a choice slower than all known ones is a finding
+    if is_other_choice and timer is Timer.DEVICE:
         entry = max(baseline.entries, key=lambda each: each.device_time_us)
     gemm = gemm_kernel(run.controls)
     before = baseline.times(timer, entry, gemm=gemm)
     if not before:
         return Verdict(Status.NO_BASELINE, run.workload, timer.label, e.NoBaseline(is_partial=True))
     if why := stored_doubt(baseline, run, timer, entry):
-        found = Verdict(Status.NOT_JUDGED, run.workload, timer.label, e.TimeDoubted(why), after_us=run.time_us(timer))
+        found = Verdict(
+            Status.NOT_JUDGED,
+            run.workload,
+            timer.label,
+            e.TimeDoubted(why),
+            after_us=run.time_us(timer),
+        )
         return found.because(why, e.Next(e.Step.REPLACE))
-    after = [time_of(each, timer, before[0].is_by_host, gemm) for each in runs if timer in each.samples]
+    after = [
+        time_of(each, timer, before[0].is_by_host, gemm) for each in runs if timer in each.samples
+    ]
     prior = context.prior(timer, run, limits, are_two_sets=len(runs) > 1)
-    decision = judge(before, after, prior, context, run=run, is_other_software=bool(comparison.moved))
+    decision = judge(
+        before, after, prior, context, run=run, is_other_software=bool(comparison.moved)
+    )
     after_us = decision.after.observation.mean_us
     if is_other_choice and timer is Timer.END_TO_END:
         unknown = e.Unclear("unknown choice")
-        found = Verdict(Status.NOT_JUDGED, run.workload, timer.label, e.TimeDoubted(unknown), after_us=after_us)
+        found = Verdict(
+            Status.NOT_JUDGED, run.workload, timer.label, e.TimeDoubted(unknown), after_us=after_us
+        )
         return found.because(unknown)
-    if is_other_choice and decision.status is Status.IMPROVED:  # it is compared with the slowest of the known ones
+    # it is compared with the slowest of the known ones
+    if is_other_choice and decision.status is Status.IMPROVED:
         decision = replace(decision, status=Status.PASS)
-    reasons = tuple(_reasons(timer, run, baseline, entry, decision, is_other_choice=is_other_choice))
+    reasons = tuple(
+        _reasons(timer, run, baseline, entry, decision, is_other_choice=is_other_choice)
+    )
     conclusion = e.TimeCompared(decision.after.is_by_host, is_other_choice, decision.doubt)
     return Verdict(
-        decision.status, run.workload, timer.label, conclusion, reasons, decision.before_us, after_us, decision.change
+        decision.status,
+        run.workload,
+        timer.label,
+        conclusion,
+        reasons,
+        decision.before_us,
+        after_us,
+        decision.change,
     )
 
 
@@ -255,11 +346,12 @@ def confirm(
     context: Context,
     limits: Limits | None = None,
 ) -> Verdict:
-    """Return the verdict on a slower time after a fresh process has measured it too. It stays, or is NOT_JUDGED.
+    """Return the verdict on a slower time after a fresh process has measured it too. It stays, or
+    is NOT_JUDGED.
 
-    A process that passes contradicts the first one. On a CPU, so does one that decides nothing: unchanged calls take more
-    than twice as long there at times. One of another structure contradicts nothing.
-    What makes a run suspect makes the fresh process suspect too.
+    A process that passes contradicts the first one. On a CPU, so does one that decides nothing:
+    unchanged calls take more than twice as long there at times. One of another structure
+    contradicts nothing. What makes a run suspect makes the fresh process suspect too.
     """
     structure = judge_structure(fresh, baseline)
     if structure.status is not Status.PASS or kernel_changes(run.kernels, fresh.kernels):
@@ -277,11 +369,12 @@ def confirm(
 
 
 def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: int) -> Verdict:
-    """Judge whether a run takes at least the fraction `by` less GPU time than the run of another variant beside it.
+    """Judge whether a run takes at least the fraction `by` less GPU time than the run of another
+    variant beside it.
 
-    PASS: the interval shows it. REGRESSED: it shows that it does not. UNDECIDED: the interval holds both. What one process
-    spreads between its runs is not seen in one run: the prior knows it, of each variant apart. No baseline is needed. On a
-    CPU it is the time of the ops.
+    PASS: the interval shows it. REGRESSED: it shows that it does not. UNDECIDED: the interval holds
+    both. What one process spreads between its runs is not seen in one run: the prior knows it, of
+    each variant apart. No baseline is needed. On a CPU it is the time of the ops.
     """
     timer = Timer.DEVICE
     for each in (run, other):
@@ -298,7 +391,11 @@ def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: i
         between = variance_between_processes([time], prior, len(each.kernels))
         variances.append(Variance(max(between.value, time.own_variance), between.dof))
     then, now = times
-    delta, limit, level = now.logarithm - then.logarithm, math.log1p(-by), FALSE_ALARMS_PER_RUN / comparisons
+    delta, limit, level = (
+        now.logarithm - then.logarithm,
+        math.log1p(-by),
+        FALSE_ALARMS_PER_RUN / comparisons,
+    )
     margin = margin_of(variances, level)
     change = relative_change(delta, delta - margin, delta + margin, level)
     status, reasons = Status.UNDECIDED, tuple[e.Reason, ...]()
@@ -308,8 +405,13 @@ def judge_ratio(run: Run, other: Run, variant: str, *, by: float, comparisons: i
         status = Status.REGRESSED
     else:
         reasons = (e.Unclear("both possible" if math.isfinite(margin) else "one replicate"),)
-    label, times_us = timer.label_on(run.fingerprint), (now.observation.mean_us, then.observation.mean_us)
-    return Verdict(status, run.workload, RATIO, e.RatioCompared(label, variant, by, *times_us, change), reasons)
+    label, times_us = (
+        timer.label_on(run.fingerprint),
+        (now.observation.mean_us, then.observation.mean_us),
+    )
+    return Verdict(
+        status, run.workload, RATIO, e.RatioCompared(label, variant, by, *times_us, change), reasons
+    )
 
 
 def not_measured(timer: Timer, run: Run, side: str = "") -> Verdict:
@@ -333,7 +435,10 @@ def _reasons(
     *,
     is_other_choice: bool,
 ) -> Iterator[e.Reason]:
-    """Yield why a time is judged so. `entry`: of the run's launch configuration, or the nearest one."""
+    """Yield why a time is judged so.
+
+    `entry`: of the run's launch configuration, or the nearest one.
+    """
     has_moved = decision.status in (Status.REGRESSED, Status.IMPROVED)
     if decision.status is Status.NOT_JUDGED and decision.doubt is not None:
         yield decision.doubt
@@ -358,8 +463,12 @@ def _reasons(
         yield e.Next(e.Step.CALIBRATE)
 
 
-def _causes(timer: Timer, run: Run, baseline: Baseline, entry: Entry, decision: Decision) -> Iterator[e.Reason]:
-    """Yield what changed: of the GPU time its kernels; of the host's times its work, and where the time went."""
+def _causes(
+    timer: Timer, run: Run, baseline: Baseline, entry: Entry, decision: Decision
+) -> Iterator[e.Reason]:
+    """Yield what changed: of the GPU time its kernels; of the host's times its work, and where the
+    time went.
+    """
     if timer is Timer.DEVICE:
         # What the GPU's own change of speed did to every kernel is no reason: `Machine` names it.
         usual = entry.kernels_in(decision.before_us * math.exp(decision.machine))
@@ -381,20 +490,29 @@ def _causes(timer: Timer, run: Run, baseline: Baseline, entry: Entry, decision: 
     # A latency is the time that the GPU is busy, and the time that it idles.
     old, new = geometric_mean(gpu_us), run.time_us(Timer.DEVICE)
     if run.fingerprint.arch == "cpu":
-        is_named = any(isinstance(each, e.Cause) and isinstance(each.change, e.HostCalls) for each in causes)
+        is_named = any(
+            isinstance(each, e.Cause) and isinstance(each.change, e.HostCalls) for each in causes
+        )
         yield e.PartOfLatency("cpu beside host" if is_named else "cpu", old, new)
         return
     old_idle, new_idle = decision.before_us - old, run.time_us(Timer.END_TO_END) - new
     transfers_us = run.transfers_us if run.transfers_us >= _SHOWN_TRANSFERS * new_idle else 0.0
     yield e.PartOfLatency("kernels", old, new)
-    yield e.PartOfLatency("without", old_idle, new_idle, transfers_us, is_launch_bound=new_idle > new)
+    yield e.PartOfLatency(
+        "without", old_idle, new_idle, transfers_us, is_launch_bound=new_idle > new
+    )
 
 
-# -- times that no undisturbed machine shows: a regression would pass beside them, so they are not compared --
+# -- times that no undisturbed machine shows: a regression would pass beside them, so they are not c
 
 
-def _impossible_times(process: Process, launches: int, later: Process | None = None) -> dict[Timer, e.Doubt]:
-    """Return why times of one process cannot be, by timer. `later`: a process that shows how fast the host is."""
+def _impossible_times(
+    process: Process, launches: int, later: Process | None = None
+) -> dict[Timer, e.Doubt]:
+    """Return why times of one process cannot be, by timer.
+
+    `later`: a process that shows how fast the host is.
+    """
     found: dict[Timer, e.Doubt] = {}
     latency = process.timers.get(Timer.END_TO_END)
     limits = {Timer.DEVICE: _LONGEST_PART * min(launches, _MOST_STREAMS), Timer.HOST: _LONGEST_PART}
@@ -403,7 +521,9 @@ def _impossible_times(process: Process, launches: int, later: Process | None = N
         if part and latency and part.mean_us > limit * latency.mean_us:
             found[timer] = e.PartExceedsCall(part.mean_us, latency.mean_us)
     references_us = process.host_references_us
-    others = later.host_references_us if later and later.place and later.place == process.place else {}
+    others = (
+        later.host_references_us if later and later.place and later.place == process.place else {}
+    )
     fastest_us = min((*references_us.values(), *others.values()), default=0.0)
     for timer, us in references_us.items():
         if us > _SLOWEST_REFERENCE * fastest_us:
@@ -425,11 +545,21 @@ def stored_doubt(
     `timer`: None: any of them. `entry`: None: of any launch configuration.
     """
     entries = baseline.entries if entry is None else baseline.entries_of(timer, entry)
-    return doubt_of([process for each in entries for process in each.processes], baseline.counts.launches, run, timer)
+    return doubt_of(
+        [process for each in entries for process in each.processes],
+        baseline.counts.launches,
+        run,
+        timer,
+    )
 
 
-def doubt_of(processes: Iterable[Process], launches: int, run: Run, timer: Timer | None) -> e.Doubt | None:
-    """Return why a time of these processes cannot be, which the run would be compared with. None: it may be."""
+def doubt_of(
+    processes: Iterable[Process], launches: int, run: Run, timer: Timer | None
+) -> e.Doubt | None:
+    """Return why a time of these processes cannot be, which the run would be compared with.
+
+    None: it may be.
+    """
     later = process_of(run)
     found = (_impossible_times(each, launches, later) for each in processes)
     return next((why for each in found for of, why in each.items() if timer in (of, None)), None)

@@ -24,9 +24,11 @@ _ONE_STEP = 0.02  # spread between steps where there is but one
 
 
 class RowRange(msgspec.Struct, frozen=True, array_like=True):
-    """Of launches that are counted together, in a step: the fewest, the most, and the mean time in each run.
+    """Of launches that are counted together, in a step: the fewest, the most, and the mean time in
+    each run.
 
-    `threads` are those of a block, where the trace says it. `spread` is that of its time between steps, as a share of it.
+    `threads` are those of a block, where the trace says it. `spread` is that of its time between
+    steps, as a share of it.
     """
 
     row: int  # its place among the rows of the file
@@ -68,11 +70,15 @@ def decode_trace_baseline(content: bytes, *, where: str) -> TraceBaseline:
         found = msgspec.json.decode(content, type=TraceBaseline)
         of_kinds = [steps for kinds in found.ranks.values() for steps in kinds.values()]
         if not of_kinds or not all(_is_sound(steps, len(found.rows)) for steps in of_kinds):
-            raise ValueError("no steps, no runs of them, times of other runs, or a row that is not in the list")
+            raise ValueError(
+                "no steps, no runs of them, times of other runs, or a row that is not in the list"
+            )
         return found
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         expected = "what `kernelgauge check --update` writes, schema_version 1"
-        raise BaselineError("not a baseline of traces", where=where, got=str(error), expected=expected) from error
+        raise BaselineError(
+            "not a baseline of traces", where=where, got=str(error), expected=expected
+        ) from error
 
 
 def _is_sound(steps: StepRange, rows: int) -> bool:
@@ -83,13 +89,20 @@ def _is_sound(steps: StepRange, rows: int) -> bool:
         and len(set(map(len, (*times, *us)))) == 1  # all of the same runs
         and all(times)
         and all(each.mean_us > 0 and each.replicates > 0 for several in times for each in several)
-        and all(0 <= each <= _LONGEST_US for each in chain(*us, (one.mean_us for one in chain(*times))))
-        and all(0 <= each.row < rows and 0 <= each.low <= each.high and each.spread >= 0 for each in steps.rows)
+        and all(
+            0 <= each <= _LONGEST_US for each in chain(*us, (one.mean_us for one in chain(*times)))
+        )
+        and all(
+            0 <= each.row < rows and 0 <= each.low <= each.high and each.spread >= 0
+            for each in steps.rows
+        )
     )
 
 
 def job_moves(baseline: TraceBaseline, job: Job) -> list[Move]:
-    """Return in what a job differs from that of the baseline, so that their kernels cannot be compared."""
+    """Return in what a job differs from that of the baseline, so that their kernels cannot be
+    compared.
+    """
     first = next(iter(job.values()))
     old, new = (
         {
@@ -100,9 +113,14 @@ def job_moves(baseline: TraceBaseline, job: Job) -> list[Move]:
             "modules": "recorded" if any(row.module for row in rows) else "not recorded",
             "ops of kernels": "recorded" if any(row.op for row in rows) else "not recorded",
         }
-        for each, ranks, rows in ((baseline, baseline.ranks, baseline.rows), (first, job, first.places))
+        for each, ranks, rows in (
+            (baseline, baseline.ranks, baseline.rows),
+            (first, job, first.places),
+        )
     )
-    return [Move(label, f"{old[label]}", f"{new[label]}") for label in old if old[label] != new[label]]
+    return [
+        Move(label, f"{old[label]}", f"{new[label]}") for label in old if old[label] != new[label]
+    ]
 
 
 def encode_trace_baseline(baseline: TraceBaseline) -> bytes:
@@ -111,7 +129,10 @@ def encode_trace_baseline(baseline: TraceBaseline) -> bytes:
 
 
 def trace_baseline(jobs: Sequence[Job], recorded: Recorded) -> TraceBaseline:
-    """Make a baseline of the runs of unchanged code: all have the same ranks. Raises `ValueError` if their kernels are others."""
+    """Make a baseline of the runs of unchanged code: all have the same ranks.
+
+    Raises `ValueError` if their kernels are others.
+    """
     first = next(iter(jobs[0].values()))
     numbers: dict[StepRow, int] = {}
     ranks: dict[int, dict[str, StepRange]] = {}
@@ -119,7 +140,16 @@ def trace_baseline(jobs: Sequence[Job], recorded: Recorded) -> TraceBaseline:
         kinds = dict.fromkeys(kind for job in jobs for kind in job[rank].steps)
         ranks[rank] = {kind: _range([job[rank].steps[kind] for job in jobs if kind in job[rank].steps], numbers)
                        for kind in kinds}  # fmt: skip
-    return TraceBaseline(1, first.device, first.world_size, first.found_by, len(jobs), recorded, tuple(numbers), ranks)
+    return TraceBaseline(
+        1,
+        first.device,
+        first.world_size,
+        first.found_by,
+        len(jobs),
+        recorded,
+        tuple(numbers),
+        ranks,
+    )
 
 
 def _range(runs: Sequence[Steps], numbers: dict[StepRow, int]) -> StepRange:

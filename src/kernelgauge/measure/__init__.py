@@ -17,39 +17,49 @@ _SLOW_CALL_US = 1e6
 _SLOW_REPLICATES = 2  # the fewest that show a spread
 _FEWEST_CALLS = 3  # so that there is a middle
 _WARM_UP_SHARE = 2  # half as many calls again come before those that count
-_WARM_UP_SECONDS = 0.05  # or as many as take so long: starting the profiler leaves the device idle, and its clock falls
-# However heavy they are. More change neither the mean of the device and dispatch time of a model nor their spread
-# (docs/design/measuring.md); the lower decile of three calls lies far above that of thirty.
+# or as many as take so long: starting the profiler leaves the device idle, and its clock falls
+_WARM_UP_SECONDS = 0.05
+# However heavy they are. More change neither the mean of the device and dispatch time of a model
+# nor their spread (docs/design/measuring.md); the lower decile of three calls lies far above that
+# of thirty.
 _FEWEST_HEAVY_CALLS = 5
 _FEWEST_LATENCY_CALLS = 8
-_FEWEST_REPLICATES = 4  # of a GPU's workload that is over its budget: a decode of a whole model, or a training step
+# of a GPU's workload that is over its budget: a decode of a whole model, or a training step
+_FEWEST_REPLICATES = 4
 
 
 @dataclass(frozen=True)
 class Settings:
     """How long to measure.
 
-    Many short replicates: an H200 changes its speed by 0.1 to 0.2 % about every tenth of a second and keeps it in between, so
-    that more calls in one replicate tell little that is new, and another replicate does (docs/design/measuring.md).
+    Many short replicates: an H200 changes its speed by 0.1 to 0.2 % about every tenth of a second
+    and keeps it in between, so that more calls in one replicate tell little that is new, and
+    another replicate does (docs/design/measuring.md).
     """
 
     replicates: int = 12  # fresh allocations for each timer, at least
     most_replicates: int = 32
-    precision: float = 0.0003  # the standard error of the device time, as a share of it, below which no more are made
+    # the standard error of the device time, as a share of it, below which no more are made
+    precision: float = 0.0003
     precision_us: float = 0.006  # the same in microseconds: the larger one counts
     budget_seconds: float = 1.5  # for the replicates of one workload; beyond it four are enough
     iterations: int = 12  # calls in each replicate, at most
     warm_up_seconds: float = 0.005  # before each replicate, so that the clock is up
-    seconds: float = 1.0  # for the calls of one replicate of one timer: fewer are made if they are slow
-    busy_seconds: float = math.inf  # for those that keep a device busy, in a row; five are made all the same
+    # for the calls of one replicate of one timer: fewer are made if they are slow
+    seconds: float = 1.0
+    # for those that keep a device busy, in a row; five are made all the same
+    busy_seconds: float = math.inf
     host_iterations: int = 30  # calls in each replicate of the host dispatch time, at most
     latency_replicates: int = 8
     latency_iterations: int = 20
-    latency_seconds: float = 0.1  # for the calls of one replicate of the latency; if eight take longer, four replicates
+    # for the calls of one replicate of the latency; if eight take longer, four replicates
+    latency_seconds: float = 0.1
 
     @classmethod
     def of(cls, replicates: int | None) -> Settings:
-        """Return settings for so many replicates of every timer, whatever they cost; None: the usual."""
+        """Return settings for so many replicates of every timer, whatever they cost; None: the
+        usual.
+        """
         if replicates is None:
             return cls()
         return cls(replicates, replicates, latency_replicates=replicates, budget_seconds=math.inf)
@@ -60,11 +70,16 @@ class Settings:
         return busy if most_replicates is None else busy._with_fewer(most_replicates)
 
     def for_call(self, call_us: float) -> Settings:
-        """Return these with few replicates of a call that takes seconds: the usual ones would take a quarter of an hour."""
+        """Return these with few replicates of a call that takes seconds: the usual ones would take
+        a quarter of an hour.
+        """
         if call_us >= _SLOW_CALL_US:
             return self._with_fewer(_SLOW_REPLICATES, latency=_SLOW_REPLICATES)
-        is_heavy = _FEWEST_LATENCY_CALLS * call_us > 1e6 * self.latency_seconds  # so is each replicate of its latency
-        return self._with_fewer(self.most_replicates, latency=_FEWEST_REPLICATES) if is_heavy else self
+        # so is each replicate of its latency
+        is_heavy = _FEWEST_LATENCY_CALLS * call_us > 1e6 * self.latency_seconds
+        return (
+            self._with_fewer(self.most_replicates, latency=_FEWEST_REPLICATES) if is_heavy else self
+        )
 
     def _with_fewer(self, most: int, *, latency: int | None = None) -> Settings:
         if math.isinf(self.budget_seconds):
@@ -83,20 +98,28 @@ class Settings:
         most = {
             Timer.DEVICE: min(self.iterations, heavy),
             Timer.HOST: min(self.host_iterations, heavy),
-            Timer.END_TO_END: min(self.latency_iterations, max(_FEWEST_LATENCY_CALLS, self.latency_seconds / call_s)),
+            Timer.END_TO_END: min(
+                self.latency_iterations, max(_FEWEST_LATENCY_CALLS, self.latency_seconds / call_s)
+            ),
         }
         return max(_FEWEST_CALLS, int(min(most[timer], self.seconds / call_s)))
 
     def warm_up_calls_for(self, call_us: float) -> int:
         """Return the calls in a session before those of the device time."""
         most = math.ceil(_WARM_UP_SECONDS * 1e6 / max(call_us, 1.0))
-        return 1 if call_us >= _SLOW_CALL_US else 1 + min(self.iterations_for(call_us) // _WARM_UP_SHARE, most)
+        return (
+            1
+            if call_us >= _SLOW_CALL_US
+            else 1 + min(self.iterations_for(call_us) // _WARM_UP_SHARE, most)
+        )
 
     def is_enough(self, times_us: Sequence[float], seconds: float) -> bool:
-        """Whether these replicates, which took so many seconds, pin the mean down or have used up the budget.
+        """Whether these replicates, which took so many seconds, pin the mean down or have used up
+        the budget.
 
-        It stops on the width of the interval, never on where it lies, so it favours no verdict: Chow and Robbins, "On the
-        asymptotic theory of fixed-width sequential confidence intervals", 1965.
+        It stops on the width of the interval, never on where it lies, so it favours no verdict:
+        Chow and Robbins, "On the asymptotic theory of fixed-width sequential confidence intervals",
+        1965.
         """
         count = len(times_us)
         is_over = count > 0 and seconds * (count + 1) / count > self.budget_seconds

@@ -1,4 +1,6 @@
-"""What is in compiled code: that of Triton's kernels in this process, and of kernels compiled for a GPU that is not here."""
+"""What is in compiled code: that of Triton's kernels in this process, and of kernels compiled for a
+GPU that is not here.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ from .device import Device
 from .instance import build, reporting
 from .profile import ProfilerSession
 
-# Private classes of Triton and torch that hold loaded code, checked on triton 3.6 and 3.9, torch 2.11 and 2.13.
+# Private classes of Triton and torch that hold loaded code, checked on triton 3.6 and 3.9, torch
+# 2.11 and 2.13.
 _LOADED = ("CompiledKernel", "StaticallyLaunchedCudaKernel")
 _AUTOTUNER = "Autotuner"  # of Triton: several choices of one kernel
 _LIBRARIES = ("cublaslt", "cudnn", "cutlass")  # their kernels have plain names, as Triton's have
@@ -45,11 +48,13 @@ _USUAL_OPTIONS = {
     "num_ctas": 1,
     "enable_fp_fusion": True,
 }  # shown where they are others: TRITON_DEFAULT_FP_FUSION sets one
-# Instructions by the field of `Resources`. NVIDIA's are those of SASS (CUDA Binary Utilities, "Instruction Set Reference").
-# HADD2.F32 widens a half. AMD's are those of the assembly text.
+# Instructions by the field of `Resources`. NVIDIA's are those of SASS (CUDA Binary Utilities,
+# "Instruction Set Reference"). HADD2.F32 widens a half. AMD's are those of the assembly text.
 _SASS = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@\S+\s+)?([A-Z][A-Z0-9_]*(?:\.F32)?)")
 _INSTRUCTIONS = {
-    "tensor_core_instructions": re.compile(r"(?:UTC)?[A-Z]G?MMA(?:\.F32)?|v_(?:s?mfma|s?wmmac?)_\w+"),
+    "tensor_core_instructions": re.compile(
+        r"(?:UTC)?[A-Z]G?MMA(?:\.F32)?|v_(?:s?mfma|s?wmmac?)_\w+"
+    ),
     "memory_instructions": re.compile(
         r"(?:LD|ST)(?:[GSL]|SM|TM)?|LDGSTS|ATOM[GS]?|REDG?|UTMA(?:LDG|STG|REDG)|UBLK(?:CP|RED)"
         r"|(?:global|buffer|flat|ds|scratch)_(?:load|store|read|write|atomic)_?\w*"
@@ -59,12 +64,19 @@ _INSTRUCTIONS = {
 
 
 def resources_of_call(session: ProfilerSession) -> list[Resources | None]:
-    """Return what the code of each kernel takes, by the profiler; of Triton's kernels, by the code in this process too."""
+    """Return what the code of each kernel takes, by the profiler; of Triton's kernels, by the code
+    in this process too.
+    """
     last = session.executions[-1]
-    names = {each.identity.name for each in last if each.resources and _may_be_tritons(each.identity.name)}
+    names = {
+        each.identity.name
+        for each in last
+        if each.resources and _may_be_tritons(each.identity.name)
+    }
     loaded, tuned = defaultdict[str, list[Any]](list), set[str]()
     objects = gc.get_objects() if names and "triton" in sys.modules else []
-    # By kind first: a process with whole models in it has millions of objects, and a few thousand kinds.
+    # By kind first: a process with whole models in it has millions of objects, and a few thousand
+    # kinds.
     kinds = {kind for kind in set(map(type, objects)) if kind.__name__ in (*_LOADED, _AUTOTUNER)}
     for each in [each for each in objects if type(each) in kinds]:
         if type(each).__name__ == _AUTOTUNER:
@@ -95,15 +107,23 @@ def _possible(launch: Execution, loaded: list[Any]) -> list[Any]:
     return loaded
 
 
-def _with_code(launch: Execution, codes: Sequence[Resources], tuned: AbstractSet[str]) -> Resources | None:
-    """Return what a launch takes, with what all codes have in common that may be of the kernel launched."""
+def _with_code(
+    launch: Execution, codes: Sequence[Resources], tuned: AbstractSet[str]
+) -> Resources | None:
+    """Return what a launch takes, with what all codes have in common that may be of the kernel
+    launched.
+    """
     if launch.resources is None:
         return None
     known = msgspec.structs.replace(launch.resources, is_tuned=launch.identity.name in tuned)
     if not codes:
         return known
     first, *others = map(msgspec.structs.asdict, codes)
-    common = {name: value for name, value in first.items() if all(other[name] == value for other in others)}
+    common = {
+        name: value
+        for name, value in first.items()
+        if all(other[name] == value for other in others)
+    }
     return msgspec.structs.replace(Resources(**common).filled(known), is_tuned=known.is_tuned)
 
 
@@ -120,7 +140,10 @@ def _codes_of(loaded: Iterable[Any]) -> dict[int, Resources]:
 
 
 def _code_of(loaded: Any) -> Resources:
-    """Read a compiled kernel: its binary, and of AMD the assembly text. Nothing is known of another version's fields."""
+    """Read a compiled kernel: its binary, and of AMD the assembly text.
+
+    Nothing is known of another version's fields.
+    """
     try:
         assembly = loaded.asm if hasattr(loaded, "asm") else _cached(loaded)
         elf = assembly.get("cubin") or assembly.get("hsaco")
@@ -131,17 +154,32 @@ def _code_of(loaded: Any) -> Resources:
             counts = _sass_counts(elf)
         options: dict[str, Any] = {}
         if source := getattr(loaded, "src", None):
-            options = {name: getattr(loaded.metadata, name, None) for name in ("num_warps", "num_stages", "maxnreg")}
+            options = {
+                name: getattr(loaded.metadata, name, None)
+                for name in ("num_warps", "num_stages", "maxnreg")
+            }
             others = {name: getattr(loaded.metadata, name, None) for name in _USUAL_OPTIONS}
-            options |= {name: value for name, value in others.items() if value != _USUAL_OPTIONS[name]}
-            options |= {source.fn.arg_names[place[0]]: value for place, value in source.constants.items()}
+            options |= {
+                name: value for name, value in others.items() if value != _USUAL_OPTIONS[name]
+            }
+            options |= {
+                source.fn.arg_names[place[0]]: value for place, value in source.constants.items()
+            }
             for (place, *_), values in source.attrs.items():
-                if divisors := [f"divisible by {number}" for name, number in values if name == "tt.divisibility"]:
+                if divisors := [
+                    f"divisible by {number}" for name, number in values if name == "tt.divisibility"
+                ]:
                     options[source.fn.arg_names[place]] = " and ".join(divisors)
-        plain = {name: value for name, value in options.items() if isinstance(value, (int, float, str))}
-        shown = ",".join(f"{name}={value}" for name, value in plain.items() if "," not in str(value))
+        plain = {
+            name: value for name, value in options.items() if isinstance(value, (int, float, str))
+        }
+        shown = ",".join(
+            f"{name}={value}" for name, value in plain.items() if "," not in str(value)
+        )
         # Names of files and lines of code stand in other sections.
-        text = b"".join(content for name, content in _sections(elf or b"") if name.startswith(b".text"))
+        text = b"".join(
+            content for name, content in _sections(elf or b"") if name.startswith(b".text")
+        )
         code = hashlib.sha256(text).hexdigest()[:8] if elf else None
         return Resources(None, None, loaded.n_spills, code=code, options=shown, **counts)
     except Exception:
@@ -159,7 +197,9 @@ def _cached(loaded: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _sass_counts(elf: bytes) -> dict[str, int]:
-    """Count the instructions of a binary of NVIDIA's by the disassembler in Triton's wheel; empty without one."""
+    """Count the instructions of a binary of NVIDIA's by the disassembler in Triton's wheel; empty
+    without one.
+    """
     import triton
 
     own = Path(triton.__file__).with_name("backends") / "nvidia" / "bin" / "nvdisasm"
@@ -170,35 +210,45 @@ def _sass_counts(elf: bytes) -> dict[str, int]:
         file.write(elf)
         file.flush()
         try:
-            done = subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=False, timeout=60)
+            done = subprocess.run(
+                [tool, "-c", file.name], capture_output=True, text=True, check=False, timeout=60
+            )
         except (OSError, subprocess.TimeoutExpired):
             return {}
     return _counts(_SASS.findall(done.stdout)) if done.returncode == 0 else {}
 
 
 def _counts(names: Sequence[str]) -> dict[str, int]:
-    return {field: sum(map(bool, map(each.fullmatch, names))) for field, each in _INSTRUCTIONS.items()}
+    return {
+        field: sum(map(bool, map(each.fullmatch, names))) for field, each in _INSTRUCTIONS.items()
+    }
 
 
 def _sections(elf: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield name and content of each section of an ELF file."""
-    (start,), (size, count, names) = struct.unpack_from("<Q", elf, 40), struct.unpack_from("<HHH", elf, 58)
+    (start,), (size, count, names) = (
+        struct.unpack_from("<Q", elf, 40),
+        struct.unpack_from("<HHH", elf, 58),
+    )
     headers = [struct.unpack_from("<IIQQQQ", elf, start + place * size) for place in range(count)]
     labels = headers[names][4]  # where their names begin
     for name, *_, at, length in headers:
         yield elf[labels + name :].partition(b"\0")[0], elf[at:][:length]
 
 
-# -- for a GPU that is not here ----------------------------------------------------------------------------------------
+# -- for a GPU that is not here --------------------------------------------------------------------
 
-_PROPERTIES = {"multiprocessor_count": 132, "max_num_regs": 65_536, "warpSize": _WARP}  # of an H100, for code that asks
+# of an H100, for code that asks
+_PROPERTIES = {"multiprocessor_count": 132, "max_num_regs": 65_536, "warpSize": _WARP}
 _AMD_SHARED_KIB = 64
 _REGISTERS, _STACK_BYTES = 0x2F, 0x12  # in .nv.info: EIATTR_REGCOUNT, EIATTR_MIN_STACK_SIZE
 _HAS_VALUE = 4  # the form of an attribute: EIFMT_SVAL
 
 
 class _Target:
-    """Takes the place of Triton's driver: kernels are compiled for a GPU by its name, and noted where they would be launched."""
+    """Takes the place of Triton's driver: kernels are compiled for a GPU by its name, and noted
+    where they would be launched.
+    """
 
     def __init__(self, name: str) -> None:
         from triton.backends.compiler import GPUTarget
@@ -206,7 +256,8 @@ class _Target:
         from triton.runtime.errors import OutOfResources, PTXASError
 
         self.is_tuning, self.too_large = False, OutOfResources
-        self.impossible = (OutOfResources, PTXASError, CompileTimeAssertionFailure)  # such a choice an autotuner skips
+        # such a choice an autotuner skips
+        self.impossible = (OutOfResources, PTXASError, CompileTimeAssertionFailure)
         self.loaded: list[Any] = []
         self.launches: list[tuple[Any, tuple[int, int, int], bool]] = []
         if match := re.fullmatch(r"sm_(\d+)", name):
@@ -214,12 +265,17 @@ class _Target:
         elif re.fullmatch(r"gfx\w+", name):
             self.target = GPUTarget("hip", name, 64 if name.startswith("gfx9") else _WARP)
         else:
-            raise WorkloadError("unknown target", got=repr(name), expected="sm_90, sm_100, gfx942 or another such name")
+            raise WorkloadError(
+                "unknown target",
+                got=repr(name),
+                expected="sm_90, sm_100, gfx942 or another such name",
+            )
         self.shared_bytes = 1024 * block_shared_kib(name, _AMD_SHARED_KIB)
         properties = _PROPERTIES | {"max_shared_mem": self.shared_bytes}
         self.utils = SimpleNamespace(get_device_properties=lambda _: properties)
         self.get_current_target = lambda: self.target
-        self.get_current_device = lambda: name  # Triton keeps the compiled kernels of each device under this
+        # Triton keeps the compiled kernels of each device under this
+        self.get_current_device = lambda: name
         self.get_current_stream = lambda _: 0
         self.get_active_torch_device = torch.get_default_device
 
@@ -228,13 +284,18 @@ class _Target:
         if kernel.metadata.shared > self.shared_bytes:
             raise self.too_large(kernel.metadata.shared, self.shared_bytes, "shared memory")
         if text := kernel.asm.get("amdgcn"):
-            found = (re.search(rf"\.{name}:\s*(\d+)", text) for name in ("vgpr_count", "vgpr_spill_count"))
+            found = (
+                re.search(rf"\.{name}:\s*(\d+)", text)
+                for name in ("vgpr_count", "vgpr_spill_count")
+            )
             kernel.n_regs, kernel.n_spills = (int(each[1]) if each else None for each in found)
         else:
             kernel.n_regs, stack_bytes = sizes_of_elf(kernel.asm["cubin"])
             kernel.n_spills = stack_bytes // 4
         self.loaded.append(kernel)
-        kernel._run = lambda *grid_and_more: self.launches.append((kernel, grid_and_more[:3], self.is_tuning))
+        kernel._run = lambda *grid_and_more: self.launches.append(
+            (kernel, grid_and_more[:3], self.is_tuning)
+        )
 
     def tune(self, tuner: Any, *arguments: Any, **named: Any) -> None:
         """Launch each choice of an autotuner once: nothing can be timed here."""
@@ -255,18 +316,24 @@ class _Target:
         for kernel, grid, is_tuned in self.launches:
             block = (self.target.warp_size * kernel.metadata.num_warps, 1, 1)
             identity = KernelIdentity(kernel.name, decode(kernel.name).kind.value, grid, block)
-            sizes = Resources(kernel.n_regs, kernel.metadata.shared, kernel.n_spills, is_tuned=is_tuned)
+            sizes = Resources(
+                kernel.n_regs, kernel.metadata.shared, kernel.n_spills, is_tuned=is_tuned
+            )
             found.append(KernelRecord(identity, 0.0, resources=sizes.filled(codes[id(kernel)])))
         return tuple(found)
 
 
 def sizes_of_elf(elf: bytes) -> tuple[int, int]:
-    """Return the registers and the bytes of stack of a thread, as the compiler wrote them into a binary of NVIDIA's."""
+    """Return the registers and the bytes of stack of a thread, as the compiler wrote them into a
+    binary of NVIDIA's.
+    """
     content, place, largest = dict(_sections(elf))[b".nv.info"], 0, dict[int, int]()
     while place < len(content):
         form, name, size = struct.unpack_from("<BBH", content, place)
         if form == _HAS_VALUE and name in (_REGISTERS, _STACK_BYTES):  # for a function each
-            largest[name] = max(largest.get(name, 0), struct.unpack_from("<II", content, place + 4)[1])
+            largest[name] = max(
+                largest.get(name, 0), struct.unpack_from("<II", content, place + 4)[1]
+            )
         place += 4 + size * (form == _HAS_VALUE)
     return largest[_REGISTERS], largest[_STACK_BYTES]
 
@@ -288,7 +355,8 @@ def _compiling_for(target: str) -> Iterator[_Target]:
         finally:
             for kernel in driver.loaded:
                 kernel._run = None  # Triton keeps the kernel for the next call
-                vars(kernel).pop("n_regs", None)  # it is not loaded here: `resources_of_call`. One may be loaded twice
+                # it is not loaded here: `resources_of_call`. One may be loaded twice
+                vars(kernel).pop("n_regs", None)
 
 
 _PRODUCTS = {f"aten::{name}" for name in (
@@ -299,22 +367,33 @@ _PRODUCTS = {f"aten::{name}" for name in (
 
 
 class _ZeroProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Returns zeros for matrix products and the like. Without fast bf16 they take hours of a CPU, and no kernel depends on them."""
+    """Returns zeros for matrix products and the like.
+
+    Without fast bf16 they take hours of a CPU, and no kernel depends on them.
+    """
 
     supports_higher_order_operators = True  # as `torch.library.wrap_triton` is one
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if op.name() not in _PRODUCTS:
             return op(*args, **(kwargs or {}))
-        positional, named = tree_map_only(torch.Tensor, lambda each: each.to("meta"), (args, kwargs or {}))
+        positional, named = tree_map_only(
+            torch.Tensor, lambda each: each.to("meta"), (args, kwargs or {})
+        )
         device = next(each.device for each in tree_leaves(args) if isinstance(each, torch.Tensor))
-        return tree_map_only(torch.Tensor, lambda each: torch.zeros_like(each, device=device), op(*positional, **named))
+        return tree_map_only(
+            torch.Tensor,
+            lambda each: torch.zeros_like(each, device=device),
+            op(*positional, **named),
+        )
 
 
 def compile_call(workload: Workload, target: str, fingerprint: Fingerprint) -> Run:
-    """Call a workload on the host. Compile each Triton kernel that it launches for a target, and launch none.
+    """Call a workload on the host. Compile each Triton kernel that it launches for a target, and
+    launch none.
 
-    Raises `WorkloadUnavailable` without Triton, `WorkloadError` if the call or the compiler fails, or nothing is launched.
+    Raises `WorkloadUnavailable` without Triton, `WorkloadError` if the call or the compiler fails,
+    or nothing is launched.
     """
     try:
         import triton

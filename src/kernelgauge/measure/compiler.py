@@ -1,7 +1,9 @@
-"""What torch.compile did: graphs, graph breaks, recompiles, and the lines that each generated kernel was made of.
+"""What torch.compile did: graphs, graph breaks, recompiles, and the lines that each generated
+kernel was made of.
 
-The last part restores the settings of torch for the whole process. Private names of torch, checked on 2.11 and 2.13: those
-that `_keep_stacks` wraps, and those that `_events` reads. Dynamo takes seconds to import: here only what compiles imports it.
+The last part restores the settings of torch for the whole process. Private names of torch, checked
+on 2.11 and 2.13: those that `_keep_stacks` wraps, and those that `_events` reads. Dynamo takes
+seconds to import: here only what compiles imports it.
 """
 
 from __future__ import annotations
@@ -34,11 +36,13 @@ from torch.utils._pytree import tree_leaves
 from ..errors import shown_path
 from ..run import CompileEvent, SourceLine
 
-_BASIC_PROVENANCE = 2  # level: the lines of each kernel, without what costs time to compile (torch/_inductor/config.py)
+# level: the lines of each kernel, without what costs time to compile (torch/_inductor/config.py)
+_BASIC_PROVENANCE = 2
 _MOST_COMPILATIONS = 100_000  # whose metrics are kept: 64 are fewer than one workload may have
 _BETWEEN_STACKS = "\n\n"
 _HANDLE = re.compile(r"\s*# \[Provenance debug handles\] (\S+)")
-_BETWEEN = re.compile(r"\s*(#(?! \[Prov)|stream|\w+numel = )")  # what Inductor writes between a handle and its call
+# what Inductor writes between a handle and its call
+_BETWEEN = re.compile(r"\s*(#(?! \[Prov)|stream|\w+numel = )")
 # A frame of a stack, in the form of torch.compile.
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)(?:\n {4}(.*))?')
 # Why Dynamo gave up: the value and the name of its limit (torch/_dynamo/graph_break_registry.json).
@@ -67,18 +71,23 @@ class CompileCounts:
 
     @property
     def recompiles(self) -> int:
-        """How often code that had been called was compiled; beyond Dynamo's limit it runs eagerly, and no graph comes of it."""
+        """How often code that had been called was compiled; beyond Dynamo's limit it runs eagerly,
+        and no graph comes of it.
+        """
         return max(self.graphs, sum(event.kind == "recompile" for event in self.events))
 
 
 def _dynamo() -> Any:
-    """Return where Dynamo keeps what it compiled; None if nothing has imported it: then nothing was compiled."""
+    """Return where Dynamo keeps what it compiled; None if nothing has imported it: then nothing was
+    compiled.
+    """
     return sys.modules.get(f"{_DYNAMO}.utils")
 
 
 def reset_compiler() -> None:
     """Forget every compiled graph: each workload starts at region 0/0, as in a process of its own."""
-    # If nothing was compiled there is nothing to forget, and on a GPU torch would import CUDA graph trees for it: seconds.
+    # If nothing was compiled there is nothing to forget, and on a GPU torch would import CUDA graph
+    # trees for it: seconds.
     if (dynamo := _dynamo()) and (dynamo.counters or dynamo.get_compilation_metrics()):
         torch.compiler.reset()
         dynamo.counters.clear()
@@ -100,7 +109,8 @@ def compile_counts() -> CompileCounts:
     events: dict[object, CompileEvent] = {}
     for event in _events(dynamo):
         events.setdefault((event.kind, event.file or event.reason, event.line), event)
-    # The counter lacks branches that depend on data. Their places are known; one may have been met several times.
+    # The counter lacks branches that depend on data. Their places are known; one may have been met
+    # several times.
     places = sum(event.kind == "graph break" for event in events.values())
     known = sum(map(_is_of_optimizers, getattr(dynamo, "graph_break_reasons", ())))
     breaks = max(sum(dynamo.counters["graph_break"].values()) - known, places)
@@ -124,14 +134,22 @@ def generated_code() -> GeneratedCode:
     from torch._inductor import metrics
 
     counters = _dynamo().counters["inductor"]
-    templates = sum(counters[f"select_algorithm_num_{name}"] for name in ("precompiles", "precompilation_exceptions"))
+    templates = sum(
+        counters[f"select_algorithm_num_{name}"]
+        for name in ("precompiles", "precompilation_exceptions")
+    )
     uncached = _inductors["graphs"] - counters["fxgraph_cache_hit"]
-    return GeneratedCode(metrics.generated_kernel_count, _inductors["configurations"] + templates, uncached)
+    return GeneratedCode(
+        metrics.generated_kernel_count, _inductors["configurations"] + templates, uncached
+    )
 
 
 @contextmanager
 def empty_compile_caches() -> Iterator[Callable[[], None]]:
-    """Compile with empty caches of its own. Yield a function that unloads compiled code and keeps its files."""
+    """Compile with empty caches of its own.
+
+    Yield a function that unloads compiled code and keeps its files.
+    """
     from torch._inductor import utils
 
     with utils.fresh_inductor_cache():  # from torch 2.8 on another name of `fresh_cache`
@@ -139,8 +157,12 @@ def empty_compile_caches() -> Iterator[Callable[[], None]]:
 
 
 def _is_of_optimizers(reason: Any) -> bool:
-    """Return whether a graph break is one that torch itself has put into the step of every optimizer."""
-    return bool(reason.user_stack) and reason.user_stack[-1].filename == inspect.getfile(torch.optim.Optimizer)
+    """Return whether a graph break is one that torch itself has put into the step of every
+    optimizer.
+    """
+    return bool(reason.user_stack) and reason.user_stack[-1].filename == inspect.getfile(
+        torch.optim.Optimizer
+    )
 
 
 def _events(dynamo: Any) -> Iterator[CompileEvent]:
@@ -155,27 +177,40 @@ def _events(dynamo: Any) -> Iterator[CompileEvent]:
     for each in metrics:  # before the recompiles of its place: one event stands for a place
         if limit := _LIMIT.search(each.fail_reason or ""):
             text = getattr(each, "recompile_reason", None) or ""
-            reason = f"the {limit[2]} of {limit[1]} is reached, so the rest runs eagerly; {_guard(text)}"
+            reason = (
+                f"the {limit[2]} of {limit[1]} is reached, so the rest runs eagerly; {_guard(text)}"
+            )
             yield _event("recompile", reason, _place(text, each.co_filename, each.co_firstlineno))
-    # After a break in a loop, say, or a suppressed error, Dynamo leaves a whole function alone: the innermost is last.
+    # After a break in a loop, say, or a suppressed error, Dynamo leaves a whole function alone: the
+    # innermost is last.
     for each in reversed(metrics):
         is_named = each.co_filename is not None and not _is_in_torch(each.co_filename)
         if each.fail_type is not None and is_named and not _LIMIT.search(each.fail_reason or ""):
-            reason = f"{_kind_of_break(each.fail_reason or '')}: all of `{each.co_name}` runs eagerly"
+            reason = (
+                f"{_kind_of_break(each.fail_reason or '')}: all of `{each.co_name}` runs eagerly"
+            )
             failed = each.fail_user_frame_filename
             is_users = failed and not _is_in_torch(failed)
-            place = (failed, each.fail_user_frame_lineno) if is_users else (each.co_filename, each.co_firstlineno)
+            place = (
+                (failed, each.fail_user_frame_lineno)
+                if is_users
+                else (each.co_filename, each.co_firstlineno)
+            )
             yield _event("graph break", reason, place)
     for code, failures in getattr(dynamo, "guard_failures", {}).items():
         # The guard of the newest compilation comes first: it is the one that keeps failing.
         # We call under a mode of our own, to know the lines of operators.
         messages = (str(each) for each in failures if "torch_function_mode" not in str(each))
         for text in sorted(messages, key=_compilation_number, reverse=True):
-            yield _event("recompile", _guard(text), _place(text, code.co_filename, code.co_firstlineno))
+            yield _event(
+                "recompile", _guard(text), _place(text, code.co_filename, code.co_firstlineno)
+            )
 
 
 def _compilation_number(failure: str) -> int:
-    """Return which compilation a guard failed for: 3 of ``0/3: self.calls == 3``; 0 if it names none."""
+    """Return which compilation a guard failed for: 3 of ``0/3: self.calls == 3``; 0 if it names
+    none.
+    """
     number = re.match(r"\d+/(\d+): ", failure)
     return int(number[1]) if number else 0
 
@@ -207,55 +242,70 @@ def _kind_of_break(text: str) -> str:
 
 
 def source_line(file: str, number: int) -> SourceLine:
-    """Return a line; for the first one of a function, which is all that compiled code tells, ``in forward``."""
+    """Return a line; for the first one of a function, which is all that compiled code tells, ``in
+    forward``.
+    """
     code = linecache.getline(file, number).strip()
     return SourceLine(shown_path(file), number, re.sub(r"^(?:async )?def (\w+).*", r"in \1", code))
 
 
-# -- what each generated kernel was made of ---------------------------------------------------------------------------
+# -- what each generated kernel was made of --------------------------------------------------------
 
-# By the id of its compilation: the stacks of each graph as this process traced it, how many ops it has, and their floats and
-# texts with their functions.
+# By the id of its compilation: the stacks of each graph as this process traced it, how many ops it
+# has, and their floats and texts with their functions.
 _traced: dict[object, set[Stack]] = {}
 _traced_constants: dict[object, set[tuple[str, str]]] = {}
 _traced_ops: Counter[object] = Counter()
-_inductors: Counter[str] = Counter()  # graphs that it made or loaded, and configurations that its autotuner timed
-# By the file that Inductor generated: each graph that runs it, as how many were traced then and the stacks of each kernel,
-# by the handle above its call.
+# graphs that it made or loaded, and configurations that its autotuner timed
+_inductors: Counter[str] = Counter()
+# By the file that Inductor generated: each graph that runs it, as how many were traced then and the
+# stacks of each kernel, by the handle above its call.
 _generated: dict[str, list[tuple[int, dict[str, tuple[Stack, ...]]]]] = {}
-# By kernel, the digests of its C++ source in each graph that has it; and by function, the stacks that called it in a graph.
+# By kernel, the digests of its C++ source in each graph that has it; and by function, the stacks
+# that called it in a graph.
 _cpp_sources: dict[str, set[str]] = {}
 _CPP = re.compile(r"(?s)(\w+) = async_compile\.cpp\w*\((?:\[.*?\], )?r?\'\'\'(.*?)\'\'\'")
 _traced_calls: dict[object, dict[str, set[Stack]]] = {}
 
 
 def stacks_at(file: str, line: int, since: int = 0) -> tuple[Stack, ...] | None:
-    """Return the stacks of what a line of generated code computes; None if not known, or if several graphs disagree.
+    """Return the stacks of what a line of generated code computes; None if not known, or if several
+    graphs disagree.
 
     `since`: prefer the graphs that were traced after this many (`CompileCounts.traced`).
     """
-    above = next((text for text in linecache.getlines(file)[: line - 1][::-1] if not _BETWEEN.match(text)), "")
+    above = next(
+        (text for text in linecache.getlines(file)[: line - 1][::-1] if not _BETWEEN.match(text)),
+        "",
+    )
     handle = _HANDLE.match(above)
     if handle is None:
         return None
     graphs = _generated.get(file, [])
-    own = [kernels for number, kernels in graphs if number > since] or [kernels for _, kernels in graphs]
+    own = [kernels for number, kernels in graphs if number > since] or [
+        kernels for _, kernels in graphs
+    ]
     answers = {kernels.get(handle[1]) for kernels in own}
     return answers.pop() if len(answers) == 1 else None
 
 
 def _keep_stacks(wrappers: ExitStack) -> None:
-    """Keep the stacks of each graph and of its kernels, and have Dynamo and Inductor keep those that they would drop."""
+    """Keep the stacks of each graph and of its kernels, and have Dynamo and Inductor keep those
+    that they would drop.
+    """
     from torch._dynamo.output_graph import OutputGraph
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
     _wrap(wrappers, OutputGraph, "call_user_compiler", partial(_keep_traced, wrappers))
-    # Dynamo leaves out the frames of torch's own modules: a graph of one of them alone would have no line.
+    # Dynamo leaves out the frames of torch's own modules: a graph of one of them alone would have
+    # no line.
     _wrap(wrappers, InstructionTranslatorBase, "is_co_filename_from_nn_modules", lambda *_: False)
 
 
 def _wrap(wrappers: ExitStack, owner: Any, name: str, function: Callable[..., Any]) -> None:
-    """Call `function` with a private function of torch in its place, until the end; a torch without it goes without."""
+    """Call `function` with a private function of torch in its place, until the end; a torch without
+    it goes without.
+    """
     original = getattr(owner, name, None)
     if original is None or hasattr(original, "is_wrapped_by_us"):
         return
@@ -266,9 +316,12 @@ def _wrap(wrappers: ExitStack, owner: Any, name: str, function: Callable[..., An
     wrappers.callback(setattr, owner, name, was)
 
 
-def _keep_traced(wrappers: ExitStack, original: Any, self: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+def _keep_traced(
+    wrappers: ExitStack, original: Any, self: Any, graph: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Keep the stacks of a graph that Dynamo hands to the compiler."""
-    from torch._inductor.output_code import CompiledFxGraph  # takes seconds: not where nothing is compiled
+    # takes seconds: not where nothing is compiled
+    from torch._inductor.output_code import CompiledFxGraph
     from torch._inductor.pattern_matcher import ReplacementPatternEntry
 
     _wrap(wrappers, ReplacementPatternEntry, "replace_with_graph", _keep_replaced)
@@ -286,15 +339,23 @@ def _keep_traced(wrappers: ExitStack, original: Any, self: Any, graph: Any, *arg
     for node in nodes:
         if node.op.startswith("call_"):
             name = getattr(node.target, "__name__", str(node.target))
-            calls = _traced_calls.setdefault(_compile_id(), {}).setdefault(f"compiled {name}", set())
+            calls = _traced_calls.setdefault(_compile_id(), {}).setdefault(
+                f"compiled {name}", set()
+            )
             calls.update(_stacks(node.meta.get("stack_trace")))
-            given = [repr(each) for each in tree_leaves((node.args, node.kwargs)) if isinstance(each, (float, str))]
+            given = [
+                repr(each)
+                for each in tree_leaves((node.args, node.kwargs))
+                if isinstance(each, (float, str))
+            ]
             constants.update((f"compiled {name}", each) for each in ("", *given))
     return original(self, graph, *args, **kwargs)
 
 
 def compiled_constants(since: int) -> dict[str, tuple[str, ...]]:
-    """Return the floats and texts that functions were given in the graphs traced after so many, by function."""
+    """Return the floats and texts that functions were given in the graphs traced after so many, by
+    function.
+    """
     found: dict[str, set[str]] = defaultdict(set)
     for name, text in chain.from_iterable([*_traced_constants.values()][since:]):
         found[name].add(text)
@@ -302,21 +363,29 @@ def compiled_constants(since: int) -> dict[str, tuple[str, ...]]:
 
 
 def compiled_calls(since: int) -> dict[str, tuple[Stack, ...]]:
-    """Return where functions were called in the graphs traced after so many, by the names of `compiled_constants`."""
+    """Return where functions were called in the graphs traced after so many, by the names of
+    `compiled_constants`.
+    """
     found: dict[str, dict[Stack, None]] = defaultdict(dict)
-    for name, stacks in chain.from_iterable(each.items() for each in [*_traced_calls.values()][since:]):
+    for name, stacks in chain.from_iterable(
+        each.items() for each in [*_traced_calls.values()][since:]
+    ):
         found[name] |= dict.fromkeys(sorted(stacks))
     return {name: tuple(stacks) for name, stacks in found.items()}
 
 
 def cpp_source(name: str) -> str | None:
-    """Return the beginning of the digest of a C++ kernel's source; None if not known, or if several have that name."""
+    """Return the beginning of the digest of a C++ kernel's source; None if not known, or if several
+    have that name.
+    """
     found = _cpp_sources.get(name, set())
     return next(iter(found)) if len(found) == 1 else None
 
 
 def _keep_replaced(original: Any, match: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
-    """Give the nodes of a pattern's replacement the stacks of those replaced: `mm` and `add`, say, become one `addmm`."""
+    """Give the nodes of a pattern's replacement the stacks of those replaced: `mm` and `add`, say,
+    become one `addmm`.
+    """
     texts = dict.fromkeys(node.meta.get("stack_trace") for node in sorted(match.nodes))
     stacks, before = _BETWEEN_STACKS.join(filter(None, texts)), set(graph.nodes)
     result = original(match, graph, *args, **kwargs)
@@ -331,9 +400,12 @@ def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     _inductors["graphs"] += 1
     traced = _traced.get(_compile_id(), set())
     made_of = json.loads(getattr(self, "inductor_provenance_stack_traces_str", None) or "{}")
-    kernels = {handle: [stack for text in texts for stack in _stacks(text)] for handle, texts in made_of.items()}
-    # The cache finds a graph by what it computes: its stacks may be those of an older file, of another folder, or of another
-    # function with the same ops.
+    kernels = {
+        handle: [stack for text in texts for stack in _stacks(text)]
+        for handle, texts in made_of.items()
+    }
+    # The cache finds a graph by what it computes: its stacks may be those of an older file, of
+    # another folder, or of another function with the same ops.
     if not traced.issuperset(chain.from_iterable(kernels.values())):
         for stacks in kernels.values():
             stacks[:] = [now for stack in stacks if (now := _as_traced(stack, traced)) is not None]
@@ -353,8 +425,12 @@ def _keep_tuned(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _as_traced(stack: Stack, traced: Iterable[Stack]) -> Stack | None:
-    """Return the one stack of the same functions and code that was traced; None if there is none, or several."""
-    alike = [each for each in traced if [frame[2:] for frame in each] == [frame[2:] for frame in stack]]
+    """Return the one stack of the same functions and code that was traced; None if there is none,
+    or several.
+    """
+    alike = [
+        each for each in traced if [frame[2:] for frame in each] == [frame[2:] for frame in stack]
+    ]
     return alike[0] if len(alike) == 1 else None
 
 
@@ -363,10 +439,12 @@ def _stacks(text: str | None) -> list[Stack]:
 
 
 def _frames(text: str) -> Stack:
-    return tuple((file, int(line), name, code.strip()) for file, line, name, code in _FRAME.findall(text))
+    return tuple(
+        (file, int(line), name, code.strip()) for file, line, name, code in _FRAME.findall(text)
+    )
 
 
-# -- whose code a file is ---------------------------------------------------------------------------------------------
+# -- whose code a file is --------------------------------------------------------------------------
 
 Owner = Literal["user", "library", "module of torch", "generated", "kernelgauge", "other"]
 _OURS, _TORCH = Path(__file__).parents[1], Path(torch.__file__).parent
@@ -374,7 +452,10 @@ _OURS, _TORCH = Path(__file__).parents[1], Path(torch.__file__).parent
 
 @lru_cache(maxsize=4096)  # each frame of a session asks
 def owner_of(file: str) -> Owner:
-    """Return whose code a file is: an installed package is a library's. Of torch, modules and optimizers count."""
+    """Return whose code a file is: an installed package is a library's.
+
+    Of torch, modules and optimizers count.
+    """
     path = Path(file)
     cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     if "torchinductor_" in file or (cache and path.is_relative_to(cache)):
@@ -385,7 +466,8 @@ def owner_of(file: str) -> Owner:
         folders = (_TORCH / "nn" / "modules", _TORCH / "nn" / "utils", _TORCH / "optim")
         is_module = path.parent in folders and path.name not in ("module.py", "optimizer.py")
         return "module of torch" if is_module else "other"
-    if not {"site-packages", "dist-packages"}.isdisjoint(path.parts):  # of this Python, of the system, or of the user
+    # of this Python, of the system, or of the user
+    if not {"site-packages", "dist-packages"}.isdisjoint(path.parts):
         return "other" if "-packages/triton/" in file else "library"
     is_python = path.is_relative_to(sysconfig.get_path("stdlib")) or file.startswith("<")
     return "other" if is_python else "user"
@@ -421,12 +503,15 @@ class _AfterImport(MetaPathFinder):
 
 @contextmanager
 def torch_set_up() -> Iterator[None]:
-    """Set torch up for measuring, and restore its settings and random numbers. Compiled code is lost (`reset_compiler`)."""
+    """Set torch up for measuring, and restore its settings and random numbers.
+
+    Compiled code is lost (`reset_compiler`).
+    """
     cuda: Any = torch.cuda
     gpus = [cuda.current_device()] if cuda.is_initialized() else []
     trace = logging.getLogger("torch.__trace")
-    # It is at DEBUG in any case (torch/_logging/_internal.py), and pytest captures loggers that do not propagate too: one
-    # compile writes thousands of empty lines into every failure report.
+    # It is at DEBUG in any case (torch/_logging/_internal.py), and pytest captures loggers that do
+    # not propagate too: one compile writes thousands of empty lines into every failure report.
     with ExitStack() as stack, torch.random.fork_rng(gpus):
         stack.callback(setattr, trace, "disabled", trace.disabled)
         trace.disabled = trace.disabled or "TORCH_TRACE" not in os.environ
@@ -444,9 +529,11 @@ def _set_up_compiler(stack: ExitStack) -> None:
     import torch._dynamo.utils as dynamo
     import torch._inductor.config as inductor
 
-    settings: dict[str, Any] = {"cpp.enable_kernel_profile": True}  # C++ kernels show as Triton's do
+    # C++ kernels show as Triton's do
+    settings: dict[str, Any] = {"cpp.enable_kernel_profile": True}
     level = getattr(inductor.trace, "provenance_tracking_level", None)
-    if level is not None:  # from the first compile on: a cached graph keeps what it was compiled with
+    # from the first compile on: a cached graph keeps what it was compiled with
+    if level is not None:
         settings["trace.provenance_tracking_level"] = max(level, _BASIC_PROVENANCE)
     stack.enter_context(inductor.patch(settings))
     stack.callback(dynamo.set_compilation_metrics_limit, dynamo.DEFAULT_COMPILATION_METRICS_LIMIT)
@@ -454,23 +541,30 @@ def _set_up_compiler(stack: ExitStack) -> None:
     _keep_stacks(stack)
 
 
-# -- settings of the whole process --------------------------------------------------------------------------------------
+# -- settings of the whole process -----------------------------------------------------------------
 
 
 def _attribute(path: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
     owner, _, name = path.rpartition(".")
-    return partial(getattr, attrgetter(owner)(torch), name), partial(setattr, attrgetter(owner)(torch), name)
+    return partial(getattr, attrgetter(owner)(torch), name), partial(
+        setattr, attrgetter(owner)(torch), name
+    )
 
 
 def _switch(path: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
-    """Return how to read and write a setting that torch has two functions for: ``backends.cuda.flash_sdp``."""
+    """Return how to read and write a setting that torch has two functions for:
+    ``backends.cuda.flash_sdp``.
+    """
     owner, _, name = path.rpartition(".")
     home = attrgetter(owner)(torch) if owner else torch
     return getattr(home, f"{name}_enabled"), getattr(home, f"enable_{name}")
 
 
 def _default_device() -> torch.device | None:
-    """Return the device that `torch.set_default_device` set. `torch.get_default_device` cannot say that there is none."""
+    """Return the device that `torch.set_default_device` set.
+
+    `torch.get_default_device` cannot say that there is none.
+    """
     return getattr(getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None), "device", None)
 
 
@@ -484,8 +578,18 @@ def _leave_function_modes(wanted: tuple[str, ...]) -> None:
         torch.overrides._pop_mode()  # type: ignore[no-untyped-call]
 
 
-# How to read and write each setting of the whole process. The outer ones come first: those below may inherit from them.
-_LIBRARIES = ("", "cuda.matmul.", "cudnn.", "cudnn.conv.", "cudnn.rnn.", "mkldnn.", "mkldnn.matmul.", "mkldnn.conv.")
+# How to read and write each setting of the whole process. The outer ones come first: those below
+# may inherit from them.
+_LIBRARIES = (
+    "",
+    "cuda.matmul.",
+    "cudnn.",
+    "cudnn.conv.",
+    "cudnn.rnn.",
+    "mkldnn.",
+    "mkldnn.matmul.",
+    "mkldnn.conv.",
+)
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     name: (getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}"))
     for name in ("default_dtype", "num_threads", "float32_matmul_precision")
@@ -494,27 +598,44 @@ _SETTINGS |= {
     "default_device": (_default_device, torch.set_default_device),
     "function modes": (_function_modes, _leave_function_modes),
     "grad_enabled": (torch.is_grad_enabled, torch._C._set_grad_enabled),
-    "deterministic_algorithms": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    "deterministic_algorithms": (
+        torch.get_deterministic_debug_mode,
+        torch.set_deterministic_debug_mode,
+    ),
     "detect_anomaly": (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
-    "autocast": (partial(torch.is_autocast_enabled, "cpu"), partial(torch.set_autocast_enabled, "cpu")),
-    "autocast on CUDA": (partial(torch.is_autocast_enabled, "cuda"), partial(torch.set_autocast_enabled, "cuda")),
+    "autocast": (
+        partial(torch.is_autocast_enabled, "cpu"),
+        partial(torch.set_autocast_enabled, "cpu"),
+    ),
+    "autocast on CUDA": (
+        partial(torch.is_autocast_enabled, "cuda"),
+        partial(torch.set_autocast_enabled, "cuda"),
+    ),
     "CUDA device": (torch.cuda.current_device, torch.cuda.set_device),
     "CUDA stream": (torch.cuda.current_stream, torch.cuda.set_stream),
 }
 _SETTINGS |= {
-    f"{path}_sdp": _switch(f"backends.cuda.{path}_sdp") for path in ("flash", "mem_efficient", "math", "cudnn")
+    f"{path}_sdp": _switch(f"backends.cuda.{path}_sdp")
+    for path in ("flash", "mem_efficient", "math", "cudnn")
 }
 _SWITCHES = (
     *(f"backends.cudnn.{name}" for name in ("enabled", "benchmark", "deterministic", "allow_tf32")),
-    *(f"backends.cuda.matmul.allow_{dtype}_reduced_precision_reduction" for dtype in ("fp16", "bf16")),
+    *(
+        f"backends.cuda.matmul.allow_{dtype}_reduced_precision_reduction"
+        for dtype in ("fp16", "bf16")
+    ),
 )
 _SETTINGS |= {path: _attribute(path) for path in _SWITCHES}
 if hasattr(torch.backends, "fp32_precision"):  # torch 2.9
-    _SETTINGS |= {path: _attribute(path) for path in (f"backends.{each}fp32_precision" for each in _LIBRARIES)}
+    _SETTINGS |= {
+        path: _attribute(path) for path in (f"backends.{each}fp32_precision" for each in _LIBRARIES)
+    }
 
 
 def _settings() -> dict[str, Any]:
-    """Return the settings, without those that torch refuses to read because old and new ones contradict each other."""
+    """Return the settings, without those that torch refuses to read because old and new ones
+    contradict each other.
+    """
     values, has_cuda = {}, torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # asking would start it
     for name, (get, _) in _SETTINGS.items():
         with suppress(RuntimeError):
@@ -525,14 +646,21 @@ def _settings() -> dict[str, Any]:
 
 @contextmanager
 def restoring_settings() -> Iterator[dict[str, str]]:
-    """Restore the settings of the whole process at the end. Yields a mapping that then says which of them were changed."""
+    """Restore the settings of the whole process at the end.
+
+    Yields a mapping that then says which of them were changed.
+    """
     before = _settings()
     changed: dict[str, str] = {}
     try:
         yield changed
     finally:
         after = _settings()
-        changed |= {name: f"{was} -> {after.get(name)}" for name, was in before.items() if after.get(name) != was}
+        changed |= {
+            name: f"{was} -> {after.get(name)}"
+            for name, was in before.items()
+            if after.get(name) != was
+        }
         for name, was in before.items():
             if _settings().get(name) != was:
                 _SETTINGS[name][1](was)

@@ -1,6 +1,8 @@
-"""What the host does in a call, counted: calls of functions of Python and C, and lines of the user's code. No clock has a part.
+"""What the host does in a call, counted: calls of functions of Python and C, and lines of the
+user's code. No clock has a part.
 
-`cProfile` counts in C: it disturbs neither Dynamo nor the call. Work within one function of C is not seen.
+`cProfile` counts in C: it disturbs neither Dynamo nor the call. Work within one function of C is
+not seen.
 """
 
 from __future__ import annotations
@@ -27,8 +29,11 @@ from .instance import Instance, collector_paused
 _CALLS = 2  # that are counted; one more where they differ
 _MOST_EVENTS = 1_000_000  # lines that run: a loop of more is as long as that
 _MOST_LINES = 2  # of code that call a function, the most frequent first
-# Chance says when these wait, wake up and clean up. Functions of C have their names in front where they call them.
-_OF_THREADS = re.compile(r"(threading|queue|_?weakref(?:set)?|selectors|signal|concurrent|multiprocessing|asyncio)\b")
+# Chance says when these wait, wake up and clean up. Functions of C have their names in front where
+# they call them.
+_OF_THREADS = re.compile(
+    r"(threading|queue|_?weakref(?:set)?|selectors|signal|concurrent|multiprocessing|asyncio)\b"
+)
 _OF_INDUCTOR = re.compile(r"\bc[a-z2-7]{51}\.")  # a module of C++ that it compiled
 _PARTS, _NUMBERS = re.compile(r"[.:]"), re.compile(r"[\d_]+")
 _SHOWN_AS = (
@@ -40,23 +45,35 @@ _SHOWN_AS = (
 
 @dataclass(frozen=True)
 class HostWork:
-    """How often each function runs in a call, by its name, and how far this varies; empty: not counted, and why."""
+    """How often each function runs in a call, by its name, and how far this varies; empty: not
+    counted, and why.
+    """
 
     counts: Mapping[str, int] = field(default_factory=dict)
     spread: Mapping[str, int] = field(default_factory=dict)  # between calls, of those that vary
-    origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)  # by the name, as `short` has it
+    # by the name, as `short` has it
+    origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
     problem: str = ""
 
     def located(self, calls: Mapping[str, tuple[Origin, ...]]) -> dict[str, tuple[Origin, ...]]:
-        """Return where each function is called. `calls`: where a profiler has seen it, with the line; in their order."""
-        known = {**calls, **{name: each for name, each in self.origins.items() if name not in calls}}
+        """Return where each function is called.
+
+        `calls`: where a profiler has seen it, with the line; in their order.
+        """
+        known = {
+            **calls,
+            **{name: each for name, each in self.origins.items() if name not in calls},
+        }
         places = {name: place for place, name in enumerate(known)}
         names = sorted(self.counts, key=lambda name: places.get(short(name), len(places)))
         return {name: known[short(name)] for name in names if short(name) in known}
 
 
 def host_work_of(instance: Instance, device: Device, *, is_compiled: bool) -> HostWork:
-    """Count the functions of a few more calls, and the lines of one. `is_compiled`: lines would make Dynamo compile anew."""
+    """Count the functions of a few more calls, and the lines of one.
+
+    `is_compiled`: lines would make Dynamo compile anew.
+    """
     problem = "host work was not counted"
     if _is_profiled():
         return HostWork(problem=f"{problem}: a profiler of Python runs")
@@ -78,14 +95,18 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
         with _calling(instance, device), _tracing() as lines:
             instance.call()
         most[LINES] = sum(lines.values())
-        dearest = (source_line(file, number) for (file, number), _ in lines.most_common(_MOST_LINES))
+        dearest = (
+            source_line(file, number) for (file, number), _ in lines.most_common(_MOST_LINES)
+        )
         origins[short(LINES)] = tuple(Origin("", (line,)) for line in dearest)
     return HostWork(most, spread, origins)
 
 
 def _is_profiled() -> bool:
     monitoring = getattr(sys, "monitoring", None)  # Python 3.12
-    return sys.getprofile() is not None or bool(monitoring and monitoring.get_tool(monitoring.PROFILER_ID))
+    return sys.getprofile() is not None or bool(
+        monitoring and monitoring.get_tool(monitoring.PROFILER_ID)
+    )
 
 
 @contextmanager
@@ -117,7 +138,9 @@ def _entries(call: Callable[[], object]) -> list[Any]:
 
 
 def _read(entries: list[Any]) -> tuple[Counter[str], dict[str, tuple[Origin, ...]]]:
-    """Return how often each function was called, and where those of the user's code are that call it."""
+    """Return how often each function was called, and where those of the user's code are that call
+    it.
+    """
     counts: Counter[str] = Counter()
     callers: dict[Any, Any] = {}
     for entry in entries:
@@ -131,7 +154,9 @@ def _read(entries: list[Any]) -> tuple[Counter[str], dict[str, tuple[Origin, ...
                 counts[f"<{module[0]}: {name[1:]}"] += called.callcount
     del counts[""]
     return +counts, {
-        short(name): (origin,) for code in callers if (name := _name(code)) and (origin := _defined(code, callers))
+        short(name): (origin,)
+        for code in callers
+        if (name := _name(code)) and (origin := _defined(code, callers))
     }
 
 
@@ -152,8 +177,13 @@ def _name(code: CodeType | str) -> str:
         return "" if "_lsprof" in code else function_in_c(code)
     owner = owner_of(code.co_filename)
     name = getattr(code, "co_qualname", code.co_name)  # Python 3.11
-    # A generator expression counts once for each step, and one over a set ends where the order of hashes lets it.
-    return "" if owner == "kernelgauge" or code.co_name == "<genexpr>" else function_name(code.co_filename, owner, name)
+    # A generator expression counts once for each step, and one over a set ends where the order of
+    # hashes lets it.
+    return (
+        ""
+        if owner == "kernelgauge" or code.co_name == "<genexpr>"
+        else function_name(code.co_filename, owner, name)
+    )
 
 
 def function_name(file: str, owner: Owner, name: str) -> str:
@@ -176,7 +206,9 @@ def function_in_c(text: str) -> str:
 
 
 def short(name: str) -> str:
-    """Return what torch's profiler tells of a function's name as well: ``copy:deepcopy``, ``net:forward``, ``<append>``."""
+    """Return what torch's profiler tells of a function's name as well: ``copy:deepcopy``,
+    ``net:forward``, ``<append>``.
+    """
     end = _PARTS.split(name.strip("<>"))[-1]
     return f"<{end}>" if name.startswith("<") else f"{name.partition('.')[0]}:{end}"
 

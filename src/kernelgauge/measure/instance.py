@@ -1,4 +1,6 @@
-"""A workload made real on a device: fresh weights, fresh inputs, something to call, and how long a call takes."""
+"""A workload made real on a device: fresh weights, fresh inputs, something to call, and how long a
+call takes.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +31,23 @@ from .device import Device
 
 TORCH_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 # `Module.to` would cast complex parameters as well, and lose their imaginary part.
-_CASTS: dict[str, Any] = {"bf16": nn.Module.bfloat16, "fp16": nn.Module.half, "fp32": nn.Module.float}
+_CASTS: dict[str, Any] = {
+    "bf16": nn.Module.bfloat16,
+    "fp16": nn.Module.half,
+    "fp32": nn.Module.float,
+}
 # Values change GPU time (zeros draw less power than noise), so every replicate has the same ones.
 _SEED = 0
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _MOST_CALLS = 1000  # of a sequence: a generator without an end is a mistake
 _LOOKS = 4  # for threads that a call leaves behind: one may end just before one looks
 _SHOWN_FRAMES = 3  # of the traceback of a workload's own error
-_PADDING_BYTES = 512  # the allocator's granularity: each replicate sits elsewhere, by odd multiples of it
+# the allocator's granularity: each replicate sits elsewhere, by odd multiples of it
+_PADDING_BYTES = 512
 _PADDING_STEP = 7919  # a prime, so that the offsets of the replicates share no power of two
-_PLACES = 64  # then they come round again: 8 MB more for each would else fill the GPU, where thousands are asked for
+# then they come round again: 8 MB more for each would else fill the GPU, where thousands are asked
+# for
+_PLACES = 64
 
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional ones, and those by keyword
@@ -47,31 +56,40 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # positional ones, and those
 class Instance:
     """One replicate of a workload.
 
-    Attributes:
-        call: runs the workload once; asynchronous on a GPU.
-        prepare: what must happen before each call and is not part of it: clearing gradients, the inputs of a sequence.
-        module: what `Workload.build` returned, not compiled; `function`: the same, compiled if it is to be.
-        calls: what it is called with, on the device: the batches of each call of a sequence, else of the only one.
-        training: the step that each call is, of a ``step`` pass.
+    Attributes: call: runs the workload once; asynchronous on a GPU. prepare: what must happen
+        before each call and is not part of it: clearing gradients, the inputs of a sequence.
+        module: what `Workload.build` returned, not compiled; `function`: the same, compiled if it
+        is to be. calls: what it is called with, on the device: the batches of each call of a
+        sequence, else of the only one. training: the step that each call is, of a ``step`` pass.
     """
 
-    def __init__(self, workload: Workload, device: Device, module: Any, *, seed: int, padding: torch.Tensor) -> None:
+    def __init__(
+        self, workload: Workload, device: Device, module: Any, *, seed: int, padding: torch.Tensor
+    ) -> None:
         self.workload, self.module = workload, module
-        self.function = module if workload.compile is None else torch.compile(module, **workload.compile)
+        self.function = (
+            module if workload.compile is None else torch.compile(module, **workload.compile)
+        )
         self._device, self._seed = device, seed
         self._padding = padding  # held so that the addresses stay as they are
         self.is_sequence = False
         self.calls = self.calls_of(module)
-        self.training = None if workload.training is None else TrainingStep(workload, module, self._loss)
+        self.training = (
+            None if workload.training is None else TrainingStep(workload, module, self._loss)
+        )
         ((positional, keywords),) = self.calls[0][:1]
         self.call: Callable[[], object] = partial(self._call, self.calls[0])
         if self.is_sequence:
             self.call = self._call_all
         elif workload.pass_ in ("forward", "call"):
-            self.call = partial(self.function, *positional, **keywords)  # nothing of ours is in its dispatch time
+            # nothing of ours is in its dispatch time
+            self.call = partial(self.function, *positional, **keywords)
 
     def prepare(self) -> None:
-        """Clear gradients: else the second call would add to the first one's. Make the inputs of a sequence anew."""
+        """Clear gradients: else the second call would add to the first one's.
+
+        Make the inputs of a sequence anew.
+        """
         if self.is_sequence:
             self.calls = self.calls_of(self.module)
         if self.workload.pass_ == "train":
@@ -110,12 +128,18 @@ class Instance:
         return total_of(self.function(*positional, **keywords))
 
     def calls_of(self, module: Any, dtype: torch.dtype | None = None) -> list[list[Arguments]]:
-        """Return the batches of each call of a module, on the device and in the dtype (None: the workload's)."""
+        """Return the batches of each call of a module, on the device and in the dtype (None: the
+        workload's).
+        """
         own_dtype = None if self.workload.dtype is None else TORCH_DTYPES[self.workload.dtype]
         target, training = self._device.torch_device, self.workload.training
         place = partial(cast, device=target, dtype=dtype or own_dtype)
-        parameters = inspect.signature(self.workload.inputs, follow_wrapped=False).parameters.values()
-        takes_module = any(each.default is each.empty and each.kind in _POSITIONAL for each in parameters)
+        parameters = inspect.signature(
+            self.workload.inputs, follow_wrapped=False
+        ).parameters.values()
+        takes_module = any(
+            each.default is each.empty and each.kind in _POSITIONAL for each in parameters
+        )
         batches = 1 if training is None else training.micro_batches
 
         def returned() -> Any:
@@ -126,23 +150,38 @@ class Instance:
         self.is_sequence = inspect.isgenerator(first)
         if not self.is_sequence:
             return [
-                [tree_map(place, read_arguments(each)) for each in (first, *(returned() for _ in range(batches - 1)))]
+                [
+                    tree_map(place, read_arguments(each))
+                    for each in (first, *(returned() for _ in range(batches - 1)))
+                ]
             ]
         if batches > 1:
             expected = "inputs that return one batch, where a step has micro_batches"
-            raise WorkloadError(f"{self.workload.id}: its inputs are a sequence", got="a generator", expected=expected)
+            raise WorkloadError(
+                f"{self.workload.id}: its inputs are a sequence",
+                got="a generator",
+                expected=expected,
+            )
         placed: dict[int, tuple[Any, Any]] = {}  # by id: a cache that several calls share stays one
         # The generator draws the same numbers each time, and changes none that the module draws.
         with torch.random.fork_rng([target] if target.type == "cuda" else []), target:
             torch.manual_seed(self._seed + 1)  # others than the parameters'
-            calls = [[read_arguments(_placed(each, place, placed))] for each in islice(first, _MOST_CALLS + 1)]
+            calls = [
+                [read_arguments(_placed(each, place, placed))]
+                for each in islice(first, _MOST_CALLS + 1)
+            ]
         if not 0 < len(calls) <= _MOST_CALLS:
-            what = f"{self.workload.id}: its inputs yield {'too many calls' if calls else 'no call'}"
+            what = (
+                f"{self.workload.id}: its inputs yield {'too many calls' if calls else 'no call'}"
+            )
             raise WorkloadError(what, got=f"{len(calls)}", expected=f"1 to {_MOST_CALLS} calls")
         return calls
 
     def grad_mode(self) -> AbstractContextManager[None]:
-        """Autograd as this workload's pass wants it. Entered around a measurement, so that no call pays for it."""
+        """Autograd as this workload's pass wants it.
+
+        Entered around a measurement, so that no call pays for it.
+        """
         return grad_mode(self.workload)
 
 
@@ -154,15 +193,23 @@ class TrainingStep:
     Raises `WorkloadError` if the optimizer has no parameter of the module, or others too.
     """
 
-    def __init__(self, workload: Workload, module: Any, loss: Callable[[Any], torch.Tensor]) -> None:
+    def __init__(
+        self, workload: Workload, module: Any, loss: Callable[[Any], torch.Tensor]
+    ) -> None:
         assert workload.training is not None
         training, self._module, self._loss = workload.training, module, loss
         own = list(module.parameters()) if isinstance(module, nn.Module) else []
         learning = [each for each in own if each.requires_grad]
         if not learning:
-            got = "a function" if not isinstance(module, nn.Module) else f"{len(own)} parameters that need no gradient"
+            got = (
+                "a function"
+                if not isinstance(module, nn.Module)
+                else f"{len(own)} parameters that need no gradient"
+            )
             raise WorkloadError(
-                f"{workload.id}: there is nothing to train", got=got, expected="a module with parameters"
+                f"{workload.id}: there is nothing to train",
+                got=got,
+                expected="a module with parameters",
             )
         self._optimizer = training.optimizer(learning)
         given = {id(each) for group in self._optimizer.param_groups for each in group["params"]}
@@ -209,19 +256,27 @@ class TrainingStep:
             self._scaler.step(self._optimizer)
             self._scaler.update()
 
-    # -- its state: parameters, buffers, and what the optimizer keeps ---------------------------------------------------
+    # -- its state: parameters, buffers, and what the optimizer keeps ------------------------------
 
     def save(self) -> None:
-        """Remember the state of now. Call it behind a step: an optimizer makes its state with the first one."""
+        """Remember the state of now.
+
+        Call it behind a step: an optimizer makes its state with the first one.
+        """
         kept = (each for state in self._optimizer.state.values() for each in state.values())
         tensors = (*self._module.parameters(), *self._module.buffers(), *kept)
-        self._saved = [(each, each.detach().clone()) for each in tensors if isinstance(each, torch.Tensor)]
+        self._saved = [
+            (each, each.detach().clone()) for each in tensors if isinstance(each, torch.Tensor)
+        ]
         self._saved_rates = [copy.copy(group["lr"]) for group in self._optimizer.param_groups]
         others = [each for each in (self._scaler, self._schedule) if each is not None]
         self._saved_states = [(each, copy.deepcopy(each.state_dict())) for each in others]
 
     def restore(self) -> None:
-        """Put the saved state back, at the same addresses: nothing compiles again. Without one, do nothing."""
+        """Put the saved state back, at the same addresses: nothing compiles again.
+
+        Without one, do nothing.
+        """
         with torch.no_grad():
             for tensor, value in self._saved:
                 tensor.copy_(value)
@@ -240,9 +295,11 @@ def grad_mode(workload: Workload) -> AbstractContextManager[None]:
 
 
 def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int = _SEED) -> Instance:
-    """Build a workload on fresh allocations, as in a process that did nothing else before (`Device.forget_peak`).
+    """Build a workload on fresh allocations, as in a process that did nothing else before
+    (`Device.forget_peak`).
 
-    Raises `WorkloadUnavailable` if it cannot run here, `WorkloadError` if building fails or changes torch for all workloads.
+    Raises `WorkloadUnavailable` if it cannot run here, `WorkloadError` if building fails or changes
+    torch for all workloads.
     """
     device.check(workload)
     target = device.torch_device
@@ -253,7 +310,8 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
         torch.manual_seed(seed)
         with target:
             module = workload.build()
-        if isinstance(module, nn.Module) and not any(each.is_meta for each in module.parameters()):  # calls give those
+        # calls give those
+        if isinstance(module, nn.Module) and not any(each.is_meta for each in module.parameters()):
             module = module.to(target)
             module = module if workload.dtype is None else _CASTS[workload.dtype](module)
         if not callable(module):
@@ -262,21 +320,33 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
 
 
 def _placed(value: Any, place: Callable[[Any], Any], placed: dict[int, tuple[Any, Any]]) -> Any:
-    """Return a value that a generator yields, with its tensors placed. A list, dict or tensor that it yields twice stays one."""
+    """Return a value that a generator yields, with its tensors placed.
+
+    A list, dict or tensor that it yields twice stays one.
+    """
     if type(value) in (list, dict):
         for key, part in list(value.items() if isinstance(value, dict) else enumerate(value)):
             value[key] = _placed(part, place, placed)
         return value
     if id(value) not in placed:
-        new = tuple(_placed(part, place, placed) for part in value) if type(value) is tuple else tree_map(place, value)
+        new = (
+            tuple(_placed(part, place, placed) for part in value)
+            if type(value) is tuple
+            else tree_map(place, value)
+        )
         placed[id(value)] = placed[id(new)] = value, new
     return placed[id(value)][1]
 
 
 def read_arguments(returned: Any) -> Arguments:
-    """Read what `Workload.inputs` returned. Raises `TypeError` if it is no tuple: a tensor would fall apart into rows."""
+    """Read what `Workload.inputs` returned.
+
+    Raises `TypeError` if it is no tuple: a tensor would fall apart into rows.
+    """
     if not isinstance(returned, (tuple, list)):
-        raise TypeError(f"inputs() returned {type(returned).__name__}, expected a tuple of arguments")
+        raise TypeError(
+            f"inputs() returned {type(returned).__name__}, expected a tuple of arguments"
+        )
     match tuple(returned):
         case (tuple() as positional, dict() as keywords):
             return positional, keywords
@@ -285,7 +355,8 @@ def read_arguments(returned: Any) -> Arguments:
 
 
 def inputs_of(calls: Sequence[Sequence[Arguments]]) -> dict[str, torch.Tensor]:
-    """Return every tensor by its name: ``input 0``, ``input 1.0`` within a tuple, ``input mask`` of a keyword.
+    """Return every tensor by its name: ``input 0``, ``input 1.0`` within a tuple, ``input mask`` of
+    a keyword.
 
     Those of a later batch have its number in front: ``input 1: 0``.
     """
@@ -298,7 +369,9 @@ def inputs_of(calls: Sequence[Sequence[Arguments]]) -> dict[str, torch.Tensor]:
 
 
 def cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
-    """Return a tensor as a leaf there, in the dtype if it is floating-point, and a module there; anything else as it is."""
+    """Return a tensor as a leaf there, in the dtype if it is floating-point, and a module there;
+    anything else as it is.
+    """
     if isinstance(value, nn.Module):
         return value.to(device)
     if not isinstance(value, torch.Tensor):
@@ -311,7 +384,9 @@ def cast(value: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
 
 
 def named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield each tensor in tuples, lists, mappings and dataclasses with its path: ``0``, ``loss``, ``cache.1``."""
+    """Yield each tensor in tuples, lists, mappings and dataclasses with its path: ``0``, ``loss``,
+    ``cache.1``.
+    """
     if isinstance(value, torch.Tensor):
         yield name, value
         return
@@ -323,17 +398,25 @@ def named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tenso
     elif isinstance(value, (tuple, list)):
         parts = enumerate(value)
     else:  # of a library that has told torch how to take it apart
-        parts = enumerate(leaf for leaf in torch.utils._pytree.tree_leaves(value) if leaf is not value)
+        parts = enumerate(
+            leaf for leaf in torch.utils._pytree.tree_leaves(value) if leaf is not value
+        )
     for key, part in parts:
         yield from named_tensors(part, f"{name}.{key}" if name else str(key))
 
 
 def total_of(output: Any) -> torch.Tensor:
-    """Return the loss of a `train` pass: the scalar that the output names ``loss``, else the sum of its floating-point tensors."""
+    """Return the loss of a `train` pass: the scalar that the output names ``loss``, else the sum of
+    its floating-point tensors.
+    """
     named = [(name, tensor) for name, tensor in named_tensors(output) if tensor.is_floating_point()]
     if not named:
-        raise TypeError(f"the output holds no floating-point tensor to sum: {type(output).__name__}")
-    tensors = [tensor for name, tensor in named if name == "loss" and tensor.ndim == 0] or [each for _, each in named]
+        raise TypeError(
+            f"the output holds no floating-point tensor to sum: {type(output).__name__}"
+        )
+    tensors = [tensor for name, tensor in named if name == "loss" and tensor.ndim == 0] or [
+        each for _, each in named
+    ]
     if len(tensors) == 1 and tensors[0].ndim == 0:
         return tensors[0]  # a sum would be one more kernel
     return sum((tensor.sum() for tensor in tensors[1:]), start=tensors[0].sum())
@@ -341,10 +424,12 @@ def total_of(output: Any) -> torch.Tensor:
 
 @contextmanager
 def reporting(workload: Workload, doing: str) -> Iterator[None]:
-    """Turn whatever a workload's own code raises into a `WorkloadError` with its lines; our own errors pass.
+    """Turn whatever a workload's own code raises into a `WorkloadError` with its lines; our own
+    errors pass.
 
-    What skips a test makes a workload unavailable: `pytest.importorskip` in `build`, say. `sys.exit` ends no session.
-    Settings of torch that the code changes are restored, and are an error: another workload would be measured with them.
+    What skips a test makes a workload unavailable: `pytest.importorskip` in `build`, say.
+    `sys.exit` ends no session. Settings of torch that the code changes are restored, and are an
+    error: another workload would be measured with them.
     """
     try:
         with restoring_settings() as changed:
@@ -352,7 +437,8 @@ def reporting(workload: Workload, doing: str) -> Iterator[None]:
     except KernelgaugeError:
         raise
     except BaseException as error:
-        kind = type(error).__name__  # pytest's own are no `Exception`, and only the plugin imports pytest
+        # pytest's own are no `Exception`, and only the plugin imports pytest
+        kind = type(error).__name__
         if kind in ("Skipped", "SkipTest"):
             raise WorkloadUnavailable(f"{workload.id}: {_message(error)}") from error
         if not isinstance(error, (Exception, SystemExit)) and kind != "Failed":
@@ -360,15 +446,18 @@ def reporting(workload: Workload, doing: str) -> Iterator[None]:
         raised = traceback.extract_tb(error.__traceback__)
         frames = [each for each in raised if owner_of(each.filename) == "user"]
         # A module of a library alone has no line of the user's.
-        frames = frames or [each for each in raised if owner_of(each.filename) in ("library", "module of torch")]
-        lines = [f"{shown_path(each.filename)}:{each.lineno} in {each.name}: {each.line}" for each in frames]
+        frames = frames or [
+            each for each in raised if owner_of(each.filename) in ("library", "module of torch")
+        ]
+        lines = [
+            f"{shown_path(each.filename)}:{each.lineno} in {each.name}: {each.line}"
+            for each in frames
+        ]
         where = "\n".join(lines[-_SHOWN_FRAMES:])
         got = f"{kind}: {_message(error)}"
         failed = WorkloadError(f"{workload.id}: {doing} failed", where=where, got=got)
         if workload.pass_ == "forward" and "does not require grad" in got:
-            failed.next_command = (
-                'pass_="call" (it runs its own backward), "train" or "step": "forward" has no autograd'
-            )
+            failed.next_command = 'pass_="call" (it runs its own backward), "train" or "step": "forward" has no autograd'
         elif "same device" in got or "other tensors on" in got:
             hint = "make what the call creates on the device of its inputs: device=x.device (in a test: kernelgauge.device)"
             failed.next_command = hint
@@ -383,7 +472,10 @@ def reporting(workload: Workload, doing: str) -> Iterator[None]:
 
 @contextmanager
 def requiring_an_end(workload: Workload) -> Iterator[list[threading.Thread]]:
-    """Yield the threads of Python that start. Raise `WorkloadError` if one of them, or a new child process, runs at the end."""
+    """Yield the threads of Python that start.
+
+    Raise `WorkloadError` if one of them, or a new child process, runs at the end.
+    """
     started: list[threading.Thread] = []
     start, before = threading.Thread.start, _children()
 
@@ -415,7 +507,9 @@ def _children() -> set[int]:
 
 
 def _message(error: BaseException) -> str:
-    """Return the first line, with the next one where it only announces that ("backend='inductor' raised:")."""
+    """Return the first line, with the next one where it only announces that ("backend='inductor'
+    raised:").
+    """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])
 
@@ -426,7 +520,10 @@ def first_call(instance: Instance) -> list[int]:
     Raises `WorkloadError` if it fails.
     """
     before = compile_counts().graphs
-    with reporting(instance.workload, "running" if instance.workload.compile is None else "compiling or running"):
+    with reporting(
+        instance.workload,
+        "running" if instance.workload.compile is None else "compiling or running",
+    ):
         instance.prepare()
         graphs = [before, *(compile_counts().graphs for _ in instance.steps())]
     return [after - before for before, after in pairwise(graphs)]
@@ -436,7 +533,8 @@ def first_call(instance: Instance) -> list[int]:
 def collector_paused() -> Iterator[None]:
     """Keep the garbage collector out of a host time."""
     was_enabled = gc.isenabled()
-    gc.disable()  # without collecting first: with Inductor loaded that takes longer than the measurement
+    # without collecting first: with Inductor loaded that takes longer than the measurement
+    gc.disable()
     try:
         yield
     finally:
@@ -445,7 +543,9 @@ def collector_paused() -> Iterator[None]:
 
 
 def warm_up(device: Device, instance: Instance, *, calls: int, seconds: float) -> None:
-    """Call at least `calls` times and for at least `seconds`: an idle GPU's clock is a sixth of a busy one's."""
+    """Call at least `calls` times and for at least `seconds`: an idle GPU's clock is a sixth of a
+    busy one's.
+    """
     until = time.perf_counter() + seconds
     done = 0
     while done < calls or time.perf_counter() < until:
@@ -464,7 +564,9 @@ def autograd_number() -> int:
 
 
 def call_duration_us(device: Device, instance: Instance) -> float:
-    """Time one synchronised call, in microseconds: to choose a number of iterations by, not to report."""
+    """Time one synchronised call, in microseconds: to choose a number of iterations by, not to
+    report.
+    """
     instance.prepare()
     device.synchronize()
     start = time.perf_counter_ns()
@@ -474,7 +576,10 @@ def call_duration_us(device: Device, instance: Instance) -> float:
 
 
 def steady_call(device: Device, instance: Instance) -> tuple[float, int]:
-    """Make a call that must leave nothing running. Return its microseconds, and the nodes that autograd records for it."""
+    """Make a call that must leave nothing running.
+
+    Return its microseconds, and the nodes that autograd records for it.
+    """
     for _ in range(_LOOKS):
         number = autograd_number()
         with requiring_an_end(instance.workload) as started:
@@ -485,7 +590,9 @@ def steady_call(device: Device, instance: Instance) -> tuple[float, int]:
     return call_us, nodes
 
 
-def host_calls(device: Device, instance: Instance, iterations: int) -> tuple[list[float], list[float]]:
+def host_calls(
+    device: Device, instance: Instance, iterations: int
+) -> tuple[list[float], list[float]]:
     """Return every dispatch and every control, in microseconds, once the host is fast.
 
     After each call comes the control: the host changes its speed within milliseconds.

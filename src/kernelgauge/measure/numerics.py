@@ -1,4 +1,7 @@
-"""Does a variant compute the same function? Compared with float64, within what rounding explains."""
+"""Does a variant compute the same function?
+
+Compared with float64, within what rounding explains.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +36,26 @@ from .instance import (
     total_of,
 )
 
-# ||out - ref|| / ||ref|| that a module of one op may have. The unit roundoffs are 2^-8, 2^-11 and 2^-24. Intermediates are
-# rounded a few times on the way. A dropped term, a wrong bias or tf32 (3e-4) lies far beyond.
+# ||out - ref|| / ||ref|| that a module of one op may have. The unit roundoffs are 2^-8, 2^-11 and
+# 2^-24. Intermediates are rounded a few times on the way. A dropped term, a wrong bias or tf32
+# (3e-4) lies far beyond.
 BOUNDS: dict[Dtype, float] = {"bf16": 1e-2, "fp16": 1.5e-3, "fp32": 1e-5}
-# Times the error of the eager run: correct variants err up to 2.4 times as much (docs/measuring.md).
+# Times the error of the eager run: correct variants err up to 2.4 times as much
+# (docs/measuring.md).
 _FACTOR = 4
-# All but the first start from parameters and inputs that rounding changed. By chance, the first errs little in a tensor of one
-# number, or flips no ReLU: with it alone, 6 of 12 compiled models were red in a benchmark (docs/measuring.md), and with all none.
+# All but the first start from parameters and inputs that rounding changed. By chance, the first
+# errs little in a tensor of one number, or flips no ReLU: with it alone, 6 of 12 compiled models
+# were red in a benchmark (docs/measuring.md), and with all none.
 _EAGER_RUNS = 9
-# The bound of a module that rounds to them beside a reference that does not: e4m3 has a roundoff of 2^-4.
+# The bound of a module that rounds to them beside a reference that does not: e4m3 has a roundoff of
+# 2^-4.
 _EIGHT_BITS = 6e-2
 _OF_DTYPE = "for one op in its dtype"  # basis of a bound
 _SHOWN_TENSORS = 3  # in a message
 _GRADIENT = "gradient of "  # begins the name of each
 _ROUNDED = {*TORCH_DTYPES.values(), torch.float64}
-# A gradient below so many roundoffs of the largest one is zero but for rounding: 2e-12 of it in float64.
+# A gradient below so many roundoffs of the largest one is zero but for rounding: 2e-12 of it in
+# float64.
 _ROUNDING = 1e4
 
 
@@ -72,14 +80,22 @@ class RelativeError:
 
     @property
     def within_bound(self) -> bool:
-        """Whether rounding explains the error. NaN is within no bound, unless the eager run has it too."""
+        """Whether rounding explains the error.
+
+        NaN is within no bound, unless the eager run has it too.
+        """
         return self.error <= self.bound or self.bound == math.inf
 
     def allowing(self, floor: float, eager: RelativeError | None) -> RelativeError:
-        """Return it with a larger bound: of the dtypes at work, or by the error of an eager run. NaN allows everything."""
+        """Return it with a larger bound: of the dtypes at work, or by the error of an eager run.
+
+        NaN allows everything.
+        """
         allowed = [(self.bound, self.basis), (floor, _OF_DTYPE)]
         if eager is not None:
-            allowed.append((min(math.inf, _FACTOR * eager.error), f"{_FACTOR} x its eager run's error"))
+            allowed.append(
+                (min(math.inf, _FACTOR * eager.error), f"{_FACTOR} x its eager run's error")
+            )
         bound, basis = max(allowed, key=lambda each: each[0])
         return replace(self, bound=bound, basis=basis)
 
@@ -90,16 +106,18 @@ class RelativeError:
 def compare_with_float64(workload: Workload, device: Device, *, seed: int) -> list[RelativeError]:
     """Run the workload and its reference on the same fresh random input and parameters.
 
-    Returns one error for each output tensor, and under a `train` pass for the gradient of each parameter and of each input
-    that asks for one. Its bound is the workload's `tolerance`, or the larger of two: `BOUNDS` of the coarsest dtype at work,
-    and four times the error of an eager run of the reference with the workload's own parameters, if that is needed.
-    One in 16 bits whose reference fails in float64 is compared with float32, without TF32: some kernels have no float64.
+    Returns one error for each output tensor, and under a `train` pass for the gradient of each
+    parameter and of each input that asks for one. Its bound is the workload's `tolerance`, or the
+    larger of two: `BOUNDS` of the coarsest dtype at work, and four times the error of an eager run
+    of the reference with the workload's own parameters, if that is needed. One in 16 bits whose
+    reference fails in float64 is compared with float32, without TF32: some kernels have no float64.
 
-    Raises `WorkloadUnavailable` if the workload cannot run here, `WorkloadError` if it or its reference fails, and
-    `NotComparedError` if nothing fit to compare it with is found.
+    Raises `WorkloadUnavailable` if the workload cannot run here, `WorkloadError` if it or its
+    reference fails, and `NotComparedError` if nothing fit to compare it with is found.
     """
     with torch_set_up():
-        reset_compiler()  # else a module of the ninth shape silently runs eager, and is compared with itself
+        # else a module of the ninth shape silently runs eager, and is compared with itself
+        reset_compiler()
         instance = build(workload, device, seed=seed)
         with instance.grad_mode():
             return _compare(instance, device)
@@ -121,14 +139,24 @@ def _compare(instance: Instance, device: Device) -> list[RelativeError]:
     if got.keys() != expected.keys():
         sides = got.keys() - expected, expected.keys() - got
         alone, missing = (", ".join(sorted(names)) or "nothing else" for names in sides)
-        raise WorkloadError(f"{workload.id}: the reference returns other tensors", got=alone, expected=missing)
+        raise WorkloadError(
+            f"{workload.id}: the reference returns other tensors", got=alone, expected=missing
+        )
     if not expected:
         raise NotComparedError("its result holds no floating-point tensor")
     zero, name = _zero_gradients(expected, dtype), str(dtype).removeprefix("torch.")
 
-    def compared(results: Mapping[str, torch.Tensor], bound: float, basis: str) -> list[RelativeError]:
+    def compared(
+        results: Mapping[str, torch.Tensor], bound: float, basis: str
+    ) -> list[RelativeError]:
         return [
-            RelativeError(each, _relative_error(results[each], expected[each], zero.get(each)), bound, name, basis)
+            RelativeError(
+                each,
+                _relative_error(results[each], expected[each], zero.get(each)),
+                bound,
+                name,
+                basis,
+            )
             for each in expected
         ]
 
@@ -142,8 +170,12 @@ def _compare(instance: Instance, device: Device) -> list[RelativeError]:
             break
         eager, seen = pair.eager_results(rounding=min(floor, BOUNDS["bf16"]) / 2 if run else 0)
         floor = max(floor, _floor(seen, workload))
-        explained = compared(eager, 0, "") if eager.keys() == expected.keys() else [None] * len(errors)
-        errors = [each.allowing(floor, other) for each, other in zip(errors, explained, strict=True)]
+        explained = (
+            compared(eager, 0, "") if eager.keys() == expected.keys() else [None] * len(errors)
+        )
+        errors = [
+            each.allowing(floor, other) for each, other in zip(errors, explained, strict=True)
+        ]
     unjudged = [error for error in errors if not error.is_judged]
     if 2 * len(unjudged) > len(errors) and all(error.within_bound for error in errors):
         raise NotComparedError(
@@ -162,8 +194,14 @@ class _Pair:
         self._instance, self._device = instance, device
         # As they are before each run.
         self._arguments = [] if instance.is_sequence else tree_map(_copied, instance.calls)
-        takes_floats = any(each.is_floating_point() or each.is_complex() for each in self.inputs.values())
-        if workload.reference is None and not isinstance(instance.module, nn.Module) and not takes_floats:
+        takes_floats = any(
+            each.is_floating_point() or each.is_complex() for each in self.inputs.values()
+        )
+        if (
+            workload.reference is None
+            and not isinstance(instance.module, nn.Module)
+            and not takes_floats
+        ):
             raise NotComparedError(
                 "a function without floating-point inputs has nothing to be compared with",
                 expected="a reference, or the tensors among its inputs",
@@ -171,8 +209,13 @@ class _Pair:
         first_call(instance)
         with _reporting_reference(workload, "building"):
             self.reference = _reference(instance, device)
-        self.state = {name: tensor.detach().clone() for name, tensor in _state(instance.module).items()}  # likewise
-        place = partial(cast, device=device.torch_device, dtype=TORCH_DTYPES.get(workload.dtype or ""))
+        # likewise
+        self.state = {
+            name: tensor.detach().clone() for name, tensor in _state(instance.module).items()
+        }
+        place = partial(
+            cast, device=device.torch_device, dtype=TORCH_DTYPES.get(workload.dtype or "")
+        )
         others = (it for it in _state(self.reference).items() if it[0] not in self.state)
         self._own_state = {name: place(tensor.detach().clone()) for name, tensor in others}
 
@@ -181,15 +224,23 @@ class _Pair:
         """The tensors that the workload is called with next. A sequence has others in each run."""
         return inputs_of(self._instance.calls)
 
-    def results(self, function: Callable[..., Any], *, rounding: float = 0) -> dict[str, torch.Tensor]:
-        """Run a function with the workload's own parameters and input. `rounding`: see `eager_results`."""
+    def results(
+        self, function: Callable[..., Any], *, rounding: float = 0
+    ) -> dict[str, torch.Tensor]:
+        """Run a function with the workload's own parameters and input.
+
+        `rounding`: see `eager_results`.
+        """
         instance, state = self._instance, _state(self._instance.module)
         _write(state, self.state)
         instance.prepare()  # a generator may set the state for its sequence
         inputs = self.inputs
         _write(inputs, inputs_of(self._arguments))
         if rounding:
-            _write(state | inputs, {name: with_rounding(each, rounding) for name, each in (state | inputs).items()})
+            _write(
+                state | inputs,
+                {name: with_rounding(each, rounding) for name, each in (state | inputs).items()},
+            )
         with reporting(instance.workload, "running"):
             return _results(instance.workload, instance.module, function, instance.calls)
 
@@ -205,24 +256,32 @@ class _Pair:
             )
 
     def eager_results(self, *, rounding: float) -> tuple[dict[str, torch.Tensor], set[torch.dtype]]:
-        """Run the reference with the workload's own parameters and input, and return the dtypes that ops computed in too.
+        """Run the reference with the workload's own parameters and input, and return the dtypes
+        that ops computed in too.
 
-        Without a reference it is the module itself. No result is one that does not run in these dtypes.
-        `rounding`: changes each number of the parameters and of the input by up to this fraction.
+        Without a reference it is the module itself. No result is one that does not run in these
+        dtypes. `rounding`: changes each number of the parameters and of the input by up to this
+        fraction.
         """
         workload, module = self._instance.workload, self._instance.module
         function = module if workload.reference is None else self._reference_in_own_dtype
         results: dict[str, torch.Tensor] = {}
         with suppress(KernelgaugeError), _eager(), _Dtypes(self._device) as seen:
             results = self.results(function, rounding=rounding)
-            if workload.reference is not None and workload.dtype is None and not _is_other_code(workload):
+            if (
+                workload.reference is not None
+                and workload.dtype is None
+                and not _is_other_code(workload)
+            ):
                 self.results(module)  # autocast may be in the module alone
         return results, seen.dtypes
 
     def expected(self, *, is_16_bit: bool) -> tuple[dict[str, torch.Tensor], torch.dtype]:
-        """Return the results of the reference and their dtype: float64, or float32 if it fails there and that is finer.
+        """Return the results of the reference and their dtype: float64, or float32 if it fails
+        there and that is finer.
 
-        Other code may hold modules that stay in their own dtype. Then its results are those in that dtype.
+        Other code may hold modules that stay in their own dtype. Then its results are those in that
+        dtype.
         """
         workload = self._instance.workload
         dtypes = [torch.float64, torch.float32] if is_16_bit else [torch.float64]
@@ -235,19 +294,24 @@ class _Pair:
                     raise
         with _eager():
             results = self.results(self._reference_in_own_dtype)
-        return results, next((each.dtype for each in results.values() if each.is_floating_point()), torch.float32)
+        return results, next(
+            (each.dtype for each in results.values() if each.is_floating_point()), torch.float32
+        )
 
     def _expected_in(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         """Run the reference in a dtype, without TF32."""
         workload, reference = self._instance.workload, self.reference
         if isinstance(reference, nn.Module):
-            # Floating-point tensors alone: `Module.to` would cast complex ones as well, and lose their imaginary part.
+            # Floating-point tensors alone: `Module.to` would cast complex ones as well, and lose
+            # their imaginary part.
             reference = reference.double() if dtype == torch.float64 else reference.float()
             reference.zero_grad()
             for each in (value for part in reference.modules() for value in vars(part).values()):
-                if isinstance(each, torch.optim.Optimizer):  # of the copied parameters, with momenta in their old dtype
+                # of the copied parameters, with momenta in their old dtype
+                if isinstance(each, torch.optim.Optimizer):
                     each.load_state_dict(each.state_dict())
-        with restoring_settings(), _eager():  # compiled for another dtype, a custom op's own function may be wrong
+        # compiled for another dtype, a custom op's own function may be wrong
+        with restoring_settings(), _eager():
             torch.set_float32_matmul_precision("highest")
             torch.backends.cudnn.allow_tf32 = False
             if self._instance.is_sequence:
@@ -260,7 +324,9 @@ class _Pair:
             return _results(workload, reference, reference, calls)
 
     def _require_same_inputs(self, drawn: Mapping[str, torch.Tensor]) -> None:
-        """Raise `NotComparedError` if a generator yields other numbers for the reference, as one that draws in its dtype does."""
+        """Raise `NotComparedError` if a generator yields other numbers for the reference, as one
+        that draws in its dtype does.
+        """
         self._instance.prepare()
         own = self.inputs
 
@@ -279,25 +345,41 @@ class _Pair:
 
     def _reference_in_own_dtype(self, *args: Any, **kwargs: Any) -> Any:
         """Call the reference with the module's own parameters."""
-        reference, state = _original(self.reference), self._own_state | _state(self._instance.module)
+        reference, state = (
+            _original(self.reference),
+            self._own_state | _state(self._instance.module),
+        )
         own = {name: state[name] for name in _state(reference)}
-        return torch.func.functional_call(reference, own, args, kwargs) if own else reference(*args, **kwargs)
+        return (
+            torch.func.functional_call(reference, own, args, kwargs)
+            if own
+            else reference(*args, **kwargs)
+        )
 
 
 def _eager() -> AbstractContextManager[Any]:
     """Run compiled functions eagerly. Where Dynamo is not imported, there are none."""
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+    return (
+        torch.compiler.set_stance("force_eager")
+        if "torch._dynamo" in sys.modules
+        else nullcontext()
+    )
 
 
 def _write(tensors: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
-    """Write values into tensors by name, at their addresses. Raises `NotComparedError` where a call has changed a shape."""
+    """Write values into tensors by name, at their addresses.
+
+    Raises `NotComparedError` where a call has changed a shape.
+    """
     with torch.no_grad():  # else a leaf that asks for a gradient may not be written to
         for name in tensors.keys() & values.keys():
             tensor = tensors[name]
             if tensor.shape != values[name].shape:
                 got = f"{name}: {list(values[name].shape)} -> {list(tensor.shape)}"
                 expected = "a function that leaves the shapes of its inputs and parameters"
-                raise NotComparedError("a call changes a shape in place", got=got, expected=expected)
+                raise NotComparedError(
+                    "a call changes a shape in place", got=got, expected=expected
+                )
             # No module can write to an expanded tensor. A sparse one has no strides.
             if tensor.layout is not torch.strided or 0 not in tensor.stride():
                 tensor.copy_(values[name])
@@ -313,7 +395,10 @@ def with_rounding(tensor: torch.Tensor, rounding: float) -> torch.Tensor:
 def _generators(device: Device) -> list[torch.Tensor]:
     """Return the states of the generators of random numbers that a module may draw from."""
     on_gpu = device.torch_device.type == "cuda"
-    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device.torch_device)] if on_gpu else [])]
+    return [
+        torch.get_rng_state(),
+        *([torch.cuda.get_rng_state(device.torch_device)] if on_gpu else []),
+    ]
 
 
 def _copied(value: Any, dtype: torch.dtype | None = None) -> Any:
@@ -327,17 +412,25 @@ def _is_other_code(workload: Workload) -> bool:
 
 
 def _original(module: Any) -> Any:
-    """Return the module that `torch.compile` wrapped, whose names have no prefix; another one as it is."""
+    """Return the module that `torch.compile` wrapped, whose names have no prefix; another one as it
+    is.
+    """
     return getattr(module, "_orig_mod", module)
 
 
 def _state(module: Any) -> dict[str, torch.Tensor]:
     module = _original(module)
-    return dict([*module.named_parameters(), *module.named_buffers()]) if isinstance(module, nn.Module) else {}
+    return (
+        dict([*module.named_parameters(), *module.named_buffers()])
+        if isinstance(module, nn.Module)
+        else {}
+    )
 
 
 class _Dtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Collects the dtypes that ops compute in: autocast, and casts inside a module, do not show outside."""
+    """Collects the dtypes that ops compute in: autocast, and casts inside a module, do not show
+    outside.
+    """
 
     def __init__(self, device: Device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -355,16 +448,26 @@ class _Dtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _floor(dtypes: set[torch.dtype], workload: Workload) -> float:
-    """Return the bound of one op in the coarsest dtype. No reference rounds to 8 bits as well: its eager run shows that."""
+    """Return the bound of one op in the coarsest dtype.
+
+    No reference rounds to 8 bits as well: its eager run shows that.
+    """
     eight_bits = BOUNDS["bf16"] if workload.reference is None else _EIGHT_BITS
     bounds = {TORCH_DTYPES[name]: bound for name, bound in BOUNDS.items()} | {torch.float64: 0.0}
-    coarse = [bounds.get(each, eight_bits) for each in dtypes if each.is_floating_point or each == torch.int8]
+    coarse = [
+        bounds.get(each, eight_bits)
+        for each in dtypes
+        if each.is_floating_point or each == torch.int8
+    ]
     return max([BOUNDS["fp32"], *coarse])
 
 
 @contextmanager
 def _reporting_reference(workload: Workload, doing: str) -> Iterator[None]:
-    """Report what the reference raises. That a module does not run in another dtype is no fault of it."""
+    """Report what the reference raises.
+
+    That a module does not run in another dtype is no fault of it.
+    """
     try:
         with reporting(workload, f"{doing} its reference"):
             yield
@@ -372,7 +475,9 @@ def _reporting_reference(workload: Workload, doing: str) -> Iterator[None]:
         if workload.reference is not None:
             raise
         raise NotComparedError(
-            "a copy of it in float64 does not run", got=error.got, expected="a reference=... that does"
+            "a copy of it in float64 does not run",
+            got=error.got,
+            expected="a reference=... that does",
         ) from None
 
 
@@ -384,7 +489,9 @@ def _reference(instance: Instance, device: Device) -> Any:
         reference = instance.workload.reference()
     if isinstance(reference, nn.Module):
         own, others = (_original(each) for each in (module, reference))
-        is_alike = isinstance(own, nn.Module) and own.state_dict().keys() == others.state_dict().keys()
+        is_alike = (
+            isinstance(own, nn.Module) and own.state_dict().keys() == others.state_dict().keys()
+        )
         # Other code may have parameters of its own.
         if isinstance(own, nn.Module) and (is_alike or not _is_other_code(instance.workload)):
             others.load_state_dict(own.state_dict())
@@ -392,11 +499,17 @@ def _reference(instance: Instance, device: Device) -> Any:
     return reference
 
 
-def _results(workload: Workload, module: Any, function: Callable[..., Any], calls: Any) -> dict[str, torch.Tensor]:
-    """Return the outputs of each call, with gradients under a ``train`` pass; of a ``step``, the parameters behind it too."""
+def _results(
+    workload: Workload, module: Any, function: Callable[..., Any], calls: Any
+) -> dict[str, torch.Tensor]:
+    """Return the outputs of each call, with gradients under a ``train`` pass; of a ``step``, the
+    parameters behind it too.
+    """
     results: dict[str, torch.Tensor] = {}
     if workload.training is not None:
-        step = TrainingStep(workload, module, lambda batch: total_of(function(*batch[0], **batch[1])))
+        step = TrainingStep(
+            workload, module, lambda batch: total_of(function(*batch[0], **batch[1]))
+        )
         learnt = {name: each for name, each in _state(module).items() if each.requires_grad}
         for batches in calls:
             step.backward(batches)
@@ -407,13 +520,15 @@ def _results(workload: Workload, module: Any, function: Callable[..., Any], call
                 if each.grad is not None
             }
             step.update()
-        return results | {f"parameter {name}": each.detach().clone() for name, each in learnt.items()}
+        return results | {
+            f"parameter {name}": each.detach().clone() for name, each in learnt.items()
+        }
     for number, ((positional, keywords),) in enumerate(calls):
         output = function(*positional, **keywords)
         tensors = [tensor for _, tensor in named_tensors(output)]
         prefix = f"call {number} " if number else ""
-        # Copies, because the next call may write to the same memory: a CUDA graph does, and a kernel that works in place.
-        # Other code must return the same integers, such as indices.
+        # Copies, because the next call may write to the same memory: a CUDA graph does, and a
+        # kernel that works in place. Other code must return the same integers, such as indices.
         results |= {
             f"{prefix}output {index}": _comparable(each.detach()).clone()
             for index, each in enumerate(tensors)
@@ -429,7 +544,9 @@ def _results(workload: Workload, module: Any, function: Callable[..., Any], call
 
 
 def _comparable(tensor: torch.Tensor) -> torch.Tensor:
-    """Return complex numbers as pairs, and a sparse or nested tensor as a dense one: few ops compare these."""
+    """Return complex numbers as pairs, and a sparse or nested tensor as a dense one: few ops
+    compare these.
+    """
     if tensor.layout is torch.jagged:
         tensor = tensor.values()
     elif tensor.layout is not torch.strided:
@@ -438,10 +555,12 @@ def _comparable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _zero_gradients(expected: Mapping[str, torch.Tensor], dtype: torch.dtype) -> dict[str, float]:
-    """Return the gradients that are zero but for rounding, each with the norm that its error is relative to.
+    """Return the gradients that are zero but for rounding, each with the norm that its error is
+    relative to.
 
-    A bias before a normalization has such a gradient, or all that a softmax follows: only rounding is left of sums that cancel.
-    What was summed is of the size of the other gradients. That of the output, which is one, is among them.
+    A bias before a normalization has such a gradient, or all that a softmax follows: only rounding
+    is left of sums that cancel. What was summed is of the size of the other gradients. That of the
+    output, which is one, is among them.
     """
     sizes = {
         name: float(tensor.double().norm()) / math.sqrt(max(1, tensor.numel()))
@@ -450,7 +569,11 @@ def _zero_gradients(expected: Mapping[str, torch.Tensor], dtype: torch.dtype) ->
     }
     largest = max([1.0, *filter(math.isfinite, sizes.values())])
     zero = _ROUNDING * torch.finfo(dtype).eps * largest
-    return {name: largest * math.sqrt(expected[name].numel()) for name, size in sizes.items() if size <= zero}
+    return {
+        name: largest * math.sqrt(expected[name].numel())
+        for name, size in sizes.items()
+        if size <= zero
+    }
 
 
 def _relative_error(got: torch.Tensor, expected: torch.Tensor, scale: float | None = None) -> float:
@@ -460,7 +583,9 @@ def _relative_error(got: torch.Tensor, expected: torch.Tensor, scale: float | No
     # A masked score is -inf, or the least number of its dtype.
     limit = torch.finfo(got.dtype).max if got.is_floating_point() else math.inf
     got, expected = got.double(), expected.double()
-    is_equal = (got == expected.clamp(-limit, limit)) | (got == expected) | got.isnan() & expected.isnan()
+    is_equal = (
+        (got == expected.clamp(-limit, limit)) | (got == expected) | got.isnan() & expected.isnan()
+    )
     is_other = ~is_equal | (expected.abs() < limit)  # infinities that are equal have no difference
     got, expected = got[is_other], expected[is_other]
     difference = float((got - expected).norm())

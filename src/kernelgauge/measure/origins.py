@@ -1,10 +1,13 @@
-"""Where kernels come from: the module and the lines of the user's code, for each launch of one call.
+"""Where kernels come from: the module and the lines of the user's code, for each launch of one
+call.
 
-One more call is profiled, untimed, with Python's stack. A device record leads to its op by an id, and the op stands below the
-Python frames that called it. What leads nowhere has no origin: a wrong line is worse than none. A few more calls tell what
-no profiler records: what Python keeps, and what an op does by its data.
+One more call is profiled, untimed, with Python's stack. A device record leads to its op by an id,
+and the op stands below the Python frames that called it. What leads nowhere has no origin: a wrong
+line is worse than none. A few more calls tell what no profiler records: what Python keeps, and what
+an op does by its data.
 
-Private names of torch, checked on 2.11 and 2.13: `experimental_event_tree`, `_prefix_regex`, `triton.force_cudagraphs_warmup`.
+Private names of torch, checked on 2.11 and 2.13: `experimental_event_tree`, `_prefix_regex`,
+`triton.force_cudagraphs_warmup`.
 """
 
 from __future__ import annotations
@@ -37,21 +40,35 @@ from torch.utils._pytree import tree_leaves
 from ..errors import shown_path
 from ..run import CompileEvent, Origin, PeakPart, SourceLine, common_path
 from ..trace import REGION, Execution, Window, dispatcher_ops, executions, grouped, parse
-from .compiler import Frame, Owner, Stack, compiled_calls, compiled_constants, owner_of, source_line, stacks_at
+from .compiler import (
+    Frame,
+    Owner,
+    Stack,
+    compiled_calls,
+    compiled_constants,
+    owner_of,
+    source_line,
+    stacks_at,
+)
 from .device import Device
 from .host import function_in_c, function_name, short
 from .instance import Arguments, Instance, collector_paused
 from .profile import Profiler, ProfilerSession, exported
 from .reach import lines_that_keep
 
-_CALLERS = ("_call_alone", "_loss")  # functions of ours that only call the workload: no line of its code
-_RESUMED = re.compile(r"in torch_dynamo_resume_in_(\w+)_at_\d+$")  # Dynamo's name for a function after a break in it
-_STACKS_ON_PYTHON_3_13 = (2, 8)  # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
+# functions of ours that only call the workload: no line of its code
+_CALLERS = ("_call_alone", "_loss")
+# Dynamo's name for a function after a break in it
+_RESUMED = re.compile(r"in torch_dynamo_resume_in_(\w+)_at_\d+$")
+# torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
+_STACKS_ON_PYTHON_3_13 = (2, 8)
 _MOST_LINES = 8  # of a fusion: more are not read
 _MOST_CALLERS = 2  # lines of code that call a function
-_MOST_PARTS = 100  # of the memory at a peak, by line: the whole models of examples/models have fewer
-# Of Python's memory: the first of so many calls replaces what earlier ones hold, and the median of the others counts. Fewer
-# bytes than LEAST are none: those of lists that grow, say (see `judge.baseline`).
+# of the memory at a peak, by line: the whole models of examples/models have fewer
+_MOST_PARTS = 100
+# Of Python's memory: the first of so many calls replaces what earlier ones hold, and the median of
+# the others counts. Fewer bytes than LEAST are none: those of lists that grow, say (see
+# `judge.baseline`).
 _KEPT_CALLS, _LEAST_KEPT_BYTES, _FRAMES = 4, 1024, 32
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _NAMED = ("user", "library", "module of torch", "generated")  # whose frames are kept
@@ -60,12 +77,15 @@ _Calls = Sequence[tuple[str, "int | None"]]  # what each is, and the id of its o
 
 @dataclass(frozen=True)
 class Origins:
-    """The origin of each launch, copy and synchronising call of one call, in order; None: not known."""
+    """The origin of each launch, copy and synchronising call of one call, in order; None: not
+    known.
+    """
 
     kernels: tuple[Origin | None, ...] = ()
     copies: tuple[Origin | None, ...] = ()
     synchronizations: tuple[Origin | None, ...] = ()
-    ops: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)  # of each dispatcher op, by its name, once each
+    # of each dispatcher op, by its name, once each
+    ops: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
     grown_bytes: int | None = None  # allocated from one call to the next, and not freed
     growth: tuple[Origin, ...] = ()  # where that was allocated, the most first
     grown_host_bytes: int | None = None  # likewise: by Python, and on a GPU by tensors on the host
@@ -81,10 +101,19 @@ class Origins:
     problem: str = ""  # why nothing is known, where that is no matter of the call
 
 
-def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession, device: Device) -> Origins:
-    """Make a few more calls and return where launches and memory come from, and what ops do by their data."""
-    # Under a mode, Dynamo would compile again, also code that it has given up to run eagerly, or run compiled code eagerly.
-    is_compiled = instance.workload.compile is not None or structure.runs_compiled_code or modules.are_compiled
+def origins_of(
+    instance: Instance, modules: Modules, structure: ProfilerSession, device: Device
+) -> Origins:
+    """Make a few more calls and return where launches and memory come from, and what ops do by
+    their data.
+    """
+    # Under a mode, Dynamo would compile again, also code that it has given up to run eagerly, or
+    # run compiled code eagerly.
+    is_compiled = (
+        instance.workload.compile is not None
+        or structure.runs_compiled_code
+        or modules.are_compiled
+    )
     found = _profiled(instance, modules, structure, device, is_compiled=is_compiled)
     kept_bytes, kept = _kept_by_python(instance, device)
     if kept_bytes is not None:
@@ -96,18 +125,33 @@ def origins_of(instance: Instance, modules: Modules, structure: ProfilerSession,
         asked = dict.fromkeys(line for stack in stacks if (line := _line_of(stack)) is not None)
         ops[name] = tuple(Origin(modules.around(stacks), (line,)) for line in asked)
     keeping: tuple[Origin, ...] = ()
-    if (found.grown_bytes or kept_bytes) and not is_compiled:  # else Dynamo would compile what the trace looks at
-        lines = lines_that_keep(instance.module, functools.partial(_call_alone, instance, device, nullcontext()))
+    # else Dynamo would compile what the trace looks at
+    if (found.grown_bytes or kept_bytes) and not is_compiled:
+        lines = lines_that_keep(
+            instance.module, functools.partial(_call_alone, instance, device, nullcontext())
+        )
         keeping = tuple(Origin(modules.root, (source_line(*each),)) for each in lines)
     growth = (*found.host_growth, *kept)
-    return replace(found, grown_host_bytes=kept_bytes, host_growth=growth, keeping=keeping, data=data, ops=ops)
+    return replace(
+        found, grown_host_bytes=kept_bytes, host_growth=growth, keeping=keeping, data=data, ops=ops
+    )
 
 
 def _profiled(
-    instance: Instance, modules: Modules, structure: ProfilerSession, device: Device, *, is_compiled: bool
+    instance: Instance,
+    modules: Modules,
+    structure: ProfilerSession,
+    device: Device,
+    *,
+    is_compiled: bool,
 ) -> Origins:
-    """Profile two more calls and return where the launches of the second come from: nothing if they differ from `structure`."""
-    if sys.version_info >= (3, 13) and tuple(map(int, torch.__version__.split(".")[:2])) < _STACKS_ON_PYTHON_3_13:
+    """Profile two more calls and return where the launches of the second come from: nothing if they
+    differ from `structure`.
+    """
+    if (
+        sys.version_info >= (3, 13)
+        and tuple(map(int, torch.__version__.split(".")[:2])) < _STACKS_ON_PYTHON_3_13
+    ):
         return Origins()
     # The first mode tells the line of an operator: ``a * b`` is no call in Python.
     for mode in (nullcontext(),) if is_compiled else (_Forwarding(), nullcontext()):
@@ -117,25 +161,34 @@ def _profiled(
             continue
         try:
             return _found(_Places(session, modules), ids, window, structure, device)
-        except (AttributeError, ImportError, TypeError) as error:  # private names: another version may lack them
+        # private names: another version may lack them
+        except (AttributeError, ImportError, TypeError) as error:
             problem = f"torch {torch.__version__} does not tell which lines of code launch kernels"
             return Origins(problem=f"{problem} ({type(error).__name__}: {error})")
     return Origins()
 
 
 def _found(
-    places: _Places, ids: Sequence[int | None], window: Window, structure: ProfilerSession, device: Device
+    places: _Places,
+    ids: Sequence[int | None],
+    window: Window,
+    structure: ProfilerSession,
+    device: Device,
 ) -> Origins:
     there = structure.windows[-1]
     grown, at_peak = places.memory("cpu" if device.gpu is None else "cuda")
     on_host = [] if device.gpu is None else places.memory("cpu")[0]
     allocating = [*(places.ops.get(each) for _, each in window.allocating_ops), *places.frees]
-    # By line: a model has a layer many times. Generated code does not say for which line it allocates.
+    # By line: a model has a layer many times. Generated code does not say for which line it
+    # allocates.
     parts: dict[object, list[tuple[int, Origin | None]]] = {}
     for size, place in at_peak:
         origin = places.origin(place) or places.caller(place)
         parts.setdefault(origin and (origin.lines, origin.is_backward), []).append((size, origin))
-    peak = [PeakPart(sum(size for size, _ in each), _common([origin for _, origin in each])) for each in parts.values()]
+    peak = [
+        PeakPart(sum(size for size, _ in each), _common([origin for _, origin in each]))
+        for each in parts.values()
+    ]
     ops: dict[str, dict[Origin, None]] = {}
     for op in dispatcher_ops(window):
         if (origin := places.origin(places.ops.get(op.external_id))) is not None:
@@ -144,7 +197,9 @@ def _found(
     return Origins(
         kernels=tuple(map(places.origin, called)),
         copies=places.of_calls(window.copying_ops, there.copying_ops),
-        synchronizations=places.of_calls(window.synchronizing_ops, there.synchronizing_ops, places.waits),
+        synchronizations=places.of_calls(
+            window.synchronizing_ops, there.synchronizing_ops, places.waits
+        ),
         ops={name: _by_line(origins) for name, origins in ops.items()},
         # The memory of a graph is its own.
         grown_bytes=None if structure.replays_graphs else sum(size for size, _ in grown),
@@ -152,7 +207,9 @@ def _found(
         grown_host_bytes=sum(size for size, _ in on_host),
         host_growth=places.distinct(place for _, place in on_host),
         allocations=places.distinct(allocating),
-        peak=() if structure.replays_graphs else tuple(sorted(peak, key=lambda each: -each.bytes)[:_MOST_PARTS]),
+        peak=()
+        if structure.replays_graphs
+        else tuple(sorted(peak, key=lambda each: -each.bytes)[:_MOST_PARTS]),
         compiled=tuple(dict.fromkeys(filter(None, map(places.caller, called))))[:_MOST_LINES],
         calls=places.callers(),
     )
@@ -167,7 +224,11 @@ def _by_line(origins: Iterable[Origin]) -> tuple[Origin, ...]:
 def _common(origins: Sequence[Origin | None]) -> Origin | None:
     """Return one origin for several of the same lines."""
     known = [each for each in origins if each is not None]
-    return msgspec.structs.replace(known[0], module=common_path([each.module for each in known])) if known else None
+    return (
+        msgspec.structs.replace(known[0], module=common_path([each.module for each in known]))
+        if known
+        else None
+    )
 
 
 class _Forwarding(TorchFunctionMode):
@@ -177,8 +238,12 @@ class _Forwarding(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _profile(instance: Instance, structure: ProfilerSession, device: Device, mode: Any) -> tuple[Any, Window]:
-    """Profile two calls; return the profiler's session and the window of the second: between them memory grows, or does not."""
+def _profile(
+    instance: Instance, structure: ProfilerSession, device: Device, mode: Any
+) -> tuple[Any, Window]:
+    """Profile two calls; return the profiler's session and the window of the second: between them
+    memory grows, or does not.
+    """
     patch: Any = nullcontext()
     if structure.replays_graphs:  # a replay has no ops: run what the graph was recorded of
         import torch._inductor.config as inductor
@@ -195,7 +260,9 @@ def _profile(instance: Instance, structure: ProfilerSession, device: Device, mod
 
 @contextmanager
 def _collecting_new_objects() -> Iterator[None]:
-    """Let collections skip older objects, as whole models have millions of them; and none start by itself."""
+    """Let collections skip older objects, as whole models have millions of them; and none start by
+    itself.
+    """
     with collector_paused():
         gc.freeze()
         try:
@@ -230,7 +297,8 @@ def _kept_by_python(instance: Instance, device: Device) -> tuple[int, tuple[Orig
             steps = [after - before for before, after in pairwise(sizes)]
             grown, several = int(median(steps)), len(steps)
             before = tracemalloc.take_snapshot()
-            if grown < _LEAST_KEPT_BYTES <= max(steps):  # every third call may keep something; a cache fills once
+            # every third call may keep something; a cache fills once
+            if grown < _LEAST_KEPT_BYTES <= max(steps):
                 call(several * several)
                 groups = sizes[-1 - several * several :: several]
                 grown = min(after - before for before, after in pairwise(groups)) // several
@@ -242,13 +310,20 @@ def _kept_by_python(instance: Instance, device: Device) -> tuple[int, tuple[Orig
         if not was_tracing:
             tracemalloc.stop()
     stacks = (_frames(each.traceback) for each in differences[:_MOST_LINES] if each.size_diff > 0)
-    return grown, tuple(dict.fromkeys(Origin("", (line,)) for stack in stacks if (line := _line_of(stack)) is not None))
+    return grown, tuple(
+        dict.fromkeys(
+            Origin("", (line,)) for stack in stacks if (line := _line_of(stack)) is not None
+        )
+    )
 
 
 def _frames(traceback: tracemalloc.Traceback) -> Stack:
     """Return the frames within the call."""
     inner = takewhile(lambda frame: owner_of(frame.filename) != "kernelgauge", reversed(traceback))
-    return tuple((each.filename, each.lineno, "", source_line(each.filename, each.lineno).code) for each in inner)[::-1]
+    return tuple(
+        (each.filename, each.lineno, "", source_line(each.filename, each.lineno).code)
+        for each in inner
+    )[::-1]
 
 
 class _Notes:
@@ -261,7 +336,11 @@ class _Notes:
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         found: dict[str, int] = {}
-        sparse = [each for each in tree_leaves((args, kwargs, result)) if getattr(each, "layout", None) in _SPARSE]
+        sparse = [
+            each
+            for each in tree_leaves((args, kwargs, result))
+            if getattr(each, "layout", None) in _SPARSE
+        ]
         if sparse:
             found["{} stored numbers"] = sum(each._nnz() for each in sparse)
         if func.namespace == "profiler":  # an annotation
@@ -270,10 +349,13 @@ class _Notes:
             found["{} numbers found" if func.namespace == "aten" else "{} numbers returned"] = sum(
                 each.numel() for each in tree_leaves(result) if isinstance(each, torch.Tensor)
             )
-        given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | (kwargs or {})
+        given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | (
+            kwargs or {}
+        )
         for each in func._schema.arguments:
             value, kind = given.get(each.name, each.default_value), str(each.type)
-            if kind in ("str", "Optional[str]") or (kind == "Tensor" and isinstance(value, float)):  # ``x * 0.3``
+            # ``x * 0.3``
+            if kind in ("str", "Optional[str]") or (kind == "Tensor" and isinstance(value, float)):
                 found[repr(value)] = 1
         if found:
             self._found[func._schema.name].update(found)
@@ -282,7 +364,9 @@ class _Notes:
     @property
     def texts(self) -> dict[str, tuple[str, ...]]:
         found = self._found.items()
-        return {op: tuple(_counted(name, count) for name, count in each.items()) for op, each in found}
+        return {
+            op: tuple(_counted(name, count) for name, count in each.items()) for op, each in found
+        }
 
 
 def _counted(name: str, count: int) -> str:
@@ -290,7 +374,10 @@ def _counted(name: str, count: int) -> str:
 
 
 class _DataMode(_Notes, TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees all ops. A mode that defines `__torch_dispatch__` itself would import Dynamo, which takes seconds."""
+    """Sees all ops.
+
+    A mode that defines `__torch_dispatch__` itself would import Dynamo, which takes seconds.
+    """
 
 
 def _data_of(instance: Instance, device: Device) -> dict[str, tuple[str, ...]]:
@@ -305,14 +392,20 @@ def _data_of(instance: Instance, device: Device) -> dict[str, tuple[str, ...]]:
 
 
 def _matched(structure: ProfilerSession, here: Sequence[Execution]) -> list[int | None] | None:
-    """Return for each launch of the structure the id of its op in this call; None if the call launches something else.
+    """Return for each launch of the structure the id of its op in this call; None if the call
+    launches something else.
 
-    A replayed CUDA graph holds what this call launches. The copies of its inputs come before it, and have no op here.
+    A replayed CUDA graph holds what this call launches. The copies of its inputs come before it,
+    and have no op here.
     """
     there, launches = structure.executions[-1], structure.windows[-1].launches
-    is_here = [not structure.replays_graphs or launches[place].call.is_graph_launch for place in range(len(there))]
+    is_here = [
+        not structure.replays_graphs or launches[place].call.is_graph_launch
+        for place in range(len(there))
+    ]
     old, new = (
-        [(each.identity.name, each.identity.grid, each.identity.block) for each in side]  # all that a graph tells
+        # all that a graph tells
+        [(each.identity.name, each.identity.grid, each.identity.block) for each in side]
         for side in (compress(there, is_here), here)
     )
     if old != new:
@@ -326,17 +419,21 @@ class _Place:
     """Where an op was called."""
 
     module: str = ""
-    # Those around it, without torch's own: the line of each call, and the first of each function that it enters.
+    # Those around it, without torch's own: the line of each call, and the first of each function
+    # that it enters.
     frames: Stack = ()
-    # What autograd ran: the op of this thread with this number asked for it. Each thread counts for itself.
+    # What autograd ran: the op of this thread with this number asked for it. Each thread counts for
+    # itself.
     node: tuple[int, int] | None = None
-    function: tuple[str, int] | None = None  # the innermost one of the user's, by its file and first line
+    # the innermost one of the user's, by its file and first line
+    function: tuple[str, int] | None = None
 
 
 class _Places:
     """The place of each op of one session, by its id.
 
-    `waits`: of calls that wait and that no op makes, in order. `frees`: of those that empty torch's cache.
+    `waits`: of calls that wait and that no op makes, in order. `frees`: of those that empty torch's
+    cache.
     """
 
     def __init__(self, session: Any, modules: Modules) -> None:
@@ -345,19 +442,22 @@ class _Places:
         self.ops: dict[int | None, _Place] = {}
         self.waits: list[_Place] = []
         self.frees: list[_Place] = []
-        # Of each function, by its `host.short` name: the lines that call it, how often, and the modules; and those that do so
-        # themselves, and not through a library.
+        # Of each function, by its `host.short` name: the lines that call it, how often, and the
+        # modules; and those that do so themselves, and not through a library.
         self._callers_of: dict[str, dict[SourceLine, list[str]]] = {}
         self._direct: set[tuple[str, SourceLine]] = set()
         self._lines: dict[Stack, SourceLine | None] = {}
         self._calls: list[tuple[int, int]] = []  # when each began and ended
-        self._allocations: list[tuple[int, int, int, str, _Place]] = []  # time, address, bytes, device
+        # time, address, bytes, device
+        self._allocations: list[tuple[int, int, int, str, _Place]] = []
         self._modules = modules
         self._prefixes = ("", *_prefix_regex())
         self._loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
         self._files: dict[str, tuple[str, Owner]] = {}
-        self._forward: dict[tuple[int, int] | None, _Place] = {}  # of the last op that has the number
-        self._callers: dict[tuple[str, int] | None, list[str]] = {}  # modules whose forward ops a function has
+        # of the last op that has the number
+        self._forward: dict[tuple[int, int] | None, _Place] = {}
+        # modules whose forward ops a function has
+        self._callers: dict[tuple[str, int] | None, list[str]] = {}
         self._threads = {each.correlation_id(): each.fwd_thread_id() for each in session.events()}
         waiting = [(event, _Place()) for event in reversed(session.experimental_event_tree())]
         while waiting:
@@ -376,12 +476,16 @@ class _Places:
             waiting += [(child, place) for child in reversed(event.children)]
 
     def memory(self, device: str) -> tuple[list[tuple[int, _Place]], list[tuple[int, _Place]]]:
-        """Return the bytes that the last call left allocated on a device, with their places, and those at its peak.
+        """Return the bytes that the last call left allocated on a device, with their places, and
+        those at its peak.
 
-        Memory that replaces freed memory of the same size does not count as left: gradients replace those of the call before.
+        Memory that replaces freed memory of the same size does not count as left: gradients replace
+        those of the call before.
         """
         (_, first), *_, (start, last) = sorted(self._calls)
-        own = [each for each in sorted(self._allocations, key=itemgetter(0)) if first < each[0] <= last]
+        own = [
+            each for each in sorted(self._allocations, key=itemgetter(0)) if first < each[0] <= last
+        ]
         own = [each for each in own if each[3] == device]
         levels = list(accumulate(size if at >= start else 0 for at, _, size, *_ in own))
         peak_at = levels.index(max(levels)) if levels else None
@@ -407,16 +511,24 @@ class _Places:
         """Return the origins of places, each once, without those that are not known."""
         return tuple(dict.fromkeys(filter(None, map(self.origin, places))))
 
-    def of_calls(self, here: _Calls, there: _Calls, waits: Sequence[_Place] = ()) -> tuple[Origin | None, ...]:
-        """Return the origins of calls on the host; `waits`: of those that no op makes, if they are as many."""
+    def of_calls(
+        self, here: _Calls, there: _Calls, waits: Sequence[_Place] = ()
+    ) -> tuple[Origin | None, ...]:
+        """Return the origins of calls on the host; `waits`: of those that no op makes, if they are
+        as many.
+        """
         if [text for text, _ in here] != [text for text, _ in there]:
             return (None,) * len(there)
         places = [self.ops.get(external_id) for _, external_id in here]
         others = iter(waits if places.count(None) == len(waits) else ())
-        return tuple(self.origin(next(others, None) if place is None else place) for place in places)
+        return tuple(
+            self.origin(next(others, None) if place is None else place) for place in places
+        )
 
     def caller(self, place: _Place | None) -> Origin | None:
-        """Return where the user's code calls the generated code around a place; None where there is none."""
+        """Return where the user's code calls the generated code around a place; None where there is
+        none.
+        """
         frame = place and _innermost(place.frames, "generated", "user")
         asked = self._forward.get(place.node, _Place()) if place else _Place()
         is_generated = place and frame and owner_of(frame[0]) == "generated"
@@ -436,16 +548,24 @@ class _Places:
             if lines:  # else it is a function of torch that is compiled: its caller asked for it
                 # A size by its name, instead of a number.
                 is_dynamic = "numel" in linecache.getline(file, number) or msgspec.UNSET
-                return Origin(self._modules.around(stacks), tuple(lines)[:_MOST_LINES], is_backward, is_dynamic)
+                return Origin(
+                    self._modules.around(stacks),
+                    tuple(lines)[:_MOST_LINES],
+                    is_backward,
+                    is_dynamic,
+                )
         asked = self._forward.get(place.node, _Place())
         line = _line_of((*asked.frames, *place.frames))
-        # Checkpointing calls a function again, for a node of whatever comes after it: its module is that of the first time.
+        # Checkpointing calls a function again, for a node of whatever comes after it: its module is
+        # that of the first time.
         again = self._callers.get(place.function) if is_backward else None
         module = place.module or (common_path(again) if again else asked.module)
         return None if line is None else Origin(module or self._modules.root, (line,), is_backward)
 
     def _called(self, event: Any, extra: Any, place: _Place) -> _Place:
-        """Return the place within a Python function, of which the line is not known yet, by the line that called it."""
+        """Return the place within a Python function, of which the line is not known yet, by the
+        line that called it.
+        """
         file, owner = self._file(extra.caller.file_name)
         if owner in _NAMED:
             line = source_line(file, extra.caller.line_number)
@@ -472,7 +592,10 @@ class _Places:
         return place
 
     def _note_call(self, event: Any, extra: Any, place: _Place) -> None:
-        """Note which line calls a function. One of the user's that a library calls, such as a hook, has its own line."""
+        """Note which line calls a function.
+
+        One of the user's that a library calls, such as a hook, has its own line.
+        """
         name, line = function_in_c(event.name), self._lines.get(place.frames)
         if line is None and place.frames:
             self._lines[place.frames] = line = _line_of(place.frames)
@@ -484,34 +607,52 @@ class _Places:
                 line = source_line(file, callsite.line_number)
         if line is not None:
             name = short(name)
-            self._callers_of.setdefault(name, {}).setdefault(line, []).append(place.module or self._modules.root)
+            self._callers_of.setdefault(name, {}).setdefault(line, []).append(
+                place.module or self._modules.root
+            )
             self._direct |= {(name, line)} if by_user else set()
 
     def callers(self) -> dict[str, tuple[Origin, ...]]:
-        """Return the lines that call each function, the most frequent first; those that call it themselves come first."""
+        """Return the lines that call each function, the most frequent first; those that call it
+        themselves come first.
+        """
         found = {}
         for name, lines in self._callers_of.items():
             most = sorted(lines, key=lambda line: -len(lines[line]))[:_MOST_CALLERS]
-            found[name] = tuple(Origin(common_path(list(filter(None, lines[line]))), (line,)) for line in most)
-        return dict(sorted(found.items(), key=lambda each: (each[0], each[1][0].lines[0]) not in self._direct))
+            found[name] = tuple(
+                Origin(common_path(list(filter(None, lines[line]))), (line,)) for line in most
+            )
+        return dict(
+            sorted(
+                found.items(), key=lambda each: (each[0], each[1][0].lines[0]) not in self._direct
+            )
+        )
 
     def _dispatched(self, event: Any, extra: Any, place: _Place) -> _Place:
         number = extra.sequence_number
         if event.name.startswith("autograd::engine") or extra.scope.name == "BACKWARD_FUNCTION":
             # An addition to a parameter's gradient has no number.
-            place = _Place(node=(self._threads.get(event.correlation_id, 0), number)) if number >= 0 else _Place()
+            place = (
+                _Place(node=(self._threads.get(event.correlation_id, 0), number))
+                if number >= 0
+                else _Place()
+            )
         elif number >= 0:
-            # An op without a gradient has the number of the next node too. One of a backward pass, whose gradient is taken
-            # again, was asked for where its own node was.
+            # An op without a gradient has the number of the next node too. One of a backward pass,
+            # whose gradient is taken again, was asked for where its own node was.
             is_users = _innermost(place.frames, "user") is not None
-            self._forward[event.start_tid, number] = place if is_users else self._forward.get(place.node, place)
+            self._forward[event.start_tid, number] = (
+                place if is_users else self._forward.get(place.node, place)
+            )
         if place.node is None and place.function is not None:
             self._callers.setdefault(place.function, []).append(place.module)
         self.ops.setdefault(event.correlation_id, place)
         return place
 
     def _file(self, name: str) -> tuple[str, Owner]:
-        """Return path and owner of a file by the name that the profiler gives it, which lacks the folder of `sys.path`."""
+        """Return path and owner of a file by the name that the profiler gives it, which lacks the
+        folder of `sys.path`.
+        """
         if name not in self._files:
             there = {each + name for each in self._prefixes if os.path.isfile(each + name)}
             found = there & self._loaded or there
@@ -521,7 +662,9 @@ class _Places:
 
 
 def _line_of(stack: Stack) -> SourceLine | None:
-    """Return the innermost line of the user's, with a library's below it; else a library's, one of a module of torch, or ours."""
+    """Return the innermost line of the user's, with a library's below it; else a library's, one of
+    a module of torch, or ours.
+    """
     for owner in ("user", "library", "module of torch", "kernelgauge"):
         places = [place for place, frame in enumerate(stack) if owner_of(frame[0]) == owner]
         if places:
@@ -537,12 +680,21 @@ def _innermost(stack: Stack, *owners: Owner) -> Frame | None:
 
 
 class Modules:
-    """The modules of a workload: paths by the object's address, and by the lines of a ``forward``. Holds none of them."""
+    """The modules of a workload: paths by the object's address, and by the lines of a ``forward``.
+
+    Holds none of them.
+    """
 
     def __init__(
-        self, module: Any, since: int = 0, *, are_compiled: bool = False, arguments: Arguments = ((), {})
+        self,
+        module: Any,
+        since: int = 0,
+        *,
+        are_compiled: bool = False,
+        arguments: Arguments = ((), {}),
     ) -> None:
-        self.since = since  # graphs that were compiled before this workload (`CompileCounts.traced`)
+        # graphs that were compiled before this workload (`CompileCounts.traced`)
+        self.since = since
         self.are_compiled = are_compiled  # whether its calls have compiled anything
         parts = _parts(module) | _given(module, *arguments)
         whole = parts.get("")
@@ -551,7 +703,9 @@ class Modules:
         for prefix, part in parts.items():
             for path, each in part.named_modules(prefix=prefix, remove_duplicate=False):
                 # Without the parts that torch.compile adds.
-                found.setdefault(each, []).append(".".join(name for name in path.split(".") if name != "_orig_mod"))
+                found.setdefault(each, []).append(
+                    ".".join(name for name in path.split(".") if name != "_orig_mod")
+                )
         # A module that is used twice has both names.
         self.names = {id(each): " = ".join(dict.fromkeys(paths)) for each, paths in found.items()}
         self._forwards: list[tuple[str, range, str]] = []  # file, lines, path
@@ -559,20 +713,31 @@ class Modules:
             forward = getattr(type(each), "forward", None)  # None: a module of TorchScript
             code = forward and getattr(inspect.unwrap(forward), "__code__", None)
             if code is not None:
-                last = max((line for *_, line in code.co_lines() if line is not None), default=code.co_firstlineno)
-                self._forwards.append((code.co_filename, range(code.co_firstlineno, last + 1), self.names[id(each)]))
+                last = max(
+                    (line for *_, line in code.co_lines() if line is not None),
+                    default=code.co_firstlineno,
+                )
+                self._forwards.append(
+                    (code.co_filename, range(code.co_firstlineno, last + 1), self.names[id(each)])
+                )
 
     def around(self, stacks: Iterable[Stack]) -> str:
-        """Return the path of the innermost module around all of these, by its ``forward``; empty if there is none.
+        """Return the path of the innermost module around all of these, by its ``forward``; empty if
+        there is none.
 
         Layers that share the code have one path: ``layers.*.mlp``.
         """
         found: list[list[str]] = []
         for stack in stacks:
-            # A line that calls a module of torch belongs to the module around: which of its layers it calls is not known.
+            # A line that calls a module of torch belongs to the module around: which of its layers
+            # it calls is not known.
             frames = [frame for frame in stack if owner_of(frame[0]) != "module of torch"] or stack
             for file, line, *_ in reversed(frames):
-                paths = [path for of, lines, path in self._forwards if line in lines and file in (of, shown_path(of))]
+                paths = [
+                    path
+                    for of, lines, path in self._forwards
+                    if line in lines and file in (of, shown_path(of))
+                ]
                 if paths:
                     found.append(common_path(paths).split("."))
                     break
@@ -582,23 +747,33 @@ class Modules:
     def located(self, events: Iterable[CompileEvent]) -> tuple[CompileEvent, ...]:
         """Return events of the compiler with the module that their line belongs to."""
         return tuple(
-            msgspec.structs.replace(each, module=self.around([((each.file or "", each.line, "", each.code),)]))
+            msgspec.structs.replace(
+                each, module=self.around([((each.file or "", each.line, "", each.code),)])
+            )
             for each in events
         )
 
 
-def _given(owner: Any, positional: tuple[Any, ...], keywords: Mapping[str, Any]) -> dict[str, nn.Module]:
+def _given(
+    owner: Any, positional: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> dict[str, nn.Module]:
     """Return the modules among the arguments of a call, by the names of the parameters."""
     if not any(isinstance(each, nn.Module) for each in (*positional, *keywords.values())):
         return {}
     given: Mapping[str, Any] = keywords
     with suppress(TypeError, ValueError):  # a function in C may have no signature
-        given = inspect.signature(getattr(owner, "forward", owner)).bind_partial(*positional, **keywords).arguments
+        given = (
+            inspect.signature(getattr(owner, "forward", owner))
+            .bind_partial(*positional, **keywords)
+            .arguments
+        )
     return {name: part for name, part in given.items() if isinstance(part, nn.Module)}
 
 
 def _parts(owner: Any) -> dict[str, nn.Module]:
-    """Return the modules of a workload by name: itself, those of its object, or those among the variables of a function."""
+    """Return the modules of a workload by name: itself, those of its object, or those among the
+    variables of a function.
+    """
     if isinstance(owner, nn.Module):
         return {"": owner}
     if isinstance(owner, functools.partial):

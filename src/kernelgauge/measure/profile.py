@@ -19,19 +19,29 @@ from torch.profiler import profile, record_function, schedule
 
 from ..errors import MeasurementError
 from ..results.files import unwritable
-from ..trace import REGION, Execution, KernelIdentity, Trace, Window, configuration_text, executions, parse
+from ..trace import (
+    REGION,
+    Execution,
+    KernelIdentity,
+    Trace,
+    Window,
+    configuration_text,
+    executions,
+    parse,
+)
 from . import Settings
 from .device import Device
 from .instance import Instance
 from .nvml import Reading
 
 _WAIT = 1  # calls before the profiler starts
-# A session whose records do not pair is measured again. A profiler that loses records three times running does not
-# recover in this process, and the answer is INVALID.
+# A session whose records do not pair is measured again. A profiler that loses records three times
+# running does not recover in this process, and the answer is INVALID.
 _ATTEMPTS = 3
 _SHOWN_PROBLEMS = 5
 _LOOK_EVERY = 8
-_LARGEST_TABLED_BYTES = 1_000_000  # of a trace: the profiler takes seconds to tabulate that of a whole model
+# of a trace: the profiler takes seconds to tabulate that of a whole model
+_LARGEST_TABLED_BYTES = 1_000_000
 _HELD_SHARE = 0.9  # the middle half of the iterations does not see the rest
 
 
@@ -48,7 +58,10 @@ class ProfilerSession:
 
     @property
     def usual_dispatch_us(self) -> float:
-        """Host time of one call under the profiler. The slowest are left out, as many as need not be held."""
+        """Host time of one call under the profiler.
+
+        The slowest are left out, as many as need not be held.
+        """
         ordered = sorted(window.duration_us for window in self.windows)
         return ordered[math.ceil(_HELD_SHARE * len(ordered)) - 1]
 
@@ -60,7 +73,9 @@ class ProfilerSession:
     @cached_property
     def replays_graphs(self) -> bool:
         """Whether it launches CUDA graphs."""
-        return any(launch.call.is_graph_launch for window in self.windows for launch in window.launches)
+        return any(
+            launch.call.is_graph_launch for window in self.windows for launch in window.launches
+        )
 
     @property
     def runs_compiled_code(self) -> bool:
@@ -84,15 +99,18 @@ def profile_session(
     hold_us: float = 0.0,
     is_structure: bool = False,
 ) -> ProfilerSession:
-    """Profile `iterations` calls (schedule wait=1, warmup, active=iterations), each on a cold cache.
+    """Profile `iterations` calls (schedule wait=1, warmup, active=iterations), each on a cold
+    cache.
 
-    Times need more `warmup` than structure: starting the profiler leaves the device idle, and its clock falls. They need
-    `hold_us` too: the device is kept busy for that long while the call is dispatched, so that its kernels follow each
-    other as they do in a full queue. Without it a slow host puts gaps between them, and a GEMM after a gap is 1 to 2 %
-    faster: the host's speed would show in the device time. NVML is read a few times while the device is held.
-    `is_structure`: record shapes, and keep the profiler's table.
+    Times need more `warmup` than structure: starting the profiler leaves the device idle, and its
+    clock falls. They need `hold_us` too: the device is kept busy for that long while the call is
+    dispatched, so that its kernels follow each other as they do in a full queue. Without it a slow
+    host puts gaps between them, and a GEMM after a gap is 1 to 2 % faster: the host's speed would
+    show in the device time. NVML is read a few times while the device is held. `is_structure`:
+    record shapes, and keep the profiler's table.
 
-    Raises `MeasurementError` if three sessions running have records that do not pair, or iterations that differ.
+    Raises `MeasurementError` if three sessions running have records that do not pair, or iterations
+    that differ.
     """
     calls = _WAIT + warmup + iterations
     looks = range(_LOOK_EVERY - 1, calls, _LOOK_EVERY) or range(calls - 1, calls)
@@ -106,7 +124,9 @@ def profile_session(
             table = "The trace beside this file is too long for the profiler's table: kernelgauge show TRACE\n"
         elif is_structure:
             averages = profiler.key_averages()
-            table = averages.table(sort_by=device.table_sort_key, row_limit=-1, max_name_column_width=100)
+            table = averages.table(
+                sort_by=device.table_sort_key, row_limit=-1, max_name_column_width=100
+            )
 
     for _ in range(_ATTEMPTS):
         profiler = Profiler(
@@ -117,7 +137,9 @@ def profile_session(
         )
         with warnings.catch_warnings(), profiler:
             # Each cycle is exported as it ends, so nothing is lost when the next one clears it.
-            warnings.filterwarnings("ignore", message=".*Profiler clears events", category=UserWarning)
+            warnings.filterwarnings(
+                "ignore", message=".*Profiler clears events", category=UserWarning
+            )
             for index in range(calls):
                 instance.prepare()
                 device.flush_cache()
@@ -147,7 +169,8 @@ def _untrusted(
     """Return why no session can be believed: the calls differ, or the profiler has lost records."""
     shown = "\n".join(problems[:_SHOWN_PROBLEMS])
     got = f"{shown}\n  in each of {_ATTEMPTS} sessions"
-    if len(session.windows) == iterations and not session.trace.pairing_problems():  # no record is missing
+    # no record is missing
+    if len(session.windows) == iterations and not session.trace.pairing_problems():
         return MeasurementError(
             f"{instance.workload.id}: its calls differ in their work",
             got=got,
@@ -162,7 +185,9 @@ def _untrusted(
 
 
 class Profiler(profile):
-    """torch's profiler, which imports no Inductor to ask for one of its settings: that takes seconds."""
+    """torch's profiler, which imports no Inductor to ask for one of its settings: that takes
+    seconds.
+    """
 
     def prepare_trace(self) -> None:
         with _without_inductor():
@@ -202,11 +227,16 @@ def _problems(session: ProfilerSession, iterations: int) -> list[str]:
     problems, windows = list(session.trace.pairing_problems()), session.windows
     if len(windows) != iterations:
         problems.append(f"lost: {len(windows)} of {iterations} iterations are in the trace")
-    sequences = {tuple(execution.identity for execution in executions) for executions in session.executions}
+    sequences = {
+        tuple(execution.identity for execution in executions) for executions in session.executions
+    }
     if len(sequences) > 1:
         counts = sorted({len(sequence) for sequence in sequences})
-        problems.append(f"the iterations differ: {len(sequences)} launch sequences, of {counts} launches")
-    exact: dict[str, list[object]] = {  # what must be the same in each iteration, or some of it was lost
+        problems.append(
+            f"the iterations differ: {len(sequences)} launch sequences, of {counts} launches"
+        )
+    # what must be the same in each iteration, or some of it was lost
+    exact: dict[str, list[object]] = {
         "memsets": [len(window.memsets) for window in windows],
         "copies": [len(window.copies) for window in windows],
         "synchronizations": [window.synchronizations for window in windows],
@@ -219,10 +249,12 @@ def _problems(session: ProfilerSession, iterations: int) -> list[str]:
     return problems
 
 
-# Dispatch under the profiler varies with the host's speed; a hold that is too short is found out and doubled.
+# Dispatch under the profiler varies with the host's speed; a hold that is too short is found out
+# and doubled.
 _HOLD_FACTOR = 1.5
 _HOLD_LEAST_US = 50.0
-# Longer than this, a call has more launches than a queue holds (1024), and no hold makes it follow without a gap.
+# Longer than this, a call has more launches than a queue holds (1024), and no hold makes it follow
+# without a gap.
 _HOLD_MOST_US = 20_000.0
 
 
@@ -239,7 +271,9 @@ class HoldTime:
         longest_us = max(window.duration_us for window in structure.windows)  # dispatch of a call
         return cls(call_us, min(_HOLD_MOST_US, max(_HOLD_LEAST_US, _HOLD_FACTOR * longest_us)))
 
-    def held_session(self, device: Device, instance: Instance, settings: Settings) -> ProfilerSession:
+    def held_session(
+        self, device: Device, instance: Instance, settings: Settings
+    ) -> ProfilerSession:
         """Make a session in whose calls the device had all launches before it began."""
         while True:
             session = profile_session(
@@ -250,22 +284,33 @@ class HoldTime:
                 hold_us=self.hold_us,
             )
             if any(window.synchronizations for window in session.windows):
-                return session  # a call that waits for the device itself cannot be dispatched ahead of it
+                # a call that waits for the device itself cannot be dispatched ahead of it
+                return session
             if session.was_held and not self.is_settled:
-                # No longer than needed: the first session's slowest call is often several times slower than the rest.
-                self.hold_us = min(self.hold_us, max(_HOLD_LEAST_US, _HOLD_FACTOR * session.usual_dispatch_us))
+                # No longer than needed: the first session's slowest call is often several times
+                # slower than the rest.
+                self.hold_us = min(
+                    self.hold_us, max(_HOLD_LEAST_US, _HOLD_FACTOR * session.usual_dispatch_us)
+                )
             self.is_settled = True
             if session.was_held or self.hold_us >= _HOLD_MOST_US:
                 return session
             self.hold_us = min(_HOLD_MOST_US, 2 * self.hold_us)
 
 
-def multiset_difference(one: Sequence[KernelIdentity], other: Sequence[KernelIdentity]) -> list[KernelIdentity]:
+def multiset_difference(
+    one: Sequence[KernelIdentity], other: Sequence[KernelIdentity]
+) -> list[KernelIdentity]:
     """Return what `one` has more often than `other`; all of it if nothing but their order differs."""
-    more = Counter(each.without_source for each in one) - Counter(each.without_source for each in other)
+    more = Counter(each.without_source for each in one) - Counter(
+        each.without_source for each in other
+    )
     return list(more.elements()) or list(one if len(one) == len(other) else ())
 
 
 def names_with_configurations(identities: Iterable[KernelIdentity]) -> str:
     """Return names and launch configurations, as messages show them."""
-    return ", ".join(f"{each.shown} {configuration_text(each)}".rstrip() for each in identities) or "nothing else"
+    return (
+        ", ".join(f"{each.shown} {configuration_text(each)}".rstrip() for each in identities)
+        or "nothing else"
+    )

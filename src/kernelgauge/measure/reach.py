@@ -1,4 +1,6 @@
-"""What a call reaches: the tensors of its arguments, closures and globals, and of the objects there, moved in place."""
+"""What a call reaches: the tensors of its arguments, closures and globals, and of the objects
+there, moved in place.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,23 @@ from ..workload import Workload, copy_arguments, copy_module, is_copied
 from .compiler import owner_of
 
 _PLAIN = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device, ModuleType)
-# Their objects lead to other tests, or to the state of the interpreter. Of Python's own, these hold others' objects.
-_CLOSED = {*"_pytest kernelgauge numpy pluggy pytest triton xdist".split(), *sys.stdlib_module_names} - {
-    *"collections contextlib dataclasses functools types".split()
-}
+# Their objects lead to other tests, or to the state of the interpreter. Of Python's own, these hold
+# others' objects.
+_CLOSED = {
+    *"_pytest kernelgauge numpy pluggy pytest triton xdist".split(),
+    *sys.stdlib_module_names,
+} - {*"collections contextlib dataclasses functools types".split()}
 
 
 @contextmanager
 def moved_to(device: torch.device, workloads: Sequence[Workload]) -> Iterator[None]:
     """Move what the functions of workloads reach to a device, and at the end back to where it was.
 
-    Tensors stay the same objects, so that an optimizer keeps its parameters. Those that share memory still share it. What
-    each replicate copies is left where it is. They come back in new memory: a pinned tensor is not pinned any more, and a NumPy
-    array not shared. Not moved: results that autograd has recorded, what an installed package keeps in
-    globals, and what an extension in C holds.
+    Tensors stay the same objects, so that an optimizer keeps its parameters. Those that share
+    memory still share it. What each replicate copies is left where it is. They come back in new
+    memory: a pinned tensor is not pinned any more, and a NumPy array not shared. Not moved: results
+    that autograd has recorded, what an installed package keeps in globals, and what an extension in
+    C holds.
     """
     if device.type == "cpu" and not torch.cuda.is_available():
         yield  # there is nowhere else to be
@@ -51,7 +56,9 @@ def moved_to(device: torch.device, workloads: Sequence[Workload]) -> Iterator[No
 
 
 def reached_tensors(roots: object) -> list[torch.Tensor]:
-    """Return each tensor that objects hold, once, without what each replicate has copies of (`copy_module`, `copy_arguments`)."""
+    """Return each tensor that objects hold, once, without what each replicate has copies of
+    (`copy_module`, `copy_arguments`).
+    """
     return [each for each in _reached(roots) if isinstance(each, torch.Tensor)]
 
 
@@ -62,7 +69,11 @@ def _reached(roots: object) -> list[object]:
     waiting: deque[object] = deque([roots])
     while waiting:
         value = waiting.popleft()
-        if issubclass(type(value), _PLAIN) or type(value) in weakref.ProxyTypes or id(value) in seen:
+        if (
+            issubclass(type(value), _PLAIN)
+            or type(value) in weakref.ProxyTypes
+            or id(value) in seen
+        ):
             continue
         seen[id(value)] = value
         found.append(value)
@@ -73,7 +84,9 @@ def _reached(roots: object) -> list[object]:
 
 
 def _copied(call: partial[Any]) -> Iterator[object]:
-    """Yield what each replicate copies: tensors among the arguments, or the parameters and buffers of the module."""
+    """Yield what each replicate copies: tensors among the arguments, or the parameters and buffers
+    of the module.
+    """
     if call.func is copy_arguments:
         yield from (each for each in tree_leaves(call.args) if isinstance(each, torch.Tensor))
     elif is_copied(module := call.args[0]):
@@ -100,7 +113,13 @@ def _parts(value: Any) -> Iterable[object]:
         case property():
             return [value.fget]
         case FunctionType():
-            return [*_cells(value), value.__defaults__, value.__kwdefaults__, vars(value), *_globals_of(value)]
+            return [
+                *_cells(value),
+                value.__defaults__,
+                value.__kwdefaults__,
+                vars(value),
+                *_globals_of(value),
+            ]
     return _attributes(value)
 
 
@@ -113,7 +132,11 @@ def _attributes(value: Any) -> list[object]:
     names = [] if value is kind else copyreg._slotnames(kind)  # type: ignore[attr-defined]
     slots = [getattr(value, name) for name in names if hasattr(value, name)]
     own = list(getattr(value, "__dict__", {}).values())
-    return [*own, *slots, *(each for each in kind.__mro__ if str(each.__module__).partition(".")[0] != "torch")]
+    return [
+        *own,
+        *slots,
+        *(each for each in kind.__mro__ if str(each.__module__).partition(".")[0] != "torch"),
+    ]
 
 
 def _cells(function: FunctionType) -> Iterator[object]:
@@ -123,14 +146,19 @@ def _cells(function: FunctionType) -> Iterator[object]:
 
 
 def _globals_of(function: FunctionType) -> Iterator[object]:
-    """Yield the globals that a function of the user's names, and what it names in the modules among them."""
+    """Yield the globals that a function of the user's names, and what it names in the modules among
+    them.
+    """
     if owner_of(function.__code__.co_filename) != "user":
         return
     names = set(_names_in(function.__code__))
     for name in names & function.__globals__.keys():
         value = function.__globals__[name]
         yield value
-        if isinstance(value, ModuleType) and value.__name__.partition(".")[0] not in {"torch", *_CLOSED}:
+        if isinstance(value, ModuleType) and value.__name__.partition(".")[0] not in {
+            "torch",
+            *_CLOSED,
+        }:
             yield from (vars(value)[each] for each in names & vars(value).keys())
 
 
@@ -152,12 +180,17 @@ def _of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[object]:
 
 
 def _move(tensors: Iterable[tuple[torch.Tensor, torch.device]]) -> None:
-    """Move tensors in place, each to its device. Those that share memory share it behind the move."""
-    memory: dict[object, tuple[object, torch.UntypedStorage]] = {}  # with the old one, whose address no other may take
+    """Move tensors in place, each to its device.
+
+    Those that share memory share it behind the move.
+    """
+    # with the old one, whose address no other may take
+    memory: dict[object, tuple[object, torch.UntypedStorage]] = {}
     for tensor, device in tensors:
         if tensor.device == device or tensor.is_meta or tensor.grad_fn is not None:
             continue
-        with suppress(RuntimeError, TypeError, NotImplementedError), torch.no_grad():  # of a kind that does not move
+        # of a kind that does not move
+        with suppress(RuntimeError, TypeError, NotImplementedError), torch.no_grad():
             if is_traceable_wrapper_subclass(tensor):
                 torch.utils.swap_tensors(tensor, tensor.to(device))
             elif tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
@@ -169,17 +202,21 @@ def _move(tensors: Iterable[tuple[torch.Tensor, torch.device]]) -> None:
                     flat = torch.empty(0, dtype=torch.uint8, device=old.device).set_(old)
                     memory[key] = old, flat.to(device).untyped_storage()
                 place = tensor.storage_offset(), tensor.size(), tensor.stride()
-                tensor.data = torch.empty(0, dtype=tensor.dtype, device=device).set_(memory[key][1], *place)
+                tensor.data = torch.empty(0, dtype=tensor.dtype, device=device).set_(
+                    memory[key][1], *place
+                )
 
 
 _CALLS_WATCHED = 2  # what grows in each of them grows always
 
 
 def lines_that_keep(function: object, call: Callable[[], object]) -> list[tuple[str, int]]:
-    """Return file and line of the user's code that keeps something of each call, in order; empty where nothing shows it.
+    """Return file and line of the user's code that keeps something of each call, in order; empty
+    where nothing shows it.
 
-    A container that the call reaches grows there. If none does, an attribute or a variable gets another tensor that autograd
-    has recorded, maybe with the graphs of all calls before. What a cache in C holds is not seen, nor code of another thread.
+    A container that the call reaches grows there. If none does, an attribute or a variable gets
+    another tensor that autograd has recorded, maybe with the graphs of all calls before. What a
+    cache in C holds is not seen, nor code of another thread.
     """
     sizes, records = list(_sizes(function)), list(_records(function))
     for _ in range(_CALLS_WATCHED):
@@ -219,11 +256,15 @@ def lines_that_keep(function: object, call: Callable[[], object]) -> list[tuple[
 
 def _sizes(function: object) -> Iterator[Callable[[], int]]:
     """Yield for each container that a function reaches what returns its size."""
-    yield from (each.__len__ for each in _reached(function) if isinstance(each, (list, dict, set, deque)))
+    yield from (
+        each.__len__ for each in _reached(function) if isinstance(each, (list, dict, set, deque))
+    )
 
 
 def _records(function: object) -> Iterator[Callable[[], object]]:
-    """Yield for each function or object that a function reaches what returns its tensors with a graph of autograd, by id."""
+    """Yield for each function or object that a function reaches what returns its tensors with a
+    graph of autograd, by id.
+    """
     for value in _reached(function):
         if isinstance(value, FunctionType):
             yield partial(_recorded, lambda it: [*_cells(it), *_globals_of(it)], value)
@@ -232,4 +273,8 @@ def _records(function: object) -> Iterator[Callable[[], object]]:
 
 
 def _recorded(values_of: Callable[[Any], Iterable[object]], holder: object) -> list[int]:
-    return [id(each) for each in values_of(holder) if isinstance(each, torch.Tensor) and each.grad_fn is not None]
+    return [
+        id(each)
+        for each in values_of(holder)
+        if isinstance(each, torch.Tensor) and each.grad_fn is not None
+    ]

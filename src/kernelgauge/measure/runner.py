@@ -1,4 +1,5 @@
-"""Times a suite: workloads together, in passes; rounds of end-to-end latency; and first calls that compile.
+"""Times a suite: workloads together, in passes; rounds of end-to-end latency; and first calls that
+compile.
 
 A drift of the machine shows between passes, and not between workloads.
 """
@@ -17,7 +18,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import OTHER_KERNELS, DisturbedError, KernelgaugeError, OtherKernelsError, TimesError, WorkloadError
+from ..errors import (
+    OTHER_KERNELS,
+    DisturbedError,
+    KernelgaugeError,
+    OtherKernelsError,
+    TimesError,
+    WorkloadError,
+)
 from ..run import COMPILE_TIMERS, Fingerprint, Sample, Timer, summarize
 from ..trace import KernelIdentity
 from ..workload import Workload
@@ -39,7 +47,8 @@ from .subject import DeviceLost, Measured, Subject, without_frames
 Result = Measured | KernelgaugeError
 Progress = Callable[[str], None]
 
-_PROGRESS_INTERVAL_S = 2.0  # a pass over a few workloads takes a tenth of that, and a log keeps every line
+# a pass over a few workloads takes a tenth of that, and a log keeps every line
+_PROGRESS_INTERVAL_S = 2.0
 
 
 def measure_groups(
@@ -51,17 +60,21 @@ def measure_groups(
     *,
     timed: bool = True,
 ) -> Iterator[dict[str, Result]]:
-    """Profile workloads and, if `timed`, time them, interleaved, as many at once as can share compiled code.
+    """Profile workloads and, if `timed`, time them, interleaved, as many at once as can share
+    compiled code.
 
-    Yield the results of those, by id, each with its run or with why there is none: a `WorkloadUnavailable` if it cannot run
-    here, a `WorkloadError` if it fails, a `MeasurementError` if its records cannot be trusted.
+    Yield the results of those, by id, each with its run or with why there is none: a
+    `WorkloadUnavailable` if it cannot run here, a `WorkloadError` if it fails, a `MeasurementError`
+    if its records cannot be trusted.
     """
     settings = settings.limited(device.most_replicates, device.most_busy_seconds)
     waiting: Sequence[Workload] = workloads
     roots: dict[str, object] = {}
     with torch_set_up():
         while waiting:
-            results, waiting = _Group(device, fingerprint, settings, progress, roots).measure(waiting, timed=timed)
+            results, waiting = _Group(device, fingerprint, settings, progress, roots).measure(
+                waiting, timed=timed
+            )
             yield results
 
 
@@ -78,14 +91,22 @@ class _Group:
     subjects: list[Subject] = field(default_factory=list)
     _controls: list[Subject] = field(default_factory=list)
 
-    def measure(self, workloads: Sequence[Workload], *, timed: bool) -> tuple[dict[str, Result], list[Workload]]:
-        """Measure as many workloads as can share a process's compiled code. Return the results, and the other workloads."""
+    def measure(
+        self, workloads: Sequence[Workload], *, timed: bool
+    ) -> tuple[dict[str, Result], list[Workload]]:
+        """Measure as many workloads as can share a process's compiled code.
+
+        Return the results, and the other workloads.
+        """
         failed: dict[str, Result] = {}
         deferred = self._prepare(workloads, failed)
         if self.subjects and timed:
             try:
-                for each in self.device.controls:  # each instance is gone before the next one is built
-                    control = Subject(each, build(each, self.device), self.device, self.settings, is_control=True)
+                # each instance is gone before the next one is built
+                for each in self.device.controls:
+                    control = Subject(
+                        each, build(each, self.device), self.device, self.settings, is_control=True
+                    )
                     self._controls.append(control)
             except KernelgaugeError as error:
                 ending = without_frames(error, self.device)
@@ -93,18 +114,25 @@ class _Group:
                     subject.error = ending
             else:
                 self._go_round()
-        controls = {each.workload.module: each.control_time for each in self._controls if each.replicates}
-        results = {each.workload.id: each.result(self.fingerprint, controls) for each in self.subjects}
+        controls = {
+            each.workload.module: each.control_time for each in self._controls if each.replicates
+        }
+        results = {
+            each.workload.id: each.result(self.fingerprint, controls) for each in self.subjects
+        }
         return results | failed, deferred
 
     def _prepare(self, workloads: Sequence[Workload], failed: dict[str, Result]) -> list[Workload]:
-        """Compile and profile those that can share compiled code; those that fail are put into `failed`. Return the others."""
+        """Compile and profile those that can share compiled code; those that fail are put into
+        `failed`. Return the others.
+        """
         reset_compiler()
         deferred: list[Workload] = []
         roots: set[object] = set()
 
         def must_wait(workload: Workload) -> bool:
-            # After a graph break functions are compiled on their own that the next workload may call too.
+            # After a graph break functions are compiled on their own that the next workload may
+            # call too.
             has_breaks = workload.compile is not None and compile_counts().graph_breaks > 0
             return has_breaks or self.roots.get(workload.id) in roots
 
@@ -130,15 +158,20 @@ class _Group:
         return deferred
 
     def _go_round(self) -> None:
-        """Measure all and the controls, the reference kernels, in turn until each is pinned down or out of budget."""
+        """Measure all and the controls, the reference kernels, in turn until each is pinned down or
+        out of budget.
+        """
         usual_mhz: int | None = None  # the highest clock that any of them has shown
         progress_at = -math.inf
         for number in itertools.count():
             active = [subject for subject in self.subjects if not subject.is_done]
             if not active:
                 break
-            broken = next((control.error for control in self._controls if control.error is not None), None)
-            ending = DeviceLost() if self.device.lost() else broken  # else nobody watches the machine
+            broken = next(
+                (control.error for control in self._controls if control.error is not None), None
+            )
+            # else nobody watches the machine
+            ending = DeviceLost() if self.device.lost() else broken
             if ending is not None:
                 for subject in active:
                     subject.error = ending
@@ -147,14 +180,22 @@ class _Group:
                 progress_at = now
                 left = math.fsum(subject.seconds_left for subject in active)
                 about = f", about {left:.0f} s left" if 1 <= left < math.inf else ""
-                self.progress(f"timing, pass {number + 1}: {len(active)} of {len(self.subjects)} workloads{about}")
+                self.progress(
+                    f"timing, pass {number + 1}: {len(active)} of {len(self.subjects)} workloads{about}"
+                )
             for subject in (*self._controls, *active):
                 readings = subject.measure_once(number, usual_mhz)
-                usual_mhz = max(filter(None, (usual_mhz, highest_clock_mhz(readings))), default=None)
+                usual_mhz = max(
+                    filter(None, (usual_mhz, highest_clock_mhz(readings))), default=None
+                )
         # Believe nothing that was measured on a machine that changed its speed meanwhile.
         tolerated = self.device.tolerated_drift
         drifts = {control.workload.module: control.drift for control in self._controls}
-        too_far = [f"{name} {100 * drift:+.1f} %" for name, drift in drifts.items() if abs(drift) > tolerated]
+        too_far = [
+            f"{name} {100 * drift:+.1f} %"
+            for name, drift in drifts.items()
+            if abs(drift) > tolerated
+        ]
         if too_far:
             drifted = TimesError(
                 "the machine changed its speed while it measured",
@@ -168,30 +209,39 @@ class _Group:
 
 
 def _compiled_root(module: Any) -> object:
-    """Return what Dynamo keeps the compiled code under. Two workloads of one root would see each other's."""
+    """Return what Dynamo keeps the compiled code under.
+
+    Two workloads of one root would see each other's.
+    """
     # Another shape of the same code compiles for dynamic shapes, with other kernels.
     if isinstance(module, nn.Module):
-        # A module of torch itself is compiled through a wrapper that all of them share (torch/_dynamo/eval_frame.py).
+        # A module of torch itself is compiled through a wrapper that all of them share
+        # (torch/_dynamo/eval_frame.py).
         if type(module).__module__.startswith("torch.nn."):
             return "torch.nn"
         return getattr(getattr(type(module), "forward", None), "__code__", type(module))
     return getattr(module, "__code__", type(module))
 
 
-# -- rounds of end-to-end latency -------------------------------------------------------------------------------------
+# -- rounds of end-to-end latency ------------------------------------------------------------------
 
 _WARM_UP_SECONDS = 0.02
 _OWN_CACHE = "run it again, with a compile cache that no other process fills at the same time (TORCHINDUCTOR_CACHE_DIR)"
 
 
-def time_latency(workload: Workload, device: Device, measured: Measured, progress: Progress = lambda _: None) -> Sample:
-    """Time the end-to-end latency of what was measured, and put the duration of each round there. If the machine disturbs it, once more.
+def time_latency(
+    workload: Workload, device: Device, measured: Measured, progress: Progress = lambda _: None
+) -> Sample:
+    """Time the end-to-end latency of what was measured, and put the duration of each round there.
+    If the machine disturbs it, once more.
 
-    Raises `DisturbedError` if the machine spoils that too, and what `_require_profiled_kernels` raises.
+    Raises `DisturbedError` if the machine spoils that too, and what `_require_profiled_kernels`
+    raises.
     """
     disturbed_by: tuple[str, ...] = ()
     for first in (0, measured.latency_replicates):
-        reset_compiler()  # a graph that another test left behind, for a dynamic batch say, would be timed instead
+        # a graph that another test left behind, for a dynamic batch say, would be timed instead
+        reset_compiler()
         with torch_set_up(), grad_mode(workload), reporting(workload, "timing"), collector_paused():
             before = device.monitor.read(processes=True)
             instance, sample = _time_rounds(workload, device, measured, first)
@@ -206,8 +256,11 @@ def time_latency(workload: Workload, device: Device, measured: Measured, progres
     raise DisturbedError(workload.id, disturbed_by, expected=expected)
 
 
-def _time_rounds(workload: Workload, device: Device, measured: Measured, first: int) -> tuple[Instance, Sample]:
-    """Time rounds, each on a cold cache, each replicate on fresh allocations as a rule. Return the last instance too.
+def _time_rounds(
+    workload: Workload, device: Device, measured: Measured, first: int
+) -> tuple[Instance, Sample]:
+    """Time rounds, each on a cold cache, each replicate on fresh allocations as a rule. Return the
+    last instance too.
 
     `first`: how many replicates came before these, which had other addresses.
     """
@@ -244,11 +297,12 @@ def _require_profiled_kernels(
 ) -> None:
     """Require, after the last round, that the rounds ran the `profiled` kernels.
 
-    They were compiled anew, by a choice of Inductor's autotuner that was read from the compile cache: another process may
-    have left another one there, and without a cache there is a new one each time.
+    They were compiled anew, by a choice of Inductor's autotuner that was read from the compile
+    cache: another process may have left another one there, and without a cache there is a new one
+    each time.
 
-    Raises `OtherKernelsError` if they did not, `WorkloadError` if none of the kernels that differ is Inductor's,
-    `MeasurementError` if the profiler cannot be trusted.
+    Raises `OtherKernelsError` if they did not, `WorkloadError` if none of the kernels that differ
+    is Inductor's, `MeasurementError` if the profiler cannot be trusted.
     """
     if workload.compile is None or all(identity.grid is None for identity in profiled):
         return  # nothing chooses: no compiler, or that of a CPU
@@ -266,9 +320,10 @@ def _require_profiled_kernels(
     )
 
 
-# -- first calls that compile -----------------------------------------------------------------------------------------
+# -- first calls that compile ----------------------------------------------------------------------
 
-# Cold starts, and warm ones. Within one process on an H100 they spread by 8 to 20 %, which the host reference did not explain.
+# Cold starts, and warm ones. Within one process on an H100 they spread by 8 to 20 %, which the host
+# reference did not explain.
 _STARTS = 5
 _REFERENCES = 10  # host references before each start
 _FEWEST_STARTS = 2  # they show a spread
@@ -279,14 +334,18 @@ _START_SECONDS = 20.0  # then no more are made than the fewest: with max-autotun
 def _load_compiler(device: torch.device) -> None:
     """Compile once, so that imports and the start of the compiler's workers are in no time.
 
-    Where its caches were full, much of the compiler was never loaded: the first cold start took three to five times as long.
+    Where its caches were full, much of the compiler was never loaded: the first cold start took
+    three to five times as long.
     """
     with empty_compile_caches():
         torch.compile(torch.relu)(torch.ones(64, device=device))
 
 
-def compile_starts(workload: Workload, device: Device) -> tuple[dict[Timer, Sample], dict[str, int]]:
-    """Compile a workload with empty caches, and again with the caches that this filled, each time in a new instance.
+def compile_starts(
+    workload: Workload, device: Device
+) -> tuple[dict[Timer, Sample], dict[str, int]]:
+    """Compile a workload with empty caches, and again with the caches that this filled, each time
+    in a new instance.
 
     Return the times of both, and the counts of kernels, configurations and uncached graphs.
 
@@ -294,7 +353,8 @@ def compile_starts(workload: Workload, device: Device) -> tuple[dict[Timer, Samp
     """
     times: dict[Timer, list[float]] = {timer: [] for timer in COMPILE_TIMERS}
     counts: dict[Timer, GeneratedCode] = {}
-    reference_us = math.inf  # the fastest of all: one moment says little of seconds, but tells a host at another speed
+    # the fastest of all: one moment says little of seconds, but tells a host at another speed
+    reference_us = math.inf
     with torch_set_up(), grad_mode(workload):
         _load_compiler(device.torch_device)
         started = time.perf_counter()
@@ -307,7 +367,9 @@ def compile_starts(workload: Workload, device: Device) -> tuple[dict[Timer, Samp
                     forget_loaded()
                     gc.collect()  # a training step refers to itself: its memory is for the next one
                     instance = build(workload, device, replicate=number)
-                    reference_us = min(reference_us, *(device.host.once_us() for _ in range(_REFERENCES)))
+                    reference_us = min(
+                        reference_us, *(device.host.once_us() for _ in range(_REFERENCES))
+                    )
                     before = generated_code()
                     with reporting(workload, "compiling"):
                         instance.prepare()
@@ -320,7 +382,9 @@ def compile_starts(workload: Workload, device: Device) -> tuple[dict[Timer, Samp
                     counts[timer] = generated_code().since(before)
                     del instance
     cold, warm = (counts[timer] for timer in COMPILE_TIMERS)
-    samples = {timer: Sample(tuple(each), 1, (reference_us,) * len(each)) for timer, each in times.items()}
+    samples = {
+        timer: Sample(tuple(each), 1, (reference_us,) * len(each)) for timer, each in times.items()
+    }
     return samples, {
         "generated_kernels": cold.kernels,
         "autotuned_configurations": cold.configurations,

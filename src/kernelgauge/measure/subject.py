@@ -1,4 +1,6 @@
-"""One workload while it is measured: prepared, timed in replicates, and the run that comes of them, or the error."""
+"""One workload while it is measured: prepared, timed in replicates, and the run that comes of them,
+or the error.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +63,11 @@ from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mh
 from .origins import Modules, origins_of
 from .profile import HoldTime, multiset_difference, names_with_configurations, profile_session
 
-_NOTHING_COMPILED = CompileEvent("graph break", "torch.compile is switched off: all of it runs eagerly")
-_STRUCTURE_ITERATIONS = 3  # the article's schedule (docs/design/claims.md, C24): wait=1, warmup=1, active=3
+_NOTHING_COMPILED = CompileEvent(
+    "graph break", "torch.compile is switched off: all of it runs eagerly"
+)
+# the article's schedule (docs/design/claims.md, C24): wait=1, warmup=1, active=3
+_STRUCTURE_ITERATIONS = 3
 _SHOWN_ORIGINS = 3  # of memory that is left behind
 _SHOWN_KERNELS = 2  # of those that differ, in an error
 
@@ -80,7 +85,9 @@ class DeviceLost(MeasurementError):
 
 
 def without_frames(error: KernelgaugeError, device: Device) -> KernelgaugeError:
-    """Return the error as it is reported: without the frames, which hold a workload's memory while others are measured."""
+    """Return the error as it is reported: without the frames, which hold a workload's memory while
+    others are measured.
+    """
     if device.lost():
         return DeviceLost(error)
     error.__cause__ = error.__context__ = None
@@ -89,7 +96,10 @@ def without_frames(error: KernelgaugeError, device: Device) -> KernelgaugeError:
 
 @dataclass
 class Measured:
-    """A run and its artifacts. Whoever writes `trace_json` and `table` empties them: all those of a suite take gigabytes."""
+    """A run and its artifacts.
+
+    Whoever writes `trace_json` and `table` empties them: all those of a suite take gigabytes.
+    """
 
     run: Run
     latency_replicates: int  # of what is timed later
@@ -102,34 +112,51 @@ class Measured:
 
 
 def without_kernels(
-    workload: Workload, error: NoKernelsError, device: Device, fingerprint: Fingerprint, settings: Settings
+    workload: Workload,
+    error: NoKernelsError,
+    device: Device,
+    fingerprint: Fingerprint,
+    settings: Settings,
 ) -> Measured:
-    """Return the run of a call that runs no kernel. Only its latency has a meaning, which is timed later."""
+    """Return the run of a call that runs no kernel.
+
+    Only its latency has a meaning, which is timed later.
+    """
     none = Counts(
         launches=0, kernels=0, memsets=0, copies=0, synchronizations=0, dispatcher_ops=0, graph_breaks=0, recompiles=0,
         peak_allocated_bytes=None,
     )  # fmt: skip
     host = digest(platform.node()) if platform.node() else None
-    run = Run(workload.id, fingerprint, kernels=(), counts=none, samples={}, gpu=device.gpu, host=host)
+    run = Run(
+        workload.id, fingerprint, kernels=(), counts=none, samples={}, gpu=device.gpu, host=host
+    )
     own = settings.for_call(error.call_us)
-    return Measured(run, own.latency_replicates, own.iterations_for(error.call_us, Timer.END_TO_END), b"", "")
+    return Measured(
+        run, own.latency_replicates, own.iterations_for(error.call_us, Timer.END_TO_END), b"", ""
+    )
 
 
 @dataclass(frozen=True)
 class Replicate:
     """The times of one replicate, and what the machine went through."""
 
-    kernel_us: tuple[float, ...]  # interquartile mean over the calls of each kernel, in launch order
+    # interquartile mean over the calls of each kernel, in launch order
+    kernel_us: tuple[float, ...]
     readings: tuple[Reading, ...]  # of the GPU's state, before, during and after
     disturbed_by: tuple[str, ...]  # reasons not to count it
     seconds: float  # that it took
-    dispatch_us: float | None  # lower decile of the host dispatch time; None where that has no meaning
+    # lower decile of the host dispatch time; None where that has no meaning
+    dispatch_us: float | None
     host_us: float | None  # the host reference beside it, likewise
-    busy_share: float = 1.0  # time with a kernel running over the sum of their durations: below 1 where streams overlap
+    # time with a kernel running over the sum of their durations: below 1 where streams overlap
+    busy_share: float = 1.0
 
     @property
     def device_us(self) -> float:
-        """The time with a kernel running. On one stream it is the sum, so that changes of kernels add up to its change."""
+        """The time with a kernel running.
+
+        On one stream it is the sum, so that changes of kernels add up to its change.
+        """
         return sum(self.kernel_us) * self.busy_share
 
 
@@ -137,10 +164,24 @@ class Subject:
     """One workload while it is measured, on code that is compiled once."""
 
     def __init__(
-        self, workload: Workload, instance: Instance, device: Device, settings: Settings, *, is_control: bool = False
+        self,
+        workload: Workload,
+        instance: Instance,
+        device: Device,
+        settings: Settings,
+        *,
+        is_control: bool = False,
     ) -> None:
-        """Compile, call and profile it. `is_control`: a workload of our own, which the machine is measured by."""
-        self.workload, self.device, self.settings, self.is_control = workload, device, settings, is_control
+        """Compile, call and profile it.
+
+        `is_control`: a workload of our own, which the machine is measured by.
+        """
+        self.workload, self.device, self.settings, self.is_control = (
+            workload,
+            device,
+            settings,
+            is_control,
+        )
         self.replicates: list[Replicate] = []  # those that count
         self.spoilt: list[Replicate] = []  # those measured on a disturbed machine
         self.error: KernelgaugeError | None = None  # why it is measured no more
@@ -150,10 +191,14 @@ class Subject:
             after = compile_counts()
             warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
             call_us, self.autograd_nodes = steady_call(device, instance)
-            self.structure = profile_session(device, instance, iterations=_STRUCTURE_ITERATIONS, is_structure=True)
+            self.structure = profile_session(
+                device, instance, iterations=_STRUCTURE_ITERATIONS, is_structure=True
+            )
             if not self.structure.kernels:
                 _require_work(instance)
-                error = NoKernelsError(f"{workload.id}: it runs no kernel, so there is nothing to measure")
+                error = NoKernelsError(
+                    f"{workload.id}: it runs no kernel, so there is nothing to measure"
+                )
                 error.call_us = call_us
                 raise error
             instance.prepare()
@@ -161,24 +206,39 @@ class Subject:
             self.peak_bytes = device.peak_allocated_bytes(instance.call)
             has_compiled = bool(prepared.traced > before.traced or prepared.since(before).events)
             given = instance.calls[0][0]
-            self.modules = Modules(instance.module, before.traced, are_compiled=has_compiled, arguments=given)
+            self.modules = Modules(
+                instance.module, before.traced, are_compiled=has_compiled, arguments=given
+            )
             self.recompiles = prepared.since(after).recompiles
             self.graph_breaks = after.since(before).graph_breaks
             self.compiled_ops = prepared.since(before).ops
             self.compile_events = self.modules.located(prepared.since(before).events)
-            if workload.compile is not None and not self.compile_events and not self.structure.runs_compiled_code:
+            if (
+                workload.compile is not None
+                and not self.compile_events
+                and not self.structure.runs_compiled_code
+            ):
                 self.graph_breaks += 1
                 self.compile_events = (_NOTHING_COMPILED,)
             self.resources = resources_of_call(self.structure)
             self.hold_time = HoldTime.of(call_us, self.structure)
-            is_compiled = workload.compile is not None or self.structure.runs_compiled_code or has_compiled
-            self.host = HostWork() if is_control else host_work_of(instance, device, is_compiled=is_compiled)
+            is_compiled = (
+                workload.compile is not None or self.structure.runs_compiled_code or has_compiled
+            )
+            self.host = (
+                HostWork()
+                if is_control
+                else host_work_of(instance, device, is_compiled=is_compiled)
+            )
             self.origins = origins_of(instance, self.modules, self.structure, device)
-            # For all replicates. Inductor records a CUDA graph for the addresses of each instance, and keeps them all: a call
-            # looks for its own among them, so that its dispatch would take longer with each (docs/measuring.md). A compiled
-            # optimizer has the addresses of its parameters in its guards.
+            # For all replicates. Inductor records a CUDA graph for the addresses of each instance,
+            # and keeps them all: a call looks for its own among them, so that its dispatch would
+            # take longer with each (docs/measuring.md). A compiled optimizer has the addresses of
+            # its parameters in its guards.
             training = workload.training
-            self.is_alone = self.structure.replays_graphs or (training is not None and training.compile is not None)
+            self.is_alone = self.structure.replays_graphs or (
+                training is not None and training.compile is not None
+            )
             self.only_instance = instance if self.is_alone else None
             if instance.training is not None and self.is_alone:
                 instance.training.save()
@@ -206,7 +266,10 @@ class Subject:
         return self.settings.for_call(self.hold_time.call_us)
 
     def measure_once(self, index: int, usual_clock_mhz: int | None) -> Sequence[Reading]:
-        """Measure one replicate more. Return its readings; none if it failed, or was disturbed and does not count."""
+        """Measure one replicate more.
+
+        Return its readings; none if it failed, or was disturbed and does not count.
+        """
         before = compile_counts()
         try:
             measured = self.replicate(index, usual_clock_mhz)
@@ -228,12 +291,14 @@ class Subject:
         return ()
 
     def replicate(self, index: int, usual_clock_mhz: int | None = None) -> Replicate:
-        """Measure one replicate, on fresh allocations (`index` tells their addresses) or on the only instance.
+        """Measure one replicate, on fresh allocations (`index` tells their addresses) or on the
+        only instance.
 
-        Of a control neither the dispatch time is measured nor who else computes on the GPU: that takes 2 to 3 ms each.
+        Of a control neither the dispatch time is measured nor who else computes on the GPU: that
+        takes 2 to 3 ms each.
 
-        Raises `WorkloadError` if it fails, `TimesError` if it runs other kernels than `structure`, `MeasurementError` if the
-        profiler cannot be trusted.
+        Raises `WorkloadError` if it fails, `TimesError` if it runs other kernels than `structure`,
+        `MeasurementError` if the profiler cannot be trusted.
         """
         device, settings = self.device, self.settings
         started = time.perf_counter()
@@ -243,7 +308,8 @@ class Subject:
         device.host.start()
         before = device.monitor.read(processes=not self.is_control)
         with instance.grad_mode(), reporting(self.workload, "measuring"):
-            warm_up(device, instance, calls=1, seconds=settings.warm_up_seconds)  # the session has more of its own
+            # the session has more of its own
+            warm_up(device, instance, calls=1, seconds=settings.warm_up_seconds)
             session = self.hold_time.held_session(device, instance, settings)
             got, expected = session.kernels, self.structure.kernels
             if _choices(got) != _choices(expected):
@@ -256,20 +322,32 @@ class Subject:
             dispatch_us = host_us = None
             if Timer.HOST not in device.timers:
                 host_us = device.host.control_us()
-            elif not self.is_control:  # after the session: a hot loop heats the device, and its clock falls for a while
-                calls = host_calls(device, instance, settings.iterations_for(self.hold_time.call_us, Timer.HOST))
-                dispatch_us, host_us = (summarize(each, Timer.HOST.timing.statistic) for each in calls)
-        durations = [[execution.duration_us for execution in executions] for executions in session.executions]
+            # after the session: a hot loop heats the device, and its clock falls for a while
+            elif not self.is_control:
+                calls = host_calls(
+                    device, instance, settings.iterations_for(self.hold_time.call_us, Timer.HOST)
+                )
+                dispatch_us, host_us = (
+                    summarize(each, Timer.HOST.timing.statistic) for each in calls
+                )
+        durations = [
+            [execution.duration_us for execution in executions] for executions in session.executions
+        ]
         total_us = sum(map(sum, durations)) or 1.0  # zero, as of a broken clock, is refused later
         seconds = time.perf_counter() - started
         readings = (before, *session.readings, after)
-        usual = max(filter(None, (usual_clock_mhz, highest_clock_mhz(session.readings))), default=None)
+        usual = max(
+            filter(None, (usual_clock_mhz, highest_clock_mhz(session.readings))), default=None
+        )
         return Replicate(
             kernel_us=tuple(
-                summarize(column, Timer.DEVICE.timing.statistic) for column in zip(*durations, strict=True)
+                summarize(column, Timer.DEVICE.timing.statistic)
+                for column in zip(*durations, strict=True)
             ),
             readings=readings,
-            disturbed_by=disturbances(readings, usual_clock_mhz=usual, tolerated_drift=device.tolerated_drift),
+            disturbed_by=disturbances(
+                readings, usual_clock_mhz=usual, tolerated_drift=device.tolerated_drift
+            ),
             seconds=seconds,
             dispatch_us=dispatch_us,
             host_us=host_us,
@@ -285,14 +363,20 @@ class Subject:
     def drift(self) -> float:
         """How far it moved from its first replicates to its last, as a fraction."""
         third = len(self.replicates) // 3
-        return median(self.device_us[-third:]) / median(self.device_us[:third]) - 1 if third else 0.0
+        return (
+            median(self.device_us[-third:]) / median(self.device_us[:third]) - 1 if third else 0.0
+        )
 
     @property
     def control_time(self) -> ControlTime:
         # A GEMM may split K: two kernels.
-        return ControlTime(" + ".join(kernel.name for kernel in self.structure.kernels), median(self.device_us))
+        return ControlTime(
+            " + ".join(kernel.name for kernel in self.structure.kernels), median(self.device_us)
+        )
 
-    def result(self, fingerprint: Fingerprint, controls: dict[str, ControlTime]) -> Measured | KernelgaugeError:
+    def result(
+        self, fingerprint: Fingerprint, controls: dict[str, ControlTime]
+    ) -> Measured | KernelgaugeError:
         """Return what was observed, or why there is nothing."""
         if self.error is not None and not isinstance(self.error, (DeviceLost, TimesError)):
             return self.error
@@ -307,7 +391,8 @@ class Subject:
                 next_command="run again in a fresh process; no other profiler (CUPTI has one subscriber) may be attached",
             )
         session, window = self.structure, self.structure.windows[-1]
-        allocating_ops = min((each.allocating_ops for each in session.windows), key=len)  # a steady call has the fewest
+        # a steady call has the fewest
+        allocating_ops = min((each.allocating_ops for each in session.windows), key=len)
         run = Run(
             workload=self.workload.id,
             fingerprint=fingerprint,
@@ -333,7 +418,9 @@ class Subject:
             samples=samples,
             incomplete=incomplete,
             lack=lack,
-            other_kernels=(self.error and self.error.got) or "" if lack is Lack.OTHER_KERNELS else "",
+            other_kernels=(self.error and self.error.got) or ""
+            if lack is Lack.OTHER_KERNELS
+            else "",
             gpu=self.device.gpu,
             host=digest(platform.node()) if platform.node() else None,
             controls=controls,
@@ -344,7 +431,10 @@ class Subject:
             occupancy_queries=window.occupancy_queries,
             metadata_ops_that_launched=tuple(metadata_ops_that_launched(window)),
             steps=len(session.trace.steps()),
-            transfers_us=fmean(sum(one.time_us for one in (*each.copies, *each.memsets)) for each in session.windows),
+            transfers_us=fmean(
+                sum(one.time_us for one in (*each.copies, *each.memsets))
+                for each in session.windows
+            ),
             synchronizing_ops=tuple(text for text, _ in window.synchronizing_ops),
             copying_ops=tuple(text for text, _ in window.copying_ops),
             origins=self.origins.kernels,
@@ -363,7 +453,8 @@ class Subject:
             host_work_origins=self.host.located(self.origins.calls),
             compiled_origins=self.origins.compiled,
             day=datetime.now(timezone.utc).date().isoformat(),
-            trains=self.workload.pass_ in ("train", "step") or any("_backward" in op.name for op in window.ops),
+            trains=self.workload.pass_ in ("train", "step")
+            or any("_backward" in op.name for op in window.ops),
             calls=self._calls(),
             compile_events=self.compile_events,
         )
@@ -381,19 +472,29 @@ class Subject:
         """Return the calls of a sequence."""
         if len(self.graphs) == 1:
             return ()
-        windows = [self.structure.trace.regions(f"{CALL}{number}")[-1] for number in range(len(self.graphs))]
+        windows = [
+            self.structure.trace.regions(f"{CALL}{number}")[-1]
+            for number in range(len(self.graphs))
+        ]
         pairs = zip(windows, self.graphs, strict=True)
         return tuple(
-            CallRecord(len(list(executions(each, on_cpu=self.device.gpu is None))), graphs) for each, graphs in pairs
+            CallRecord(len(list(executions(each, on_cpu=self.device.gpu is None))), graphs)
+            for each, graphs in pairs
         )
 
     def _incomplete(self) -> tuple[str | None, Lack | None]:
-        """Return why times are missing, without the workload's name. The structure is sound, whatever disturbed the times."""
+        """Return why times are missing, without the workload's name.
+
+        The structure is sound, whatever disturbed the times.
+        """
         error = self.error
         if isinstance(error, DeviceLost) and len(self.replicates) >= self._own_settings.replicates:
             return None, None  # it fell off when there were enough
         if error is not None:
-            what, is_of_times = error.what.removeprefix(f"{self.workload.id}: "), isinstance(error, TimesError)
+            what, is_of_times = (
+                error.what.removeprefix(f"{self.workload.id}: "),
+                isinstance(error, TimesError),
+            )
             if isinstance(error, TimesError) and error.is_of_other_kernels:
                 return what, Lack.OTHER_KERNELS
             return f"{what}: {error.got}" if is_of_times else what, None
@@ -402,21 +503,33 @@ class Subject:
     @property
     def _controls_us(self) -> tuple[float, ...]:
         """The host reference beside each device time: on a CPU, where the host does the work."""
-        return tuple(each.host_us for each in self.replicates if each.host_us is not None and each.dispatch_us is None)
+        return tuple(
+            each.host_us
+            for each in self.replicates
+            if each.host_us is not None and each.dispatch_us is None
+        )
 
     def _samples(self) -> dict[Timer, Sample]:
         device, host = (
-            self.settings.iterations_for(self.hold_time.call_us, timer) for timer in (Timer.DEVICE, Timer.HOST)
+            self.settings.iterations_for(self.hold_time.call_us, timer)
+            for timer in (Timer.DEVICE, Timer.HOST)
         )
         samples = {Timer.DEVICE: Sample(self.device_us, device, self._controls_us)}
-        timed = [(each.dispatch_us, each.host_us) for each in self.replicates if each.dispatch_us is not None]
+        timed = [
+            (each.dispatch_us, each.host_us)
+            for each in self.replicates
+            if each.dispatch_us is not None
+        ]
         if timed:
             dispatches_us, hosts_us = zip(*timed, strict=True)
             samples[Timer.HOST] = Sample(dispatches_us, host, hosts_us)
         return samples
 
     def _kernels(self) -> tuple[KernelRecord, ...]:
-        timed = [tuple(execution.duration_us for execution in executions) for executions in self.structure.executions]
+        timed = [
+            tuple(execution.duration_us for execution in executions)
+            for executions in self.structure.executions
+        ]
         if self.replicates:  # those that the time of the whole is a mean of
             kept = on_the_fastest_host(len(self.replicates), self._controls_us)
             timed = [self.replicates[place].kernel_us for place in kept]
@@ -436,13 +549,21 @@ class Subject:
         )
 
     def _arguments(self, place: int) -> tuple[str, ...]:
-        """Return the arguments of a launch. A counter has another value in each call, and none is recorded."""
+        """Return the arguments of a launch.
+
+        A counter has another value in each call, and none is recorded.
+        """
         ops = (execution[place].op for execution in self.structure.executions)
-        return common_arguments([op.arguments(on_cpu=self.device.gpu is None) if op else () for op in ops])
+        return common_arguments(
+            [op.arguments(on_cpu=self.device.gpu is None) if op else () for op in ops]
+        )
 
     def _resources(self, place: int) -> Resources | None:
         """Return the resources of a launch; without a layout that differs between calls."""
-        every, found = [each[place].resources for each in self.structure.executions], self.resources[place]
+        every, found = (
+            [each[place].resources for each in self.structure.executions],
+            self.resources[place],
+        )
         is_steady = len({each and each.layout for each in every}) == 1
         if source := cpp_source(self.structure.kernels[place].name):
             found = msgspec.structs.replace(found or Resources(), code=source)
@@ -457,10 +578,16 @@ def _require_work(instance: Instance) -> None:
             returned.close()  # else Python warns that it was never awaited
         what = f"{instance.workload.id}: its call returns a {type(returned).__name__}, which nobody runs"
         raise WorkloadError(
-            what, expected="a function that runs it: lambda x: asyncio.run(f(x)), or lambda x: list(f(x))"
+            what,
+            expected="a function that runs it: lambda x: asyncio.run(f(x)), or lambda x: list(f(x))",
         )
 
 
 def _choices(kernels: Sequence[KernelIdentity]) -> list[tuple[object, ...]]:
-    """Return the name of each kernel, and grid and block of one that Inductor tunes: they show what its autotuner chose."""
-    return [(each.name, each.grid, each.block) if each.is_inductors else (each.name,) for each in kernels]
+    """Return the name of each kernel, and grid and block of one that Inductor tunes: they show what
+    its autotuner chose.
+    """
+    return [
+        (each.name, each.grid, each.block) if each.is_inductors else (each.name,)
+        for each in kernels
+    ]

@@ -1,6 +1,8 @@
-"""The pytest plugin, as far as every session needs it: its options, and the hook by which a suite declares itself.
+"""The pytest plugin, as far as every session needs it: its options, and the hook by which a suite
+declares itself.
 
-`hooks` has the rest. It is imported once a suite is there, so that a session without one does not wait for it.
+`hooks` has the rest. It is imported once a suite is there, so that a session without one does not
+wait for it.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ if TYPE_CHECKING:
     from .fixtures import Gauge
 
 SESSION_KEY = pytest.StashKey[pytest.Session]()
-SKIPPED = pytest.StashKey["dict[str, str]"]()  # why, by the file of tests that was skipped as a whole
+# why, by the file of tests that was skipped as a whole
+SKIPPED = pytest.StashKey["dict[str, str]"]()
 MEASURED_BY = pytest.StashKey["set[str]"]()  # workers of pytest-xdist that have measured
-WORKER_ERROR = "kernelgauge_error"  # in what a worker of pytest-xdist tells its controller at the end
+# in what a worker of pytest-xdist tells its controller at the end
+WORKER_ERROR = "kernelgauge_error"
 WORKER_MEASURES = "kernelgauge_measures"  # likewise: its tests make workloads
 _HOOKS = "kernelgauge-hooks"
 _MARKS = (
@@ -34,7 +38,8 @@ _MARKS = (
 class _Specifications:
     @pytest.hookspec
     def pytest_kernelgauge_workloads(self, config: pytest.Config) -> Iterable[Workload]:  # type: ignore[empty-body]
-        """Return the workloads of a suite. Implement it in the `conftest.py` of the suite's folder, or in a plugin.
+        """Return the workloads of a suite. Implement it in the `conftest.py` of the suite's folder,
+        or in a plugin.
 
         `config` may be left out, as in any hook of pytest.
         """
@@ -50,8 +55,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager) -> None:
-    """Load the rest with the first `conftest.py` or plugin that declares workloads, at the latest while collecting."""
-    if any(caller.name == "pytest_kernelgauge_workloads" for caller in manager.get_hookcallers(plugin) or ()):
+    """Load the rest with the first `conftest.py` or plugin that declares workloads, at the latest
+    while collecting.
+    """
+    if any(
+        caller.name == "pytest_kernelgauge_workloads"
+        for caller in manager.get_hookcallers(plugin) or ()
+    ):
         _load_hooks(manager)
 
 
@@ -65,7 +75,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Load the rest with --perf-strict for a file that is skipped as a whole: it may have baselines."""
+    """Load the rest with --perf-strict for a file that is skipped as a whole: it may have
+    baselines.
+    """
     report = yield
     if report.skipped and collector.config.getoption("--perf-strict"):
         _load_hooks(collector.config.pluginmanager)
@@ -76,7 +88,9 @@ def pytest_make_collect_report(
 
 def made_by(config: pytest.Config) -> tuple[str, ...]:
     """Return the fixtures by which a test measures what it calls."""
-    return ("kernelgauge", "benchmark") if config.getoption("--perf-benchmark") else ("kernelgauge",)
+    return (
+        ("kernelgauge", "benchmark") if config.getoption("--perf-benchmark") else ("kernelgauge",)
+    )
 
 
 def _load_hooks(manager: pytest.PytestPluginManager) -> None:
@@ -97,7 +111,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """End the run with the error of a worker of pytest-xdist, or gather what it measured: this process has collected nothing."""
+    """End the run with the error of a worker of pytest-xdist, or gather what it measured: this
+    process has collected nothing.
+    """
     output = getattr(node, "workeroutput", {})
     if error := output.get(WORKER_ERROR):
         raise pytest.UsageError(error)
@@ -110,13 +126,19 @@ def pytest_testnodedown(node: Any) -> None:
 def workload(request: pytest.FixtureRequest) -> Workload:
     """One workload of the suite of this folder. Ask for it, and the test runs once for each."""
     if not hasattr(request, "param"):
-        pytest.fail("no pytest_kernelgauge_workloads in a conftest.py of this folder or above it", pytrace=False)
+        pytest.fail(
+            "no pytest_kernelgauge_workloads in a conftest.py of this folder or above it",
+            pytrace=False,
+        )
     return request.param  # type: ignore[no-any-return]
 
 
 @pytest.fixture
 def kernelgauge(request: pytest.FixtureRequest) -> Gauge:
-    """Measure a call: ``kernelgauge(function, *args, **kwargs)``. The test ends with its verdict; `Gauge` has the options."""
+    """Measure a call: ``kernelgauge(function, *args, **kwargs)``.
+
+    The test ends with its verdict; `Gauge` has the options.
+    """
     from .fixtures import gauge_of
 
     if request.config.option.setuponly:
@@ -140,17 +162,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--perf-strict", action="store_true", help=strict)
     compile_ = "measure compile times too, from empty caches and from full ones: seconds for each compiled workload"
     add("--perf-compile", action="store_true", help=compile_)
-    benchmarks = "measure what tests call by the fixture benchmark, of pytest-benchmark or pytest-codspeed"
+    benchmarks = (
+        "measure what tests call by the fixture benchmark, of pytest-benchmark or pytest-codspeed"
+    )
     add("--perf-benchmark", action="store_true", help=benchmarks)
     no_confirm = "fail a slower time without measuring it in a fresh process: for jobs that repeat a failure themselves"
     add("--perf-no-confirm", action="store_true", help=no_confirm)
-    add("--perf-seed", type=int, metavar="N", help="seed of the random input that numerics are compared on")
-    add("--perf-calibrate", metavar="DIR", help="a process of kernelgauge calibrate: measure into DIR only")
+    add(
+        "--perf-seed",
+        type=int,
+        metavar="N",
+        help="seed of the random input that numerics are compared on",
+    )
+    add(
+        "--perf-calibrate",
+        metavar="DIR",
+        help="a process of kernelgauge calibrate: measure into DIR only",
+    )
     for name, kind, default, what in (
-        ("baselines", "string", "baselines", "folder of the baselines, from the root of the project"),
+        (
+            "baselines",
+            "string",
+            "baselines",
+            "folder of the baselines, from the root of the project",
+        ),
         ("reports", "string", "reports", "folder of the reports, from the root of the project"),
-        ("replicates", "string", "", "fresh allocations for each time (default: GPU 12 to 32, CPU 4, latency 8)"),
-        ("gate", "linelist", [], "smaller changes are ignored, a line for each timer: device_time = 0.3 %"),
-        ("sensitivity", "linelist", [], "the slowdown that a PASS may miss, a line for each timer: device_time = 2 %"),
+        (
+            "replicates",
+            "string",
+            "",
+            "fresh allocations for each time (default: GPU 12 to 32, CPU 4, latency 8)",
+        ),
+        (
+            "gate",
+            "linelist",
+            [],
+            "smaller changes are ignored, a line for each timer: device_time = 0.3 %",
+        ),
+        (
+            "sensitivity",
+            "linelist",
+            [],
+            "the slowdown that a PASS may miss, a line for each timer: device_time = 2 %",
+        ),
     ):
         parser.addini(f"kernelgauge_{name}", type=kind, default=default, help=what)  # type: ignore[arg-type]

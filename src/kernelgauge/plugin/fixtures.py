@@ -52,7 +52,9 @@ def _ends_test(function: _Function) -> _Function:
 
 
 class Sibling(Protocol):
-    """Return the run of the workload that differs in these fields only: ``sibling(variant="eager")``."""
+    """Return the run of the workload that differs in these fields only:
+    ``sibling(variant="eager")``.
+    """
 
     def __call__(self, **fields: object) -> Run: ...
 
@@ -61,7 +63,9 @@ def _checked(request: pytest.FixtureRequest, workload: object) -> pytest.Item:
     """Return the test of a fixture. Fail or skip it if it measures nothing."""
     suites = request.config.stash[SESSION].suites
     if not isinstance(workload, Workload) or workload.id not in suites.workloads:
-        pytest.fail("another fixture called `workload` hides that of kernelgauge: rename it", pytrace=False)
+        pytest.fail(
+            "another fixture called `workload` hides that of kernelgauge: rename it", pytrace=False
+        )
     if request.config.option.setuponly:
         pytest.skip("--setup-only measures nothing")
     return cast("pytest.Item", request.node)
@@ -69,22 +73,32 @@ def _checked(request: pytest.FixtureRequest, workload: object) -> pytest.Item:
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest, workload: Workload) -> Run:
-    """Return the measurements of the workload. All workloads are built, profiled and timed at first demand, once a session."""
+    """Return the measurements of the workload.
+
+    All workloads are built, profiled and timed at first demand, once a session.
+    """
     return ask(_checked(request, workload), request.config.stash[SESSION].run, workload)
 
 
 @pytest.fixture
 def sibling(request: pytest.FixtureRequest, workload: Workload) -> Sibling:
-    """Return the run of another workload of the suite, which differs in the given fields only: ``sibling(variant="eager")``."""
+    """Return the run of another workload of the suite, which differs in the given fields only:
+    ``sibling(variant="eager")``.
+    """
     session, item = request.config.stash[SESSION], _checked(request, workload)
     name = item.name.partition("[")[0]  # its failure is no verdict on this workload's own run
 
-    return lambda **fields: ask(item, lambda: session.run(session.suites.sibling(workload, **fields)), subject=name)
+    return lambda **fields: ask(
+        item, lambda: session.run(session.suites.sibling(workload, **fields)), subject=name
+    )
 
 
 @pytest.fixture
 def trace_file(run: Run, request: pytest.FixtureRequest, workload: Workload) -> Path:
-    """Return the path of the workload's trace, ``.json.gz``. The profiler's table lies beside it, ``.txt``, for a trace below 1 MB."""
+    """Return the path of the workload's trace, ``.json.gz``.
+
+    The profiler's table lies beside it, ``.txt``, for a trace below 1 MB.
+    """
     assert run.workload == workload.id
     return request.config.stash[SESSION].artifacts.trace(workload)
 
@@ -95,7 +109,7 @@ def kernelgauge_test(request: pytest.FixtureRequest, workload: Workload) -> Call
     return partial(_look_up, _checked(request, workload))
 
 
-# -- how a test ends -----------------------------------------------------------------------------------------------------
+# -- how a test ends -------------------------------------------------------------------------------
 
 _NOT_RUN = "kernelgauge_not_run"  # a property of a test
 
@@ -103,7 +117,8 @@ _NOT_RUN = "kernelgauge_not_run"  # a property of a test
 def _look_up(item: pytest.Item, benchmark: Any = None) -> None:
     """End a test with the verdict that it asks for.
 
-    `benchmark`: the fixture of pytest-benchmark, whose reports have how long each round of the latency took.
+    `benchmark`: the fixture of pytest-benchmark, whose reports have how long each round of the
+    latency took.
     """
     session, workload, subjects = item.config.stash[SESSION], _workload_of(item), subjects_of(item)
     if not subjects:
@@ -123,7 +138,9 @@ _clock_s = [0.0]
 
 
 def replayed_clock() -> float:
-    """Return the seconds of a clock that `_look_up` moves: pytest-benchmark sees each round as it was measured."""
+    """Return the seconds of a clock that `_look_up` moves: pytest-benchmark sees each round as it
+    was measured.
+    """
     return _clock_s[0]
 
 
@@ -134,11 +151,13 @@ def _workload_of(item: pytest.Item) -> Workload:
 
 
 @_ends_test
-def ask(item: pytest.Item, function: Callable[..., _T], *arguments: Any, subject: str = MEASUREMENT) -> _T:
+def ask(
+    item: pytest.Item, function: Callable[..., _T], *arguments: Any, subject: str = MEASUREMENT
+) -> _T:
     """Call a function that measures, or looks up a verdict.
 
-    If the workload cannot run here, the test is skipped; with --perf-strict, one test of the workload fails. If measuring
-    fails, the test fails with an INVALID verdict on `subject`.
+    If the workload cannot run here, the test is skipped; with --perf-strict, one test of the
+    workload fails. If measuring fails, the test fails with an INVALID verdict on `subject`.
     """
     session, workload = item.config.stash[SESSION], _workload_of(item)
     try:
@@ -149,7 +168,8 @@ def ask(item: pytest.Item, function: Callable[..., _T], *arguments: Any, subject
         if (verdict := session.keep_error(workload, subject, raised)) is not None:
             _end(item, verdict)
         raise
-    # Outside of the handler: within it pytest would print the error and then its own failure, both in full.
+    # Outside of the handler: within it pytest would print the error and then its own failure, both
+    # in full.
     if (verdict := session.keep_error(workload, subject, error)) is not None:
         _end(item, verdict)
     elif session.options.strict:
@@ -158,7 +178,9 @@ def ask(item: pytest.Item, function: Callable[..., _T], *arguments: Any, subject
         skip_or_fail(item, error.one_line)
     first = session.shown_in.setdefault((workload.id, str(error)), item.nodeid)
     # One failure of each workload; but a first test that may fail (xfail) has none.
-    if first != item.nodeid and any(test.outcome == "failed" for test in session.tests.get(first, ())):
+    if first != item.nodeid and any(
+        test.outcome == "failed" for test in session.tests.get(first, ())
+    ):
         pytest.skip(f"{error.what}: see {first.rpartition('::')[2]}")
     first = session.shown_in.setdefault(("", str(error)), item.nodeid)  # of any workload
     see = first.rpartition("::")[2]
@@ -169,13 +191,20 @@ def ask(item: pytest.Item, function: Callable[..., _T], *arguments: Any, subject
 def conclude(item: pytest.Item, *verdicts: Verdict) -> None:
     """End a test with the worst of its verdicts: passed, failed or skipped."""
     session = item.config.stash[SESSION]
-    missing = Status.NO_BASELINE if any(each.subject == RATIO for each in verdicts) else None  # a ratio needs none
+    # a ratio needs none
+    missing = Status.NO_BASELINE if any(each.subject == RATIO for each in verdicts) else None
     verdict = min(
         verdicts,
-        key=lambda each: (not session.fails(each), each.status is missing, WORST_FIRST.index(each.status)),
+        key=lambda each: (
+            not session.fails(each),
+            each.status is missing,
+            WORST_FIRST.index(each.status),
+        ),
     )
     # What is declared wrongly cannot be accepted: it comes before what can.
-    shown = next((each for each in verdicts if each.subject == DECLARED and session.fails(each)), verdict)
+    shown = next(
+        (each for each in verdicts if each.subject == DECLARED and session.fails(each)), verdict
+    )
     shown = verdict if verdict.status is Status.INVALID else shown
     _end(item, verdict)
     change = verdict.change
@@ -188,7 +217,11 @@ def conclude(item: pytest.Item, *verdicts: Verdict) -> None:
         if value is not None:
             item.user_properties.append((f"kernelgauge_{name}", f"{value:.6g}"))
     if session.fails(verdict):
-        also = [f"also {headline(each)}" for each in verdicts if session.fails(each) and each is not shown]
+        also = [
+            f"also {headline(each)}"
+            for each in verdicts
+            if session.fails(each) and each is not shown
+        ]
         pytest.fail("\n".join([_failure(item, shown), *also]), pytrace=False)
     accepts = session.options.accepts
     if verdict.status is Status.NO_BASELINE and not accepts:
@@ -205,12 +238,18 @@ def conclude(item: pytest.Item, *verdicts: Verdict) -> None:
 
 
 def _failure(item: pytest.Item, verdict: Verdict) -> str:
-    """Return how a failing test ends: in a few lines, and the causes only where no test of the workload has named them yet."""
+    """Return how a failing test ends: in a few lines, and the causes only where no test of the
+    workload has named them yet.
+    """
     if item.config.get_verbosity() > 0:
         return in_full(verdict)
     session = item.config.stash[SESSION]
-    causes = [each.identity for each in verdict.reasons if isinstance(each, Cause)][:CAUSES_WITH_CODE]
-    named_in = [session.shown_in.setdefault((verdict.workload, cause), item.name) for cause in causes]
+    causes = [each.identity for each in verdict.reasons if isinstance(each, Cause)][
+        :CAUSES_WITH_CODE
+    ]
+    named_in = [
+        session.shown_in.setdefault((verdict.workload, cause), item.name) for cause in causes
+    ]
     see = "" if item.name in named_in else next(iter(named_in), "")
     return brief(verdict, see=see, more="in the report, or with pytest -v", width=session.width)
 
@@ -223,18 +262,22 @@ def _end(item: pytest.Item, verdict: Verdict) -> None:
 
 @_ends_test
 def skip_or_fail(item: pytest.Item, reason: str) -> NoReturn:
-    """Skip a test of what cannot be done here; with --perf-strict, fail it. Neither is a verdict."""
+    """Skip a test of what cannot be done here; with --perf-strict, fail it.
+
+    Neither is a verdict.
+    """
     item.user_properties.append((_NOT_RUN, reason))
     if item.config.stash[SESSION].options.strict:
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
 
 
-# -- tests that gate nothing ---------------------------------------------------------------------------------------------
+# -- tests that gate nothing -----------------------------------------------------------------------
 
 
 def require_verdict(item: pytest.Item, *, is_over: bool) -> None:
-    """End a test that seems to pass as kernelgauge has ended it. One that has measured nothing fails, or warns.
+    """End a test that seems to pass as kernelgauge has ended it. One that has measured nothing
+    fails, or warns.
 
     `is_over`: whether no other fixture of the test can call ours any more.
     """
@@ -243,12 +286,20 @@ def require_verdict(item: pytest.Item, *, is_over: bool) -> None:
         raise end
     if _HAS_GAUGE not in item.stash or END in item.stash:
         return
-    ours, known = made_by(item.config), cast("Any", item)._fixtureinfo  # private: the public names do not tell who asks
-    asking = (each for several in known.name2fixturedefs.values() for each in several if set(ours) & {*each.argnames})
+    # private: the public names do not tell who asks
+    ours, known = made_by(item.config), cast("Any", item)._fixtureinfo
+    asking = (
+        each
+        for several in known.name2fixturedefs.values()
+        for each in several
+        if set(ours) & {*each.argnames}
+    )
     if not is_over and any(asking):
         return
     name = next(each for each in ours if each in known.names_closure)
-    error = WorkloadError(f"the fixture {name} measured nothing: the test did not call it in this process")
+    error = WorkloadError(
+        f"the fixture {name} measured nothing: the test did not call it in this process"
+    )
     session, workload = item.config.stash[SESSION], item.stash[MADE_BY_TEST]
     if session.options.strict or session.has_baseline(workload):
         ask(item, _raise, error)
@@ -257,13 +308,24 @@ def require_verdict(item: pytest.Item, *, is_over: bool) -> None:
 
 
 def judge_skipped(item: pytest.Item, report: pytest.TestReport) -> None:
-    """Let a skipped test fail that caught a failure of ours, and under --perf-strict one that has a baseline.
+    """Let a skipped test fail that caught a failure of ours, and under --perf-strict one that has a
+    baseline.
 
-    A skipped workload of a suite fails there, too. Tests that kernelgauge itself skips stay skipped.
+    A skipped workload of a suite fails there, too. Tests that kernelgauge itself skips stay
+    skipped.
     """
-    session, workload, end = item.config.stash[SESSION], workload_of(item), item.stash.get(END, None)
-    is_standard = report.when == "setup" and getattr(item, "function", item).__module__ == "kernelgauge.standard"
-    if item.config.option.setuponly or (hasattr(report, "wasxfail") and item.get_closest_marker("xfail")):
+    session, workload, end = (
+        item.config.stash[SESSION],
+        workload_of(item),
+        item.stash.get(END, None),
+    )
+    is_standard = (
+        report.when == "setup"
+        and getattr(item, "function", item).__module__ == "kernelgauge.standard"
+    )
+    if item.config.option.setuponly or (
+        hasattr(report, "wasxfail") and item.get_closest_marker("xfail")
+    ):
         return
     if end is not None and not isinstance(end, pytest.skip.Exception):
         report.outcome, report.longrepr = "failed", str(end)
@@ -286,11 +348,20 @@ def _raise(error: KernelgaugeError) -> NoReturn:
     raise error
 
 
-# -- workloads that a test function makes --------------------------------------------------------------------------------
+# -- workloads that a test function makes ----------------------------------------------------------
 
 _TIMING, _TARGET, _FASTER_THAN = "timing", "target", "faster_than"
 _OPTIONS = (
-    *("dtype", "pass_", "compile", "reference", "expectations", "graph_breaks", "compiles", "training"),
+    *(
+        "dtype",
+        "pass_",
+        "compile",
+        "reference",
+        "expectations",
+        "graph_breaks",
+        "compiles",
+        "training",
+    ),
     *("tolerance", "gate", "sensitivity", "by", _FASTER_THAN, _TIMING, _TARGET),
 )
 
@@ -310,50 +381,80 @@ class Gauge:
         return self.session.device.torch_device
 
     def using(self, **options: Any) -> Gauge:
-        """Return this with options: ``kernelgauge.using(pass_="train", tolerance=0.02)(loss, logits, labels)``.
+        """Return this with options: ``kernelgauge.using(pass_="train", tolerance=0.02)(loss,
+        logits, labels)``.
 
-        They are fields of `Workload`: dtype, pass_, compile, reference, expectations, graph_breaks, compiles, training,
-        tolerance, gate, sensitivity. ``timing=False`` measures structure and numerics alone. ``target="sm_90"`` compiles the
-        Triton kernels of the call for that GPU, on any machine, and runs none. ``faster_than=other, by=0.05`` calls the function
-        or module ``other`` with the same arguments, in turns. Results must be equal, and the call must take 5 % less GPU time.
-        The mark ``@pytest.mark.kernelgauge(...)`` takes the same.
+        They are fields of `Workload`: dtype, pass_, compile, reference, expectations, graph_breaks,
+        compiles, training, tolerance, gate, sensitivity. ``timing=False`` measures structure and
+        numerics alone. ``target="sm_90"`` compiles the Triton kernels of the call for that GPU, on
+        any machine, and runs none. ``faster_than=other, by=0.05`` calls the function or module
+        ``other`` with the same arguments, in turns. Results must be equal, and the call must take 5
+        % less GPU time. The mark ``@pytest.mark.kernelgauge(...)`` takes the same.
         """
         if unknown := [name for name in options if name not in _OPTIONS]:
-            self.refuse(WorkloadError("unknown option", got=", ".join(unknown), expected=", ".join(_OPTIONS)))
+            self.refuse(
+                WorkloadError(
+                    "unknown option", got=", ".join(unknown), expected=", ".join(_OPTIONS)
+                )
+            )
         self.options |= options
         return self
 
     def __call__(self, function: Any, /, *args: Any, **kwargs: Any) -> Run:
-        """Measure ``function(*args, **kwargs)``, judge it, and return its `Run`: kernels, counts and times of a call.
+        """Measure ``function(*args, **kwargs)``, judge it, and return its `Run`: kernels, counts
+        and times of a call.
 
-        `function` is any callable, an ``nn.Module``, or a `Workload`, whose own inputs it is called with. Tensors are copied
-        to the device that measures, afresh for each replicate, and so is a module. A function runs with autograd, unless the
-        test has switched it off; a module without, unless `pass_` says otherwise.
+        `function` is any callable, an ``nn.Module``, or a `Workload`, whose own inputs it is called
+        with. Tensors are copied to the device that measures, afresh for each replicate, and so is a
+        module. A function runs with autograd, unless the test has switched it off; a module
+        without, unless `pass_` says otherwise.
 
-        The test fails if the run differs from its baseline, if there is none yet, or if a result differs from float64. It
-        is skipped if the workload cannot run here.
+        The test fails if the run differs from its baseline, if there is none yet, or if a result
+        differs from float64. It is skipped if the workload cannot run here.
         """
         if not (isinstance(function, Workload) or callable(function)):
             got = type(function).__name__
-            self.refuse(WorkloadError("there is nothing to call", got=got, expected="kernelgauge(function, *args)"))
-        if options := [f"{name}=..." for name in kwargs if name in _OPTIONS and not _takes(function, name)]:
+            self.refuse(
+                WorkloadError(
+                    "there is nothing to call", got=got, expected="kernelgauge(function, *args)"
+                )
+            )
+        if options := [
+            f"{name}=..." for name in kwargs if name in _OPTIONS and not _takes(function, name)
+        ]:
             expected = f"kernelgauge.using({', '.join(options)})(function, *args)"
-            self.refuse(WorkloadError("an option is given to the function", got=options[0], expected=expected))
-        return self.measure(function if isinstance(function, Workload) else _called(function, *args, **kwargs))
+            self.refuse(
+                WorkloadError(
+                    "an option is given to the function", got=options[0], expected=expected
+                )
+            )
+        return self.measure(
+            function if isinstance(function, Workload) else _called(function, *args, **kwargs)
+        )
 
     @_ends_test
     def measure(self, made: Workload, *, may_lack_kernels: bool = False) -> Run:
         """Measure a workload under the test's id, judge it, and return its run.
 
-        `may_lack_kernels`: without a kernel, the host's time alone is measured. Else that is an error.
+        `may_lack_kernels`: without a kernel, the host's time alone is measured. Else that is an
+        error.
         """
         known, options = self.item.stash[MADE_BY_TEST], dict(self.options)
         other = self._other(options)
         has_times, target = options.pop(_TIMING, True), options.pop(_TARGET, None)
         if self.has_measured:
-            self.refuse(WorkloadError("a test measures one call", expected="a test for each: pytest.mark.parametrize"))
+            self.refuse(
+                WorkloadError(
+                    "a test measures one call", expected="a test for each: pytest.mark.parametrize"
+                )
+            )
         self.has_measured = True
-        named: dict[str, Any] = {"module": known.module, "variant": known.variant, "shape": (), "name": known.id}
+        named: dict[str, Any] = {
+            "module": known.module,
+            "variant": known.variant,
+            "shape": (),
+            "name": known.id,
+        }
         if other is None:  # a variant of its suite is not measured beside it
             named |= {_FASTER_THAN: None, "by": 0.0}
         wrong: WorkloadError | None = None
@@ -361,23 +462,36 @@ class Gauge:
             workload = replace(made, **(named | options))
         except WorkloadError as error:
             wrong = error
-        if wrong is not None:  # outside of the handler: within it pytest would print the error twice
+        # outside of the handler: within it pytest would print the error twice
+        if wrong is not None:
             self.refuse(wrong)
         session = self.session
         session.suites.workloads[known.id] = self.item.stash[MADE_BY_TEST] = workload
         if target is not None or not has_times:
             session.without_times.add(workload.id)
-        is_timed = target is None and has_times and not session.options.leaves_out_timing([*self.item.iter_markers()])
+        is_timed = (
+            target is None
+            and has_times
+            and not session.options.leaves_out_timing([*self.item.iter_markers()])
+        )
         if other is not None:
-            same = {name: getattr(workload, name) for name in ("inputs", "dtype", "pass_", "training")}
-            other = replace(other, variant=other.module, name=f"{workload.id}-{_FASTER_THAN}", **same)
+            same = {
+                name: getattr(workload, name) for name in ("inputs", "dtype", "pass_", "training")
+            }
+            other = replace(
+                other, variant=other.module, name=f"{workload.id}-{_FASTER_THAN}", **same
+            )
         if session.options.calibrating or not is_timed:
             other = None
         compiles = session.options.compiles and workload.compile is not None
         asked = [  # the cause of a slower time comes before the time
             *([RATIO] if other is not None else ()),
             *(DECLARED, STRUCTURE),
-            *(each.label for each in (*CALL_TIMERS, *(COMPILE_TIMERS if compiles else ())) if is_timed),
+            *(
+                each.label
+                for each in (*CALL_TIMERS, *(COMPILE_TIMERS if compiles else ()))
+                if is_timed
+            ),
             *([NUMERICS] if target is None else ()),
         ]
         from ..measure.reach import moved_to
@@ -398,24 +512,37 @@ class Gauge:
         pytest.fail(str(error), pytrace=False)
 
     def _other(self, options: dict[str, Any]) -> Workload | None:
-        """Return the workload that the call must be faster than, and put its name and its results into the options."""
+        """Return the workload that the call must be faster than, and put its name and its results
+        into the options.
+        """
         function = options.pop(_FASTER_THAN, None)
         if function is None:
             return None
         if not callable(function):
             expected = "kernelgauge.using(faster_than=function), or a module"
-            self.refuse(WorkloadError("there is nothing to be faster than", got=repr(function), expected=expected))
+            self.refuse(
+                WorkloadError(
+                    "there is nothing to be faster than", got=repr(function), expected=expected
+                )
+            )
         usual = {_TIMING: True, _TARGET: None, "reference": None}
-        if excluded := [name for name, value in usual.items() if options.get(name, value) is not value]:
+        if excluded := [
+            name for name, value in usual.items() if options.get(name, value) is not value
+        ]:
             expected = "two calls that are timed, with equal results"
-            self.refuse(WorkloadError(f"faster_than excludes {', '.join(excluded)}", expected=expected))
+            self.refuse(
+                WorkloadError(f"faster_than excludes {', '.join(excluded)}", expected=expected)
+            )
         other = _called(function)
         options |= {_FASTER_THAN: other.module, "reference": other.build}
         return other
 
 
 def _takes(function: Any, name: str) -> bool:
-    """Return whether a function takes an argument of this name. One in C may hide its arguments, and counts as one that does."""
+    """Return whether a function takes an argument of this name.
+
+    One in C may hide its arguments, and counts as one that does.
+    """
     try:
         parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
     except (TypeError, ValueError):
@@ -424,7 +551,10 @@ def _takes(function: Any, name: str) -> bool:
 
 
 def _called(function: Any, /, *args: Any, **kwargs: Any) -> Workload:
-    """Return the workload of a call, with autograd where the test has it. A module alone is measured without, as in a suite."""
+    """Return the workload of a call, with autograd where the test has it.
+
+    A module alone is measured without, as in a suite.
+    """
     import torch
 
     workload = Workload.from_callable(function, *args, **kwargs)
@@ -433,24 +563,33 @@ def _called(function: Any, /, *args: Any, **kwargs: Any) -> Workload:
 
 
 def gauge_of(item: pytest.Item) -> Gauge:
-    """Return what the fixture of a test is, with the options of its marks. The nearest mark counts."""
+    """Return what the fixture of a test is, with the options of its marks.
+
+    The nearest mark counts.
+    """
     if MADE_BY_TEST not in item.stash:
         pytest.fail(
-            "name the fixture kernelgauge among the arguments of the test: getfixturevalue is too late", pytrace=False
+            "name the fixture kernelgauge among the arguments of the test: getfixturevalue is too late",
+            pytrace=False,
         )
     gauge, item.stash[_HAS_GAUGE] = Gauge(item, item.config.stash[SESSION]), True
     for mark in reversed(list(item.iter_markers("kernelgauge"))):
         if mark.args:
             shown = ", ".join(map(repr, mark.args))
             gauge.refuse(
-                WorkloadError("the mark takes options by name", got=shown, expected='kernelgauge(dtype="bf16")')
+                WorkloadError(
+                    "the mark takes options by name",
+                    got=shown,
+                    expected='kernelgauge(dtype="bf16")',
+                )
             )
         gauge.using(**mark.kwargs)
     return gauge
 
 
 class Benchmark:
-    """What the fixture of pytest-benchmark or pytest-codspeed becomes with --perf-benchmark: what it is given is measured.
+    """What the fixture of pytest-benchmark or pytest-codspeed becomes with --perf-benchmark: what
+    it is given is measured.
 
     It has no statistics of its own: the times of all clocks are in the results.
     """
@@ -459,7 +598,10 @@ class Benchmark:
 
     @staticmethod
     def take_over(fixture: Any, gauge: Gauge) -> None:
-        """Make a fixture measure by kernelgauge. It stays an instance of its class, as pytest-benchmark wants it."""
+        """Make a fixture measure by kernelgauge.
+
+        It stays an instance of its class, as pytest-benchmark wants it.
+        """
         fixture.__class__ = type("Benchmark", (Benchmark, type(fixture)), {})
         fixture._gauge = gauge
         fixture._mode = "kernelgauge"  # else pytest-benchmark warns that nobody has used it
@@ -478,9 +620,11 @@ class Benchmark:
         teardown: Callable[..., Any] | None = None,
         **_: Any,
     ) -> _T:
-        """Measure ``target(*args, **kwargs)``, likewise. `setup` makes the arguments of each replicate; rounds are not counted.
+        """Measure ``target(*args, **kwargs)``, likewise. `setup` makes the arguments of each
+        replicate; rounds are not counted.
 
-        `teardown` is called with the arguments of a replicate before the next one is built, and behind the last one.
+        `teardown` is called with the arguments of a replicate before the next one is built, and
+        behind the last one.
         """
         workload = _called(target, *args, **(kwargs or {}))
         used: list[Any] = []
@@ -504,7 +648,9 @@ class Benchmark:
             return arguments(workload.inputs)
 
         try:
-            self._gauge.measure(replace(workload, build=build, inputs=inputs), may_lack_kernels=True)
+            self._gauge.measure(
+                replace(workload, build=build, inputs=inputs), may_lack_kernels=True
+            )
             tear_down()
             positional, named = arguments(lambda: (args, kwargs or {}))
             return target(*positional, **named)

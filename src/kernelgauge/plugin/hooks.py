@@ -1,4 +1,7 @@
-"""The hooks of a session that has a suite (the package loads them). They wire; what they mean is decided elsewhere."""
+"""The hooks of a session that has a suite (the package loads them).
+
+They wire; what they mean is decided elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -34,25 +37,33 @@ _SEED = 0  # of the data that tests draw
 
 def pytest_configure(config: pytest.Config) -> None:
     options = options_of(config)
-    # A worker of pytest-xdist and a process of a calibration share the standard error of the process that started them.
+    # A worker of pytest-xdist and a process of a calibration share the standard error of the
+    # process that started them.
     has_terminal = not (options.worker or options.calibrating)
     status = StatusLine(config, has_terminal=has_terminal)
     config.pluginmanager.register(status)
     waiting = partial(status.show, is_urgent=True)  # it may take an hour
     # The controller of workers shows its tests. A calibration rewrites its own line.
-    session = Session(options, progress=(lambda _: None) if options.worker else status.show, waiting=waiting)
+    session = Session(
+        options, progress=(lambda _: None) if options.worker else status.show, waiting=waiting
+    )
     config.stash[SESSION] = session
-    if has_terminal and sys.stdout.isatty() and not config.getoption("xmlpath", None):  # its file has the same text
+    # its file has the same text
+    if has_terminal and sys.stdout.isatty() and not config.getoption("xmlpath", None):
         session.width = shutil.get_terminal_size().columns
     distributes = config.getoption("dist", "no") != "no" and config.getoption("tx", None)
     if distributes and not options.worker and not config.option.collectonly:
         if options.calibrating:
-            raise pytest.UsageError("each process of a calibration measures alone: run it without -n and --dist")
+            raise pytest.UsageError(
+                "each process of a calibration measures alone: run it without -n and --dist"
+            )
         config.pluginmanager.register(Controller(session, config), _CONTROLLER)
 
 
 class StatusLine:
-    """What is being measured, past pytest's capture: one line on a terminal, which is rewritten; else a line each time."""
+    """What is being measured, past pytest's capture: one line on a terminal, which is rewritten;
+    else a line each time.
+    """
 
     def __init__(self, config: pytest.Config, *, has_terminal: bool) -> None:
         self._config, self._has_terminal = config, has_terminal
@@ -65,7 +76,10 @@ class StatusLine:
         capture: Any = self._config.pluginmanager.get_plugin("capturemanager")
         with capture.global_and_fixture_disabled() if capture else nullcontext():
             if not self._has_terminal:
-                os.write(2, f"{WAITING if is_urgent else DOING}{text}\n".encode(errors="backslashreplace"))
+                os.write(
+                    2,
+                    f"{WAITING if is_urgent else DOING}{text}\n".encode(errors="backslashreplace"),
+                )
             elif reporter is None or not (is_urgent or self._config.getoption("verbose") >= 0):
                 return
             elif is_urgent or not reporter.isatty:
@@ -74,7 +88,9 @@ class StatusLine:
             else:
                 if not self._is_shown:
                     reporter.ensure_newline()
-                reporter._tw.write(status_line(f"  {text}", self._started, reporter._tw.fullwidth), flush=True)
+                reporter._tw.write(
+                    status_line(f"  {text}", self._started, reporter._tw.fullwidth), flush=True
+                )
                 self._is_shown = True
 
     def _clear(self) -> None:
@@ -92,7 +108,7 @@ class StatusLine:
         self._clear()
 
 
-# -- which tests run --------------------------------------------------------------------------------------------------
+# -- which tests run -------------------------------------------------------------------------------
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -101,7 +117,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     fixtures = metafunc._arg2fixturedefs.get("workload", ())
     is_ours = bool(fixtures) and fixtures[-1].func.__module__ == __package__
     given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize") if mark.args]
-    is_given = any("workload" in (each.split(",") if isinstance(each, str) else each) for each in given)
+    is_given = any(
+        "workload" in (each.split(",") if isinstance(each, str) else each) for each in given
+    )
     if declares and is_ours and not is_given:
         suites = metafunc.config.stash[SESSION].suites
         try:
@@ -113,8 +131,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
-    # Of a conditional test without a workload pytest would show a skipped test, or a deselected one.
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    # Of a conditional test without a workload pytest would show a skipped test, or a deselected
+    # one.
     items[:] = [each for each in items if workload_of(each) or not is_conditional(each)]
     config.stash[SESSION].suites.adopt(items, made_by(config))
     yield
@@ -132,7 +153,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             raise ours.suites.error
         if ours.options.worker:  # its controller knows no suite
             ours.require_tests(config.stash.get(SKIPPED, {}))
-        # Else the results of an earlier run stay. pytest calls our hook in a `finally`: an expression of -k may be wrong.
+        # Else the results of an earlier run stay. pytest calls our hook in a `finally`: an
+        # expression of -k may be wrong.
         shows_fixtures = config.option.showfixtures or config.option.show_fixtures_per_test
         runs_none = (
             config.option.collectonly or config.option.setuponly or shows_fixtures
@@ -158,19 +180,23 @@ def pytest_fixture_setup(
     return value
 
 
-# -- how they end -----------------------------------------------------------------------------------------------------
+# -- how they end ----------------------------------------------------------------------------------
 
-# What is not the user's: libkineto's words to the standard error, as "USDT:2026-11-23 17:01:47 12461:12461 Handler.cpp:52] profiler_start",
-# and torch's, as "W1123 20:51:53.136000 8554 torch/_dynamo/convert_frame.py:1994] [0/8] ...". Verdicts name what matters.
+# What is not the user's: libkineto's words to the standard error, as "USDT:2026-11-23 17:01:47
+# 12461:12461 Handler.cpp:52] profiler_start", and torch's, as "W1123 20:51:53.136000 8554
+# torch/_dynamo/convert_frame.py:1994] [0/8] ...". Verdicts name what matters.
 _PROFILERS_LINE = r"(?:USDT|STAGE|INFO):\d{4}-\d\d-\d\d [^\n]*\.cpp:\d+\] [^\n]*\n?"
 _TORCHS_LINE = r"[VDIW]\d{4} \d\d:\d\d:\d\d\.\d+ (?:\d+ )?torch/[^\n]*\n?"
-_RECORD = r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|[A-Z][^\n]* \S+:\S+:\d+ )"  # how one begins, by pytest's format
+# how one begins, by pytest's format
+_RECORD = r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL|[A-Z][^\n]* \S+:\S+:\d+ )"
 _TORCHS_RECORD = rf"(?:DEBUG|INFO|WARNING) +torch\.[^\n]*\n?(?:(?!{_RECORD})(?:[^\n]*\n|[^\n]+\Z))*"
 _NOT_THE_USERS = re.compile(f"^(?:{_PROFILERS_LINE}|{_TORCHS_LINE}|{_TORCHS_RECORD})", re.MULTILINE)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     tests, workload = item.config.stash[SESSION].tests, workload_of(item)
     if workload is not None and "TORCH_LOGS" not in os.environ:
@@ -185,9 +211,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         subject = None
     if report.when == "teardown" and END in item.stash:
         del item.stash[END]  # it holds all that the test had
-    if report.when == "call" or not report.passed:  # what was skipped or failed before its call has none
-        said = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr if report.failed else ""
-        said = "" if subject is not None else said  # the verdict says it, and is not cut to a terminal's width
+    # what was skipped or failed before its call has none
+    if report.when == "call" or not report.passed:
+        said = (
+            report.longrepr[2]
+            if isinstance(report.longrepr, tuple)
+            else report.longrepr
+            if report.failed
+            else ""
+        )
+        # the verdict says it, and is not cut to a terminal's width
+        said = "" if subject is not None else said
         documentation = getattr(getattr(item, "obj", None), "__doc__", None) or ""
         result = TestResult(
             node=item.nodeid,
@@ -196,8 +230,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             seconds=report.duration,
             claim=documentation.strip().partition("\n")[0],
             # JSON has no half of a character.
-            said=str(said).removeprefix("Skipped: ")[:_LONGEST_SAID].encode(errors="backslashreplace").decode(),
-            subject=subject,  # of its own phase: a failure of its teardown is not the verdict that its call ended with
+            said=str(said)
+            .removeprefix("Skipped: ")[:_LONGEST_SAID]
+            .encode(errors="backslashreplace")
+            .decode(),
+            # of its own phase: a failure of its teardown is not the verdict that its call ended
+            # with
+            subject=subject,
         )
         tests.setdefault(item.nodeid, []).append(result)
         if item.config.stash[SESSION].options.worker:  # it may die: its controller keeps this
@@ -221,14 +260,18 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
     result = yield
-    if [each.outcome for each in item.config.stash[SESSION].tests.get(item.nodeid, ())] == ["passed"]:
+    if [each.outcome for each in item.config.stash[SESSION].tests.get(item.nodeid, ())] == [
+        "passed"
+    ]:
         require_verdict(item, is_over=True)
     return result
 
 
 @pytest.hookimpl(tryfirst=True)  # before the fixtures that draw data
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Give a test that measures what it calls the same data in each run: other data may take other shapes and kernels."""
+    """Give a test that measures what it calls the same data in each run: other data may take other
+    shapes and kernels.
+    """
     _seed(item)
 
 
@@ -254,7 +297,9 @@ def pytest_benchmark_group_stats(config: pytest.Config) -> Generator[None, Any, 
     if config.getoption("verbose") > 0:
         return groups
     ours = {item.nodeid for item in config.stash[SESSION_KEY].items if workload_of(item)}
-    others = [(name, [each for each in group if each["fullname"] not in ours]) for name, group in groups]
+    others = [
+        (name, [each for each in group if each["fullname"] not in ours]) for name, group in groups
+    ]
     return [(name, group) for name, group in others if group]
 
 
@@ -264,7 +309,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         keep_part(session.config.stash[SESSION], session.config)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     session = config.stash[SESSION]
     # A worker has a reporter too, which nobody sees.
     if not (session.options.worker or config.option.collectonly or config.option.setuponly):

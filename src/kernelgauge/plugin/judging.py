@@ -1,4 +1,5 @@
-"""How a session judges a run: by what its workload declares, by float64, by another variant, and by its baseline.
+"""How a session judges a run: by what its workload declares, by float64, by another variant, and by
+its baseline.
 
 Here are all calls of the rules. Nothing here measures a time or keeps a verdict.
 """
@@ -31,7 +32,9 @@ _OF_CALLS = {each.label: each for each in CALL_TIMERS}
 
 
 def judge_declared(suites: Suites, run: Run, trace: str) -> Verdict:
-    """Judge what the workload declares: every expectation that holds for this machine, graph breaks and graphs."""
+    """Judge what the workload declares: every expectation that holds for this machine, graph breaks
+    and graphs.
+    """
     workload = suites.workloads[run.workload]
     holding = [each for each in workload.expectations if each.holds_for(run.fingerprint)]
     wrong: list[e.Reason] = [mismatch for each in holding for mismatch in mismatches(each, run)]
@@ -89,43 +92,63 @@ def judge_variants(
     return verdict.because(e.Next(e.Step.COMMAND, shlex.join(["kernelgauge", "diff", *traces])))
 
 
-# -- against the baseline ---------------------------------------------------------------------------------------------
+# -- against the baseline --------------------------------------------------------------------------
 
 
 def judge_by_baseline(
     suites: Suites, run: Run, baseline: Baseline, timers: Iterable[Timer], context: Context
 ) -> list[Verdict]:
-    """Return the verdict on the structure of a run, which depends on its times, and those on the times."""
+    """Return the verdict on the structure of a run, which depends on its times, and those on the
+    times.
+    """
     limits = suites.limits(suites.workloads[run.workload])
     times = [judge_time(timer, [run], baseline, context, limits) for timer in timers]
-    return [judge_structure(run, baseline, [each for each in times if each.subject in _OF_CALLS]), *times]
+    return [
+        judge_structure(run, baseline, [each for each in times if each.subject in _OF_CALLS]),
+        *times,
+    ]
 
 
 def confirmed(
-    suites: Suites, verdict: Verdict, run: Run, fresh: Run | KernelgaugeError, baseline: Baseline, context: Context
+    suites: Suites,
+    verdict: Verdict,
+    run: Run,
+    fresh: Run | KernelgaugeError,
+    baseline: Baseline,
+    context: Context,
 ) -> Verdict:
     """Return the verdict on a slower time after a fresh process has measured it too, or could not."""
     if isinstance(fresh, KernelgaugeError):
         last = str(fresh.got or "").strip().rpartition("\n")[2]  # of its output
-        return verdict.because(e.NoFreshProcess("failed", ": ".join(filter(None, (fresh.what, last)))))
+        return verdict.because(
+            e.NoFreshProcess("failed", ": ".join(filter(None, (fresh.what, last))))
+        )
     limits = suites.limits(suites.workloads[run.workload])
     return confirm(verdict, _OF_CALLS[verdict.subject], run, fresh, baseline, context, limits)
 
 
 def needs_confirmation(verdict: Verdict, run: Run) -> bool:
-    """Return whether a fresh process must find a time slower too. None changes a time by chance to more than twice itself.
+    """Return whether a fresh process must find a time slower too. None changes a time by chance to
+    more than twice itself.
 
     On a CPU other jobs do.
     """
-    low = verdict.change.low if verdict.change is not None and run.fingerprint.arch != "cpu" else None
+    low = (
+        verdict.change.low if verdict.change is not None and run.fingerprint.arch != "cpu" else None
+    )
     is_far = low is not None and 1 + low > FAR_SLOWER
     return verdict.status is Status.REGRESSED and verdict.subject in _OF_CALLS and not is_far
 
 
 def unusable(suites: Suites, run: Run, stored: KernelgaugeError | None, path: str) -> Verdict:
-    """Return the verdict on all that is compared with a baseline, where that is missing or cannot be used."""
+    """Return the verdict on all that is compared with a baseline, where that is missing or cannot
+    be used.
+    """
     if stored is None:
-        found = (e.Detail("found", text) for text in suites.of_other_threads(run.fingerprint.device, [run.workload]))
+        found = (
+            e.Detail("found", text)
+            for text in suites.of_other_threads(run.fingerprint.device, [run.workload])
+        )
         record = e.Next(e.Step.RECORD, suites.command(suites.workloads[run.workload]))
         reasons = (e.BaselineFile(path, None), *found, record)
         return Verdict(Status.NO_BASELINE, run.workload, "", e.NoBaseline(), reasons)
@@ -137,11 +160,21 @@ def unusable(suites: Suites, run: Run, stored: KernelgaugeError | None, path: st
 
 
 def advised(
-    suites: Suites, verdict: Verdict, run: Run, baseline: Baseline, path: str, declared: Verdict | None
+    suites: Suites,
+    verdict: Verdict,
+    run: Run,
+    baseline: Baseline,
+    path: str,
+    declared: Verdict | None,
 ) -> Verdict:
-    """Return a verdict with its baseline and what to do next. `declared`: that on what the workload declares, if asked for."""
+    """Return a verdict with its baseline and what to do next.
+
+    `declared`: that on what the workload declares, if asked for.
+    """
     workload = suites.workloads[run.workload]
-    verdict = replace(verdict, reasons=tuple(_with_command(suites, each, workload) for each in verdict.reasons))
+    verdict = replace(
+        verdict, reasons=tuple(_with_command(suites, each, workload) for each in verdict.reasons)
+    )
     if verdict.status in (Status.PASS, Status.NOT_JUDGED):
         return verdict
     comparison = compare(baseline.fingerprint, run.fingerprint)
@@ -158,7 +191,9 @@ def advised(
 
 
 def _with_command(suites: Suites, reason: e.AnyReason, workload: Workload) -> e.AnyReason:
-    """Return a next step with the command that takes it for this workload alone, and as it was measured."""
+    """Return a next step with the command that takes it for this workload alone, and as it was
+    measured.
+    """
     if not isinstance(reason, e.Next):
         return reason
     if reason.step is e.Step.CALIBRATE:
@@ -169,7 +204,7 @@ def _with_command(suites: Suites, reason: e.AnyReason, workload: Workload) -> e.
     return reason
 
 
-# -- what could not be measured ---------------------------------------------------------------------------------------
+# -- what could not be measured --------------------------------------------------------------------
 
 
 def reasons_of(error: KernelgaugeError) -> tuple[e.Reason, ...]:
@@ -179,7 +214,8 @@ def reasons_of(error: KernelgaugeError) -> tuple[e.Reason, ...]:
 
 def not_judged(run: Run, timer: Timer, error: KernelgaugeError) -> Verdict:
     """Return the verdict on a time that cannot be compared with the baseline."""
-    # What a compiler chose anew is no fault of the code, nor of the machine: the time that was asked for is not known.
+    # What a compiler chose anew is no fault of the code, nor of the machine: the time that was
+    # asked for is not known.
     is_chosen = isinstance(error, OtherKernelsError)
     why = error.what.removeprefix(f"{run.workload}: ")  # the verdict says it
     conclusion = e.Failed(why, f"{timer.label} {'not compared' if is_chosen else 'not measured'}")

@@ -30,19 +30,17 @@ _T = TypeVar("_T")
 class Options:
     """What the command line and the ini file ask for.
 
-    Attributes:
-        root: of the project.
-        calibrating: a process of `kernelgauge calibrate`: it measures, compares nothing and writes to `reports`.
-        compiles: measure how long workloads take to compile.
-        replicates: of each timer; None: as many as it takes.
-        seed: of the random input that numerics are compared on; None: a new one for each test.
-        arguments: all of pytest's, as they were given.
-        repeated: those that a proposed command must repeat to measure the same.
-        confirms: whether a fresh process must confirm a slower time before its test fails.
-        process_arguments: those with which a fresh process measures the same, and writes none of this one's files.
-        worker: of pytest-xdist; empty: the only process. `neighbours`: how many workers there are beside it.
-        mark_expression: that of ``-m``.
-        share: the part of the suite that this worker measures, and of how many: (2, 4) is the second of four. None: all.
+    Attributes: root: of the project. calibrating: a process of `kernelgauge calibrate`: it
+        measures, compares nothing and writes to `reports`. compiles: measure how long workloads
+        take to compile. replicates: of each timer; None: as many as it takes. seed: of the random
+        input that numerics are compared on; None: a new one for each test. arguments: all of
+        pytest's, as they were given. repeated: those that a proposed command must repeat to measure
+        the same. confirms: whether a fresh process must confirm a slower time before its test
+        fails. process_arguments: those with which a fresh process measures the same, and writes
+        none of this one's files. worker: of pytest-xdist; empty: the only process. `neighbours`:
+        how many workers there are beside it. mark_expression: that of ``-m``. share: the part of
+        the suite that this worker measures, and of how many: (2, 4) is the second of four. None:
+        all.
     """
 
     root: Path
@@ -82,7 +80,9 @@ class Options:
         return self.update or self.calibrating
 
     def leaves_out_timing(self, marks: Sequence[pytest.Mark]) -> bool:
-        """Return whether ``-m`` would deselect a test with these marks if it also had the mark `timing`."""
+        """Return whether ``-m`` would deselect a test with these marks if it also had the mark
+        `timing`.
+        """
 
         def has(name: str, /, **arguments: object) -> bool:
             of_the_name = (each.kwargs.items() for each in marks if each.name == name)
@@ -98,16 +98,21 @@ class Options:
     def accept_command(self, *arguments: str) -> str:
         """Return the command that stores this run as the baselines, without measuring again."""
         places = []
-        is_known = project_of(self.invoked_from, self.root) == self.root  # the command looks for its root
+        # the command looks for its root
+        is_known = project_of(self.invoked_from, self.root) == self.root
         if not is_known or self.reports != self.root / "reports":
             places = [os.path.relpath(self.reports / "latest", self.invoked_from)]
-        if not (is_known and self.baselines.is_relative_to(self.root)):  # the results record one in the project
+        # the results record one in the project
+        if not (is_known and self.baselines.is_relative_to(self.root)):
             places += ["--baselines", str(self.baselines)]
         return shlex.join(["kernelgauge", "accept", *places, *arguments])
 
 
 def options_of(config: pytest.Config) -> Options:
-    """Read the options. Raises `pytest.UsageError` for a wrong one, and for what does not go together."""
+    """Read the options.
+
+    Raises `pytest.UsageError` for a wrong one, and for what does not go together.
+    """
     root, here, ask = config.rootpath, config.invocation_params.dir, config.getoption
     calibration, update = ask("--perf-calibrate"), ask("--perf-update")
     worker: dict[str, Any] = getattr(config, "workerinput", {})
@@ -122,7 +127,8 @@ def options_of(config: pytest.Config) -> Options:
         )
         raise pytest.UsageError(str(refused))
     marks = ask("markexpr") or ""
-    of_file = not any(each.startswith("-m") for each in arguments) and without_kinds(marks) != marks  # in its addopts
+    # in its addopts
+    of_file = not any(each.startswith("-m") for each in arguments) and without_kinds(marks) != marks
     return Options(
         root=root,
         baselines=root / config.getini(f"{_INI}baselines"),
@@ -132,13 +138,20 @@ def options_of(config: pytest.Config) -> Options:
         calibrating=calibration is not None,
         strict=ask("--perf-strict"),
         compiles=ask("--perf-compile"),
-        replicates=_parsed(f"{_INI}replicates", config.getini(f"{_INI}replicates"), _replicates, "2 or more"),
+        replicates=_parsed(
+            f"{_INI}replicates", config.getini(f"{_INI}replicates"), _replicates, "2 or more"
+        ),
         seed=ask("--perf-seed"),
-        limits=Limits(gate=_fractions(config, "gate"), sensitivity=_fractions(config, "sensitivity")),
+        limits=Limits(
+            gate=_fractions(config, "gate"), sensitivity=_fractions(config, "sensitivity")
+        ),
         full_matrix=ask("--perf-matrix") == "full",
         invoked_from=here,
         arguments=arguments,
-        repeated=(*repeated_arguments(arguments), *(("-m", without_kinds(marks)) if of_file else ())),
+        repeated=(
+            *repeated_arguments(arguments),
+            *(("-m", without_kinds(marks)) if of_file else ()),
+        ),
         mark_expression=marks,
         confirms=not ask("--perf-no-confirm"),
         process_arguments=_process_arguments(config),
@@ -150,7 +163,8 @@ def options_of(config: pytest.Config) -> Options:
 
 def _process_arguments(config: pytest.Config) -> tuple[str, ...]:
     ask, ini = config.getoption, config.inipath
-    overridden = [*(ask("override_ini") or ()), "addopts="]  # reports, coverage, workers: this process's own
+    # reports, coverage, workers: this process's own
+    overridden = [*(ask("override_ini") or ()), "addopts="]
     # A worker of pytest-xdist has no terminal, which writes the results.
     plugins = [each for each in ask("plugins") or () if each != "no:terminal"]
     return (
@@ -182,11 +196,14 @@ def _fraction(line: str) -> tuple[Timer, float]:
     """Parse ``device_time = 2 %``."""
     timer, _, percent = line.partition("=")
     value = float(percent.strip().removesuffix("%")) / 100
-    if not 0 < value < math.inf or not percent.rstrip().endswith("%"):  # 0.02 is 2 % to a `Workload`
+    # 0.02 is 2 % to a `Workload`
+    if not 0 < value < math.inf or not percent.rstrip().endswith("%"):
         raise ValueError("a positive number, and the unit")
     return Timer(timer.strip()), value
 
 
 def _fractions(config: pytest.Config, name: str) -> dict[Timer, float]:
     expected = f"a line such as 'device_time = 2 %' ({', '.join(each.value for each in Timer)})"
-    return dict(_parsed(_INI + name, line, _fraction, expected) for line in config.getini(_INI + name))
+    return dict(
+        _parsed(_INI + name, line, _fraction, expected) for line in config.getini(_INI + name)
+    )

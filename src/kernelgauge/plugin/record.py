@@ -1,7 +1,8 @@
 """What a session writes when it ends: results, reports, and the baselines that were asked for.
 
-Under pytest-xdist there is a worker for each GPU, a share of the suite for each worker, and one result of all workers. Each
-worker collects the whole suite and runs its share of it (`Suites.select`): pytest-xdist calls that ``--dist each``.
+Under pytest-xdist there is a worker for each GPU, a share of the suite for each worker, and one
+result of all workers. Each worker collects the whole suite and runs its share of it
+(`Suites.select`): pytest-xdist calls that ``--dist each``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ _STEP_SUMMARY_BYTES = 1 << 20  # GitHub refuses the whole summary of a step that
 
 
 class Recorder:
-    """Writes the results of a session, their summary and reports, and the update that was asked for."""
+    """Writes the results of a session, their summary and reports, and the update that was asked
+    for.
+    """
 
     def __init__(self, session: Session, reporter: pytest.TerminalReporter) -> None:
         self._session = session
@@ -48,7 +51,10 @@ class Recorder:
         self._style: dict[str, Any] = {"width": terminal.fullwidth, "color": terminal.hasmarkup}
 
     def record(self, results_at: Callable[[int], Results], *, has_workers: bool) -> None:
-        """Record the results at pytest's exit status. Only this process knows the suites, unless it has workers."""
+        """Record the results at pytest's exit status.
+
+        Only this process knows the suites, unless it has workers.
+        """
         try:
             self._session.require_tests(self._reporter.config.stash.get(SKIPPED, {}))
         except KernelgaugeError as error:
@@ -69,13 +75,17 @@ class Recorder:
             return
         self._reporter.write_sep("=", "kernelgauge", bold=True)
         if not has_results and results.was_cut_short:
-            self._warn("the session was cut short before anything was measured: there are no results")
+            self._warn(
+                "the session was cut short before anything was measured: there are no results"
+            )
             return
         with ExitStack() as held:
             plan = self._plan_update(results, held)
             if has_results:
                 recorded = (
-                    [] if isinstance(plan, str) else [change.workload for each in plan[0].values() for change in each]
+                    []
+                    if isinstance(plan, str)
+                    else [change.workload for each in plan[0].values() for change in each]
                 )
                 self._write_summary(results, recorded)
                 self._write(results)
@@ -89,13 +99,17 @@ class Recorder:
         self._reporter.write_line(text, yellow=True)
 
     def _fail(self, text: str) -> None:
-        """Say an error, and let the run fail, unless it ends with a worse status already: wrong usage, or an interruption."""
+        """Say an error, and let the run fail, unless it ends with a worse status already: wrong
+        usage, or an interruption.
+        """
         self._reporter.write_line(text, red=True)
         if self._pytest.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             self._pytest.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _plan_update(self, results: Results, held: ExitStack) -> tuple[Plans, list[Reviewed]] | str:
-        """Hold the baselines and return the plan of their update, or why there is none: the table shows what is written."""
+        """Hold the baselines and return the plan of their update, or why there is none: the table
+        shows what is written.
+        """
         try:
             if self._options.update and not results.was_cut_short:
                 held.enter_context(self._session.suites.store.locked())
@@ -107,16 +121,31 @@ class Recorder:
     def _write_summary(self, results: Results, recorded: Sequence[str]) -> None:
         page = summary(results, recorded)
         self._reporter.write(as_text(page, **self._style, is_dense=True))
-        if any(verdict.status is Status.NO_BASELINE for verdict in results.verdicts) and not self._options.update:
+        if (
+            any(verdict.status is Status.NO_BASELINE for verdict in results.verdicts)
+            and not self._options.update
+        ):
             missing = [
-                each for each in results.workloads if any(it.status is Status.NO_BASELINE for it in each.verdicts)
+                each
+                for each in results.workloads
+                if any(it.status is Status.NO_BASELINE for it in each.verdicts)
             ]
             devices = {each.run.fingerprint.device for each in missing if each.run is not None}
-            self._warn(self._session.suites.how_to_record(results.verdicts, devices, _suites(results)))
+            self._warn(
+                self._session.suites.how_to_record(results.verdicts, devices, _suites(results))
+            )
         if not self._options.accepts and (unknown := unknown_machines(results)):
-            what = "GPU" if results.fingerprint is not None and results.fingerprint.arch != "cpu" else "host"
-            self._reporter.write_line(f"the baselines do not know this {what}: {printable(', '.join(unknown))}")
-            self._reporter.write_line(f"  to add this run to them: {self._options.accept_command('--add')}")
+            what = (
+                "GPU"
+                if results.fingerprint is not None and results.fingerprint.arch != "cpu"
+                else "host"
+            )
+            self._reporter.write_line(
+                f"the baselines do not know this {what}: {printable(', '.join(unknown))}"
+            )
+            self._reporter.write_line(
+                f"  to add this run to them: {self._options.accept_command('--add')}"
+            )
 
     def _write(self, results: Results) -> None:
         artifacts = self._session.artifacts
@@ -124,13 +153,16 @@ class Recorder:
             write_atomically(artifacts.folder / LOADED, loaded_modules())
         is_saved = self._save(results)
         report, traces = (
-            os.path.relpath(each, self._options.invoked_from) for each in (artifacts.html, artifacts.traces)
+            os.path.relpath(each, self._options.invoked_from)
+            for each in (artifacts.html, artifacts.traces)
         )
         self._reporter.write_line(f"report: {report}   traces: {traces}")
         if is_saved:
             shutil.rmtree(artifacts.workers, ignore_errors=True)
         elif artifacts.workers.exists():
-            self._fail(f"the workers' results stay until the next run: kernelgauge report {artifacts.workers}")
+            self._fail(
+                f"the workers' results stay until the next run: kernelgauge report {artifacts.workers}"
+            )
         if not self._options.calibrating:  # that measures only, and many times
             self._save_reports(results)
 
@@ -169,10 +201,21 @@ class Recorder:
             return
         plans, refused = planned
         plan = [change for changes in plans.values() for change in changes]
-        lines = [f"not stored: {each.workload}: {doubt_text(doubt)}" for each in refused for doubt in each.doubts]
+        lines = [
+            f"not stored: {each.workload}: {doubt_text(doubt)}"
+            for each in refused
+            for doubt in each.doubts
+        ]
         if refused:
             force = f"store it as it is: {self._options.accept_command('--force')}"
-            self._fail("\n".join([*lines, f"mend what failed, or measure it again on a quiet machine, or {force}"]))
+            self._fail(
+                "\n".join(
+                    [
+                        *lines,
+                        f"mend what failed, or measure it again on a quiet machine, or {force}",
+                    ]
+                )
+            )
         try:
             if results.fingerprint is None or not plan:
                 raise KernelgaugeError(
@@ -199,7 +242,8 @@ def _suites(results: Results) -> Iterable[str]:
 
 
 def keep_part(session: Session, config: pytest.Config, workload: Workload | None = None) -> None:
-    """Write a worker's results. Before the end, write only one workload, in a subfolder that the final file replaces.
+    """Write a worker's results. Before the end, write only one workload, in a subfolder that the
+    final file replaces.
 
     If the worker hangs or dies later, what it concluded is known.
     """
@@ -211,12 +255,17 @@ def keep_part(session: Session, config: pytest.Config, workload: Workload | None
     if workloads:
         with refusing(config):
             part = msgspec.structs.replace(results, workloads=workloads)
-            write_atomically(file if workload is None else file.parent / workload.id / NAME, encode_results(part))
+            write_atomically(
+                file if workload is None else file.parent / workload.id / NAME, encode_results(part)
+            )
 
 
 @contextmanager
 def refusing(config: pytest.Config) -> Iterator[None]:
-    """Run nothing if one of our errors is raised, and say it. Raises `pytest.UsageError`; a worker tells its controller."""
+    """Run nothing if one of our errors is raised, and say it.
+
+    Raises `pytest.UsageError`; a worker tells its controller.
+    """
     try:
         yield
     except KernelgaugeError as error:
@@ -227,11 +276,13 @@ def refusing(config: pytest.Config) -> Iterator[None]:
         config.stash[SESSION_KEY].items.clear()
 
 
-# -- workers of pytest-xdist ------------------------------------------------------------------------------------------
+# -- workers of pytest-xdist -----------------------------------------------------------------------
 
 
 def _has_suite(config: pytest.Config) -> bool:
-    """Return whether a `conftest.py` that pytest has loaded declares workloads: before collection, that of a named folder."""
+    """Return whether a `conftest.py` that pytest has loaded declares workloads: before collection,
+    that of a named folder.
+    """
     return bool(config.hook.pytest_kernelgauge_workloads.get_hookimpls())
 
 
@@ -251,7 +302,8 @@ class Controller:
             config.option.dist = "each"
             # The next worker would measure all of the share again, and die where this one died.
             config.option.maxworkerrestart = "0"
-            if config.option.numprocesses:  # two workers would disturb each other on one GPU, and on a host
+            # two workers would disturb each other on one GPU, and on a host
+            if config.option.numprocesses:
                 del config.option.tx[max(1, len(_gpus(config))) :]
 
     @pytest.hookimpl(tryfirst=True)  # before the workers are started
@@ -276,13 +328,15 @@ class Controller:
 
     def pytest_xdist_node_collection_finished(self, node: Any, ids: Sequence[str]) -> None:
         self._collected += len(ids)
-        if (self._session.artifacts.workers / node.gateway.id).exists():  # it has workloads to measure
+        # it has workloads to measure
+        if (self._session.artifacts.workers / node.gateway.id).exists():
             with refusing(node.config):
                 self._session.artifacts.empty()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logstart(self) -> None:
-        if self._started:  # pytest-xdist takes the number of the worker that was last, which may have no test
+        # pytest-xdist takes the number of the worker that was last, which may have no test
+        if self._started:
             self._session_of_pytest.testscollected = self._collected
 
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -295,14 +349,18 @@ class Controller:
 
     def pytest_handlecrashitem(self, crashitem: str, report: Any) -> None:
         workload = crashitem.partition("[")[2].removesuffix("]") or None
-        self._session.tests[crashitem] = [TestResult(crashitem, workload, "failed", 0.0, said=str(report.longrepr))]
+        self._session.tests[crashitem] = [
+            TestResult(crashitem, workload, "failed", 0.0, said=str(report.longrepr))
+        ]
         self._warnings.append(f"a worker died in {crashitem}: the rest of its share was not run")
 
     def results(self, exit_status: int) -> Results:
-        """Return what all workers measured and judged as one. What a worker that died has left counts as far as it goes.
+        """Return what all workers measured and judged as one. What a worker that died has left
+        counts as far as it goes.
 
         The workers' parts stay: until what was made of them is written, they are all that there is.
-        A part that cannot be read fails the run. Raises `ResultsError` if the workers measured on GPUs of several models.
+        A part that cannot be read fails the run. Raises `ResultsError` if the workers measured on
+        GPUs of several models.
         """
         own = self._session.results(exit_status)
         parts: list[Results] = []
@@ -310,7 +368,8 @@ class Controller:
         folder = self._session.artifacts.workers
         for file in filter(Path.exists, find_results([folder])):
             worker = file.relative_to(folder).parts[0]
-            # Without a suite nobody has removed what an earlier run left, and a worker that died has nothing to be gathered.
+            # Without a suite nobody has removed what an earlier run left, and a worker that died
+            # has nothing to be gathered.
             if not (self._started or worker in self._config.stash[MEASURED_BY]):
                 continue
             try:
@@ -319,25 +378,46 @@ class Controller:
                 warnings.append(f"{worker}: {error.one_line}")
                 exit_status = exit_status or int(pytest.ExitCode.TESTS_FAILED)
         if not parts:
-            return msgspec.structs.replace(own, exit_status=exit_status, warnings=(*own.warnings, *warnings))
+            return msgspec.structs.replace(
+                own, exit_status=exit_status, warnings=(*own.warnings, *warnings)
+            )
         models = {part.fingerprint.device for part in parts if part.fingerprint is not None}
         if len(models) > 1:
             got = ", ".join(sorted(models))
-            what, again = "the workers measured on several models of GPU", shlex.join(["pytest", *own.arguments])
-            raise ResultsError(what, got=got, next_command=f"{VISIBLE}=0 {again}   (those of one model only)")
+            what, again = (
+                "the workers measured on several models of GPU",
+                shlex.join(["pytest", *own.arguments]),
+            )
+            raise ResultsError(
+                what, got=got, next_command=f"{VISIBLE}=0 {again}   (those of one model only)"
+            )
         workloads = {each.id: each for part in parts for each in part.workloads}
         declared = {suite: names for part in parts for suite, names in part.declared.items()}
-        places = {name: place for place, name in enumerate(name for names in declared.values() for name in names)}
+        places = {
+            name: place
+            for place, name in enumerate(name for names in declared.values() for name in names)
+        }
         gpus = {part.gpu for part in parts}
         said = dict.fromkeys(warning for part in parts for warning in part.warnings)
         return msgspec.structs.replace(
             own,
-            fingerprint=next((part.fingerprint for part in parts if part.fingerprint is not None), None),
+            fingerprint=next(
+                (part.fingerprint for part in parts if part.fingerprint is not None), None
+            ),
             gpu=gpus.pop() if len(gpus) == 1 else None,
-            not_watched="; ".join(dict.fromkeys(part.not_watched for part in parts if part.not_watched)),
-            workloads=tuple(sorted(workloads.values(), key=lambda each: places.get(each.id, len(places)))),
+            not_watched="; ".join(
+                dict.fromkeys(part.not_watched for part in parts if part.not_watched)
+            ),
+            workloads=tuple(
+                sorted(workloads.values(), key=lambda each: places.get(each.id, len(places)))
+            ),
             tests=(
-                *(test for part in parts for test in part.tests if test.node not in self._session.tests),
+                *(
+                    test
+                    for part in parts
+                    for test in part.tests
+                    if test.node not in self._session.tests
+                ),
                 *own.tests,
             ),
             warnings=(*own.warnings, *said, *warnings),
@@ -351,7 +431,8 @@ class Controller:
 def prepare_worker(session: Session) -> None:
     """Tell the controller, by a folder, that this worker measures.
 
-    Raises `KernelgaugeError` if the controller knew of no suite: this worker would share its GPU with the others.
+    Raises `KernelgaugeError` if the controller knew of no suite: this worker would share its GPU
+    with the others.
     """
     if session.options.share is None and session.selected:
         raise KernelgaugeError(

@@ -1,7 +1,9 @@
-"""One run of pytest with a suite: measure, judge, measure what looks slower in a fresh process, judge again, keep the verdicts.
+"""One run of pytest with a suite: measure, judge, measure what looks slower in a fresh process,
+judge again, keep the verdicts.
 
-All of that happens at the first demand of a test, for all that is selected; each test looks up its verdict. This state has
-one owner, `Session`. What a test calls is a suite of one, which is done when its test runs.
+All of that happens at the first demand of a test, for all that is selected; each test looks up its
+verdict. This state has one owner, `Session`. What a test calls is a suite of one, which is done
+when its test runs.
 """
 
 from __future__ import annotations
@@ -34,13 +36,30 @@ from ..judge.time_verdict import Context, not_measured
 from ..judge.timing import FALSE_ALARMS_PER_RUN, SUSPECTS_PER_RUN
 from ..measure import Settings
 from ..measure.nvml import digest_of, visible_gpus
-from ..results import SCHEMA_VERSION, Artifacts, Results, TestResult, WorkloadResult, __version__, nearest_tag, revision
+from ..results import (
+    SCHEMA_VERSION,
+    Artifacts,
+    Results,
+    TestResult,
+    WorkloadResult,
+    __version__,
+    nearest_tag,
+    revision,
+)
 from ..results.files import GpuLock, folder_lock, slug, worker_lock
 from ..run import COMPILE_TIMERS, Fingerprint, Run, Sample, Timer
 from ..workload import Workload
 from . import judging
 from .options import Options
-from .suites import MADE_BY_TEST, SKIPPED, Suites, is_conditional, subjects_of, workload_of, workloads_of
+from .suites import (
+    MADE_BY_TEST,
+    SKIPPED,
+    Suites,
+    is_conditional,
+    subjects_of,
+    workload_of,
+    workloads_of,
+)
 
 if TYPE_CHECKING:
     import pytest
@@ -55,42 +74,53 @@ _MOST_AFRESH_S = 600.0  # for all fresh processes of a run: each test of a fixtu
 
 
 class Session:
-    """What one run of pytest measured and concluded. `progress` and `waiting` show what it measures, and waits for."""
+    """What one run of pytest measured and concluded.
 
-    def __init__(self, options: Options, *, progress: _Say = lambda _: None, waiting: _Say = lambda _: None) -> None:
+    `progress` and `waiting` show what it measures, and waits for.
+    """
+
+    def __init__(
+        self, options: Options, *, progress: _Say = lambda _: None, waiting: _Say = lambda _: None
+    ) -> None:
         self.options = options
         self.progress, self.waiting = progress, waiting
         self.settings = Settings.of(options.replicates)
         self.suites = Suites(options)
         self.artifacts = Artifacts(options.reports / "latest", options.worker)
         self.selected: list[Workload] = []  # of the suites: this process has tests for them
-        self.tests: dict[str, list[TestResult]] = {}  # by pytest's id; two of one that failed after its call too
+        # by pytest's id; two of one that failed after its call too
+        self.tests: dict[str, list[TestResult]] = {}
         self.without_times: set[str] = set()  # workloads that their tests want no times of
         self.width: int | None = None  # of the terminal, in columns; None: there is none
         # By workload and cause or error: the first test that showed it.
         self.shown_in: dict[tuple[str, e.Cause | str], str] = {}
-        self.on_freeze: Callable[[Workload], None] = lambda _: None  # called when something of a workload is final
+        # called when something of a workload is final
+        self.on_freeze: Callable[[Workload], None] = lambda _: None
         self._started = datetime.now(timezone.utc)
         self._commit: str | None = None
         self._release: str | None = None
         self._gpu_lock = GpuLock()
         self._folder_lock = folder_lock(options.reports)
-        self._asked = Counter[tuple[str, str]]()  # how many tests ask for a verdict, by workload and subject
+        # how many tests ask for a verdict, by workload and subject
+        self._asked = Counter[tuple[str, str]]()
         self._timing_tests: dict[str, list[str]] = {}  # by workload
         self._has_timing_tests = False  # of a suite: then all of its workloads are timed
         self._needs_run: set[str] = set()  # the others are only compared with float64
         self._measured: dict[str, Measured] = {}
         self._others: dict[str, Workload] = {}  # what tests say that their calls are faster than
-        self._errors: dict[tuple[str, str], Exception] = {}  # by workload and subject: why there is no other verdict
+        # by workload and subject: why there is no other verdict
+        self._errors: dict[tuple[str, str], Exception] = {}
         self._missing: dict[tuple[str, Timer], KernelgaugeError] = {}  # why a time is
         # The baselines of what was measured, as they were then, or why they cannot be used.
         self._stored: dict[str, Baseline | KernelgaugeError | None] = {}
         self._verdicts: dict[tuple[str, str], Verdict] = {}  # by workload and subject
-        self._fresh: dict[str, Run | KernelgaugeError] = {}  # of a fresh process, or why there is none
+        # of a fresh process, or why there is none
+        self._fresh: dict[str, Run | KernelgaugeError] = {}
         self._frozen: set[str] = set()  # workloads that all verdicts are known of
-        self._measuring_s = self._afresh_s = 0.0  # how long all that was measured took, here and in fresh processes
+        # how long all that was measured took, here and in fresh processes
+        self._measuring_s = self._afresh_s = 0.0
 
-    # -- what imports torch: when something is measured. A test puts stand-ins in their place -----------------------
+    # -- what imports torch: when something is measured. A test puts stand-ins in their place ------
 
     def choose_device(self, choice: DeviceChoice) -> Device:
         from ..measure.device import choose_device
@@ -117,19 +147,25 @@ class Session:
 
         return run_process(arguments, **named)
 
-    # -- the machine ----------------------------------------------------------------------------------------------
+    # -- the machine -------------------------------------------------------------------------------
 
     @cached_property
     def device(self) -> Device:
-        """The device. Nobody else of ours uses it until the run ends: what compiles disturbs what is timed."""
+        """The device.
+
+        Nobody else of ours uses it until the run ends: what compiles disturbs what is timed.
+        """
         self.progress("starting torch and the device")
         names = visible_gpus() if self.options.device != "cpu" else ()
-        # Before CUDA starts: a process that waits on the GPU would be a stranger to the one that times there.
+        # Before CUDA starts: a process that waits on the GPU would be a stranger to the one that
+        # times there.
         if names and (gpu := digest_of(names[0])) is not None:
-            import_module("kernelgauge.measure.runner")  # takes seconds, in which another run may use the GPU
+            # takes seconds, in which another run may use the GPU
+            import_module("kernelgauge.measure.runner")
             self._gpu_lock.hold(gpu, self.waiting)
         device = self.choose_device(self.options.device)
-        if device.gpu is not None:  # without NVML, or with other numbers than CUDA's, another one than was held
+        # without NVML, or with other numbers than CUDA's, another one than was held
+        if device.gpu is not None:
             self._gpu_lock.hold(device.gpu, self.waiting)
         return device
 
@@ -138,7 +174,10 @@ class Session:
         return self.device.fingerprint()
 
     def prepare(self) -> None:
-        """Find out before minutes of measuring whether the results can be written. Raises `StorageError`."""
+        """Find out before minutes of measuring whether the results can be written.
+
+        Raises `StorageError`.
+        """
         if not self.options.worker:
             self._folder_lock.hold(self.waiting)
             self.artifacts.prepare()
@@ -153,11 +192,18 @@ class Session:
         self._gpu_lock.release()
         self._folder_lock.release()
 
-    # -- which tests ask for what ---------------------------------------------------------------------------------
+    # -- which tests ask for what ------------------------------------------------------------------
 
     def select(self, items: Iterable[pytest.Item]) -> bool:
-        """Take note of the tests of this process: what nobody asks for gets no verdict. Return whether any measures."""
-        pairs = [(each, it) for each in items if (it := workload_of(each)) and it.id in self.suites.workloads]
+        """Take note of the tests of this process: what nobody asks for gets no verdict.
+
+        Return whether any measures.
+        """
+        pairs = [
+            (each, it)
+            for each in items
+            if (it := workload_of(each)) and it.id in self.suites.workloads
+        ]
         self.selected = workloads_of(item for item, _ in pairs if MADE_BY_TEST not in item.stash)
         for item, workload in pairs:
             subjects, is_timing = subjects_of(item), item.get_closest_marker("timing") is not None
@@ -167,7 +213,9 @@ class Session:
             if (is_timing or MADE_BY_TEST in item.stash) and not is_conditional(item):
                 node = f"{item.path}::{item.nodeid.partition('::')[2]}"
                 self._timing_tests.setdefault(workload.id, []).append(node)
-            if subjects != [NUMERICS] and not {"kernelgauge_test", "run"}.isdisjoint(getattr(item, "fixturenames", ())):
+            if subjects != [NUMERICS] and not {"kernelgauge_test", "run"}.isdisjoint(
+                getattr(item, "fixturenames", ())
+            ):
                 self._needs_run.add(workload.id)
         return bool(pairs)
 
@@ -181,10 +229,11 @@ class Session:
     def _asks(self, workload: Workload, subject: str) -> bool:
         return self._asked[workload.id, subject] > 0
 
-    # -- what tests look up ---------------------------------------------------------------------------------------
+    # -- what tests look up ------------------------------------------------------------------------
 
     def run(self, workload: Workload) -> Run:
-        """Return what was measured of a workload. At first demand, all selected ones are measured and judged.
+        """Return what was measured of a workload. At first demand, all selected ones are measured
+        and judged.
 
         Raises the error that ended this one's measurement.
         """
@@ -202,12 +251,15 @@ class Session:
         return workload.id in self._measured or (workload.id, MEASUREMENT) in self._errors
 
     def verdict(self, workload: Workload, subject: str) -> Verdict | None:
-        """Return a verdict that a test asks for; None for a time that has no meaning on this device.
+        """Return a verdict that a test asks for; None for a time that has no meaning on this
+        device.
 
         Raises the error that stands in its place.
         """
         self._require(workload)
-        if error := self._errors.get((workload.id, MEASUREMENT)) or self._errors.get((workload.id, subject)):
+        if error := self._errors.get((workload.id, MEASUREMENT)) or self._errors.get(
+            (workload.id, subject)
+        ):
             raise error
         return self._verdicts.get((workload.id, subject))
 
@@ -222,11 +274,13 @@ class Session:
         return verdict
 
     def keep_error(self, workload: Workload, subject: str, error: Exception) -> Verdict | None:
-        """Keep why something could not be measured, and the verdict on it; None if the workload cannot run here.
+        """Keep why something could not be measured, and the verdict on it; None if the workload
+        cannot run here.
 
         A fault of ours is INVALID too: no table says PASS beside it.
         """
-        if error is self._errors.get((workload.id, MEASUREMENT)):  # all tests of the workload get it
+        # all tests of the workload get it
+        if error is self._errors.get((workload.id, MEASUREMENT)):
             subject = MEASUREMENT
         self._errors[workload.id, subject] = error
         if isinstance(error, WorkloadUnavailable):
@@ -235,15 +289,18 @@ class Session:
             what = f"{workload.id}: {type(error).__name__} in kernelgauge"
             error = MeasurementError(what, got=str(error))
         reasons = judging.reasons_of(error)
-        return self.keep(Verdict(Status.INVALID, workload.id, subject, e.Failed(error.what), reasons))
+        return self.keep(
+            Verdict(Status.INVALID, workload.id, subject, e.Failed(error.what), reasons)
+        )
 
     def fails(self, verdict: Verdict) -> bool:
         """Whether a verdict fails its test, with the strictness that is asked for."""
         if self.options.accepts and verdict.is_by_baseline:
-            return verdict.status is Status.INVALID  # what differs is about to be accepted; what is not valid cannot be
+            # what differs is about to be accepted; what is not valid cannot be
+            return verdict.status is Status.INVALID
         return verdict.status.fails or (self.options.strict and not verdict.status.decided)
 
-    # -- measure, judge, measure afresh, judge again --------------------------------------------------------------
+    # -- measure, judge, measure afresh, judge again -----------------------------------------------
 
     def _require(self, workload: Workload) -> None:
         if workload.id not in self._frozen:
@@ -252,8 +309,13 @@ class Session:
             self._push(together if workload in together else [workload])
 
     def _push(self, workloads: Sequence[Workload]) -> None:
-        """Measure workloads, judge them, and keep the verdicts that tests ask for. What was interrupted goes on."""
-        self._measure([each for each in workloads if each.id in self._needs_run and not self._is_known(each)])
+        """Measure workloads, judge them, and keep the verdicts that tests ask for.
+
+        What was interrupted goes on.
+        """
+        self._measure(
+            [each for each in workloads if each.id in self._needs_run and not self._is_known(each)]
+        )
         measured = [each for each in workloads if each.id in self._measured]
         for each in measured:
             if self._asks(each, Timer.END_TO_END.label):
@@ -266,7 +328,11 @@ class Session:
             self.on_freeze(each)
         for each in workloads:  # at the end: a CUDA error spoils all that follows
             is_sound = each in measured or each.id not in self._needs_run
-            if is_sound and self._asks(each, NUMERICS) and (each.id, NUMERICS) not in self._verdicts:
+            if (
+                is_sound
+                and self._asks(each, NUMERICS)
+                and (each.id, NUMERICS) not in self._verdicts
+            ):
                 with self._blaming(each, NUMERICS):
                     self.keep(self.judge_result(each))
                 self.on_freeze(each)
@@ -274,7 +340,9 @@ class Session:
 
     @contextmanager
     def _blaming(self, workload: Workload, subject: str) -> Iterator[None]:
-        """Keep an error in place of a verdict: the test that asks for it raises it, and all others go on."""
+        """Keep an error in place of a verdict: the test that asks for it raises it, and all others
+        go on.
+        """
         try:
             yield
         except KernelgaugeError as error:
@@ -307,18 +375,22 @@ class Session:
             with self._blaming(workload, MEASUREMENT):
                 self._compile(workload, target)
         elif not self._is_known(workload):  # else it was interrupted then
-            self._measure([workload, *([other] if other else [])], may_lack_kernels=may_lack_kernels)
+            self._measure(
+                [workload, *([other] if other else [])], may_lack_kernels=may_lack_kernels
+            )
         measured = self._measured.get(workload.id)
         if measured is not None and not measured.run.kernels:
             for each in (Timer.DEVICE.label, Timer.HOST.label, NUMERICS):
                 del self._asked[workload.id, each]
         self._push([workload])
 
-    # -- measure --------------------------------------------------------------------------------------------------
+    # -- measure -----------------------------------------------------------------------------------
 
     @property
     def shows_tests(self) -> bool:
-        """Whether a line that says what a single test does is rewritten: in a log, its dot says enough."""
+        """Whether a line that says what a single test does is rewritten: in a log, its dot says
+        enough.
+        """
         return self.width is not None or self.options.calibrating
 
     @contextmanager
@@ -338,25 +410,37 @@ class Session:
 
         if self.shows_tests:
             self.progress(f"{workload.id}: compiling for {target}")
-        self._keep_measured(workload, Measured(compile_call(workload, target, self.fingerprint), 0, 0, b"", ""))
+        self._keep_measured(
+            workload, Measured(compile_call(workload, target, self.fingerprint), 0, 0, b"", "")
+        )
 
     def _measure(self, workloads: Sequence[Workload], *, may_lack_kernels: bool = False) -> None:
-        """Profile workloads and time them, if a test asks for times. Keep what ended those that fail."""
+        """Profile workloads and time them, if a test asks for times.
+
+        Keep what ended those that fail.
+        """
         if not workloads:
             return
         started = time.monotonic()
         try:
             self._require_threads()
             machine = (self.device, self.fingerprint, self.settings)
-            is_shown = self.shows_tests or any(each.id not in self.suites.made for each in workloads)
+            is_shown = self.shows_tests or any(
+                each.id not in self.suites.made for each in workloads
+            )
             say = self.progress if is_shown else lambda _: None
-            timed, by_id = any(map(self._is_timed, workloads)), {each.id: each for each in workloads}
+            timed, by_id = (
+                any(map(self._is_timed, workloads)),
+                {each.id: each for each in workloads},
+            )
             for results in self.measure_groups(workloads, *machine, say, timed=timed):
                 for name, result in results.items():
                     if isinstance(result, NoKernelsError) and may_lack_kernels:
                         from ..measure.subject import without_kernels
 
-                        self._keep_measured(by_id[name], without_kernels(by_id[name], result, *machine))
+                        self._keep_measured(
+                            by_id[name], without_kernels(by_id[name], result, *machine)
+                        )
                     elif isinstance(result, KernelgaugeError):
                         self.keep_error(by_id[name], MEASUREMENT, result)
                     else:
@@ -365,7 +449,8 @@ class Session:
             for each in workloads:
                 if not self._is_known(each):
                     self.keep_error(each, MEASUREMENT, error)
-        for workload in workloads if self.options.compiles else ():  # when nothing of the others is in memory
+        # when nothing of the others is in memory
+        for workload in workloads if self.options.compiles else ():
             self._measure_compile(workload)
         self._measuring_s += time.monotonic() - started
 
@@ -396,7 +481,9 @@ class Session:
             measured.trace_json, measured.table = b"", ""
         incomplete = None if workload.id in self.without_times else measured.run.incomplete
         neighbours = self.options.neighbours
-        measured.run = msgspec.structs.replace(measured.run, incomplete=incomplete, neighbours=neighbours)
+        measured.run = msgspec.structs.replace(
+            measured.run, incomplete=incomplete, neighbours=neighbours
+        )
         self._stored[workload.id], self._measured[workload.id] = stored, measured
 
     def _measure_compile(self, workload: Workload) -> None:
@@ -413,10 +500,14 @@ class Session:
             return
         measured = self._measured[workload.id]
         counted = msgspec.structs.replace(measured.run.counts, **counts)
-        measured.run = msgspec.structs.replace(measured.run, samples=measured.run.samples | samples, counts=counted)
+        measured.run = msgspec.structs.replace(
+            measured.run, samples=measured.run.samples | samples, counts=counted
+        )
 
     def _time_latency(self, workload: Workload) -> None:
-        """Add the end-to-end latency of a workload to its run, or why it has none: it has a loop of its own."""
+        """Add the end-to-end latency of a workload to its run, or why it has none: it has a loop of
+        its own.
+        """
         measured, timer = self._measured[workload.id], Timer.END_TO_END
         if timer in measured.run.samples or (workload.id, timer) in self._missing:
             return
@@ -427,12 +518,16 @@ class Session:
             measured.run = msgspec.structs.replace(measured.run, samples=samples)
         except KernelgaugeError as error:
             self._missing[workload.id, timer] = error
-            measured.run = msgspec.structs.replace(measured.run, incomplete=measured.run.incomplete or error.what)
+            measured.run = msgspec.structs.replace(
+                measured.run, incomplete=measured.run.incomplete or error.what
+            )
 
-    # -- judge ----------------------------------------------------------------------------------------------------
+    # -- judge -------------------------------------------------------------------------------------
 
     def _judge(self, workloads: Sequence[Workload]) -> None:
-        """Judge runs by what they declare and by their baselines, and what looks slower once more, afresh."""
+        """Judge runs by what they declare and by their baselines, and what looks slower once more,
+        afresh.
+        """
         if not workloads:
             return
         pairs = ((each.run, self._stored[name]) for name, each in self._measured.items())
@@ -459,12 +554,22 @@ class Session:
             trace = self.artifacts.trace_name(workload)
             declared = self.keep(judging.judge_declared(self.suites, run, trace))
         every = (*self.device.timers, *COMPILE_TIMERS)
-        timers = [each for each in every if run.sample(each) is not None]  # structure depends on all of them
+        # structure depends on all of them
+        timers = [each for each in every if run.sample(each) is not None]
         for timer in every:
-            if timer not in timers and self._asks(workload, timer.label):  # with a baseline or without one
+            # with a baseline or without one
+            if timer not in timers and self._asks(workload, timer.label):
                 error = self._missing.get((workload.id, timer))
-                self.keep(not_measured(timer, run) if error is None else judging.not_judged(run, timer, error))
-        subjects = [each for each in (STRUCTURE, *(each.label for each in timers)) if self._asks(workload, each)]
+                self.keep(
+                    not_measured(timer, run)
+                    if error is None
+                    else judging.not_judged(run, timer, error)
+                )
+        subjects = [
+            each
+            for each in (STRUCTURE, *(each.label for each in timers))
+            if self._asks(workload, each)
+        ]
         if not subjects:
             return []
         path = self.options.shown(self.suites.store.path(run.fingerprint.device, run.workload))
@@ -480,34 +585,49 @@ class Session:
             if each.subject in subjects
         ]
         # Other structure explains a time.
-        is_confirmed = self.options.confirms and not self.options.accepts and verdicts[0].status is Status.PASS
+        is_confirmed = (
+            self.options.confirms and not self.options.accepts and verdicts[0].status is Status.PASS
+        )
         return [each for each in kept if is_confirmed and judging.needs_confirmation(each, run)]
 
     def _judge_ratio(self, workload: Workload) -> Verdict:
-        """Judge the GPU time of a workload against that of another one, or of the variant that it says it is faster than."""
-        other = self._others.get(workload.id) or self.suites.sibling(workload, variant=workload.faster_than)
+        """Judge the GPU time of a workload against that of another one, or of the variant that it
+        says it is faster than.
+        """
+        other = self._others.get(workload.id) or self.suites.sibling(
+            workload, variant=workload.faster_than
+        )
         traces = [self.options.shown(self.artifacts.trace(each)) for each in (other, workload)]
         comparisons = self._comparisons + len(self.suites.made)  # any test may make one
         run, by = self._run(workload), workload.by
-        return judging.judge_variants(run, self._run(other), other.variant, traces, by=by, comparisons=comparisons)
+        return judging.judge_variants(
+            run, self._run(other), other.variant, traces, by=by, comparisons=comparisons
+        )
 
     @property
     def _comparisons(self) -> int:
         return self.suites.comparisons(self.device.timers)
 
-    # -- afresh ---------------------------------------------------------------------------------------------------
+    # -- afresh ------------------------------------------------------------------------------------
 
     def _measure_afresh(self, names: Iterable[str]) -> None:
-        """Measure all times of workloads in one fresh process; if it fails, each of them once in its own."""
+        """Measure all times of workloads in one fresh process; if it fails, each of them once in
+        its own.
+        """
         names = [each for each in names if each not in self._fresh]
         if not names:
             return
-        who = f"{len(names)} of {len(self.selected)} workloads look" if len(names) > 1 else f"{names[0]}: looks"
+        who = (
+            f"{len(names)} of {len(self.selected)} workloads look"
+            if len(names) > 1
+            else f"{names[0]}: looks"
+        )
         self.progress(f"{who} slower: measuring in a fresh process")
         self.device.free_memory()
         found = self._run_afresh(names)
         for name in names if len(names) > 1 else ():
-            if isinstance(found[name], KernelgaugeError):  # one of them may have taken the process with it
+            # one of them may have taken the process with it
+            if isinstance(found[name], KernelgaugeError):
                 found |= self._run_afresh([name])
         self.device.monitor.forget_others()
         self._fresh |= found
@@ -518,46 +638,63 @@ class Session:
         # Ten times its share, and as much as all took: its caches are empty.
         patience_s = max(_LEAST_PATIENCE_S, self._measuring_s * (1 + 10 / len(self._measured)))
         variables = {"PYTEST_ADDOPTS": "", **self._gpu_lock.environment_of_child()}
-        arguments = [*self.options.process_arguments, *(node for name in names for node in self._timing_tests[name])]
+        arguments = [
+            *self.options.process_arguments,
+            *(node for name in names for node in self._timing_tests[name]),
+        ]
         how: dict[str, Any] = {"may_fail": True, "variables": variables, "patience_s": patience_s}
         found: dict[str, Run | KernelgaugeError] = {}
         failed: KernelgaugeError = MeasurementError("it could not measure the workload")
         try:
             if self._afresh_s > _MOST_AFRESH_S:
-                raise OSError(f"fresh processes took {self._afresh_s:.0f} s of this run, so no other one starts")
+                raise OSError(
+                    f"fresh processes took {self._afresh_s:.0f} s of this run, so no other one starts"
+                )
             found |= {each.workload: each for each in self.run_process(arguments, **how).runs}
         except (KernelgaugeError, OSError) as error:
             failed = error if isinstance(error, KernelgaugeError) else MeasurementError(str(error))
         self._afresh_s += time.monotonic() - started
         return {name: found.get(name, failed) for name in names}
 
-    # -- what is stored --------------------------------------------------------------------------------------------
+    # -- what is stored ----------------------------------------------------------------------------
 
     def has_baseline(self, workload: Workload) -> bool:
-        """Whether this machine has a baseline of a workload, or any machine has one: of kernels that are compiled only."""
+        """Whether this machine has a baseline of a workload, or any machine has one: of kernels
+        that are compiled only.
+        """
         cases = workload.id.removesuffix("NOTSET")  # of no case: any of its cases
         names = cases + "*" * (cases != workload.id)
         return self._is_of_this_machine(folder for folder, _ in self.suites.stored(names))
 
     def require_tests(self, skipped_files: dict[str, str]) -> None:
-        """Raise `KernelgaugeError` for an empty suite, or a file of tests that was skipped (why, by its name) and has baselines."""
+        """Raise `KernelgaugeError` for an empty suite, or a file of tests that was skipped (why, by
+        its name) and has baselines.
+        """
         self.suites.require_workloads()
         stored = list(self.suites.stored("*")) if skipped_files else []
         for skipped, why in skipped_files.items():
-            if self._is_of_this_machine(folder for folder, suite in stored if f"{suite}/".startswith(f"{skipped}/")):
+            if self._is_of_this_machine(
+                folder for folder, suite in stored if f"{suite}/".startswith(f"{skipped}/")
+            ):
                 raise KernelgaugeError(f"{skipped}: {SKIPPED}", got=why)
 
     def _is_of_this_machine(self, folders: Iterable[str]) -> bool:
         found = set(folders)
         try:
-            return any(each.startswith("compiled-for-") or each == slug(self.fingerprint.device) for each in found)
+            return any(
+                each.startswith("compiled-for-") or each == slug(self.fingerprint.device)
+                for each in found
+            )
         except KernelgaugeError:  # no device: it cannot be ruled out
             return True
 
-    # -- results --------------------------------------------------------------------------------------------------
+    # -- results -----------------------------------------------------------------------------------
 
     def results(self, exit_status: int, *, only: Workload | None = None) -> Results:
-        """Return what was measured and concluded so far. `exit_status`: pytest's. `only`: of this workload."""
+        """Return what was measured and concluded so far.
+
+        `exit_status`: pytest's. `only`: of this workload.
+        """
         names = {*self._measured, *(name for name, _ in (*self._verdicts, *self._errors))}
         names &= names if only is None else {only.id}
         workloads = [self._workload_result(name) for name in self.suites.workloads if name in names]
@@ -573,12 +710,19 @@ class Session:
             arguments=self.options.arguments,
             fingerprint=self.fingerprint if runs else None,
             gpu=runs[0].gpu if runs else None,
-            not_watched="" if monitor is None or self.fingerprint.arch == "cpu" else monitor.why_not,
+            not_watched=""
+            if monitor is None or self.fingerprint.arch == "cpu"
+            else monitor.why_not,
             workloads=tuple(workloads),
             tests=tuple(
-                each for several in self.tests.values() for each in several if only is None or each.workload == only.id
+                each
+                for several in self.tests.values()
+                for each in several
+                if only is None or each.workload == only.id
             ),
-            warnings=tuple(dict.fromkeys(each.problem for each in self._measured.values() if each.problem)),
+            warnings=tuple(
+                dict.fromkeys(each.problem for each in self._measured.values() if each.problem)
+            ),
             exit_status=exit_status,
             host=platform.node(),
             commit=self._commit,
@@ -602,9 +746,14 @@ class Session:
             pass_=workload.pass_,
             shape=workload.shape,
             run=run,
-            baseline=baseline if isinstance(baseline, Baseline) else None,  # the verdicts say what is wrong with it
-            verdicts=tuple(settled(verdict for (of, _), verdict in self._verdicts.items() if of == name)),
+            # the verdicts say what is wrong with it
+            baseline=baseline if isinstance(baseline, Baseline) else None,
+            verdicts=tuple(
+                settled(verdict for (of, _), verdict in self._verdicts.items() if of == name)
+            ),
             unavailable=error.one_line if isinstance(error, WorkloadUnavailable) else None,
-            trace=self.artifacts.trace_name(workload) if run and self.artifacts.trace(workload).exists() else None,
+            trace=self.artifacts.trace_name(workload)
+            if run and self.artifacts.trace(workload).exists()
+            else None,
             limits=self.suites.limits(workload),
         )

@@ -1,4 +1,6 @@
-"""The workloads that the suites of a session declare, the tests that run for them, and the commands that select them."""
+"""The workloads that the suites of a session declare, the tests that run for them, and the commands
+that select them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from ..run import COMPILE_TIMERS, Timer
 from ..workload import Workload, to_name
 from .options import Options
 
-MADE_BY_TEST = pytest.StashKey[Workload]()  # of a test with a fixture that measures what the test calls
+# of a test with a fixture that measures what the test calls
+MADE_BY_TEST = pytest.StashKey[Workload]()
 SKIPPED = "skipped, although it has a baseline"  # under --perf-strict
 
 
@@ -36,13 +39,12 @@ SKIPPED = "skipped, although it has a baseline"  # under --perf-strict
 class Suites:
     """The workloads of every suite that was collected, selected or not.
 
-    Attributes:
-        workloads: by id, in the order in which they are declared.
-        suite_of: the name of each one's suite, by id: its folder, relative to the root, or the file of the test that makes it.
-            A baseline remembers that.
-        made: the ids of those that tests make.
-        folders: the name of each suite that was collected, also of one that declares nothing.
-        error: a wrong declaration. It is kept until collection has ended, because pytest would make a traceback of it.
+    Attributes: workloads: by id, in the order in which they are declared. suite_of: the name of
+        each one's suite, by id: its folder, relative to the root, or the file of the test that
+        makes it. A baseline remembers that. made: the ids of those that tests make. folders: the
+        name of each suite that was collected, also of one that declares nothing. error: a wrong
+        declaration. It is kept until collection has ended, because pytest would make a traceback of
+        it.
     """
 
     options: Options
@@ -59,7 +61,7 @@ class Suites:
     def store(self) -> BaselineStore:
         return BaselineStore(self.options.baselines)
 
-    # -- what is declared -------------------------------------------------------------------------------------------
+    # -- what is declared --------------------------------------------------------------------------
 
     def workloads_for(self, test: pytest.Metafunc) -> list[Workload]:
         """Return the workloads that a test runs for: those of its folder that its marks choose.
@@ -70,15 +72,23 @@ class Suites:
         for hook in test.definition.ihook.pytest_kernelgauge_workloads.get_hookimpls():
             if hook.plugin not in self._asked:
                 self._asked[hook.plugin] = []  # if it raises, no other test asks again
-                file = getattr(hook.plugin, "__file__", None)  # that of a conftest; an object may be a plugin too
+                # that of a conftest; an object may be a plugin too
+                file = getattr(hook.plugin, "__file__", None)
                 named = {"config": test.config} if "config" in hook.argnames else {}
                 folder = Path(file).parent if file else test.config.rootpath
                 self._asked[hook.plugin] = self._declare(folder, hook.function(**named))
             declared += self._asked[hook.plugin]
         marks = list(test.definition.iter_markers("workloads"))
         for mark in marks:
-            if mark.args or not mark.kwargs or not any(_matches(each, mark.kwargs) for each in declared):
-                arguments = [*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())]
+            if (
+                mark.args
+                or not mark.kwargs
+                or not any(_matches(each, mark.kwargs) for each in declared)
+            ):
+                arguments = [
+                    *map(repr, mark.args),
+                    *(f"{name}={value!r}" for name, value in mark.kwargs.items()),
+                ]
                 modules = ", ".join(dict.fromkeys(each.module for each in declared))
                 raise KernelgaugeError(
                     f"the mark matches no workload; modules: {modules or 'none'}",
@@ -112,7 +122,11 @@ class Suites:
                 if workload.id in self._for_cpu:  # another workload has the same form there
                     continue
                 self._for_cpu.add(workload.id)
-            self._add(workload, suite, expected="one entry for each module, variant, pass, dtype and shape")
+            self._add(
+                workload,
+                suite,
+                expected="one entry for each module, variant, pass, dtype and shape",
+            )
             found.append(workload)
         return found
 
@@ -127,29 +141,42 @@ class Suites:
         self.workloads[workload.id], self.suite_of[workload.id] = workload, suite
 
     def adopt(self, items: Iterable[pytest.Item], fixtures: Iterable[str]) -> None:
-        """Give each test that asks for one of the fixtures a workload with the test's id. A call of the test says what it is."""
+        """Give each test that asks for one of the fixtures a workload with the test's id.
+
+        A call of the test says what it is.
+        """
         for item in items:
             asked = set(fixtures).intersection(getattr(item, "fixturenames", ()))
             # The standard tests of a suite ask for `benchmark`, too.
             if not asked or (workload_of(item) is not None and "kernelgauge" not in asked):
                 continue
             file, _, name = item.nodeid.partition("::")
-            numbers = re.sub(r"(?<![A-Za-z0-9_])-(?=[\d.])", "neg", re.sub(r"(?<=\d)\.(?=\d)", "_", name))
+            numbers = re.sub(
+                r"(?<![A-Za-z0-9_])-(?=[\d.])", "neg", re.sub(r"(?<=\d)\.(?=\d)", "_", name)
+            )
             module = self._module_of(file, to_name(numbers), item.config.getini("norecursedirs"))
-            workload = Workload(module, to_name(numbers), build=_not_known, inputs=_not_known, dtype=None)
+            workload = Workload(
+                module, to_name(numbers), build=_not_known, inputs=_not_known, dtype=None
+            )
             try:
-                self._add(workload, file, expected="another name of one of the tests, or of its file or parameters")
+                self._add(
+                    workload,
+                    file,
+                    expected="another name of one of the tests, or of its file or parameters",
+                )
             except KernelgaugeError as error:
                 self.error = self.error or error
             self.made.add(workload.id)
             item.stash[MADE_BY_TEST] = workload
-            item.extra_keyword_matches.update((workload.id, f"[{workload.id}]"))  # `-k` knows it, as a suite's
+            # `-k` knows it, as a suite's
+            item.extra_keyword_matches.update((workload.id, f"[{workload.id}]"))
 
     def _module_of(self, file: str, name: str, not_tests: Sequence[str]) -> str:
-        """Return what stands for a file in the id of one of its tests: its name, with its folders where another may have that.
+        """Return what stands for a file in the id of one of its tests: its name, with its folders
+        where another may have that.
 
-        A file that has recorded a baseline keeps its ids. Only the project's files and baselines decide, so that each run, of
-        whichever tests, finds the same.
+        A file that has recorded a baseline keeps its ids. Only the project's files and baselines
+        decide, so that each run, of whichever tests, finds the same.
         """
         path = Path(file)
         plain, whole = to_name(path.stem), to_name(str(path.with_suffix("")))
@@ -161,7 +188,9 @@ class Suites:
         return whole if owners or self._has_namesake(path, not_tests) else plain
 
     def stored(self, names: str) -> Iterator[tuple[str, str]]:
-        """Yield the device's folder and the suite of each baseline whose name fits a pattern; an empty one: it is unreadable."""
+        """Yield the device's folder and the suite of each baseline whose name fits a pattern; an
+        empty one: it is unreadable.
+        """
         with suppress(OSError):  # a name that is too long is refused later
             for path in self.options.baselines.glob(f"*/{names}.json"):
                 suite = ""
@@ -181,15 +210,24 @@ class Suites:
         if self._files is None:
             self._files = {}
             for folder, subfolders, names in os.walk(self.options.root):
-                kept = [each for each in subfolders if not any(fnmatch(each, pattern) for pattern in not_tests)]
+                kept = [
+                    each
+                    for each in subfolders
+                    if not any(fnmatch(each, pattern) for pattern in not_tests)
+                ]
                 subfolders[:] = [each for each in kept if not _is_other_project(Path(folder, each))]
                 for name in names:
                     self._files.setdefault(name, []).append(Path(folder, name))
-        others = [each for each in self._files.get(file.name, ()) if each != self.options.root / file]
+        others = [
+            each for each in self._files.get(file.name, ()) if each != self.options.root / file
+        ]
         return any(map(_asks_to_measure, others))
 
     def declared(self) -> dict[str, tuple[str, ...]]:
-        """Return the ids of all workloads that suites declare, by suite. Which tests a file has, no run knows for sure."""
+        """Return the ids of all workloads that suites declare, by suite.
+
+        Which tests a file has, no run knows for sure.
+        """
         found: dict[str, tuple[str, ...]] = {}
         for name, suite in self.suite_of.items():
             if name not in self.made:
@@ -197,25 +235,37 @@ class Suites:
         return found
 
     def require_workloads(self) -> None:
-        """Raise `KernelgaugeError` for a suite that has nothing to measure, with --perf-strict and --perf-update.
+        """Raise `KernelgaugeError` for a suite that has nothing to measure, with --perf-strict and
+        --perf-update.
 
         Whoever relies on it would not notice.
         """
-        in_matrix = {self.suite_of[name] for name, each in self.workloads.items() if self.is_in_matrix(each)}
+        in_matrix = {
+            self.suite_of[name] for name, each in self.workloads.items() if self.is_in_matrix(each)
+        }
         empty = [suite for suite in self.folders if suite not in in_matrix]
         if empty and (self.options.strict or self.options.update):
             declares = "in the default matrix" if empty[0] in self.declared() else "at all"
-            raise KernelgaugeError(f"the suite {empty[0]} declares no workload {declares}: nothing of it is measured")
+            raise KernelgaugeError(
+                f"the suite {empty[0]} declares no workload {declares}: nothing of it is measured"
+            )
 
     def is_in_matrix(self, workload: Workload) -> bool:
         return self.options.full_matrix or workload.matrix == "default"
 
     def comparisons(self, timers: Sequence[Timer]) -> int:
-        """Return how many times and ratios the suites have, selected or not: `-k` changes no verdict."""
+        """Return how many times and ratios the suites have, selected or not: `-k` changes no
+        verdict.
+        """
         workloads = self.workloads.values()
         planned = sum(map(self.is_in_matrix, workloads))
-        ratios = sum(workload.faster_than is not None and workload.id not in self.made for workload in workloads)
-        compiled = [each for each in workloads if each.compile is not None and self.is_in_matrix(each)]
+        ratios = sum(
+            workload.faster_than is not None and workload.id not in self.made
+            for workload in workloads
+        )
+        compiled = [
+            each for each in workloads if each.compile is not None and self.is_in_matrix(each)
+        ]
         compiles = len(compiled) if self.options.compiles else 0
         return max(1, planned) * len(timers) + ratios + len(COMPILE_TIMERS) * compiles
 
@@ -224,11 +274,16 @@ class Suites:
         project = self.options.limits
         return Limits(
             gate={**project.gate, **{Timer(name): value for name, value in workload.gate.items()}},
-            sensitivity={**project.sensitivity, **{Timer(name): value for name, value in workload.sensitivity.items()}},
+            sensitivity={
+                **project.sensitivity,
+                **{Timer(name): value for name, value in workload.sensitivity.items()},
+            },
         )
 
     def require_own(self, baseline: Baseline | None) -> None:
-        """Raise `SuitesError` if a baseline belongs to another suite, which is still there: it was not moved."""
+        """Raise `SuitesError` if a baseline belongs to another suite, which is still there: it was
+        not moved.
+        """
         if baseline is None or baseline.suite == self.suite_of[baseline.workload]:
             return
         if self._is_there(baseline.suite):
@@ -244,27 +299,41 @@ class Suites:
 
         Raises `KernelgaugeError` if no suite declares one.
         """
-        wanted = {name: getattr(workload, name) for name in ("module", "variant", "pass_", "dtype", "shape")} | changes
+        wanted = {
+            name: getattr(workload, name)
+            for name in ("module", "variant", "pass_", "dtype", "shape")
+        } | changes
         for other in self.workloads.values():
             if all(getattr(other, name) == value for name, value in wanted.items()):
                 return other
-        raise KernelgaugeError(f"{workload.id} has no sibling with {changes}", expected=", ".join(self.workloads))
+        raise KernelgaugeError(
+            f"{workload.id} has no sibling with {changes}", expected=", ".join(self.workloads)
+        )
 
-    # -- which tests run --------------------------------------------------------------------------------------------
+    # -- which tests run ---------------------------------------------------------------------------
 
     def select(self, items: Sequence[pytest.Item]) -> list[pytest.Item]:
-        """Return the tests of this run: those of each workload together, as these are declared, and all others behind them.
+        """Return the tests of this run: those of each workload together, as these are declared, and
+        all others behind them.
 
-        Workloads are measured in the order of their tests, and what a GPU did before shows in a time (docs/measuring.md).
-        A CPU runs none that needs a GPU. With ``--perf-strict`` a workload that cannot run there is selected, and fails.
+        Workloads are measured in the order of their tests, and what a GPU did before shows in a
+        time (docs/measuring.md). A CPU runs none that needs a GPU. With ``--perf-strict`` a
+        workload that cannot run there is selected, and fails.
         """
         # `is_on_cpu` comes second, since it imports torch.
-        selected = [item for item in items if not (_needs_gpu(item, self.options) and self.options.is_on_cpu)]
+        selected = [
+            item
+            for item in items
+            if not (_needs_gpu(item, self.options) and self.options.is_on_cpu)
+        ]
         if self.options.calibrating:
             selected = [item for item in selected if _calibrates(item)]
-        if self.options.share is not None:  # every worker divides the suite alike; the first one runs all other tests
+        # every worker divides the suite alike; the first one runs all other tests
+        if self.options.share is not None:
             index, count = self.options.share
-            groups = list(dict.fromkeys(map(group_of, sorted(workloads_of(selected), key=str))))[index - 1 :: count]
+            groups = list(dict.fromkeys(map(group_of, sorted(workloads_of(selected), key=str))))[
+                index - 1 :: count
+            ]
             selected = [
                 item
                 for item in selected
@@ -273,14 +342,22 @@ class Suites:
         places = {name: place for place, name in enumerate(self.workloads) if name not in self.made}
         return sorted(selected, key=lambda item: places.get(str(workload_of(item)), len(places)))
 
-    # -- commands ---------------------------------------------------------------------------------------------------
+    # -- commands ----------------------------------------------------------------------------------
 
-    def command(self, workload: Workload | None = None, *, suites: Iterable[str] = (), update: bool = True) -> str:
-        """Return the command that records a workload, or all that is declared, from where pytest was started.
+    def command(
+        self, workload: Workload | None = None, *, suites: Iterable[str] = (), update: bool = True
+    ) -> str:
+        """Return the command that records a workload, or all that is declared, from where pytest
+        was started.
 
-        `suites`: their names, where other processes have collected them. `update`: else it measures only.
+        `suites`: their names, where other processes have collected them. `update`: else it measures
+        only.
         """
-        names = [self.suite_of[workload.id]] if workload else list(suites) or sorted(set(self.suite_of.values()))
+        names = (
+            [self.suite_of[workload.id]]
+            if workload
+            else list(suites) or sorted(set(self.suite_of.values()))
+        )
         parts = [name.partition("::") for name in names]  # a parameter may look like a path
         folders = sorted(
             f"{os.path.relpath(self.options.root / part[0], self.options.invoked_from)}{''.join(part[1:])}"
@@ -290,25 +367,43 @@ class Suites:
         action = ("--perf-update",) if update else ()
         return shlex.join(["pytest", *folders, *chosen, *self.options.repeated, *action])
 
-    def how_to_record(self, verdicts: Iterable[Verdict], devices: Collection[str], suites: Iterable[str] = ()) -> str:
-        """Return which baselines these verdicts miss, or which times in them, and the command that records them."""
+    def how_to_record(
+        self, verdicts: Iterable[Verdict], devices: Collection[str], suites: Iterable[str] = ()
+    ) -> str:
+        """Return which baselines these verdicts miss, or which times in them, and the command that
+        records them.
+        """
         missing = [each for each in verdicts if each.status is Status.NO_BASELINE]
-        folder = "/, ".join(sorted({self.options.shown(self.store.path(each, "x").parent) for each in devices}))
+        folder = "/, ".join(
+            sorted({self.options.shown(self.store.path(each, "x").parent) for each in devices})
+        )
         command = self.command(suites=suites)
-        if all(isinstance(each.conclusion, e.NoBaseline) and each.conclusion.is_partial for each in missing):
+        if all(
+            isinstance(each.conclusion, e.NoBaseline) and each.conclusion.is_partial
+            for each in missing
+        ):
             times = " and ".join(dict.fromkeys(each.subject for each in missing))
             return f"the baselines in {folder}/ have no {times}; record them with: {command}"
-        others = (self.of_other_threads(each, {verdict.workload for verdict in missing}) for each in devices)
-        return "; ".join([f"no baseline in {folder}/", *chain(*others), f"record one with: {command}"])
+        others = (
+            self.of_other_threads(each, {verdict.workload for verdict in missing})
+            for each in devices
+        )
+        return "; ".join(
+            [f"no baseline in {folder}/", *chain(*others), f"record one with: {command}"]
+        )
 
     def of_other_threads(self, device: str, workloads: Iterable[str]) -> list[str]:
-        """Return which folders have baselines of these workloads on this kind of CPU with another number of threads."""
+        """Return which folders have baselines of these workloads on this kind of CPU with another
+        number of threads.
+        """
         found: dict[str, str] = {}
         for workload in workloads:
             own = self.store.path(device, workload)
             kind = own.parent.name.removesuffix("-threads").rpartition("-")[0]
             is_cpu = own.parent.name.endswith("-threads")
-            for file in sorted(self.store.root.glob(f"{kind}-*-threads/{own.name}")) if is_cpu else ():
+            for file in (
+                sorted(self.store.root.glob(f"{kind}-*-threads/{own.name}")) if is_cpu else ()
+            ):
                 count = file.parent.name.removeprefix(f"{kind}-").removesuffix("-threads")
                 if file != own and count.isdecimal():
                     found[self.options.shown(file.parent)] = count
@@ -319,12 +414,18 @@ class Suites:
         if workload.id not in self.made:
             return f"Workload(..., {option})"
         has_benchmark = "--perf-benchmark" in self.options.repeated  # its fixture takes no option
-        return f"@pytest.mark.kernelgauge({option})" if has_benchmark else f"kernelgauge.using({option})(f, x)"
+        return (
+            f"@pytest.mark.kernelgauge({option})"
+            if has_benchmark
+            else f"kernelgauge.using({option})(f, x)"
+        )
 
     def selector(self, workload: Workload) -> str:
         """Return what `-k` must say to select this workload and no other."""
         own = workload.id.lower()  # as pytest compares
-        is_in_another = any(own in other.lower() and workload.id != other for other in self.workloads)
+        is_in_another = any(
+            own in other.lower() and workload.id != other for other in self.workloads
+        )
         return f"[{workload.id}]" if is_in_another else workload.id
 
 
@@ -335,7 +436,9 @@ def _is_other_project(folder: Path) -> bool:
 
 def _asks_to_measure(file: Path) -> bool:
     with suppress(OSError):  # one that cannot be read has no tests
-        return file.is_file() and bool(re.search("kernelgauge|benchmark", file.read_text(errors="replace")))
+        return file.is_file() and bool(
+            re.search("kernelgauge|benchmark", file.read_text(errors="replace"))
+        )
     return False
 
 
@@ -343,7 +446,7 @@ def _not_known() -> Any:
     raise WorkloadError("a workload of a test is measured when the test calls it")
 
 
-# -- tests ------------------------------------------------------------------------------------------------------------
+# -- tests -----------------------------------------------------------------------------------------
 
 
 def workload_of(item: pytest.Item) -> Workload | None:
@@ -358,19 +461,32 @@ def workload_of(item: pytest.Item) -> Workload | None:
 def subjects_of(item: pytest.Item) -> list[str]:
     """Return the subjects that a standard test asks a verdict on: its mark names them."""
     config = item.config
-    has_latency = not any(config.getoption(f"benchmark_{each}", default=False) for each in ("disable", "skip"))
-    marks = (mark for kind in ("structure", "timing", "numerics") for mark in item.iter_markers(kind))
-    subjects = (each for mark in marks for each in mark.args if has_latency or each != Timer.END_TO_END.label)
+    has_latency = not any(
+        config.getoption(f"benchmark_{each}", default=False) for each in ("disable", "skip")
+    )
+    marks = (
+        mark for kind in ("structure", "timing", "numerics") for mark in item.iter_markers(kind)
+    )
+    subjects = (
+        each
+        for mark in marks
+        for each in mark.args
+        if has_latency or each != Timer.END_TO_END.label
+    )
     return list(subjects) if "kernelgauge_test" in getattr(item, "fixturenames", ()) else []
 
 
 def workloads_of(items: Iterable[pytest.Item]) -> list[Workload]:
     """Return each workload once, in order of their first test."""
-    return list({workload.id: workload for item in items if (workload := workload_of(item))}.values())
+    return list(
+        {workload.id: workload for item in items if (workload := workload_of(item))}.values()
+    )
 
 
 def group_of(workload: Workload) -> str:
-    """Return the name of the variants that a suite compares, so that one GPU must measure them: the id without the variant."""
+    """Return the name of the variants that a suite compares, so that one GPU must measure them: the
+    id without the variant.
+    """
     return workload.module + workload.id.removeprefix(f"{workload.module}-{workload.variant}")
 
 
@@ -384,7 +500,9 @@ _CONDITIONS: dict[str, Callable[[Workload, Options], bool]] = {
 }
 
 
-def _conditions_of(test: pytest.Item | pytest.Metafunc) -> list[Callable[[Workload, Options], bool]]:
+def _conditions_of(
+    test: pytest.Item | pytest.Metafunc,
+) -> list[Callable[[Workload, Options], bool]]:
     item = test.definition if isinstance(test, pytest.Metafunc) else test
     return [_CONDITIONS[each] for each in subjects_of(item) if each in _CONDITIONS]
 
@@ -398,21 +516,32 @@ def _needs_gpu(item: pytest.Item, options: Options) -> bool:
     workload = workload_of(item)
     if workload is None:
         return False
-    return item.get_closest_marker("gpu") is not None or (isinstance(workload.on_cpu, str) and not options.strict)
+    return item.get_closest_marker("gpu") is not None or (
+        isinstance(workload.on_cpu, str) and not options.strict
+    )
 
 
 def _calibrates(item: pytest.Item) -> bool:
-    """Whether a calibration needs a test: those of timers, and those that say whether a workload is what it declares.
+    """Whether a calibration needs a test: those of timers, and those that say whether a workload is
+    what it declares.
 
     Not those of ratios: each would measure another workload.
     """
     marks = {mark.name for mark in item.iter_markers()}
     return workload_of(item) is not None and (
-        MADE_BY_TEST in item.stash or "structure" in marks or ("timing" in marks and RATIO not in subjects_of(item))
+        MADE_BY_TEST in item.stash
+        or "structure" in marks
+        or ("timing" in marks and RATIO not in subjects_of(item))
     )
 
 
 def _matches(workload: Workload, fields: Mapping[str, object]) -> bool:
-    """Whether all fields have the values. A tuple means one of its parts, or all of it, as a shape is."""
+    """Whether all fields have the values.
+
+    A tuple means one of its parts, or all of it, as a shape is.
+    """
     values = [(getattr(workload, name, None), wanted) for name, wanted in fields.items()]
-    return all(value == wanted or (isinstance(wanted, tuple) and value in wanted) for value, wanted in values)
+    return all(
+        value == wanted or (isinstance(wanted, tuple) and value in wanted)
+        for value, wanted in values
+    )

@@ -29,7 +29,7 @@ _ORDER = {status.value: place for place, status in enumerate(WORST_FIRST)}
 _FOLDERS = re.compile(r"((?:^|(?<=\s))[\w.-]+/)[\w./-]+(/[\w.-]+:\d+)")
 
 
-# -- one verdict ------------------------------------------------------------------------------------------------------
+# -- one verdict -----------------------------------------------------------------------------------
 
 
 def reasons(verdict: Verdict) -> list[Line]:
@@ -61,12 +61,18 @@ def code_lines(cause: e.Cause) -> list[str]:
     for place in cause.places:
         outer = [msgspec.structs.replace(place.line, inner=None)] if place.line.inner else []
         shown |= dict.fromkeys([*map(str, outer), place_text(place)])
-    return [*shown, *([f"and {counted(cause.more_places, 'more line')}"] if cause.more_places else [])]
+    return [
+        *shown,
+        *([f"and {counted(cause.more_places, 'more line')}"] if cause.more_places else []),
+    ]
 
 
 def only_reasons(verdict: Verdict, *kinds: type, is_without: bool = False) -> Verdict:
     """Return a verdict with its reasons of these kinds; or `is_without` them, with all others."""
-    return replace(verdict, reasons=tuple(each for each in verdict.reasons if isinstance(each, kinds) != is_without))
+    return replace(
+        verdict,
+        reasons=tuple(each for each in verdict.reasons if isinstance(each, kinds) != is_without),
+    )
 
 
 def in_full(verdict: Verdict) -> str:
@@ -74,7 +80,9 @@ def in_full(verdict: Verdict) -> str:
     return "\n".join([_title(verdict), *_rows(reasons(verdict))])
 
 
-def brief(verdict: Verdict, *, see: str = "", more: str = "in the report", width: int | None = None) -> str:
+def brief(
+    verdict: Verdict, *, see: str = "", more: str = "in the report", width: int | None = None
+) -> str:
     """Return a verdict in at most twelve lines, without the kernels one by one.
 
     Args:
@@ -83,12 +91,18 @@ def brief(verdict: Verdict, *, see: str = "", more: str = "in the report", width
         width: of a terminal, in columns: longer lines are cut. None: lines stay whole.
     """
     lines = [Line("cause", f"see {see}")] if see else []
-    lines += reasons(only_reasons(verdict, *_LEFT_OUT, *([e.Cause] if see else []), is_without=True))
+    lines += reasons(
+        only_reasons(verdict, *_LEFT_OUT, *([e.Cause] if see else []), is_without=True)
+    )
     counts = ", ".join(line.text for line in reasons(only_reasons(verdict, e.CountMoved)))
     lines += [Line("counts", counts)] if counts else []
     rows, last, baseline = (
         _rows(each)
-        for each in (lines, reasons(only_reasons(verdict, e.Next)), reasons(only_reasons(verdict, e.BaselineFile)))
+        for each in (
+            lines,
+            reasons(only_reasons(verdict, e.Next)),
+            reasons(only_reasons(verdict, e.BaselineFile)),
+        )
     )
     rows = [_title(verdict), *rows]
     most = _MOST_LINES - len(baseline) - len(last)
@@ -101,8 +115,12 @@ def brief(verdict: Verdict, *, see: str = "", more: str = "in the report", width
 
 def in_one_line(verdict: Verdict) -> str:
     """Return the headline of a verdict and its first cause."""
-    cause = next((line.text for line in reasons(only_reasons(verdict, e.Cause, e.Detail, *WHY))), "")
-    return printable(" ".join((f"{headline(verdict)}; {cause}" if cause else headline(verdict)).split()))
+    cause = next(
+        (line.text for line in reasons(only_reasons(verdict, e.Cause, e.Detail, *WHY))), ""
+    )
+    return printable(
+        " ".join((f"{headline(verdict)}; {cause}" if cause else headline(verdict)).split())
+    )
 
 
 def with_words(results: Results) -> Results:
@@ -112,7 +130,8 @@ def with_words(results: Results) -> Results:
         return replace(verdict, said=tuple(in_full(verdict).split("\n")))
 
     workloads = (
-        msgspec.structs.replace(each, verdicts=tuple(map(worded, each.verdicts))) for each in results.workloads
+        msgspec.structs.replace(each, verdicts=tuple(map(worded, each.verdicts)))
+        for each in results.workloads
     )
     return msgspec.structs.replace(results, workloads=tuple(workloads))
 
@@ -132,12 +151,13 @@ def _fitting(row: str, width: int) -> str:
     return row if len(row) <= width else f"{row[: width - 1].rstrip(' ,._')}…"
 
 
-# -- all that is wrong ------------------------------------------------------------------------------------------------
+# -- all that is wrong -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one workload fails with: a cause, however many verdicts have it; else a verdict, or a test without one.
+    """What one workload fails with: a cause, however many verdicts have it; else a verdict, or a
+    test without one.
 
     Attributes:
         about: subjects of the verdicts, or the name of the test.
@@ -156,7 +176,10 @@ class Finding:
     @cached_property
     def slower(self) -> Verdict | None:
         """Return the verdict on the time that became slower."""
-        return next((each for each in self.verdicts if each.status is Status.REGRESSED and each.change), None)
+        return next(
+            (each for each in self.verdicts if each.status is Status.REGRESSED and each.change),
+            None,
+        )
 
     @property
     def status(self) -> str:
@@ -186,14 +209,18 @@ def change_text(verdict: Verdict | None) -> str:
 
 
 def findings(results: Sequence[Results]) -> list[list[Finding]]:
-    """Return the workloads of each cause of a failure, the largest change first, then the worst status.
+    """Return the workloads of each cause of a failure, the largest change first, then the worst
+    status.
 
     Causes with a line of code in common are one, and so are those of the same words.
     """
     clusters: list[tuple[set[object], list[Finding]]] = []
     for finding in (finding for one in results for finding in _findings(one)):
-        # Many causes have the line in common at which a user calls the model: a line of the library tells them apart.
-        places = [each.deepest for each in finding.cause.places] if finding.cause is not None else []
+        # Many causes have the line in common at which a user calls the model: a line of the library
+        # tells them apart.
+        places = (
+            [each.deepest for each in finding.cause.places] if finding.cause is not None else []
+        )
         marks: set[object] = {(each.file, each.line) for each in places}
         marks = marks or {finding.cause.identity if finding.cause is not None else finding.text}
         known = next((cluster for cluster in clusters if cluster[0] & marks), None)
@@ -213,17 +240,27 @@ def _findings(results: Results) -> Iterator[Finding]:
         # Several verdicts have the same cause at other costs.
         causes: dict[e.Cause, e.Cause] = {}
         for verdict in by_baseline:
-            for cause in [each for each in verdict.reasons if isinstance(each, e.Cause)][:CAUSES_WITH_CODE]:
+            for cause in [each for each in verdict.reasons if isinstance(each, e.Cause)][
+                :CAUSES_WITH_CODE
+            ]:
                 causes.setdefault(cause.identity, cause)
-        explained = [each for each in by_baseline if any(isinstance(reason, e.Cause) for reason in each.reasons)]
+        explained = [
+            each
+            for each in by_baseline
+            if any(isinstance(reason, e.Cause) for reason in each.reasons)
+        ]
         about = ", ".join(verdict.subject for verdict in explained)
         for cause in causes.values():
             sentence, details = cause_text(cause)
             text, code = "\n".join([sentence, *details]), "\n".join(code_lines(cause))
             yield Finding(name, about, text, code, tuple(explained), cause)
         for verdict in (each for each in failing if each not in explained):
-            why = [f"{line.label} {line.text.partition(chr(10))[0]}" for line in reasons(verdict)[:2]]
-            yield Finding(name, verdict.subject, "\n".join([headline(verdict), *why]), verdicts=(verdict,))
+            why = [
+                f"{line.label} {line.text.partition(chr(10))[0]}" for line in reasons(verdict)[:2]
+            ]
+            yield Finding(
+                name, verdict.subject, "\n".join([headline(verdict), *why]), verdicts=(verdict,)
+            )
     for test in results.failed_tests:
         if test.subject is None:
             yield Finding(test.workload or "", test.name, _last_words(test))
@@ -233,13 +270,19 @@ def _last_words(test: TestResult) -> str:
     """Return the errors of a failed test, or else all that it printed, and its claim."""
     lines = [line for line in test.said.splitlines() if line.strip()]
     errors = [line[1:].strip() for line in lines if line.startswith("E ")]  # pytest marks them so
-    return "\n".join([*(errors or lines or ["failed"]), *([f"claim: {test.claim}"] if test.claim else [])])
+    return "\n".join(
+        [*(errors or lines or ["failed"]), *([f"claim: {test.claim}"] if test.claim else [])]
+    )
 
 
 def failing_verdicts(results: Results) -> list[Verdict]:
     """Return the verdicts that fail, also those that strictness made fail."""
     failed = {(test.workload, test.subject) for test in results.failed_tests}
-    return [each for each in results.verdicts if each.status.fails or (each.workload, each.subject) in failed]
+    return [
+        each
+        for each in results.verdicts
+        if each.status.fails or (each.workload, each.subject) in failed
+    ]
 
 
 def notable_verdicts(results: Results) -> list[Verdict]:
@@ -255,20 +298,37 @@ def is_unconfirmed(verdict: Verdict) -> bool:
 
 
 def baseline_commits(results: Sequence[Results]) -> str:
-    """Return ``5d500c5 of 2026-11-19``: the commits that the baselines were recorded at; empty if nobody knows."""
-    recorded = [workload.baseline.recorded for one in results for workload in one.workloads if workload.baseline]
-    known = sorted({(each.at[:10], short_commit(each.commit)) for each in recorded if each is not None}, reverse=True)
+    """Return ``5d500c5 of 2026-11-19``: the commits that the baselines were recorded at; empty if
+    nobody knows.
+    """
+    recorded = [
+        workload.baseline.recorded
+        for one in results
+        for workload in one.workloads
+        if workload.baseline
+    ]
+    known = sorted(
+        {(each.at[:10], short_commit(each.commit)) for each in recorded if each is not None},
+        reverse=True,
+    )
     return ", ".join(f"{commit} of {day}" for day, commit in known)
 
 
 def next_step(results: Sequence[Results]) -> tuple[str, str]:
-    """Return what to do about the failures, as a few words and a command; empty if there is nothing to do."""
+    """Return what to do about the failures, as a few words and a command; empty if there is nothing
+    to do.
+    """
     failing = [verdict for one in results for verdict in failing_verdicts(one)]
     steps = [each for verdict in failing for each in _steps(verdict)]
     accepting = list(dict.fromkeys(each for each in steps if each.step is e.Step.ACCEPT))
     if len(accepting) == 1:
-        return "If this is intended:", "; ".join(filter(None, (accepting[0].measure, accepting[0].command)))
+        return "If this is intended:", "; ".join(
+            filter(None, (accepting[0].measure, accepting[0].command))
+        )
     if accepting:
         places = accepting[0].command.partition(" -k ")[0].partition("kernelgauge accept")[2]
         return "To see all changes, and to accept them:", f"kernelgauge review{places}"
-    return next((("Next:", reason_line(each).text) for each in steps if each.step is not e.Step.RECORD), ("", ""))
+    return next(
+        (("Next:", reason_line(each).text) for each in steps if each.step is not e.Step.RECORD),
+        ("", ""),
+    )

@@ -1,8 +1,10 @@
-"""Results -> one HTML page that needs nothing else: no network, no library, and no script to be read.
+"""Results -> one HTML page that needs nothing else: no network, no library, and no script to be
+read.
 
-The templates walk through the results; here is what a template cannot do well. Every text may come from a stranger's
-trace: the environment cuts each one, makes it printable and escapes it. The page's policy (CSP) allows the one style sheet
-and the one script in it by their hashes, so that no other markup could run or load anything.
+The templates walk through the results; here is what a template cannot do well. Every text may come
+from a stranger's trace: the environment cuts each one, makes it printable and escapes it. The
+page's policy (CSP) allows the one style sheet and the one script in it by their hashes, so that no
+other markup could run or load anything.
 """
 
 from __future__ import annotations
@@ -33,10 +35,28 @@ from ..results import Results, TestResult, WorkloadResult
 from ..results.files import slug
 from ..run import Origin, Timer
 from ..trace import KernelRecord, align, configuration_change, configuration_text
-from .findings import Finding, baseline_commits, change_text, findings, next_step, notable_verdicts, reasons
+from .findings import (
+    Finding,
+    baseline_commits,
+    change_text,
+    findings,
+    next_step,
+    notable_verdicts,
+    reasons,
+)
 from .stored import Trend, times_beside, trends_of
 from .summary import Row, conditions_text, counts_text, describe, mean, notes, overall, scope
-from .text import Column, Line, Section, bounds_text, counted, percent, sensitivity_text, short_commit, us
+from .text import (
+    Column,
+    Line,
+    Section,
+    bounds_text,
+    counted,
+    percent,
+    sensitivity_text,
+    short_commit,
+    us,
+)
 from .words import headline
 
 _PACKAGE = "kernelgauge.report"
@@ -44,23 +64,28 @@ _LONGEST_NAME, _LONGEST_TEXT = 200, 4000  # characters
 _MOST_ROWS = 40  # of a phase
 _PHASE_COLUMNS = (
     *map(Column, ("kernel", "kind", "module and op")),
-    *(Column(title, number=True) for title in ("times in the baseline", "now", "us in the baseline", "now", "change")),
+    *(
+        Column(title, number=True)
+        for title in ("times in the baseline", "now", "us in the baseline", "now", "change")
+    ),
 )
 _SHOWN_BARS, _MOST_BARS = 8, 30  # of a time, and if more need a look; the others are folded
 _FINE = 80  # launches: of more, neighbours in a strip are one
-_LEAST_WIDTH = 0.012  # of a strip, for a kernel that is gone or new, but at most _LEAST_WIDTHS for all of them
+# of a strip, for a kernel that is gone or new, but at most _LEAST_WIDTHS for all of them
+_LEAST_WIDTH = 0.012
 _LEAST_WIDTHS = 0.3
 _FARTHEST = 1e9  # gates: what a chart shows
 _TICKS = (-0.9, -0.5, -0.1, -0.01, 0.0, 0.01, 0.1, 1.0, 10.0, 100.0)
 _BETWEEN_TICKS = 11.0  # % of the width of a chart
-_TRACE = re.compile(r"(?:\w[\w.-]*/)?traces/\w[\w.-]*\.json\.gz", re.ASCII)  # beside the page, or in a machine's folder
+# beside the page, or in a machine's folder
+_TRACE = re.compile(r"(?:\w[\w.-]*/)?traces/\w[\w.-]*\.json\.gz", re.ASCII)
 
 
 def html(results: Sequence[Results]) -> str:
     """Return the page of one run, or of several: runs or kinds of GPU, the newest last.
 
-    Of each kind of machine the newest run is shown. Links lead to files beside the newest run's `results.json`: the page
-    belongs into the same folder.
+    Of each kind of machine the newest run is shown. Links lead to files beside the newest run's
+    `results.json`: the page belongs into the same folder.
     """
     newest: dict[str, Results] = {}
     for one in reversed(results):
@@ -69,7 +94,11 @@ def html(results: Sequence[Results]) -> str:
     workloads = _workloads(shown, results)
     found = findings(shown)
     pairs = [(each.result.baseline, each.result.run) for each in workloads]
-    environments = [compare(baseline.fingerprint, run.fingerprint) for baseline, run in pairs if baseline and run]
+    environments = [
+        compare(baseline.fingerprint, run.fingerprint)
+        for baseline, run in pairs
+        if baseline and run
+    ]
     return render_page(
         "page.html",
         script="report.js",
@@ -85,13 +114,26 @@ def html(results: Sequence[Results]) -> str:
         baseline_commits=baseline_commits(shown),
         shown=shown,
         workloads=workloads,
-        anchors={each.result.id: each.anchor for each in reversed(workloads)},  # of twins on two GPUs that of the worse
+        # of twins on two GPUs that of the worse
+        anchors={each.result.id: each.anchor for each in reversed(workloads)},
         timers=dict.fromkeys(
-            (it, it.label_on(each.result.run.fingerprint)) for each in workloads for it in each.times if each.result.run
+            (it, it.label_on(each.result.run.fingerprint))
+            for each in workloads
+            for it in each.times
+            if each.result.run
         ),
         # No section of a workload shows these: none may be lost.
-        other_tests=[test for one in shown for test in one.tests if test.workload not in {x.id for x in one.workloads}],
-        notes=[line for one in shown for line in (*notes(one), *conditions_text(one.runs, one.not_watched))],
+        other_tests=[
+            test
+            for one in shown
+            for test in one.tests
+            if test.workload not in {x.id for x in one.workloads}
+        ],
+        notes=[
+            line
+            for one in shown
+            for line in (*notes(one), *conditions_text(one.runs, one.not_watched))
+        ],
         changes=dict.fromkeys(str(each) for each in environments if not each.identical),
     )
 
@@ -100,12 +142,17 @@ def check_page(verdicts: Sequence[Verdict], phases: Sequence[PhaseCompared]) -> 
     """Return what became of traces that were held to a baseline."""
     bars: dict[str, list[_Bar]] = {}
     for number, (phase, verdict, _) in enumerate(phases):
-        bars.setdefault(f"{verdict.subject} of {verdict.workload}", []).append(_Bar(verdict, f"p{number}", phase))
+        bars.setdefault(f"{verdict.subject} of {verdict.workload}", []).append(
+            _Bar(verdict, f"p{number}", phase)
+        )
     parts = _environment().get_template("workload.html").module
     panels = [parts.panel(_Panel(*each)) for each in bars.items()]  # type: ignore[attr-defined]
     chart = parts.key() + Markup('<div class="panels">{}</div>').format(Markup().join(panels))  # type: ignore[attr-defined]
     return [
-        *(Section(f"{it.workload} {headline(it)}", reasons(it), status=it.status.value) for it in verdicts),
+        *(
+            Section(f"{it.workload} {headline(it)}", reasons(it), status=it.status.value)
+            for it in verdicts
+        ),
         Section("Changes by phase", picture=chart),
         *(_phase_section(f"p{number}", each) for number, each in enumerate(phases)),
     ]
@@ -121,12 +168,25 @@ def _phase_section(anchor: str, it: PhaseCompared) -> Section:
         for row, (low, high), before_us, count, after_us in it.rows[:_MOST_ROWS]
     ]
     left, verdict = len(it.rows) - len(cells), it.verdict
-    lines = ["Mean of a step, the largest change first" + (f"; {left} more are in the trace" if left else "")]
+    lines = [
+        "Mean of a step, the largest change first"
+        + (f"; {left} more are in the trace" if left else "")
+    ]
     title = f"{it.phase} {verdict.workload} {us(verdict.before_us or 0.0)} -> {us(verdict.after_us or 0.0)} us"
-    return Section(title, lines, _PHASE_COLUMNS, cells, is_folded=True, status=verdict.status.value, anchor=anchor)
+    return Section(
+        title,
+        lines,
+        _PHASE_COLUMNS,
+        cells,
+        is_folded=True,
+        status=verdict.status.value,
+        anchor=anchor,
+    )
 
 
-def as_html(sections: Sequence[Section], *, title: str, status: str = "", facts: Mapping[str, str]) -> str:
+def as_html(
+    sections: Sequence[Section], *, title: str, status: str = "", facts: Mapping[str, str]
+) -> str:
     """Return one page. `facts`: labels and texts about all of it."""
     return render_page("sections.html", sections=sections, title=title, status=status, facts=facts)
 
@@ -152,7 +212,9 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(clip=_clip, lines=_lines, value=_value, css=_css, us=us, percent=percent, shell=shlex.join)
+    made.filters.update(
+        clip=_clip, lines=_lines, value=_value, css=_css, us=us, percent=percent, shell=shlex.join
+    )
     made.filters.update(headline=headline, reasons=_reasons, conditions=conditions_text)
     made.filters.update(
         configuration=configuration_text,
@@ -163,7 +225,11 @@ def _environment() -> Environment:
     )
     # The newline stands between lines that are untrusted themselves.
     made.globals.update(
-        STRUCTURE=STRUCTURE, DEVICE=Timer.DEVICE, counted=counted, describe=describe, newline=Markup("\n")
+        STRUCTURE=STRUCTURE,
+        DEVICE=Timer.DEVICE,
+        counted=counted,
+        describe=describe,
+        newline=Markup("\n"),
     )
     return made
 
@@ -178,7 +244,9 @@ def _source(content: str) -> str:
 
 
 def _written(value: object) -> object:
-    """Return what a template's expression writes: of a text, a short one without control characters."""
+    """Return what a template's expression writes: of a text, a short one without control
+    characters.
+    """
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return printable(_clip(value, _LONGEST_TEXT))
@@ -279,7 +347,10 @@ class _Workload(Row):
 
     @property
     def trace(self) -> str:
-        """Return a link to the trace. A results file is untrusted: nothing but a trace below the page's folder is one."""
+        """Return a link to the trace.
+
+        A results file is untrusted: nothing but a trace below the page's folder is one.
+        """
         trace = self.result.trace or ""
         return trace if self.is_beside and _TRACE.fullmatch(trace) else ""
 
@@ -293,7 +364,9 @@ class _Workload(Row):
         old: Sequence[Origin | None] = ()
         if baseline is not None and baseline.entries:  # in the time that the run is compared with
             judged = self.result.time_verdict(Timer.DEVICE)
-            stored = baseline.entry_like(run.kernels)[0].kernels_in(judged.before_us if judged is not None else None)
+            stored = baseline.entry_like(run.kernels)[0].kernels_in(
+                judged.before_us if judged is not None else None
+            )
             old = baseline.origins if len(baseline.origins) == len(stored) else ()
         before, after = iter(old), iter(run.origins)
         found: list[_Launch] = []
@@ -303,9 +376,21 @@ class _Workload(Row):
             how = ""
             if old_kernel is not None and kernel is not None and old_kernel != kernel:
                 is_other = configuration_change(old_kernel.identity, kernel.identity)
-                others = ["configuration"] if is_other else placement_changes([old_kernel], [kernel], run.fingerprint)
+                others = (
+                    ["configuration"]
+                    if is_other
+                    else placement_changes([old_kernel], [kernel], run.fingerprint)
+                )
                 how = f"other {' and '.join(others)}" if others else ""
-            mark = "new" if old_kernel is None else "gone" if kernel is None else "changed" if how else ""
+            mark = (
+                "new"
+                if old_kernel is None
+                else "gone"
+                if kernel is None
+                else "changed"
+                if how
+                else ""
+            )
             found.append(_Launch(old_kernel, kernel, mark, how, origin))
         return found
 
@@ -317,15 +402,21 @@ class _Workload(Row):
 
     @property
     def strip(self) -> list[tuple[str, list[_Piece]]]:
-        """Return the kernels of the baseline and of this run as two lanes, with those that are in both below each other.
+        """Return the kernels of the baseline and of this run as two lanes, with those that are in
+        both below each other.
 
         Widths are times; without any time, all are equal. What is gone or new has a least width.
         """
-        times = [[each.device_time_us if each else 0.0 for each in launch[:2]] for launch in self.launches]
+        times = [
+            [each.device_time_us if each else 0.0 for each in launch[:2]]
+            for launch in self.launches
+        ]
         if not any(map(any, times)):
             times = [[float(each is not None) for each in launch[:2]] for launch in self.launches]
         marks = sum(bool(each.mark) for each in self.launches)
-        least = min(_LEAST_WIDTH, _LEAST_WIDTHS / max(1, marks)) * max(map(sum, zip(*times, strict=True)), default=0.0)
+        least = min(_LEAST_WIDTH, _LEAST_WIDTHS / max(1, marks)) * max(
+            map(sum, zip(*times, strict=True)), default=0.0
+        )
         ends, lanes = [0.0, 0.0], (list[_Piece](), list[_Piece]())
         for launch, widths in zip(self.launches, times, strict=True):
             if None not in launch[:2]:
@@ -333,25 +424,44 @@ class _Workload(Row):
             for side, kernel in enumerate(launch[:2]):
                 if isinstance(kernel, KernelRecord):
                     width = max(widths[side], least if launch.mark else 0.0)
-                    text = f"{launch.name}: {us(kernel.device_time_us)} us" if kernel.device_time_us else launch.name
-                    lanes[side].append(_Piece(launch.mark, kernel.identity.kind, text, ends[side], width))
+                    text = (
+                        f"{launch.name}: {us(kernel.device_time_us)} us"
+                        if kernel.device_time_us
+                        else launch.name
+                    )
+                    lanes[side].append(
+                        _Piece(launch.mark, kernel.identity.kind, text, ends[side], width)
+                    )
                     ends[side] += width
         scale = max(ends) / 100 or 1.0
-        key = id if len(self.launches) <= _FINE else attrgetter("mark")  # each alone, or neighbours as one
+        # each alone, or neighbours as one
+        key = id if len(self.launches) <= _FINE else attrgetter("mark")
         groups = ([list(group) for _, group in groupby(lane, key)] for lane in lanes)
         names = ("baseline", "this run")
-        return [(name, [_joined(each, scale) for each in lane]) for name, lane in zip(names, groups, strict=True)]
+        return [
+            (name, [_joined(each, scale) for each in lane])
+            for name, lane in zip(names, groups, strict=True)
+        ]
 
     @cached_property
     def modules(self) -> tuple[list[_Module], list[_Module]]:
-        """Return the modules that changed, and the others. Kernels of one differ, or move the call by its gate."""
+        """Return the modules that changed, and the others.
+
+        Kernels of one differ, or move the call by its gate.
+        """
         verdict = self.result.time_verdict(Timer.DEVICE)
         least_us = math.inf  # a time that is not judged hides and shows nothing
-        if verdict is not None and verdict.change is not None and verdict.status is not Status.NOT_JUDGED:
+        if (
+            verdict is not None
+            and verdict.change is not None
+            and verdict.status is not Status.NOT_JUDGED
+        ):
             least_us = (verdict.change.gate or 0.0) * (verdict.before_us or 0.0)
         by_module: dict[str, list[_Launch]] = {}
         for launch in self.launches:
-            by_module.setdefault(launch.origin.module if launch.origin else "not known", []).append(launch)
+            by_module.setdefault(launch.origin.module if launch.origin else "not known", []).append(
+                launch
+            )
         sides: tuple[list[_Module], list[_Module]] = [], []
         for name, launches in sorted(by_module.items()):
             kernels: dict[tuple[str, str], list[_Launch]] = {}
@@ -361,21 +471,29 @@ class _Workload(Row):
             changed = [part for part in parts if part.mark or abs(part.delta_us) > least_us]
             whole = _Part("", name, launches)
             sides[not changed and abs(whole.delta_us) <= least_us].append((whole, changed))
-        if not sides[0] and verdict is not None and verdict.status in (Status.REGRESSED, Status.IMPROVED):
+        if (
+            not sides[0]
+            and verdict is not None
+            and verdict.status in (Status.REGRESSED, Status.IMPROVED)
+        ):
             sides = sides[::-1]  # each moved a little
         sides[0].sort(key=lambda each: -abs(each[0].delta_us))
         return sides
 
     def dots(self, timer: Timer) -> list[tuple[str, str, Sequence[tuple[float, bool]]]]:
-        """Return the replicates of a judged time beside the processes of the baseline and of its anchors.
+        """Return the replicates of a judged time beside the processes of the baseline and of its
+        anchors.
 
-        For each side its name, its times, and the dots: the place of each in percent of the width, and whether it counts.
+        For each side its name, its times, and the dots: the place of each in percent of the width,
+        and whether it counts.
         """
         run, baseline, verdict = self.result.run, self.result.baseline, self.times[timer]
         if run is None or baseline is None or verdict is None or not change_text(verdict):
             return []
         rows = times_beside(baseline, run, timer, verdict.against or "baseline")
-        low, high = (pick((it for _, times in rows for it, _ in times), default=0.0) for pick in (min, max))
+        low, high = (
+            pick((it for _, times in rows for it, _ in times), default=0.0) for pick in (min, max)
+        )
         scale = (high - low) / 94 or 1.0
         return [
             (
@@ -395,15 +513,33 @@ def _joined(group: Sequence[_Piece], scale: float) -> _Piece:
     it, last = group[0], group[-1]
     x, width = it.x / scale, (last.x + last.width - it.x) / scale
     is_one = len(group) == 1
-    return _Piece(it.mark, it.kind if is_one else "", it.text if is_one else counted(len(group), "kernel"), x, width)
+    return _Piece(
+        it.mark,
+        it.kind if is_one else "",
+        it.text if is_one else counted(len(group), "kernel"),
+        x,
+        width,
+    )
 
 
-def _strips(found: Sequence[Sequence[Finding]], workloads: Sequence[_Workload]) -> dict[int, _Workload]:
-    """Return the workload whose kernels stand above a cause, by the number of the cause: each once, if kernels differ."""
-    others = {each.result.id: each for each in reversed(workloads) if each.result.baseline and set(each.marked) - {""}}
+def _strips(
+    found: Sequence[Sequence[Finding]], workloads: Sequence[_Workload]
+) -> dict[int, _Workload]:
+    """Return the workload whose kernels stand above a cause, by the number of the cause: each once,
+    if kernels differ.
+    """
+    others = {
+        each.result.id: each
+        for each in reversed(workloads)
+        if each.result.baseline and set(each.marked) - {""}
+    }
     strips: dict[int, _Workload] = {}
     for number, cases in enumerate(found):
-        shown = (others.pop(case.workload, None) for case in cases if case.verdicts and case.verdicts[0].is_by_baseline)
+        shown = (
+            others.pop(case.workload, None)
+            for case in cases
+            if case.verdicts and case.verdicts[0].is_by_baseline
+        )
         if workload := next(filter(None, shown), None):
             strips[number] = workload
     return strips
@@ -425,7 +561,11 @@ class _Bar(NamedTuple):
     @property
     def fails(self) -> bool:
         """Whether its workload does."""
-        return self.workload is not None and self.workload.status is not None and self.workload.status.fails
+        return (
+            self.workload is not None
+            and self.workload.status is not None
+            and self.workload.status.fails
+        )
 
     @property
     def is_quiet(self) -> bool:
@@ -433,15 +573,23 @@ class _Bar(NamedTuple):
 
     @property
     def rank(self) -> tuple[bool, float]:
-        return not self.verdict.status.fails, -self.change.estimate if self.change is not None else -math.inf
+        return (
+            not self.verdict.status.fails,
+            -self.change.estimate if self.change is not None else -math.inf,
+        )
 
 
 class _Panel:
-    """The changes of one time, the worst first, on one scale: linear within the gate, and logarithmic beyond it."""
+    """The changes of one time, the worst first, on one scale: linear within the gate, and
+    logarithmic beyond it.
+    """
 
     def __init__(self, label: str, bars: Sequence[_Bar]) -> None:
         self.label = label
-        judged = sorted((each for each in bars if each.change or each.verdict.status.fails), key=attrgetter("rank"))
+        judged = sorted(
+            (each for each in bars if each.change or each.verdict.status.fails),
+            key=attrgetter("rank"),
+        )
         self.unjudged = [each for each in bars if not (each.change or each.verdict.status.fails)]
         loud = sum(not each.is_quiet for each in judged)
         room = max(_SHOWN_BARS, min(loud, _MOST_BARS))
@@ -451,8 +599,14 @@ class _Panel:
         self.changes = [each.change for each in judged if each.change is not None]
         self.gates = sorted({each.gate for each in self.changes if each.gate is not None})
         self._unit = self.gates[0] if self.gates else 0.01
-        values = chain.from_iterable((each.estimate, each.low, each.high, each.sensitivity) for each in self.changes)
-        places = [self._place(each) for each in (*values, -2 * self._unit, 2 * self._unit) if each is not None]
+        values = chain.from_iterable(
+            (each.estimate, each.low, each.high, each.sensitivity) for each in self.changes
+        )
+        places = [
+            self._place(each)
+            for each in (*values, -2 * self._unit, 2 * self._unit)
+            if each is not None
+        ]
         self._low, self._high = min(places), max(places)
 
     def _place(self, change: float) -> float:
@@ -464,7 +618,9 @@ class _Panel:
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """Return the places on the axis that have a number: zero, and others that leave room between them."""
+        """Return the places on the axis that have a number: zero, and others that leave room
+        between them.
+        """
         found = [0.0]
         for change in sorted(_TICKS, key=abs):
             is_free = all(abs(self.x(change) - self.x(other)) >= _BETWEEN_TICKS for other in found)
@@ -474,13 +630,19 @@ class _Panel:
 
 
 def _panels(workloads: Sequence[_Workload]) -> list[_Panel]:
-    """Return a chart for each time, and for each device if there are several; those without a judged time come last."""
+    """Return a chart for each time, and for each device if there are several; those without a
+    judged time come last.
+    """
     devices = {each.result.run.fingerprint.device for each in workloads if each.result.run}
     bars: dict[str, list[_Bar]] = {}
     for timer in Timer:
         for each in workloads:
             if (verdict := each.result.time_verdict(timer)) is not None:
-                on = f", {each.result.run.fingerprint.device}" if each.result.run and len(devices) > 1 else ""
+                on = (
+                    f", {each.result.run.fingerprint.device}"
+                    if each.result.run and len(devices) > 1
+                    else ""
+                )
                 bars.setdefault(f"{verdict.subject}{on}", []).append(
                     _Bar(verdict, each.anchor, each.result.id, each.result)
                 )
@@ -488,13 +650,18 @@ def _panels(workloads: Sequence[_Workload]) -> list[_Panel]:
 
 
 def _workloads(shown: Sequence[Results], results: Sequence[Results]) -> list[_Workload]:
-    """Return the workloads of all runs, the worst status first. Links are made for the newest run only, which is the first."""
+    """Return the workloads of all runs, the worst status first.
+
+    Links are made for the newest run only, which is the first.
+    """
     trends = trends_of(results)
     found: list[_Workload] = []
     for one in shown:
         for result in one.workloads:
             tests = [test for test in one.tests if test.workload == result.id]
             trend = trends.get((one.fingerprint.device if one.fingerprint else "", result.id))
-            found.append(_Workload(result, f"w{len(found)}-{slug(result.id)}", tests, one is shown[0], trend))
+            found.append(
+                _Workload(result, f"w{len(found)}-{slug(result.id)}", tests, one is shown[0], trend)
+            )
     places = {status: place for place, status in enumerate((*WORST_FIRST, None))}
     return sorted(found, key=lambda each: places[each.result.status])

@@ -58,7 +58,7 @@ _LONGEST_NOTE, _LONGEST_COMMAND = 1000, 4000
 _CUT_OFF = "Not all of it fits into this page: results.json has the rest."
 
 
-# -- what a run amounts to --------------------------------------------------------------------------------------------
+# -- what a run amounts to -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ class Row:
 
     @property
     def about(self) -> str:
-        """Return the subjects of the verdicts that need a look, or which times of a pass were not judged; else nothing."""
+        """Return the subjects of the verdicts that need a look, or which times of a pass were not
+        judged; else nothing.
+        """
         status = self.result.status
         if self.is_quiet and any(map(is_unconfirmed, self.result.verdicts)):
             return "time not confirmed"
@@ -90,23 +92,35 @@ class Row:
             unjudged = [_short(each.subject) for each in times if each.status not in _PASSES]
             names = "time" if len(unjudged) == len(times) else ", ".join(unjudged)
             return f"{names} not judged" if names else ""
-        verdicts = [] if self.is_quiet else [each for each in self.result.verdicts if each.status is status]
+        verdicts = (
+            []
+            if self.is_quiet
+            else [each for each in self.result.verdicts if each.status is status]
+        )
         return ", ".join(dict.fromkeys(each.subject for each in verdicts))
 
     @property
     def times(self) -> dict[Timer, Verdict | None]:
         """Return the times that were measured, with their verdicts."""
         run = self.result.run
-        return {} if run is None else {each: self.result.time_verdict(each) for each in Timer if each in run.samples}
+        return (
+            {}
+            if run is None
+            else {each: self.result.time_verdict(each) for each in Timer if each in run.samples}
+        )
 
     @property
     def cells(self) -> tuple[str, str, str, str]:
-        """Return launches, the device's time, the baseline's, and the change; a dash for what is not known."""
+        """Return launches, the device's time, the baseline's, and the change; a dash for what is
+        not known.
+        """
         run, verdict = self.result.run, self.result.time_verdict(Timer.DEVICE)
         before_us = verdict.before_us if verdict is not None else self._unjudged_before_us
         return (
             str(run.counts.launches) if run is not None else "-",
-            mean(run.samples[Timer.DEVICE]) if run is not None and Timer.DEVICE in run.samples else "-",
+            mean(run.samples[Timer.DEVICE])
+            if run is not None and Timer.DEVICE in run.samples
+            else "-",
             us(before_us) if before_us is not None else "-",
             change_text(verdict) or "-",
         )
@@ -115,7 +129,12 @@ class Row:
     def _unjudged_before_us(self) -> float | None:
         """Return the baseline's time of the ops of a CPU, which has no verdict."""
         run, baseline = self.result.run, self.result.baseline
-        if run is None or baseline is None or Timer.DEVICE not in run.samples or Timer.DEVICE in run.judged_timers:
+        if (
+            run is None
+            or baseline is None
+            or Timer.DEVICE not in run.samples
+            or Timer.DEVICE in run.judged_timers
+        ):
             return None
         times = baseline.times(Timer.DEVICE, baseline.entry_like(run.kernels)[0])
         return geometric_mean(each.observation.mean_us for each in times) if times else None
@@ -132,7 +151,10 @@ def rows(results: Results) -> list[Row]:
 
 
 def overall(results: Sequence[Results]) -> str:
-    """Return the worst verdict of some runs. Where no verdict fails and pytest did, say so: that is no pass."""
+    """Return the worst verdict of some runs.
+
+    Where no verdict fails and pytest did, say so: that is no pass.
+    """
     status = _worst(results)
     if status is not None and status.fails:
         return status.value
@@ -160,7 +182,8 @@ def _is_structure_only(results: Sequence[Results]) -> bool:
 
 
 def scope(results: Sequence[Results]) -> str:
-    """Return what a pass has judged, and how finely: ``(kernels, latency at +77 %); CPU time not judged``.
+    """Return what a pass has judged, and how finely: ``(kernels, latency at +77 %); CPU time not
+    judged``.
 
     Empty if it is no pass, or if its status says it.
     """
@@ -170,17 +193,31 @@ def scope(results: Sequence[Results]) -> str:
     for each in _time_verdicts(results):
         by_subject.setdefault(each.subject, []).append(each)
     for subject, times in by_subject.items():
-        known = [each.change for each in times if each.status is not Status.NOT_JUDGED and each.change is not None]
+        known = [
+            each.change
+            for each in times
+            if each.status is not Status.NOT_JUDGED and each.change is not None
+        ]
         if not known:
             unjudged.append(_short(subject))
             continue
-        seen = sorted((each for each in known if each.sensitivity is not None), key=attrgetter("sensitivity"))
+        seen = sorted(
+            (each for each in known if each.sensitivity is not None), key=attrgetter("sensitivity")
+        )
         ends = list(dict.fromkeys(map(sensitivity_text, seen[:1] + seen[-1:])))
-        at = f" at {' to '.join([*(text.removesuffix(' %') for text in ends[:-1]), *ends[-1:]])}" if ends else ""
+        at = (
+            f" at {' to '.join([*(text.removesuffix(' %') for text in ends[:-1]), *ends[-1:]])}"
+            if ends
+            else ""
+        )
         some = f" in {len(known)} of {len(times)}" if len(known) < len(times) else ""
         judged.append(f"{_short(subject)}{at}{some}")
     rest = f"; {', '.join(unjudged)} not judged" if unjudged else ""
-    kernels = ["kernels"] if any(each.subject == STRUCTURE for one in results for each in one.verdicts) else []
+    kernels = (
+        ["kernels"]
+        if any(each.subject == STRUCTURE for one in results for each in one.verdicts)
+        else []
+    )
     return f"({', '.join([*kernels, *judged])}){rest}"
 
 
@@ -195,12 +232,16 @@ def _time_verdicts(results: Sequence[Results]) -> list[Verdict]:
 def _unjudged(results: Sequence[Results]) -> tuple[str, str]:
     """Return how many times were not judged, and a reason of the commonest kind; empty if all were."""
     times = _time_verdicts(results)
-    unjudged = [each for each in times if each.status is Status.NOT_JUDGED and not is_unconfirmed(each)]
+    unjudged = [
+        each for each in times if each.status is Status.NOT_JUDGED and not is_unconfirmed(each)
+    ]
     if not unjudged:
         return "", ""
     # By kind: of hosts that were slower, each was so by another factor.
     kinds = [
-        (type(first), getattr(first, "why", "")) for each in unjudged for first in [*each.reasons, each.conclusion][:1]
+        (type(first), getattr(first, "why", ""))
+        for each in unjudged
+        for first in [*each.reasons, each.conclusion][:1]
     ]
     commonest = unjudged[kinds.index(Counter(kinds).most_common(1)[0][0])]
     why = [line.text for line in reasons(commonest)] or [headline(commonest)]
@@ -208,29 +249,52 @@ def _unjudged(results: Sequence[Results]) -> tuple[str, str]:
 
 
 def counts_text(results: Sequence[Results]) -> list[str]:
-    """Return ``3 workloads (1 REGRESSED, 2 PASS)`` and ``9 tests (1 failed)``: numbers and words of our own only."""
+    """Return ``3 workloads (1 REGRESSED, 2 PASS)`` and ``9 tests (1 failed)``: numbers and words of
+    our own only.
+    """
     workloads = [workload for each in results for workload in each.workloads]
     statuses = Counter(workload.status for workload in workloads)
     judged = [f"{statuses[status]} {status.value}" for status in WORST_FIRST if statuses[status]]
     judged += [f"{statuses[None]} not judged"] if statuses[None] else []
     outcomes = Counter(test.outcome for each in results for test in each.tests)
-    ended = [f"{outcomes[outcome]} {outcome}" for outcome in ("failed", "skipped") if outcomes[outcome]]
+    ended = [
+        f"{outcomes[outcome]} {outcome}" for outcome in ("failed", "skipped") if outcomes[outcome]
+    ]
     parts = ((len(workloads), "workload", judged), (outcomes.total(), "test", ended))
-    texts = [counted(total, noun) + (f" ({', '.join(each)})" if each else "") for total, noun, each in parts]
+    texts = [
+        counted(total, noun) + (f" ({', '.join(each)})" if each else "")
+        for total, noun, each in parts
+    ]
     unconfirmed = sum(map(is_unconfirmed, _time_verdicts(results)))
-    texts += [f"{counted(unconfirmed, 'slower time')} not confirmed by a fresh process"] if unconfirmed else []
+    texts += (
+        [f"{counted(unconfirmed, 'slower time')} not confirmed by a fresh process"]
+        if unconfirmed
+        else []
+    )
     return [*texts, *filter(None, [": ".join(filter(None, _unjudged(results)))])]
 
 
 def describe(fingerprint: Fingerprint) -> str:
     """Return the machine and the software in one line."""
-    fields = {"driver": "driver", "cuda": "CUDA", "torch": "torch", "triton": "triton", "liger_kernel": "liger-kernel"}
-    versions = [f"{name} {version}" for field, name in fields.items() if (version := getattr(fingerprint, field))]
+    fields = {
+        "driver": "driver",
+        "cuda": "CUDA",
+        "torch": "torch",
+        "triton": "triton",
+        "liger_kernel": "liger-kernel",
+    }
+    versions = [
+        f"{name} {version}"
+        for field, name in fields.items()
+        if (version := getattr(fingerprint, field))
+    ]
     return printable(", ".join([fingerprint.device, *versions]))
 
 
 def conditions_text(runs: Sequence[Run], not_watched: str = "") -> list[str]:
-    """Return the conditions of the GPU during these runs in one line, or why nobody watched it; none if that is not known."""
+    """Return the conditions of the GPU during these runs in one line, or why nobody watched it;
+    none if that is not known.
+    """
     seen = [run.conditions for run in runs if run.conditions is not None]
     if not_watched and runs and not seen:
         return [printable(f"conditions not watched: {not_watched}")]
@@ -238,7 +302,9 @@ def conditions_text(runs: Sequence[Run], not_watched: str = "") -> list[str]:
     def known(name: str) -> list[Any]:
         return [value for each in seen if (value := getattr(each, name)) is not None]
 
-    parts = [form.format(sum_up(values)) for name, sum_up, form in _CONDITIONS if (values := known(name))]
+    parts = [
+        form.format(sum_up(values)) for name, sum_up, form in _CONDITIONS if (values := known(name))
+    ]
     throttled_ms = Counter[str]()
     for each in known("throttled_ms"):
         throttled_ms.update(each)
@@ -247,7 +313,9 @@ def conditions_text(runs: Sequence[Run], not_watched: str = "") -> list[str]:
 
 
 def notes(results: Results) -> list[str]:
-    """Return one line for each reason why workloads did not run, with the workloads that it holds for."""
+    """Return one line for each reason why workloads did not run, with the workloads that it holds
+    for.
+    """
     by_reason: dict[str, list[str]] = {}
     for workload in results.workloads:
         if workload.unavailable:
@@ -257,24 +325,35 @@ def notes(results: Results) -> list[str]:
 
 def unknown_machines(results: Results) -> list[str]:
     """Return the GPUs, or hosts of CPUs, that passed and that the baselines do not know."""
-    if results.status is not None and (results.status.fails or results.status is Status.INCOMPARABLE):
+    if results.status is not None and (
+        results.status.fails or results.status is Status.INCOMPARABLE
+    ):
         return []
     pairs = [(each.run, each.baseline) for each in results.workloads]
-    judged = [(run, baseline) for run, baseline in pairs if run is not None and baseline is not None]
-    if not all(compare(baseline.fingerprint, run.fingerprint).identical for run, baseline in judged):
+    judged = [
+        (run, baseline) for run, baseline in pairs if run is not None and baseline is not None
+    ]
+    if not all(
+        compare(baseline.fingerprint, run.fingerprint).identical for run, baseline in judged
+    ):
         return []  # another software joins no baseline
-    known = [(run.place, {each.place for entry in old.entries for each in entry.processes}) for run, old in judged]
+    known = [
+        (run.place, {each.place for entry in old.entries for each in entry.processes})
+        for run, old in judged
+    ]
     return sorted({place for place, places in known if place is not None and place not in places})
 
 
 def _time_column(results: Results) -> str:
-    """Return whose time a table shows: ``CPU us`` or ``GPU us``; ``time us`` where nothing was measured."""
+    """Return whose time a table shows: ``CPU us`` or ``GPU us``; ``time us`` where nothing was
+    measured.
+    """
     if results.fingerprint is None:
         return "time us"
     return "CPU us" if results.fingerprint.arch == "cpu" else "GPU us"
 
 
-# -- on a terminal ----------------------------------------------------------------------------------------------------
+# -- on a terminal ---------------------------------------------------------------------------------
 
 
 def summary(results: Results, recorded: Collection[str] = ()) -> list[Section]:
@@ -283,8 +362,12 @@ def summary(results: Results, recorded: Collection[str] = ()) -> list[Section]:
     `recorded`: workloads that had no baseline, and get this run as theirs.
     """
     sections: list[Section] = []
-    if results.fingerprint is not None and results.runs:  # without a device there is none, and the verdicts say so
-        machine = (describe(results.fingerprint), *conditions_text(results.runs, results.not_watched))
+    # without a device there is none, and the verdicts say so
+    if results.fingerprint is not None and results.runs:
+        machine = (
+            describe(results.fingerprint),
+            *conditions_text(results.runs, results.not_watched),
+        )
         sections.append(Section(lines=machine))
     if rows(results):
         sections.append(_table(results, recorded))
@@ -293,14 +376,20 @@ def summary(results: Results, recorded: Collection[str] = ()) -> list[Section]:
 
 
 def _table(results: Results, recorded: Collection[str]) -> Section:
-    """Return one line for each workload: launches, their time, baseline, change, verdict, and what the verdict is about.
+    """Return one line for each workload: launches, their time, baseline, change, verdict, and what
+    the verdict is about.
 
     On a narrow terminal the last column is left out, since the failures name the tests.
     """
     # Titles of two lines: a default id and all columns fit in 80.
     titles = ("launches", _time_column(results).replace(" ", "\n"), "base-\nline us", "change")
     numbers = (Column(title, number=True) for title in titles)
-    columns = (Column("workload"), *numbers, Column("verdict", is_whole=True), Column("about", is_optional=True))
+    columns = (
+        Column("workload"),
+        *numbers,
+        Column("verdict", is_whole=True),
+        Column("about", is_optional=True),
+    )
     cells = []
     for row in rows(results):
         is_recorded = row.result.status is Status.NO_BASELINE and row.result.id in recorded
@@ -311,7 +400,9 @@ def _table(results: Results, recorded: Collection[str]) -> Section:
 
 
 def _remarks(results: Results) -> Iterator[Section]:
-    """Yield what the table has no room for: verdicts that fail no test, and facts about the machine."""
+    """Yield what the table has no room for: verdicts that fail no test, and facts about the
+    machine.
+    """
     passing = [verdict for verdict in results.verdicts if verdict.status is Status.PASS]
     ratios = (each for each in passing if each.subject == RATIO)
     yield from (Section(code=brief(each)) for each in (*notable_verdicts(results), *ratios))
@@ -323,19 +414,25 @@ def _remarks(results: Results) -> Iterator[Section]:
         unjudged = f"{status}: {unjudged or 'no time was measured'}"
     elif unjudged and (judged := scope([results])):
         unjudged = f"{status} {judged}"
-    machine = (f"machine: {line.text}" for verdict in passing for line in reasons(only_reasons(verdict, e.Machine)))
-    yield Section(lines=[*filter(None, [": ".join(filter(None, [unjudged, why]))]), *dict.fromkeys(machine)])
+    machine = (
+        f"machine: {line.text}"
+        for verdict in passing
+        for line in reasons(only_reasons(verdict, e.Machine))
+    )
+    yield Section(
+        lines=[*filter(None, [": ".join(filter(None, [unjudged, why]))]), *dict.fromkeys(machine)]
+    )
 
 
-# -- in a pull request ------------------------------------------------------------------------------------------------
+# -- in a pull request -----------------------------------------------------------------------------
 
 
 def summary_markdown(results: Sequence[Results], *, limit_bytes: int = 1_000_000) -> str:
     """Return GitHub's Markdown, at most `limit_bytes` long in UTF-8: what does not fit is cut off.
 
-    One line with the verdict and the largest change; then of each run one row for each workload, the command that accepts
-    the changes, and in folds the failures, the machine and notes. GitHub refuses more than 1 MiB for a step's summary, and
-    more than 65536 characters in a comment.
+    One line with the verdict and the largest change; then of each run one row for each workload,
+    the command that accepts the changes, and in folds the failures, the machine and notes. GitHub
+    refuses more than 1 MiB for a step's summary, and more than 65536 characters in a comment.
     """
     counts = [f"{len(results)} runs"] if len(results) != 1 else []
     slowest = next((cases[0].slower for cases in findings(results)), None)
@@ -361,12 +458,18 @@ def _blocks(results: Results) -> Iterator[Section]:
     quiet: list[tuple[str, ...]] = []
     for row in rows(results):
         causes = found.pop(row.result.id, [])
-        worst = causes[0] if causes and row.is_quiet else row  # a test may have failed without a verdict
+        # a test may have failed without a verdict
+        worst = causes[0] if causes and row.is_quiet else row
         cells = (cut(row.result.id), _lines(worst.status, worst.about), *row.cells, _causes(causes))
         (quiet if row.is_quiet and not causes else failing).append(cells)
     tests = [each for causes in found.values() for each in causes]  # of what was not measured
-    failing += [(cut(each.workload or each.about), each.status, *"----", _causes([each])) for each in tests]
-    numbers = [Column(title, number=True) for title in ("launches", _time_column(results), "baseline", "change")]
+    failing += [
+        (cut(each.workload or each.about), each.status, *"----", _causes([each])) for each in tests
+    ]
+    numbers = [
+        Column(title, number=True)
+        for title in ("launches", _time_column(results), "baseline", "change")
+    ]
     columns = (Column("workload"), Column("verdict"), *numbers, Column("cause"))
     tables = [Section(columns=columns, rows=each) for each in (failing, quiet) if each]
     yield from tables[:1]
@@ -375,7 +478,10 @@ def _blocks(results: Results) -> Iterator[Section]:
         yield Section(lines=[words], code=cut(command, _LONGEST_COMMAND))
     if failures := "\n".join(map(brief, failing_verdicts(results))):
         yield Section("Failures", code="\n".join(map(cut, failures.split("\n"))), is_folded=True)
-    yield from (replace(each, title=f"{len(quiet)} without a failure", is_folded=True) for each in tables[1:])
+    yield from (
+        replace(each, title=f"{len(quiet)} without a failure", is_folded=True)
+        for each in tables[1:]
+    )
     warnings = (f"warning: {' '.join(warning.split())}" for warning in results.warnings)
     yield Section(lines=[cut(line, _LONGEST_NOTE) for line in (*notes(results), *warnings)])
     yield Section("Machine and command", lines=list(map(cut, _machine(results))), is_folded=True)
@@ -388,7 +494,9 @@ def _lines(*lines: str) -> str:
 
 def _causes(causes: Sequence[Finding]) -> str:
     """Return the sentence and the first line of code of each cause, as lines."""
-    return _lines(*(line for each in causes for line in (each.headline, each.code.partition("\n")[0])))
+    return _lines(
+        *(line for each in causes for line in (each.headline, each.code.partition("\n")[0]))
+    )
 
 
 def _machine(results: Results) -> Iterator[str]:
@@ -396,6 +504,8 @@ def _machine(results: Results) -> Iterator[str]:
     yield f"{describe(results.fingerprint)}{gpu}" if results.fingerprint else "nothing was measured"
     yield from conditions_text(results.runs, results.not_watched)
     baselines = baseline_commits([results])
-    yield f"commit {short_commit(results.commit)}" + (f", baselines of commit {baselines}" if baselines else "")
+    yield f"commit {short_commit(results.commit)}" + (
+        f", baselines of commit {baselines}" if baselines else ""
+    )
     run = f"{results.started_at}, {results.seconds:.0f} s, kernelgauge {results.kernelgauge}"
     yield f"{shlex.join(('pytest', *results.arguments))}  ({run})"

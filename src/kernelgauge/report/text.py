@@ -1,4 +1,6 @@
-"""Numbers, units, plurals and names as text; and lines and tables as text for a terminal, or as Markdown for a pull request."""
+"""Numbers, units, plurals and names as text; and lines and tables as text for a terminal, or as
+Markdown for a pull request.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,20 @@ from ..judge.evidence import RelativeChange
 _LONGEST_LINE = 300  # characters of a name or a reason; results.json has all of it
 _LONGEST_ROW = 1000  # columns
 _LABEL = 8  # columns
-_HUGE = 1e12  # no time that was measured: a damaged file has it, and 300 digits say no more than three
-_LONG_WORD = re.compile(r"(\S{38})\S{4,}(\S{19})")  # on a terminal a name of more than 60 characters loses its middle
+# no time that was measured: a damaged file has it, and 300 digits say no more than three
+_HUGE = 1e12
+# on a terminal a name of more than 60 characters loses its middle
+_LONG_WORD = re.compile(r"(\S{38})\S{4,}(\S{19})")
 _SHOWN_DIGITS = 10  # of a commit
 
 
-# -- numbers and names ------------------------------------------------------------------------------------------------
+# -- numbers and names -----------------------------------------------------------------------------
 
 
 def us(value: float) -> str:
-    """Return two decimals for a short time: a profiler tells 2.98 from 3.01 us, and so must its reader."""
+    """Return two decimals for a short time: a profiler tells 2.98 from 3.01 us, and so must its
+    reader.
+    """
     if abs(value) < 10:
         return f"{value:.2f}"
     return f"{value:{'.1f' if abs(value) < 100_000 else '.0f' if abs(value) < _HUGE else '.3g'}}"
@@ -48,14 +54,22 @@ def time_text(value_us: float) -> str:
 
 
 def time_change(before_us: float, after_us: float) -> str:
-    """Return ``175.0 -> 140.0 ms``; a unit that both have stands once, and so do two times that read the same."""
+    """Return ``175.0 -> 140.0 ms``; a unit that both have stands once, and so do two times that
+    read the same.
+    """
     old, new = time_text(before_us), time_text(after_us)
     return new if old == new else f"{old.removesuffix(new[new.index(' ') :])} -> {new}"
 
 
 def megabytes(count: int) -> str:
     """Return ``5.8 MB``: of a million bytes; fewer than a thousand as they are."""
-    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB" if count >= 1000 else f"{count} bytes"
+    return (
+        f"{count / 1e6:.1f} MB"
+        if count >= 1e5
+        else f"{count / 1e3:.1f} kB"
+        if count >= 1000
+        else f"{count} bytes"
+    )
 
 
 def percent(share: float) -> str:
@@ -75,7 +89,9 @@ def bounds_text(change: RelativeChange) -> str:
 
 
 def sensitivity_text(change: RelativeChange) -> str:
-    """Return the sensitivity in percent with two digits, rounded up: no smaller slowdown is promised."""
+    """Return the sensitivity in percent with two digits, rounded up: no smaller slowdown is
+    promised.
+    """
     if change.sensitivity is None:
         return "-"
     percent = 100 * change.sensitivity
@@ -126,11 +142,12 @@ def short_commit(commit: str | None) -> str:
     return sha[:_SHOWN_DIGITS] + changed
 
 
-# -- sections, and their renderers ------------------------------------------------------------------------------------
+# -- sections, and their renderers -----------------------------------------------------------------
 
 
 class Line(NamedTuple):
-    """A label and its text, which may have several lines. Spaces before the label stand before all of them.
+    """A label and its text, which may have several lines. Spaces before the label stand before all
+    of them.
 
     Without a label, the text is never shortened.
     """
@@ -141,7 +158,8 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table. A `number` stands to the right; it is never broken, and nor is a column that `is_whole`.
+    """A column of a table. A `number` stands to the right; it is never broken, and nor is a column
+    that `is_whole`.
 
     On a terminal, one that `is_optional` is left out where it is empty, or would break a row.
     """
@@ -154,10 +172,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Section:
-    """A title, lines, a block of code, a table, and on a page of HTML a picture above them; each may be missing.
+    """A title, lines, a block of code, a table, and on a page of HTML a picture above them; each
+    may be missing.
 
-    Texts may come from a trace: they are untrusted. A cell may have several lines; a `Text`, which is a status, has a style on a terminal.
-    `below`: for each row, then of one line, the names that stand under it, whole. `gap`: spaces between columns.
+    Texts may come from a trace: they are untrusted. A cell may have several lines; a `Text`, which
+    is a status, has a style on a terminal. `below`: for each row, then of one line, the names that
+    stand under it, whole. `gap`: spaces between columns.
     """
 
     title: str = ""
@@ -175,7 +195,10 @@ class Section:
 
 
 def as_text(sections: Sequence[Section], *, width: int, color: bool, is_dense: bool = False) -> str:
-    """Return text for a terminal. If it `is_dense`, no blank line stands between sections, and no line is broken."""
+    """Return text for a terminal.
+
+    If it `is_dense`, no blank line stands between sections, and no line is broken.
+    """
     longest = None if is_dense else width
     parts: list[str] = []
     for section in sections:
@@ -185,13 +208,17 @@ def as_text(sections: Sequence[Section], *, width: int, color: bool, is_dense: b
             lines.insert(0, style.render(_wrapped(section.title, longest)))
         lines += section.code.split("\n") if section.code else []
         if section.columns:
-            # A row above other lines is one line, on whatever terminal: else they would stand under another row.
+            # A row above other lines is one line, on whatever terminal: else they would stand under
+            # another row.
             room = max(width, _LONGEST_ROW) if section.below else width
             rows = _table(section, width=room, color=color)
             head = len(rows) - len(section.below)
             lines += rows[:head]
             for row, below in zip(rows[head:], section.below, strict=True):
-                lines += [row, *(_wrapped(f"    {line}", width, is_whole=True) for line in below.split("\n"))]
+                lines += [
+                    row,
+                    *(_wrapped(f"    {line}", width, is_whole=True) for line in below.split("\n")),
+                ]
         parts.append("".join(f"{line}\n" for line in lines))
     return ("" if is_dense else "\n").join(parts)
 
@@ -199,7 +226,11 @@ def as_text(sections: Sequence[Section], *, width: int, color: bool, is_dense: b
 def _line_text(line: str | Line, width: int | None) -> str:
     if isinstance(line, str):
         return _wrapped(line, width)
-    return "\n".join(labelled(line, width)) if line.label else _wrapped(line.text, width, is_whole=True)
+    return (
+        "\n".join(labelled(line, width))
+        if line.label
+        else _wrapped(line.text, width, is_whole=True)
+    )
 
 
 def labelled(line: Line, width: int | None = None) -> list[str]:
@@ -209,16 +240,25 @@ def labelled(line: Line, width: int | None = None) -> list[str]:
     rows = [printable(text) for text in line.text.split("\n")]
     if width is not None:
         room = max(width - len(label), 20)
-        rows = [each for row in rows for each in textwrap.wrap(row, room, break_on_hyphens=False) or [""]]
+        rows = [
+            each
+            for row in rows
+            for each in textwrap.wrap(row, room, break_on_hyphens=False) or [""]
+        ]
     found = [f"{' ' * len(label) if number else label}{row}" for number, row in enumerate(rows)]
     return found if width is None else [row.rstrip() for row in found]
 
 
 def _table(section: Section, *, width: int, color: bool) -> list[str]:
     columns, rows = section.columns, section.rows
-    kept = [place for place, column in enumerate(columns) if not column.is_optional or any(row[place] for row in rows)]
+    kept = [
+        place
+        for place, column in enumerate(columns)
+        if not column.is_optional or any(row[place] for row in rows)
+    ]
     found = _rendered(section, kept, width=width, color=color)
-    if len(found) > len(rows) + max(column.title.count("\n") + 1 for column in columns):  # a row has been broken
+    # a row has been broken
+    if len(found) > len(rows) + max(column.title.count("\n") + 1 for column in columns):
         kept = [place for place in kept if not columns[place].is_optional]
         found = _rendered(section, kept, width=width, color=color)
     return found
@@ -227,7 +267,13 @@ def _table(section: Section, *, width: int, color: bool) -> list[str]:
 def _rendered(section: Section, places: Sequence[int], *, width: int, color: bool) -> list[str]:
     columns = [section.columns[place] for place in places]
     has_titles = any(column.title for column in columns)
-    made = Table(box=None, pad_edge=False, padding=(0, section.gap, 0, 0), header_style="bold", show_header=has_titles)
+    made = Table(
+        box=None,
+        pad_edge=False,
+        padding=(0, section.gap, 0, 0),
+        header_style="bold",
+        show_header=has_titles,
+    )
     for column in columns:
         if column.number:
             made.add_column(column.title, justify="right", no_wrap=True)
@@ -236,11 +282,18 @@ def _rendered(section: Section, places: Sequence[int], *, width: int, color: boo
     for row in section.rows:
         cells = [row[place] for place in places]
         made.add_row(
-            *(each if isinstance(each, Text) else Text("\n".join(map(printable, each.split("\n")))) for each in cells)
+            *(
+                each
+                if isinstance(each, Text)
+                else Text("\n".join(map(printable, each.split("\n"))))
+                for each in cells
+            )
         )
     stream = StringIO()
     # legacy_windows off: the output is a string, no console is written to.
-    console = Console(file=stream, width=width, force_terminal=color, no_color=not color, legacy_windows=False)
+    console = Console(
+        file=stream, width=width, force_terminal=color, no_color=not color, legacy_windows=False
+    )
     console.print(made, overflow="fold")
     return [line.rstrip() for line in stream.getvalue().split("\n")[:-1]]
 
@@ -252,7 +305,9 @@ def _wrapped(line: str, width: int | None, *, is_whole: bool = False) -> str:
     line = printable(line) if is_whole else _LONG_WORD.sub(r"\1...\2", printable(line))
     words = line.lstrip(" ")
     indent = line[: len(line) - len(words)]
-    wrap = textwrap.TextWrapper(max(width, 20), indent, f"{indent}    ", break_on_hyphens=False, break_long_words=False)
+    wrap = textwrap.TextWrapper(
+        max(width, 20), indent, f"{indent}    ", break_on_hyphens=False, break_long_words=False
+    )
     return wrap.fill(words)
 
 
@@ -265,7 +320,10 @@ def _markdown(section: Section) -> str:
     if section.title and not section.is_folded:
         parts.append(f"**{_escaped(section.title)}**")
     if section.lines:
-        texts = (line if isinstance(line, str) else f"{line.label} {line.text}".strip() for line in section.lines)
+        texts = (
+            line if isinstance(line, str) else f"{line.label} {line.text}".strip()
+            for line in section.lines
+        )
         parts.append("  \n".join(map(_escaped, texts)))
     if section.code:  # in it nothing is markup, a link or a mention
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", section.code)), default=0))
@@ -285,7 +343,10 @@ def _markdown_table(section: Section) -> str:
         rows = [(*row, names) for row, names in zip(rows, section.below, strict=True)]
     head = [_escaped(column.title.replace("\n", " ")) for column in columns]
     rule = ["---:" if column.number else "---" for column in columns]
-    body = [["<br>".join(_escaped(line.strip()) for line in str(cell).split("\n")) for cell in row] for row in rows]
+    body = [
+        ["<br>".join(_escaped(line.strip()) for line in str(cell).split("\n")) for cell in row]
+        for row in rows
+    ]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *body))
 
 
@@ -299,10 +360,12 @@ _MARKUP = re.compile(
 
 
 def _escaped(line: str) -> str:
-    """Return a line that is no markup, link or mention in Markdown, nor in the HTML that it becomes.
+    """Return a line that is no markup, link or mention in Markdown, nor in the HTML that it
+    becomes.
 
-    GitHub looks for mentions and issues where the backslash is gone (https://github.com/kivikakk/comrak/pull/367). A
-    zero-width space behind the character hides them, as it does for Renovate (lib/util/markdown.ts).
+    GitHub looks for mentions and issues where the backslash is gone
+    (https://github.com/kivikakk/comrak/pull/367). A zero-width space behind the character hides
+    them, as it does for Renovate (lib/util/markdown.ts).
     """
     shown = _MARKUP.sub(lambda match: f"{match[0][:-1]}\\{match[0][-1]}", printable(line))
     shown = shown.replace("&", "&amp;").replace("<", "&lt;")

@@ -1,4 +1,6 @@
-"""One trace (`kernelgauge show --json`), or what changed between two (`kernelgauge diff --json`): the types themselves."""
+"""One trace (`kernelgauge show --json`), or what changed between two (`kernelgauge diff --json`):
+the types themselves.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def json_text(data: Mapping[str, Any]) -> str:
 
 
 def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str, Any]:
-    """Return a trace as data. `kernels`: sums over all of it; `step`: medians over the steps that launched the same."""
+    """Return a trace as data.
+
+    `kernels`: sums over all of it; `step`: medians over the steps that launched the same.
+    """
     totals = [(*key, len(us), sum(us)) for key, us in summary.totals.items()]
     return {
         "schema": _SCHEMA,
@@ -36,7 +41,10 @@ def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str
         "not_read": summary.not_read,
         "kernels": [dict(zip(_OF_A_TOTAL, each, strict=True)) for each in totals],
         "step": {
-            **{field: getattr(summary, field) for field in (*_OF_A_STEP, "bound", "kernels", "host")},
+            **{
+                field: getattr(summary, field)
+                for field in (*_OF_A_STEP, "bound", "kernels", "host")
+            },
             "groups": summary.groups(by or "config"),
             "memsets": summary.transfers("gpu_memset"),
             "copies": summary.transfers("gpu_memcpy"),
@@ -57,19 +65,36 @@ def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict
             for label, name, side in sides
         },
         "differences": [
-            vars(each) | {"before": _alike(each.before), "after": _alike(each.after), "delta_us": each.delta_us}
+            vars(each)
+            | {
+                "before": _alike(each.before),
+                "after": _alike(each.after),
+                "delta_us": each.delta_us,
+            }
             for each in comparison.differences
         ],
         "modules": comparison.modules,
         "host": comparison.host,
-        "names": _decoded(it.identity.name for each in comparison.differences for it in (*each.before, *each.after)),
+        "names": _decoded(
+            it.identity.name
+            for each in comparison.differences
+            for it in (*each.before, *each.after)
+        ),
     }
 
 
 def _alike(launches: Sequence[LaunchRow]) -> list[dict[str, Any]]:
-    """Return launches that differ in nothing but their times as one, with their number. Times are sums, by step."""
-    groups = grouped(launches, lambda each: msgspec.json.encode(msgspec.structs.replace(each, **_TIMES)))
-    sums = ([sum(step) for step in zip(*(it.durations_us for it in each), strict=True)] for each in groups.values())
+    """Return launches that differ in nothing but their times as one, with their number.
+
+    Times are sums, by step.
+    """
+    groups = grouped(
+        launches, lambda each: msgspec.json.encode(msgspec.structs.replace(each, **_TIMES))
+    )
+    sums = (
+        [sum(step) for step in zip(*(it.durations_us for it in each), strict=True)]
+        for each in groups.values()
+    )
     return [
         msgspec.structs.asdict(each[0])
         | {"module": each[0].module, "launches": len(each)}

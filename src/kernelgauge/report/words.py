@@ -1,7 +1,8 @@
 """Evidence -> words: the only module that words what `judge` found.
 
-A new kind of evidence is a class in `judge/evidence.py`, and here one entry in a table: a sentence with fields of the
-evidence (`it`), or a function where that is not enough. `name` is what the run is compared with.
+A new kind of evidence is a class in `judge/evidence.py`, and here one entry in a table: a sentence
+with fields of the evidence (`it`), or a function where that is not enough. `name` is what the run
+is compared with.
 """
 
 from __future__ import annotations
@@ -35,26 +36,40 @@ _MOST_NAMES = 8  # of the kernels of one cause
 
 
 def headline(verdict: Verdict) -> str:
-    """Return what a verdict says, in one line. Names in it may come from a file that nobody vouches for."""
-    return printable(_HEADLINES[type(verdict.conclusion)](verdict.conclusion, verdict, verdict.against or BASELINE))
+    """Return what a verdict says, in one line.
+
+    Names in it may come from a file that nobody vouches for.
+    """
+    return printable(
+        _HEADLINES[type(verdict.conclusion)](
+            verdict.conclusion, verdict, verdict.against or BASELINE
+        )
+    )
 
 
 def _structure(it: e.StructureCompared, verdict: Verdict, name: str) -> str:
     if it.kernels:
-        return f"{'launch ' if it.kernels == 'configurations' else ''}{it.kernels} differ from {name}"
+        return (
+            f"{'launch ' if it.kernels == 'configurations' else ''}{it.kernels} differ from {name}"
+        )
     if it.placed:
         return f"same kernels, other {' and '.join(it.placed)}"
     return "same kernels, same counts" if verdict.status is Status.PASS else "other counts"
 
 
 def _time(it: e.TimeCompared, verdict: Verdict, name: str) -> str:
-    if (change := verdict.change) is None or None in (verdict.before_us, verdict.after_us):  # no run leaves that
+    # no run leaves that
+    if (change := verdict.change) is None or None in (verdict.before_us, verdict.after_us):
         return verdict.subject
     line = f"{verdict.subject} {verdict.before_us:.1f} -> {verdict.after_us:.1f} us"
     why = "" if it.doubt is None else reason_line(it.doubt, name).text
     if verdict.status is Status.NOT_JUDGED and why:
         return f"{line}, not judged: {why}"
-    if verdict.status is Status.REGRESSED and isinstance(it.doubt, e.Unclear) and it.doubt.why in e.SCATTERED:
+    if (
+        verdict.status is Status.REGRESSED
+        and isinstance(it.doubt, e.Unclear)
+        and it.doubt.why in e.SCATTERED
+    ):
         return f"{line}  {100 * change.estimate:+.0f} %: three of four replicates take more than twice as long"
     if verdict.status is Status.REGRESSED and why:
         return f"{line}  {100 * change.estimate:+.0f} %, far more than hosts differ: {why}"
@@ -67,7 +82,11 @@ def _time(it: e.TimeCompared, verdict: Verdict, name: str) -> str:
 
 
 def _doubted_time(it: e.TimeDoubted, verdict: Verdict, name: str) -> str:
-    why = reason_line(it.doubt, name).text if isinstance(it.doubt, e.Unclear) else f"that of {name} cannot be"
+    why = (
+        reason_line(it.doubt, name).text
+        if isinstance(it.doubt, e.Unclear)
+        else f"that of {name} cannot be"
+    )
     return f"{verdict.subject} {verdict.after_us or 0.0:.1f} us, not judged: {why}"
 
 
@@ -88,9 +107,15 @@ def _overlap(it: e.OverlapCompared, verdict: Verdict, name: str) -> str:
     text = f"communication on rank {it.rank}: {'overlap lost: ' if verdict.status is Status.REGRESSED else ''}"
     if it.now_behind < it.behind[0]:
         text += f"launched later, {it.now_behind} kernels follow a collective instead of {it.behind[0]}: "
-    shares = [f"{100 * share:.0f} % beside other kernels" for share in (it.after, it.before) if share is not None]
+    shares = [
+        f"{100 * share:.0f} % beside other kernels"
+        for share in (it.after, it.before)
+        if share is not None
+    ]
     exposed = f"{text}{time_change(it.before_us, it.after_us)} exposed, "
-    return exposed + (", at least ".join(shares) + f" in {name}" if shares else "not known how much overlaps")
+    return exposed + (
+        ", at least ".join(shares) + f" in {name}" if shares else "not known how much overlaps"
+    )
 
 
 def _not_measured(it: e.NotMeasured, *_: object) -> str:
@@ -107,24 +132,30 @@ _NOTHING = {
 _HEADLINES: dict[type, Callable[[Any, Verdict, str], str]] = {
     e.StructureCompared: _structure,
     e.DeclaredCompared: lambda _, verdict, __: (
-        "as declared" if verdict.status is Status.PASS else "differs from what the workload declares"
+        "as declared"
+        if verdict.status is Status.PASS
+        else "differs from what the workload declares"
     ),
     e.TimeCompared: _time,
     e.TimeDoubted: _doubted_time,
     e.RatioCompared: _ratio,
     e.NumericsCompared: _numerics,
-    e.NotCompared: lambda it, verdict, _: f"{verdict.subject} not compared: {', '.join(map(str, it.moves))}",
+    e.NotCompared: lambda it, verdict, _: (
+        f"{verdict.subject} not compared: {', '.join(map(str, it.moves))}"
+    ),
     e.OverlapCompared: _overlap,
     e.NotMeasured: _not_measured,
     e.NoBaseline: lambda it, verdict, name: (
-        f"{name} has no {verdict.subject}" if it.is_partial else f"no baseline for {verdict.subject} on this machine"
+        f"{name} has no {verdict.subject}"
+        if it.is_partial
+        else f"no baseline for {verdict.subject} on this machine"
     ),
     e.NothingToCompare: lambda it, *_: _NOTHING[it.how].format(side=it.side, why=it.why),
     e.Failed: lambda it, *_: f"{it.so}: {it.what}" if it.so else it.what,
 }
 
 
-# -- reasons, and facts of a review -----------------------------------------------------------------------------------
+# -- reasons, and facts of a review ----------------------------------------------------------------
 
 
 def reason_line(evidence: e.Evidence, name: str = BASELINE) -> Line:
@@ -135,8 +166,14 @@ def reason_line(evidence: e.Evidence, name: str = BASELINE) -> Line:
 
 
 def _count(it: e.CountMoved, _: str) -> str:
-    what = {"kernels": "distinct kernels", "host_work": "calls of functions"}.get(it.field, it.field.replace("_", " "))
-    more = " (has a no_grad or inference_mode gone?)" if it.field == "autograd_nodes" and not it.before else ""
+    what = {"kernels": "distinct kernels", "host_work": "calls of functions"}.get(
+        it.field, it.field.replace("_", " ")
+    )
+    more = (
+        " (has a no_grad or inference_mode gone?)"
+        if it.field == "autograd_nodes" and not it.before
+        else ""
+    )
     return f"{what} {it.before} -> {it.after}{more if it.is_judged else ', not judged: another version of torch'}"
 
 
@@ -158,7 +195,9 @@ def _mismatch(it: e.Mismatch, _: str) -> str:
 
 def _rest(it: e.Rest, _: str) -> str:
     word = "unchanged" if it.is_unchanged else "of the same identity"
-    return f"{counted(it.kernels, 'kernel')} {word} ({100 * it.share:+.1f} %, {it.delta_us:+.2f} us)"
+    return (
+        f"{counted(it.kernels, 'kernel')} {word} ({100 * it.share:+.1f} %, {it.delta_us:+.2f} us)"
+    )
 
 
 def _host_speed(it: e.OtherHostSpeed, _: str) -> str:
@@ -167,7 +206,11 @@ def _host_speed(it: e.OtherHostSpeed, _: str) -> str:
 
 
 def _fresh(it: e.FreshProcess, _: str) -> str:
-    word = {"REGRESSED": "confirms", "PASS": "does not confirm", "IMPROVED": "does not confirm"}.get(it.status)
+    word = {
+        "REGRESSED": "confirms",
+        "PASS": "does not confirm",
+        "IMPROVED": "does not confirm",
+    }.get(it.status)
     status = f", {it.status}" if word is None else ""
     return f"a fresh process {word or 'cannot confirm'} it: {it.us:.1f} us  {interval_text(it.change)}{status}"
 
@@ -197,11 +240,21 @@ def _part(it: e.PartOfLatency, _: str) -> str:
 
 
 def _machine(it: e.Machine, name: str) -> str:
-    limits = "".join(f"; its clock was held down for {ms:.0f} ms by {cause}" for cause, ms in it.limits_ms if ms >= 1)
+    limits = "".join(
+        f"; its clock was held down for {ms:.0f} ms by {cause}"
+        for cause, ms in it.limits_ms
+        if ms >= 1
+    )
     if it.moves is None:
-        moved = f"; workloads with the same kernels moved by {100 * it.twins:+.1f} %" if it.twins is not None else ""
+        moved = (
+            f"; workloads with the same kernels moved by {100 * it.twins:+.1f} %"
+            if it.twins is not None
+            else ""
+        )
         return f"this GPU is not in {name}{moved}{limits}"
-    shown = ", ".join(f"{reference} {round(100 * move, 1) + 0.0:+.1f} %" for reference, move in it.moves)
+    shown = ", ".join(
+        f"{reference} {round(100 * move, 1) + 0.0:+.1f} %" for reference, move in it.moves
+    )
     return f"{'the GPU itself changed its speed' if it.is_own else 'unchanged'} (reference {shown}){limits}"
 
 
@@ -209,7 +262,9 @@ def _file(it: e.BaselineFile, _: str) -> str:
     if it.moves is None:
         return it.path
     environment = f"environment: {', '.join(map(str, it.moves)) or 'identical'}"
-    return f"{it.path}{'   ' if len(f'{it.path}   {environment}') <= _WIDTH else chr(10)}{environment}"
+    return (
+        f"{it.path}{'   ' if len(f'{it.path}   {environment}') <= _WIDTH else chr(10)}{environment}"
+    )
 
 
 def _next(it: e.Next, _: str) -> str:
@@ -278,7 +333,9 @@ def _in_trace(it: e.InTrace, _: str) -> str:
     texts = first(it.names, _MOST_NAMES)
     texts += [f"rank{'s' * bool(it.ranks[1:])} {ranges(sorted(it.ranks))}"] * bool(it.ranks)
     if it.what == "straggler":
-        return f"others wait for {', '.join(texts)}: {' -> '.join(map(time_text, it.numbers))} a step"
+        return (
+            f"others wait for {', '.join(texts)}: {' -> '.join(map(time_text, it.numbers))} a step"
+        )
     if it.what == "outside":
         texts = [f"{' of '.join(f'{number:g}' for number in it.numbers[:2])} launches"]
         texts += [f"{percent(share)} of the time" for share in it.numbers[2:]]
@@ -291,7 +348,9 @@ def _in_trace(it: e.InTrace, _: str) -> str:
 
 def _creep(it: Creep, _: str) -> str:
     """Return ``GPU time +1.8 % since v1.2 (2026-03-01), in 12 accepted steps``."""
-    since = f"{it.release} ({it.at[:10] or 'the anchor'})" if it.release else it.at[:10] or "the anchor"
+    since = (
+        f"{it.release} ({it.at[:10] or 'the anchor'})" if it.release else it.at[:10] or "the anchor"
+    )
     return f"{it.label} {100 * it.change:+.1f} % since {since}, in {counted(it.accepted, 'accepted step')}"
 
 
@@ -304,28 +363,45 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
     e.OtherHostSpeed: ("why", _host_speed),
     e.NoHostReference: (
         "why",
-        lambda it, name: f"the host reference is missing in {name if it.side == 'baseline' else 'the run'}",
+        lambda it, name: (
+            f"the host reference is missing in {name if it.side == 'baseline' else 'the run'}"
+        ),
     ),
     e.Noise: ("why", lambda it, _: f"{_NOISES[it.of]} hides +{100 * it.sensitivity:g} %"),
-    e.PartExceedsCall: ("why", "{it.part_us:.1f} us cannot be a part of a call of {it.call_us:.1f} us"),
+    e.PartExceedsCall: (
+        "why",
+        "{it.part_us:.1f} us cannot be a part of a call of {it.call_us:.1f} us",
+    ),
     e.SlowReference: (
         "why",
         "the host reference beside it took {it.us:.1f} us, on a host where it takes {it.fastest_us:.1f} us",
     ),
     e.FreshProcess: ("fresh", _fresh),
-    e.NoFreshProcess: ("fresh", lambda it, _: f"no fresh process confirms it: {_NOT_FRESH[it.why].format(it=it)}"),
+    e.NoFreshProcess: (
+        "fresh",
+        lambda it, _: f"no fresh process confirms it: {_NOT_FRESH[it.why].format(it=it)}",
+    ),
     e.Choice: ("tuning", _choice),
     e.DispatcherOps: ("why", _dispatcher_ops),
     e.PartOfLatency: ("why", _part),
     e.Machine: ("machine", _machine),
-    e.Neighbours: ("host", "other workers of this run that measured on this host as well: {it.workers}"),
+    e.Neighbours: (
+        "host",
+        "other workers of this run that measured on this host as well: {it.workers}",
+    ),
     e.NotImproved: ("why", "not called IMPROVED: {it.subject} is {it.status}"),
-    e.SlowerInPairs: ("why", "slower in {it.pairs} pairs of processes: by chance in {it.probability:.2%} of such runs"),
+    e.SlowerInPairs: (
+        "why",
+        "slower in {it.pairs} pairs of processes: by chance in {it.probability:.2%} of such runs",
+    ),
     e.ProcessesDiffer: ("why", "in {it.other} of {it.processes} processes of {it.side}"),
     e.Detail: (lambda it: str(it.label), "{it.text}"),
     e.TraceFile: ("trace", "{it.path}"),
     e.BaselineFile: (lambda it: "expected" if it.moves is None else "baseline", _file),
-    e.Next: (lambda it: {e.Step.ACCEPT: "accept", e.Step.RECORD: "record"}.get(it.step, "next"), _next),
+    e.Next: (
+        lambda it: {e.Step.ACCEPT: "accept", e.Step.RECORD: "record"}.get(it.step, "next"),
+        _next,
+    ),
     e.InTrace: (lambda it: {"where": "where", "unknown": "unknown"}.get(it.what, "why"), _in_trace),
     # Of a review.
     e.MeasuredTime: ("time", "{it.label} {it.us:.1f} us"),
@@ -338,22 +414,33 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
     e.RunDoubt: ("refused", lambda it, _: _RUN_DOUBTS[it.what].format(it=it)),
     Creep: ("creep", _creep),
     CodeMoved: ("code", lambda it, _: f"{it.kernel}: {_code(it.moves)[0]}"),
-    e.ImpossibleTime: ("refused", lambda it, name: f"{it.label} cannot be: {reason_line(it.why, name).text}"),
+    e.ImpossibleTime: (
+        "refused",
+        lambda it, name: f"{it.label} cannot be: {reason_line(it.why, name).text}",
+    ),
 }
 
 
-# -- causes -----------------------------------------------------------------------------------------------------------
+# -- causes ----------------------------------------------------------------------------------------
 
 
 def cause_text(cause: e.Cause, cost: str | None = None) -> tuple[str, list[str]]:
-    """Return a cause with its cost in one line, and the lines below it. `cost`: in other words than ``+1.5 us``."""
-    text, details = _CHANGES[type(cause.change)](cause.change) if cause.change is not None else ("", [])
+    """Return a cause with its cost in one line, and the lines below it.
+
+    `cost`: in other words than ``+1.5 us``.
+    """
+    text, details = (
+        _CHANGES[type(cause.change)](cause.change) if cause.change is not None else ("", [])
+    )
     host = times(cause.waits)
     copies = sum(count for _, count in cause.copies)
     names = [name for name, _ in cause.copies]
     host += [f"{copies} copies: {', '.join(names[:_MOST_NAMES])}"] if copies > 1 else names
     if cause.waits and not cause.had_kernels:  # the wait is what a reader looks for
-        text, details = f"the host waits: {host[0]}", [*([text] if text else []), *details, *host[1:]]
+        text, details = (
+            f"the host waits: {host[0]}",
+            [*([text] if text else []), *details, *host[1:]],
+        )
     elif text:
         details = [*details, *(["with " + ", ".join(host)] if host else [])]
     else:
@@ -371,12 +458,20 @@ def dearest_code(cause: e.Cause) -> str:
 
 
 def place_text(place: e.Place) -> str:
-    passes = " (forward and backward)" if len(place.passes) > 1 else " (backward)" if "backward" in place.passes else ""
+    passes = (
+        " (forward and backward)"
+        if len(place.passes) > 1
+        else " (backward)"
+        if "backward" in place.passes
+        else ""
+    )
     return f"{place.module}{passes}  {place.deepest}".strip()
 
 
 def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:
-    """Return ``9 kernels instead of 1, in 4 layers, bf16 -> fp32: pow, mean x2``, and what was there."""
+    """Return ``9 kernels instead of 1, in 4 layers, bf16 -> fp32: pow, mean x2``, and what was
+    there.
+    """
     old, new = (sum(count for _, count in side) for side in (it.before, it.after))
     if not old or not new:
         text = counted(new, "new kernel") if new else f"{counted(old, 'kernel')} gone"
@@ -390,13 +485,18 @@ def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:
         What.MOVED.value: f"{counted(new, 'kernel')} moved",
     }.get(it.what, text)
     if it.layers > 1 or it.places > 1:
-        text += f", in {counted(it.layers, 'layer') if it.layers > 1 else counted(it.places, 'place')}"
+        text += (
+            f", in {counted(it.layers, 'layer') if it.layers > 1 else counted(it.places, 'place')}"
+        )
     is_moved = it.what == What.MOVED.value
     by = f"by {' and '.join(it.ops)}" if it.ops and not is_moved else ""
     inputs = f"inputs {' -> '.join(it.layouts)}" if it.layouts else ""
     parts = [text, _dtypes(*it.dtypes), " and ".join(_sizes(it.sizes)), inputs, by]
     was = [f"was {_names(it.before)}"] if old and new and not is_moved else []
-    return f"{', '.join(filter(None, parts))}: {_names(it.after or it.before)}", [*was, *_repeated(it.repeated)]
+    return f"{', '.join(filter(None, parts))}: {_names(it.after or it.before)}", [
+        *was,
+        *_repeated(it.repeated),
+    ]
 
 
 def _repeated(repeated: Iterable[tuple[str, int, int]]) -> list[str]:
@@ -409,22 +509,30 @@ def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
     parts = [*(f"{old} -> {new}" for old, new in it.dtypes), *_sizes(it.sizes)]
     parts += ["other tensors"] if it.other_tensors else []
     data = (" stored numbers", " numbers found", " numbers returned")  # of `Run.data`
-    parts += [f"{'' if new.endswith(data) else 'an argument '}{old} -> {new}" for old, new in it.arguments]
+    parts += [
+        f"{'' if new.endswith(data) else 'an argument '}{old} -> {new}" for old, new in it.arguments
+    ]
     parts += [f"inputs {' -> '.join(it.layouts)}"] if it.layouts else []
     if it.stream is not None:
         old, new = it.stream
         parts.append("on a second stream" if new and not old else f"stream {old} -> {new}")
-    return f"{', '.join(parts)} in {counted(sum(n for _, n in it.kernels), 'kernel')}", [_names(it.kernels)]
+    return f"{', '.join(parts)} in {counted(sum(n for _, n in it.kernels), 'kernel')}", [
+        _names(it.kernels)
+    ]
 
 
 def _speed(it: e.OtherSpeed) -> tuple[str, list[str]]:
     word = "slower" if it.after_us > it.before_us else "faster"
-    text = f"the same kernel, {word}: {_names(it.kernels)}  {it.before_us:.1f} -> {it.after_us:.1f} us"
+    text = (
+        f"the same kernel, {word}: {_names(it.kernels)}  {it.before_us:.1f} -> {it.after_us:.1f} us"
+    )
     return text, _code(it.moves)
 
 
 def _code(moves: Sequence[e.Move]) -> list[str]:
-    """Return ``registers 64 -> 72, occupancy 50 % -> 44 %``, or that the code is the same; empty if nothing is known."""
+    """Return ``registers 64 -> 72, occupancy 50 % -> 44 %``, or that the code is the same; empty if
+    nothing is known.
+    """
     texts = [str(each) if each.before != each.after else "the same machine code" for each in moves]
     return [", ".join(texts)] if texts else []
 
@@ -436,18 +544,26 @@ def _identity(it: e.OtherIdentity) -> tuple[str, list[str]]:
         text = "Inductor's autotuner chose another launch configuration"
     else:
         text = "another launch configuration" if it.configuration else "the same name, other source"
-    parts = ["" if it.is_dynamic else it.configuration, f"source {' -> '.join(it.source)}" if it.source else ""]
+    parts = [
+        "" if it.is_dynamic else it.configuration,
+        f"source {' -> '.join(it.source)}" if it.source else "",
+    ]
     return text, [f"{it.kernel}: {', '.join(filter(None, parts))}", *_code(it.moves)]
 
 
 def _ops(it: e.OtherOps) -> tuple[str, list[str]]:
     sides = [(word, ops) for word, ops in (("new", it.new), ("missing", it.gone)) if ops]
-    texts = [f"{counted(sum(n for _, n in ops), f'{word} op')}: {', '.join(times(ops))}" for word, ops in sides]
+    texts = [
+        f"{counted(sum(n for _, n in ops), f'{word} op')}: {', '.join(times(ops))}"
+        for word, ops in sides
+    ]
     return ", ".join(texts[:1]), [*texts[1:], *_repeated(it.repeated)]
 
 
 def _host_calls(it: e.HostCalls) -> tuple[str, list[str]]:
-    """Return ``host: copy.deepcopy 1 -> 4,812 calls``, and how many calls of all functions the line makes."""
+    """Return ``host: copy.deepcopy 1 -> 4,812 calls``, and how many calls of all functions the line
+    makes.
+    """
     before = "few" if it.before is None else f"{it.before:,}"
     if it.function == LINES:
         return f"host: {before} -> {it.after:,} lines of your code run", []
@@ -461,7 +577,9 @@ def _host_calls(it: e.HostCalls) -> tuple[str, list[str]]:
 
 def _beside(it: e.BesideKernels) -> str:
     if it.what == "idle":
-        return f"the GPU is idle for {time_text(it.after)} of a step instead of {time_text(it.before)}"
+        return (
+            f"the GPU is idle for {time_text(it.after)} of a step instead of {time_text(it.before)}"
+        )
     return f"{it.after:g} copies and memsets {'as before' if it.before == it.after else f'instead of {it.before:g}'}"
 
 
@@ -473,9 +591,15 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
     e.OtherKernels: _other_kernels,
     e.OtherPlacement: _placement,
     e.OtherSpeed: _speed,
-    e.OtherCode: lambda it: (f"the same kernel, compiled otherwise: {_names(it.kernels)}", _code(it.moves)),
+    e.OtherCode: lambda it: (
+        f"the same kernel, compiled otherwise: {_names(it.kernels)}",
+        _code(it.moves),
+    ),
     e.OtherIdentity: _identity,
-    e.CompilerEvent: lambda it: (f"{it.event}: {it.reason}" + (f", {it.times} times" if it.times > 1 else ""), []),
+    e.CompilerEvent: lambda it: (
+        f"{it.event}: {it.reason}" + (f", {it.times} times" if it.times > 1 else ""),
+        [],
+    ),
     e.MemoryGrowth: lambda it: (
         f"each call leaves {megabytes(it.bytes)} more in {'the memory of the process' if it.is_host else 'memory'}",
         [] if it.is_kept else ["below: where it is allocated. What keeps it is not known."],
@@ -491,7 +615,10 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
         f"peak memory {megabytes(it.before)} -> {megabytes(it.after)}",
         [f"+{megabytes(it.more)} at the first line below"] if it.more else [],
     ),
-    e.CompiledOps: lambda it: (f"torch.compile was given {it.after} ops instead of {it.before}", []),
+    e.CompiledOps: lambda it: (
+        f"torch.compile was given {it.after} ops instead of {it.before}",
+        [],
+    ),
     e.OtherOps: _ops,
     e.HostCalls: _host_calls,
     e.OtherDtype: lambda it: (f"{it.before} -> {it.after} in most kernels", []),
@@ -499,8 +626,12 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
 
 
 def _dtypes(old: Sequence[str], new: Sequence[str]) -> str:
-    """Return ``bf16 -> fp32``, or ``now also fp32``; empty if nothing changed or one side is not known."""
-    more, less = (" and ".join(sorted({*one} - {*other})) for one, other in ((new, old), (old, new)))
+    """Return ``bf16 -> fp32``, or ``now also fp32``; empty if nothing changed or one side is not
+    known.
+    """
+    more, less = (
+        " and ".join(sorted({*one} - {*other})) for one, other in ((new, old), (old, new))
+    )
     if not old or not new or not more:
         return ""
     return f"{less} -> {more}" if less else f"now also {more}"

@@ -35,13 +35,22 @@ _MOST_COMPARISONS = 10**6  # a file that has more is damaged
 _GIT_TIMEOUT_S = 5.0  # a working tree on a slow network file system: then its commit is not known
 _CUT_SHORT = (2, 3)  # pytest.ExitCode: interrupted, internal error
 _LEVEL = 6  # of gzip, for traces: level 9 takes ten times as long, for a tenth less
-# The root of a project has one of these: where pytest leaves its reports, or where it finds its configuration.
+# The root of a project has one of these: where pytest leaves its reports, or where it finds its
+# configuration.
 _MARKS = ("reports/latest", "pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", ".git")
 # Options of pytest, and of this plugin, that decide which tests there are and what they measure.
 _SHORT = ("-c", "-m", "-o", "-p")
-_LONG = ("--config-file", "--override-ini", "--rootdir", "--import-mode", "--perf-matrix", "--perf-device")
+_LONG = (
+    "--config-file",
+    "--override-ini",
+    "--rootdir",
+    "--import-mode",
+    "--perf-matrix",
+    "--perf-device",
+)
 _FLAGS = ("--perf-compile", "--perf-benchmark")
-_KINDS = re.compile(r"\b(?:structure|timing|numerics)\b")  # marks: a workload is recorded by tests of every kind
+# marks: a workload is recorded by tests of every kind
+_KINDS = re.compile(r"\b(?:structure|timing|numerics)\b")
 
 Outcome = Literal["passed", "failed", "skipped"]
 
@@ -119,14 +128,17 @@ class Results(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     exit_status: int = 0  # of pytest
     host: str = ""  # its name
-    commit: str | None = None  # of the working tree, with "+" behind it if that had changes; None: none, or not known
+    # of the working tree, with "+" behind it if that had changes; None: none, or not known
+    commit: str | None = None
     timers: tuple[Timer, ...] = ()  # those that are judged on this device
     comparisons: Annotated[int, msgspec.Meta(ge=0, le=_MOST_COMPARISONS)] = (
         0  # times that the suites of the run have, selected or not; 0: not known
     )
-    declared: dict[str, tuple[str, ...]] = {}  # ids of all workloads of each suite, by its folder, selected or not
+    # ids of all workloads of each suite, by its folder, selected or not
+    declared: dict[str, tuple[str, ...]] = {}
     release: str | None = None  # the nearest tag of that commit; None: none, or not known
-    baselines: str = "baselines"  # their folder, with slashes, from the root of the project; absolute if not in it
+    # their folder, with slashes, from the root of the project; absolute if not in it
+    baselines: str = "baselines"
 
     @property
     def was_cut_short(self) -> bool:
@@ -152,22 +164,29 @@ class Results(msgspec.Struct, frozen=True):
 
     @property
     def started(self) -> datetime:
-        """Return when it started, in UTC. For an invalid timestamp that is the earliest time there is."""
+        """Return when it started, in UTC.
+
+        For an invalid timestamp that is the earliest time there is.
+        """
         try:
             return datetime.fromisoformat(self.started_at).astimezone(timezone.utc)
         except (ValueError, OverflowError):
             return datetime.min.replace(tzinfo=timezone.utc)
 
 
-# -- JSON -------------------------------------------------------------------------------------------------------------
+# -- JSON ------------------------------------------------------------------------------------------
 
 
-_LACKS = {NO_TIMES: Lack.NOT_ASKED, OTHER_KERNELS: Lack.OTHER_KERNELS}  # in files from before that field
+# in files from before that field
+_LACKS = {NO_TIMES: Lack.NOT_ASKED, OTHER_KERNELS: Lack.OTHER_KERNELS}
 _SEQUENCES = ("ops", "launch_apis", "origins")  # of a run, beside its kernels
 
 
 def encode_results(results: Results, *, indent: int = 1) -> bytes:
-    """Return JSON, in one line if `indent` is 0. Equal launches, ops and origins are one row each."""
+    """Return JSON, in one line if `indent` is 0.
+
+    Equal launches, ops and origins are one row each.
+    """
     data = msgspec.to_builtins(results)
     for workload in data["workloads"]:
         if (run := workload["run"]) is not None:
@@ -180,14 +199,19 @@ def encode_results(results: Results, *, indent: int = 1) -> bytes:
 
 
 def _unfold(data: Any) -> Any:
-    """Return what a file has, with each launch in full. Raises `ValueError` if a sequence fits no rows."""
+    """Return what a file has, with each launch in full.
+
+    Raises `ValueError` if a sequence fits no rows.
+    """
     try:
         for workload in data["workloads"]:
             if (run := workload.get("run")) is not None:
                 times_us = run["kernels"]["device_times_us"]
                 run |= {name: unfold(run[name], name) for name in ("kernels", *_SEQUENCES)}
                 pairs = zip(run["kernels"], times_us, strict=True)
-                run["kernels"] = [{**kernel, "device_time_us": time_us} for kernel, time_us in pairs]
+                run["kernels"] = [
+                    {**kernel, "device_time_us": time_us} for kernel, time_us in pairs
+                ]
                 run.setdefault("lack", _LACKS.get(run.get("incomplete")))
             if workload.get("baseline") is not None:
                 unfold_baseline(workload["baseline"])
@@ -217,7 +241,9 @@ def _refuse_contradictions(results: Results) -> None:
         if any(fraction is not None and not fraction > 0 for fraction in fractions):
             raise ValueError(f"gates and sensitivities are positive fractions - in {each.id}")
         if each.run is not None and len(each.run.origins) not in (0, len(each.run.kernels)):
-            raise ValueError(f"{len(each.run.origins)} origins for {len(each.run.kernels)} kernels - in {each.id}")
+            raise ValueError(
+                f"{len(each.run.origins)} origins for {len(each.run.kernels)} kernels - in {each.id}"
+            )
 
 
 def _unreadable(where: str, got: str) -> ResultsError:
@@ -230,11 +256,13 @@ def _unreadable(where: str, got: str) -> ResultsError:
     )
 
 
-# -- the command ------------------------------------------------------------------------------------------------------
+# -- the command -----------------------------------------------------------------------------------
 
 
 def repeated_arguments(arguments: Iterable[str]) -> list[str]:
-    """Return those of pytest's arguments that a command must repeat to select the same workloads, and to measure all of each."""
+    """Return those of pytest's arguments that a command must repeat to select the same workloads,
+    and to measure all of each.
+    """
     found: list[str] = []
     rest = iter(arguments)
     for each in rest:
@@ -253,26 +281,41 @@ def repeated_arguments(arguments: Iterable[str]) -> list[str]:
 
 
 def without_kinds(marks: str) -> str:
-    """Return an expression of -m without the parts that select tests by their kind: ``gpu and not timing`` is ``gpu``."""
+    """Return an expression of -m without the parts that select tests by their kind: ``gpu and not
+    timing`` is ``gpu``.
+    """
     parts = [marks] if "(" in marks or re.search(r"\bor\b", marks) else marks.split(" and ")
     return " and ".join(each for each in parts if not _KINDS.search(each))
 
 
 def project_of(here: Path, known: Path | None = None) -> Path:
-    """Return the nearest folder above `here` that is the root of a project, or is `known`; `here` if there is none."""
-    # A root is on the file system of the current folder: beyond, somebody else may own what is there.
-    folders = takewhile(lambda folder: folder.stat().st_dev == here.stat().st_dev, (here, *here.parents))
-    return next((each for each in folders if each == known or any((each / mark).exists() for mark in _MARKS)), here)
+    """Return the nearest folder above `here` that is the root of a project, or is `known`; `here`
+    if there is none.
+    """
+    # A root is on the file system of the current folder: beyond, somebody else may own what is
+    # there.
+    folders = takewhile(
+        lambda folder: folder.stat().st_dev == here.stat().st_dev, (here, *here.parents)
+    )
+    return next(
+        (
+            each
+            for each in folders
+            if each == known or any((each / mark).exists() for mark in _MARKS)
+        ),
+        here,
+    )
 
 
-# -- the file ---------------------------------------------------------------------------------------------------------
+# -- the file --------------------------------------------------------------------------------------
 
 
 def find_results(paths: Iterable[Path]) -> list[Path]:
-    """Return the results at each path: the file itself, that in the folder, or those in its subfolders, in order.
+    """Return the results at each path: the file itself, that in the folder, or those in its
+    subfolders, in order.
 
-    A folder with results hides those below it, and links to folders are not followed. A folder that cannot be listed, or
-    has no results, stands for its results: reading them says what is wrong.
+    A folder with results hides those below it, and links to folders are not followed. A folder that
+    cannot be listed, or has no results, stands for its results: reading them says what is wrong.
     """
     return [file for path in paths for file in _results_at(path)]
 
@@ -281,7 +324,9 @@ def _results_at(path: Path) -> list[Path]:
     if not os.path.isdir(path):  # `Path.is_dir` fails for a name that is too long
         return [path]
     found: list[Path] = []
-    for folder, subfolders, names in os.walk(path, onerror=lambda error: found.append(Path(error.filename, NAME))):
+    for folder, subfolders, names in os.walk(
+        path, onerror=lambda error: found.append(Path(error.filename, NAME))
+    ):
         subfolders.sort()
         if NAME in names:
             found.append(Path(folder, NAME))
@@ -299,13 +344,14 @@ def read_results(path: Path) -> Results:
     return decode_results(content, where=where)
 
 
-# -- the folder -------------------------------------------------------------------------------------------------------
+# -- the folder ------------------------------------------------------------------------------------
 
 
 class Artifacts:
     """The folder of a run's results, reports, traces and their tables.
 
-    `workers` holds the results of each worker of pytest-xdist until the run ends. Their traces lie with all others.
+    `workers` holds the results of each worker of pytest-xdist until the run ends. Their traces lie
+    with all others.
     """
 
     def __init__(self, folder: Path, worker: str = "") -> None:
@@ -320,11 +366,16 @@ class Artifacts:
         return self.folder / self.trace_name(workload)
 
     def trace_name(self, workload: Workload) -> str:
-        """Return the path from this folder: one of this machine says nothing to who reads it elsewhere."""
+        """Return the path from this folder: one of this machine says nothing to who reads it
+        elsewhere.
+        """
         return f"traces/{workload.id}.json.gz"
 
     def prepare(self) -> None:
-        """Remove the parts of a run that was killed: they would be gathered with this one's. Raises `StorageError`."""
+        """Remove the parts of a run that was killed: they would be gathered with this one's.
+
+        Raises `StorageError`.
+        """
         _remove(self.workers)
 
     def empty(self) -> None:
@@ -336,7 +387,10 @@ class Artifacts:
         remove_temporary(self.folder)
 
     def write(self, workload: Workload, trace_json: bytes, table: str) -> None:
-        """Write the trace of a workload and its table. Raises `StorageError` if it cannot be written."""
+        """Write the trace of a workload and its table.
+
+        Raises `StorageError` if it cannot be written.
+        """
         write_atomically(self.trace(workload), compress(trace_json, _LEVEL, mtime=0))
         write_atomically(self.traces / f"{workload.id}.txt", table.encode())
 
@@ -349,24 +403,33 @@ def _remove(*paths: Path) -> None:
             else:
                 path.unlink(missing_ok=True)
         except OSError as error:
-            raise StorageError("cannot remove what another run has left", where=str(path), got=str(error)) from error
+            raise StorageError(
+                "cannot remove what another run has left", where=str(path), got=str(error)
+            ) from error
 
 
 def revision(folder: Path) -> str | None:
-    """Return the commit of the working tree that `folder` is in, with ``+`` behind it if tracked files differ; None: not known.
+    """Return the commit of the working tree that `folder` is in, with ``+`` behind it if tracked
+    files differ; None: not known.
 
     Git's own answer, with git's own rules about whose repositories it trusts.
     """
-    return _describe(folder, "--always", "--exclude=*", "--abbrev=64", "--dirty=+")  # no tag, and all digits
+    # no tag, and all digits
+    return _describe(folder, "--always", "--exclude=*", "--abbrev=64", "--dirty=+")
 
 
 def nearest_tag(folder: Path) -> str | None:
-    """Return the nearest tag of the commit of the working tree that `folder` is in; None: there is none, or not known."""
+    """Return the nearest tag of the commit of the working tree that `folder` is in; None: there is
+    none, or not known.
+    """
     return _describe(folder, "--tags", "--abbrev=0")
 
 
 def _describe(folder: Path, *options: str) -> str | None:
-    return ask_git(folder, "--no-optional-locks", "describe", *options, timeout_s=_GIT_TIMEOUT_S) or None
+    return (
+        ask_git(folder, "--no-optional-locks", "describe", *options, timeout_s=_GIT_TIMEOUT_S)
+        or None
+    )
 
 
 def ask_git(folder: Path, *arguments: str, timeout_s: float | None = None) -> str:
@@ -374,7 +437,12 @@ def ask_git(folder: Path, *arguments: str, timeout_s: float | None = None) -> st
     command = ["git", "-C", str(folder), *arguments]
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=True
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return ""

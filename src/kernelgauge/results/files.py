@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 
 from ..errors import StorageError, printable
 
-# -- names ------------------------------------------------------------------------------------------------------------
+# -- names -----------------------------------------------------------------------------------------
 
 # What a workload's id is made of. Results may come from a stranger: nothing else becomes a path.
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -32,13 +32,16 @@ def slug(device: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")[:LONGEST_NAME] or "unknown"
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
+# -- reading ---------------------------------------------------------------------------------------
 
 _MOST_BYTES = 2**28  # of a file with results, or a baseline: it is damaged if it has more
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a file. Raises `OSError` for one that is no file of ours: a device or a pipe has no end."""
+    """Return the content of a file.
+
+    Raises `OSError` for one that is no file of ours: a device or a pipe has no end.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
@@ -53,7 +56,8 @@ def read_file(path: Path) -> bytes:
 
 
 def require_inside(path: Path, root: Path) -> None:
-    """Raise `OSError` if a path leads out of a folder by a link, and out of the repository that the folder is in.
+    """Raise `OSError` if a path leads out of a folder by a link, and out of the repository that the
+    folder is in.
 
     Somebody else may have committed the link. A repository's own files, in `.git`, are outside too.
     """
@@ -63,10 +67,12 @@ def require_inside(path: Path, root: Path) -> None:
     if top is None:  # the user's own folder
         home = top = Path(os.path.realpath(home))
     if not any(map(target.is_relative_to, (home, top))) or ".git" in target.relative_to(top).parts:
-        raise OSError(f"a link to {printable(str(target))}, which is outside of {printable(str(top))}")
+        raise OSError(
+            f"a link to {printable(str(target))}, which is outside of {printable(str(top))}"
+        )
 
 
-# -- writing ----------------------------------------------------------------------------------------------------------
+# -- writing ---------------------------------------------------------------------------------------
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -75,20 +81,24 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_files(contents: Mapping[Path, bytes]) -> None:
-    """Write each file beside its target, then rename all: a reader sees an old file or a new one, never a part.
+    """Write each file beside its target, then rename all: a reader sees an old file or a new one,
+    never a part.
 
-    All contents are on the disk before the first file is replaced: a full disk leaves the old files. A kill leaves each file
-    old or new, and perhaps a temporary one (`remove_temporary`).
+    All contents are on the disk before the first file is replaced: a full disk leaves the old
+    files. A kill leaves each file old or new, and perhaps a temporary one (`remove_temporary`).
     Raises `StorageError` if one cannot be written.
     """
     written: list[tuple[str, Path]] = []
     try:
         for link, content in contents.items():
             path = Path(os.path.realpath(link))  # a link stays one
-            if path.exists() and not path.is_file():  # renaming over a device would replace it by a file
+            # renaming over a device would replace it by a file
+            if path.exists() and not path.is_file():
                 raise OSError("not a regular file")
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+            descriptor, temporary = tempfile.mkstemp(
+                dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"
+            )
             written.append((temporary, path))
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
@@ -112,21 +122,27 @@ def remove_temporary(folder: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError, *, elsewhere: str | None = None) -> StorageError:
-    """Return the error of a file that cannot be written. `elsewhere`: the command that writes to another place."""
+    """Return the error of a file that cannot be written.
+
+    `elsewhere`: the command that writes to another place.
+    """
     return StorageError(
         "cannot write",
         where=str(path),
         got=str(error),
         expected="a folder that can be written",
-        next_command=elsewhere or f"ls -ld {path} {path.parent}; df -h {path.parent}   (who may write? is there room?)",
+        next_command=elsewhere
+        or f"ls -ld {path} {path.parent}; df -h {path.parent}   (who may write? is there room?)",
     )
 
 
-# -- locks ------------------------------------------------------------------------------------------------------------
+# -- locks -----------------------------------------------------------------------------------------
 
-# Prefixes of lines on the standard error of a process without a terminal: that it waits, and how far it is.
+# Prefixes of lines on the standard error of a process without a terminal: that it waits, and how
+# far it is.
 WAITING, DOING = "kernelgauge: ", "kernelgauge measures: "
-_HELD = "KERNELGAUGE_HELD"  # of a process that measures for its parent: the parent's number, and the lock that it holds
+# of a process that measures for its parent: the parent's number, and the lock that it holds
+_HELD = "KERNELGAUGE_HELD"
 LOCKS = "KERNELGAUGE_LOCKS"  # folder of the lock files, to share it between containers
 _PATIENCE_S = 3600.0  # of a nightly job: a suite takes minutes
 _POLL_S = 0.2
@@ -134,23 +150,28 @@ _SAY_EVERY_S = 60.0
 
 
 class Lock:
-    """A lock file. Held until `release`, or until the process ends, however it ends: the system frees it then.
+    """A lock file. Held until `release`, or until the process ends, however it ends: the system
+    frees it then.
 
     Args:
         reason: why somebody else holds it, for whoever waits.
         elsewhere: the command to run where there can be no lock.
     """
 
-    def __init__(self, path: Path, reason: str, *, elsewhere: str | None = None, patience_s: float) -> None:
+    def __init__(
+        self, path: Path, reason: str, *, elsewhere: str | None = None, patience_s: float
+    ) -> None:
         self.path = path
         self._reason = reason
         self._elsewhere = elsewhere
         self._patience_s = patience_s
-        # Readable and writable for all: whoever comes first makes the file, others must be able to lock it.
+        # Readable and writable for all: whoever comes first makes the file, others must be able to
+        # lock it.
         self._lock = FileLock(path, mode=0o666, poll_interval=_POLL_S)
 
     def hold(self, waiting: Callable[[str], None] = lambda _: None) -> None:
-        """Wait until nobody else holds it, and say why: at once, then every minute. Held already: nothing happens.
+        """Wait until nobody else holds it, and say why: at once, then every minute. Held already:
+        nothing happens.
 
         Raises `StorageError` if it is not free in time, or where there can be no lock.
         """
@@ -159,7 +180,11 @@ class Lock:
             try:
                 if self.path.is_symlink():  # locking empties the file
                     raise OSError(f"{self.path.name} is a link")
-                self._lock.acquire(timeout=min(_SAY_EVERY_S if waited else 0.0, max(0.0, self._patience_s - waited)))
+                self._lock.acquire(
+                    timeout=min(
+                        _SAY_EVERY_S if waited else 0.0, max(0.0, self._patience_s - waited)
+                    )
+                )
             except Timeout as error:
                 waited = time.monotonic() - started
                 if waited < self._patience_s:
@@ -186,10 +211,14 @@ class GpuLock:
         self._patience_s = patience_s
         self._lock: Lock | None = None
         parent, _, held = os.environ.get(_HELD, "").partition(":")
-        self._held_by_parent = Path(held) if parent == str(os.getppid()) else None  # nobody else inherits it
+        # nobody else inherits it
+        self._held_by_parent = Path(held) if parent == str(os.getppid()) else None
 
     def hold(self, gpu: str, waiting: Callable[[str], None] = lambda _: None) -> None:
-        """Hold this GPU, given by its digest, and no other. Raises `StorageError` after an hour, or as `Lock.hold`."""
+        """Hold this GPU, given by its digest, and no other.
+
+        Raises `StorageError` after an hour, or as `Lock.hold`.
+        """
         path = self._folder / f"kernelgauge-gpu-{gpu}.lock"
         if path == self._held_by_parent:  # which waits for this process
             return
@@ -205,17 +234,25 @@ class GpuLock:
             self._lock.release()
 
     def environment_of_child(self) -> dict[str, str]:
-        """Return what lets a child process use the GPU that this process holds, as long as it waits for the child."""
+        """Return what lets a child process use the GPU that this process holds, as long as it waits
+        for the child.
+        """
         return {} if self._lock is None else {_HELD: f"{os.getpid()}:{self._lock.path}"}
 
 
 def folder_lock(folder: Path, *, patience_s: float = _PATIENCE_S) -> Lock:
-    """Return the lock on a folder of reports: two runs that write there at once would mix what they found."""
+    """Return the lock on a folder of reports: two runs that write there at once would mix what they
+    found.
+    """
     elsewhere = "pytest ... -o kernelgauge_reports=DIR   (writes elsewhere)"
     reason = f"another run writes to {folder}; -o kernelgauge_reports=DIR writes elsewhere"
     return Lock(folder / ".lock", reason, elsewhere=elsewhere, patience_s=patience_s)
 
 
 def worker_lock(folder: Path, *, patience_s: float = _PATIENCE_S) -> Lock:
-    """Return the lock by which workers of one run measure one after another on a CPU, where no GPU keeps them apart."""
-    return Lock(folder / ".worker.lock", "another worker of this run measures", patience_s=patience_s)
+    """Return the lock by which workers of one run measure one after another on a CPU, where no GPU
+    keeps them apart.
+    """
+    return Lock(
+        folder / ".worker.lock", "another worker of this run measures", patience_s=patience_s
+    )

@@ -28,14 +28,12 @@ _FIRST_YEAR = 1970  # an invalid timestamp is year 1
 class Night(NamedTuple):
     """One time of a workload.
 
-    Attributes:
-        machine: its kind, and what the time is called: times of two kinds answer different questions.
-        place: the GPU, or the host of a CPU.
-        at: when the run started, in UTC.
-        environment: the software and the host, by name.
-        verdict: the worst of the workload, as in the table of its run; None: there is none.
-        logarithm: of the time; of its ratio to the host reference where the host alone fills it.
-        noise: the standard deviation of the logarithm that the rule expects between processes.
+    Attributes: machine: its kind, and what the time is called: times of two kinds answer different
+        questions. place: the GPU, or the host of a CPU. at: when the run started, in UTC.
+        environment: the software and the host, by name. verdict: the worst of the workload, as in
+        the table of its run; None: there is none. logarithm: of the time; of its ratio to the host
+        reference where the host alone fills it. noise: the standard deviation of the logarithm that
+        the rule expects between processes.
     """
 
     machine: str
@@ -58,28 +56,40 @@ class Night(NamedTuple):
 def read_nights(
     history: Path, *, timer: Timer | None = None, patterns: Sequence[str] = ()
 ) -> tuple[list[Night], list[str]]:
-    """Return the times in a history, in order of machine, workload, place and time; and which files are left out, and why.
+    """Return the times in a history, in order of machine, workload, place and time; and which files
+    are left out, and why.
 
-    A history is a folder with results of runs, whatever the names of the files. A time whose verdict is INVALID is none.
-    `patterns`: parts of an id, which may have ``*`` and ``?``; none: every workload. Without a `timer` it is that of the
-    device, and on a CPU the latency.
+    A history is a folder with results of runs, whatever the names of the files. A time whose
+    verdict is INVALID is none. `patterns`: parts of an id, which may have ``*`` and ``?``; none:
+    every workload. Without a `timer` it is that of the device, and on a CPU the latency.
 
     Raises `StorageError` if the history cannot be read.
     """
 
     def refuse(error: OSError) -> None:
-        expected, got = "a folder with a results.json of each run, under any names", printable(str(error))
-        raise StorageError("the history cannot be read", where=printable(str(history)), got=got, expected=expected)
+        expected, got = (
+            "a folder with a results.json of each run, under any names",
+            printable(str(error)),
+        )
+        raise StorageError(
+            "the history cannot be read", where=printable(str(history)), got=got, expected=expected
+        )
 
     folders = os.walk(history, onerror=refuse)
-    paths = [Path(folder, name) for folder, _, names in folders for name in names if name.endswith(".json")]
+    paths = [
+        Path(folder, name)
+        for folder, _, names in folders
+        for name in names
+        if name.endswith(".json")
+    ]
     if not paths:
         refuse(FileNotFoundError("there is none"))
 
     def matches(workload: str) -> bool:
         return not patterns or any(fnmatchcase(workload, f"*{each}*") for each in patterns)
 
-    nights: dict[tuple[Any, ...], Night] = {}  # files that have the same run of a workload count once
+    # files that have the same run of a workload count once
+    nights: dict[tuple[Any, ...], Night] = {}
     not_shown: list[str] = []
     for path in sorted(paths):
         try:
@@ -87,7 +97,9 @@ def read_nights(
             if results.started.year < _FIRST_YEAR:
                 raise ValueError("invalid timestamp")
             nights |= {
-                (*night[:4], results.host): night for night in nights_of(results, timer) if matches(night.workload)
+                (*night[:4], results.host): night
+                for night in nights_of(results, timer)
+                if matches(night.workload)
             }
         except (OSError, ValueError, ResultsError) as error:
             why = error.got if isinstance(error, ResultsError) else error
@@ -106,23 +118,32 @@ def nights_of(results: Results, wanted: Timer | None = None) -> Iterator[Night]:
         if sample is None or (verdict is not None and verdict.status is Status.INVALID):
             continue
         mean_us = observe(sample).mean_us
-        is_by_host = is_host_only(timer, run.counts, sum(each.device_time_us for each in run.kernels), mean_us)
+        is_by_host = is_host_only(
+            timer, run.counts, sum(each.device_time_us for each in run.kernels), mean_us
+        )
         time = ProcessTime(observe(sample, is_by_host=is_by_host), is_by_host=is_by_host)
         prior = prior_for(timer, device, trains=run.trains)
         expected, resolution = expected_variance(prior, len(run.kernels), time.observation.mean_us)
         kind = [device.device, device.arch]
         kind += [f"{device.sm_count} SMs"] if device.sm_count is not None else []
         kind += [f"{device.power_limit_watts:g} W"] if device.power_limit_watts is not None else []
-        software = {name.replace("_", "-"): str(getattr(device, name) or "(none)") for name in SOFTWARE_FIELDS}
+        software = {
+            name.replace("_", "-"): str(getattr(device, name) or "(none)")
+            for name in SOFTWARE_FIELDS
+        }
         yield Night(
             machine=", ".join([*kind, *(["MIG"] if device.mig else []), timer.label_on(device)]),
             workload=workload.id,
-            place=f"host {results.host}" if device.arch == "cpu" else f"GPU {run.gpu or results.host}",
+            place=f"host {results.host}"
+            if device.arch == "cpu"
+            else f"GPU {run.gpu or results.host}",
             at=results.started,
             environment=software | {"kernelgauge": results.kernelgauge, "host": results.host},
             commit=results.commit,
             us=round(time.observation.mean_us, 4),
-            verdict=next((each for each in workload.verdicts if each.status is workload.status), None),
+            verdict=next(
+                (each for each in workload.verdicts if each.status is workload.status), None
+            ),
             kernels=sha256(msgspec.json.encode(run.kernel_names())).hexdigest()[:16],
             logarithm=time.logarithm,
             noise=math.sqrt(expected + prior.noise.night * (expected - resolution)),

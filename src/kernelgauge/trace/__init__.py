@@ -45,7 +45,18 @@ from .kernel import (
 from .model import CALL, FRAME, REGION, WHOLE, Trace, Window, busy_us, grouped, number_streams
 from .names import KernelName, Kind, decode
 from .reader import BLOCK_BYTES, parse, parse_blocks
-from .steps import COPIES, CPU, MOST_OUTSIDE, WAIT, Place, StepRow, Steps, StepTrace, alike, find_steps
+from .steps import (
+    COPIES,
+    CPU,
+    MOST_OUTSIDE,
+    WAIT,
+    Place,
+    StepRow,
+    Steps,
+    StepTrace,
+    alike,
+    find_steps,
+)
 from .summary import KernelGroup, StepTime, Summary, summarize_trace
 
 __all__ = [

@@ -1,7 +1,8 @@
-"""Two traces compared in the order in which a person asks: same kernels? What became of the others? What of the host?
+"""Two traces compared in the order in which a person asks: same kernels? What became of the others?
+What of the host?
 
-A difference is a set of launches before, the launches after that took their place, and what happened to them. The times
-of all differences sum to the difference of the totals.
+A difference is a set of launches before, the launches after that took their place, and what
+happened to them. The times of all differences sum to the difference of the totals.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class What(str, Enum):
 
     @property
     def is_change(self) -> bool:
-        """Tell whether other code ran, or the same was launched otherwise. Times alone are no such change."""
+        """Tell whether other code ran, or the same was launched otherwise.
+
+        Times alone are no such change.
+        """
         return self not in (What.SAME, What.SLOWER, What.FASTER)
 
 
@@ -88,29 +92,41 @@ class LaunchDifference(Generic[Kernel]):
 Difference = LaunchDifference[LaunchRow]
 
 
-def launch_differences(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[LaunchDifference[Kernel]]:
-    """Return each pair of launches of one name with what differs, and all launches between two pairs as REPLACED.
+def launch_differences(
+    before: Sequence[Kernel], after: Sequence[Kernel]
+) -> list[LaunchDifference[Kernel]]:
+    """Return each pair of launches of one name with what differs, and all launches between two
+    pairs as REPLACED.
 
-    Where the names are other ones, pair equal launches first if that leaves less to say: where launches are new, their
-    neighbours of the same name are not called changed. A launch without a partner says as much as a pair of two in another
-    context.
+    Where the names are other ones, pair equal launches first if that leaves less to say: where
+    launches are new, their neighbours of the same name are not called changed. A launch without a
+    partner says as much as a pair of two in another context.
     """
     by_name = _blocks(before, after, lambda kernel: kernel.identity.unnumbered)
     by_context: list[_Block[Kernel]] = []
     for is_same, old, new in _blocks(before, after, lambda kernel: kernel.context):
-        by_context += [(True, old, new)] if is_same else _blocks(old, new, lambda kernel: kernel.identity.unnumbered)
+        by_context += (
+            [(True, old, new)]
+            if is_same
+            else _blocks(old, new, lambda kernel: kernel.identity.unnumbered)
+        )
     found: list[LaunchDifference[Kernel]] = []
-    for is_same, old, new in by_name if len(by_name) == 1 else max(by_context, by_name, key=_likeness_of_blocks):
+    for is_same, old, new in (
+        by_name if len(by_name) == 1 else max(by_context, by_name, key=_likeness_of_blocks)
+    ):
         if is_same:
             found += map(_same_name, old, new)
         elif found and found[-1].what is What.REPLACED:  # a deletion beside an insertion
-            found[-1] = LaunchDifference(What.REPLACED, found[-1].before + old, found[-1].after + new)
+            found[-1] = LaunchDifference(
+                What.REPLACED, found[-1].before + old, found[-1].after + new
+            )
         else:
             found.append(LaunchDifference(What.REPLACED, old, new))
     return found
 
 
-_Block = tuple[bool, tuple[Kernel, ...], tuple[Kernel, ...]]  # whether they pair, those before, and those after
+# whether they pair, those before, and those after
+_Block = tuple[bool, tuple[Kernel, ...], tuple[Kernel, ...]]
 
 
 def _blocks(
@@ -129,7 +145,9 @@ def _blocks(
 
 
 def _likeness_of_blocks(blocks: Iterable[_Block[Kernel]]) -> int:
-    """Return how much of two sequences pairs: one for each pair, and one more if both are in one context."""
+    """Return how much of two sequences pairs: one for each pair, and one more if both are in one
+    context.
+    """
     pairs = (pair for is_same, *sides in blocks if is_same for pair in zip(*sides, strict=True))
     return sum(1 + (old.context == new.context) for old, new in pairs)
 
@@ -151,18 +169,31 @@ def likeness(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> Like
         return Likeness.IDENTICAL
     if [identity.unnumbered for identity in before] != [identity.unnumbered for identity in after]:
         return Likeness.OTHER_KERNELS
-    others = [pair for pair in zip(before, after, strict=True) if pair[0].without_source != pair[1].without_source]
+    others = [
+        pair
+        for pair in zip(before, after, strict=True)
+        if pair[0].without_source != pair[1].without_source
+    ]
     if not others:
         return Likeness.SAME_CONFIGURATION
-    return Likeness.OTHER_CHOICE if all(was_autotuned(*pair) for pair in others) else Likeness.SAME_NAMES
+    return (
+        Likeness.OTHER_CHOICE
+        if all(was_autotuned(*pair) for pair in others)
+        else Likeness.SAME_NAMES
+    )
 
 
-def align(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[tuple[Kernel | None, Kernel | None]]:
+def align(
+    before: Sequence[Kernel], after: Sequence[Kernel]
+) -> list[tuple[Kernel | None, Kernel | None]]:
     """Pair two launch sequences by name, in order; what has no partner stands beside None."""
     pairs: list[tuple[Kernel | None, Kernel | None]] = []
     for each in launch_differences(before, after):
         if each.what is What.REPLACED:
-            pairs += [*((kernel, None) for kernel in each.before), *((None, kernel) for kernel in each.after)]
+            pairs += [
+                *((kernel, None) for kernel in each.before),
+                *((None, kernel) for kernel in each.after),
+            ]
         else:
             pairs += zip(each.before, each.after, strict=True)
     return pairs
@@ -186,11 +217,14 @@ class HostDifference:
 
 
 # A template is one of several for the same job: where one goes and another comes, it was exchanged.
-_TEMPLATES = tuple(kind.value for kind in (Kind.GEMM, Kind.CONVOLUTION, Kind.ATTENTION, Kind.COMMUNICATION))
+_TEMPLATES = tuple(
+    kind.value for kind in (Kind.GEMM, Kind.CONVOLUTION, Kind.ATTENTION, Kind.COMMUNICATION)
+)
 _TEMPLATE_FIELDS = ("backend", "dtype", "tile", "stages", "layout", "split_k", "bias_epilogue")
 _SAID = {"split_k": "split-K", "bias_epilogue": "bias epilogue"}
-# Two profiles are a few steps each: a kernel is called slower only if no step of one is as fast as any of the other,
-# and by more than a kernel's time differs between two processes (docs/measuring.md). Of a single step, its launches tell.
+# Two profiles are a few steps each: a kernel is called slower only if no step of one is as fast as
+# any of the other, and by more than a kernel's time differs between two processes
+# (docs/measuring.md). Of a single step, its launches tell.
 _SEEN = 0.02
 _SEEN_OF_ONE_STEP = 0.05
 _SEEN_US, _WHOLE_US = 0.1, 1.0  # durations come in steps of 32 ns, or are whole numbers
@@ -202,7 +236,8 @@ _REGION_NUMBER = re.compile(r": \d+/\d+$")
 
 def host_difference(before: HostLane, after: HostLane) -> HostDifference:
     old, new = (
-        Counter(side.dispatcher_ops) + Counter(_REGION_NUMBER.sub("", name) for name in side.compile_ops)
+        Counter(side.dispatcher_ops)
+        + Counter(_REGION_NUMBER.sub("", name) for name in side.compile_ops)
         for side in (before, after)
     )
     return HostDifference(
@@ -219,32 +254,55 @@ def differences(before: Sequence[LaunchRow], after: Sequence[LaunchRow]) -> tupl
     found: list[Difference] = []
     for each in cut:
         found += _other_names(each.before, each.after) if each.what is What.REPLACED else [each]
-    are_whole = any(side and all(us % 1 == 0 for it in side for us in it.durations_us) for side in (before, after))
+    are_whole = any(
+        side and all(us % 1 == 0 for it in side for us in it.durations_us)
+        for side in (before, after)
+    )
     step_us = _WHOLE_US if are_whole else _SEEN_US
     joined = list(_joined((*_folded(found), *moved), step_us))
-    # A collective waits for the slowest rank, so its times spread: say what moved most, also where steps overlap.
+    # A collective waits for the slowest rank, so its times spread: say what moved most, also where
+    # steps overlap.
     waiting = {
-        id(each) for each in joined if each.what is What.SAME and each.before[0].kind == Kind.COMMUNICATION.value
+        id(each)
+        for each in joined
+        if each.what is What.SAME and each.before[0].kind == Kind.COMMUNICATION.value
     }
     others = [abs(each.delta_us) for each in joined if id(each) not in waiting]
-    if abs(sum(each.delta_us for each in joined if id(each) in waiting)) <= max(others, default=0.0):
+    if abs(sum(each.delta_us for each in joined if id(each) in waiting)) <= max(
+        others, default=0.0
+    ):
         return tuple(joined)
     return tuple(_by_direction(each, step_us) if id(each) in waiting else each for each in joined)
 
 
 def _by_direction(each: Difference, step_us: float) -> Difference:
-    """Call launches slower or faster, if they changed by more than a kernel's time moves between two processes."""
+    """Call launches slower or faster, if they changed by more than a kernel's time moves between
+    two processes.
+    """
     is_seen = abs(each.delta_us) > max(step_us * len(each.before), _SEEN * each.before_us)
-    return replace(each, what=What.SLOWER if each.delta_us > 0 else What.FASTER) if is_seen else each
+    return (
+        replace(each, what=What.SLOWER if each.delta_us > 0 else What.FASTER) if is_seen else each
+    )
 
 
 def _joined(found: Iterable[Difference], step_us: float) -> Iterator[Difference]:
-    """Join what happened to launches of the same kernels. Of those that are unchanged, judge the times."""
+    """Join what happened to launches of the same kernels.
+
+    Of those that are unchanged, judge the times.
+    """
     groups: dict[tuple[object, ...], list[Difference]] = {}
     for each in found:
-        names = tuple(tuple(kernel.identity.unnumbered for kernel in side) for side in (each.before, each.after))
-        what_differs = (each.details, *(configuration_text(kernel.identity) for kernel in each.after[:1]))
-        groups.setdefault((*names, each.what, *(() if each.what is What.SAME else what_differs)), []).append(each)
+        names = tuple(
+            tuple(kernel.identity.unnumbered for kernel in side)
+            for side in (each.before, each.after)
+        )
+        what_differs = (
+            each.details,
+            *(configuration_text(kernel.identity) for kernel in each.after[:1]),
+        )
+        groups.setdefault(
+            (*names, each.what, *(() if each.what is What.SAME else what_differs)), []
+        ).append(each)
     for each in map(join_launches, groups.values()):
         if each.what is What.SAME:
             yield from _timed(each.before, each.after, step_us)
@@ -252,8 +310,11 @@ def _joined(found: Iterable[Difference], step_us: float) -> Iterator[Difference]
             yield each
 
 
-def _timed(old: tuple[LaunchRow, ...], new: tuple[LaunchRow, ...], step_us: float) -> Iterator[Difference]:
-    """Judge launches of one name by op and module, so that none is both slower and faster. Judge the rest together.
+def _timed(
+    old: tuple[LaunchRow, ...], new: tuple[LaunchRow, ...], step_us: float
+) -> Iterator[Difference]:
+    """Judge launches of one name by op and module, so that none is both slower and faster. Judge
+    the rest together.
 
     The rest are in another op or module now, or there are more of them.
     """
@@ -265,21 +326,32 @@ def _timed(old: tuple[LaunchRow, ...], new: tuple[LaunchRow, ...], step_us: floa
     matched = {each for each, kernels in olds.items() if len(kernels) == len(news.get(each, ()))}
     for each, kernels in olds.items():
         if each in matched:
-            yield Difference(_timing(kernels, news[each], step_us), tuple(kernels), tuple(news[each]))
-    old, new = (tuple(kernel for kernel in side if place(kernel) not in matched) for side in (old, new))
+            yield Difference(
+                _timing(kernels, news[each], step_us), tuple(kernels), tuple(news[each])
+            )
+    old, new = (
+        tuple(kernel for kernel in side if place(kernel) not in matched) for side in (old, new)
+    )
     if old:
         yield Difference(_timing(old, new, step_us), old, new)
 
 
 def _timing(old: Sequence[LaunchRow], new: Sequence[LaunchRow], step_us: float) -> What:
-    """Judge the times of all launches of one kernel together: `old` and `new` are pairs of them, in steps of `step_us`."""
+    """Judge the times of all launches of one kernel together: `old` and `new` are pairs of them, in
+    steps of `step_us`.
+    """
     steps = [zip(*(kernel.durations_us for kernel in side), strict=True) for side in (old, new)]
     befores, afters = ([sum(times) for times in side] for side in steps)
     change, is_single = median(afters) - median(befores), min(len(befores), len(afters)) < 2
-    if abs(change) <= max(step_us * len(old), (_SEEN_OF_ONE_STEP if is_single else _SEEN) * median(befores)):
+    if abs(change) <= max(
+        step_us * len(old), (_SEEN_OF_ONE_STEP if is_single else _SEEN) * median(befores)
+    ):
         return What.SAME
     if is_single and len(old) > 1:
-        deltas = [after.device_time_us - before.device_time_us for before, after in zip(old, new, strict=True)]
+        deltas = [
+            after.device_time_us - before.device_time_us
+            for before, after in zip(old, new, strict=True)
+        ]
         is_seen = abs(change) > _SEEN_ERRORS * stdev(deltas) * len(deltas) ** 0.5
     else:
         is_seen = min(afters) > max(befores) or max(afters) < min(befores)
@@ -287,9 +359,14 @@ def _timing(old: Sequence[LaunchRow], new: Sequence[LaunchRow], step_us: float) 
 
 
 def _same_name(old: Kernel, new: Kernel) -> LaunchDifference[Kernel]:
-    # Without what one of them lacks: a kernel in a CUDA graph, say, has no op to tell how it was tuned.
+    # Without what one of them lacks: a kernel in a CUDA graph, say, has no op to tell how it was
+    # tuned.
     names = ("grid", "block", "kernel_kwargs", "num_warps", "num_stages", "source_hash")
-    unknown = {name: None for name in names if None in (getattr(old.identity, name), getattr(new.identity, name))}
+    unknown = {
+        name: None
+        for name in names
+        if None in (getattr(old.identity, name), getattr(new.identity, name))
+    }
     before, after = (msgspec.structs.replace(kernel.identity, **unknown) for kernel in (old, new))
     details = configuration_change(before, after)
     is_other_source = before.source_hash != after.source_hash
@@ -297,24 +374,33 @@ def _same_name(old: Kernel, new: Kernel) -> LaunchDifference[Kernel]:
     return LaunchDifference(what, (old,), (new,), details)
 
 
-def differences_with_moves(before: Sequence[Kernel], after: Sequence[Kernel]) -> list[LaunchDifference[Kernel]]:
+def differences_with_moves(
+    before: Sequence[Kernel], after: Sequence[Kernel]
+) -> list[LaunchDifference[Kernel]]:
     """Return `launch_differences`, with MOVED where the same kernels run in another order."""
     found = launch_differences(before, after)
     cut = [each for each in found if each.what is What.REPLACED]
     sides = [each.before for each in cut], [each.after for each in cut]
-    old, new = (Counter(kernel.identity.unnumbered for kernel in chain.from_iterable(side)) for side in sides)
+    old, new = (
+        Counter(kernel.identity.unnumbered for kernel in chain.from_iterable(side))
+        for side in sides
+    )
     return found if old != new else [*chain.from_iterable(_without_moves(found))]
 
 
 def _without_moves(
     found: Sequence[LaunchDifference[Kernel]],
 ) -> tuple[list[LaunchDifference[Kernel]], list[LaunchDifference[Kernel]]]:
-    """Pair what is missing in one place and additional in another, with about as much to do: it ran in another order.
+    """Pair what is missing in one place and additional in another, with about as much to do: it ran
+    in another order.
 
     Return what is left, and these pairs.
     """
     cut = [each for each in found if each.what is What.REPLACED]
-    additional = grouped((kernel for block in cut for kernel in block.after), lambda kernel: kernel.identity.unnumbered)
+    additional = grouped(
+        (kernel for block in cut for kernel in block.after),
+        lambda kernel: kernel.identity.unnumbered,
+    )
     pairs: list[LaunchDifference[Kernel]] = []
     for old in (kernel for block in cut for kernel in block.before):
         others = additional.get(old.identity.unnumbered, [])
@@ -324,29 +410,51 @@ def _without_moves(
     elsewhere = {id(kernel) for pair in pairs for kernel in (*pair.before, *pair.after)}
     left: list[LaunchDifference[Kernel]] = []
     for each in found:
-        before, after = (tuple(it for it in side if id(it) not in elsewhere) for side in (each.before, each.after))
+        before, after = (
+            tuple(it for it in side if id(it) not in elsewhere)
+            for side in (each.before, each.after)
+        )
         left += [replace(each, before=before, after=after)] if before or after else []
     # That says what changed besides its place.
     return left, [pair if pair.what.is_change else replace(pair, what=What.MOVED) for pair in pairs]
 
 
 def _is_as_large(old: KernelRecord, new: KernelRecord) -> bool:
-    """Tell whether the inputs of two launches have about as many elements, as far as both know them."""
-    shapes = ([each.partition("[")[2].rstrip("]").split(",") for each in it.inputs] for it in (old, new))
-    sizes = [sum(prod(int(size) for size in shape if size.isdecimal()) for shape in side) for side in shapes]
+    """Tell whether the inputs of two launches have about as many elements, as far as both know
+    them.
+    """
+    shapes = (
+        [each.partition("[")[2].rstrip("]").split(",") for each in it.inputs] for it in (old, new)
+    )
+    sizes = [
+        sum(prod(int(size) for size in shape if size.isdecimal()) for shape in side)
+        for side in shapes
+    ]
     return not (old.inputs and new.inputs) or max(sizes) <= _AS_LARGE * min(sizes)
 
 
 def _other_names(old: Sequence[LaunchRow], new: Sequence[LaunchRow]) -> list[Difference]:
-    """Exchange templates, each with the next of its kind; what is left was fused, split or replaced."""
+    """Exchange templates, each with the next of its kind; what is left was fused, split or
+    replaced.
+    """
     found: list[Difference] = []
     for kind in _TEMPLATES:
-        pairs = zip_longest(*([kernel for kernel in side if kernel.kind == kind] for side in (old, new)))
+        pairs = zip_longest(
+            *([kernel for kernel in side if kernel.kind == kind] for side in (old, new))
+        )
         found += [_exchange(before, after) for before, after in pairs]
-    olds, news = (tuple(kernel for kernel in side if kernel.kind not in _TEMPLATES) for side in (old, new))
+    olds, news = (
+        tuple(kernel for kernel in side if kernel.kind not in _TEMPLATES) for side in (old, new)
+    )
     if not olds or not news:
-        return [*found, *(_exchange(kernel, None) for kernel in olds), *(_exchange(None, kernel) for kernel in news)]
-    few, many, what = (news, olds, What.FUSED) if len(olds) > len(news) else (olds, news, What.SPLIT)
+        return [
+            *found,
+            *(_exchange(kernel, None) for kernel in olds),
+            *(_exchange(None, kernel) for kernel in news),
+        ]
+    few, many, what = (
+        (news, olds, What.FUSED) if len(olds) > len(news) else (olds, news, What.SPLIT)
+    )
     is_one_job = len(few) < len(many) and _do_the_work_of(few, many)
     return [*found, Difference(what if is_one_job else What.REPLACED, olds, news)]
 
@@ -358,9 +466,12 @@ def _exchange(old: LaunchRow | None, new: LaunchRow | None) -> Difference:
     names = (old.identity.decoded, new.identity.decoded)
     pairs = [(field, *(getattr(name, field) for name in names)) for field in _TEMPLATE_FIELDS]
     details = ", ".join(
-        f"{'with' if after else 'without'} {_SAID[field]}" if field in _SAID else f"{field} {before} -> {after}"
+        f"{'with' if after else 'without'} {_SAID[field]}"
+        if field in _SAID
+        else f"{field} {before} -> {after}"
         for field, before, after in pairs
-        if before != after and None not in (before, after)  # None: the name does not say, which is no difference
+        # None: the name does not say, which is no difference
+        if before != after and None not in (before, after)
     )
     return Difference(What.TEMPLATE, (old,), (new,), details)
 
@@ -368,24 +479,35 @@ def _exchange(old: LaunchRow | None, new: LaunchRow | None) -> Difference:
 def _do_the_work_of(few: Sequence[LaunchRow], many: Sequence[LaunchRow]) -> bool:
     """Tell whether these were generated or written for one job, and no name speaks against it.
 
-    Inductor's names say what was merged: a word of them must be among the others'. A hand-written kernel's does not.
+    Inductor's names say what was merged: a word of them must be among the others'. A hand-written
+    kernel's does not.
     """
     names = [kernel.identity.decoded for kernel in few]
     merged = {word for name in names if name.backend.startswith("inductor") for word in name.ops}
-    apart = {word for kernel in many for op in kernel.identity.decoded.ops for word in op.split("_")}
+    apart = {
+        word for kernel in many for op in kernel.identity.decoded.ops for word in op.split("_")
+    }
     return any(name.backend in ("triton", "liger") for name in names) or bool(merged & apart)
 
 
 def _folded(found: Sequence[Difference]) -> list[Difference]:
-    """Join an addition that vanished with the product beside it that got an addend: it is the epilogue now."""
+    """Join an addition that vanished with the product beside it that got an addend: it is the
+    epilogue now.
+    """
     result: list[Difference | None] = list(found)
     for index, vanished in enumerate(found):
-        if vanished.what is not What.VANISHED or "add" not in vanished.before[0].identity.decoded.ops:
+        if (
+            vanished.what is not What.VANISHED
+            or "add" not in vanished.before[0].identity.decoded.ops
+        ):
             continue
         for near in (index - 1, index + 1):
             gemm = result[near] if 0 <= near < len(found) else None
             if gemm is not None and _gained_an_addend(gemm):
-                result[near], result[index] = replace(join_launches([gemm, vanished]), what=What.FOLDED), None
+                result[near], result[index] = (
+                    replace(join_launches([gemm, vanished]), what=What.FOLDED),
+                    None,
+                )
                 break
     return [difference for difference in result if difference is not None]
 
@@ -395,13 +517,17 @@ def _gained_an_addend(difference: Difference) -> bool:
     if [kernel.kind for kernel in kernels] != [Kind.GEMM.value] * 2:
         return False
     epilogues = [kernel.identity.decoded.bias_epilogue for kernel in kernels]
-    return epilogues == [False, True] or [kernel.op for kernel in kernels] == ["aten::mm", "aten::addmm"]
+    return epilogues == [False, True] or [kernel.op for kernel in kernels] == [
+        "aten::mm",
+        "aten::addmm",
+    ]
 
 
-# -- the code of one kernel -------------------------------------------------------------------------------------------
+# -- the code of one kernel ------------------------------------------------------------------------
 
 
-# A module that draws data on import has another seed in each process. Counts of hits with four coordinates spread by 2 roots.
+# A module that draws data on import has another seed in each process. Counts of hits with four
+# coordinates spread by 2 roots.
 _HITS, _CHANCE = re.compile(r"(\d+) (stored numbers|numbers found)"), 6.0
 # Floats, which older baselines lack; and numbers of so many digits that no constant has them.
 _FLOAT, _COMPUTED = re.compile(r"\d\.|\de|inf|nan"), re.compile(r"(?:\d\.?){12}")
@@ -410,29 +536,38 @@ _FLOAT, _COMPUTED = re.compile(r"\d\.|\de|inf|nan"), re.compile(r"(?:\d\.?){12}"
 def other_arguments(before: KernelRecord, after: KernelRecord) -> tuple[tuple[str, str], ...]:
     """Return the arguments of one op that differ. Empty: one side does not know.
 
-    A number that was computed on both sides may be one of data, or random. What an op does otherwise for some numbers, as
-    ``pow`` does for 2 and 0.5, it does for constants.
+    A number that was computed on both sides may be one of data, or random. What an op does
+    otherwise for some numbers, as ``pow`` does for 2 and 0.5, it does for constants.
     """
     sides = [before.arguments, after.arguments]
     if before.op != after.op:
         return ()
     if len(sides[0]) != len(sides[1]):
-        if all(any(map(_FLOAT.search, each)) for each in sides):  # no older baseline: one side was given more
+        # no older baseline: one side was given more
+        if all(any(map(_FLOAT.search, each)) for each in sides):
             return other_texts(*sides)
         sides = [tuple(text for text in each if not _FLOAT.search(text)) for each in sides]
     pairs = dict.fromkeys(zip(*sides, strict=True)) if len(sides[0]) == len(sides[1]) else ()
-    return tuple(pair for pair in pairs if pair[0] != pair[1] and all(pair) and not all(map(_COMPUTED.search, pair)))
+    return tuple(
+        pair
+        for pair in pairs
+        if pair[0] != pair[1] and all(pair) and not all(map(_COMPUTED.search, pair))
+    )
 
 
 def other_texts(before: Iterable[str], after: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Pair texts that are on one side alone, in order."""
     old, new = Counter(before), Counter(after)
     pairs = zip_longest((old - new).elements(), (new - old).elements(), fillvalue="(none)")
-    return tuple(pair for pair in pairs if not (all(map(_COMPUTED.search, pair)) or _are_alike(*pair)))
+    return tuple(
+        pair for pair in pairs if not (all(map(_COMPUTED.search, pair)) or _are_alike(*pair))
+    )
 
 
 def _are_alike(before: str, after: str) -> bool:
-    """Return whether two counts of hits in data (`Run.data`) differ no more than those of two seeds."""
+    """Return whether two counts of hits in data (`Run.data`) differ no more than those of two
+    seeds.
+    """
     old, new = map(_HITS.fullmatch, (before, after))
     if old is None or new is None or old[2] != new[2]:
         return False
@@ -449,30 +584,49 @@ def other_layouts(before: KernelRecord, after: KernelRecord) -> tuple[str, str] 
 NO_TENSOR = "(none)"
 
 
-def _other_inputs(before: KernelRecord, after: KernelRecord, part: int) -> Iterator[tuple[str, str]]:
-    """Yield what differs in a part of the inputs, ``bf16[64,768]``, at its bracket. Nothing if one side does not know them."""
-    sides = ([each.partition("[")[part].rstrip("]") for each in it.inputs] for it in (before, after))
+def _other_inputs(
+    before: KernelRecord, after: KernelRecord, part: int
+) -> Iterator[tuple[str, str]]:
+    """Yield what differs in a part of the inputs, ``bf16[64,768]``, at its bracket.
+
+    Nothing if one side does not know them.
+    """
+    sides = (
+        [each.partition("[")[part].rstrip("]") for each in it.inputs] for it in (before, after)
+    )
     if before.inputs and after.inputs:
-        yield from ((old, new) for old, new in zip_longest(*sides, fillvalue=NO_TENSOR) if old != new)
+        yield from (
+            (old, new) for old, new in zip_longest(*sides, fillvalue=NO_TENSOR) if old != new
+        )
 
 
 def _other_strides(before: KernelRecord, after: KernelRecord) -> Iterator[tuple[str, str]]:
-    layouts = other_layouts(before, after) if (before.op, before.inputs) == (after.op, after.inputs) else None
+    layouts = (
+        other_layouts(before, after)
+        if (before.op, before.inputs) == (after.op, after.inputs)
+        else None
+    )
     yield from [layouts] if layouts else []
 
 
-# What the same kernel may do otherwise, with what two launches of it have. Of what one side does not know, nothing.
+# What the same kernel may do otherwise, with what two launches of it have. Of what one side does
+# not know, nothing.
 FACTS: Mapping[str, Callable[[KernelRecord, KernelRecord], Iterable[tuple[str, str]]]] = {
     "shapes": partial(_other_inputs, part=2),
     "dtypes": partial(_other_inputs, part=0),
     "strides": _other_strides,
     "arguments": other_arguments,
-    "streams": lambda old, new: [(str(old.stream), str(new.stream))] if old.stream != new.stream else [],
+    "streams": lambda old, new: (
+        [(str(old.stream), str(new.stream))] if old.stream != new.stream else []
+    ),
 }
 
 
-def resource_changes(before: KernelRecord, after: KernelRecord, arch: str) -> list[tuple[str, str, str]]:
-    """Return what differs in the code of two launches: ``("registers", "64", "72")``. What is not known does not differ.
+def resource_changes(
+    before: KernelRecord, after: KernelRecord, arch: str
+) -> list[tuple[str, str, str]]:
+    """Return what differs in the code of two launches: ``("registers", "64", "72")``. What is not
+    known does not differ.
 
     If nothing else does, return the digests of the machine code, which may be equal.
     """
@@ -484,7 +638,10 @@ def resource_changes(before: KernelRecord, after: KernelRecord, arch: str) -> li
         found.append(("inputs", *layouts))
     if before.resources.options and after.resources.options:
         old, new = parse_kwargs(before.resources.options), parse_kwargs(after.resources.options)
-        found += [(key, old.get(key, "(none)"), new.get(key, "(none)")) for key in dict.fromkeys([*old, *new])]
+        found += [
+            (key, old.get(key, "(none)"), new.get(key, "(none)"))
+            for key in dict.fromkeys([*old, *new])
+        ]
     codes = before.resources.code, after.resources.code
     return [each for each in found if each[1] != each[2]] or [
         ("machine code", code, other) for code, other in (codes,) if code and other
@@ -494,16 +651,27 @@ def resource_changes(before: KernelRecord, after: KernelRecord, arch: str) -> li
 def is_chosen(before: KernelRecord, after: KernelRecord) -> bool:
     """Tell whether an autotuner may have chosen what differs in the code of the same kernel."""
     old, new, one = before.resources or Resources(), after.resources or Resources(), before.identity
-    is_inductors_choice = one.kernel_kwargs is None or one.without_source != after.identity.without_source
+    is_inductors_choice = (
+        one.kernel_kwargs is None or one.without_source != after.identity.without_source
+    )
     is_same_choice = bool(old.options) and old.options == new.options
-    return (one.is_inductors and is_inductors_choice) or ((old.is_tuned or new.is_tuned) and not is_same_choice)
+    return (one.is_inductors and is_inductors_choice) or (
+        (old.is_tuned or new.is_tuned) and not is_same_choice
+    )
 
 
-def has_worse_code(before: KernelRecord, after: KernelRecord, arch: str, sm_count: int | None) -> bool:
-    """Tell whether the code of the same kernel spills and did not, or fills less of the GPU; and no autotuner chose that."""
+def has_worse_code(
+    before: KernelRecord, after: KernelRecord, arch: str, sm_count: int | None
+) -> bool:
+    """Tell whether the code of the same kernel spills and did not, or fills less of the GPU; and no
+    autotuner chose that.
+    """
     old, new = before.resources, after.resources
     if old is None or new is None or is_chosen(before, after):
         return False
-    shares = [occupancy(each.identity, each.resources, arch, sm_count=sm_count) for each in (before, after)]
+    shares = [
+        occupancy(each.identity, each.resources, arch, sm_count=sm_count)
+        for each in (before, after)
+    ]
     has_less = None not in shares and shares[1] < shares[0]  # type: ignore[operator]
     return has_less or bool(old.spilled_words == 0 and new.spilled_words)

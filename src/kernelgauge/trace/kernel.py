@@ -1,6 +1,8 @@
-"""What ran in a window, launch by launch: the identity of each kernel, what it does, and the op that launched it.
+"""What ran in a window, launch by launch: the identity of each kernel, what it does, and the op
+that launched it.
 
-Without a GPU, the ops that compute take the place of kernels. `ops.json` says what ATen's ops do by their names.
+Without a GPU, the ops that compute take the place of kernels. `ops.json` says what ATen's ops do by
+their names.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ import msgspec
 from .model import FRAME, MODULE_PREFIX, DeviceRecord, Op, Window, nested, number_streams
 from .names import KernelName, Kind, decode, kind_of_words
 
-# Inductor numbers its compiled graphs for the life of the process: `graph_0_`, `graph_1_`. No part of the identity.
+# Inductor numbers its compiled graphs for the life of the process: `graph_0_`, `graph_1_`. No part
+# of the identity.
 _NUMBER = re.compile(r"_\d+$")  # of a kernel in its program
 _GRAPH_NUMBER = re.compile(r"^graph_\d+_")
 IN_LISTS = "; in lists "
@@ -31,8 +34,9 @@ IN_LISTS = "; in lists "
 class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
     """What makes two launches the same kernel: its name, its launch configuration and its source.
 
-    The name alone does not: Inductor's autotuner runs one fused kernel in 38 or 55 us on an H200, by its choice of
-    block size. The source hash is that of Inductor's generated file, where the trace has it.
+    The name alone does not: Inductor's autotuner runs one fused kernel in 38 or 55 us on an H200,
+    by its choice of block size. The source hash is that of Inductor's generated file, where the
+    trace has it.
     """
 
     name: str
@@ -56,31 +60,41 @@ class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_inductors(self) -> bool:
-        """Tell whether Inductor generated it for Triton: each compile chooses the launch configuration anew."""
+        """Tell whether Inductor generated it for Triton: each compile chooses the launch
+        configuration anew.
+        """
         return self.decoded.backend == "inductor-triton"
 
     @property
     def unnumbered(self) -> str:
-        """Return the name without the compiler's number of the kernel in its program: one more kernel moves those after it."""
-        return _NUMBER.sub("", self.name) if self.decoded.backend.startswith(("inductor", "xla")) else self.name
+        """Return the name without the compiler's number of the kernel in its program: one more
+        kernel moves those after it.
+        """
+        return (
+            _NUMBER.sub("", self.name)
+            if self.decoded.backend.startswith(("inductor", "xla"))
+            else self.name
+        )
 
     @property
     def without_source(self) -> KernelIdentity:
-        """Return name and launch configuration: another version of Inductor gives a kernel another source and number."""
+        """Return name and launch configuration: another version of Inductor gives a kernel another
+        source and number.
+        """
         return msgspec.structs.replace(self, name=self.unnumbered, source_hash=None)
 
 
 class Resources(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the compiled code of a kernel takes. None: not known. It is no part of what makes two launches the same kernel.
+    """What the compiled code of a kernel takes. None: not known. It is no part of what makes two
+    launches the same kernel.
 
-    Attributes:
-        registers: of a thread; `spilled_words`, of 32 bits, are those that a thread has in local memory beside them.
-        shared_bytes: of a block, static and dynamic together: the profiler records the sum.
-        code: the beginning of a digest of the machine code.
-        options: of the compilation, ``num_warps=4,BLOCK=1024,x_ptr=divisible by 16``; empty: not known.
-        is_tuned: whether an autotuner chose the options.
-        layout: ``contiguous``, or the strides of those tensors of its op that do not lie so; empty: not known. Those in
-            lists of tensors stand behind `IN_LISTS`.
+    Attributes: registers: of a thread; `spilled_words`, of 32 bits, are those that a thread has in
+        local memory beside them. shared_bytes: of a block, static and dynamic together: the
+        profiler records the sum. code: the beginning of a digest of the machine code. options: of
+        the compilation, ``num_warps=4,BLOCK=1024,x_ptr=divisible by 16``; empty: not known.
+        is_tuned: whether an autotuner chose the options. layout: ``contiguous``, or the strides of
+        those tensors of its op that do not lie so; empty: not known. Those in lists of tensors
+        stand behind `IN_LISTS`.
     """
 
     registers: int | None = None
@@ -103,14 +117,13 @@ class Resources(msgspec.Struct, frozen=True, omit_defaults=True):
 class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One launch of a call, by its place in launch order.
 
-    Attributes:
-        device_time_us: mean over the replicates.
-        op: the op that launched it; empty if not known, or where the op itself stands for a kernel.
-        inputs: dtype and shape of each tensor that the op was given: ``bf16[8192,768]``. Empty: not known.
-        stream: 0 for the default stream, or else that of the first launch of the call; 1 for the next one, and so on.
-        resources: None: not known.
-        arguments: those of the op that are no tensors, see `Op.arguments`; "" for one that differs between calls or
-            processes. Empty: it has none, or they are not known.
+    Attributes: device_time_us: mean over the replicates. op: the op that launched it; empty if not
+        known, or where the op itself stands for a kernel. inputs: dtype and shape of each tensor
+        that the op was given: ``bf16[8192,768]``. Empty: not known. stream: 0 for the default
+        stream, or else that of the first launch of the call; 1 for the next one, and so on.
+        resources: None: not known. arguments: those of the op that are no tensors, see
+        `Op.arguments`; "" for one that differs between calls or processes. Empty: it has none, or
+        they are not known.
     """
 
     identity: KernelIdentity
@@ -133,7 +146,8 @@ class SourceLine(msgspec.Struct, frozen=True, omit_defaults=True):
     file: str  # relative to the working directory, or to the packages
     line: int  # 0: not known
     code: str = ""
-    inner: SourceLine | None = None  # of a library that it called, which asked for the launch. None: this line did
+    # of a library that it called, which asked for the launch. None: this line did
+    inner: SourceLine | None = None
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
@@ -141,16 +155,22 @@ class SourceLine(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a launch comes from. It is no part of what the launch is: a line that moved is no change."""
+    """Where a launch comes from.
 
-    module: str  # path in the model (``layers.*.mlp`` where compiled layers share the code), or the model's class
+    It is no part of what the launch is: a line that moved is no change.
+    """
+
+    # path in the model (``layers.*.mlp`` where compiled layers share the code), or the model's
+    # class
+    module: str
     lines: tuple[SourceLine, ...]  # that asked for it; those of each op that a compiler fused
     is_backward: bool = False  # autograd launched it for these lines
     is_dynamic: bool | msgspec.UnsetType = msgspec.UNSET  # Inductor generated it for dynamic shapes
 
 
 class LaunchRow(KernelRecord, frozen=True):
-    """One launch with all that runs are compared by: of a run, of a baseline, or of the steps of a trace.
+    """One launch with all that runs are compared by: of a run, of a baseline, or of the steps of a
+    trace.
 
     Attributes:
         origin: where it comes from; None: not known.
@@ -182,14 +202,26 @@ class LaunchRow(KernelRecord, frozen=True):
     @property
     def context(self) -> Hashable:
         codes = [(line.inner or line).code for line in self.lines]
-        return super().context, tuple(codes), self.module, bool(self.origin and self.origin.is_backward)
+        return (
+            super().context,
+            tuple(codes),
+            self.module,
+            bool(self.origin and self.origin.is_backward),
+        )
 
 
 def identity_of(record: DeviceRecord, op: Op | None) -> KernelIdentity:
-    """Return the identity of what ran: the autotuner's choice stands on the op that launched it, the rest on the record."""
-    # The op's Triton keys belong to the kernel it is named after: a library call under the same id has none.
+    """Return the identity of what ran: the autotuner's choice stands on the op that launched it,
+    the rest on the record.
+    """
+    # The op's Triton keys belong to the kernel it is named after: a library call under the same id
+    # has none.
     is_named = op is not None and op.name == record.name
-    chosen = (op.kernel_kwargs, op.num_warps, op.num_stages, op.kernel_hash) if op is not None and is_named else ()
+    chosen = (
+        (op.kernel_kwargs, op.num_warps, op.num_stages, op.kernel_hash)
+        if op is not None and is_named
+        else ()
+    )
     return _identity(record.name, record.grid, record.block, *chosen)
 
 
@@ -205,18 +237,25 @@ def identity_of_op(op: Op) -> KernelIdentity:
 
 
 def with_current_kind(identity: KernelIdentity) -> KernelIdentity:
-    """Return an identity that an earlier version stored, with the kind of a name that no rule knew then."""
+    """Return an identity that an earlier version stored, with the kind of a name that no rule knew
+    then.
+    """
     kind = _kind_of(identity.name).value if identity.kind == Kind.OTHER.value else identity.kind
     return msgspec.structs.replace(identity, kind=kind)
 
 
 @lru_cache(maxsize=4096)
 def kind_of_launch(identity: KernelIdentity, op: str | None) -> str:
-    """Return what a kernel does. Where no rule knows its name, the op that launched it says so, else the name's words."""
+    """Return what a kernel does.
+
+    Where no rule knows its name, the op that launched it says so, else the name's words.
+    """
     if identity.kind != Kind.OTHER.value:
         return identity.kind
     texts = (op or "", decode(identity.name).short)
-    kinds = [kind for text in texts for kind in (_kind_of(text), kind_of_words(text.rpartition("::")[2]))]
+    kinds = [
+        kind for text in texts for kind in (_kind_of(text), kind_of_words(text.rpartition("::")[2]))
+    ]
     return next((kind for kind in kinds if kind is not Kind.OTHER), Kind.OTHER).value
 
 
@@ -225,8 +264,9 @@ class _Tables(msgspec.Struct):
 
     dtypes: dict[str, str]  # C++ types as the compiler of torch spells them, and their short names
     kinds: dict[Kind, str]  # a name stands for its in-place variant too
-    # These return a view or rewrite sizes and strides (aten/src/ATen/native/TensorShape.cpp, each is declared as a view or
-    # alias). A reshape of a tensor that is not contiguous copies: it is composite too.
+    # These return a view or rewrite sizes and strides (aten/src/ATen/native/TensorShape.cpp, each
+    # is declared as a view or alias). A reshape of a tensor that is not contiguous copies: it is
+    # composite too.
     metadata: str
     allocation: str  # these only obtain memory
     composite: str  # these only choose which other op does the work (CompositeImplicitAutograd)
@@ -241,7 +281,9 @@ METADATA_OPS, _ALLOCATION_OPS, _COMPOSITE_OPS = (
 
 
 def _kind_of(name: str) -> Kind:
-    """Return what an op of ATen (``aten::add_``: by the tables, else by the words of its name) or a kernel does."""
+    """Return what an op of ATen (``aten::add_``: by the tables, else by the words of its name) or a
+    kernel does.
+    """
     if not name.startswith("aten::"):
         return decode(name).kind
     op = name.removeprefix("aten::")
@@ -250,12 +292,21 @@ def _kind_of(name: str) -> Kind:
 
 
 def input_texts(shapes: Iterable[Any], types: Iterable[str]) -> tuple[str, ...]:
-    """Return dtype and shape of each tensor that an op was given, as `KernelRecord.inputs` has them."""
-    # The profiler writes "" for an optional tensor that is None, and a Python number as a double without dimensions.
+    """Return dtype and shape of each tensor that an op was given, as `KernelRecord.inputs` has
+    them.
+    """
+    # The profiler writes "" for an optional tensor that is None, and a Python number as a double
+    # without dimensions.
     no_tensors = ("", "Scalar", "ScalarList", "TensorList")
     pairs = zip(shapes, types, strict=False)
-    tensors = [(shape, kind) for shape, kind in pairs if kind not in no_tensors and (shape or kind != "double")]
-    return tuple(f"{_TABLES.dtypes.get(kind, kind)}[{','.join(map(str, shape))}]" for shape, kind in tensors)
+    tensors = [
+        (shape, kind)
+        for shape, kind in pairs
+        if kind not in no_tensors and (shape or kind != "double")
+    ]
+    return tuple(
+        f"{_TABLES.dtypes.get(kind, kind)}[{','.join(map(str, shape))}]" for shape, kind in tensors
+    )
 
 
 def common_arguments(several: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
@@ -274,27 +325,40 @@ def _layout(shapes: tuple[Any, ...], strides: tuple[Any, ...]) -> str:
     lists = [each for each in pairs if each[0] and not isinstance(each[0][0], int)]
     in_lists = _strided(chain(*(zip(*each, strict=False) for each in lists)))
     texts = [", ".join(_strided(pairs)), ", ".join(dict.fromkeys(in_lists))]
-    return IN_LISTS.join(each or "contiguous" for each in texts[: 1 + bool(lists)]) if strides else ""
+    return (
+        IN_LISTS.join(each or "contiguous" for each in texts[: 1 + bool(lists)]) if strides else ""
+    )
 
 
 def _strided(pairs: Iterable[tuple[Any, Any]]) -> Iterator[str]:
-    """Yield shape and strides of tensors that are not contiguous. Steps along one element, or none, say nothing."""
+    """Yield shape and strides of tensors that are not contiguous.
+
+    Steps along one element, or none, say nothing.
+    """
     for shape, steps in pairs:
-        if not shape or len(shape) != len(steps) or not all(isinstance(each, int) for each in (*shape, *steps)):
+        if (
+            not shape
+            or len(shape) != len(steps)
+            or not all(isinstance(each, int) for each in (*shape, *steps))
+        ):
             continue
         dense = [*accumulate(reversed(shape[1:]), mul, initial=1)][::-1]
-        if 0 not in shape and any(a > 1 and b != c for a, b, c in zip(shape, steps, dense, strict=True)):
+        if 0 not in shape and any(
+            a > 1 and b != c for a, b, c in zip(shape, steps, dense, strict=True)
+        ):
             yield f"[{','.join(map(str, shape))}] by strides {','.join(map(str, steps))}"
 
 
-# Rows that torch.compile adds to the host lane (torch/_dynamo, torch/_functorch; seen with torch 2.11 and 2.13).
+# Rows that torch.compile adds to the host lane (torch/_dynamo, torch/_functorch; seen with torch
+# 2.11 and 2.13).
 COMPILE_PREFIXES = (
     "TorchDynamo Cache Lookup", "Torch-Compiled Region", "Pregraph bytecode", "AOTDispatcher Runtime Wrapper",
     "## Call CompiledFxGraph", "CompiledFunction", "CompiledAutograd",
 )  # fmt: skip
-_AUTOGRAD_PREFIXES = ("autograd::engine", "torch::autograd")  # they wrap the ops of the backward pass
-# "MmBackward0" and "LigerGELUMulFunction" wrap the ops they call; a generated C++ kernel does not. The last one is of
-# flex_attention: torch/_inductor/codegen/cpp_flex_attention_template.py
+# they wrap the ops of the backward pass
+_AUTOGRAD_PREFIXES = ("autograd::engine", "torch::autograd")
+# "MmBackward0" and "LigerGELUMulFunction" wrap the ops they call; a generated C++ kernel does not.
+# The last one is of flex_attention: torch/_inductor/codegen/cpp_flex_attention_template.py
 _GENERATED = re.compile(r".*(?:cpp|triton)_|graph_\d+_kernel$")
 
 
@@ -309,12 +373,17 @@ def dispatcher_ops(window: Window) -> list[Op]:
 
 
 def computing_ops(window: Window) -> list[Op]:
-    """Return the outermost ops that compute, in order: what takes the place of kernels on a machine without a GPU."""
+    """Return the outermost ops that compute, in order: what takes the place of kernels on a machine
+    without a GPU.
+    """
     found: list[Op] = []
-    hiding: set[int] = set()  # ids of ops in which nothing counts: they are counted already, or compute nothing
+    # ids of ops in which nothing counts: they are counted already, or compute nothing
+    hiding: set[int] = set()
     for op, around in nested(window.ops):
         is_hidden = bool(around) and id(around[-1]) in hiding
-        only_wraps = op.name in _COMPOSITE_OPS or op.name.startswith((*COMPILE_PREFIXES, *_AUTOGRAD_PREFIXES))
+        only_wraps = op.name in _COMPOSITE_OPS or op.name.startswith(
+            (*COMPILE_PREFIXES, *_AUTOGRAD_PREFIXES)
+        )
         if is_hidden or (not only_wraps and ("::" in op.name or _GENERATED.match(op.name))):
             hiding.add(id(op))
             if not (is_hidden or op.name in METADATA_OPS or op.name in _ALLOCATION_OPS):
@@ -323,14 +392,19 @@ def computing_ops(window: Window) -> list[Op]:
 
 
 def kernels_of_ops(window: Window, ran: Sequence[Execution]) -> list[int | None]:
-    """Return for each op of a window the place of the kernel that it belongs to: its own, or that of an op around it.
+    """Return for each op of a window the place of the kernel that it belongs to: its own, or that
+    of an op around it.
 
-    An op around several kernels belongs to the first of them. `ran`: the window's kernels (`executions`).
+    An op around several kernels belongs to the first of them. `ran`: the window's kernels
+    (`executions`).
     """
     own: dict[int, int] = {}
     for place, each in enumerate(ran):
         own.setdefault(id(each.op), place)
-    around_of = [(op, [each for each in around if is_dispatched(each.name)]) for op, around in nested(window.ops)]
+    around_of = [
+        (op, [each for each in around if is_dispatched(each.name)])
+        for op, around in nested(window.ops)
+    ]
     inside: dict[int, int] = {}  # the first kernel within an op
     for op, around in around_of:
         if id(op) in own:
@@ -345,12 +419,15 @@ def kernels_of_ops(window: Window, ran: Sequence[Execution]) -> list[int | None]
 
 
 def metadata_ops_that_launched(window: Window) -> list[str]:
-    """Return the names of metadata ops that launched something: a `reshape` that had to copy, for example."""
+    """Return the names of metadata ops that launched something: a `reshape` that had to copy, for
+    example.
+    """
     starts = sorted(launch.call.start_us for launch in window.launches)
     return [
         op.name
         for op in window.ops
-        if op.name in METADATA_OPS and bisect_left(starts, op.start_us) < bisect_right(starts, op.end_us)
+        if op.name in METADATA_OPS
+        and bisect_left(starts, op.start_us) < bisect_right(starts, op.end_us)
     ]
 
 
@@ -367,7 +444,9 @@ class Execution:
 
 
 def executions(window: Window, *, on_cpu: bool) -> list[Execution]:
-    """Return the kernels of a window, in launch order; those whose launch is not in the trace come last."""
+    """Return the kernels of a window, in launch order; those whose launch is not in the trace come
+    last.
+    """
     if on_cpu:
         return [
             Execution(
@@ -379,25 +458,38 @@ def executions(window: Window, *, on_cpu: bool) -> list[Execution]:
             )
             for op in computing_ops(window)
         ]
-    ran: list[tuple[DeviceRecord, Op | None]] = [(launch.record, launch.op) for launch in window.launches]
+    ran: list[tuple[DeviceRecord, Op | None]] = [
+        (launch.record, launch.op) for launch in window.launches
+    ]
     ran += [(record, None) for record in window.orphans if record.category == "kernel"]
     found = []
     for row, op in ran:
         inputs = (op.input_shapes, op.input_strides) if op else ((), ())
         resources = _resources(row.registers, row.shared_bytes, *inputs)
-        found.append(Execution(identity_of(row, op), row.duration_us, row.start_us, op, row.stream, resources))
+        found.append(
+            Execution(
+                identity_of(row, op), row.duration_us, row.start_us, op, row.stream, resources
+            )
+        )
     return found
 
 
 @lru_cache(maxsize=4096)
-def _resources(registers: int | None, shared_bytes: int | None, *inputs: tuple[Any, ...]) -> Resources | None:
+def _resources(
+    registers: int | None, shared_bytes: int | None, *inputs: tuple[Any, ...]
+) -> Resources | None:
     layout = _layout(*inputs)
     is_known = registers is not None and shared_bytes is not None
     return Resources(registers, shared_bytes, layout=layout) if is_known or layout else None
 
 
-def launch_sequence(ran: Sequence[Sequence[Execution]], frames: Sequence[Op]) -> tuple[LaunchRow, ...]:
-    """Return the launches of steps that launched the same kernels. `frames`: see `Trace.modules`."""
+def launch_sequence(
+    ran: Sequence[Sequence[Execution]], frames: Sequence[Op]
+) -> tuple[LaunchRow, ...]:
+    """Return the launches of steps that launched the same kernels.
+
+    `frames`: see `Trace.modules`.
+    """
     places = places_of(frames, [each.op for each in ran[-1] if each.op])
     streams = number_streams(each.stream for each in ran[-1])
     found = []
@@ -405,7 +497,11 @@ def launch_sequence(ran: Sequence[Sequence[Execution]], frames: Sequence[Op]) ->
         identities, ops = [each.identity for each in launches], [each.op for each in launches]
         identity, last = identities[-1], ops[-1]
         # What the steps have in common: where its grids vary, none is known.
-        vary = [name for name in identity.__struct_fields__ if len({getattr(one, name) for one in identities}) > 1]
+        vary = [
+            name
+            for name in identity.__struct_fields__
+            if len({getattr(one, name) for one in identities}) > 1
+        ]
         identity = msgspec.structs.replace(identity, **dict.fromkeys(vary)) if vary else identity
         # A persistent kernel has one grid for every shape.
         inputs = {(op.input_shapes, op.input_types) if op else ((), ()) for op in ops}
@@ -430,21 +526,30 @@ def launch_sequence(ran: Sequence[Sequence[Execution]], frames: Sequence[Op]) ->
 
 
 def origin_at(module: str, frame: str) -> Origin | None:
-    """Return the origin of what ran in a module and a Python function, as a trace names both. None: neither is known."""
+    """Return the origin of what ran in a module and a Python function, as a trace names both.
+
+    None: neither is known.
+    """
     match = FRAME.fullmatch(frame)
     lines = (SourceLine(match["file"], int(match["line"]), match["function"]),) if match else ()
     return Origin(module, lines) if module or lines else None
 
 
 def places_of(frames: Sequence[Op], ops: Iterable[Op]) -> dict[int, tuple[str, str]]:
-    """Return by id of an op the modules that were open on its thread, and the deepest Python function."""
+    """Return by id of an op the modules that were open on its thread, and the deepest Python
+    function.
+    """
     found: dict[int, tuple[str, str]] = {}
-    rows = sorted((*frames, *ops), key=lambda row: (row.start_us, -row.duration_us)) if frames else ()
+    rows = (
+        sorted((*frames, *ops), key=lambda row: (row.start_us, -row.duration_us)) if frames else ()
+    )
     are_frames = set(map(id, frames))
     for row, around in nested(rows):
         if id(row) not in are_frames:
             names = [each.name for each in around if id(each) in are_frames]
-            modules = [name.removeprefix(MODULE_PREFIX) for name in names if name.startswith(MODULE_PREFIX)]
+            modules = [
+                name.removeprefix(MODULE_PREFIX) for name in names if name.startswith(MODULE_PREFIX)
+            ]
             functions = [name for name in names if not name.startswith(MODULE_PREFIX)]
             found[id(row)] = ".".join(modules), functions[-1] if functions else ""
     return found
@@ -473,17 +578,27 @@ def was_autotuned(before: KernelIdentity, after: KernelIdentity) -> bool:
 
 
 def configuration_change(before: KernelIdentity, after: KernelIdentity) -> str:
-    """Return what differs between two kernels of one name, for example ``XBLOCK 1024 -> 512, num_warps 4 -> 8``."""
+    """Return what differs between two kernels of one name, for example ``XBLOCK 1024 -> 512,
+    num_warps 4 -> 8``.
+    """
     old, new = parse_kwargs(before.kernel_kwargs), parse_kwargs(after.kernel_kwargs)
-    pairs = [(key, old.get(key, "(none)"), new.get(key, "(none)")) for key in dict.fromkeys([*old, *new])]
-    # Grid and block follow from the rest where the autotuner's choice is known, and tell it where it is not.
-    fields = ("num_warps", "num_stages") if old != new else ("num_warps", "num_stages", "grid", "block")
-    pairs += [(field, _shown(getattr(before, field)), _shown(getattr(after, field))) for field in fields]
+    pairs = [
+        (key, old.get(key, "(none)"), new.get(key, "(none)")) for key in dict.fromkeys([*old, *new])
+    ]
+    # Grid and block follow from the rest where the autotuner's choice is known, and tell it where
+    # it is not.
+    fields = (
+        ("num_warps", "num_stages") if old != new else ("num_warps", "num_stages", "grid", "block")
+    )
+    pairs += [
+        (field, _shown(getattr(before, field)), _shown(getattr(after, field))) for field in fields
+    ]
     return ", ".join(f"{key} {one} -> {other}" for key, one, other in pairs if one != other)
 
 
 def parse_kwargs(text: str | None) -> dict[str, str]:
-    # "XBLOCK=1024,YBLOCK=16": as Inductor writes it on the op (torch/_inductor/runtime/triton_heuristics.py).
+    # "XBLOCK=1024,YBLOCK=16": as Inductor writes it on the op
+    # (torch/_inductor/runtime/triton_heuristics.py).
     pairs = (part.partition("=") for part in (text or "").split(",") if part.strip())
     return {key.strip(): value.strip() for key, _, value in pairs}
 
@@ -492,22 +607,25 @@ def _shown(value: object) -> str:
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-# -- what its code takes ----------------------------------------------------------------------------------------------
+# -- what its code takes ---------------------------------------------------------------------------
 
-# Of a multiprocessor, by architecture: the most warps and blocks that it holds, and its KiB of shared memory (CUDA C++
-# Programming Guide, "Technical Specifications per Compute Capability").
+# Of a multiprocessor, by architecture: the most warps and blocks that it holds, and its KiB of
+# shared memory (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 _LIMITS = {
     "sm_80": (64, 32, 164), "sm_86": (48, 16, 100), "sm_87": (48, 16, 164),
     "sm_89": (48, 24, 100), "sm_90": (64, 32, 228), "sm_100": (64, 32, 228), "sm_103": (64, 32, 228),
     "sm_110": (48, 24, 228), "sm_120": (48, 24, 100), "sm_121": (48, 24, 100),
 }  # fmt: skip
-# Each has 64 Ki registers in four parts, of which a warp of 32 threads takes a multiple of 256. Shared memory comes in
-# units of 128 bytes, and each block has 1 KiB more for the system (cuda_occupancy.h of the CUDA toolkit).
+# Each has 64 Ki registers in four parts, of which a warp of 32 threads takes a multiple of 256.
+# Shared memory comes in units of 128 bytes, and each block has 1 KiB more for the system
+# (cuda_occupancy.h of the CUDA toolkit).
 _WARP, _PARTS, _PART_REGISTERS, _REGISTER_UNIT, _SHARED_UNIT, _KIB = 32, 4, 16384, 256, 128, 1024
 
 
 def block_shared_kib(arch: str, unknown: int) -> int:
-    """Return the most shared memory that a block may ask for, in KiB; `unknown` for an architecture without a table."""
+    """Return the most shared memory that a block may ask for, in KiB; `unknown` for an architecture
+    without a table.
+    """
     return _LIMITS[arch][2] - 1 if arch in _LIMITS else unknown  # the system has the rest
 
 
@@ -516,8 +634,9 @@ def occupancy(
 ) -> float | None:
     """Return the share of the warps of a multiprocessor that a kernel can fill. None: not known.
 
-    `sm_count`: of the GPU. With it, a grid that is too small to fill them counts as what it fills. The profiler's estimate
-    depends on the grid too, and is 0 for kernels that ask for more than 48 KiB of shared memory (libkineto's DeviceProperties.cpp).
+    `sm_count`: of the GPU. With it, a grid that is too small to fill them counts as what it fills.
+    The profiler's estimate depends on the grid too, and is 0 for kernels that ask for more than 48
+    KiB of shared memory (libkineto's DeviceProperties.cpp).
     """
     if (
         arch not in _LIMITS
@@ -535,13 +654,18 @@ def occupancy(
     blocks = min(most_blocks, most_warps // warps, by_registers, _KIB * kib // shared)
     if sm_count and kernel.grid:
         blocks = min(blocks, -(-prod(kernel.grid) // sm_count))
-    return blocks * warps / most_warps if blocks > 0 else None  # it ran: then a limit is not as it is here
+    # it ran: then a limit is not as it is here
+    return blocks * warps / most_warps if blocks > 0 else None
 
 
 @lru_cache(maxsize=4096)
 def resources_of(kernel: KernelIdentity, sizes: Resources | None, arch: str) -> dict[str, str]:
-    """Return the numbers that are known of a kernel's code: ``{"registers": "64", "occupancy": "50 %"}``."""
+    """Return the numbers that are known of a kernel's code: ``{"registers": "64", "occupancy": "50
+    %"}``.
+    """
     fields = {} if sizes is None else msgspec.structs.asdict(sizes)
-    found = {name.replace("_", " "): str(value) for name, value in fields.items() if type(value) is int}
+    found = {
+        name.replace("_", " "): str(value) for name, value in fields.items() if type(value) is int
+    }
     share = occupancy(kernel, sizes, arch)
     return found if share is None else found | {"occupancy": f"{100 * share:.0f} %"}

@@ -1,8 +1,9 @@
 """What ran: the records of one torch.profiler trace, paired, and cut into windows.
 
-A `Trace` holds every record. A `Window` is a stretch of host time (a profiler step, or a named region) with what was
-dispatched and launched in it. Device records belong to the window that *launched* them, by correlation id: on an
-asynchronous device the time at which a kernel ran says nothing about who asked for it.
+A `Trace` holds every record. A `Window` is a stretch of host time (a profiler step, or a named
+region) with what was dispatched and launched in it. Device records belong to the window that
+*launched* them, by correlation id: on an asynchronous device the time at which a kernel ran says
+nothing about who asked for it.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ MODULE_PREFIX = "nn.Module: "  # of a row of a Python function
 FRAME = re.compile(r"(?P<file>[^<>]+\.py)\((?P<line>\d{1,9})\): (?P<function>.+)")
 WHOLE = "the whole trace"  # name of the window of everything
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memset", "gpu_memcpy"})
-# What `pytest perf` marks the call with, inside each profiler step: flushing and waiting stay outside of it.
+# What `pytest perf` marks the call with, inside each profiler step: flushing and waiting stay
+# outside of it.
 REGION = "kernelgauge.call"
 CALL = "kernelgauge.call "  # and its number: one call of a sequence
 
-# Host calls (CUDA runtime, CUDA driver, HIP; SYCL's Unified Runtime, its predecessor PI, and Level Zero). A host function
-# is queued on a stream like a kernel, but runs on the host and leaves no device record.
+# Host calls (CUDA runtime, CUDA driver, HIP; SYCL's Unified Runtime, its predecessor PI, and Level
+# Zero). A host function is queued on a stream like a kernel, but runs on the host and leaves no
+# device record.
 _GRAPH_LAUNCH = re.compile(r"(?:cuda|cu|hip)GraphLaunch")
 _LAUNCH = re.compile(
     r"(?:cuda|cu|hip)(?:Graph|Module|ExtModule|Ext)?Launch(?!.*HostFunc)|(?:ur|pi)Enqueue\w*Launch|ze\w+AppendLaunch"
@@ -49,15 +52,19 @@ _ALLOCATION = re.compile(
     r"(?:cuda|hip)(?:Malloc|Free|Host(?:Alloc|Malloc|Free|Register|Unregister))\w*"
     r"|cuMem(?:Alloc|Free|Create|Map|Unmap|Release|Address|Host(?:Alloc|Register|Unregister))\w*"
 )
-# What the profiler writes for an argument: a switch, an integer or a list of integers; or other numbers, as ``2.`` and
-# ``0.10000000000000001`` (C++ with all digits), or a list of them.
+# What the profiler writes for an argument: a switch, an integer or a list of integers; or other
+# numbers, as ``2.`` and ``0.10000000000000001`` (C++ with all digits), or a list of them.
 _SWITCH, _INTEGERS = re.compile("True|False"), re.compile(r"True|False|-?\d+|\[[-\d, ]*\]")
-_NUMBERS, _FLOAT = re.compile(r"\[?(?:[-+.,\dej ]|inf|nan)+\]?"), re.compile(r"\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+")
+_NUMBERS, _FLOAT = (
+    re.compile(r"\[?(?:[-+.,\dej ]|inf|nan)+\]?"),
+    re.compile(r"\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+"),
+)
 
 _START = attrgetter("start_us")
 
 
-# Structs, and not tracked by the garbage collector: a trace of 500 MB has a million of them, and no cycle.
+# Structs, and not tracked by the garbage collector: a trace of 500 MB has a million of them, and no
+# cycle.
 class _Row(msgspec.Struct, frozen=True, gc=False):
     """What all rows have. Times in microseconds."""
 
@@ -78,16 +85,21 @@ class Op(_Row, frozen=True, gc=False):
     input_shapes: tuple[Any, ...] = ()  # nested tuples of ints, as recorded
     input_types: tuple[str, ...] = ()  # "c10::BFloat16", "ScalarList", ""
     input_strides: tuple[Any, ...] = ()  # as `input_shapes`
-    concrete_inputs: tuple[str, ...] = ()  # texts of numbers, lists of them and switches; empty for a tensor
+    # texts of numbers, lists of them and switches; empty for a tensor
+    concrete_inputs: tuple[str, ...] = ()
     kernel_kwargs: str | None = None  # the Triton keys are on the op, not on the kernel record
     num_warps: int | None = None
     num_stages: int | None = None
     kernel_hash: str | None = None
 
     def arguments(self, *, on_cpu: bool) -> tuple[str, ...]:
-        """Return switches and floats; on a CPU also integers, and the tensors of a list: a GPU's launch tells these."""
+        """Return switches and floats; on a CPU also integers, and the tensors of a list: a GPU's
+        launch tells these.
+        """
         texts = []
-        for text, kind, shape in zip_longest(self.concrete_inputs, self.input_types, self.input_shapes, fillvalue=""):
+        for text, kind, shape in zip_longest(
+            self.concrete_inputs, self.input_types, self.input_shapes, fillvalue=""
+        ):
             if (_INTEGERS if on_cpu else _SWITCH).fullmatch(text):
                 texts.append(text)
             elif _NUMBERS.fullmatch(text) and not _INTEGERS.fullmatch(text):
@@ -144,24 +156,34 @@ class DeviceRecord(_Row, frozen=True, gc=False):
 
     @property
     def time_us(self) -> float:
-        """Return the duration that sums have: a negative one, or none that is a number, counts nothing."""
+        """Return the duration that sums have: a negative one, or none that is a number, counts
+        nothing.
+        """
         return self.duration_us if self.duration_us > 0 else 0.0
 
 
-_DEFAULT_STREAMS = (7, 0)  # CUPTI's number of CUDA's default stream, which torch runs on unless told otherwise; ROCm's
+# CUPTI's number of CUDA's default stream, which torch runs on unless told otherwise; ROCm's
+_DEFAULT_STREAMS = (7, 0)
 
 
 def number_streams(streams: Iterable[int]) -> dict[int, int]:
-    """Return a number for each stream, as its own differs between processes: 0 for the default one, then by first launch."""
+    """Return a number for each stream, as its own differs between processes: 0 for the default one,
+    then by first launch.
+    """
     found = dict.fromkeys(streams)
-    return {stream: place for place, stream in enumerate(sorted(found, key=lambda each: each not in _DEFAULT_STREAMS))}
+    return {
+        stream: place
+        for place, stream in enumerate(sorted(found, key=lambda each: each not in _DEFAULT_STREAMS))
+    }
 
 
 _Grouped = TypeVar("_Grouped")
 _Key = TypeVar("_Key", bound=Hashable)
 
 
-def grouped(rows: Iterable[_Grouped], key: Callable[[_Grouped], _Key]) -> dict[_Key, list[_Grouped]]:
+def grouped(
+    rows: Iterable[_Grouped], key: Callable[[_Grouped], _Key]
+) -> dict[_Key, list[_Grouped]]:
     """Return the rows that have something in common, in order."""
     found: dict[_Key, list[_Grouped]] = {}
     for row in rows:
@@ -173,7 +195,10 @@ _Nested = TypeVar("_Nested", "Op", "Op | ApiCall")
 
 
 def nested(rows: Iterable[_Nested]) -> Iterator[tuple[_Nested, list[_Nested]]]:
-    """Yield each row with those that are open around it on its thread, the outermost first. `rows`: parents first."""
+    """Yield each row with those that are open around it on its thread, the outermost first.
+
+    `rows`: parents first.
+    """
     stacks = defaultdict[int | str, list[_Nested]](list)
     for row in rows:
         stack = stacks[row.thread]
@@ -184,7 +209,10 @@ def nested(rows: Iterable[_Nested]) -> Iterator[tuple[_Nested, list[_Nested]]]:
 
 
 def busy_us(kernels: Sequence[Any]) -> float:
-    """Return how long at least one of these records or executions ran. Those of one stream may touch: they count in full."""
+    """Return how long at least one of these records or executions ran.
+
+    Those of one stream may touch: they count in full.
+    """
     if len({each.stream for each in kernels}) <= 1:
         return float(sum(max(0.0, each.duration_us) for each in kernels))
     total = until = 0.0
@@ -196,7 +224,9 @@ def busy_us(kernels: Sequence[Any]) -> float:
 
 
 class Launch(msgspec.Struct, frozen=True, gc=False):
-    """One execution on the device, with the host call that asked for it and the op that made the call, where known."""
+    """One execution on the device, with the host call that asked for it and the op that made the
+    call, where known.
+    """
 
     record: DeviceRecord
     call: ApiCall
@@ -205,7 +235,9 @@ class Launch(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True)
 class Window:
-    """What the host dispatched between two moments, and what the device ran for it, in launch order."""
+    """What the host dispatched between two moments, and what the device ran for it, in launch
+    order.
+    """
 
     name: str
     start_us: float
@@ -247,21 +279,37 @@ class Window:
 
     @cached_property
     def synchronizing_ops(self) -> list[tuple[str, int | None]]:
-        """Return the outermost op around each synchronising call, with the call; and the id of the innermost op."""
-        return [self.trace.described(call, call.name) for call in self.calls if call.is_synchronization]
+        """Return the outermost op around each synchronising call, with the call; and the id of the
+        innermost op.
+        """
+        return [
+            self.trace.described(call, call.name) for call in self.calls if call.is_synchronization
+        ]
 
     @cached_property
     def copying_ops(self) -> list[tuple[str, int | None]]:
-        """Return the outermost op around each copy, with its direction and bytes; and the id of the innermost op."""
+        """Return the outermost op around each copy, with its direction and bytes; and the id of the
+        innermost op.
+        """
         copies = [launch for launch in self.executed if launch.record.category == "gpu_memcpy"]
-        sizes = ["" if each.record.bytes is None else f", {each.record.bytes} bytes" for each in copies]
+        sizes = [
+            "" if each.record.bytes is None else f", {each.record.bytes} bytes" for each in copies
+        ]
         pairs = zip(copies, sizes, strict=True)
-        return [self.trace.described(each.call, f"{each.record.name}{size}") for each, size in pairs]
+        return [
+            self.trace.described(each.call, f"{each.record.name}{size}") for each, size in pairs
+        ]
 
     @cached_property
     def allocating_ops(self) -> list[tuple[str, int | None]]:
-        """Return the outermost op around each call that allocates or frees memory of the device, or pins the host's."""
-        return [self.trace.described(call, call.name) for call in self.calls if _ALLOCATION.fullmatch(call.name)]
+        """Return the outermost op around each call that allocates or frees memory of the device, or
+        pins the host's.
+        """
+        return [
+            self.trace.described(call, call.name)
+            for call in self.calls
+            if _ALLOCATION.fullmatch(call.name)
+        ]
 
     @property
     def graph_launches(self) -> int:
@@ -281,32 +329,48 @@ class Trace:
     calls: tuple[ApiCall, ...]
     records: tuple[DeviceRecord, ...]
     device_properties: tuple[dict[str, object], ...] = ()
-    not_read: Mapping[str, int] = field(default_factory=dict)  # rows of devices that nobody here knows, by category
-    malformed: Mapping[str, int] = field(default_factory=dict)  # rows with a field of another type, by category
+    # rows of devices that nobody here knows, by category
+    not_read: Mapping[str, int] = field(default_factory=dict)
+    # rows with a field of another type, by category
+    malformed: Mapping[str, int] = field(default_factory=dict)
     first_malformed: str = field(default="", compare=False)
-    modules: tuple[Op, ...] = ()  # calls of an nn.Module, and of Python functions; only with_stack=True records them
-    job: Mapping[str, object] = field(default_factory=dict)  # of torch.distributed: rank, world_size
+    # calls of an nn.Module, and of Python functions; only with_stack=True records them
+    modules: tuple[Op, ...] = ()
+    # of torch.distributed: rank, world_size
+    job: Mapping[str, object] = field(default_factory=dict)
     began_us: float = 0.0  # what its times are relative to, since 1970
 
     @cached_property
     def _records_by_correlation(self) -> dict[int | None, list[DeviceRecord]]:
-        return grouped((record for record in self.records if record.correlation is not None), attrgetter("correlation"))
+        return grouped(
+            (record for record in self.records if record.correlation is not None),
+            attrgetter("correlation"),
+        )
 
     @cached_property
     def _asking_by_correlation(self) -> dict[int | None, ApiCall]:
-        # The first call that asks: where several have one correlation, a record is still one execution.
-        asking = (call for call in reversed(self.calls) if call.correlation is not None and call.asks)
+        # The first call that asks: where several have one correlation, a record is still one
+        # execution.
+        asking = (
+            call for call in reversed(self.calls) if call.correlation is not None and call.asks
+        )
         return {call.correlation: call for call in asking}
 
     @cached_property
     def _named_ops(self) -> dict[int | None, Op]:
-        # By External id. Later ops overwrite earlier ones: within one id the innermost op starts last.
-        wanted = {row.external_id for lane in (self.records, self.calls) for row in lane} - {None, 0}
+        # By External id. Later ops overwrite earlier ones: within one id the innermost op starts
+        # last.
+        wanted = {row.external_id for lane in (self.records, self.calls) for row in lane} - {
+            None,
+            0,
+        }
         return {op.external_id: op for op in self.ops if op.external_id in wanted}
 
     @cached_property
     def _open_ops(self) -> dict[int, tuple[Op, Op | None]]:
-        """Return by `id` of a call the innermost op around it on its thread, and the outermost of the dispatcher's."""
+        """Return by `id` of a call the innermost op around it on its thread, and the outermost of
+        the dispatcher's.
+        """
         found: dict[int, tuple[Op, Op | None]] = {}
         rows: list[Op | ApiCall] = [*self.ops, *self.calls]
         for row, around in nested(sorted(rows, key=_START)):
@@ -317,9 +381,11 @@ class Trace:
         return found
 
     def _op_of(self, call: ApiCall, external_id: int | None) -> Op | None:
-        """Return the op that made a call: that of the id if it is around the call, else the innermost one that is.
+        """Return the op that made a call: that of the id if it is around the call, else the
+        innermost one that is.
 
-        In some files the ids of records and calls are correlations, and name the ops of others, or none.
+        In some files the ids of records and calls are correlations, and name the ops of others, or
+        none.
         """
         named, around = self._named_ops.get(external_id), self._open_ops.get(id(call))
         if _encloses(named, call):
@@ -327,30 +393,56 @@ class Trace:
         return around[0] if around else None
 
     def described(self, call: ApiCall, text: str) -> tuple[str, int | None]:
-        """Return a text behind the outermost dispatcher op around a call; and the id of the op that made the call."""
-        op, (_, outer) = self._op_of(call, call.external_id), self._open_ops.get(id(call), (None, None))
-        return f"{outer.name}: {text}" if outer else text, op.external_id if op else call.external_id
+        """Return a text behind the outermost dispatcher op around a call; and the id of the op that
+        made the call.
+        """
+        op, (_, outer) = (
+            self._op_of(call, call.external_id),
+            self._open_ops.get(id(call), (None, None)),
+        )
+        return (
+            f"{outer.name}: {text}" if outer else text,
+            op.external_id if op else call.external_id,
+        )
 
     def pairing_problems(self) -> tuple[str, ...]:
-        """Return every way in which launches and device records fail to pair; empty if the session can be trusted.
+        """Return every way in which launches and device records fail to pair; empty if the session
+        can be trusted.
 
-        The profiler can drop records at the start of a session (pytorch#192021, Fuser#3753), so a count is believed
-        only when each launch has its record and each record its launch.
+        The profiler can drop records at the start of a session (pytorch#192021, Fuser#3753), so a
+        count is believed only when each launch has its record and each record its launch.
         """
         rows = ", ".join(f"{count} of {category}" for category, count in self.malformed.items())
-        problems = [f"malformed: rows that were not read: {rows}; the first: {self.first_malformed}"] if rows else []
+        problems = (
+            [f"malformed: rows that were not read: {rows}; the first: {self.first_malformed}"]
+            if rows
+            else []
+        )
         asking = [call for call in self.calls if call.asks]
-        asked: Counter[int | None] = Counter(call.correlation for call in asking if call.correlation is not None)
+        asked: Counter[int | None] = Counter(
+            call.correlation for call in asking if call.correlation is not None
+        )
         for call in asking:
-            records, calls = self._records_by_correlation.get(call.correlation, ()), asked[call.correlation]
+            records, calls = (
+                self._records_by_correlation.get(call.correlation, ()),
+                asked[call.correlation],
+            )
             if not records:
-                problems.append(f"lost: {call.name} (correlation {call.correlation}) has no device record")
-            elif call is self.launch_of(records[0]) and (calls > 1 or (len(records) > 1 and not call.is_graph_launch)):
+                problems.append(
+                    f"lost: {call.name} (correlation {call.correlation}) has no device record"
+                )
+            elif call is self.launch_of(records[0]) and (
+                calls > 1 or (len(records) > 1 and not call.is_graph_launch)
+            ):
                 counts = f"{len(records)} records, and belongs to {calls} launching calls"
-                problems.append(f"duplicated: {call.name} (correlation {call.correlation}) has {counts}")
+                problems.append(
+                    f"duplicated: {call.name} (correlation {call.correlation}) has {counts}"
+                )
         for record in self.records:
             if record.correlation not in asked:
-                problems.append(f"orphan: {record.name} (correlation {record.correlation}) has no launch")
+                problems.append(
+                    f"orphan: {record.name} (correlation {record.correlation}) has no launch"
+                )
             if not 0 <= record.duration_us < inf:  # NaN fails too
                 problems.append(f"bad duration: {record.name} took {record.duration_us} us")
         return tuple(problems)
@@ -361,7 +453,11 @@ class Trace:
 
     def steps(self) -> list[Window]:
         """Return one window for each profiler step, in order."""
-        return [self._starting_in(mark) for mark in self.annotations if mark.name.startswith(STEP_PREFIX)]
+        return [
+            self._starting_in(mark)
+            for mark in self.annotations
+            if mark.name.startswith(STEP_PREFIX)
+        ]
 
     def regions(self, name: str) -> list[Window]:
         """Return one window for each `record_function(name)` annotation, in order."""
@@ -376,7 +472,10 @@ class Trace:
         return self._window(_Row(WHOLE, start, end - start), self.ops, self.calls, orphans)
 
     def _starting_in(self, mark: _Row) -> Window:
-        """Return what starts in a mark. Half open: what starts where one ends and the next begins belongs to the next."""
+        """Return what starts in a mark.
+
+        Half open: what starts where one ends and the next begins belongs to the next.
+        """
         ops, calls = (
             slice(*(bisect_left(rows, at, key=_START) for at in (mark.start_us, mark.end_us)))
             for rows in (self.ops, self.calls)
@@ -384,7 +483,11 @@ class Trace:
         return self._window(mark, self.ops[ops], self.calls[calls])
 
     def _window(
-        self, mark: _Row, ops: tuple[Op, ...], calls: tuple[ApiCall, ...], orphans: tuple[DeviceRecord, ...] = ()
+        self,
+        mark: _Row,
+        ops: tuple[Op, ...],
+        calls: tuple[ApiCall, ...],
+        orphans: tuple[DeviceRecord, ...] = (),
     ) -> Window:
         asking, records = self._asking_by_correlation, self._records_by_correlation
         executed = tuple(
@@ -394,9 +497,13 @@ class Trace:
             for record in records.get(call.correlation, ())
         )
         lost = sum(call.correlation not in records and call.is_launch for call in calls)
-        return Window(mark.name, mark.start_us, mark.duration_us, ops, calls, executed, self, orphans, lost)
+        return Window(
+            mark.name, mark.start_us, mark.duration_us, ops, calls, executed, self, orphans, lost
+        )
 
 
 def _encloses(op: Op | None, row: _Row) -> TypeGuard[Op]:
-    """Tell whether an op was open when a row began, on whatever thread: by its id it may have worked for another."""
+    """Tell whether an op was open when a row began, on whatever thread: by its id it may have
+    worked for another.
+    """
     return op is not None and op.start_us <= row.start_us <= op.end_us

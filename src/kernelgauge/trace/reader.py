@@ -1,11 +1,11 @@
 """The JSON of a Chrome trace, as torch.profiler writes it -> `Trace`, read piece by piece.
 
-A trace as Kineto writes it is never in memory as a whole. Decoding in one go would be simpler, at five times the memory
-(docs/design/trace-reader.md).
+A trace as Kineto writes it is never in memory as a whole. Decoding in one go would be simpler, at
+five times the memory (docs/design/trace-reader.md).
 
-A piece ends behind an event. Where that is is guessed from the right, and a guess is proved: "[" + piece + "]" is JSON
-only where an event ends, because a JSON parser that has come that far is in one state. Inside a string or an event the
-parser refuses it. If all guesses are wrong, the piece grows.
+A piece ends behind an event. Where that is is guessed from the right, and a guess is proved: "[" +
+piece + "]" is JSON only where an event ends, because a JSON parser that has come that far is in one
+state. Inside a string or an event the parser refuses it. If all guesses are wrong, the piece grows.
 """
 
 from __future__ import annotations
@@ -23,23 +23,31 @@ import msgspec
 from ..errors import TraceError
 from .model import DEVICE_CATEGORIES, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace
 
-# Large enough that what is done once for each block costs nothing, small enough not to show in the memory used.
+# Large enough that what is done once for each block costs nothing, small enough not to show in the
+# memory used.
 BLOCK_BYTES = 1 << 18
-# The longest event, and the most that stands before the events: what has no end in so many bytes is not read on.
+# The longest event, and the most that stands before the events: what has no end in so many bytes is
+# not read on.
 LONGEST_BYTES = 16 << 20
-MOST_EVENTS = 20_000_000  # as a file of 5 GB has them: a small one that is compressed may say any number
+# as a file of 5 GB has them: a small one that is compressed may say any number
+MOST_EVENTS = 20_000_000
 
 _HOST_LANES = ("cpu_op", "user_annotation", "python_function")
-_API_CATEGORIES = {f"{api}_{side}" for api in ("cuda", "hip", "xpu") for side in ("runtime", "driver")}
+_API_CATEGORIES = {
+    f"{api}_{side}" for api in ("cuda", "hip", "xpu") for side in ("runtime", "driver")
+}
 _CATEGORIES = frozenset({*_HOST_LANES, *_API_CATEGORIES, *DEVICE_CATEGORIES})
 # The same before torch 1.11. A profiler step was an `Operator`, too.
 _OLD_CATEGORIES = {
     "Operator": "cpu_op", "Runtime": "cuda_runtime", "Kernel": "kernel", "Memset": "gpu_memset", "Memcpy": "gpu_memcpy",
 }  # fmt: skip
-# Rows that may be work of a device: Kineto's other accelerators, and what is called like them elsewhere.
-_NOT_READ = re.compile(r"(?:mtia|hpu|privateuse1|npu)_|.*(?<!glow)_(?:runtime|driver)$|.*kernel", re.IGNORECASE)
-# The process of all rows that `torch.profiler.profile(...).events().export_chrome_trace` writes, which have no category.
-# If a GPU ran, its kernels and the calls of its runtime are among them.
+# Rows that may be work of a device: Kineto's other accelerators, and what is called like them
+# elsewhere.
+_NOT_READ = re.compile(
+    r"(?:mtia|hpu|privateuse1|npu)_|.*(?<!glow)_(?:runtime|driver)$|.*kernel", re.IGNORECASE
+)
+# The process of all rows that `torch.profiler.profile(...).events().export_chrome_trace` writes,
+# which have no category. If a GPU ran, its kernels and the calls of its runtime are among them.
 _LISTED = "CPU functions"
 # Processes and threads of what a device ran, as JAX's profiler names them.
 _DEVICE, _DEVICE_LANE = re.compile(r"/device:(?:GPU|TPU):(\d+)"), re.compile(r"Stream #|XLA Ops$")
@@ -47,7 +55,8 @@ _LISTED_GPU = re.compile(r"(?:cuda|cu|hip|ur)[A-Z]\w+|Mem(?:cpy|set)\b|cpu_to_|\
 
 
 def parse(content: bytes, *, where: str = "<bytes>", has_ops: bool = True) -> Trace:
-    """Parse the JSON of a Chrome trace. Without `has_ops`, leave out the ops of the CPU: most rows of a whole model.
+    """Parse the JSON of a Chrome trace. Without `has_ops`, leave out the ops of the CPU: most rows
+    of a whole model.
 
     Raises `TraceError` for anything else.
     """
@@ -70,20 +79,22 @@ def parse_blocks(blocks: Iterable[bytes], *, where: str, has_ops: bool = True) -
         ) from error
 
 
-# --- from blocks to events -------------------------------------------------------------------------------------------
+# --- from blocks to events
+# -------------------------------------------------------------------------------------------
 
 _MOST_GUESSES = 8  # where a piece ends
 _MOST_MENDED = 1 << 20  # bytes: mending takes ten times the memory of a text
 _SPACE = b" \t\r\n"  # JSON's white space: `\s` has two characters more
 _EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]*:[ \t\r\n]*\[')
 _END = re.compile(rb"\}[ \t\r\n]*,")
-# What Kineto writes and JSON does not allow: numbers that are none, line ends in strings, backslashes of Windows paths.
+# What Kineto writes and JSON does not allow: numbers that are none, line ends in strings,
+# backslashes of Windows paths.
 _STRING_OR_NUMBER = re.compile(rb'"(?:[^"\\]+|\\.)*"?|-?\b(?:NaN|Infinity|nan|inf)\b', re.DOTALL)
 _CONTROL = re.compile(rb"[\0-\x1f]")
 _TRAILING_COMMA = re.compile(rb"(?<=\}),[ \t\r\n]*\]")
 _BACKSLASH = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
-# What ends a name, also one with quotes that Kineto did not escape (pytorch/kineto#1459): the next key of an event, or
-# its end.
+# What ends a name, also one with quotes that Kineto did not escape (pytorch/kineto#1459): the next
+# key of an event, or its end.
 _NAME = re.compile(
     rb'("name"\s*:\s*")((?:[^"\\]+|\\.|"(?!\s*(?:,\s*"(?:ph|cat|pid|tid|ts|dur|id|bp|s|args)"\s*:|\}\s*(?:,\s*\{|\}|\]\s*[,}]|\]?\s*$))))*)',
     re.DOTALL,
@@ -107,8 +118,8 @@ class Args(msgspec.Struct, gc=False, rename={"external_id": "External id", "olde
     input_strides: tuple[tuple[int | _Shape, ...], ...] | None = None
     concrete_inputs: tuple[Any, ...] | None = None  # texts of numbers, lists and switches
     correlation: int | None = None
-    # On rows of the host texts: ROCm writes the stream as an address and bytes as a text, torch 2.6 the grid as Triton's
-    # source has it.
+    # On rows of the host texts: ROCm writes the stream as an address and bytes as a text, torch 2.6
+    # the grid as Triton's source has it.
     device: int | str | None = None
     stream: int | str | None = None
     grid: tuple[int, int, int] | str | None = None
@@ -174,7 +185,9 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> tuple[_File, _File]:
             rows.add(events)
             wanted = 0
         elif len(buffer) > LONGEST_BYTES:
-            raise msgspec.DecodeError(f"behind traceEvents[{rows.events}] no event ends in {LONGEST_BYTES} bytes")
+            raise msgspec.DecodeError(
+                f"behind traceEvents[{rows.events}] no event ends in {LONGEST_BYTES} bytes"
+            )
         else:  # to look at each byte a few times, however long an event is
             wanted = min(4 * len(buffer), LONGEST_BYTES + 1)
     try:
@@ -194,7 +207,8 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> tuple[_File, _File]:
 
 
 def _head(blocks: Iterator[bytes]) -> tuple[_File, bytes, bytes]:
-    """Read up to the bracket that opens the events. Return what stands before it, the bytes that follow, and what ends them.
+    """Read up to the bracket that opens the events. Return what stands before it, the bytes that
+    follow, and what ends them.
 
     Events without an object around them end like those of one that has nothing else.
     """
@@ -214,13 +228,18 @@ def _head(blocks: Iterator[bytes]) -> tuple[_File, bytes, bytes]:
 
 
 def _before_last(buffer: bytes) -> tuple[list[Event], bytes] | None:
-    """Return the events before the last one, and the bytes from there on. None if no guess is right."""
+    """Return the events before the last one, and the bytes from there on.
+
+    None if no guess is right.
+    """
     at, guesses = len(buffer), _MOST_GUESSES
     while guesses and (at := buffer.rfind(b"}", 0, at)) >= 0:
         if end := _END.match(buffer, at):
             guesses -= 1
             with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                return _events(b"".join((b"[", memoryview(buffer)[: at + 1], b"]"))), buffer[end.end() :]
+                return _events(b"".join((b"[", memoryview(buffer)[: at + 1], b"]"))), buffer[
+                    end.end() :
+                ]
     return None
 
 
@@ -235,7 +254,10 @@ def _last(content: bytes) -> tuple[list[Event], _File]:
 
 
 def _events(content: bytes) -> list[Event]:
-    """Decode a list of events. Raises `msgspec.DecodeError` if it is no JSON, or an event is no object."""
+    """Decode a list of events.
+
+    Raises `msgspec.DecodeError` if it is no JSON, or an event is no object.
+    """
     try:
         return _decode_piece(content)
     except msgspec.DecodeError:  # one by one: a row that nobody reads may be odd
@@ -251,18 +273,26 @@ def _event(row: bytes) -> Event:
 
 
 def _mended(text: bytes) -> bytes:
-    """Make JSON in UTF-8 of what Kineto writes. A number that is none becomes what no field that is read may hold."""
+    """Make JSON in UTF-8 of what Kineto writes.
+
+    A number that is none becomes what no field that is read may hold.
+    """
 
     def mend(match: re.Match[bytes]) -> bytes:
         if match[0][:1] != b'"':
             return b"[{}]"
-        return _BACKSLASH.sub(lambda escape: escape[0] if escape[1] else rb"\\", _CONTROL.sub(b" ", match[0]))
+        return _BACKSLASH.sub(
+            lambda escape: escape[0] if escape[1] else rb"\\", _CONTROL.sub(b" ", match[0])
+        )
 
     return _STRING_OR_NUMBER.sub(mend, text.decode(errors="replace").encode())
 
 
 def _requoted(text: bytes) -> bytes:
-    """Escape the quotes within names too: with them a text is no JSON. A name that does not end here stays as it is."""
+    """Escape the quotes within names too: with them a text is no JSON.
+
+    A name that does not end here stays as it is.
+    """
 
     def requote(name: re.Match[bytes]) -> bytes:
         escaped = _QUOTE.sub(lambda match: b'\\"' if match[0] == b'"' else match[0], name[2])
@@ -273,26 +303,32 @@ def _requoted(text: bytes) -> bytes:
 
 _REPAIRS: tuple[Callable[[bytes], bytes], ...] = (bytes, _mended, _requoted)
 
-# --- from events to rows ---------------------------------------------------------------------------------------------
+# --- from events to rows
+# ---------------------------------------------------------------------------------------------
 
 _NO_ARGS = Args()
 _PLACE = attrgetter("device", "stream", "grid", "block", "bytes")
 _Timed = TypeVar("_Timed", Op, ApiCall, DeviceRecord)
 
 
-# What is kept of Python functions: modules, and what is neither torch's nor Python's own. Kineto leaves out `sys.path`.
+# What is kept of Python functions: modules, and what is neither torch's nor Python's own. Kineto
+# leaves out `sys.path`.
 _KEPT = re.compile(
     r"nn\.Module: |(?!(?:.*-packages/)?(?:torch|triton)/|.*lib/python[\d.]+/(?!\w+-packages/))[^<>]+\.py\(\d+\): "
 )
 
 
-# What begins a recording. A function that was open then has the line that it was at, and not that of its definition.
+# What begins a recording. A function that was open then has the line that it was at, and not that
+# of its definition.
 _BEGINS = re.compile(r"torch/profiler/profiler\.py\(\d+\): start_trace")
 _LINE = re.compile(r"(?<=\.py\()\d+(?=\): )")
 
 
 class _Rows:
-    """Collect the rows of a trace. Names, threads, shapes and types are kept once: there are few of them."""
+    """Collect the rows of a trace.
+
+    Names, threads, shapes and types are kept once: there are few of them.
+    """
 
     def __init__(self, *, has_ops: bool) -> None:
         self.events = 0  # that were added
@@ -307,11 +343,15 @@ class _Rows:
         self._labels: dict[str, str] = {}  # of processes
         self._devices: dict[str, int] = {}  # number of the device, by process
         self._lanes: dict[tuple[str, int | str], str] = {}  # names of the threads of these
-        self._began_us: dict[int | str, float] = {}  # when the profiler began, on the thread that asked it to
+        # when the profiler began, on the thread that asked it to
+        self._began_us: dict[int | str, float] = {}
         self._kept: dict[Any, Any] = {}  # names, threads, shapes and types
 
     def add(self, events: list[Event]) -> None:
-        """Add events, in the order of the file. Its loop takes a third of the time of reading: it calls little."""
+        """Add events, in the order of the file.
+
+        Its loop takes a third of the time of reading: it calls little.
+        """
         keep, lanes = self._kept.setdefault, self._ops
         first, self.events = self.events, self.events + len(events)
         for index, event in enumerate(events, start=first):
@@ -337,14 +377,28 @@ class _Rows:
                 tuning = (args.kernel_kwargs, args.num_warps, args.num_stages, args.kernel_hash)
                 concrete = tuple(map(str, args.concrete_inputs)) if args.concrete_inputs else ()
                 concrete = keep(concrete, concrete)
-                op = Op(name, event.ts, event.dur, thread, external_id, shapes, types, strides, concrete, *tuning)
+                op = Op(
+                    name,
+                    event.ts,
+                    event.dur,
+                    thread,
+                    external_id,
+                    shapes,
+                    types,
+                    strides,
+                    concrete,
+                    *tuning,
+                )
                 lanes[category].append(op)
             elif category not in DEVICE_CATEGORIES:
                 thread = keep(event.tid, event.tid)
-                self._calls.append(ApiCall(name, event.ts, event.dur, args.correlation, external_id, thread))
+                self._calls.append(
+                    ApiCall(name, event.ts, event.dur, args.correlation, external_id, thread)
+                )
             elif str in map(type, place := _PLACE(args)):
                 self._add_malformed(
-                    category, f"traceEvents[{index}].args: device, stream, grid, block or bytes: got `str`"
+                    category,
+                    f"traceEvents[{index}].args: device, stream, grid, block or bytes: got `str`",
                 )
             else:
                 device, stream, *sizes = place
@@ -352,10 +406,19 @@ class _Rows:
                     stream = event.tid if isinstance(event.tid, int) else 0
                 device = self._devices.get(str(event.pid), 0) if device is None else device
                 ran = (name, event.ts, event.dur, category, device, stream, args.correlation)
-                needs = [each if type(each) is int else None for each in (args.registers, args.shared_bytes)]
-                sent = f"{args.in_elements} {args.dtype} in {args.group_size} ranks" if args.in_elements else ""
+                needs = [
+                    each if type(each) is int else None
+                    for each in (args.registers, args.shared_bytes)
+                ]
+                sent = (
+                    f"{args.in_elements} {args.dtype} in {args.group_size} ranks"
+                    if args.in_elements
+                    else ""
+                )
                 record = DeviceRecord(*ran, external_id, *sizes, *needs)
-                self._records.append(msgspec.structs.replace(record, sent=keep(sent, sent)) if sent else record)
+                self._records.append(
+                    msgspec.structs.replace(record, sent=keep(sent, sent)) if sent else record
+                )
 
     def _category(self, event: Event) -> str:
         """Return the category of a row that has none; keep what its process is."""
@@ -387,8 +450,13 @@ class _Rows:
         self._first_malformed = self._first_malformed or error
 
     def trace(self, files: tuple[_File, _File]) -> Trace:
-        """Return the trace of all rows that were added. Raises `msgspec.ValidationError` if it is of another program."""
-        not_read = {category: count for category, count in self._others.items() if _NOT_READ.match(category)}
+        """Return the trace of all rows that were added.
+
+        Raises `msgspec.ValidationError` if it is of another program.
+        """
+        not_read = {
+            category: count for category, count in self._others.items() if _NOT_READ.match(category)
+        }
         for process, count in self._bare.items():
             if (label := self._labels.get(process, "CPU")) != "CPU":  # Ascend
                 not_read[label] = not_read.get(label, 0) + count
@@ -396,9 +464,13 @@ class _Rows:
         if any(map(_LISTED_GPU.match, marks | self._others.keys() | self._bare.keys() - {_LISTED})):
             rows = "rows without categories, as `prof.events().export_chrome_trace` writes them"
             raise msgspec.ValidationError(f"{rows}: they do not say what the GPU ran")
-        if self._others and not any((*self._ops.values(), self._calls, self._records, self._malformed, not_read)):
+        if self._others and not any(
+            (*self._ops.values(), self._calls, self._records, self._malformed, not_read)
+        ):
             found = ", ".join(repr(category) for category, _ in self._others.most_common(3))
-            raise msgspec.ValidationError(f"no row of an op, a launch or a kernel, but rows of category {found}")
+            raise msgspec.ValidationError(
+                f"no row of an op, a launch or a kernel, but rows of category {found}"
+            )
         ops, annotations, modules = map(_by_start, self._ops.values())
         modules = tuple(
             msgspec.structs.replace(row, name=_LINE.sub("0", row.name))
@@ -410,9 +482,15 @@ class _Rows:
         left_out = (not_read, self._malformed, self._first_malformed)
         devices = next((file.device_properties for file in files if file.device_properties), [])
         job = next((file.distributed_info for file in files if file.distributed_info), {})
-        bases = [file.base_time_nanoseconds for file in files if isinstance(file.base_time_nanoseconds, int)]
+        bases = [
+            file.base_time_nanoseconds
+            for file in files
+            if isinstance(file.base_time_nanoseconds, int)
+        ]
         began_us = max(bases, default=0) / 1e3
-        return Trace(ops, annotations, calls, records, tuple(devices), *left_out, modules, job, began_us)
+        return Trace(
+            ops, annotations, calls, records, tuple(devices), *left_out, modules, job, began_us
+        )
 
 
 def _by_start(rows: list[_Timed]) -> tuple[_Timed, ...]:

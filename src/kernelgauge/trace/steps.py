@@ -1,6 +1,8 @@
-"""The steady steps of a trace: what each launched, by phase and module, and how its communication ran beside the rest.
+"""The steady steps of a trace: what each launched, by phase and module, and how its communication
+ran beside the rest.
 
-A trace of 500 MB becomes a table of a few hundred rows here: several ranks are read one after the other.
+A trace of 500 MB becomes a table of a few hundred rows here: several ranks are read one after the
+other.
 """
 
 from __future__ import annotations
@@ -18,24 +20,40 @@ from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
 from .kernel import computing_ops, identity_of, identity_of_op, kind_of_launch, places_of
-from .model import MODULE_PREFIX, REGION, STEP_PREFIX, ApiCall, DeviceRecord, Op, Trace, grouped, nested
+from .model import (
+    MODULE_PREFIX,
+    REGION,
+    STEP_PREFIX,
+    ApiCall,
+    DeviceRecord,
+    Op,
+    Trace,
+    grouped,
+    nested,
+)
 from .names import Kind
 
 CPU = "CPU"  # what the name of a device without records begins with
 WAIT = "wait"  # kind of a row: the host waits for the device
 _COMMUNICATION = Kind.COMMUNICATION.value
 COPIES = (Kind.MEMSET.value, Kind.MEMCPY.value)
-# Annotations of a step: vLLM's and its forks' `execute_…`, SGLang's `step[…]`, and loops that name theirs.
+# Annotations of a step: vLLM's and its forks' `execute_…`, SGLang's `step[…]`, and loops that name
+# theirs.
 _STEP = re.compile(
-    r"execute_(?=\w)|(?:gpu_)?model_runner: forward|step\[|(?:train(?:ing)?|decode)_?step", re.IGNORECASE
+    r"execute_(?=\w)|(?:gpu_)?model_runner: forward|step\[|(?:train(?:ing)?|decode)_?step",
+    re.IGNORECASE,
 )
 # Functions of the same, if the trace has a Python stack: vLLM, SGLang, torchtitan, transformers.
-_STEP_FUNCTION = re.compile(r".*\): (?:execute_model|forward_batch_generation|train(?:ing)?_step|decode_one_token)$")
+_STEP_FUNCTION = re.compile(
+    r".*\): (?:execute_model|forward_batch_generation|train(?:ing)?_step|decode_one_token)$"
+)
 _LINE = re.compile(r"\(\d+\)(?=: )")  # of a function: it moves with the code above
 PERIOD = "period"  # how steps without an annotation are found
 _WARMING = re.compile(r".*\(dynamo_timed\)$")  # torch.compile at work
 _ALLOCATING = re.compile(r"(?:cuda|hip)Malloc(?:Async)?$")
-_NO_PHASE = re.compile(r"(?:nccl|gloo|rccl|xccl|hccl|mpi):|ProfilerStep#|enumerate\(DataLoader\)|## Call Compiled")
+_NO_PHASE = re.compile(
+    r"(?:nccl|gloo|rccl|xccl|hccl|mpi):|ProfilerStep#|enumerate\(DataLoader\)|## Call Compiled"
+)
 _NUMBER, _INSTANCE = re.compile(r"\d+"), re.compile(r"_\d+(?=\.|$)")
 _BACKWARD = ("autograd::engine", "CompiledFunctionBackward")
 _UNKNOWN = 3  # how well a name stands for a step that nobody knows
@@ -64,7 +82,10 @@ _NOTHING = Outside(0, 0, 0.0)
 
 
 class StepRow(NamedTuple):
-    """Launches of a step that are counted together. `name` is empty where a slot is meant, whatever runs in it."""
+    """Launches of a step that are counted together.
+
+    `name` is empty where a slot is meant, whatever runs in it.
+    """
 
     phase: str
     module: str
@@ -83,16 +104,24 @@ class Steps:
 
     counts: list[Counter[StepRow]] = field(default_factory=list)
     row_us: Counter[StepRow] = field(default_factory=Counter)  # of all steps together
-    wall_us: list[float] = field(default_factory=list)  # see `find_steps`; of each but the first one of a trace
-    compute_us: list[float] = field(default_factory=list)  # durations of kernels without communication
+    # see `find_steps`; of each but the first one of a trace
+    wall_us: list[float] = field(default_factory=list)
+    # durations of kernels without communication
+    compute_us: list[float] = field(default_factory=list)
     communication_us: list[float] = field(default_factory=list)
     exposed_us: list[float] = field(default_factory=list)  # of it, with no other kernel running
-    behind: list[int] = field(default_factory=list)  # kernels that were launched after a collective, mean over them
-    threads: dict[StepRow, set[int]] = field(default_factory=dict)  # in a block of each kernel, where it is known
-    row_squares: Counter[StepRow] = field(default_factory=Counter)  # sum over the steps of its squared time in each
+    # kernels that were launched after a collective, mean over them
+    behind: list[int] = field(default_factory=list)
+    # in a block of each kernel, where it is known
+    threads: dict[StepRow, set[int]] = field(default_factory=dict)
+    # sum over the steps of its squared time in each
+    row_squares: Counter[StepRow] = field(default_factory=Counter)
 
     def renamed(self, names: Mapping[StepRow, StepRow]) -> Steps:
-        """Return the same with other rows in place of some. Squares of times are left as they are."""
+        """Return the same with other rows in place of some.
+
+        Squares of times are left as they are.
+        """
 
         def with_names(counter: Counter[StepRow]) -> Counter[StepRow]:
             found: Counter[StepRow] = Counter()
@@ -132,15 +161,18 @@ class _Launch(NamedTuple):
     row: StepRow
     duration_us: float
     record: DeviceRecord | None
-    # Of a wait outside of ops, for it counts on the thread of the step alone. None: it counts on each thread.
+    # Of a wait outside of ops, for it counts on the thread of the step alone. None: it counts on
+    # each thread.
     thread: int | str | None = None
 
 
 def find_steps(trace: Trace, found_by: str | None = None) -> StepTrace:
-    """Find the steady steps of a trace, only those `found_by` this if it is given. Raises `ValueError`, which says why there is none.
+    """Find the steady steps of a trace, only those `found_by` this if it is given. Raises
+    `ValueError`, which says why there is none.
 
-    A step begins on the host, or when the step before ends if that is later. It ends once host and device are done with
-    it. So it takes the time of the slower one, whichever runs ahead, and no time that the host waits for work between steps.
+    A step begins on the host, or when the step before ends if that is later. It ends once host and
+    device are done with it. So it takes the time of the slower one, whichever runs ahead, and no
+    time that the host waits for work between steps.
     """
     launches, places, on_cpu = _launches(trace)
     if not launches:
@@ -154,7 +186,9 @@ def find_steps(trace: Trace, found_by: str | None = None) -> StepTrace:
     known = {record.correlation for record in trace.records}
     lost = {bisect_right(starts, call.start_us) - 1
             for call in trace.calls if call.is_launch and call.correlation not in known}  # fmt: skip
-    ran = [number for number, rows in enumerate(inside) if any(each.thread is None for each in rows)]
+    ran = [
+        number for number, rows in enumerate(inside) if any(each.thread is None for each in rows)
+    ]
     kept = [number for number in ran if number not in lost]
     if ran and not kept:
         raise ValueError(f"the profiler lost launches in every step, found by {found_by}")
@@ -162,24 +196,33 @@ def find_steps(trace: Trace, found_by: str | None = None) -> StepTrace:
     kinds = list(map(_kind_of, labels))
     steady = _without_warm_up(trace, marks, inside, kept, kinds, found_by)
     repeats = Counter(kinds[number] for number in steady)
-    beside = _Overlap([each.record for each in launches if each.record and each.row.kind != _COMMUNICATION])
+    beside = _Overlap(
+        [each.record for each in launches if each.record and each.row.kind != _COMMUNICATION]
+    )
     found: dict[str, Steps] = {}
     done_us = [-math.inf]  # with the steps before each
     for mark, some in zip(marks, inside, strict=True):
         records = (each.record for each in some if each.record)
-        done_us.append(max(mark.end_us, *(each.start_us + each.time_us for each in records), done_us[-1]))
+        done_us.append(
+            max(mark.end_us, *(each.start_us + each.time_us for each in records), done_us[-1])
+        )
     for number in steady:
-        # Nothing says how much a step that ran once beside others varies with its numbers: they are part of its kind.
+        # Nothing says how much a step that ran once beside others varies with its numbers: they are
+        # part of its kind.
         kind = labels[number] if repeats[kinds[number]] == 1 < len(repeats) else kinds[number]
         steps = found.setdefault(kind, Steps())
         steps.wall_us.append(done_us[number + 1] - max(marks[number].start_us, done_us[number]))
         _add(steps, inside[number], beside)
     first = next(iter(found.values()))
-    if steady[0] == 0 and len(first.wall_us) > 1:  # the device may have been busy with what no row of the trace tells
+    # the device may have been busy with what no row of the trace tells
+    if steady[0] == 0 and len(first.wall_us) > 1:
         del first.wall_us[0]
     names = dict.fromkeys(str(each.get("name", "")) for each in trace.device_properties)
     cpu = ", ".join((CPU, *(f"{name} not read" for name in trace.not_read)))
-    rank, size = (value if isinstance(value := trace.job.get(name), int) else None for name in ("rank", "world_size"))
+    rank, size = (
+        value if isinstance(value := trace.job.get(name), int) else None
+        for name in ("rank", "world_size")
+    )
     return StepTrace(
         rank=rank,
         world_size=size,
@@ -193,7 +236,9 @@ def find_steps(trace: Trace, found_by: str | None = None) -> StepTrace:
     )
 
 
-def _unknown(trace: Trace, places: Mapping[StepRow, Counter[Place]], *, on_cpu: bool) -> tuple[str, ...]:
+def _unknown(
+    trace: Trace, places: Mapping[StepRow, Counter[Place]], *, on_cpu: bool
+) -> tuple[str, ...]:
     """Return what the rows of a trace do not say."""
     around = [place for counter in places.values() for place in counter]
     is_known = {
@@ -207,11 +252,14 @@ def _unknown(trace: Trace, places: Mapping[StepRow, Counter[Place]], *, on_cpu: 
     return (*not_read, *(name for name, known in is_known.items() if not known))
 
 
-# -- launches ---------------------------------------------------------------------------------------------------------
+# -- launches --------------------------------------------------------------------------------------
 
 
 def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]], bool]:
-    """Return what ran, in the order in which the host asked for it; and where in the code. True: a CPU."""
+    """Return what ran, in the order in which the host asked for it; and where in the code.
+
+    True: a CPU.
+    """
     whole = trace.whole()
     on_cpu = not trace.records and not any(call.is_launch for call in trace.calls)
     asked: list[tuple[Op | ApiCall, Op | None, DeviceRecord | None]] = []
@@ -239,16 +287,20 @@ def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]
             name, _ = trace.described(call, call.name)
             op_name = "" if name == call.name else name.partition(": ")[0]
             thread = None if op_name else call.thread
-        is_named = op_name == name or (record is not None and op_name == record.name)  # as Triton's ops are
+        # as Triton's ops are
+        is_named = op_name == name or (record is not None and op_name == record.name)
         row = StepRow(phase, _INSTANCE.sub("", module), "" if is_named else op_name, kind, name)
         places[row][module, frame] += 1
         duration = record.time_us if record is not None else call.duration_us
         found.append(_Launch(call.start_us, row, duration, record, thread))
-    # Beside launches, records without one are of work from before the profile: the device is behind the host.
+    # Beside launches, records without one are of work from before the profile: the device is behind
+    # the host.
     for record in () if whole.executed else whole.orphans:
         copied = record.category.removeprefix("gpu_")
         identity = identity_of(record, None)
-        row = StepRow("", "", "", copied if copied in COPIES else identity.kind, identity.unnumbered)
+        row = StepRow(
+            "", "", "", copied if copied in COPIES else identity.kind, identity.unnumbered
+        )
         places[row]["", ""] += 1
         found.append(_Launch(record.start_us, row, record.time_us, record))
     return sorted(found, key=lambda each: each.at), dict(places), on_cpu
@@ -256,7 +308,11 @@ def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]
 
 def _contexts(trace: Trace, rows: Sequence[Op | ApiCall]) -> dict[int, tuple[str, str, str]]:
     """Return by id of a row its phase, the modules around it, and the deepest Python function."""
-    marks = [each for each in trace.annotations if not (_NO_PHASE.match(each.name) or _STEP.match(each.name))]
+    marks = [
+        each
+        for each in trace.annotations
+        if not (_NO_PHASE.match(each.name) or _STEP.match(each.name))
+    ]
     marks += [op for op in trace.ops if op.name.startswith(_BACKWARD)]
     are_marks, wanted = set(map(id, marks)), set(map(id, rows))
     places = places_of(trace.modules, rows)  # type: ignore[arg-type]
@@ -265,12 +321,14 @@ def _contexts(trace: Trace, rows: Sequence[Op | ApiCall]) -> dict[int, tuple[str
     for row, around in nested(sorted(every, key=lambda each: (each.start_us, -each.duration_us))):
         if id(row) in wanted:
             phase = next((each.name for each in reversed(around) if id(each) in are_marks), "")
-            phase = "backward" if phase.startswith(_BACKWARD) else _NUMBER.sub("#", phase).strip("# ")
+            phase = (
+                "backward" if phase.startswith(_BACKWARD) else _NUMBER.sub("#", phase).strip("# ")
+            )
             found[id(row)] = phase, *places.get(id(row), ("", ""))
     return found
 
 
-# -- steps ------------------------------------------------------------------------------------------------------------
+# -- steps -----------------------------------------------------------------------------------------
 
 
 class _Work:
@@ -279,7 +337,9 @@ class _Work:
     def __init__(self, launches: Iterable[_Launch]) -> None:
         work = [each for each in launches if each.row.kind != WAIT]
         # A collective takes as long as its rank waits for others.
-        times_us = (0.0 if each.row.kind == _COMMUNICATION else max(0.0, each.duration_us) for each in work)
+        times_us = (
+            0.0 if each.row.kind == _COMMUNICATION else max(0.0, each.duration_us) for each in work
+        )
         self._ats = [each.at for each in work]
         self._until_us = [*accumulate(times_us, initial=0.0)]
 
@@ -291,11 +351,18 @@ class _Work:
             inside += last - first
             us += self._until_us[last] - self._until_us[first]
         total_us = self._until_us[-1]
-        return Outside(len(self._ats) - inside, len(self._ats), 1 - us / total_us if total_us else 0.0)
+        return Outside(
+            len(self._ats) - inside, len(self._ats), 1 - us / total_us if total_us else 0.0
+        )
 
 
-def _marks(trace: Trace, launches: Sequence[_Launch], work: _Work, found_by: str | None) -> tuple[list[Op], str]:
-    """Return the steps of a trace, steady or not, and how they were found: as asked, if it is. Raises `ValueError`."""
+def _marks(
+    trace: Trace, launches: Sequence[_Launch], work: _Work, found_by: str | None
+) -> tuple[list[Op], str]:
+    """Return the steps of a trace, steady or not, and how they were found: as asked, if it is.
+
+    Raises `ValueError`.
+    """
     families: dict[tuple[int, str], list[Op]] = defaultdict(list)
     for mark in sorted((*trace.annotations, *trace.modules), key=lambda row: row.start_us):
         if (family := _family(mark.name)) is not None:
@@ -305,20 +372,34 @@ def _marks(trace: Trace, launches: Sequence[_Launch], work: _Work, found_by: str
         outside = work.outside(rows)
         covered = outside.of - outside.launches
         is_known = rank < _UNKNOWN or (len(rows) >= _FEWEST and outside.is_small)
-        if covered and is_known and all(one.end_us <= other.start_us for one, other in pairwise(rows)):
-            best.append((len(rows) < 2, rank, -covered if rank < _UNKNOWN else 0, len(rows), name, outside))
+        if (
+            covered
+            and is_known
+            and all(one.end_us <= other.start_us for one, other in pairwise(rows))
+        ):
+            best.append(
+                (len(rows) < 2, rank, -covered if rank < _UNKNOWN else 0, len(rows), name, outside)
+            )
     best.sort()
-    wanted = best if found_by is None else [each for each in best if each[4] == _LINE.sub("", found_by)]
+    wanted = (
+        best if found_by is None else [each for each in best if each[4] == _LINE.sub("", found_by)]
+    )
     for _, rank, *_, name, outside in wanted:
         if outside.is_small or name == REGION:  # `pytest perf` flushes the cache between its calls
             return families[rank, name], name
     threads = Counter(call.thread for call in trace.calls if call.asks).most_common(1) or [(0, 0)]
-    if not wanted and found_by in (None, PERIOD) and (marks := _periods(launches, work, threads[0][0])):
+    if (
+        not wanted
+        and found_by in (None, PERIOD)
+        and (marks := _periods(launches, work, threads[0][0]))
+    ):
         return marks, PERIOD
     if wanted:
         *_, name, outside = wanted[0]
         share = f"{outside.launches} of {outside.of} launches, with {100 * outside.share:.0f} % of the time"
-        raise ValueError(f"outside of its steps, found by {name}, lie {share}: at most {100 * MOST_OUTSIDE:.0f} % may")
+        raise ValueError(
+            f"outside of its steps, found by {name}, lie {share}: at most {100 * MOST_OUTSIDE:.0f} % may"
+        )
     if found_by is None:
         most = f"at least {100 - 100 * MOST_OUTSIDE:.0f} % of the launches and of their time"
         raise ValueError(f"no annotation of a step, and no period, with {most}")
@@ -329,7 +410,9 @@ def _marks(trace: Trace, launches: Sequence[_Launch], work: _Work, found_by: str
 
 
 def _family(name: str) -> tuple[int, str] | None:
-    """Return how well a name stands for a step, 0 best, and what it has in common with others of its kind."""
+    """Return how well a name stands for a step, 0 best, and what it has in common with others of
+    its kind.
+    """
     if name == REGION:
         return 0, REGION
     if name.startswith(STEP_PREFIX):
@@ -344,7 +427,9 @@ def _family(name: str) -> tuple[int, str] | None:
 
 
 def _periods(launches: Sequence[_Launch], work: _Work, thread: int | str) -> list[Op]:
-    """Return the stretches between launches of a kernel that are alike, if most have the same launches: the longest ones."""
+    """Return the stretches between launches of a kernel that are alike, if most have the same
+    launches: the longest ones.
+    """
     places: dict[str, list[int]] = defaultdict(list)
     for place, each in enumerate(launches):
         if each.row.kind != WAIT:
@@ -352,17 +437,29 @@ def _periods(launches: Sequence[_Launch], work: _Work, thread: int | str) -> lis
     repeated = sorted((each for each in places.values() if len(each) > _FEWEST), key=len)
     for at in repeated[:_MOST_TRIES]:
         parts = [Counter(each.row for each in launches[one:other]) for one, other in pairwise(at)]
-        names = [frozenset(Counter(row.name for row in part.elements() if row.kind != WAIT).items()) for part in parts]
+        names = [
+            frozenset(Counter(row.name for row in part.elements() if row.kind != WAIT).items())
+            for part in parts
+        ]
         usual, count = Counter(names).most_common(1)[0]
         if count < _ALIKE * len(parts):
             continue
         whole = parts[len(names) - 1 - names[::-1].index(usual)]
         starts, end = [launches[place].at for place in at], at[-1] + whole.total()
-        if Counter(each.row for each in launches[at[-1] : end]) == whole:  # the last one is whole too
-            starts.append(launches[end].at if end < len(launches) else math.nextafter(launches[-1].at, math.inf))
+        # the last one is whole too
+        if Counter(each.row for each in launches[at[-1] : end]) == whole:
+            starts.append(
+                launches[end].at
+                if end < len(launches)
+                else math.nextafter(launches[-1].at, math.inf)
+            )
             parts.append(whole)
         spans = zip(pairwise(starts), parts, strict=True)
-        found = [Op(PERIOD, start, end_us - start, thread) for (start, end_us), part in spans if alike(part, whole)]
+        found = [
+            Op(PERIOD, start, end_us - start, thread)
+            for (start, end_us), part in spans
+            if alike(part, whole)
+        ]
         if work.outside(found).is_small:
             return found
     return []
@@ -380,7 +477,10 @@ def _by_step(marks: Sequence[Op], launches: Iterable[_Launch]) -> list[list[_Lau
 
 
 def _labels(trace: Trace, marks: Sequence[Op]) -> list[str]:
-    """Return the annotation of each step or, of a function, the first one in it. Empty: nothing tells its kind."""
+    """Return the annotation of each step or, of a function, the first one in it.
+
+    Empty: nothing tells its kind.
+    """
     named = [each for each in trace.annotations if _STEP.match(each.name)]
     starts = [each.start_us for each in named]
     found = []
@@ -394,7 +494,9 @@ def _labels(trace: Trace, marks: Sequence[Op]) -> list[str]:
 
 
 def _kind_of(label: str) -> str:
-    """Return ``step[DECODE bs=#]``, where a zero stays: a step without a prompt is of another kind than one with it."""
+    """Return ``step[DECODE bs=#]``, where a zero stays: a step without a prompt is of another kind
+    than one with it.
+    """
     return _NUMBER.sub(lambda match: "#" if int(match[0]) else "0", label)
 
 
@@ -420,13 +522,19 @@ def _without_warm_up(
     while steady and steady[0] in warming:
         steady.pop(0)
     if not steady:
-        raise ValueError(f"torch.compile works in each step, found by {found_by}: a profile of the warm-up")
+        raise ValueError(
+            f"torch.compile works in each step, found by {found_by}: a profile of the warm-up"
+        )
     counts = {number: Counter(each.row for each in inside[number]) for number in steady}
     for some in grouped(steady, kinds.__getitem__).values():
-        while len(some) > 1 and not any(alike(counts[some[0]], counts[other]) for other in some[1:]):
+        while len(some) > 1 and not any(
+            alike(counts[some[0]], counts[other]) for other in some[1:]
+        ):
             steady.remove(some.pop(0))
     if len(steady) == 1 and len(kept) > 1:
-        raise ValueError(f"no two of {len(kept)} steps, found by {found_by}, have half of their launches in common")
+        raise ValueError(
+            f"no two of {len(kept)} steps, found by {found_by}, have half of their launches in common"
+        )
     if len(steady) == 1 and marks[steady[0]].name == f"{STEP_PREFIX}0":
         raise ValueError(f"its only step is {STEP_PREFIX}0: a profile of the warm-up")
     return steady
@@ -448,7 +556,9 @@ def _add(steps: Steps, launches: Sequence[_Launch], beside: _Overlap) -> None:
         if each.row.kind == _COMMUNICATION:
             before.append(kernels)
             communication_us += each.duration_us
-            exposed_us += each.duration_us if each.record is None else beside.exposed_us(each.record)
+            exposed_us += (
+                each.duration_us if each.record is None else beside.exposed_us(each.record)
+            )
         elif each.row.kind not in (WAIT, *COPIES):
             kernels += 1
             compute_us += each.duration_us
@@ -477,7 +587,11 @@ class _Overlap:
 
     def exposed_us(self, record: DeviceRecord) -> float:
         """Return how long it ran with none of them beside it."""
-        spans, start, end = self._spans.get(record.device, []), record.start_us, record.start_us + record.time_us
+        spans, start, end = (
+            self._spans.get(record.device, []),
+            record.start_us,
+            record.start_us + record.time_us,
+        )
         covered, at = 0.0, max(0, bisect_right(spans, (start,)) - 1)
         while at < len(spans) and spans[at][0] < end:
             covered += max(0.0, min(end, spans[at][1]) - max(start, spans[at][0]))

@@ -1,7 +1,8 @@
-"""What a trace says: launches in order, the host's ops behind them, where the time of a step went, and what is missing.
+"""What a trace says: launches in order, the host's ops behind them, where the time of a step went,
+and what is missing.
 
-Steps that launched the same kernels are one measurement repeated. Where they differ, those that launched what most of
-the steps did stand for the trace.
+Steps that launched the same kernels are one measurement repeated. Where they differ, those that
+launched what most of the steps did stand for the trace.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ Size: TypeAlias = "tuple[int, int, int] | None"
 
 @dataclass(frozen=True)
 class StepTime:
-    """Where the time of the median step went on one device: of two, their mean. All parts add up to `wall_us`."""
+    """Where the time of the median step went on one device: of two, their mean.
+
+    All parts add up to `wall_us`.
+    """
 
     device: int
     streams: int
@@ -135,9 +139,10 @@ class Bound:
 class Summary:
     """What a trace says, by the launch sequence that stands for it.
 
-    `windows` are the steps whose times it has; `all_windows` those of the trace, among them some that launched something
-    else. Without profiler steps there is one window, the whole trace. Times of a step are medians over `windows`, as one
-    call that was interrupted would move a mean, and ops those of the last one.
+    `windows` are the steps whose times it has; `all_windows` those of the trace, among them some
+    that launched something else. Without profiler steps there is one window, the whole trace. Times
+    of a step are medians over `windows`, as one call that was interrupted would move a mean, and
+    ops those of the last one.
     """
 
     trace: Trace
@@ -152,9 +157,12 @@ class Summary:
 
     @property
     def arch(self) -> str:
-        """Return the architecture of all its NVIDIA GPUs, such as ``sm_90``; empty if not known, or if there are several."""
+        """Return the architecture of all its NVIDIA GPUs, such as ``sm_90``; empty if not known, or
+        if there are several.
+        """
         known = {
-            (it.get("computeMajor"), it.get("computeMinor"), it.get("warpSize")) for it in self.trace.device_properties
+            (it.get("computeMajor"), it.get("computeMinor"), it.get("warpSize"))
+            for it in self.trace.device_properties
         }
         major, minor, warp = known.pop() if len(known) == 1 else (None, None, None)
         return f"sm_{major}{minor}" if warp == _WARP else ""
@@ -166,7 +174,9 @@ class Summary:
         return "trace" if first.name == WHOLE else "step" if first.is_step else "call"
 
     def groups(self, by: str = "config") -> list[KernelGroup]:
-        """Return the kernels of a step in groups by one of `GROUPINGS`: launches in order, else the longest first."""
+        """Return the kernels of a step in groups by one of `GROUPINGS`: launches in order, else the
+        longest first.
+        """
         arch = self.arch
         groups = [
             KernelGroup(
@@ -174,10 +184,20 @@ class Summary:
                 kind=kernels[0].kind,
                 launches=len(kernels),
                 device_time_us=sum(kernel.device_time_us for kernel in kernels),
-                launched_by=[name for name, _ in Counter(kernel.op for kernel in kernels if kernel.op).most_common()],
-                input_shapes=list(dict.fromkeys(kernel.input_shapes for kernel in kernels if kernel.input_shapes)),
+                launched_by=[
+                    name
+                    for name, _ in Counter(
+                        kernel.op for kernel in kernels if kernel.op
+                    ).most_common()
+                ],
+                input_shapes=list(
+                    dict.fromkeys(kernel.input_shapes for kernel in kernels if kernel.input_shapes)
+                ),
                 identities=list(dict.fromkeys(kernel.identity for kernel in kernels)),
-                code=[resources_of(*it, arch) for it in dict.fromkeys((it.identity, it.resources) for it in kernels)],
+                code=[
+                    resources_of(*it, arch)
+                    for it in dict.fromkeys((it.identity, it.resources) for it in kernels)
+                ],
             )
             for key, kernels in grouped(self.kernels, GROUPINGS[by]).items()
         ]
@@ -185,18 +205,31 @@ class Summary:
 
     @property
     def totals(self) -> dict[tuple[str, Size, Size], list[float]]:
-        """Return the durations of each kernel and launch configuration in the whole trace, the longest first."""
+        """Return the durations of each kernel and launch configuration in the whole trace, the
+        longest first.
+        """
         kernels = (record for record in self.trace.records if record.category == "kernel")
         found = grouped(kernels, attrgetter("name", "grid", "block"))
-        durations_us = {key: [record.time_us for record in records] for key, records in found.items()}
+        durations_us = {
+            key: [record.time_us for record in records] for key, records in found.items()
+        }
         return dict(sorted(durations_us.items(), key=lambda item: -sum(item[1])))
 
     def transfers(self, *categories: str) -> list[Transfers]:
         """Return memsets ("gpu_memset") or copies ("gpu_memcpy"), by their name."""
-        moved = (record for window in self.windows for record in window.records if record.category in categories)
+        moved = (
+            record
+            for window in self.windows
+            for record in window.records
+            if record.category in categories
+        )
         found = []
         for name, records in grouped(moved, attrgetter("name")).items():
-            totals = (len(records), sum(each.time_us for each in records), sum(each.bytes or 0 for each in records))
+            totals = (
+                len(records),
+                sum(each.time_us for each in records),
+                sum(each.bytes or 0 for each in records),
+            )
             found.append(Transfers(name, *(total / len(self.windows) for total in totals)))
         return found
 
@@ -217,13 +250,20 @@ class Summary:
         devices = {record.device for window in self.windows for record in window.records}
         # By their name, or by the op that launched them.
         names = {
-            name for name in {record.name for record in self.trace.records} if _is_communication(decode(name).kind)
+            name
+            for name in {record.name for record in self.trace.records}
+            if _is_communication(decode(name).kind)
         }
         names |= {kernel.identity.name for kernel in self.kernels if _is_communication(kernel.kind)}
         spans, waits = sorted(self._spans, key=lambda span: span[1] - span[0]), _input_waits(self)
         middle = spans[(len(spans) - 1) // 2 : len(spans) // 2 + 1]
-        ran = grouped((each for each in self.trace.records if each.duration_us >= 0), attrgetter("device"))
-        return [_step_time(self, device, ran.get(device, []), middle, waits, names) for device in sorted(devices)]
+        ran = grouped(
+            (each for each in self.trace.records if each.duration_us >= 0), attrgetter("device")
+        )
+        return [
+            _step_time(self, device, ran.get(device, []), middle, waits, names)
+            for device in sorted(devices)
+        ]
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
@@ -251,7 +291,9 @@ class Summary:
 
     @property
     def bound(self) -> Bound | None:
-        """Return what makes the step so long; None where nothing ran, records are lost, or the trace does not show it."""
+        """Return what makes the step so long; None where nothing ran, records are lost, or the
+        trace does not show it.
+        """
         time = self.busiest
         if self.problems_inside or time is None or not time.wall_us:
             return None
@@ -283,25 +325,38 @@ class Summary:
 
     @property
     def elapsed_us(self) -> float:
-        """Return the time of one step from its begin on the host until host and device are done: a CPU has the same span."""
+        """Return the time of one step from its begin on the host until host and device are done: a
+        CPU has the same span.
+        """
         times_us: list[float] = []
         for run in _runs(self):
             ends = (record.end_us for window in run for record in window.records)
             starts = [window.start_us for window in run]
-            times_us += (end - start for start, end in pairwise([*starts, max([run[-1].end_us, *ends])]))
+            times_us += (
+                end - start for start, end in pairwise([*starts, max([run[-1].end_us, *ends])])
+            )
         return median(times_us)
 
     @property
     def busy_us(self) -> float:
-        """Return how long at least one kernel of a step ran, summed over devices: less than their times if streams overlap."""
-        ran = [record for window in self.windows for record in window.records if record.category == "kernel"]
+        """Return how long at least one kernel of a step ran, summed over devices: less than their
+        times if streams overlap.
+        """
+        ran = [
+            record
+            for window in self.windows
+            for record in window.records
+            if record.category == "kernel"
+        ]
         total_us = sum(record.time_us for record in ran)
         covered_us = sum(map(busy_us, grouped(ran, attrgetter("device")).values()))
         return self.device_time_us * (covered_us / total_us if total_us else 1.0)
 
     @cached_property
     def places(self) -> dict[int | None, tuple[str, str]]:
-        """Return by External id of an op of the last step the modules and the Python function around it."""
+        """Return by External id of an op of the last step the modules and the Python function
+        around it.
+        """
         ops = self.windows[-1].ops
         found = places_of(self.trace.modules, ops)
         return {op.external_id: found[id(op)] for op in ops if id(op) in found}
@@ -310,23 +365,30 @@ class Summary:
 def summarize_trace(trace: Trace, windows: Sequence[Window] | None = None) -> Summary:
     """Summarize the most frequent windows.
 
-    `windows`: default the calls that `pytest perf` marks, else the profiler's steps, else the whole trace.
+    `windows`: default the calls that `pytest perf` marks, else the profiler's steps, else the whole
+    trace.
     """
-    chosen = tuple(windows if windows is not None else trace.regions(REGION) or trace.steps()) or (trace.whole(),)
-    # Launches without a single record are records that were lost, and no CPU. So are records that could not be read.
+    chosen = tuple(windows if windows is not None else trace.regions(REGION) or trace.steps()) or (
+        trace.whole(),
+    )
+    # Launches without a single record are records that were lost, and no CPU. So are records that
+    # could not be read.
     lost = trace.not_read or trace.malformed.keys() & DEVICE_CATEGORIES
     on_cpu = not trace.records and not lost and not any(call.is_launch for call in trace.calls)
     ran = [executions(window, on_cpu=on_cpu) for window in chosen]
     sequences = [tuple(each.identity.name for each in kernels) for kernels in ran]
-    # The last of equally frequent ones: the first steps of a session are those that warm up. A step in which nothing was
-    # launched stands for the trace only if nothing ever was.
-    most, _ = Counter(filter(None, reversed(sequences))).most_common(1)[0] if any(sequences) else ((), 0)
+    # The last of equally frequent ones: the first steps of a session are those that warm up. A step
+    # in which nothing was launched stands for the trace only if nothing ever was.
+    most, _ = (
+        Counter(filter(None, reversed(sequences))).most_common(1)[0] if any(sequences) else ((), 0)
+    )
     alike = [index for index, sequence in enumerate(sequences) if sequence == most]
     kernels = launch_sequence([ran[index] for index in alike], trace.modules)
     return Summary(trace, kernels, tuple(chosen[index] for index in alike), chosen, on_cpu)
 
 
-# --- where the time of a step went -----------------------------------------------------------------------------------
+# --- where the time of a step went
+# -----------------------------------------------------------------------------------
 
 
 def _is_communication(kind: str) -> bool:
@@ -341,7 +403,9 @@ def _step_time(
     waits: Sequence[_Span],
     communicating: set[str],
 ) -> StepTime:
-    """Return where the time of these spans went on a device: with what running, or else waiting for what."""
+    """Return where the time of these spans went on a device: with what running, or else waiting for
+    what.
+    """
     parts, streams = defaultdict[str, float](float), set[int]()
     for start, end in spans:
         until = dict.fromkeys(("all", "kernels", "computing"), start)  # when the last of these ends
@@ -361,7 +425,9 @@ def _step_time(
     parts["compute_us"] = parts["computing"]
     parts["communication_us"] = parts["kernels"] - parts["computing"]
     parts["copy_us"] = parts["all"] - parts["kernels"]
-    return StepTime(device, len(streams), *(parts[field.name] / len(spans) for field in fields(StepTime)[2:]))
+    return StepTime(
+        device, len(streams), *(parts[field.name] / len(spans) for field in fields(StepTime)[2:])
+    )
 
 
 def _runs(lane: Summary) -> list[list[Window]]:
@@ -384,8 +450,9 @@ def _runs(lane: Summary) -> list[list[Window]]:
 def _span(run: Sequence[Window], records: Sequence[DeviceRecord]) -> _Span:
     """Return when steps that follow one another began and ended.
 
-    Steps begin and end on the host, unless the device is behind it at the end. Then they end with their last record, and
-    begin as far behind the host, at most when the device had done what was launched before. A region begins when it had.
+    Steps begin and end on the host, unless the device is behind it at the end. Then they end with
+    their last record, and begin as far behind the host, at most when the device had done what was
+    launched before. A region begins when it had.
     """
     own = [record for window in run for record in window.records if record.duration_us >= 0]
     start, end = run[0].start_us, run[-1].end_us
@@ -402,7 +469,9 @@ def _span(run: Sequence[Window], records: Sequence[DeviceRecord]) -> _Span:
 
 
 def _step_spans(run: Sequence[Window], records: Sequence[DeviceRecord]) -> Iterable[_Span]:
-    """Return when each of these steps began and ended: a step begins when the device is done with the one before."""
+    """Return when each of these steps began and ended: a step begins when the device is done with
+    the one before.
+    """
     start, end = _span(run, records)
     edges = [start]
     for window, follower in pairwise(run):
@@ -411,7 +480,9 @@ def _step_spans(run: Sequence[Window], records: Sequence[DeviceRecord]) -> Itera
     return pairwise([*edges, end])
 
 
-def _running_between(start_us: float, end_us: float, records: Sequence[DeviceRecord]) -> list[DeviceRecord]:
+def _running_between(
+    start_us: float, end_us: float, records: Sequence[DeviceRecord]
+) -> list[DeviceRecord]:
     """Return those that start there, and those that were launched before the window and still ran."""
     first, last = (bisect_left(records, at, key=_START) for at in (start_us, end_us))
     earlier = records[max(0, first - _STILL_RUNNING) : first]
@@ -419,8 +490,12 @@ def _running_between(start_us: float, end_us: float, records: Sequence[DeviceRec
 
 
 def _input_waits(lane: Summary) -> list[_Span]:
-    """Return when the host fetched batches, or was between two steps: until the first op of a step behind the loader's rows."""
-    loading = [row for row in chain(lane.trace.ops, lane.trace.annotations) if row.name.startswith(_LOADER)]
+    """Return when the host fetched batches, or was between two steps: until the first op of a step
+    behind the loader's rows.
+    """
+    loading = [
+        row for row in chain(lane.trace.ops, lane.trace.annotations) if row.name.startswith(_LOADER)
+    ]
     loading.sort(key=_START)
     waits = [(row.start_us, row.end_us) for row in loading]
     launched = -inf  # the last one of the step before
@@ -431,7 +506,12 @@ def _input_waits(lane: Summary) -> list[_Span]:
             inside = [bisect_left(loading, at, key=_START) for at in (window.start_us, first_us)]
             since = max((row.end_us for row in loading[slice(*inside)]), default=window.start_us)
             working = bisect_left(window.ops, since, key=_START)
-            waits.append((launched, min([first_us, *(op.start_us for op in window.ops[working : working + 1])])))
+            waits.append(
+                (
+                    launched,
+                    min([first_us, *(op.start_us for op in window.ops[working : working + 1])]),
+                )
+            )
             launched = asking[-1].end_us
     apart: list[_Span] = []
     for start, end in sorted(waits):
@@ -441,7 +521,11 @@ def _input_waits(lane: Summary) -> list[_Span]:
 
 
 def _add_causes(
-    parts: dict[str, float], since: float, record: DeviceRecord, call: ApiCall | None, waits: Sequence[_Span]
+    parts: dict[str, float],
+    since: float,
+    record: DeviceRecord,
+    call: ApiCall | None,
+    waits: Sequence[_Span],
 ) -> None:
     """Add to `parts` for what a device waited from `since` until this record began."""
     launched, rest = since, "unknown_us"
@@ -449,7 +533,9 @@ def _add_causes(
         is_copy = record.category == "gpu_memcpy"
         launched = max(since, min(record.start_us, call.start_us if is_copy else call.end_us))
         rest = "copy_wait_us" if is_copy else rest
-    near = waits[max(0, bisect_left(waits, (since, since)) - 1) : bisect_left(waits, (launched, -inf))]
+    near = waits[
+        max(0, bisect_left(waits, (since, since)) - 1) : bisect_left(waits, (launched, -inf))
+    ]
     fetching = sum(max(0.0, min(end, launched) - max(start, since)) for start, end in near)
     parts["input_us"] += fetching
     parts["launch_us"] += launched - since - fetching
