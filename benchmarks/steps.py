@@ -1,4 +1,4 @@
-"""How often `kernelgauge check` is wrong on two H200s, by value of each constant of its rules.
+"""How often `kernelgauge check-trace` is wrong on two H200s, by value of each constant of its rules.
 
     python benchmarks/steps.py                        tables from the kept steps, and one from runs
     of a later day python benchmarks/steps.py --keep FOLDER ... --to FILE    write kept steps from

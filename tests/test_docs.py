@@ -80,7 +80,7 @@ def test_tutorial_prints_what_it_shows(
             for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
                 command, _, shown = step.partition("\n")
                 printed = run(command, pytester, kernelgauge)
-                of_trace = command.startswith("kernelgauge diff")
+                of_trace = command.startswith("kernelgauge trace")
                 # the rest is of this run and this torch
                 shown = shown.partition("unchanged")[0] if of_trace else shown
                 assert not differences(shown, printed, has_others=of_trace), (
@@ -138,7 +138,7 @@ def test_reference_has_every_option_setting_and_mark(
 
 def test_reference_has_every_command(tool: dict[str, Any], reference: str) -> None:
     parsers = list(tool["command_parsers"]())
-    commands = set(re.findall(r"^    ([a-z]+)(?: |$)", help_of("kernelgauge"), re.MULTILINE))
+    commands = set(re.findall(r"^  ([a-z][a-z-]+)  ", help_of("kernelgauge"), re.MULTILINE))
     assert {parser.prog.split()[1] for parser in parsers} == commands
     for parser in parsers:
         options = {name for action in parser._actions for name in action.option_strings} - {

@@ -232,9 +232,9 @@ TRACES = ROOT / "tests" / "data" / "h200"
 @pytest.mark.parametrize(
     "command",
     [
-        "show EAGER",
-        "diff EAGER COMPILED --json",
-        "check EAGER -b b.json --html x.html",
+        "trace EAGER",
+        "trace EAGER COMPILED --json",
+        "check-trace EAGER --baselines b.json --html x.html",
         "review",
         "history .",
         "report .",
@@ -249,7 +249,7 @@ def test_command_on_files_imports_no_torch(command: str, tmp_path: Path) -> None
     saved = tmp_path / "reports" / "latest" / "results.json"
     saved.parent.mkdir(parents=True)
     saved.write_bytes(encode_results(complete_results(passing())))
-    update = ["check", paths["EAGER"], "--update", "--force", "-b", "b.json"]
+    update = ["check-trace", paths["EAGER"], "--update", "--force", "--baselines", "b.json"]
     for arguments in ([update] if command.startswith("check") else []) + [command.split()]:
         line = [sys.executable, "-c", script, *(paths.get(each, each) for each in arguments)]
         done = subprocess.run(
@@ -257,7 +257,7 @@ def test_command_on_files_imports_no_torch(command: str, tmp_path: Path) -> None
         )
         loaded = set(done.stdout.splitlines()[-1].split())
         assert not loaded & {"torch", "triton", "pytest", "pynvml"}
-        assert "kernelgauge.report.text" in loaded or arguments[0] not in ("show", "diff", "review")
+        assert "kernelgauge.report.text" in loaded or arguments[0] not in ("trace", "review")
         assert "Traceback" not in done.stderr
 
 

@@ -188,7 +188,7 @@ def test_options_and_commands_of_the_templates_exist(pytestconfig, capsys):
     options = set(re.findall(r"--perf-[a-z-]+[a-z]", text))
     assert "--perf-strict" in options
     assert unknown not in {pytestconfig.getoption(option, default=unknown) for option in options}
-    commands = re.findall(r"kernelgauge ([a-z]+) (?=[\"$r-])(.*)", text.replace("\\\n", " "))
+    commands = re.findall(r"kernelgauge ([a-z-]+) (?=[\"$r-])(.*)", text.replace("\\\n", " "))
     assert {command for command, _ in commands} == {"bisect", "compare", "history", "review"}
     for command, arguments in commands:
         with pytest.raises(SystemExit):

@@ -2,9 +2,9 @@
 (FSDP2).
 
     torchrun --nproc-per-node 2 examples/distributed/train.py --traces /tmp/usual
-    kernelgauge check --update /tmp/usual/run*/rank*.json.gz -b /tmp/ddp.json
+    kernelgauge check-trace --update /tmp/usual/run*/rank*.json.gz --baselines /tmp/ddp.json
     torchrun --nproc-per-node 2 examples/distributed/train.py --traces /tmp/lost --lose-overlap late
-    kernelgauge check /tmp/lost/run0/rank*.json.gz -b /tmp/ddp.json
+    kernelgauge check-trace /tmp/lost/run0/rank*.json.gz --baselines /tmp/ddp.json
 
 It runs with NCCL on GPUs, and with Gloo on a CPU. `--lose-overlap late` reduces the gradients of
 DDP after the backward pass. `--lose-overlap wait` launches the same kernels in the same order, and

@@ -1,4 +1,4 @@
-"""`kernelgauge check`, as it is typed, on recorded traces, and on traces that are made here: no GPU
+"""`kernelgauge check-trace`, as it is typed, on recorded traces, and on traces that are made here: no GPU
 wrote them.
 """
 
@@ -145,10 +145,10 @@ def test_fusion_lost_in_one_of_24_layers_is_named(
         decode(tmp_path / f"decode.{number}.json", lost=layer, stack=stack, seed=number)
         for number, layer in enumerate((-1, -1, 7))
     )
-    assert command("check", "--update", usual)[0] == 0
-    code, out, _ = command("check", same)
+    assert command("check-trace", "--update", usual)[0] == 0
+    code, out, _ = command("check-trace", same)
     assert (code, "decode: PASS  same kernels, same counts" in out) == (0, True)
-    code, out, _ = command("check", lost)
+    code, out, _ = command("check-trace", lost)
     assert code == 1
     assert "decode: REGRESSED  kernels differ from the baseline" in out
     assert "2 kernels instead of 1, by aten::gelu and aten::mul: " in out
@@ -173,7 +173,7 @@ def test_function_that_was_open_at_the_start_has_no_line(command: Command, tmp_p
         )
         for layer in (-1, 7)
     )
-    assert "(+3.0 us) train.py train " in " ".join(command("diff", usual, lost)[1].split())
+    assert "(+3.0 us) train.py train " in " ".join(command("trace", usual, lost)[1].split())
 
 
 @pytest.mark.parametrize(
@@ -185,10 +185,10 @@ def test_steps_are_found_by_annotation_or_period(
     usual = decode(
         tmp_path / "a.json", steps=6, stack=False, mark=mark and mark.replace("{}", "1{}")
     )
-    assert command("check", "--update", usual, "-b", "b.json")[0] == 0
+    assert command("check-trace", "--update", usual, "--baselines", "b.json")[0] == 0
     (kinds,) = json.loads(Path("b.json").read_text())["ranks"].values()
     assert [each["steps"] for each in kinds.values()] == [6]
-    assert command("check", usual, "-b", "b.json")[0] == 0
+    assert command("check-trace", usual, "--baselines", "b.json")[0] == 0
 
 
 def serving(path: Path, *, seed: int, waits: bool = False) -> Path:
@@ -261,18 +261,21 @@ def test_prompt_is_judged_beside_one_of_as_many_tokens(
         serve(tmp_path / f"{name}.json", prompt=prompt, stack=stack)
         for name, prompt in (("usual", 12), ("same", 12), ("other", 13))
     )
-    assert command("check", "--update", usual, "-b", "job.json")[0] == 0
+    assert command("check-trace", "--update", usual, "--baselines", "job.json")[0] == 0
     kinds = json.loads(Path("job.json").read_text())["ranks"]["0"]
     assert {name: each["steps"] for name, each in kinds.items()} == {
         "step[EXTEND bs=1 toks=12]": 1,
         "step[DECODE bs=#]": 12,
     }
-    code, out, _ = command("check", same, "-b", "job.json")
+    code, out, _ = command("check-trace", same, "--baselines", "job.json")
     assert (code, "job step[EXTEND bs=1 toks=12]: PASS  same kernels" in out) == (0, True)
-    code, out, _ = command("check", other, "-b", "job.json")
+    code, out, _ = command("check-trace", other, "--baselines", "job.json")
     assert (code, "new, not judged: step[EXTEND bs=1 toks=13]" in out) == (0, True)
     code, out, _ = command(
-        "check", serve(tmp_path / "large.json", prompt=60, stack=stack), "-b", "job.json"
+        "check-trace",
+        serve(tmp_path / "large.json", prompt=60, stack=stack),
+        "--baselines",
+        "job.json",
     )
     # too much is not judged
     assert (code, "CHANGED  kinds of steps differ from the baseline" in out) == (1, True)
@@ -286,8 +289,8 @@ def test_slower_choice_of_an_autotuner_is_named(command: Command, tmp_path: Path
         serve(tmp_path / f"{threads}.json", prompt=12, stack=True, threads=threads, slower=speed)
         for threads, speed in ((512, 1.0), (128, 1.6))
     )
-    assert command("check", "--update", usual, "-b", "job.json")[0] == 0
-    code, out, _ = command("check", slower, "-b", "job.json")
+    assert command("check-trace", "--update", usual, "--baselines", "job.json")[0] == 0
+    code, out, _ = command("check-trace", slower, "--baselines", "job.json")
     cause = "the same kernel, slower: triton_red_fused x2  10."
     assert (code, cause in out, "threads of a block 512 -> 128" in out) == (1, True, True), out
 
@@ -339,12 +342,21 @@ def test_loop_is_judged_by_waits_copies_and_kernels(
     command: Command, tmp_path: Path, mark: str
 ) -> None:
     assert (
-        command("check", "--update", looping(tmp_path / "usual.json", mark=mark), "-b", "b.json")[0]
+        command(
+            "check-trace",
+            "--update",
+            looping(tmp_path / "usual.json", mark=mark),
+            "--baselines",
+            "b.json",
+        )[0]
         == 0
     )
     for change, code, said in OF_A_LOOP:
         got, out, _ = command(
-            "check", looping(tmp_path / "now.json", mark=mark, **change), "-b", "b.json"
+            "check-trace",
+            looping(tmp_path / "now.json", mark=mark, **change),
+            "--baselines",
+            "b.json",
         )
         assert (change, got, said in " ".join(out.split())) == (change, code, True), out
     assert "slower" not in out  # more of them are not slower ones
@@ -408,7 +420,7 @@ def test_steps_that_leave_out_much_work_are_refused(
     command: Command, tmp_path: Path, case: str, mark: str
 ) -> None:
     trace = parts(tmp_path / "a.json", *OUTSIDE[case], mark=mark)
-    code, out, err = command("check", "--update", trace, "-b", "b.json")
+    code, out, err = command("check-trace", "--update", trace, "--baselines", "b.json")
     assert (code, out, Path("b.json").exists()) == (2, "", False)
     assert (
         "outside of its steps, found by train_step, lie"
@@ -423,24 +435,27 @@ def test_work_outside_of_steps_is_said_and_bounded(
 ) -> None:
     steps, more = [[STEP]] * 20, (2, "other_gemm_{}", 1, 20)
     usual = parts(tmp_path / "a.json", more, *steps, more, mark=mark)
-    assert command("check", "--update", usual, "-b", "b.json")[0] == 0
-    code, out, _ = command("check", usual, "-b", "b.json")
+    assert command("check-trace", "--update", usual, "--baselines", "b.json")[0] == 0
+    code, out, _ = command("check-trace", usual, "--baselines", "b.json")
     said = "outside of the steady steps, not judged: 4 of 124 launches, 3.7 % of the time"
     assert (code, said in " ".join(out.split())) == (0, True), out
     for times, us in ((2, 800), (40, 1)):
         worse = parts(tmp_path / "worse.json", more, *steps, (times, *more[1:3], us), mark=mark)
-        code, out, _ = command("check", worse, "-b", "b.json")
+        code, out, _ = command("check-trace", worse, "--baselines", "b.json")
         assert (code, out) == (2, "")
 
 
 def test_new_kernels_in_one_large_step_are_no_pass(command: Command, tmp_path: Path) -> None:
     steps = [[STEP]] * 5
     usual = parts(tmp_path / "a.json", *steps, mark="train_step")
-    assert command("check", "--update", usual, "-b", "b.json")[0] == 0
+    assert command("check-trace", "--update", usual, "--baselines", "b.json")[0] == 0
     for number, code in ((1, 0), (20, 1)):
         more = [(number, "new_gemm", 1, 20), STEP]
         got, out, _ = command(
-            "check", parts(tmp_path / "now.json", *steps, more, mark="train_step"), "-b", "b.json"
+            "check-trace",
+            parts(tmp_path / "now.json", *steps, more, mark="train_step"),
+            "--baselines",
+            "b.json",
         )
         assert (got, "in few steps, not judged: new_gemm" in out) == (code, code == 0), out
 
@@ -450,15 +465,15 @@ def test_steps_are_found_as_those_of_the_baseline(command: Command, tmp_path: Pa
         parts(tmp_path / f"{name}.json", *[[STEP]] * 6, mark=mark)
         for name, mark in (("plain", ""), ("marked", "my_step"), ("other", "their_step"))
     )
-    assert command("check", "--update", plain, "-b", "plain-b.json")[0] == 0
-    code, out, _ = command("check", marked, "-b", "plain-b.json")
+    assert command("check-trace", "--update", plain, "--baselines", "plain-b.json")[0] == 0
+    code, out, _ = command("check-trace", marked, "--baselines", "plain-b.json")
     assert (code, "phase renamed, which is no change: none -> my_step" in out) == (0, True), out
-    assert command("check", "--update", marked, "-b", "marked-b.json")[0] == 0
+    assert command("check-trace", "--update", marked, "--baselines", "marked-b.json")[0] == 0
     for trace, there in (
         (other, "steps are found by their_step here"),
         (plain, "steps are found by period here"),
     ):
-        code, out, err = command("check", trace, "-b", "marked-b.json")
+        code, out, err = command("check-trace", trace, "--baselines", "marked-b.json")
         assert (code, out, "warm-up" in err.splitlines()[2]) == (2, "", False)
         assert f"no step found by my_step, as those of the baseline were; {there}" in err
 
@@ -475,18 +490,18 @@ def renamed(path: Path, trace: Path, names: dict[str, str]) -> Path:
 
 def test_renamed_phase_or_module_is_no_change(command: Command, tmp_path: Path) -> None:
     now = renamed(tmp_path / "now.json", EAGER, {"mlp-eager": "my-mlp"})
-    assert command("check", "--update", EAGER, "-b", "b.json")[0] == 0
-    code, out, _ = command("check", now, "-b", "b.json")
+    assert command("check-trace", "--update", EAGER, "--baselines", "b.json")[0] == 0
+    code, out, _ = command("check-trace", now, "--baselines", "b.json")
     assert (code, "phase renamed, which is no change: mlp-eager -> my-mlp" in out) == (0, True), out
     assert "GPU time 233.9 -> 233.9 us" in out
     usual = decode(tmp_path / "usual.json", steps=6, mark="ProfilerStep#{}")
-    assert command("check", "--update", usual, "-b", "c.json")[0] == 0
+    assert command("check-trace", "--update", usual, "--baselines", "c.json")[0] == 0
     layers = {f"nn.Module: Layer_{number}": f"nn.Module: Block_{number}" for number in range(24)}
     for lost, code, status in ((-1, 0, "PASS"), (7, 1, "REGRESSED")):
         trace = renamed(
             now, decode(tmp_path / "more.json", steps=6, mark="ProfilerStep#{}", lost=lost), layers
         )
-        got, out, _ = command("check", trace, "-b", "c.json")
+        got, out, _ = command("check-trace", trace, "--baselines", "c.json")
         assert (got, f"c: {status}" in out) == (code, True), out
         assert "module renamed, which is no change: Layer -> Block" in out
         assert (code == 0) != ("2 kernels instead of 1, by aten::gelu and aten::mul: " in out), out
@@ -518,12 +533,16 @@ def test_kernel_in_another_phase_is_no_change(
 ) -> None:
     assert (
         command(
-            "check", "--update", phases(tmp_path / "a.json", first=4, second=2), "-b", "b.json"
+            "check-trace",
+            "--update",
+            phases(tmp_path / "a.json", first=4, second=2),
+            "--baselines",
+            "b.json",
         )[0]
         == 0
     )
     now = phases(tmp_path / "now.json", first=counts[0], second=counts[1])
-    got, out, _ = command("check", now, "-b", "b.json")
+    got, out, _ = command("check-trace", now, "--baselines", "b.json")
     assert (got, "in another place, which is no change: nvjet" in out) == (code, code == 0), out
     assert ("new kernel" in out or "fewer" in out or "gone" in out) == (code == 1), out
 
@@ -532,12 +551,12 @@ def test_update_under_ci_needs_force(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", "true")
-    code, out, err = command("check", "--update", EAGER, "-b", "b.json")
+    code, out, err = command("check-trace", "--update", EAGER, "--baselines", "b.json")
     assert (code, out, Path("b.json").exists()) == (2, "", False)
     assert "check --update is refused under CI" in err
-    assert "kernelgauge check --update --force" in err
-    assert command("check", "--update", "--force", EAGER, "-b", "b.json")[0] == 0
-    assert command("check", EAGER, "-b", "b.json")[0] == 0
+    assert "kernelgauge check-trace --update --force" in err
+    assert command("check-trace", "--update", "--force", EAGER, "--baselines", "b.json")[0] == 0
+    assert command("check-trace", EAGER, "--baselines", "b.json")[0] == 0
 
 
 def test_update_waits_for_the_lock_of_its_folder(
@@ -545,17 +564,17 @@ def test_update_waits_for_the_lock_of_its_folder(
 ) -> None:
     monkeypatch.setattr(baselines, "_LOCK_TIMEOUT_SECONDS", 0.0)
     with baselines.BaselineStore(tmp_path / "stored").locked():
-        code, _, err = command("check", "--update", EAGER, "-b", tmp_path / "stored")
+        code, _, err = command("check-trace", "--update", EAGER, "--baselines", tmp_path / "stored")
     assert (code, "another update of these baselines is running" in err) == (2, True)
-    assert command("check", "--update", EAGER, "-b", tmp_path / "stored")[0] == 0
+    assert command("check-trace", "--update", EAGER, "--baselines", tmp_path / "stored")[0] == 0
 
 
 def test_long_names_in_a_baseline_make_short_messages(command: Command, tmp_path: Path) -> None:
-    assert command("check", "--update", EAGER, "-b", "b.json")[0] == 0
+    assert command("check-trace", "--update", EAGER, "--baselines", "b.json")[0] == 0
     for field, said in (("device", "INCOMPARABLE"), ("found_by", "no step found by xxx")):
         data = json.loads(Path("b.json").read_text())
         Path("long.json").write_text(json.dumps(data | {field: "x" * 100_000}))
-        code, out, err = command("check", EAGER, "-b", "long.json")
+        code, out, err = command("check-trace", EAGER, "--baselines", "long.json")
         assert (code, out, said in err, len(err) < 10_000) == (2, "", True, True)
 
 
@@ -576,19 +595,28 @@ def growing(path: Path, steps: range, *, us: float = 20) -> Path:
 
 def test_later_steps_with_longer_attention_are_green(command: Command, tmp_path: Path) -> None:
     assert (
-        command("check", "--update", growing(tmp_path / "usual.json", range(20)), "-b", "b.json")[0]
+        command(
+            "check-trace",
+            "--update",
+            growing(tmp_path / "usual.json", range(20)),
+            "--baselines",
+            "b.json",
+        )[0]
         == 0
     )
     for us, code in ((20, 0), (26, 1)):
         got, out, _ = command(
-            "check", growing(tmp_path / "now.json", range(12, 20), us=us), "-b", "b.json"
+            "check-trace",
+            growing(tmp_path / "now.json", range(12, 20), us=us),
+            "--baselines",
+            "b.json",
         )
         assert (us, got, "slower: gelu_kernel" in out) == (us, code, code == 1), out
 
 
 def test_edited_baseline_is_no_regression(command: Command, tmp_path: Path) -> None:
     usual, file = looping(tmp_path / "usual.json"), Path("b.json")
-    assert command("check", "--update", usual, "-b", file)[0] == 0
+    assert command("check-trace", "--update", usual, "--baselines", file)[0] == 0
     (kinds,) = json.loads(file.read_text())["ranks"].values()
     (steps,) = kinds.values()
     for name, value in (
@@ -605,17 +633,17 @@ def test_edited_baseline_is_no_regression(command: Command, tmp_path: Path) -> N
         data = json.loads(file.read_text())
         data["ranks"]["0"] = {"": steps | {name: value}}
         Path("edited.json").write_text(json.dumps(data))
-        code, out, err = command("check", usual, "-b", "edited.json")
+        code, out, err = command("check-trace", usual, "--baselines", "edited.json")
         assert (code, out, "not a baseline of traces" in err) == (2, "", True), err
 
 
 def test_steps_that_differ_honestly_are_green(command: Command, tmp_path: Path) -> None:
     usual = [serving(tmp_path / f"serve.{seed}.json", seed=seed) for seed in range(3)]
-    assert command("check", "--update", *usual)[0] == 0
+    assert command("check-trace", "--update", *usual)[0] == 0
     for seed in range(3, 13):
-        code, out, _ = command("check", serving(tmp_path / f"serve.{seed}.json", seed=seed))
+        code, out, _ = command("check-trace", serving(tmp_path / f"serve.{seed}.json", seed=seed))
         assert (seed, code) == (seed, 0), out
-    code, out, _ = command("check", serving(tmp_path / "serve.99.json", seed=99, waits=True))
+    code, out, _ = command("check-trace", serving(tmp_path / "serve.99.json", seed=99, waits=True))
     assert code == 1
     assert "the host waits: aten::item: cudaStreamSynchronize" in out
 
@@ -681,7 +709,7 @@ def usual(command: Command, tmp_path: Path) -> Path:
         for seed in range(3)
         for path in training(tmp_path / f"usual{seed}", seed=seed, at=100 * seed)
     ]
-    assert command("check", "--update", *runs, "-b", tmp_path / "job.json")[0] == 0
+    assert command("check-trace", "--update", *runs, "--baselines", tmp_path / "job.json")[0] == 0
     return tmp_path / "job.json"
 
 
@@ -695,8 +723,10 @@ def test_slower_job_is_seen_though_ranks_change_places(
         return training(tmp_path / f"{seed}", seed=seed, at=100 * seed, slow=seed % 2, **times)
 
     runs = [path for seed in range(3) for path in run(seed, slow_us=130)]
-    assert command("check", "--update", *runs, "-b", "job.json")[0] == 0
-    found, out, _ = command("check", *run(3, usual_us=usual_us, slow_us=slow_us), "-b", "job.json")
+    assert command("check-trace", "--update", *runs, "--baselines", "job.json")[0] == 0
+    found, out, _ = command(
+        "check-trace", *run(3, usual_us=usual_us, slow_us=slow_us), "--baselines", "job.json"
+    )
     assert (found, "job: REGRESSED  GPU time" in out) == (code, code == 1), out
 
 
@@ -714,7 +744,10 @@ CHANGES: list[tuple[dict[str, Any], int, str]] = [
 def test_step_of_two_ranks_is_judged(command: Command, tmp_path: Path, usual: Path) -> None:
     for number, (change, code, said) in enumerate(CHANGES):
         got, out, _ = command(
-            "check", *training(tmp_path / f"now{number}", seed=9, **change), "-b", usual
+            "check-trace",
+            *training(tmp_path / f"now{number}", seed=9, **change),
+            "--baselines",
+            usual,
         )
         assert (change, got, said in out) == (change, code, True), out
 
@@ -725,10 +758,18 @@ def test_ranks_that_change_places_are_green(command: Command, tmp_path: Path) ->
         for seed in range(3)
         for path in training(tmp_path / f"a{seed}", seed=seed, slow=0, at=100 * seed)
     ]
-    assert command("check", "--update", *runs, "-b", "job.json")[0] == 0
-    assert command("check", *training(tmp_path / "b", seed=9, slow=1), "-b", "job.json")[0] == 0
+    assert command("check-trace", "--update", *runs, "--baselines", "job.json")[0] == 0
+    assert (
+        command(
+            "check-trace", *training(tmp_path / "b", seed=9, slow=1), "--baselines", "job.json"
+        )[0]
+        == 0
+    )
     code, out, _ = command(
-        "check", *training(tmp_path / "c", seed=9, slow=1, slow_us=260), "-b", "job.json"
+        "check-trace",
+        *training(tmp_path / "c", seed=9, slow=1, slow_us=260),
+        "--baselines",
+        "job.json",
     )
     assert (code, "job, rank 1: REGRESSED  GPU time" in out) == (1, True), out
 
@@ -755,10 +796,10 @@ def test_phase_of_small_slower_kernels_fails_and_page_shows_it(
     command: Command, tmp_path: Path
 ) -> None:
     usual = [sampling(tmp_path / f"usual{seed}.json", seed=seed) for seed in range(2)]
-    assert command("check", "--update", *usual, "-b", "b.json")[0] == 0
+    assert command("check-trace", "--update", *usual, "--baselines", "b.json")[0] == 0
     for name, slower, code in (("same", 1.0, 0), ("slower", 1.4, 1)):
         now = sampling(tmp_path / f"{name}.json", slower=slower, seed=7)
-        got, out, _ = command("check", now, "-b", "b.json", "--html", "page.html")
+        got, out, _ = command("check-trace", now, "--baselines", "b.json", "--html", "page.html")
         assert (got, "the same kernel, slower: draw_kernel x20" in out) == (code, code == 1), out
         page = Path("page.html").read_text()
         # of the step and its two phases; one explains them
@@ -810,35 +851,37 @@ def test_bad_input_is_one_sentence_and_overwrites_nothing(
 ) -> None:
     before = usual.read_bytes()
     for traces, said in bad_inputs(tmp_path):
-        code, out, err = command("check", *traces, "-b", usual)
+        code, out, err = command("check-trace", *traces, "--baselines", usual)
         assert (code, out, said in err) == (2, "", True), err
         if "INCOMPARABLE" not in said:
-            assert command("check", "--update", *traces, "-b", usual)[0] == 2
+            assert command("check-trace", "--update", *traces, "--baselines", usual)[0] == 2
     assert usual.read_bytes() == before
-    code, _, err = command("check", "--update", EAGER, COMPILED, "-b", usual)
+    code, _, err = command("check-trace", "--update", EAGER, COMPILED, "--baselines", usual)
     assert (code, "the traces are of different jobs" in err) == (2, True)
     usual.write_text("{}")
-    assert command("check", "--update", EAGER, "-b", usual)[0] == 2
+    assert command("check-trace", "--update", EAGER, "--baselines", usual)[0] == 2
     assert usual.read_text() == "{}"
 
 
 def test_update_writes_the_file_that_check_reads(command: Command, tmp_path: Path) -> None:
-    code, out, err = command("check", EAGER)
+    code, out, err = command("check-trace", EAGER)
     assert (code, out, "NO_BASELINE" in err) == (2, "", True)
-    assert command("check", "--update", EAGER)[0] == 0
+    assert command("check-trace", "--update", EAGER)[0] == 0
     assert Path("baselines/traces/mlp-eager.json").is_file()
-    code, out, _ = command("check", EAGER)
+    code, out, _ = command("check-trace", EAGER)
     assert (code, "GPU time 233.9 -> 233.9 us" in out) == (0, True)
     assert "not judged: the noise between processes and machines hides +100 %" in " ".join(
         out.split()
     )
-    assert command("check", COMPILED, "-b", "baselines/traces/mlp-eager.json")[0] == 1
+    assert (
+        command("check-trace", COMPILED, "--baselines", "baselines/traces/mlp-eager.json")[0] == 1
+    )
 
 
 def test_check_trace_fails_a_test_with_the_words_of_the_command(
     command: Command, tmp_path: Path
 ) -> None:
-    command("check", "--update", TRAIN, "-b", "train.json")
+    command("check-trace", "--update", TRAIN, "--baselines", "train.json")
     assert {each.status.value for each in check_trace(TRAIN, baselines="train.json")} == {
         "PASS",
         "NOT_JUDGED",
@@ -912,14 +955,14 @@ def test_trace_of_other_maker_says_what_is_not_known(
                     row | {"name": "aten::extra"} for row in rows(100 + number, 100 * number + 50)
                 ]
         (tmp_path / f"{name}.json").write_text(json.dumps({"traceEvents": events}))
-    assert command("check", "--update", "usual.json", "-b", "b.json")[0] == 0
-    code, out, _ = command("check", "usual.json", "-b", "b.json")
+    assert command("check-trace", "--update", "usual.json", "--baselines", "b.json")[0] == 0
+    code, out, _ = command("check-trace", "usual.json", "--baselines", "b.json")
     assert (code, unknown in " ".join(out.split())) == (0, True), out
     # XLA counts the fusions of a program
     renumbered = Path("usual.json").read_text().replace("fusion_1", "fusion_7")
     Path("renumbered.json").write_text(renumbered)
-    assert command("check", "renumbered.json", "-b", "b.json")[0] == 0
-    assert command("check", "more.json", "-b", "b.json")[0] == 1
+    assert command("check-trace", "renumbered.json", "--baselines", "b.json")[0] == 0
+    assert command("check-trace", "more.json", "--baselines", "b.json")[0] == 1
 
 
 def test_example_of_two_ranks_is_recorded_and_checked(command: Command, tmp_path: Path) -> None:
@@ -932,13 +975,22 @@ def test_example_of_two_ranks_is_recorded_and_checked(command: Command, tmp_path
             [*start, str(EXAMPLE), "--runs", "2", *options], check=True, capture_output=True
         )
     assert (
-        command("check", "--update", *sorted(Path("usual").glob("*/*.json.gz")), "-b", "job.json")[
-            0
-        ]
+        command(
+            "check-trace",
+            "--update",
+            *sorted(Path("usual").glob("*/*.json.gz")),
+            "--baselines",
+            "job.json",
+        )[0]
         == 0
     )
-    assert command("check", *sorted(Path("usual/run0").iterdir()), "-b", "job.json")[0] == 0
-    code, out, _ = command("check", *sorted(Path("late/run0").iterdir()), "-b", "job.json")
+    assert (
+        command("check-trace", *sorted(Path("usual/run0").iterdir()), "--baselines", "job.json")[0]
+        == 0
+    )
+    code, out, _ = command(
+        "check-trace", *sorted(Path("late/run0").iterdir()), "--baselines", "job.json"
+    )
     assert (code, "launched later, 24 kernels follow a collective instead of 88" in out) == (
         1,
         True,

@@ -1,4 +1,4 @@
-"""`kernelgauge show` and `kernelgauge diff`, as they are typed."""
+"""`kernelgauge trace`, as it is typed."""
 
 import gzip
 import json
@@ -44,7 +44,7 @@ def written(path: Path, *rows: Event) -> Path:
 @pytest.fixture
 def show(command: Command, tmp_path: Path) -> Any:
     return lambda rows, *options: command(
-        "show", written(tmp_path / "trace.json", *rows), *options
+        "trace", written(tmp_path / "trace.json", *rows), *options
     )[1]
 
 
@@ -56,7 +56,7 @@ def diff(command: Command, tmp_path: Path) -> Any:
 
     def call_diff(*sides: Sequence[Event], options: Sequence[str] = ()) -> Any:
         files = [written(tmp_path / f"{number}.json", *rows) for number, rows in enumerate(sides)]
-        out = command("diff", *files, *options)[1]
+        out = command("trace", *files, *options)[1]
         return json.loads(out) if "--json" in options else out.replace("\n    ", " ")
 
     return call_diff
@@ -73,13 +73,13 @@ def launches(*kernels: tuple[str, str, float], module: str = "") -> list[Event]:
 
 
 def test_show_selects_a_step_or_the_whole_trace(command: Command) -> None:
-    one = json.loads(command("show", EAGER, "--step", "3", "--json")[1])
+    one = json.loads(command("trace", EAGER, "--step", "3", "--json")[1])
     assert (one["steps"], [len(each["durations_us"]) for each in one["step"]["kernels"]]) == (
         1,
         [1] * 5,
     )
-    assert command("show", EAGER, "--whole")[1].count("15 kernels, 701.8 us")
-    code, out, err = command("show", EAGER, "--step", "77")
+    assert command("trace", EAGER, "--whole")[1].count("15 kernels, 701.8 us")
+    code, out, err = command("trace", EAGER, "--step", "77")
     assert (code, out) == (2, "")
     assert re.search(
         "(?s)there is no ProfilerStep#77.*ProfilerStep#2, ProfilerStep#3, ProfilerStep#4", err
@@ -93,9 +93,9 @@ def test_show_by_module_needs_modules(command: Command, show: Any) -> None:
         "module",
     )
     assert re.search(r"2  7\.0 us  100 %\n +Net_0\n +by aten::a, aten::b\n +gemm\n +relu\n", out)
-    code, out, err = command("show", COMPILED, "--by", "module")
+    code, out, err = command("trace", COMPILED, "--by", "module")
     assert (code, out) == (2, "")
-    assert all(each in err for each in ("with_stack=True", f"kernelgauge show {COMPILED} --by op"))
+    assert all(each in err for each in ("with_stack=True", f"kernelgauge trace {COMPILED} --by op"))
 
 
 def test_show_region_leaves_out_the_work_of_before(show: Any) -> None:
@@ -127,16 +127,16 @@ def test_show_tells_malformed_rows_once(command: Command, show: Any, tmp_path: P
     assert out.count("malformed") == 1
     path = tmp_path / "trace.json"
     assert (
-        "Before: 3 problems of launches and records. `kernelgauge show`"
-        in command("diff", path, path)[1]
+        "Before: 3 problems of launches and records. `kernelgauge trace`"
+        in command("trace", path, path)[1]
     )
 
 
 def test_diff_as_markdown_has_a_column_of_kernels(command: Command) -> None:
-    out = command("diff", EAGER, COMPILED, "--markdown")[1]
+    out = command("trace", EAGER, COMPILED, "--markdown")[1]
     assert re.search(r"^\| .* kernel \|$", out, re.MULTILINE)
     assert "triton_poi_fused__unsafe_view_gelu_mul_0" in out
-    assert re.search(r"and \d+ smaller cause", command("diff", EAGER, TRAIN)[1])
+    assert re.search(r"and \d+ smaller cause", command("trace", EAGER, TRAIN)[1])
 
 
 def test_diff_judges_a_kernel_by_op_and_module(diff: Any) -> None:
@@ -237,7 +237,7 @@ def test_show_of_damaged_or_huge_traces_is_short(
     monkeypatch.setattr(reader, "MOST_EVENTS", 10_000)
     trace = tmp_path / "empty.json"
     trace.write_text(f"""{{"traceEvents": [{", ".join(["{}"] * 500_000)}]}}""")
-    code, out, err = command("show", trace)
+    code, out, err = command("trace", trace)
     assert (code, out, "more than 10,000 events" in err) == (2, "", True)
 
 
@@ -252,11 +252,11 @@ def test_diff_names_registers_of_a_slower_kernel(command: Command) -> None:
                 row["args"]["registers per thread"] = 72
                 row["dur"] += 20
         Path(f"{name}.json").write_text(json.dumps(trace))
-    out = command("diff", old, "new.json")[1]
+    out = command("trace", old, "new.json")[1]
     assert "the same kernel, compiled otherwise: _geglu_tanh_forward_kernel (+20.0 us)" in out
     assert "registers 48 -> 72, occupancy 62 % -> 38 %" in out
-    assert "Nothing on the GPU changed." in command("diff", old, "odd.json")[1]
-    data = json.loads(command("show", "new.json", "--by", "launch", "--json")[1])
+    assert "Nothing on the GPU changed." in command("trace", old, "odd.json")[1]
+    data = json.loads(command("trace", "new.json", "--by", "launch", "--json")[1])
     assert data["step"]["groups"][2]["code"] == [
         {"registers": "72", "shared bytes": "0", "occupancy": "38 %"}
     ]
@@ -279,15 +279,15 @@ def test_diff_fail_on_change_fails_closed(command: Command, tmp_path: Path) -> N
         *(row for row in recorded_events("mlp-eager") if row["cat"] != "kernel"),
     )
     assert [
-        command("diff", COMPILED, after, "--fail-on-change")[0] for after in (OTHER, COMPILED)
+        command("trace", COMPILED, after, "--fail-on-change")[0] for after in (OTHER, COMPILED)
     ] == [1, 0]
-    assert command("diff", COMPILED, OTHER)[0] == 0
-    assert command("diff", lost, lost, "--fail-on-change")[0] == 2
+    assert command("trace", COMPILED, OTHER)[0] == 0
+    assert command("trace", lost, lost, "--fail-on-change")[0] == 2
     assert (
         "The kernels of 15 launch calls are missing: the profiler lost them"
-        in command("show", lost)[1]
+        in command("trace", lost)[1]
     )
-    code, out, err = command("diff", EAGER, tmp_path / "absent.json", "--fail-on-change")
+    code, out, err = command("trace", EAGER, tmp_path / "absent.json", "--fail-on-change")
     assert (code, out, str(tmp_path / "absent.json") in err) == (2, "", True)
 
 
@@ -415,17 +415,17 @@ def test_diff_of_cpu_and_gpu_compares_one_span(diff: Any) -> None:
     "option", [["--setp", "3"], ["--json", "--markdown"], ["--step", "1", "--whole"]]
 )
 def test_wrong_usage_is_trouble(command: Command, option: list[str]) -> None:
-    code, out, err = command("show", EAGER, *option)
+    code, out, err = command("trace", EAGER, *option)
     assert (code, out, option[0] in err) == (2, "", True)
 
 
 @pytest.mark.parametrize(
     ("script", "code", "out", "err"),
     [
-        ("$KG show $1 > /dev/full", 2, "", "system error: [Errno 28] No space left on device\n"),
-        ("$KG show $1 --json | head -1", 0, "{\n", ""),
-        ("$KG show absent 2> >(exec true); exit $?", 2, "", ""),
-        ("$KG diff $1 $1 --fail-on-change >&-", 0, "", ""),
+        ("$KG trace $1 > /dev/full", 2, "", "system error: [Errno 28] No space left on device\n"),
+        ("$KG trace $1 --json | head -1", 0, "{\n", ""),
+        ("$KG trace absent 2> >(exec true); exit $?", 2, "", ""),
+        ("$KG trace $1 $1 --fail-on-change >&-", 0, "", ""),
     ],
 )
 def test_output_that_ends_early_is_no_traceback(script: str, code: int, out: str, err: str) -> None:

@@ -919,19 +919,19 @@ def commands(folder: Path, call: Callable[..., tuple[int, str, str]]) -> Lines:
         builders.RECORDED / f"{name}.json.gz"
         for name in ("mlp-eager", "mlp-compiled", "mlp-eager-train")
     )
-    traces = "-b", folder / "traces"
+    traces = "--baselines", folder / "traces"
     for name, arguments in {
         "review nothing stored": ("review", first, *stored), "accept": ("accept", first, *stored),
         "review same": ("review", again, *stored), "review slower": ("review", slow, *stored),
         "accept dry": ("accept", slow, *stored, "--dry-run"), "accept wrong": ("accept", wrong, *stored),
         "accept add slower": ("accept", slow, *stored, "--add"), "accept slower": ("accept", slow, *stored),
         "accept none": ("accept", slow, *stored, "-k", "nothing"), "review missing": ("review", folder / "none"),
-        "check nothing stored": ("check", eager, *traces), "check update": ("check", eager, *traces, "--update"),
-        "check same": ("check", eager, *traces),
-        "check other": ("check", other, "-b", folder / "traces" / "traces" / "mlp-eager.json"),
-        "check other job": ("check", train, "-b", folder / "traces" / "traces" / "mlp-eager.json"),
-        "diff": ("diff", eager, other), "diff change": ("diff", eager, other, "--fail-on-change"),
-        "diff same": ("diff", eager, eager, "--fail-on-change"), "show": ("show", eager), "show none": ("show", root),
+        "check nothing stored": ("check-trace", eager, *traces), "check update": ("check-trace", eager, *traces, "--update"),
+        "check same": ("check-trace", eager, *traces),
+        "check other": ("check-trace", other, "--baselines", folder / "traces" / "traces" / "mlp-eager.json"),
+        "check other job": ("check-trace", train, "--baselines", folder / "traces" / "traces" / "mlp-eager.json"),
+        "diff": ("trace", eager, other), "diff change": ("trace", eager, other, "--fail-on-change"),
+        "diff same": ("trace", eager, eager, "--fail-on-change"), "show": ("trace", eager), "show none": ("trace", root),
         "report": ("report", first), "history": ("history", saved), "history none": ("history", folder / "none"),
     }.items():  # fmt: skip
         yield name, str(call(*arguments)[0])

@@ -449,7 +449,7 @@ def test_long_trace_has_no_table(pytester: pytest.Pytester, run: Run, monkeypatc
         test_x="import torch\ndef test_x(kernelgauge): kernelgauge(torch.relu, torch.ones(9))"
     )
     run("--perf-update", "-m", "not timing")
-    assert "kernelgauge show TRACE" in Path("reports/latest/traces/test_x-test_x.txt").read_text()
+    assert "kernelgauge trace TRACE" in Path("reports/latest/traces/test_x-test_x.txt").read_text()
 
 
 def test_modules_and_tensors_of_all_kinds_are_measured(pytester: pytest.Pytester, run: Run) -> None:

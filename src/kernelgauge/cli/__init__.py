@@ -32,6 +32,13 @@ else:
 
 
 _RUN_PYTEST = ("bisect", "calibrate", "compare")  # commands whose unknown arguments go to pytest
+_GROUPS = {  # of the help, in the order of the work
+    "After a run": ("review", "accept", "report"),
+    "Two revisions": ("compare", "bisect"),
+    "Traces of torch.profiler": ("trace", "check-trace"),
+    "Machines and nights": ("calibrate", "history"),
+}
+SELECTION = "as in pytest, for example 'mlp and not eager'"
 
 
 class Exit(IntEnum):
@@ -60,7 +67,7 @@ def add_command(
     parser = commands.add_parser(
         name, help=about, description=description or about, allow_abbrev=False
     )
-    parser.set_defaults(command=command)
+    parser.set_defaults(command=command, about=about)
     return parser
 
 
@@ -141,14 +148,22 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(
         prog="kernelgauge",
-        description="Performance regression tests for PyTorch GPU code.",
+        usage="kernelgauge COMMAND ...   (kernelgauge COMMAND --help says more)",
+        description="Performance regression tests for PyTorch GPU code. `pytest` measures.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"kernelgauge {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for family in (traces, results):
-        family.add_commands(commands)
-    _add_revision_commands(commands)
+    commands = parser.add_subparsers(
+        required=True, metavar="COMMAND", prog="kernelgauge", help=argparse.SUPPRESS
+    )
+    for add_commands in (results.add_commands, _add_revision_commands, traces.add_commands):
+        add_commands(commands)
+    parser.epilog = "\n\n".join(
+        f"{group}:\n"
+        + "\n".join(f"  {each:12} {commands.choices[each].get_default('about')}" for each in names)
+        for group, names in _GROUPS.items()
+    )
     return parser
 
 
@@ -172,13 +187,12 @@ def _discard_output() -> None:
 
 def _add_revision_commands(commands: Commands) -> None:
     description = (
-        "Measure two revisions in turns, each in fresh processes and a git worktree of its own, with the suite of HEAD, "
-        "and judge the second by the first. Arguments after -- go to pytest."
+        "Measure two revisions in turns, with the suite of HEAD, and judge HEAD by BASE. Arguments after -- go to pytest. "
+        "Exits with 1 if HEAD is slower or launches other kernels."
     )
     comparing = add_command(
         commands, "compare", _compare, "tell two revisions apart on this machine", description
     )
-    comparing.epilog = "Exits with 1 if HEAD is slower or launches other kernels."
     add = comparing.add_argument
     add("base", metavar="BASE", help="a revision of git, for example main or HEAD~1")
     add("head", metavar="HEAD", nargs="?", help="another one (default: the working tree as it is)")
@@ -186,7 +200,7 @@ def _add_revision_commands(commands: Commands) -> None:
         "-k",
         dest="expression",
         metavar="EXPRESSION",
-        help="as in pytest, for example 'mlp and not eager'",
+        help=SELECTION,
     )
     # A process runs in another folder. Links stay: the interpreter of a venv is one.
     add(
@@ -196,7 +210,7 @@ def _add_revision_commands(commands: Commands) -> None:
         metavar="PATH",
         help="the interpreter for BASE",
     )
-    packages = "install this package for BASE alone, without what it depends on; several times for several packages"
+    packages = "a package for BASE alone, without what it depends on; may be repeated"
     add(
         "--with",
         dest="packages",
@@ -208,23 +222,18 @@ def _add_revision_commands(commands: Commands) -> None:
 
     about = "find the commit or the package that changed a workload"
     description = (
-        "Measure revisions between a good and a bad one until one change is the cause, each in a fresh process and a git "
-        "worktree of its own, with the suite of the bad one. Arguments after -- go to pytest."
+        "Measure revisions between a good and a bad one until one change is the cause, with the suite of the bad one. "
+        "Arguments after -- go to pytest. Exits with 1 if the cause was not found, and 2 if it could not be looked for."
     )
     bisecting = add_command(commands, "bisect", _bisect, about, description)
-    bisecting.epilog = (
-        "Exits with 1 if the cause was not found, and 2 if it could not be looked for."
-    )
     add = bisecting.add_argument
     add("--good", metavar="REF", help="a revision of git before the change")
     add("--bad", metavar="REF", help="a later one with the change")
-    lists = "outputs of 'pip freeze' instead of revisions, from good to bad: one package after the other is installed as in "
-    add(
-        "--packages", nargs="+", default=[], type=Path, metavar="LIST", help=lists + "the next list"
-    )
-    add("-k", dest="workload", required=True, metavar="WORKLOAD", help="its id, or as in pytest")
+    lists = "outputs of 'pip freeze' instead of revisions, from good to bad"
+    add("--packages", nargs="+", default=[], type=Path, metavar="LIST", help=lists)
+    add("-k", dest="workload", required=True, metavar="EXPRESSION", help="of one workload")
 
-    suite = "of the suite, from the current folder (default: perf)"
+    suite = "the tests: a folder or a file (default: perf)"
     for parser in (comparing, bisecting):
         parser.add_argument("--suite", default="perf", metavar="PATH", help=suite)
     add = comparing.add_argument

@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from operator import attrgetter
@@ -18,15 +17,14 @@ from ..errors import KernelgaugeError, ResultsError, printable
 from ..results import Results, find_results, project_of, read_results, repeated_arguments
 from ..results.files import write_atomically
 from ..run import Timer
-from . import Commands, Exit, add_command, note, say, say_page
+from . import SELECTION, Commands, Exit, add_command, note, say, say_page
 
 if TYPE_CHECKING:
     from ..baselines import BaselineStore, Plans
     from ..judge.review import Reviewed
     from ..report.text import Section
 
-_STDOUT = "-"  # in place of a file
-_TIMERS = {None: None, "device": Timer.DEVICE, "latency": Timer.END_TO_END, "dispatch": Timer.HOST}
+_PAGE, _MARKDOWN = "write one self-contained page", "print Markdown for a pull request"
 _RESULTS = Path("reports", "latest")
 _FEWEST_PROCESSES = 2
 _MARKDOWN_WIDTH = 100
@@ -34,11 +32,12 @@ _MARKDOWN_WIDTH = 100
 
 def add_commands(commands: Commands) -> None:
     report = add_command(
-        commands, "report", _report, "make HTML or Markdown of results, without a GPU"
+        commands, "report", _report, "make one page of the results of several runs"
     )
-    report.epilog = "FILE may be -, for standard output. Without an option: report.html and report.md beside the newest."
-    report.add_argument("--html", metavar="FILE", help="write one self-contained page")
-    report.add_argument("--markdown", metavar="FILE", help="write Markdown for a pull request")
+    report.epilog = "Without an option: report.html and report.md beside the newest results."
+    forms = report.add_mutually_exclusive_group()
+    forms.add_argument("--html", metavar="FILE", help=_PAGE)
+    forms.add_argument("--markdown", action="store_true", help=_MARKDOWN)
     report.add_argument(
         "results",
         nargs="+",
@@ -46,50 +45,44 @@ def add_commands(commands: Commands) -> None:
         metavar="RESULTS",
         help="a results.json, or a folder with some",
     )
-    about = "show how workloads changed over many runs, when, and what changed in their environment"
+    about = "show how workloads changed over many nights, and since when"
     history = add_command(commands, "history", _history, about)
     where = "a folder with a results.json of each run, under any names"
     history.add_argument("history", type=Path, metavar="HISTORY", help=where)
-    details = "show details: a part of an id, which may have * and ?"
-    history.add_argument("workloads", nargs="*", metavar="WORKLOAD", help=details)
-    timers = [each for each in _TIMERS if each]
     history.add_argument(
         "--timer",
-        choices=timers,
-        help="default: device, and on a CPU latency, which is judged there",
+        choices=[each.value for each in Timer],
+        metavar="TIMER",
+        help=f"{', '.join(each.value for each in Timer)} (default: device_time, and on a CPU end_to_end)",
     )
-    history.add_argument("--html", metavar="FILE", help="also write one self-contained page")
+    history.add_argument("--html", metavar="FILE", help=f"also {_PAGE}")
     description = "Show what differs, in groups, with its evidence. Exits with 1 if anything waits for acceptance."
     reviewing = add_command(
         commands, "review", _review, "compare saved results with the baselines", description
     )
-    reviewing.add_argument(
-        "--markdown", action="store_true", help="print Markdown for a pull request"
-    )
+    reviewing.add_argument("--markdown", action="store_true", help=_MARKDOWN)
     description = "Store all workloads, or those that -k selects, without measuring again. Exits with 1 if any is refused."
     accepting = add_command(
         commands, "accept", _accept, "store saved results as the baselines", description
     )
-    expression = "as in pytest, for example 'mlp and not eager'"
-    accepting.add_argument(
-        "-k", dest="expression", default="", metavar="EXPRESSION", help=expression
-    )
-    about = "measure how noisy this machine is, and record baselines that know it"
+    for parser, about in ((accepting, SELECTION), (history, f"{SELECTION}; shows details")):
+        parser.add_argument("-k", dest="expression", default="", metavar="EXPRESSION", help=about)
+    about = "measure how noisy this machine is, and record it"
     description = (
-        "Run the suite in fresh processes with empty compile caches, show the noise of each workload, and store "
-        "the baselines. Every other argument goes to pytest: kernelgauge calibrate perf -k mlp"
+        "Run the suite in fresh processes, show the noise of each workload, and store the baselines. "
+        "Every other argument goes to pytest: kernelgauge calibrate perf -k mlp"
     )
     calibrating = add_command(commands, "calibrate", _calibrate, about, description)
     calibrating.add_argument(
         "--processes", type=_processes, default=10, metavar="N", help="default: 10"
     )
-    saved = f"a results.json, or a folder with one or with folders of them (default: {_RESULTS} of this project)"
-    stored = "folder of the baselines (default: the one that the run was compared with)"
+    saved = f"a results.json, or a folder with some (default: {_RESULTS})"
+    stored = "folder of the baselines (default: that of the run)"
     for parser in (reviewing, accepting):
         parser.add_argument("results", nargs="*", type=Path, metavar="RESULTS", help=saved)
         parser.add_argument("--baselines", type=Path, metavar="DIR", help=stored)
-    add = "add to the stored measurements instead of replacing them, for example of another GPU"
-    force = "store under CI too; accept also stores what it refuses, where possible"
+    add = "add to the stored measurements, for example those of another GPU"
+    force = "store under CI too; accept stores what it refuses, where possible"
     for parser in (accepting, calibrating):
         parser.add_argument("--add", action="store_true", help=add)
         parser.add_argument(
@@ -105,20 +98,18 @@ def _report(options: argparse.Namespace) -> Exit:
     read = [(read_results(file), file) for file in find_results(options.results)]
     read.sort(key=lambda each: each[0].started)
     results = [each for each, _ in read]
-    targets = {options.html: html, options.markdown: summary_markdown}
+    if options.markdown:
+        say(summary_markdown(results))
+        return Exit.YES
+    targets = {options.html: html}
     if not any(targets):
         beside = read[-1][1].parent
         targets = {str(beside / "report.html"): html, str(beside / "report.md"): summary_markdown}
     # All are made before any is written: an error leaves nothing half done.
-    for target, content in [
-        (target, form(results).encode()) for target, form in targets.items() if target
-    ]:
-        if target == _STDOUT:
-            sys.stdout.buffer.write(content)
-            sys.stdout.flush()
-        else:
-            write_atomically(Path(target), content)
-            note(f"written: {target}")
+    made = [(target, form(results)) for target, form in targets.items() if target]
+    for target, content in made:
+        write_atomically(Path(target), content.encode())
+        note(f"written: {target}")
     return Exit.YES
 
 
@@ -127,7 +118,9 @@ def _history(options: argparse.Namespace) -> Exit:
     from ..results.history import read_nights
 
     nights, not_shown = read_nights(
-        options.history, timer=_TIMERS[options.timer], patterns=options.workloads
+        options.history,
+        timer=Timer(options.timer) if options.timer else None,
+        matches=_matcher(options.expression),
     )
     if options.html:
         from ..report.html import as_html  # jinja2: only for a page
@@ -142,7 +135,7 @@ def _history(options: argparse.Namespace) -> Exit:
         note(f"written: {options.html}")
     if not nights:
         say("no workload to show")
-    if page := history_page(nights, not_shown, with_details=bool(options.workloads)):
+    if page := history_page(nights, not_shown, with_details=bool(options.expression)):
         say_page(page)
     return Exit.YES if nights else Exit.NO
 

@@ -1,4 +1,4 @@
-"""`kernelgauge show`, `diff` and `check`: traces of torch.profiler, without a GPU."""
+"""`kernelgauge trace` and `check-trace`: traces of torch.profiler, without a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import BaselineError, TraceError, printable
+from ..errors import BaselineError, KernelgaugeError, TraceError, printable
 from ..trace import BLOCK_BYTES, Trace, parse_blocks
 from . import Commands, Exit, add_command, note, say, say_page
 from .results import require_force_under_ci
@@ -31,42 +31,25 @@ _TOP = 20
 
 
 def add_commands(commands: Commands) -> None:
-    show = add_command(
+    parser = add_command(
         commands,
-        "show",
-        _show,
-        "explain one trace: its kernels, what launched them, why the GPU was idle",
-        "Explain a trace of torch.profiler (.json or .json.gz): where the time of a step went, its kernels in order or in "
-        "groups, launch configurations, launching ops and shapes, the host's ops.",
+        "trace",
+        _trace,
+        "explain a trace, or what differs between two",
+        "Explain a trace of torch.profiler (.json, .json.gz): kernels, what launched them, why the GPU was idle. "
+        "With another one: what differs, and what that costs.",
     )
-    show.add_argument("trace", metavar="TRACE")
+    parser.add_argument("trace", metavar="TRACE")
+    parser.add_argument("after", metavar="AFTER", nargs="?", help="compare TRACE with this one")
     groupings = ("launch", "config", "name", "op", "module")
-    show.add_argument(
-        "--by", choices=groupings, help="what a row is of (default: config; of few: launch)"
+    parser.add_argument(
+        "--by", choices=groupings, metavar="ROW", help=f"of one trace: {', '.join(groupings)}"
     )
-    _add_selection(show)
-    diff = add_command(
-        commands,
-        "diff",
-        _diff,
-        "compare two traces",
-        "Compare two traces of torch.profiler: kernels that were fused, replaced, added, removed or launched with another "
-        "configuration, changes of their times, and changes on the host. The time of a step comes first.",
-    )
-    diff.add_argument("before", metavar="BEFORE")
-    diff.add_argument("after", metavar="AFTER")
-    _add_selection(diff)
-    diff.add_argument(
+    parser.add_argument(
         "--fail-on-change",
         action="store_true",
-        help="exit with 1 if kernels or launch configurations changed (times do not count); with 2 if a trace is "
-        "incomplete or has no kernels",
+        help="of two traces: exit with 1 if other kernels ran, or with another launch configuration",
     )
-    _add_check(commands)
-
-
-def _add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add the options that choose what a table shows, and in which form."""
     about = f"rows of each table; 0 for all (default: {_TOP})"
     parser.add_argument("--top", type=int, default=_TOP, metavar="N", help=about)
     selection = parser.add_mutually_exclusive_group()
@@ -80,6 +63,19 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print JSON, with times in microseconds and full names"
     )
     forms.add_argument("--markdown", action="store_true", help="print Markdown for a pull request")
+    _add_check(commands)
+
+
+def _trace(options: argparse.Namespace) -> Exit:
+    """Explain one trace, or compare two. An option of the other use is refused."""
+    misplaced = "--fail-on-change" if options.after is None else "--by"
+    if getattr(options, misplaced.strip("-").replace("-", "_")):
+        traces = "two traces" if options.after is None else "one trace"
+        raise KernelgaugeError(
+            f"{misplaced} is for {traces}",
+            got=" ".join(filter(None, (options.trace, options.after))),
+        )
+    return _show(options) if options.after is None else _diff(options)
 
 
 def _show(options: argparse.Namespace) -> Exit:
@@ -93,7 +89,7 @@ def _show(options: argparse.Namespace) -> Exit:
             where=options.trace,
             got="no rows of nn.Module around the ops",
             expected="a trace of torch.profiler.profile(with_stack=True, with_modules=True)",
-            next_command=f"kernelgauge show {options.trace} --by op",
+            next_command=f"kernelgauge trace {options.trace} --by op",
         )
     if options.json:
         say(json_text(show_data(summary, name=printable(options.trace), by=options.by)))
@@ -109,19 +105,17 @@ def _diff(options: argparse.Namespace) -> Exit:
     from ..report.trace_json import compare_data, json_text
     from ..report.traces import TraceComparison, compare_page
 
-    sides = [_summary(path, options) for path in (options.before, options.after)]
+    sides = [_summary(path, options) for path in (options.trace, options.after)]
     comparison = TraceComparison(*sides)
     if options.json:
         say(
             json_text(
-                compare_data(
-                    comparison, names=(printable(options.before), printable(options.after))
-                )
+                compare_data(comparison, names=(printable(options.trace), printable(options.after)))
             )
         )
     else:
-        names = (Path(options.before).name, Path(options.after).name)
-        names = names if names[0] != names[1] else (options.before, options.after)
+        names = (Path(options.trace).name, Path(options.after).name)
+        names = names if names[0] != names[1] else (options.trace, options.after)
         _say_page(compare_page(comparison, names=names, top=_top(options)), options)
     if options.fail_on_change and comparison.gpu_changed:
         return Exit.NO
@@ -212,9 +206,9 @@ def _add_check(commands: Commands) -> None:
     )
     check = add_command(
         commands,
-        "check",
+        "check-trace",
         _check,
-        "hold traces of vLLM, SGLang, torchtitan, ... to a baseline",
+        "compare traces of vLLM, SGLang, torchtitan, ... with a baseline",
         description,
     )
     check.epilog = (
@@ -228,18 +222,16 @@ def _add_check(commands: Commands) -> None:
     outputs.add_argument("--html", metavar="FILE", help="also write one self-contained page")
     check.add_argument("--force", action="store_true", help="with --update: store under CI too")
     where = "a folder, or a file that ends in .json (default: baselines/traces/NAME.json, by the names of the traces)"
-    check.add_argument(
-        "-b", "--baselines", type=Path, default=_BASELINES, metavar="PATH", help=where
-    )
+    check.add_argument("--baselines", type=Path, default=_BASELINES, metavar="PATH", help=where)
 
 
 def check_trace(*traces: Path | str, baselines: Path | str = _BASELINES) -> list[Verdict]:
-    """Compare traces of torch.profiler with their baseline, as `kernelgauge check` does. Return the
+    """Compare traces of torch.profiler with their baseline, as `kernelgauge check-trace` does. Return the
     verdicts.
 
     Args:
         traces: of one run: of one rank or several. Of several runs: as many of each rank.
-        baselines: the folder, or the file, that ``kernelgauge check --update`` has written.
+        baselines: the folder, or the file, that ``kernelgauge check-trace --update`` has written.
 
     Raises:
         AssertionError: a trace regressed or changed; it says what did.
@@ -258,7 +250,7 @@ def _check(options: argparse.Namespace) -> Exit:
     from ..results.files import write_atomically
 
     if options.update:
-        require_force_under_ci(options, "check --update")
+        require_force_under_ci(options, "check-trace --update")
         return _update(options.traces, options.baselines)
     verdicts, page = _judge(options.traces, options.baselines)
     if options.html:
@@ -277,8 +269,8 @@ def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Calla
     from ..report.text import counted, cut, short_commit
 
     name, file = _named(paths, baselines)
-    option = "" if baselines == _BASELINES else f" -b {baselines}"
-    update = printable(f"kernelgauge check --update {' '.join(map(str, paths))}{option}")
+    option = "" if baselines == _BASELINES else f" --baselines {baselines}"
+    update = printable(f"kernelgauge check-trace --update {' '.join(map(str, paths))}{option}")
     baseline = _read_baseline(file)
     if baseline is None:
         what = f"{Status.NO_BASELINE.value}: no baseline for these traces"

@@ -75,7 +75,7 @@ def decode_trace_baseline(content: bytes, *, where: str) -> TraceBaseline:
             )
         return found
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        expected = "what `kernelgauge check --update` writes, schema_version 1"
+        expected = "what `kernelgauge check-trace --update` writes, schema_version 1"
         raise BaselineError(
             "not a baseline of traces", where=where, got=str(error), expected=expected
         ) from error

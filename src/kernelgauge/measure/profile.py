@@ -121,7 +121,7 @@ def profile_session(
         nonlocal trace_json, table
         trace_json = exported(profiler)
         if is_structure and len(trace_json) > _LARGEST_TABLED_BYTES:
-            table = "The trace beside this file is too long for the profiler's table: kernelgauge show TRACE\n"
+            table = "The trace beside this file is too long for the profiler's table: kernelgauge trace TRACE\n"
         elif is_structure:
             averages = profiler.key_averages()
             table = averages.table(

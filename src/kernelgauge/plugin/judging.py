@@ -89,7 +89,7 @@ def judge_variants(
     verdict = judge_ratio(run, other, variant, by=by, comparisons=comparisons)
     if verdict.status is Status.PASS:
         return verdict
-    return verdict.because(e.Next(e.Step.COMMAND, shlex.join(["kernelgauge", "diff", *traces])))
+    return verdict.because(e.Next(e.Step.COMMAND, shlex.join(["kernelgauge", "trace", *traces])))
 
 
 # -- against the baseline --------------------------------------------------------------------------

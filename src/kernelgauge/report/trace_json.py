@@ -1,4 +1,4 @@
-"""One trace (`kernelgauge show --json`), or what changed between two (`kernelgauge diff --json`):
+"""One trace, or what changed between two (`kernelgauge trace --json`):
 the types themselves.
 """
 

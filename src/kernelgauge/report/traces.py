@@ -1,4 +1,4 @@
-"""One trace (`kernelgauge show`), or what changed between two (`kernelgauge diff`), as a page."""
+"""One trace, or what changed between two (`kernelgauge trace`), as a page."""
 
 from __future__ import annotations
 
@@ -419,7 +419,7 @@ def _caveats(comparison: TraceComparison) -> Iterator[str]:
     for label, side in zip(("Before", "After"), comparison.sides, strict=True):
         if side.problems or side.not_read:
             count = counted(len(side.problems), "problem")
-            yield f"{label}: {count} of launches and records. `kernelgauge show` says what is missing."
+            yield f"{label}: {count} of launches and records. `kernelgauge trace` says what is missing."
 
 
 _CHANGES = tuple(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from fnmatch import fnmatchcase
 from hashlib import sha256
 from operator import itemgetter
 from pathlib import Path
@@ -54,14 +53,14 @@ class Night(NamedTuple):
 
 
 def read_nights(
-    history: Path, *, timer: Timer | None = None, patterns: Sequence[str] = ()
+    history: Path, *, timer: Timer | None = None, matches: Callable[[str], bool] = bool
 ) -> tuple[list[Night], list[str]]:
     """Return the times in a history, in order of machine, workload, place and time; and which files
     are left out, and why.
 
     A history is a folder with results of runs, whatever the names of the files. A time whose
-    verdict is INVALID is none. `patterns`: parts of an id, which may have ``*`` and ``?``; none:
-    every workload. Without a `timer` it is that of the device, and on a CPU the latency.
+    verdict is INVALID is none. `matches`: whether a workload is asked for, by its id. Without a
+    `timer` it is that of the device, and on a CPU the latency.
 
     Raises `StorageError` if the history cannot be read.
     """
@@ -84,9 +83,6 @@ def read_nights(
     ]
     if not paths:
         refuse(FileNotFoundError("there is none"))
-
-    def matches(workload: str) -> bool:
-        return not patterns or any(fnmatchcase(workload, f"*{each}*") for each in patterns)
 
     # files that have the same run of a workload count once
     nights: dict[tuple[Any, ...], Night] = {}

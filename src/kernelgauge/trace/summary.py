@@ -96,7 +96,7 @@ class KernelGroup:
     code: list[dict[str, str]]  # what it takes: registers, occupancy, shared memory
 
 
-# What a row of `kernelgauge show --by` has in common.
+# What a row of `kernelgauge trace --by` has in common.
 GROUPINGS: Mapping[str, Callable[[LaunchRow], object]] = {
     "launch": id,
     "config": lambda kernel: kernel.identity,
