@@ -100,6 +100,7 @@ def test_comment_goes_to_its_own_pull_request_alone(tmp_path, is_link):
             "BRANCH": "fast",
             "FORK": "ann/model",
             "RUN": "7",
+            "WORKFLOW": "1",
         } | changes
         path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
         environment = (
@@ -132,6 +133,9 @@ def test_comment_goes_to_its_own_pull_request_alone(tmp_path, is_link):
         )
         run()
         assert (tmp_path / "edited").read_text().strip() == "repos/org/model/issues/comments/5"
+        created.unlink()
+        run(WORKFLOW="2")  # of another workflow: a comment of its own
+        assert "kernelgauge 2" in created.read_text()
 
 
 @pytest.mark.parametrize("name", names("kubernetes/*.yaml"))

@@ -105,7 +105,8 @@ class BaselineStore:
         Raises `StorageError` if another update holds it for too long.
         """
         reason = "another update of these baselines is running"
-        lock = files.Lock(self.root / ".update.lock", reason, patience_s=_LOCK_TIMEOUT_SECONDS)
+        path = self.root / ".lock" / "update"
+        lock = files.Lock(path, reason, patience_s=_LOCK_TIMEOUT_SECONDS, ignores_folder=True)
         lock.hold()
         try:
             yield
@@ -164,17 +165,32 @@ def select(
     is_wanted: Callable[[Reviewed], bool],
     *,
     force: bool = False,
+    because: str = "",
 ) -> tuple[Plans, list[Reviewed]]:
-    """Return the changes of the wanted workloads by device, and the workloads that are refused."""
+    """Return the changes of the wanted workloads by device, and the workloads that are refused.
+
+    `because`: the reason of the acceptance, which the files keep.
+    """
     plans: Plans = {}
     refused: list[Reviewed] = []
     for device, reviewed in reviews.items():
         wanted = list(filter(is_wanted, reviewed))
         plans[device] = [
-            each.change for each in wanted if each.change and (force or not each.doubts)
+            with_reason(each.change, because)
+            for each in wanted
+            if each.change and (force or not each.doubts)
         ]
         refused += [each for each in wanted if each.doubts and not (force and each.change)]
     return plans, refused
+
+
+def with_reason(change: PlannedChange, because: str) -> PlannedChange:
+    """Return a change whose file keeps why it was accepted."""
+    baseline = change.baseline
+    if not because or baseline is None or baseline.recorded is None:
+        return change
+    recorded = msgspec.structs.replace(baseline.recorded, because=because)
+    return replace(change, baseline=msgspec.structs.replace(baseline, recorded=recorded))
 
 
 def plan_update(
@@ -288,6 +304,9 @@ def _reviewed(
     }
     doubts = list(dict.fromkeys(doubt for each in measured for doubt in _shortcomings(*each)))
     newest = review_run(run, old, doubts=doubts, is_fresh=mode is not Mode.ACCEPT, **origin)
+    if isinstance(old, Baseline) and old.recorded is not None and old.recorded.because:
+        reason = FileNote("because", old.recorded.at[:10], old.recorded.because)
+        newest = replace(newest, evidence=(*newest.evidence, reason))
     if mode in (Mode.ACCEPT, Mode.UPDATE):
         return newest
     whole = with_runs(old, [run for _, _, run in measured], **origin)

@@ -207,7 +207,7 @@ def test_accept_shows_and_writes_under_one_lock(
 
     def reading(store: BaselineStore, device: str) -> Any:
         with pytest.raises(Timeout):
-            FileLock(store.root / ".update.lock").acquire(timeout=0)
+            FileLock(store.root / ".lock" / "update").acquire(timeout=0)
         return real(store, device)
 
     left(complete_results(of(EAGER)))
@@ -295,3 +295,17 @@ def test_revision_of_changed_tree_has_a_plus(repository: Path) -> None:
     assert (revision(repository), nearest_tag(repository)) == (f"{commit}+", "v1.2")
     (repository / ".git" / "index").write_bytes(b"no index")
     assert revision(repository) is None
+
+
+def test_accept_keeps_its_reason_for_review(command: Command) -> None:
+    recorded(command)
+    left(upgraded())
+    assert "because" not in command("review")[1]
+    assert command("accept", "-k", COMPILED, "--because", "driver 590\x1b is slower")[0] == 0
+    (line,) = (each for each in command("review")[1].splitlines() if "because" in each)
+    assert re.fullmatch(r" +file +accepted [\d-]+ because: driver 590\\x1b is slower", line)
+    assert command("accept", "-k", COMPILED)[0] == 0  # the same run: the file stays
+    assert "because" in command("review")[1]
+    left(complete_results(of(COMPILED)))
+    assert command("accept", "-k", COMPILED)[0] == 0
+    assert "because" not in command("review")[1]

@@ -3,16 +3,19 @@ to a terminal.
 """
 
 import json
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernelgauge.judge import Status
-from kernelgauge.report.summary import summary_markdown
+from kernelgauge.report.summary import error_commands, summary_markdown
 from kernelgauge.results import read_results
 from kernelgauge.run import CALL_TIMERS
 from tests import builders
+from tests.builders import results, verdict
 from tests.plugin.inner_project import ID, LINEAR, Project, fake, text_of
 
 
@@ -170,3 +173,69 @@ def test_calibrating_process_leaves_runs_of_timed_tests(
         assert "each process of a calibration measures alone" in project.refuse(
             "--perf-calibrate=e", *workers
         )
+
+
+NORM = """
+import torch
+
+
+class Norm(torch.nn.Module):
+    def forward(self, x):
+        return {body}
+"""
+NORM_TEST = """
+import torch
+from model import Norm
+
+
+def test_norm(kernelgauge):
+    kernelgauge(Norm(), torch.ones(4, 8))
+"""
+
+
+def commands_of(result: pytest.RunResult) -> list[str]:
+    return [line for line in text_of(result).splitlines() if line.startswith("::")]
+
+
+def test_github_marks_the_line_that_fails(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's line, in the form that GitHub Actions reads; and nothing outside of its jobs."""
+    folder = pytester.mkdir("package")
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    model = folder / "model.py"
+    model.write_text(NORM.format(body="torch.relu(x)"))
+    (folder / "test_model.py").write_text(NORM_TEST)
+    (folder / "pytest.ini").write_text("[pytest]")
+    run = ("-p", "kernelgauge.plugin", "-q")
+    assert pytester.runpytest_subprocess(*run, "--perf-update").ret == 0
+    run = (*run, "-m", "not timing")
+    model.write_text(NORM.format(body="torch.relu(x).pow(2)"))
+    assert commands_of(pytester.runpytest_subprocess(*run)) == []
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    monkeypatch.setenv("GITHUB_WORKSPACE", str(pytester.path))
+    (command,) = commands_of(pytester.runpytest_subprocess(*run))
+    title = "kernelgauge%3A test_model-test_norm%3A REGRESSED"
+    assert command.startswith(f"::error file=package/model.py,line=7,title={title}::1 new kernel")
+
+
+@pytest.mark.parametrize("text", builders.HOSTILE)
+def test_github_reads_one_command_of_hostile_text(text: str) -> None:
+    said = verdict(Status.REGRESSED, reasons=[("why", text)])
+    failing = results(builders.workload(said, name=text))
+    (command,) = error_commands(failing, lambda file: text)
+    assert re.fullmatch(r"::error [^:\x00-\x1f]*::[^\x00-\x1f]*", command)
+    assert re.findall(r"(?:^::error |,)(\w+)=", command)[0] in ("file", "title")
+    assert command.count(",") <= 2
+
+
+def test_folders_of_a_run_ignore_themselves(project: Project) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=project.root, check=True)
+    project.record()
+    status = ["git", "status", "--porcelain", "--untracked-files=all"]
+    done = subprocess.run(status, cwd=project.root, capture_output=True, text=True, check=True)
+    assert (project.latest / "results.json").exists()
+    assert (project.root / "baselines" / ".lock" / "update").exists()
+    assert not re.findall(r"reports/|\.lock", done.stdout)
+    assert f"{ID}.json" in done.stdout

@@ -196,5 +196,6 @@ def _report(results: Results, *, processes: int) -> None:
             say(brief(verdict))
     page, text = html([results]).encode(), summary_markdown([results]).encode()
     files = {NAME: encode_results(with_words(results)), "report.html": page, "report.md": text}
+    files[".gitignore"] = b"*\n"
     write_files({_REPORTS / name: content for name, content in files.items()})
     say(f"processes of each side: {processes}   report: {_REPORTS / 'report.html'}")

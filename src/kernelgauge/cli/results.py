@@ -67,6 +67,9 @@ def add_commands(commands: Commands) -> None:
     )
     for parser, about in ((accepting, SELECTION), (history, f"{SELECTION}; shows details")):
         parser.add_argument("-k", dest="expression", default="", metavar="EXPRESSION", help=about)
+    accepting.add_argument(
+        "--because", default="", metavar="TEXT", help="keep this reason; review shows it"
+    )
     about = "measure how noisy this machine is, and record it"
     description = (
         "Run the suite in fresh processes, show the noise of each workload, and store the baselines. "
@@ -241,7 +244,12 @@ def _accept(options: argparse.Namespace) -> Exit:
         if not any(matches(each.workload) for one in reviews.values() for each in one):
             say(printable(f"no workload of these results matches -k {options.expression!r}"))
             return Exit.NO
-        plans, refused = select(reviews, lambda each: matches(each.workload), force=options.force)
+        plans, refused = select(
+            reviews,
+            lambda each: matches(each.workload),
+            force=options.force,
+            because=options.because,
+        )
         changes = [change for plan in plans.values() for change in plan]
         say_page([plan_section(changes)] if changes else [Section(lines=["nothing to accept"])])
         exit_code = _store(plans, refused, store, dry_run=options.dry_run)

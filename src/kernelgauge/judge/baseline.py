@@ -247,6 +247,7 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
     commit: str | None
     kernelgauge: str  # its version
     release: str | None = None  # the nearest tag of that commit; None: none, or not known
+    because: str = ""  # what the person who accepted it gave as the reason
 
 
 class Anchor(msgspec.Struct, frozen=True):

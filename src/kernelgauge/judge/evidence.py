@@ -500,13 +500,15 @@ class MeasuredTime(Evidence, frozen=True):  # nothing is stored of it
     us: float
 
 
-_OfFile = Literal["accepted already", "unchanged", "undeclared", "suite", "compile times"]
+_OfFile = Literal[
+    "because", "accepted already", "unchanged", "undeclared", "suite", "compile times"
+]
 _OfCounts = Literal["fewer processes", "processes", "launches", "graph_breaks", "recompiles"]
 
 
 class FileNote(Evidence, frozen=True):  # what becomes of a file of the baselines
     what: _OfFile | _OfCounts
-    before: str = ""  # the suites, or how many processes, launches, ... it has
+    before: str = ""  # the suites, or how many processes, launches, ... it has; or a day
     after: str = ""
 
 

@@ -55,6 +55,7 @@ _CONDITIONS: tuple[tuple[str, Callable[[list[float]], float], str], ...] = (
     ("max_power_watts", max, "{:.0f} W"),
 )
 _LONGEST_NOTE, _LONGEST_COMMAND = 1000, 4000
+_MOST_ANNOTATIONS = 10  # errors of a step that GitHub shows
 _CUT_OFF = "Not all of it fits into this page: results.json has the rest."
 
 
@@ -448,6 +449,35 @@ def summary_markdown(results: Sequence[Results], *, limit_bytes: int = 1_000_000
     # At the top: what is folded and cut off ends with the page.
     page = f"{head}\n{_CUT_OFF}\n{content}"
     return page.encode()[:limit_bytes].rpartition(b"\n")[0].decode() + "\n"
+
+
+def error_commands(results: Results, place: Callable[[str], str | None]) -> Iterator[str]:
+    """Yield a command of GitHub Actions for each cause of a failure: it marks a line of the diff.
+
+    The line is the user's, or else the test is marked. `place`: the path of a file from the root of
+    the repository; None for a file that is not there.
+    """
+    for cases in findings([results])[:_MOST_ANNOTATIONS]:
+        found = cases[0]
+        lines = [each.line for each in found.cause.places] if found.cause is not None else []
+        tests = (each for each in results.failed_tests if each.workload in (found.workload, None))
+        marked = [
+            *((each.file, each.line) for each in lines),
+            *((each.node.partition("::")[0], 0) for each in tests),
+        ]
+        file, line = next(((path, line) for file, line in marked if (path := place(file))), ("", 0))
+        more = f" and {counted(len(cases) - 1, 'more workload')}" if len(cases) > 1 else ""
+        title = f"kernelgauge: {found.workload}{more}: {found.status} {found.change}".rstrip()
+        properties = {"file": file, "line": str(line or ""), "title": title}
+        shown = (f"{name}={_of_github(text, ':,')}" for name, text in properties.items() if text)
+        yield f"::error {','.join(shown)}::{_of_github(found.headline)}"
+
+
+def _of_github(text: str, separators: str = "") -> str:
+    """Return a text as a command of GitHub Actions holds it (its toolkit, core/src/command.ts)."""
+    for each in f"%\r\n{separators}":
+        text = text.replace(each, f"%{ord(each):02X}")
+    return printable(text)
 
 
 def _blocks(results: Results) -> Iterator[Section]:

@@ -156,12 +156,20 @@ class Lock:
     Args:
         reason: why somebody else holds it, for whoever waits.
         elsewhere: the command to run where there can be no lock.
+        ignores_folder: let git ignore its folder where the lock makes that.
     """
 
     def __init__(
-        self, path: Path, reason: str, *, elsewhere: str | None = None, patience_s: float
+        self,
+        path: Path,
+        reason: str,
+        *,
+        elsewhere: str | None = None,
+        patience_s: float,
+        ignores_folder: bool = False,
     ) -> None:
         self.path = path
+        self._ignores_folder = ignores_folder
         self._reason = reason
         self._elsewhere = elsewhere
         self._patience_s = patience_s
@@ -178,6 +186,9 @@ class Lock:
         started, waited = time.monotonic(), 0.0
         while not self._lock.is_locked:
             try:
+                if self._ignores_folder and not self.path.parent.exists():
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                    (self.path.parent / ".gitignore").write_text("*\n")
                 if self.path.is_symlink():  # locking empties the file
                     raise OSError(f"{self.path.name} is a link")
                 self._lock.acquire(
@@ -246,7 +257,13 @@ def folder_lock(folder: Path, *, patience_s: float = _PATIENCE_S) -> Lock:
     """
     elsewhere = "pytest ... -o kernelgauge_reports=DIR   (writes elsewhere)"
     reason = f"another run writes to {folder}; -o kernelgauge_reports=DIR writes elsewhere"
-    return Lock(folder / ".lock", reason, elsewhere=elsewhere, patience_s=patience_s)
+    return Lock(
+        folder / ".lock",
+        reason,
+        elsewhere=elsewhere,
+        patience_s=patience_s,
+        ignores_folder=True,
+    )
 
 
 def worker_lock(folder: Path, *, patience_s: float = _PATIENCE_S) -> Lock:
