@@ -553,7 +553,7 @@ def test_update_under_ci_needs_force(
     monkeypatch.setenv("CI", "true")
     code, out, err = command("check-trace", "--update", EAGER, "--baselines", "b.json")
     assert (code, out, Path("b.json").exists()) == (2, "", False)
-    assert "check --update is refused under CI" in err
+    assert "check-trace --update is refused under CI" in err
     assert "kernelgauge check-trace --update --force" in err
     assert command("check-trace", "--update", "--force", EAGER, "--baselines", "b.json")[0] == 0
     assert command("check-trace", EAGER, "--baselines", "b.json")[0] == 0
