@@ -46,7 +46,7 @@ from kernelgauge.run import (
     Timer,
 )
 from kernelgauge.trace import KernelIdentity, KernelRecord, Trace, parse, reader
-from kernelgauge.trace.difference import differences
+from kernelgauge.trace.difference import diff, name_differences
 from kernelgauge.trace.steps import StepRow, Steps, StepTrace
 from kernelgauge.trace.summary import summarize_trace
 
@@ -570,7 +570,7 @@ def trace_changes(before: Trace, after: Trace) -> tuple[list[str], list[str]]:
     first.
     """
     sides = [summarize_trace(each) for each in (before, after)]
-    found = differences(*(side.kernels for side in sides))
+    found = name_differences(diff(*(side.kernels for side in sides)))
     rows = [
         f"{each.what.value} {len(each.before)} {len(each.after)} {each.delta_us:.4g}"
         for each in found

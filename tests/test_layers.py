@@ -161,11 +161,9 @@ def uses(name: str) -> Iterator[tuple[str, str]]:
     """Yield what of a module names a rule, be it to hand it on, and which one."""
     for part in ast.parse(MODULES[name].read_text()).body:
         if not isinstance(part, ast.ImportFrom):
-            nodes = list(ast.walk(part))
-            named = {each.id for each in nodes if isinstance(each, ast.Name)}
-            named |= {each.attr for each in nodes if isinstance(each, ast.Attribute)}
             yield from (
-                (rule, f"{name}: {getattr(part, 'name', '')}") for rule in RULES.keys() & named
+                (rule, f"{name}: {getattr(part, 'name', '')}")
+                for rule in RULES.keys() & names_in(part)
             )
 
 
@@ -175,21 +173,76 @@ def test_one_function_alone_decides_on_a_time() -> None:
     ) == sorted(RULES.items())
 
 
+PAIRS = "trace/difference.py"  # pairs the kernels of two runs
+# Launches that stand side by side and are not those of two runs.
+OF_ONE_RUN = {
+    "judge/baseline.py: merge_entries",  # processes of one launch configuration
+    "judge/time_verdict.py: _twins",  # other workloads of the same run
+    "measure/profile.py: multiset_difference",  # sessions of one process
+    "trace/kernel.py: launch_sequence",  # steps of one trace
+}
+LAUNCHES = ("kernels", "executions")  # names of sequences of them
+LAUNCH_TYPES = ("KernelRecord", "KernelIdentity", "Execution")
+WALKS = ("zip", "zip_longest", "map", "compress")
+
+
+def pairings(name: str, tree: ast.Module) -> Iterator[str]:
+    """Yield each function that walks two sequences of launches together, or takes one from the
+    other.
+    """
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        sides = set(LAUNCHES)
+        for each in (*function.args.args, *function.args.kwonlyargs):
+            annotation = ast.unparse(each.annotation) if each.annotation else ""
+            if "[" in annotation and any(launch in annotation for launch in LAUNCH_TYPES):
+                sides.add(each.arg)
+        for node in ast.walk(function):
+            parts: list[ast.expr] = []
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in WALKS:
+                parts = node.args
+            elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Sub, ast.BitAnd)):
+                parts = [node.left, node.right]
+            of_launches = [each for each in parts if names_in(each) & sides]
+            if len(of_launches) > 1 or any(isinstance(each, ast.Starred) for each in of_launches):
+                yield f"{name}: {function.name}"
+
+
+def names_in(tree: ast.AST) -> set[str]:
+    nodes = list(ast.walk(tree))
+    return {each.id for each in nodes if isinstance(each, ast.Name)} | {
+        each.attr for each in nodes if isinstance(each, ast.Attribute)
+    }
+
+
+PLANTED = """
+def a(run, old): return zip(run.kernels, old.kernels, strict=False)
+def b(before: Sequence[KernelRecord], after: Sequence[KernelRecord]): return Counter(before) - Counter(after)
+def c(runs): return [*itertools.zip_longest(*(each.kernels for each in runs))]
+def d(pair: tuple[KernelRecord, KernelRecord]): return has_worse_code(*pair)
+"""
+
+
 def test_kernels_of_two_runs_are_paired_in_one_place() -> None:
     """Whatever else compares launches, compares pairs that it is given."""
-    pairing = [
-        name
-        for name, path in MODULES.items()
-        if {"rapidfuzz.distance", "difflib"} & set(imports(path))
-    ]
-    assert pairing == ["trace/difference.py"]
-    launches = ("device_time_us:", "durations_us:")
-    types = {
-        name
-        for name, path in MODULES.items()
-        if all(field in path.read_text() for field in launches)
+    trees = {name: ast.parse(path.read_text()) for name, path in MODULES.items() if name != PAIRS}
+    assert {use for name, tree in trees.items() for use in pairings(name, tree)} == OF_ONE_RUN
+    assert [*pairings("x", ast.parse(PLANTED))] == ["x: a", "x: b", "x: c"]
+    aligning = {"rapidfuzz.distance", "difflib"}
+    assert not [name for name in trees if aligning & set(imports(MODULES[name]))]
+
+
+def test_one_type_alone_is_a_launch_that_is_compared() -> None:
+    fields = {
+        node.name: {ast.unparse(each) for each in node.body if isinstance(each, ast.AnnAssign)}
+        for path in MODULES.values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
     }
-    assert types == {"trace/kernel.py"}
+    of_launches = {name for name, each in fields.items() if "identity: KernelIdentity" in each}
+    # the second one is a moment on a device, before its launch is known
+    assert of_launches == {"KernelRecord", "Execution"}
 
 
 def test_no_two_public_things_share_a_name() -> None:

@@ -7,21 +7,22 @@ from typing import Any
 
 import pytest
 
-from kernelgauge.trace import KernelIdentity, align, decode
-from kernelgauge.trace.difference import Difference, differences, host_difference
-from kernelgauge.trace.kernel import LaunchRow
+from kernelgauge.trace import KernelIdentity, decode
+from kernelgauge.trace.difference import Difference, diff, host_difference, name_differences
+from kernelgauge.trace.kernel import KernelRecord
 from kernelgauge.trace.summary import HostLane
 from tests.builders import DOWN, FUSED, GEMM, OTHER_SOURCE, SOURCE, launched
 
 
-def test_align_pairs_long_sequences_in_seconds() -> None:
+def test_diff_pairs_long_sequences_in_seconds() -> None:
     start = time.process_time()
     before = "qkv rope attention out add norm up gelu down add norm copy".split() * 400
     after = before.copy()
     for place in range(5, len(after), len(after) // 20):
         # difflib pairs 997 of them where the new launch has a name that repeats
         after.insert(place, "add")
-    changes = align(*([launched(name, 1.0) for name in names] for names in (before, after)))
+    found = diff(*([launched(name, 1.0) for name in names] for names in (before, after)))
+    changes = [row for each in found for row in each.rows]
     assert [new.identity.name for _, new in changes] == after
     assert [old for old, new in changes if old and old == new] == [
         launched(name, 1.0) for name in before
@@ -40,15 +41,15 @@ GELU, MUL, ADD = (
 PLAIN, BIASED = (f"nvjet_sm90_tst_64x8_64x16_1x2_h_bz_{layout}" for layout in ("NNT", "bias_NNT"))
 
 
-def one(name: str, *us: float, op: str | None = None, **identity: object) -> LaunchRow:
+def one(name: str, *us: float, op: str | None = None, **identity: object) -> KernelRecord:
     kind = decode(name).kind.value
     times = us or (10.0, 10.1, 9.9)
-    return LaunchRow(
+    return KernelRecord(
         KernelIdentity(name, kind, **identity), median(times), op or "", durations_us=times
     )  # type: ignore[arg-type]
 
 
-def lane(*kernels: LaunchRow | str) -> list[LaunchRow]:
+def lane(*kernels: KernelRecord | str) -> list[KernelRecord]:
     return [one(each) if isinstance(each, str) else each for each in kernels]
 
 
@@ -77,7 +78,7 @@ HAPPENED: dict[str, tuple[list[Any], list[Any], str]] = {
 
 @pytest.mark.parametrize(("before", "after", "expected"), HAPPENED.values(), ids=HAPPENED)
 def test_differences_name_what_happened(before: list[Any], after: list[Any], expected: str) -> None:
-    assert summed_up(differences(lane(*before), lane(*after))) == expected
+    assert summed_up(name_differences(diff(lane(*before), lane(*after)))) == expected
 
 
 STEPS = {
@@ -96,7 +97,7 @@ def test_differences_time_counts_where_no_step_overlaps(
     before: list[Any], after: list[Any], what: str
 ) -> None:
     sides = [lane(*(one(GEMM, *us) for us in side)) for side in (before, after)]
-    assert summed_up(differences(*sides)) == f"{what} {len(before)} {len(after)}"
+    assert summed_up(name_differences(diff(*sides))) == f"{what} {len(before)} {len(after)}"
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -110,7 +111,7 @@ def test_differences_sum_to_the_total(seed: int) -> None:
         ]
         for _ in range(2)
     )
-    found = differences(before, after)
+    found = name_differences(diff(before, after))
     for name, side in (("before", before), ("after", after)):
         assert sorted(id(each) for part in found for each in getattr(part, name)) == sorted(
             map(id, side)

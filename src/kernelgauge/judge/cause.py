@@ -22,17 +22,16 @@ from ..trace import (
     Difference,
     KernelRecord,
     Kind,
-    LaunchDifference,
-    LaunchRow,
     Summary,
     What,
-    differences_with_moves,
+    diff,
     has_worse_code,
     is_dispatched,
     join_launches,
     origin_at,
     resource_changes,
     was_autotuned,
+    with_moves,
 )
 from . import evidence as e
 from .baseline import Baseline, count_changes, other_data
@@ -73,27 +72,34 @@ def order_causes(causes: Iterable[e.Cause]) -> list[e.Cause]:
     )
 
 
+def compare_launches(
+    baseline: Baseline, usual: Sequence[KernelRecord], run: Run
+) -> list[Difference]:
+    """Return what a run launched beside its baseline: with the lines of code, and in a sequence the
+    number of the call.
+
+    `usual`: the baseline's kernels, in the time that the run is compared with.
+    """
+    in_call = [number for number, call in enumerate(run.calls) for _ in range(call.launches)]
+    return diff(_launches(usual, baseline.origins), _launches(run.kernels, run.origins, in_call))
+
+
 def find_causes(
-    run: Run, baseline: Baseline, usual: Sequence[KernelRecord], *, is_timed: bool
+    run: Run, baseline: Baseline, compared: list[Difference], *, is_timed: bool
 ) -> list[e.Cause | e.Rest]:
     """Return what changed between a baseline and a run, the largest effect first, and the kernels
     that did not change.
 
-    Args: usual: the baseline's kernels, in the time that the run is compared with. is_timed:
-        whether times count. Else a kernel that is only slower is no cause, nor what the autotuner
-        chose.
+    Args: compared: by `compare_launches`. is_timed: whether times count. Else a kernel that is only
+        slower is no cause, nor what the autotuner chose.
     """
     known = {
         (line.inner or line).code
         for origin in filter(None, baseline.origins)
         for line in origin.lines
     }
-    in_call = [number for number, call in enumerate(run.calls) for _ in range(call.launches)]
-    found = differences_with_moves(
-        _launches(usual, baseline.origins), _launches(run.kernels, run.origins, in_call)
-    )
     changes, alike = _kernel_changes(
-        found, (run.fingerprint.arch, run.fingerprint.sm_count), is_timed=is_timed
+        with_moves(compared), (run.fingerprint.arch, run.fingerprint.sm_count), is_timed=is_timed
     )
     host_calls = Counter(baseline.host_calls)
     counts = count_changes(baseline.counts, run.counts)
@@ -220,7 +226,7 @@ def find_trace_causes(
             tuple(_compared(it, has_code=is_same_gpu) for it in side)
             for side in (each.before, each.after)
         )
-        launches.append(LaunchDifference(each.what, old, new, each.details))
+        launches.append(Difference(each.what, old, new, each.details))
     changes, _ = _kernel_changes(launches, (after.arch, None), is_timed=True, are_judged=True)
     first, second = (side.windows[-1] for side in (before, after))
     usual = Counter(text for text, _ in (*first.synchronizing_ops, *first.copying_ops))
@@ -267,7 +273,7 @@ def find_trace_causes(
     )
 
 
-def _compared(kernel: LaunchRow, *, has_code: bool) -> LaunchRow:
+def _compared(kernel: KernelRecord, *, has_code: bool) -> KernelRecord:
     """Return a launch without what another GPU has otherwise; without its op where the op is its
     kernel.
     """
@@ -315,7 +321,7 @@ class _Change:
             for each in (*part.before, *part.after)
         }
 
-    def repeats(self, launch: LaunchRow) -> bool:
+    def repeats(self, launch: KernelRecord) -> bool:
         """Tell whether a launch runs more often here than it did, in the same place.
 
         Without lines, a collective tells.
@@ -373,18 +379,16 @@ class _Change:
 
 def _launches(
     kernels: Sequence[KernelRecord], origins: Sequence[Origin | None], calls: Sequence[int] = ()
-) -> list[LaunchRow]:
+) -> list[KernelRecord]:
     known = origins if len(origins) == len(kernels) else [None] * len(kernels)
     numbers = calls if len(calls) == len(kernels) else [None] * len(kernels)
     return [
-        LaunchRow(**msgspec.structs.asdict(each), origin=origin, call=call, place=place)
+        msgspec.structs.replace(each, origin=origin, call=call, place=place)
         for place, (each, origin, call) in enumerate(zip(kernels, known, numbers, strict=True))
     ]
 
 
 _BEFORE, _AFTER = attrgetter("before"), attrgetter("after")
-# What can have happened to launches of one name: each has its partner.
-_OF_PAIRS = (What.SAME, What.SLOWER, What.FASTER, What.SOURCE, What.CONFIGURATION)
 
 
 def _kernel_changes(
@@ -401,16 +405,16 @@ def _kernel_changes(
     differences are those of traces, which say what belongs together, and what is slower or faster.
     """
     others = _other_kernels(
-        [each for each in found if each.what not in _OF_PAIRS], are_joined=not are_judged
+        [each for each in found if not each.what.is_pair], are_joined=not are_judged
     )
     pairs: dict[object, list[Difference]] = {}  # by what differs, or by kernel and lines
     for each in found:
-        for old, new in zip(each.before, each.after, strict=True) if each.what in _OF_PAIRS else ():
+        for old, new in each.pairs if each.what.is_pair else ():
             is_same_op = old.op == new.op and len(old.inputs) == len(new.inputs)
             place = _placement_change(
                 old, new, are_inputs_alike=is_same_op or not are_judged, is_timed=is_timed
             )
-            pair = LaunchDifference(each.what, (old,), (new,), each.details)
+            pair = Difference(each.what, (old,), (new,), each.details)
             # One of several now, in place of one: that it works on a part only says no more.
             if place and (several := next((other for other in others if other.repeats(new)), None)):
                 several.parts[-1] = replace(
@@ -520,7 +524,7 @@ def _described(change: _Change, befores: Counter[str], afters: Counter[str]) -> 
         for side in (before, after)
     ]
     ops = [[(each.op, len(each.inputs)) for each in side] for side in (before, after)]
-    pairs = [*zip(before, after, strict=True)] if before and ops[0] == ops[1] else []
+    pairs = whole.pairs if before and ops[0] == ops[1] else []
     moves = [move for pair in pairs for move in resource_changes(*pair, "") if move[0] == "inputs"]
     kinds, whats = {each.identity.kind for each in before}, {each.what for each in change.parts}
     # A generated kernel is its own op: that says nothing more.
@@ -556,7 +560,7 @@ def _described(change: _Change, befores: Counter[str], afters: Counter[str]) -> 
     return replace(change, change=other)
 
 
-def _dtypes(launch: LaunchRow) -> Iterator[str]:
+def _dtypes(launch: KernelRecord) -> Iterator[str]:
     """Yield the dtypes that a launch works in: by its name, and by what its op was given."""
     if launch.identity.decoded.dtype:
         yield launch.identity.decoded.dtype
@@ -597,7 +601,7 @@ def _sizes(old: KernelRecord, new: KernelRecord) -> list[tuple[str, str]]:
     return list(dict.fromkeys(pair for pair in sizes if pair[0] != pair[1]))
 
 
-def _names(kernels: Iterable[LaunchRow]) -> e.Counted:
+def _names(kernels: Iterable[KernelRecord]) -> e.Counted:
     return tuple(Counter(kernel.identity.shown for kernel in kernels).items())
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import COMPILE_TIMERS, Counts, Observation, Run, Timer, by_place, mean_of, on_same_host
-from ..trace import Kind, Likeness, What, is_chosen, launch_differences, likeness, resource_changes
+from ..trace import Kind, Likeness, What, diff, is_chosen, likeness, resource_changes
 from . import Status, Verdict
 from . import evidence as e
 from .baseline import (
@@ -222,8 +222,8 @@ def review_run(
 def _code_moved(old: Baseline, run: Run) -> Iterator[CodeMoved]:
     if compare(old.fingerprint, run.fingerprint).foreign:
         return
-    for each in launch_differences(old.entry_like(run.kernels)[0].kernels, run.kernels):
-        for one, other in zip(each.before, each.after, strict=False):
+    for each in diff(old.entry_like(run.kernels)[0].kernels, run.kernels):
+        for one, other in each.pairs:
             if each.what is What.REPLACED:
                 if one.identity.kind == other.identity.kind and one.identity.kind in _OF_LIBRARIES:
                     move = e.Move(one.identity.kind, one.identity.shown, other.identity.shown)
@@ -301,9 +301,10 @@ def _with_times(entry: Entry, fresh: Entry, moved: set[Timer]) -> Entry:
     )
     kernels = fresh.kernels
     if Timer.DEVICE not in moved:
-        pairs = zip(fresh.kernels, entry.kernels, strict=True)
         kernels = tuple(
-            msgspec.structs.replace(new, device_time_us=old.device_time_us) for new, old in pairs
+            msgspec.structs.replace(new, device_time_us=old.device_time_us)
+            for each in diff(entry.kernels, fresh.kernels)
+            for old, new in each.pairs
         )
     return Entry(entry.draws, kernels, processes or fresh.processes)
 
@@ -443,7 +444,9 @@ def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence
     if comparison.foreign:
         return Group.NEW
     data = other_data(old.data, new.data)
-    is_placed = placement_changes(entry.kernels, new.entries[0].kernels, new.fingerprint, data)
+    is_placed = placement_changes(
+        diff(entry.kernels, new.entries[0].kernels), new.fingerprint, data
+    )
     if nearest is Likeness.OTHER_KERNELS or is_placed or count_changes(old.counts, new.counts):
         return Group.KERNELS
     if nearest < Likeness.SAME_CONFIGURATION:

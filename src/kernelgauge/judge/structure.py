@@ -5,19 +5,19 @@ baseline.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from ..errors import WorkloadError
 from ..run import Fingerprint, Run
-from ..trace import FACTS, KernelRecord, Kind, align, configuration_change, decode, has_worse_code
+from ..trace import FACTS, Difference, Kind, configuration_change, decode, has_worse_code
 from . import STRUCTURE, Status, Verdict
 from .baseline import Baseline, compare, count_changes, other_data
-from .cause import find_causes
+from .cause import compare_launches, find_causes
 from .evidence import (
     PLACED,
     CountMoved,
@@ -147,7 +147,8 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     if comparison.foreign:
         return Verdict(Status.INCOMPARABLE, run.workload, STRUCTURE, NotCompared(comparison.moves))
     entry, _ = baseline.entry_like(run.kernels)
-    kernels = kernel_changes(entry.kernels, run.kernels, of_inductor=False)
+    found = compare_launches(baseline, entry.kernels, run)
+    kernels = kernel_changes(found, of_inductor=False)
     is_other_torch = any(move.name == "torch" for move in comparison.moved)
     moved = count_changes(baseline.counts, run.counts)
     if not (run.samples or moved.get("recompiles")):  # without times it makes fewer calls
@@ -169,15 +170,11 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
             CountMoved("host_work", work_total(baseline.host_work), work_total(run.host_work))
         )
     data = other_data(baseline.data, run.data)
-    placed = placement_changes(entry.kernels, run.kernels, run.fingerprint, data)
+    placed = placement_changes(found, run.fingerprint, data)
     if not (kernels or placed or losses):
         return Verdict(Status.PASS, run.workload, STRUCTURE, StructureCompared(), tuple(counts))
-    if (
-        losses == {"compiled_ops": True}
-        and not (kernels or placed)
-        and _is_same_code(entry.kernels, run.kernels)
-    ):
-        notes = find_causes(run, baseline, entry.kernels, is_timed=False)
+    if losses == {"compiled_ops": True} and not (kernels or placed) and _is_same_code(found):
+        notes = find_causes(run, baseline, found, is_timed=False)
         return Verdict(Status.PASS, run.workload, STRUCTURE, StructureCompared(), (*notes, *counts))
     statuses = {each.status for each in times}
     are_times_good = bool(times) and statuses <= {Status.PASS, Status.IMPROVED}
@@ -188,16 +185,16 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
         status = Status.IMPROVED
     is_other = any(None in (each.before, each.after) for each in kernels)
     what = ("kernels" if is_other else "configurations") if kernels else ""
-    causes = find_causes(run, baseline, entry.kernels, is_timed=False)
+    causes = find_causes(run, baseline, found, is_timed=False)
     conclusion = StructureCompared(what, tuple(placed))
     return Verdict(status, run.workload, STRUCTURE, conclusion, (*causes, *counts, *kernels))
 
 
-def _is_same_code(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> bool:
+def _is_same_code(found: Iterable[Difference]) -> bool:
     """Tell whether a compiler made the same kernels: what it was given besides did not reach the
     device.
     """
-    for old, new in zip(before, after, strict=True):
+    for old, new in chain.from_iterable(each.pairs for each in found):
         if old.identity.decoded.backend.startswith("inductor"):
             sides = [
                 (each.identity.source_hash, each.resources and each.resources.code)
@@ -209,41 +206,36 @@ def _is_same_code(before: Sequence[KernelRecord], after: Sequence[KernelRecord])
 
 
 def placement_changes(
-    before: Sequence[KernelRecord],
-    after: Sequence[KernelRecord],
-    gpu: Fingerprint,
-    data: Mapping[str, Pairs] | None = None,
+    found: Iterable[Difference], gpu: Fingerprint, data: Mapping[str, Pairs] | None = None
 ) -> list[str]:
     """Return what of `PLACED` differs between the same kernels. `data`: what differs in that of
     their ops.
 
     "compiled code": it spills and did not, or fills less of the GPU. All else in it may change.
     """
-    pairs = [(old, new) for old, new in align(before, after) if old is not None and new is not None]
-    found = {
+    pairs = [pair for each in found if each.what.is_pair for pair in each.pairs]
+    placed = {
         name
         for name, differ in FACTS.items()
         if any(any(map(bool, differ(*pair))) for pair in pairs)
     }
-    found |= {"arguments"} if data else set()
+    placed |= {"arguments"} if data else set()
     if any(has_worse_code(*pair, gpu.arch, gpu.sm_count) for pair in pairs):
-        found.add("compiled code")
-    return [name for name in PLACED if name in found]
+        placed.add("compiled code")
+    return [name for name in PLACED if name in placed]
 
 
-def kernel_changes(
-    before: Sequence[KernelRecord], after: Sequence[KernelRecord], *, of_inductor: bool = True
-) -> list[KernelMoved]:
+def kernel_changes(found: Iterable[Difference], *, of_inductor: bool = True) -> list[KernelMoved]:
     """Return each kernel that is gone, new or launched in another configuration.
 
     `of_inductor`: whether the configurations of Inductor's kernels count.
     """
-    found: list[KernelMoved] = []
-    for old, new in align(before, after):
+    moved: list[KernelMoved] = []
+    for old, new in chain.from_iterable(each.rows for each in found):
         names = old.identity.shown if old else None, new.identity.shown if new else None
         if old is None or new is None:
-            found.append(KernelMoved(*names))
+            moved.append(KernelMoved(*names))
         elif of_inductor or not new.identity.is_inductors:
             configuration = configuration_change(old.identity, new.identity)
-            found += [KernelMoved(*names, configuration)] if configuration else []
-    return found
+            moved += [KernelMoved(*names, configuration)] if configuration else []
+    return moved

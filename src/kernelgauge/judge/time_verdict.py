@@ -23,7 +23,7 @@ from ..run import (
     observe,
     on_same_host,
 )
-from ..trace import KernelIdentity, KernelRecord, Likeness, likeness
+from ..trace import KernelIdentity, KernelRecord, Likeness, diff, likeness
 from . import RATIO, Status, Verdict
 from . import evidence as e
 from .baseline import (
@@ -36,7 +36,7 @@ from .baseline import (
     process_of,
     times_of,
 )
-from .cause import compile_causes, find_causes
+from .cause import compare_launches, compile_causes, find_causes
 from .structure import judge_structure, kernel_changes
 from .timing import (
     FALSE_ALARMS_PER_RUN,
@@ -354,7 +354,7 @@ def confirm(
     contradicts nothing. What makes a run suspect makes the fresh process suspect too.
     """
     structure = judge_structure(fresh, baseline)
-    if structure.status is not Status.PASS or kernel_changes(run.kernels, fresh.kernels):
+    if structure.status is not Status.PASS or kernel_changes(diff(run.kernels, fresh.kernels)):
         return verdict.because(e.NoFreshProcess("other structure"))
     found = judge_time(timer, [fresh], baseline, context, limits)
     if found.change is None or found.after_us is None:
@@ -445,7 +445,7 @@ def _reasons(
     if is_other_choice and timer is Timer.DEVICE:
         fastest = min(baseline.entries, key=lambda each: each.device_time_us)
         cost_us = sum(kernel.device_time_us for kernel in run.kernels) - fastest.device_time_us
-        yield e.Choice(cost_us, tuple(kernel_changes(fastest.kernels, run.kernels)))
+        yield e.Choice(cost_us, tuple(kernel_changes(diff(fastest.kernels, run.kernels))))
     if has_moved:
         yield from _causes(timer, run, baseline, entry, decision)
     if timer is Timer.DEVICE and (has_moved or decision.machine):
@@ -472,9 +472,11 @@ def _causes(
     if timer is Timer.DEVICE:
         # What the GPU's own change of speed did to every kernel is no reason: `Machine` names it.
         usual = entry.kernels_in(decision.before_us * math.exp(decision.machine))
-        yield from find_causes(run, baseline, usual, is_timed=True)
+        compared = compare_launches(baseline, usual, run)
+        yield from find_causes(run, baseline, compared, is_timed=True)
         return
-    causes = find_causes(run, baseline, entry.kernels, is_timed=False)
+    compared = compare_launches(baseline, entry.kernels, run)
+    causes = find_causes(run, baseline, compared, is_timed=False)
     yield from causes
     if timer in COMPILE_TIMERS:
         sides = baseline.counts, run.counts

@@ -34,7 +34,7 @@ from ..judge.structure import placement_changes
 from ..results import Results, TestResult, WorkloadResult
 from ..results.files import slug
 from ..run import Origin, Timer
-from ..trace import KernelRecord, align, configuration_change, configuration_text
+from ..trace import KernelRecord, configuration_change, configuration_text, diff
 from .findings import (
     Finding,
     baseline_commits,
@@ -370,16 +370,15 @@ class _Workload(Row):
             old = baseline.origins if len(baseline.origins) == len(stored) else ()
         before, after = iter(old), iter(run.origins)
         found: list[_Launch] = []
-        for old_kernel, kernel in align(stored, run.kernels):
+        compared = ((each, *row) for each in diff(stored, run.kernels) for row in each.rows)
+        for each, old_kernel, kernel in compared:
             origin = next(before, None) if old_kernel is not None else None
             origin = next(after, None) if kernel is not None else origin
             how = ""
             if old_kernel is not None and kernel is not None and old_kernel != kernel:
                 is_other = configuration_change(old_kernel.identity, kernel.identity)
                 others = (
-                    ["configuration"]
-                    if is_other
-                    else placement_changes([old_kernel], [kernel], run.fingerprint)
+                    ["configuration"] if is_other else placement_changes([each], run.fingerprint)
                 )
                 how = f"other {' and '.join(others)}" if others else ""
             mark = (

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..trace import LaunchRow, Summary, decode, grouped
+from ..trace import KernelRecord, Summary, decode, grouped
 from .traces import TraceComparison, conclusion
 
 _SCHEMA = 6  # counts up when a key changes its meaning or goes; new keys come without that
@@ -83,7 +83,7 @@ def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict
     }
 
 
-def _alike(launches: Sequence[LaunchRow]) -> list[dict[str, Any]]:
+def _alike(launches: Sequence[KernelRecord]) -> list[dict[str, Any]]:
     """Return launches that differ in nothing but their times as one, with their number.
 
     Times are sums, by step.

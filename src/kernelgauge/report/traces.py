@@ -19,8 +19,10 @@ from ..trace import (
     Summary,
     What,
     configuration_text,
-    differences,
+    diff,
     host_difference,
+    name_differences,
+    pairs_of_other_shapes,
 )
 from .text import (
     Column,
@@ -273,7 +275,7 @@ class TraceComparison:
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
-        return differences(self.before.kernels, self.after.kernels)
+        return name_differences(diff(self.before.kernels, self.after.kernels))
 
     @cached_property
     def host(self) -> HostDifference:
@@ -408,14 +410,9 @@ def _caveats(comparison: TraceComparison) -> Iterator[str]:
         yield "The devices differ, and so do times and templates."
     if before.noun != after.noun and "trace" in (before.noun, after.noun):
         yield "One side is a whole trace and the other is not. Select the same part of both: --whole, --region or --step."
-    if [kernel.op for kernel in before.kernels] == [kernel.op for kernel in after.kernels]:
-        pairs = zip(before.kernels, after.kernels, strict=True)
-        changed = [(old, new) for old, new in pairs if old.input_shapes != new.input_shapes]
-        for old, new in changed[:1]:
-            shapes = (
-                f"{old.op}: {_shapes_text(old.input_shapes)} and {_shapes_text(new.input_shapes)}"
-            )
-            yield f"The same ops had inputs of other shapes ({shapes}), so the two did not do the same work."
+    for old, new in pairs_of_other_shapes(before.kernels, after.kernels)[:1]:
+        shapes = f"{old.op}: {_shapes_text(old.input_shapes)} and {_shapes_text(new.input_shapes)}"
+        yield f"The same ops had inputs of other shapes ({shapes}), so the two did not do the same work."
     for label, side in zip(("Before", "After"), comparison.sides, strict=True):
         if side.problems or side.not_read:
             count = counted(len(side.problems), "problem")

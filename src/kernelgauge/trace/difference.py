@@ -17,7 +17,6 @@ from functools import partial
 from itertools import chain, zip_longest
 from math import prod
 from statistics import median, stdev
-from typing import Generic, TypeVar
 
 import msgspec
 from rapidfuzz.distance import LCSseq
@@ -25,7 +24,6 @@ from rapidfuzz.distance import LCSseq
 from .kernel import (
     IN_LISTS,
     KernelRecord,
-    LaunchRow,
     Resources,
     configuration_change,
     configuration_text,
@@ -37,8 +35,6 @@ from .kernel import (
 from .model import grouped
 from .names import Kind
 from .summary import HostLane
-
-Kernel = TypeVar("Kernel", bound=KernelRecord)
 
 
 class What(str, Enum):
@@ -66,14 +62,19 @@ class What(str, Enum):
         """
         return self not in (What.SAME, What.SLOWER, What.FASTER)
 
+    @property
+    def is_pair(self) -> bool:
+        """Tell whether each launch has its partner, of the same name."""
+        return not self.is_change or self in (What.SOURCE, What.CONFIGURATION)
+
 
 @dataclass(frozen=True)
-class LaunchDifference(Generic[Kernel]):
+class Difference:
     """Launches, those that took their place, and what happened to them."""
 
     what: What
-    before: tuple[Kernel, ...]
-    after: tuple[Kernel, ...]
+    before: tuple[KernelRecord, ...]
+    after: tuple[KernelRecord, ...]
     details: str = ""  # what differs between the two of one name, or of one job
 
     @property
@@ -88,52 +89,62 @@ class LaunchDifference(Generic[Kernel]):
     def delta_us(self) -> float:
         return self.after_us - self.before_us
 
+    @property
+    def pairs(self) -> list[tuple[KernelRecord, KernelRecord]]:
+        """Return the launches by their place on each side: partners, where `What.is_pair`."""
+        return [*zip(self.before, self.after, strict=False)]
 
-Difference = LaunchDifference[LaunchRow]
+    @property
+    def rows(self) -> list[tuple[KernelRecord | None, KernelRecord | None]]:
+        """Return the pairs; what has no partner stands beside None."""
+        if self.what.is_pair:
+            return [*self.pairs]
+        return [
+            *((kernel, None) for kernel in self.before),
+            *((None, kernel) for kernel in self.after),
+        ]
 
 
-def launch_differences(
-    before: Sequence[Kernel], after: Sequence[Kernel]
-) -> list[LaunchDifference[Kernel]]:
-    """Return each pair of launches of one name with what differs, and all launches between two
-    pairs as REPLACED.
+def diff(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> list[Difference]:
+    """Pair the launches of two runs in order. Return each pair of one name with what differs, and
+    all launches between two pairs as REPLACED.
 
     Where the names are other ones, pair equal launches first if that leaves less to say: where
     launches are new, their neighbours of the same name are not called changed. A launch without a
     partner says as much as a pair of two in another context.
     """
     by_name = _blocks(before, after, lambda kernel: kernel.identity.unnumbered)
-    by_context: list[_Block[Kernel]] = []
+    by_context: list[_Block] = []
     for is_same, old, new in _blocks(before, after, lambda kernel: kernel.context):
         by_context += (
             [(True, old, new)]
             if is_same
             else _blocks(old, new, lambda kernel: kernel.identity.unnumbered)
         )
-    found: list[LaunchDifference[Kernel]] = []
+    found: list[Difference] = []
     for is_same, old, new in (
         by_name if len(by_name) == 1 else max(by_context, by_name, key=_likeness_of_blocks)
     ):
         if is_same:
             found += map(_same_name, old, new)
         elif found and found[-1].what is What.REPLACED:  # a deletion beside an insertion
-            found[-1] = LaunchDifference(
-                What.REPLACED, found[-1].before + old, found[-1].after + new
-            )
+            found[-1] = Difference(What.REPLACED, found[-1].before + old, found[-1].after + new)
         else:
-            found.append(LaunchDifference(What.REPLACED, old, new))
+            found.append(Difference(What.REPLACED, old, new))
     return found
 
 
 # whether they pair, those before, and those after
-_Block = tuple[bool, tuple[Kernel, ...], tuple[Kernel, ...]]
+_Block = tuple[bool, tuple[KernelRecord, ...], tuple[KernelRecord, ...]]
 
 
 def _blocks(
-    before: Sequence[Kernel], after: Sequence[Kernel], key: Callable[[Kernel], Hashable]
-) -> list[_Block[Kernel]]:
+    before: Sequence[KernelRecord],
+    after: Sequence[KernelRecord],
+    key: Callable[[KernelRecord], Hashable],
+) -> list[_Block]:
     """Cut two sequences into blocks that are equal by a key and blocks that are not, by turns."""
-    found: list[_Block[Kernel]] = []
+    found: list[_Block] = []
     for each in LCSseq.opcodes(list(map(key, before)), list(map(key, after))):
         is_same = each.tag == "equal"
         old, new = before[each.src_start : each.src_end], after[each.dest_start : each.dest_end]
@@ -144,7 +155,7 @@ def _blocks(
     return found
 
 
-def _likeness_of_blocks(blocks: Iterable[_Block[Kernel]]) -> int:
+def _likeness_of_blocks(blocks: Iterable[_Block]) -> int:
     """Return how much of two sequences pairs: one for each pair, and one more if both are in one
     context.
     """
@@ -183,27 +194,23 @@ def likeness(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> Like
     )
 
 
-def align(
-    before: Sequence[Kernel], after: Sequence[Kernel]
-) -> list[tuple[Kernel | None, Kernel | None]]:
-    """Pair two launch sequences by name, in order; what has no partner stands beside None."""
-    pairs: list[tuple[Kernel | None, Kernel | None]] = []
-    for each in launch_differences(before, after):
-        if each.what is What.REPLACED:
-            pairs += [
-                *((kernel, None) for kernel in each.before),
-                *((None, kernel) for kernel in each.after),
-            ]
-        else:
-            pairs += zip(each.before, each.after, strict=True)
-    return pairs
+def pairs_of_other_shapes(
+    before: Sequence[KernelRecord], after: Sequence[KernelRecord]
+) -> list[tuple[KernelRecord, KernelRecord]]:
+    """Return the launches by the same ops whose inputs have other shapes.
+
+    Empty if any other op launched something: then nobody asks for equal work.
+    """
+    pairs = [*zip(before, after, strict=False)]
+    are_same_ops = len(before) == len(after) and all(old.op == new.op for old, new in pairs)
+    return [pair for pair in pairs if are_same_ops and pair[0].input_shapes != pair[1].input_shapes]
 
 
-def join_launches(group: Sequence[LaunchDifference[Kernel]]) -> LaunchDifference[Kernel]:
+def join_launches(group: Sequence[Difference]) -> Difference:
     """Return one difference of the launches of several, of the first one's kind."""
     old = tuple(kernel for each in group for kernel in each.before)
     new = tuple(kernel for each in group for kernel in each.after)
-    return LaunchDifference(group[0].what, old, new, group[0].details)
+    return Difference(group[0].what, old, new, group[0].details)
 
 
 @dataclass(frozen=True)
@@ -248,15 +255,20 @@ def host_difference(before: HostLane, after: HostLane) -> HostDifference:
     )
 
 
-def differences(before: Sequence[LaunchRow], after: Sequence[LaunchRow]) -> tuple[Difference, ...]:
-    """Return what became of each launch: every launch of both sides is in exactly one difference."""
-    cut, moved = _without_moves(launch_differences(before, after))
+def name_differences(paired: Sequence[Difference]) -> tuple[Difference, ...]:
+    """Return what became of each launch of two traces that `diff` has paired: every launch of both
+    sides is in exactly one difference.
+    """
+    cut, moved = _without_moves(paired)
     found: list[Difference] = []
     for each in cut:
         found += _other_names(each.before, each.after) if each.what is What.REPLACED else [each]
     are_whole = any(
         side and all(us % 1 == 0 for it in side for us in it.durations_us)
-        for side in (before, after)
+        for side in (
+            [it for each in paired for it in each.before],
+            [it for each in paired for it in each.after],
+        )
     )
     step_us = _WHOLE_US if are_whole else _SEEN_US
     joined = list(_joined((*_folded(found), *moved), step_us))
@@ -311,7 +323,7 @@ def _joined(found: Iterable[Difference], step_us: float) -> Iterator[Difference]
 
 
 def _timed(
-    old: tuple[LaunchRow, ...], new: tuple[LaunchRow, ...], step_us: float
+    old: tuple[KernelRecord, ...], new: tuple[KernelRecord, ...], step_us: float
 ) -> Iterator[Difference]:
     """Judge launches of one name by op and module, so that none is both slower and faster. Judge
     the rest together.
@@ -319,7 +331,7 @@ def _timed(
     The rest are in another op or module now, or there are more of them.
     """
 
-    def place(kernel: LaunchRow) -> object:
+    def place(kernel: KernelRecord) -> object:
         return kernel.identity, kernel.op, kernel.module
 
     olds, news = grouped(old, place), grouped(new, place)
@@ -336,7 +348,7 @@ def _timed(
         yield Difference(_timing(old, new, step_us), old, new)
 
 
-def _timing(old: Sequence[LaunchRow], new: Sequence[LaunchRow], step_us: float) -> What:
+def _timing(old: Sequence[KernelRecord], new: Sequence[KernelRecord], step_us: float) -> What:
     """Judge the times of all launches of one kernel together: `old` and `new` are pairs of them, in
     steps of `step_us`.
     """
@@ -358,7 +370,7 @@ def _timing(old: Sequence[LaunchRow], new: Sequence[LaunchRow], step_us: float) 
     return What.SAME if not is_seen else What.SLOWER if change > 0 else What.FASTER
 
 
-def _same_name(old: Kernel, new: Kernel) -> LaunchDifference[Kernel]:
+def _same_name(old: KernelRecord, new: KernelRecord) -> Difference:
     # Without what one of them lacks: a kernel in a CUDA graph, say, has no op to tell how it was
     # tuned.
     names = ("grid", "block", "kernel_kwargs", "num_warps", "num_stages", "source_hash")
@@ -371,14 +383,11 @@ def _same_name(old: Kernel, new: Kernel) -> LaunchDifference[Kernel]:
     details = configuration_change(before, after)
     is_other_source = before.source_hash != after.source_hash
     what = What.SOURCE if is_other_source else What.CONFIGURATION if details else What.SAME
-    return LaunchDifference(what, (old,), (new,), details)
+    return Difference(what, (old,), (new,), details)
 
 
-def differences_with_moves(
-    before: Sequence[Kernel], after: Sequence[Kernel]
-) -> list[LaunchDifference[Kernel]]:
-    """Return `launch_differences`, with MOVED where the same kernels run in another order."""
-    found = launch_differences(before, after)
+def with_moves(found: list[Difference]) -> list[Difference]:
+    """Return what `diff` found, with MOVED where the same kernels run in another order."""
     cut = [each for each in found if each.what is What.REPLACED]
     sides = [each.before for each in cut], [each.after for each in cut]
     old, new = (
@@ -389,8 +398,8 @@ def differences_with_moves(
 
 
 def _without_moves(
-    found: Sequence[LaunchDifference[Kernel]],
-) -> tuple[list[LaunchDifference[Kernel]], list[LaunchDifference[Kernel]]]:
+    found: Sequence[Difference],
+) -> tuple[list[Difference], list[Difference]]:
     """Pair what is missing in one place and additional in another, with about as much to do: it ran
     in another order.
 
@@ -401,14 +410,14 @@ def _without_moves(
         (kernel for block in cut for kernel in block.after),
         lambda kernel: kernel.identity.unnumbered,
     )
-    pairs: list[LaunchDifference[Kernel]] = []
+    pairs: list[Difference] = []
     for old in (kernel for block in cut for kernel in block.before):
         others = additional.get(old.identity.unnumbered, [])
         place = next((at for at, new in enumerate(others) if _is_as_large(old, new)), None)
         if place is not None:
             pairs.append(_same_name(old, others.pop(place)))
     elsewhere = {id(kernel) for pair in pairs for kernel in (*pair.before, *pair.after)}
-    left: list[LaunchDifference[Kernel]] = []
+    left: list[Difference] = []
     for each in found:
         before, after = (
             tuple(it for it in side if id(it) not in elsewhere)
@@ -433,7 +442,7 @@ def _is_as_large(old: KernelRecord, new: KernelRecord) -> bool:
     return not (old.inputs and new.inputs) or max(sizes) <= _AS_LARGE * min(sizes)
 
 
-def _other_names(old: Sequence[LaunchRow], new: Sequence[LaunchRow]) -> list[Difference]:
+def _other_names(old: Sequence[KernelRecord], new: Sequence[KernelRecord]) -> list[Difference]:
     """Exchange templates, each with the next of its kind; what is left was fused, split or
     replaced.
     """
@@ -459,7 +468,7 @@ def _other_names(old: Sequence[LaunchRow], new: Sequence[LaunchRow]) -> list[Dif
     return [*found, Difference(what if is_one_job else What.REPLACED, olds, news)]
 
 
-def _exchange(old: LaunchRow | None, new: LaunchRow | None) -> Difference:
+def _exchange(old: KernelRecord | None, new: KernelRecord | None) -> Difference:
     if old is None or new is None:
         before, after = (() if kernel is None else (kernel,) for kernel in (old, new))
         return Difference(What.APPEARED if old is None else What.VANISHED, before, after)
@@ -476,7 +485,7 @@ def _exchange(old: LaunchRow | None, new: LaunchRow | None) -> Difference:
     return Difference(What.TEMPLATE, (old,), (new,), details)
 
 
-def _do_the_work_of(few: Sequence[LaunchRow], many: Sequence[LaunchRow]) -> bool:
+def _do_the_work_of(few: Sequence[KernelRecord], many: Sequence[KernelRecord]) -> bool:
     """Tell whether these were generated or written for one job, and no name speaks against it.
 
     Inductor's names say what was merged: a word of them must be among the others'. A hand-written

@@ -114,32 +114,6 @@ class Resources(msgspec.Struct, frozen=True, omit_defaults=True):
         return msgspec.structs.replace(self, **{name: getattr(other, name) for name in unknown})
 
 
-class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One launch of a call, by its place in launch order.
-
-    Attributes: device_time_us: mean over the replicates. op: the op that launched it; empty if not
-        known, or where the op itself stands for a kernel. inputs: dtype and shape of each tensor
-        that the op was given: ``bf16[8192,768]``. Empty: not known. stream: 0 for the default
-        stream, or else that of the first launch of the call; 1 for the next one, and so on.
-        resources: None: not known. arguments: those of the op that are no tensors, see
-        `Op.arguments`; "" for one that differs between calls or processes. Empty: it has none, or
-        they are not known.
-    """
-
-    identity: KernelIdentity
-    device_time_us: Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-    op: str = ""
-    inputs: tuple[str, ...] = ()
-    stream: int = 0
-    resources: Resources | None = None
-    arguments: tuple[str, ...] = ()
-
-    @property
-    def context(self) -> Hashable:
-        """What tells the launch from others of its name."""
-        return self.identity.without_source, self.op, self.inputs
-
-
 class SourceLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of code."""
 
@@ -168,18 +142,35 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     is_dynamic: bool | msgspec.UnsetType = msgspec.UNSET  # Inductor generated it for dynamic shapes
 
 
-class LaunchRow(KernelRecord, frozen=True):
-    """One launch with all that runs are compared by: of a run, of a baseline, or of the steps of a
+class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One launch with all that runs are compared by: of a call, of a baseline, or of the steps of a
     trace.
 
     Attributes:
-        origin: where it comes from; None: not known.
+        device_time_us: mean over the replicates; of a trace, the median of `durations_us`.
+        op: the op that launched it; empty if not known, or where the op of a CPU stands for a
+            kernel.
+        inputs: dtype and shape of each tensor that the op was given: ``bf16[8192,768]``. Empty: not
+            known.
+        stream: 0 for the default stream, or else that of the first launch of the call; 1 for the
+            next one, and so on.
+        resources: None: not known.
+        arguments: those of the op that are no tensors, see `Op.arguments`; "" for one that differs
+            between calls or processes. Empty: it has none, or they are not known.
+        origin: where it comes from; None: not known. Files have the origins beside the launches.
         call: the number of the call of a sequence that launched it.
         place: among the launches of its run.
-        durations_us: in each step of a trace; `device_time_us` is their median.
+        durations_us: in each step of a trace.
         input_shapes: as a trace has them, beside `input_types`.
     """
 
+    identity: KernelIdentity
+    device_time_us: Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+    op: str = ""
+    inputs: tuple[str, ...] = ()
+    stream: int = 0
+    resources: Resources | None = None
+    arguments: tuple[str, ...] = ()
     origin: Origin | None = None
     call: int | None = None
     place: int = -1
@@ -201,10 +192,10 @@ class LaunchRow(KernelRecord, frozen=True):
 
     @property
     def context(self) -> Hashable:
-        codes = [(line.inner or line).code for line in self.lines]
+        """What tells the launch from others of its name."""
         return (
-            super().context,
-            tuple(codes),
+            (self.identity.without_source, self.op, self.inputs),
+            tuple([(line.inner or line).code for line in self.lines]),
             self.module,
             bool(self.origin and self.origin.is_backward),
         )
@@ -485,7 +476,7 @@ def _resources(
 
 def launch_sequence(
     ran: Sequence[Sequence[Execution]], frames: Sequence[Op]
-) -> tuple[LaunchRow, ...]:
+) -> tuple[KernelRecord, ...]:
     """Return the launches of steps that launched the same kernels.
 
     `frames`: see `Trace.modules`.
@@ -508,7 +499,7 @@ def launch_sequence(
         shapes, types = inputs.pop() if len(inputs) == 1 else ((), ())
         durations_us = tuple(max(0.0, each.duration_us) for each in launches)
         resources = {each.resources for each in launches}
-        row = LaunchRow(
+        row = KernelRecord(
             identity,
             median(durations_us),
             op=last.name if last else "",

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from .kernel import (
     COMPILE_PREFIXES,
     KernelIdentity,
-    LaunchRow,
+    KernelRecord,
     dispatcher_ops,
     executions,
     launch_sequence,
@@ -97,7 +97,7 @@ class KernelGroup:
 
 
 # What a row of `kernelgauge trace --by` has in common.
-GROUPINGS: Mapping[str, Callable[[LaunchRow], object]] = {
+GROUPINGS: Mapping[str, Callable[[KernelRecord], object]] = {
     "launch": id,
     "config": lambda kernel: kernel.identity,
     "name": lambda kernel: kernel.identity.name,
@@ -146,7 +146,7 @@ class Summary:
     """
 
     trace: Trace
-    kernels: tuple[LaunchRow, ...]
+    kernels: tuple[KernelRecord, ...]
     windows: tuple[Window, ...]
     all_windows: tuple[Window, ...]
     on_cpu: bool
