@@ -61,7 +61,7 @@ def test_package_has_few_concepts() -> None:
     learn.
     """
     trees = [ast.parse(path.read_text()) for path in MODULES.values()]
-    assert sum(isinstance(node, ast.ClassDef) for tree in trees for node in ast.walk(tree)) <= 247
+    assert sum(isinstance(node, ast.ClassDef) for tree in trees for node in ast.walk(tree)) <= 246
     layout = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
     tokens = 0
     for path in MODULES.values():

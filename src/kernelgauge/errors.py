@@ -162,20 +162,16 @@ def clear_status() -> None:
         print(CLEAR_LINE, end="", file=sys.stderr, flush=True)  # noqa: T201
 
 
+@lru_cache(maxsize=4096)  # each frame of a profiled call asks
 def shown_path(file: str) -> str:
     """Return a path without the folders of this machine: from the packages, the working directory
     or where imports look.
     """
-    return _path_within(file, os.getcwd())
-
-
-@lru_cache(maxsize=4096)  # each frame of a profiled call asks
-def _path_within(file: str, folder: str) -> str:
     for packages in ("site-packages/", "dist-packages/"):
         if packages in file:
             return file.rpartition(packages)[2]
     path = Path(file)
-    for each in [folder, *sorted(sys.path, key=len, reverse=True)]:
+    for each in [os.getcwd(), *sorted(sys.path, key=len, reverse=True)]:
         if each and path.is_relative_to(each):
             return path.relative_to(each).as_posix()
     return path.name

@@ -2,6 +2,7 @@
 set up, and devices.
 """
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -17,8 +18,9 @@ from torch import nn
 
 from kernelgauge import Workload
 from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
+from kernelgauge.measure.compiler import compile_counts, reset_compiler
 from kernelgauge.measure.device import CudaDevice, Device, choose_device, cpu_name
-from kernelgauge.measure.instance import TORCH_DTYPES
+from kernelgauge.measure.instance import TORCH_DTYPES, collecting_new_objects
 from kernelgauge.measure.numerics import compare_with_float64
 from kernelgauge.measure.runner import measure_groups
 from kernelgauge.measure.subject import Replicate, Subject
@@ -326,3 +328,23 @@ def test_choose_device_without_gpu_says_what_to_do(monkeypatch: pytest.MonkeyPat
         fingerprint.driver,
         fingerprint.cuda,
     } == {None}
+
+
+def test_reset_compiler_of_nothing_compiled_resets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, torch imports CUDA graph trees for it."""
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    torch._dynamo.utils.clear_compilation_metrics()
+    monkeypatch.setattr(torch.compiler, "reset", raising(AssertionError("it was reset")))
+    assert compile_counts().graphs == 0  # reads the counters
+    reset_compiler()
+
+
+def test_collections_skip_older_objects_until_the_outer_end() -> None:
+    with collecting_new_objects():
+        frozen = gc.get_freeze_count()
+        with collecting_new_objects():
+            pass
+        assert gc.get_freeze_count() >= frozen > 0
+    assert gc.get_freeze_count() == 0
+    assert gc.isenabled()

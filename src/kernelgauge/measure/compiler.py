@@ -88,7 +88,10 @@ def reset_compiler() -> None:
     """Forget every compiled graph: each workload starts at region 0/0, as in a process of its own."""
     # If nothing was compiled there is nothing to forget, and on a GPU torch would import CUDA graph
     # trees for it: seconds.
-    if (dynamo := _dynamo()) and (dynamo.counters or dynamo.get_compilation_metrics()):
+    # A counter that was only read is there, and empty.
+    if (dynamo := _dynamo()) and (
+        any(dynamo.counters.values()) or dynamo.get_compilation_metrics()
+    ):
         torch.compiler.reset()
         dynamo.counters.clear()
         dynamo.clear_compilation_metrics()

@@ -21,8 +21,8 @@ import re
 import sys
 import tracemalloc
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, compress, pairwise, takewhile
 from operator import itemgetter
@@ -52,7 +52,7 @@ from .compiler import (
 )
 from .device import Device
 from .host import function_in_c, function_name, short
-from .instance import Arguments, Instance, collector_paused
+from .instance import Arguments, Instance, collecting_new_objects, collector_paused
 from .profile import Profiler, ProfilerSession, exported
 from .reach import lines_that_keep
 
@@ -251,24 +251,11 @@ def _profile(
         patch = inductor.patch({"triton.force_cudagraphs_warmup": True})
     options: Any = {"record_shapes": True, "with_stack": True, "profile_memory": True}
     profiler = Profiler(activities=device.activities, **options)
-    with patch, _collecting_new_objects(), profiler:
+    with patch, collector_paused(), collecting_new_objects(), profiler:
         for _ in range(2):
             _call_alone(instance, device, mode)
     assert profiler.profiler is not None
     return profiler.profiler.kineto_results, parse(exported(profiler)).regions(REGION)[-1]
-
-
-@contextmanager
-def _collecting_new_objects() -> Iterator[None]:
-    """Let collections skip older objects, as whole models have millions of them; and none start by
-    itself.
-    """
-    with collector_paused():
-        gc.freeze()
-        try:
-            yield
-        finally:
-            gc.unfreeze()
 
 
 def _call_alone(instance: Instance, device: Device, mode: Any) -> None:
@@ -292,7 +279,7 @@ def _kept_by_python(instance: Instance, device: Device) -> tuple[int, tuple[Orig
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start(_FRAMES)
     try:
-        with _collecting_new_objects():
+        with collector_paused(), collecting_new_objects():
             call(_KEPT_CALLS)
             steps = [after - before for before, after in pairwise(sizes)]
             grown, several = int(median(steps)), len(steps)
@@ -383,7 +370,7 @@ class _DataMode(_Notes, TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _data_of(instance: Instance, device: Device) -> dict[str, tuple[str, ...]]:
     """Return what ops do by their data in each of two calls; nothing if a call fails under a mode."""
     modes = _DataMode(), _DataMode()
-    with suppress(Exception), _collecting_new_objects():
+    with suppress(Exception), collector_paused(), collecting_new_objects():
         for mode in modes:
             _call_alone(instance, device, mode)
         one, other = (mode.texts for mode in modes)

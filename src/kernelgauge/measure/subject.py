@@ -4,10 +4,12 @@ or the error.
 
 from __future__ import annotations
 
+import gc
 import math
 import platform
 import time
 from collections.abc import Coroutine, Generator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from statistics import fmean, median
@@ -58,7 +60,16 @@ from .code import resources_of_call
 from .compiler import compile_counts, cpp_source
 from .device import Device
 from .host import HostWork, host_work_of
-from .instance import Instance, build, first_call, host_calls, reporting, steady_call, warm_up
+from .instance import (
+    Instance,
+    build,
+    collecting_new_objects,
+    first_call,
+    host_calls,
+    reporting,
+    steady_call,
+    warm_up,
+)
 from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mhz
 from .origins import Modules, origins_of
 from .profile import HoldTime, multiset_difference, names_with_configurations, profile_session
@@ -185,10 +196,13 @@ class Subject:
         self.replicates: list[Replicate] = []  # those that count
         self.spoilt: list[Replicate] = []  # those measured on a disturbed machine
         self.error: KernelgaugeError | None = None  # why it is measured no more
-        with instance.grad_mode(), reporting(workload, "measuring"):
+        with instance.grad_mode(), reporting(workload, "measuring"), ExitStack() as stack:
             before = compile_counts()
             self.graphs = first_call(instance)  # that each call compiled
             after = compile_counts()
+            if not is_control:
+                gc.collect()  # once for all calls of this one; and what others have left is freed
+            stack.enter_context(collecting_new_objects())
             warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
             call_us, self.autograd_nodes = steady_call(device, instance)
             self.structure = profile_session(

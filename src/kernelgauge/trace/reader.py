@@ -191,15 +191,11 @@ def _read(blocks: Iterator[bytes], rows: _Rows) -> tuple[_File, _File]:
         else:  # to look at each byte a few times, however long an event is
             wanted = min(4 * len(buffer), LONGEST_BYTES + 1)
     try:
-        events, tail = _last(_mended(buffer) + closing)
-    except msgspec.DecodeError:
-        try:
-            # A comma behind the last event is no loss.
-            events, tail = _last(_TRAILING_COMMA.sub(b"]", _requoted(buffer)) + closing)
-        except msgspec.DecodeError as error:
-            no_end = "the JSON has no end: the file was cut off, or a text in it is not closed"
-            got = no_end if "truncated" in str(error) else str(error)
-            raise msgspec.DecodeError(f"traceEvents[{rows.events}] or later: {got}") from error
+        events, tail = _last_of(buffer, closing)
+    except msgspec.DecodeError as error:
+        no_end = "the JSON has no end: the file was cut off, or a text in it is not closed"
+        got = no_end if "truncated" in str(error) else str(error)
+        raise msgspec.DecodeError(f"traceEvents[{rows.events}] or later: {got}") from error
     rows.add(events)
     if closing and not rows.events:
         raise msgspec.ValidationError("an empty list")
@@ -241,6 +237,15 @@ def _before_last(buffer: bytes) -> tuple[list[Event], bytes] | None:
                     end.end() :
                 ]
     return None
+
+
+def _last_of(buffer: bytes, closing: bytes) -> tuple[list[Event], _File]:
+    """Return the last events, and what stands behind them, mended as far as it takes."""
+    for repair in _REPAIRS[:-1]:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return _last(repair(buffer) + closing)
+    # A comma behind the last event is no loss.
+    return _last(_TRAILING_COMMA.sub(b"]", _requoted(buffer)) + closing)
 
 
 def _last(content: bytes) -> tuple[list[Event], _File]:
