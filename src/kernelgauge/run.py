@@ -6,7 +6,8 @@ Plain data, the same in memory and in JSON.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from statistics import fmean, geometric_mean, quantiles
@@ -429,6 +430,18 @@ class PeakPart(msgspec.Struct, frozen=True):
 
 
 _MOST_NAMES = 3  # of modules in braces
+
+
+# What `Run.data` counts of an op.
+STORED, FOUND, RETURNED = "stored numbers", "numbers found", "numbers returned"
+_AMOUNT = re.compile(rf"(\d+) ({STORED}|{FOUND}|{RETURNED})")
+
+
+def amounts_of(texts: Iterable[str]) -> tuple[dict[str, int], list[str]]:
+    """Return what texts of `Run.data` count, by kind, and those that count nothing."""
+    found = [(_AMOUNT.fullmatch(text), text) for text in texts]
+    amounts = {each[2]: int(each[1]) for each, _ in found if each}
+    return amounts, [text for each, text in found if each is None]
 
 
 def common_path(paths: Sequence[str]) -> str:

@@ -77,8 +77,8 @@ CAUSES = {
     "graph": ("no CUDA graph any more", ""),
     "pow": ("an argument 2.2 -> 2.3 in 1 kernel", "x.pow(2.3 if LOST"),
     "strides": ("inputs contiguous -> [64,64] by strides 1,64", "x, y.t() if LOST"),
-    "sparse": (" stored numbers -> ", ""),
-    "found": (" numbers found -> ", ""),
+    "sparse": (" stored numbers in 1 kernel", ""),
+    "found": (" numbers found in 1 kernel", ""),
     "bytes": ("each call leaves 20.", "kept.append(bytearray("),
     "on_host": ("each call leaves 16.", "kept.append(copy)"),
 }

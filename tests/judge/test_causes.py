@@ -149,6 +149,13 @@ ONE_NEW = "1 new kernel: vectorized_layer_norm_kernel (+5.0 us)"
         # of several lines, the most expensive ones
         ([GATE], [CHEAP, DEAR, GATE], (), (lines(1, 9), lines(2, 9), None), "2 new kernels: cheap, dear (+31.0 us)",
          "mlp  m.py:9  x9\nmlp  m.py:2  x2\nand 1 more line"),
+        # each part that costs has a line, and so does a launch of several lines
+        ([GATE], [*[launched(name, 30.0) for name in "abc"], CHEAP, GATE], (), (lines(1), lines(2, 5), lines(3), lines(4), None),
+         "4 new kernels: a, b, c, cheap (+91.0 us)", "mlp  m.py:1  x1\nmlp  m.py:2  x2\nmlp  m.py:3  x3\nand 2 more lines"),
+        # the work of a line is in another kernel now: what lost it, and what has it, changed at once
+        ([PARTS[0], GATE, PARTS[1], LAST], [DEAR, GATE, PARTS[2], PARTS[3], LAST], [lines(1, 2), None, lines(3), None],
+         (lines(1), None, lines(2), lines(3), None), "3 kernels instead of 2, in 2 places: dear, rsqrt, mul (+30.0 us)\nwas pow, mean",
+         "mlp  m.py:1  x1\nmlp  m.py:2  x2\nmlp  m.py:3  x3"),
         # a line of the library stands below that of the user
         ([GATE], [NORM, GATE], (), (Origin("attn", (SourceLine("m.py", 7, "llama(ids)", LIBRARY),)), None), ONE_NEW,
          f"m.py:7  llama(ids)\nattn  {LIBRARY}"),
@@ -159,6 +166,22 @@ def test_cause_has_its_lines_of_code(
 ) -> None:
     verdict = judged(before, after, stored, origins=origins)
     assert (reasons(verdict, "cause"), reasons(verdict, "code")) == ([cause], [code])
+
+
+def test_wait_keeps_its_line_behind_dearer_ones() -> None:
+    wait = "aten::item: cudaStreamSynchronize"
+    verdict = judged(
+        [GATE],
+        [DEAR, CHEAP, GATE],
+        origins=(lines(1, 2), lines(2, 5), None),
+        counts=counts(synchronizations=1),
+        synchronizing_ops=(wait,),
+        synchronization_origins=(lines(5),),
+    )
+    assert reasons(verdict, "cause") == [
+        f"the host waits: {wait} (+31.0 us)\n2 new kernels: dear, cheap"
+    ]
+    assert reasons(verdict, "code") == ["mlp  m.py:1  x1\nmlp  m.py:2  x2\nmlp  m.py:5  x5"]
 
 
 IN_BF16 = launched(

@@ -230,13 +230,15 @@ NNZ = ("655 stored numbers",)
         (("645 stored numbers",), "PASS"),
         (("13 stored numbers",), "CHANGED"),
         (None, "PASS"),
+        ((), "CHANGED"),
     ],
 )
 def test_data_of_an_op_is_compared_where_it_is_known(old: Any, status: str) -> None:
     stored = {} if old is None else {"aten::mm": old}
     verdict = judged(old_data=stored, data={"aten::mm": NNZ, "aten::index": ("8 numbers found",)})
     assert verdict.status is Status(status)
-    causes = [] if status == "PASS" else ["13 stored numbers -> 655 stored numbers in 1 kernel\nmm"]
+    number = "13" if old else "no"
+    causes = [] if status == "PASS" else [f"{number} -> 655 stored numbers in 1 kernel\nmm"]
     assert reasons(verdict, "cause") == causes
 
 

@@ -24,6 +24,7 @@ from kernelgauge.measure import compiler
 from kernelgauge.measure.compiler import reset_compiler, source_line, torch_set_up
 from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import build
+from kernelgauge.measure.origins import _Forwarding
 from kernelgauge.measure.subject import Subject
 from kernelgauge.run import Origin, Run, SourceLine, common_path
 from tests.measure.conftest import QUICK, measured, raising, tiny
@@ -384,6 +385,37 @@ def test_recompile_names_first_what_keeps_failing(cpu: Device, tmp_path: Path) -
     ).compile_events
     assert newest.reason.startswith("self.calls == ")
     assert oldest.reason == "not hasattr(self, 'calls') no longer holds"
+
+
+@pytest.mark.parametrize(
+    ("other", "reason"),
+    [
+        (lambda call, x: call(x[:2]), "size of x at index 0 is 2, no longer 4"),
+        (lambda call, x: call(x.double()), "dtype of x is Double, no longer Float"),
+        (torch.no_grad()(lambda call, x: call(x)), "grad_mode of torch has changed"),
+    ],
+)
+def test_recompile_is_said_in_whole_words(other: Callable[..., Any], reason: str) -> None:
+    with torch_set_up():
+        compiler.reset_compiler()
+        call, x = torch.compile(lambda x: x.sin(), backend="eager"), torch.randn(4, 8)
+        call(x)
+        other(call, x)
+        (event,) = compiler.compile_counts().events
+    assert (event.kind, event.reason) == ("recompile", reason)
+
+
+def test_mode_that_reads_lines_is_no_recompile() -> None:
+    with torch_set_up():
+        compiler.reset_compiler()
+        call, x = torch.compile(lambda x: x.sin(), backend="eager"), torch.randn(4, 8)
+        call(x)
+        with _Forwarding():
+            call(x)
+        assert compiler.compile_counts().graphs == 2
+        call(x[:2])
+        (event,) = compiler.compile_counts().events
+    assert event.reason == "size of x at index 0 is 2, no longer 4"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from msgspec.structs import fields, replace
 
 from ..errors import BaselineError, NewerBaselineError, printable
 from ..run import (
+    RETURNED,
     CompileEvent,
     ControlTime,
     Count,
@@ -31,6 +32,7 @@ from ..run import (
     ProcessTime,
     Run,
     Timer,
+    amounts_of,
     observe,
 )
 from ..trace import (
@@ -42,7 +44,7 @@ from ..trace import (
     other_texts,
     with_current_kind,
 )
-from .evidence import Move, Pairs
+from .evidence import Move, OtherPlacement
 from .host import joined_work, most_called
 
 SCHEMA_VERSION: Final = 5
@@ -115,6 +117,9 @@ _COUNTS_OF_COMPILER = (
     "uncached_graphs",
 )
 COMPILE_COUNTS = ("graphs", *_COUNTS_OF_COMPILER)  # what a compile time depends on
+# A module that draws data on import has another seed in each process. Counts of hits with four
+# coordinates spread by 2 roots.
+_CHANCE = 6.0
 # Counts that belong to torch as much as to the code: another version of torch may count otherwise
 # for the same work.
 _COUNTS_OF_TORCH = (
@@ -167,10 +172,23 @@ def count_changes(
 
 def other_data(
     before: Mapping[str, Sequence[str]], after: Mapping[str, Sequence[str]]
-) -> dict[str, Pairs]:
+) -> dict[str, OtherPlacement]:
     """Return what differs in `Run.data`, by op. What one side lacks is not known there."""
-    found = {op: other_texts(before[op], texts) for op, texts in after.items() if op in before}
-    return {op: pairs for op, pairs in found.items() if pairs}
+    found: dict[str, OtherPlacement] = {}
+    for op in (op for op in after if op in before):
+        (old, old_texts), (new, new_texts) = (amounts_of(side[op]) for side in (before, after))
+        pairs = ((kind, old.get(kind), new.get(kind)) for kind in old | new)
+        amounts = tuple(each for each in pairs if not _are_alike(*each))
+        if (texts := other_texts(old_texts, new_texts)) or amounts:
+            found[op] = OtherPlacement((), arguments=texts, amounts=amounts)
+    return found
+
+
+def _are_alike(kind: str, old: int | None, new: int | None) -> bool:
+    """Tell whether two amounts are equal, or may be those of data of two seeds."""
+    if old is None or new is None or kind == RETURNED:
+        return old == new
+    return abs(new - old) <= _CHANCE * math.sqrt(old + new)
 
 
 class Process(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
+from types import MappingProxyType
 
 import msgspec
 
@@ -181,25 +182,23 @@ def _counted(
     """Yield what data, memory and CUDA graphs changed, with the origins."""
     before, after = baseline.counts, run.counts
     ran = Counter(each.name for each in run.ops)
-    for op, pairs in other_data(baseline.data, run.data).items():
+    for op, other in other_data(baseline.data, run.data).items():
         if baseline.ops and op in ran and ran[op] != baseline.ops.get(op, 0):
             continue  # more or fewer ops have other data
         kernels = ((op.removeprefix("aten::"), sum(each.name == op for each in run.ops) or 1),)
         origins = run.op_origins.get(op, run.compiled_origins)
         # What only one side has, another op explains.
-        yield (
-            e.Cause(
-                e.OtherPlacement(kernels, arguments=pairs),
-                explains=all("(none)" not in it for it in pairs),
-            ),
-            origins,
+        is_on_both = all(
+            it.isdisjoint((NO_TENSOR, None)) for it in map(set, (*other.arguments, *other.amounts))
         )
+        change = msgspec.structs.replace(other, kernels=kernels)
+        yield e.Cause(change, explains=is_on_both), origins
     if counts.get("graph_launches") and not after.graph_launches:
         yield e.Cause(e.LostGraph(), explains=True), run.compiled_origins
     if counts.get("allocator_calls"):
         ops = tuple(Counter(run.allocating_ops).items())
-        change = e.AllocatorCalls(before.allocator_calls or 0, after.allocator_calls or 0, ops)
-        yield e.Cause(change, explains=True), run.allocation_origins
+        calls = before.allocator_calls or 0, after.allocator_calls or 0
+        yield e.Cause(e.AllocatorCalls(*calls, ops), explains=True), run.allocation_origins
     for name, origins in (
         ("grown_bytes", run.growth_origins),
         ("grown_host_bytes", run.host_growth_origins),
@@ -312,6 +311,24 @@ class _Change:
         self.parts.append(part)
         self.origins += [launch.origin for launch in part.after or part.before]
 
+    def swaps(self, other: _Change) -> bool:
+        """Tell whether the work of a line left one of the two places for the other."""
+        (was, now), (others, here) = self._codes, other._codes
+        return bool((was - now) & (here - others) or (others - here) & (now - was))
+
+    @property
+    def _codes(self) -> list[set[str]]:
+        """Return the code that asks for the launches before and for those after."""
+        return [
+            {
+                (line.inner or line).code
+                for part in self.parts
+                for launch in side(part)
+                for line in (launch.origin.lines if launch.origin else ())
+            }
+            for side in (_BEFORE, _AFTER)
+        ]
+
     @property
     def launched(self) -> set[tuple[str, str]]:
         """Return the kernels of both sides, with their ops."""
@@ -368,12 +385,10 @@ class _Change:
                 )
             ),
         )
-        costs_us: Counter[SourceLine] = Counter()
+        costs_us: dict[Sequence[SourceLine], float] = defaultdict(float)
         for part in self.parts:
             for launch in part.after or part.before:
-                costs_us.update(
-                    dict.fromkeys(_telling_lines(launch.origin, known), launch.device_time_us)
-                )
+                costs_us[tuple(_telling_lines(launch.origin, known))] += launch.device_time_us
         return with_code(cause, self.origins, known, costs_us, self.wait_lines)
 
 
@@ -481,10 +496,9 @@ def _other_kernels(found: Sequence[Difference], *, are_joined: bool) -> list[_Ch
     for each in found:
         change = _Change()
         change.add(each)
-        same = (
-            next((other for other in changes if other.marks & change.marks), None)
-            if are_joined
-            else None
+        same = next(
+            (it for it in changes if are_joined and (it.marks & change.marks or it.swaps(change))),
+            None,
         )
         if same is None:
             changes.append(change)
@@ -729,7 +743,7 @@ def _peak_cause(run: Run, baseline: Baseline, old: int, new: int) -> e.Cause:
     by_size = sorted(origins, key=lambda origin: -max(more[line] for line in origin.lines))
     change = e.PeakMemory(old, new, max(more.values(), default=0))
     return with_code(
-        e.Cause(change), by_size, costs_us={line: float(size) for line, size in more.items()}
+        e.Cause(change), by_size, costs_us={(line,): float(size) for line, size in more.items()}
     )
 
 
@@ -790,14 +804,15 @@ def with_code(
     cause: e.Cause,
     origins: Iterable[Origin | None],
     known: AbstractSet[str] = frozenset(),
-    costs_us: Mapping[SourceLine, float] | None = None,
+    costs_us: Mapping[Sequence[SourceLine], float] = MappingProxyType({}),
     waits: Iterable[SourceLine] = (),
 ) -> e.Cause:
     """Return a cause with the lines of code that its launches come from: the user's, then the
     library's.
 
     Lines that the baseline lacks come before others, then those whose launches take the longest; in
-    order of launch. A line where the host waits has a place, and so has the dearest of all lines.
+    order of launch. A line where the host waits has a place, and so has one of each launch that
+    costs a good share. `costs_us`: of launches, by their lines.
     """
     found: dict[SourceLine, list[Origin]] = {}
     waiting = set(waits)
@@ -806,10 +821,17 @@ def with_code(
             (*_telling_lines(origin, known), *waiting.intersection(origin.lines))
         ):
             found.setdefault(line, []).append(origin)
-    lines = sorted(found, key=lambda line: -(costs_us or {}).get(line, 0.0))
+    spent_us: Counter[SourceLine] = Counter()
+    for group, cost_us in costs_us.items():
+        spent_us.update(dict.fromkeys(group, cost_us))
+    lines = sorted(found, key=lambda line: -spent_us[line])
     new = [line for line in lines if (line.inner or line).code not in known]
     dearest = list(dict.fromkeys([*(new or lines)[:_MOST_LINES], *lines[:1]]))
     named = waiting.union(dearest)
+    for group, cost_us in costs_us.items():
+        is_dear = cost_us > 0 and cost_us >= _NAMED_SHARE * sum(costs_us.values())
+        if is_dear and group and named.isdisjoint(group):
+            named.add(max(group, key=lambda line: spent_us[line]))
     shown = [line for line in found if line in named]
     dearest = [line for line in lines if line in named]
     places = []

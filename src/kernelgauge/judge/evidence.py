@@ -129,8 +129,10 @@ class OtherPlacement(Change, frozen=True):
     sizes: tuple[tuple[str, str], ...] = ()
     stream: tuple[int, int] | None = None
     other_tensors: bool = False  # more or fewer ones, alike in dtype and size
-    arguments: Pairs = ()  # also what `Run.data` has of an op
+    arguments: Pairs = ()  # also the texts that `Run.data` has of an op
     layouts: tuple[str, str] | None = None  # of their inputs, as `Resources.layout`
+    # what it counts of the op: the kind, before, and after; None where it is absent
+    amounts: tuple[tuple[str, int | None, int | None], ...] = ()
 
 
 class OtherSpeed(Change, frozen=True):  # the same kernels in another time

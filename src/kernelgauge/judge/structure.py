@@ -24,7 +24,7 @@ from .evidence import (
     KernelMoved,
     Mismatch,
     NotCompared,
-    Pairs,
+    OtherPlacement,
     StructureCompared,
 )
 from .host import is_host_loss, work_total
@@ -206,7 +206,7 @@ def _is_same_code(found: Iterable[Difference]) -> bool:
 
 
 def placement_changes(
-    found: Iterable[Difference], gpu: Fingerprint, data: Mapping[str, Pairs] | None = None
+    found: Iterable[Difference], gpu: Fingerprint, data: Mapping[str, OtherPlacement] | None = None
 ) -> list[str]:
     """Return what of `PLACED` differs between the same kernels. `data`: what differs in that of
     their ops.

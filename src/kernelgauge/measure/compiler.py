@@ -8,6 +8,7 @@ seconds to import: here only what compiles imports it.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import json
@@ -47,6 +48,13 @@ _BETWEEN = re.compile(r"\s*(#(?! \[Prov)|stream|\w+numel = )")
 _FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)(?:\n {4}(.*))?')
 # Why Dynamo gave up: the value and the name of its limit (torch/_dynamo/graph_break_registry.json).
 _LIMIT = re.compile(r"(?s)recompile limit exceeded.*currently set to (\d+).*Limit type: (\w+)")
+# Why a guard failed: the number of its compilation, and torch's sentence on a tensor
+# (torch/csrc/dynamo/guards.cpp), behind which stands advice.
+_NUMBERED = re.compile(r"\d+/(\d+): ")
+_MISMATCH = re.compile(
+    r"tensor '(.+)' (.+?) mismatch(?: at index (\d+))?\. expected (?:\w+=)?(.+?)(?:, actual (.+?))?(?:\. .*)?"
+)
+_OWNED = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
 _DYNAMO = "torch._dynamo"
 _compile_id = torch._guards.CompileContext.current_compile_id
 Frame = tuple[str, int, str, str]  # file, line, function and code
@@ -214,14 +222,28 @@ def _compilation_number(failure: str) -> int:
     """Return which compilation a guard failed for: 3 of ``0/3: self.calls == 3``; 0 if it names
     none.
     """
-    number = re.match(r"\d+/(\d+): ", failure)
+    number = _NUMBERED.match(failure)
     return int(number[1]) if number else 0
 
 
 def _guard(failure: str) -> str:
-    """Return which guard failed: ``self.layer_idx == 7 no longer holds``."""
-    guard = failure.partition("  ")[0].partition(": ")[2] or failure.partition("\n")[0]
-    return guard if "mismatch" in guard else f"{guard} no longer holds"
+    """Return which guard failed: ``self.layer_idx == 7 no longer holds``.
+
+    Most guards are expressions; of tensors and of its own state, torch has a sentence.
+    """
+    text = _OWNED.sub(
+        r".\1", _NUMBERED.sub("", failure).partition("\n")[0].partition("  ")[0]
+    ).strip()
+    if state := text.partition("GLOBAL_STATE changed: ")[2]:
+        return f"{state} of torch has changed"
+    if found := _MISMATCH.fullmatch(text):
+        name, what, index, expected, actual = found.groups()
+        at = f" at index {index}" if index else ""
+        return f"{what} of {name}{at} is {f'{actual}, ' if actual else ''}no longer {expected}"
+    with suppress(SyntaxError):
+        ast.parse(text, mode="eval")
+        return f"{text} no longer holds"
+    return text
 
 
 def _place(failure: str, file: str | None, line: int | None) -> tuple[str, int] | None:

@@ -38,7 +38,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..errors import shown_path
-from ..run import CompileEvent, Origin, PeakPart, SourceLine, common_path
+from ..run import FOUND, RETURNED, STORED, CompileEvent, Origin, PeakPart, SourceLine, common_path
 from ..trace import REGION, Execution, Window, dispatcher_ops, executions, grouped, parse
 from .compiler import (
     Frame,
@@ -329,11 +329,11 @@ class _Notes:
             if getattr(each, "layout", None) in _SPARSE
         ]
         if sparse:
-            found["{} stored numbers"] = sum(each._nnz() for each in sparse)
+            found[f"{{}} {STORED}"] = sum(each._nnz() for each in sparse)
         if func.namespace == "profiler":  # an annotation
             return result
         if torch.Tag.dynamic_output_shape in func.tags or func.namespace != "aten":
-            found["{} numbers found" if func.namespace == "aten" else "{} numbers returned"] = sum(
+            found[f"{{}} {FOUND if func.namespace == 'aten' else RETURNED}"] = sum(
                 each.numel() for each in tree_leaves(result) if isinstance(each, torch.Tensor)
             )
         given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | (

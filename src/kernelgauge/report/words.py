@@ -509,10 +509,8 @@ def _repeated(repeated: Iterable[tuple[str, int, int]]) -> list[str]:
 def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
     parts = [*(f"{old} -> {new}" for old, new in it.dtypes), *_sizes(it.sizes)]
     parts += ["other tensors"] if it.other_tensors else []
-    data = (" stored numbers", " numbers found", " numbers returned")  # of `Run.data`
-    parts += [
-        f"{'' if new.endswith(data) else 'an argument '}{old} -> {new}" for old, new in it.arguments
-    ]
+    parts += [f"an argument {old} -> {new}" for old, new in it.arguments]
+    parts += [f"{old or 'no'} -> {new or 'no'} {kind}" for kind, old, new in it.amounts]
     parts += [f"inputs {' -> '.join(it.layouts)}"] if it.layouts else []
     if it.stream is not None:
         old, new = it.stream

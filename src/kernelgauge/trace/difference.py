@@ -7,7 +7,6 @@ happened to them. The times of all differences sum to the difference of the tota
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -535,9 +534,6 @@ def _gained_an_addend(difference: Difference) -> bool:
 # -- the code of one kernel ------------------------------------------------------------------------
 
 
-# A module that draws data on import has another seed in each process. Counts of hits with four
-# coordinates spread by 2 roots.
-_HITS, _CHANCE = re.compile(r"(\d+) (stored numbers|numbers found)"), 6.0
 # Floats, which older baselines lack; and numbers of so many digits that no constant has them.
 _FLOAT, _COMPUTED = re.compile(r"\d\.|\de|inf|nan"), re.compile(r"(?:\d\.?){12}")
 
@@ -568,19 +564,7 @@ def other_texts(before: Iterable[str], after: Iterable[str]) -> tuple[tuple[str,
     """Pair texts that are on one side alone, in order."""
     old, new = Counter(before), Counter(after)
     pairs = zip_longest((old - new).elements(), (new - old).elements(), fillvalue="(none)")
-    return tuple(
-        pair for pair in pairs if not (all(map(_COMPUTED.search, pair)) or _are_alike(*pair))
-    )
-
-
-def _are_alike(before: str, after: str) -> bool:
-    """Return whether two counts of hits in data (`Run.data`) differ no more than those of two
-    seeds.
-    """
-    old, new = map(_HITS.fullmatch, (before, after))
-    if old is None or new is None or old[2] != new[2]:
-        return False
-    return abs(int(new[1]) - int(old[1])) <= _CHANCE * math.sqrt(int(old[1]) + int(new[1]))
+    return tuple(pair for pair in pairs if not all(map(_COMPUTED.search, pair)))
 
 
 def other_layouts(before: KernelRecord, after: KernelRecord) -> tuple[str, str] | None:
