@@ -177,27 +177,36 @@ PAIRS = "trace/difference.py"  # pairs the kernels of two runs
 # Launches that stand side by side and are not those of two runs.
 OF_ONE_RUN = {
     "judge/baseline.py: merge_entries",  # processes of one launch configuration
-    "judge/time_verdict.py: _twins",  # other workloads of the same run
+    "judge/time_verdict.py: _part",  # with workloads of the same run
+    "judge/time_verdict.py: _twins",  # likewise
     "measure/profile.py: multiset_difference",  # sessions of one process
     "trace/kernel.py: launch_sequence",  # steps of one trace
+    "trace/steps.py: alike",  # likewise
 }
 LAUNCHES = ("kernels", "executions")  # names of sequences of them
-LAUNCH_TYPES = ("KernelRecord", "KernelIdentity", "Execution")
+LAUNCH_TYPES = ("KernelRecord", "KernelIdentity", "Execution", "StepRow")
 WALKS = ("zip", "zip_longest", "map", "compress")
 
 
 def pairings(name: str, tree: ast.Module) -> Iterator[str]:
-    """Yield each function that walks two sequences of launches together, or takes one from the
-    other.
+    """Yield each function that is given two collections of launches, walks two together, or takes
+    one from the other.
     """
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef):
             continue
-        sides = set(LAUNCHES)
-        for each in (*function.args.args, *function.args.kwonlyargs):
-            annotation = ast.unparse(each.annotation) if each.annotation else ""
-            if "[" in annotation and any(launch in annotation for launch in LAUNCH_TYPES):
-                sides.add(each.arg)
+        types = {
+            each.arg: ast.unparse(each.annotation) if each.annotation else ""
+            for each in (*function.args.args, *function.args.kwonlyargs)
+        }
+        given = {
+            name
+            for name, held in types.items()
+            if "[" in held and any(launch in held for launch in LAUNCH_TYPES)
+        }
+        if len(given) > 1:
+            yield f"{name}: {function.name}"
+        sides = given | set(LAUNCHES)
         for node in ast.walk(function):
             parts: list[ast.expr] = []
             if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in WALKS:
@@ -220,7 +229,8 @@ PLANTED = """
 def a(run, old): return zip(run.kernels, old.kernels, strict=False)
 def b(before: Sequence[KernelRecord], after: Sequence[KernelRecord]): return Counter(before) - Counter(after)
 def c(runs): return [*itertools.zip_longest(*(each.kernels for each in runs))]
-def d(pair: tuple[KernelRecord, KernelRecord]): return has_worse_code(*pair)
+def d(before: Iterable[StepRow], after: Iterable[StepRow]): return {row for row in after if row in before}
+def e(pair: tuple[KernelRecord, KernelRecord]): return has_worse_code(*pair)
 """
 
 
@@ -228,7 +238,7 @@ def test_kernels_of_two_runs_are_paired_in_one_place() -> None:
     """Whatever else compares launches, compares pairs that it is given."""
     trees = {name: ast.parse(path.read_text()) for name, path in MODULES.items() if name != PAIRS}
     assert {use for name, tree in trees.items() for use in pairings(name, tree)} == OF_ONE_RUN
-    assert [*pairings("x", ast.parse(PLANTED))] == ["x: a", "x: b", "x: c"]
+    assert {*pairings("x", ast.parse(PLANTED))} == {"x: a", "x: b", "x: c", "x: d"}
     aligning = {"rapidfuzz.distance", "difflib"}
     assert not [name for name in trees if aligning & set(imports(MODULES[name]))]
 

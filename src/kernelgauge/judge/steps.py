@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -23,9 +23,10 @@ from ..trace import (
     WAIT,
     Kind,
     Place,
+    RowDifference,
     StepRow,
-    Steps,
     decode,
+    diff_rows,
     grouped,
 )
 from . import STRUCTURE, WORST_FIRST, Status, Verdict
@@ -33,7 +34,7 @@ from . import evidence as e
 from .cause import order_causes, with_code
 from .time_verdict import Context, judge
 from .timing import FALSE_ALARMS_PER_RUN, NOISES, Decision, Prior
-from .trace_baseline import Job, RowRange, StepRange, TraceBaseline, observed
+from .trace_baseline import Job, StepRange, TraceBaseline, observed
 
 _LEAST_SHARE = 0.01  # of all kernels, which one that is slower must cost, or a phase
 _MOST_SPEEDS, _MOST_OPS = 3, 2  # kernels named for a slower step, and ops for other kernels
@@ -43,135 +44,47 @@ _MORE_LAG = 2.0  # of the most that a run of the baseline had
 _NOT_TIMED = (Kind.COMMUNICATION.value, WAIT)
 
 
-_Rows: TypeAlias = Mapping[StepRow, StepRow]
-
-
 @dataclass(frozen=True)
-class _Pair:
+class _RankSteps(RowDifference):
     """The runs of a rank beside its baseline, for a kind of step."""
 
     name: str  # of the job, and the kind
-    kind: str
     rank: int
-    runs: Sequence[Steps]
     usual: StepRange
     baseline: TraceBaseline
-    ranks: Sequence[_Pair]  # all pairs of this kind, and this one
-    renamed: _Rows  # what rows of the trace are in the baseline; done in `runs`
-    relocated: _Rows  # what rows of both are here; done in `runs` and `stored`
+    ranks: Sequence[_RankSteps]  # all of this kind, and this one
 
     @property
     def title(self) -> str:
         return f"{self.name}, rank {self.rank}" if len(self.baseline.ranks) > 1 else self.name
 
-    @property
-    def counts(self) -> list[Counter[StepRow]]:
-        return [step for run in self.runs for step in run.counts]
-
     @cached_property
-    def stored(self) -> Mapping[StepRow, RowRange]:
-        found: dict[StepRow, RowRange] = {}
-        for each in self.usual.rows:
-            row = self.baseline.rows[each.row]
-            row = self.relocated.get(row, row)
-            found[row] = _together(found[row], each) if row in found else each
-        return found
-
-    @cached_property
-    def alike(self) -> list[_Pair]:
+    def alike(self) -> list[_RankSteps]:
         """Return the ranks that run the same kernels as often: this one, and others."""
         return [each for each in self.ranks if _ranges(each.usual) == _ranges(self.usual)]
-
-    def times_us(self, rows: Collection[StepRow]) -> tuple[list[float], list[float]]:
-        """Return how long these rows take in a step: in each run of the baseline, and in each run
-        beside it.
-        """
-        known = [self.stored[row].us for row in rows if row in self.stored]
-        before_us = list(map(math.fsum, zip(*known, strict=True))) or [0.0]
-        return before_us, [math.fsum(map(run.mean_us, rows)) for run in self.runs]
 
 
 def _ranges(usual: StepRange) -> set[tuple[int, int, int]]:
     return {(each.row, each.low, each.high) for each in usual.rows}
 
 
-def _together(one: RowRange, other: RowRange) -> RowRange:
-    us = tuple(map(sum, zip(one.us, other.us, strict=True)))
-    threads, spread = {*one.threads, *other.threads}, max(one.spread, other.spread)
-    return RowRange(
-        one.row, one.low + other.low, one.high + other.high, us, tuple(sorted(threads)), spread
-    )
-
-
-def _place(row: StepRow) -> Place:
-    return row.phase, row.module
-
-
-def _kernel(row: StepRow) -> StepRow:
-    return row._replace(phase="", module="")
-
-
-def _renamed_rows(stored: Iterable[StepRow], ran: Iterable[StepRow]) -> _Rows:
-    """Return what rows of a new phase or module were before: those of one that is gone, and of
-    whose kernels it has half.
-    """
-    olds, news = (grouped((row for row in rows if row.name), _place) for rows in (stored, ran))
-    gone = {place: set(map(_kernel, rows)) for place, rows in olds.items() if place not in news}
-    found: dict[StepRow, StepRow] = {}
-    for place, rows in news.items():
-        kernels = set(map(_kernel, rows))
-        shared = {old: len(kernels & others) for old, others in gone.items()}
-        shared = {old: many for old, many in shared.items() if 2 * many >= len(gone[old])}
-        if place not in olds and shared:
-            phase, module = max(
-                shared, key=lambda old: (shared[old], old[1] == place[1], old[0] == place[0])
-            )
-            del gone[phase, module]
-            found |= {row: row._replace(phase=phase, module=module) for row in rows}
-    return found
-
-
-def _relocated_rows(
-    stored: Mapping[StepRow, RowRange], counts: Sequence[Counter[StepRow]]
-) -> _Rows:
-    """Return rows that count as another one: a kernel that runs less often in one place, and more
-    often in another.
-    """
-    less, more = (defaultdict[StepRow, list[StepRow]](list) for _ in range(2))
-    for row in dict.fromkeys((*stored, *chain.from_iterable(counts))):
-        old, now = stored.get(row, RowRange(0, 0, 0, ())), {step[row] for step in counts}
-        if (
-            row.name
-            and row.slot not in stored
-            and old.low == old.high
-            and len(now) == 1
-            and now != {old.low}
-        ):
-            (less if min(now) < old.low else more)[_kernel(row)].append(row)
-    return {
-        row: more[kernel][0]
-        for kernel in less
-        if kernel in more
-        for row in (*less[kernel], *more[kernel][1:])
-    }
-
-
-def _pairs(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> list[list[_Pair]]:
+def _by_kind(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> list[list[_RankSteps]]:
     """Return for each kind of step that both have its ranks."""
-    found: dict[str, list[_Pair]] = defaultdict(list)
+    found: dict[str, list[_RankSteps]] = defaultdict(list)
     for rank, kinds in baseline.ranks.items():
         for kind, usual in kinds.items():
             if runs := [job[rank].steps[kind] for job in jobs if kind in job[rank].steps]:
-                stored = {baseline.rows[each.row]: each for each in usual.rows}
-                renamed = _renamed_rows(
-                    stored, dict.fromkeys(row for run in runs for row in run.row_us)
-                )
-                runs = [run.renamed(renamed) for run in runs] if renamed else runs
-                relocated = _relocated_rows(stored, [step for run in runs for step in run.counts])
-                runs = [run.renamed(relocated) for run in runs] if relocated else runs
+                rows = diff_rows({baseline.rows[each.row]: each for each in usual.rows}, runs)
                 title, same = f"{name} {kind}".strip(), found[kind]
                 same.append(
-                    _Pair(title, kind, rank, runs, usual, baseline, same, renamed, relocated)
+                    _RankSteps(
+                        **vars(rows),
+                        name=title,
+                        rank=rank,
+                        usual=usual,
+                        baseline=baseline,
+                        ranks=same,
+                    )
                 )
     return list(found.values())
 
@@ -181,7 +94,7 @@ def judge_traces(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> lis
     for each kind of step.
     """
     verdicts: list[Verdict] = []
-    shared = _pairs(name, jobs, baseline)
+    shared = _by_kind(name, jobs, baseline)
     comparisons = sum(map(len, shared))
     for pairs in shared:
         overlap = _worst(map(_judge_overlap, pairs))
@@ -254,7 +167,7 @@ _Moved: TypeAlias = dict[StepRow, tuple[int, int, int]]
 
 
 def _judge_structure(
-    pairs: Sequence[_Pair], jobs: Sequence[Job], times: Sequence[Verdict | None]
+    pairs: Sequence[_RankSteps], jobs: Sequence[Job], times: Sequence[Verdict | None]
 ) -> Verdict:
     places: dict[StepRow, Counter[Place]] = defaultdict(Counter)
     for pair in pairs:
@@ -302,7 +215,7 @@ def _without_same_end(before: str, after: str) -> tuple[str, str]:
     return _without_same_end(old, new) if old and new and inner == other else (before, after)
 
 
-def _other_places(pair: _Pair) -> Iterable[e.InTrace]:
+def _other_places(pair: _RankSteps) -> Iterable[e.InTrace]:
     """Yield what is in another place than in the baseline, and no change."""
     for row, old in pair.renamed.items():
         if old.phase != row.phase:
@@ -310,15 +223,15 @@ def _other_places(pair: _Pair) -> Iterable[e.InTrace]:
         if old.module != row.module:
             yield e.InTrace("module", _without_same_end(old.module, row.module))
     for row in dict.fromkeys(pair.relocated.values()):
-        if pair.counts[0][row] == pair.stored[row].low:
-            yield e.InTrace("moved", (_shown(row), *filter(None, _place(row))))
+        if pair.counts[0][row] == pair.before[row].low:
+            yield e.InTrace("moved", (_shown(row), *filter(None, row.place)))
 
 
-def _moved_rows(pair: _Pair) -> tuple[_Moved, Counter[StepRow]]:
+def _moved_rows(pair: _RankSteps) -> tuple[_Moved, Counter[StepRow]]:
     """Return the rows that ran more or less often than they may, and those that did in a few steps
     only.
     """
-    counts, ranges = pair.counts, pair.stored
+    counts, ranges = pair.counts, pair.before
     varying = {row for row in ranges if not row.name}
     deltas: dict[StepRow, list[int]] = defaultdict(list)
     for step in counts:
@@ -330,9 +243,8 @@ def _moved_rows(pair: _Pair) -> tuple[_Moved, Counter[StepRow]]:
         ):
             low, high = (ranges[row].low, ranges[row].high) if row in ranges else (0, 0)
             room = high - low
-            if not low - room <= rows[row] <= high + room:
-                deltas[row].append(rows[row] - (high + room if rows[row] > high else low - room))
-    moved: _Moved = {}
+            if delta := rows[row] - max(low - room, min(high + room, rows[row])):
+                deltas[row].append(delta)
     seldom: Counter[StepRow] = Counter()
     launches, time_us = (
         sum(step.total() for step in counts),
@@ -342,18 +254,17 @@ def _moved_rows(pair: _Pair) -> tuple[_Moved, Counter[StepRow]]:
     for row, each in deltas.items():
         many = len(each)
         odds = math.comb(of, many) / math.comb(of + pair.usual.steps, many)
-        if 2 * many > of or odds <= FALSE_ALARMS_PER_RUN:
-            moved[row] = round(median(each)) or each[0], many, of
-        else:
+        if 2 * many <= of and odds > FALSE_ALARMS_PER_RUN:
             seldom[row] = many
     number = sum(abs(delta) for row in seldom for delta in deltas[row])
     us = math.fsum(run.row_us[row] for row in seldom for run in pair.runs)
     if number > MOST_OUTSIDE * launches or us > MOST_OUTSIDE * time_us:  # too much to leave it out
-        moved |= {
-            row: (round(median(deltas[row])) or deltas[row][0], many, of)
-            for row, many in seldom.items()
-        }
         seldom.clear()
+    moved = {
+        row: (round(median(each)) or each[0], len(each), of)
+        for row, each in deltas.items()
+        if row not in seldom
+    }
     return moved, seldom
 
 
@@ -367,7 +278,7 @@ def _shown(row: StepRow) -> str:
     )
 
 
-def _cause(moved: _Moved, places: Mapping[StepRow, Counter[Place]], pair: _Pair) -> e.Cause:
+def _cause(moved: _Moved, places: Mapping[StepRow, Counter[Place]], pair: _RankSteps) -> e.Cause:
     """Return what took the place of what, what it costs a step, and where it comes from."""
     before_us, after_us = map(fmean, pair.times_us([row for row in moved if row.kind != WAIT]))
     delta_us = after_us - before_us
@@ -421,23 +332,21 @@ class PhaseCompared(NamedTuple):
 
 def compare_phases(name: str, jobs: Sequence[Job], baseline: TraceBaseline) -> list[PhaseCompared]:
     """Return what `judge_traces` judges of the time of kernels, for a page."""
-    shared, found = _pairs(name, jobs, baseline), []
+    shared, found = _by_kind(name, jobs, baseline), []
     for pair in chain.from_iterable(shared):
         for phase, rows, verdict in _judge_phases(pair, sum(map(len, shared))):
             seen = []
             for row in rows:
-                old, now = (
-                    pair.stored.get(row, RowRange(0, 0, 0, ())),
-                    fmean(step[row] for step in pair.counts),
-                )
+                old = pair.before.get(row)
+                now = fmean(step[row] for step in pair.counts)
                 before_us, after_us = map(fmean, pair.times_us([row]))
-                seen.append((row, (old.low, old.high), before_us, now, after_us))
+                seen.append((row, (old.low, old.high) if old else (0, 0), before_us, now, after_us))
             seen.sort(key=lambda each: -abs(each[4] - each[2]))
             found.append(PhaseCompared(phase or "no phase", verdict, seen))
     return found
 
 
-def _judge_time(pair: _Pair, comparisons: int) -> Verdict | None:
+def _judge_time(pair: _RankSteps, comparisons: int) -> Verdict | None:
     """Judge the time of the kernels of a step: all together, each phase and each kernel.
 
     Communication is no part of it.
@@ -446,8 +355,8 @@ def _judge_time(pair: _Pair, comparisons: int) -> Verdict | None:
     if not judged:
         return None
     (_, every, whole), *phases = judged
-    copies = [row for row in pair.stored if row.kind in COPIES and row.name]
-    same = {row: each.low for row, each in pair.stored.items() if each.low == each.high}
+    copies = [row for row in pair.before if row.kind in COPIES and row.name]
+    same = {row: each.low for row, each in pair.before.items() if each.low == each.high}
     steady = [
         row
         for row in (*every, *copies)
@@ -463,7 +372,7 @@ def _judge_time(pair: _Pair, comparisons: int) -> Verdict | None:
         )
         if is_small or (verdict and causes[phase]):  # its kernels say more
             continue
-        spread = pair.stored[rows[0]].spread if verdict is None else 0.0
+        spread = pair.before[rows[0]].spread if verdict is None else 0.0
         part = verdict or _judge_part(pair, rows, comparisons * len(steady), spread=spread)
         if part is not None and part.status is Status.REGRESSED:
             counts = _counted(
@@ -483,19 +392,21 @@ def _judge_time(pair: _Pair, comparisons: int) -> Verdict | None:
     )
 
 
-def _other_blocks(pair: _Pair, rows: Iterable[StepRow]) -> tuple[e.Move, ...]:
+def _other_blocks(pair: _RankSteps, rows: Iterable[StepRow]) -> tuple[e.Move, ...]:
     """Return the threads of a block, before and after, if an autotuner chose others."""
-    old = {each for row in rows if row in pair.stored for each in pair.stored[row].threads}
+    old = {each for row in rows if row in pair.before for each in pair.before[row].threads}
     new = {each for row in rows for run in pair.runs for each in run.threads.get(row, ())}
     texts = [", ".join(map(str, sorted(side))) for side in (old, new)]
     return (e.Move("threads of a block", *texts),) if old and new and old != new else ()
 
 
-def _judge_phases(pair: _Pair, comparisons: int) -> list[tuple[str, Sequence[StepRow], Verdict]]:
+def _judge_phases(
+    pair: _RankSteps, comparisons: int
+) -> list[tuple[str, Sequence[StepRow], Verdict]]:
     """Return the verdict on the kernels of a step, and those on each phase that has some before and
     after.
     """
-    ran = dict.fromkeys((*pair.stored, *(row for run in pair.runs for row in run.row_us)))
+    ran = dict.fromkeys((*pair.before, *(row for run in pair.runs for row in run.row_us)))
     rows = [row for row in ran if row.name and row.kind not in _NOT_TIMED]
     kernels, phases = (
         [row for row in rows if row.kind not in COPIES],
@@ -508,7 +419,7 @@ def _judge_phases(pair: _Pair, comparisons: int) -> list[tuple[str, Sequence[Ste
 
 
 def _judge_part(
-    pair: _Pair,
+    pair: _RankSteps,
     rows: Sequence[StepRow],
     comparisons: int,
     *,
@@ -532,7 +443,7 @@ def _judge_part(
             for one, mean in pairs
         ]
 
-    def times_us(each: _Pair) -> tuple[list[float], list[float]]:
+    def times_us(each: _RankSteps) -> tuple[list[float], list[float]]:
         if not is_whole:
             return each.times_us(rows)
         return [one.mean_us for one in each.usual.compute], [
@@ -566,7 +477,7 @@ def _prior(timing: Timing, spread: float = 0.0) -> Prior:
     return Prior(noise, timing.gate, timing.sensitivity, FALSE_ALARMS_PER_RUN)
 
 
-def _timed(pair: _Pair, decision: Decision, timing: Timing = KERNELS_OF_STEP) -> Verdict:
+def _timed(pair: _RankSteps, decision: Decision, timing: Timing = KERNELS_OF_STEP) -> Verdict:
     """Return the verdict on a time.
 
     That of a CPU is the host's, and no reference says how fast the host was.
@@ -587,7 +498,7 @@ def _shares(communication_us: Sequence[float], exposed_us: Sequence[float]) -> l
     ]
 
 
-def _judge_overlap(pair: _Pair) -> Verdict | None:
+def _judge_overlap(pair: _RankSteps) -> Verdict | None:
     """Judge how much of the communication ran beside other kernels, and whether it was launched
     early enough to.
     """
@@ -619,7 +530,7 @@ def _judge_overlap(pair: _Pair) -> Verdict | None:
     return Verdict(status, pair.name, "communication", compared)
 
 
-def _judge_step(pairs: Sequence[_Pair], comparisons: int) -> Verdict:
+def _judge_step(pairs: Sequence[_RankSteps], comparisons: int) -> Verdict:
     """Judge the time of a step, on the slowest rank of each run.
 
     Name the rank that the others wait for.

@@ -13,7 +13,7 @@ import msgspec
 
 from ..errors import BaselineError
 from ..run import Observation
-from ..trace import StepRow, Steps, StepTrace, alike
+from ..trace import RowRange, StepRow, Steps, StepTrace, alike
 from .baseline import Recorded, layout
 from .evidence import Move
 
@@ -21,22 +21,6 @@ Job: TypeAlias = Mapping[int, StepTrace]  # the traces of one run, by rank
 
 _LONGEST_US = 1e12  # eleven days
 _ONE_STEP = 0.02  # spread between steps where there is but one
-
-
-class RowRange(msgspec.Struct, frozen=True, array_like=True):
-    """Of launches that are counted together, in a step: the fewest, the most, and the mean time in
-    each run.
-
-    `threads` are those of a block, where the trace says it. `spread` is that of its time between
-    steps, as a share of it.
-    """
-
-    row: int  # its place among the rows of the file
-    low: int
-    high: int
-    us: tuple[float, ...]
-    threads: tuple[int, ...] = ()
-    spread: float = 0.0
 
 
 class StepRange(msgspec.Struct, frozen=True):

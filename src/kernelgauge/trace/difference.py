@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from functools import partial
 from itertools import chain, zip_longest
-from math import prod
+from math import fsum, prod
+from operator import attrgetter
 from statistics import median, stdev
 
 import msgspec
@@ -33,6 +34,7 @@ from .kernel import (
 )
 from .model import grouped
 from .names import Kind
+from .steps import RowRange, StepRow, Steps
 from .summary import HostLane
 
 
@@ -120,16 +122,10 @@ def diff(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> list[
             if is_same
             else _blocks(old, new, lambda kernel: kernel.identity.unnumbered)
         )
+    blocks = by_name if len(by_name) == 1 else max(by_context, by_name, key=_likeness_of_blocks)
     found: list[Difference] = []
-    for is_same, old, new in (
-        by_name if len(by_name) == 1 else max(by_context, by_name, key=_likeness_of_blocks)
-    ):
-        if is_same:
-            found += map(_same_name, old, new)
-        elif found and found[-1].what is What.REPLACED:  # a deletion beside an insertion
-            found[-1] = Difference(What.REPLACED, found[-1].before + old, found[-1].after + new)
-        else:
-            found.append(Difference(What.REPLACED, old, new))
+    for is_same, old, new in blocks:
+        found += map(_same_name, old, new) if is_same else [Difference(What.REPLACED, old, new)]
     return found
 
 
@@ -529,6 +525,101 @@ def _gained_an_addend(difference: Difference) -> bool:
         "aten::mm",
         "aten::addmm",
     ]
+
+
+# -- rows of steps, by key -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RowDifference:
+    """Rows of steps beside those of a baseline: what belongs together has one key on both sides."""
+
+    before: Mapping[StepRow, RowRange]
+    runs: Sequence[Steps]
+    # what rows of a new phase or module were before
+    renamed: Mapping[StepRow, StepRow]
+    # what rows of both sides count as
+    relocated: Mapping[StepRow, StepRow]
+
+    @property
+    def counts(self) -> list[Counter[StepRow]]:
+        return [step for run in self.runs for step in run.counts]
+
+    def times_us(self, rows: Collection[StepRow]) -> tuple[list[float], list[float]]:
+        """Return how long these rows take in a step: in each run of the baseline, and in each run
+        beside it.
+        """
+        known = [self.before[row].us for row in rows if row in self.before]
+        before_us = list(map(fsum, zip(*known, strict=True))) or [0.0]
+        return before_us, [fsum(map(run.mean_us, rows)) for run in self.runs]
+
+
+def diff_rows(before: Mapping[StepRow, RowRange], runs: Sequence[Steps]) -> RowDifference:
+    """Pair the rows of runs with those of a baseline, by key: a kernel, its op, and where it ran.
+
+    A phase or module that has a new name has its rows, and so has a kernel that has moved.
+    """
+    renamed = _renamed_rows(before, dict.fromkeys(row for run in runs for row in run.row_us))
+    runs = [run.renamed(renamed) for run in runs]
+    relocated = _relocated_rows(before, runs)
+    found: dict[StepRow, RowRange] = {}
+    for each, rows in before.items():
+        row = relocated.get(each, each)
+        found[row] = _together(found[row], rows) if row in found else rows
+    return RowDifference(found, [run.renamed(relocated) for run in runs], renamed, relocated)
+
+
+def _together(one: RowRange, other: RowRange) -> RowRange:
+    us = tuple(map(sum, zip(one.us, other.us, strict=True)))
+    threads, spread = {*one.threads, *other.threads}, max(one.spread, other.spread)
+    return RowRange(
+        one.row, one.low + other.low, one.high + other.high, us, tuple(sorted(threads)), spread
+    )
+
+
+def _renamed_rows(stored: Iterable[StepRow], ran: Iterable[StepRow]) -> Mapping[StepRow, StepRow]:
+    """Return what rows of a new phase or module were before: those of one that is gone, and of
+    whose kernels it has half.
+    """
+    olds, news = (
+        grouped((row for row in rows if row.name), attrgetter("place")) for rows in (stored, ran)
+    )
+    gone = {
+        place: {row.kernel for row in rows} for place, rows in olds.items() if place not in news
+    }
+    found: dict[StepRow, StepRow] = {}
+    for place, rows in news.items():
+        kernels = {row.kernel for row in rows}
+        shared = {old: len(kernels & others) for old, others in gone.items()}
+        shared = {old: many for old, many in shared.items() if 2 * many >= len(gone[old])}
+        if place not in olds and shared:
+            phase, module = max(
+                shared, key=lambda old: (shared[old], old[1] == place[1], old[0] == place[0])
+            )
+            del gone[phase, module]
+            found |= {row: row._replace(phase=phase, module=module) for row in rows}
+    return found
+
+
+def _relocated_rows(
+    stored: Mapping[StepRow, RowRange], runs: Sequence[Steps]
+) -> Mapping[StepRow, StepRow]:
+    """Return rows that count as another one: a kernel that runs less often in one place, and more
+    often in another.
+    """
+    counts = [step for run in runs for step in run.counts]
+    less, more = dict[Hashable, list[StepRow]](), dict[Hashable, list[StepRow]]()
+    for row in dict.fromkeys((*stored, *chain.from_iterable(counts))):
+        old, now = stored.get(row, RowRange(0, 0, 0, ())), {step[row] for step in counts}
+        is_exact = row.slot not in stored and old.low == old.high and len(now) == 1
+        if row.name and is_exact and now != {old.low}:
+            (less if min(now) < old.low else more).setdefault(row.kernel, []).append(row)
+    return {
+        row: more[kernel][0]
+        for kernel in less
+        if kernel in more
+        for row in (*less[kernel], *more[kernel][1:])
+    }
 
 
 # -- the code of one kernel ------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from math import prod
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from .kernel import computing_ops, identity_of, identity_of_op, kind_of_launch, places_of
 from .model import (
     MODULE_PREFIX,
@@ -64,6 +66,8 @@ _MOST_TRIES = 40  # kernels that may begin a period
 _LIKE_OTHERS = 0.5  # of the launches of a step, in others too: the first step of a process warms up
 
 Place: TypeAlias = tuple[str, str]  # path of the modules, Python function
+# from, until: when kernels that compute ran on each device
+_Spans: TypeAlias = dict[int, list[tuple[float, float]]]
 
 
 class Outside(NamedTuple):
@@ -96,6 +100,30 @@ class StepRow(NamedTuple):
     @property
     def slot(self) -> StepRow:
         return self._replace(name="")
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self[:2]
+
+    @property
+    def kernel(self) -> tuple[str, str, str]:
+        return self[2:]
+
+
+class RowRange(msgspec.Struct, frozen=True, array_like=True):
+    """Of launches that are counted together, in a step: the fewest, the most, and the mean time in
+    each run.
+
+    `threads` are those of a block, where the trace says it. `spread` is that of its time between
+    steps, as a share of it.
+    """
+
+    row: int  # its place among the rows of a file
+    low: int
+    high: int
+    us: tuple[float, ...]
+    threads: tuple[int, ...] = ()
+    spread: float = 0.0
 
 
 @dataclass
@@ -156,7 +184,7 @@ class StepTrace:
     outside: Outside = _NOTHING  # of the steady steps
 
 
-class _Launch(NamedTuple):
+class _Asked(NamedTuple):
     at: float
     row: StepRow
     duration_us: float
@@ -196,7 +224,7 @@ def find_steps(trace: Trace, found_by: str | None = None) -> StepTrace:
     kinds = list(map(_kind_of, labels))
     steady = _without_warm_up(trace, marks, inside, kept, kinds, found_by)
     repeats = Counter(kinds[number] for number in steady)
-    beside = _Overlap(
+    beside = _computing_spans(
         [each.record for each in launches if each.record and each.row.kind != _COMMUNICATION]
     )
     found: dict[str, Steps] = {}
@@ -255,7 +283,7 @@ def _unknown(
 # -- launches --------------------------------------------------------------------------------------
 
 
-def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]], bool]:
+def _launches(trace: Trace) -> tuple[list[_Asked], dict[StepRow, Counter[Place]], bool]:
     """Return what ran, in the order in which the host asked for it; and where in the code.
 
     True: a CPU.
@@ -268,7 +296,7 @@ def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]
     asked += [(each.call, each.op, each.record) for each in whole.executed]
     asked += [(call, None, None) for call in trace.calls if call.is_synchronization]
     contexts = _contexts(trace, [each[0] for each in asked])
-    found: list[_Launch] = []
+    found: list[_Asked] = []
     places: dict[StepRow, Counter[Place]] = defaultdict(Counter)
     for call, op, record in asked:
         phase, module, frame = contexts[id(call)]
@@ -292,7 +320,7 @@ def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]
         row = StepRow(phase, _INSTANCE.sub("", module), "" if is_named else op_name, kind, name)
         places[row][module, frame] += 1
         duration = record.time_us if record is not None else call.duration_us
-        found.append(_Launch(call.start_us, row, duration, record, thread))
+        found.append(_Asked(call.start_us, row, duration, record, thread))
     # Beside launches, records without one are of work from before the profile: the device is behind
     # the host.
     for record in () if whole.executed else whole.orphans:
@@ -302,7 +330,7 @@ def _launches(trace: Trace) -> tuple[list[_Launch], dict[StepRow, Counter[Place]
             "", "", "", copied if copied in COPIES else identity.kind, identity.unnumbered
         )
         places[row]["", ""] += 1
-        found.append(_Launch(record.start_us, row, record.time_us, record))
+        found.append(_Asked(record.start_us, row, record.time_us, record))
     return sorted(found, key=lambda each: each.at), dict(places), on_cpu
 
 
@@ -334,7 +362,7 @@ def _contexts(trace: Trace, rows: Sequence[Op | ApiCall]) -> dict[int, tuple[str
 class _Work:
     """The launches that steps must have, in order: all but waits."""
 
-    def __init__(self, launches: Iterable[_Launch]) -> None:
+    def __init__(self, launches: Iterable[_Asked]) -> None:
         work = [each for each in launches if each.row.kind != WAIT]
         # A collective takes as long as its rank waits for others.
         times_us = (
@@ -357,7 +385,7 @@ class _Work:
 
 
 def _marks(
-    trace: Trace, launches: Sequence[_Launch], work: _Work, found_by: str | None
+    trace: Trace, launches: Sequence[_Asked], work: _Work, found_by: str | None
 ) -> tuple[list[Op], str]:
     """Return the steps of a trace, steady or not, and how they were found: as asked, if it is.
 
@@ -426,7 +454,7 @@ def _family(name: str) -> tuple[int, str] | None:
     return None if _NO_PHASE.match(name) or "): " in name else (_UNKNOWN, _NUMBER.sub("#", name))
 
 
-def _periods(launches: Sequence[_Launch], work: _Work, thread: int | str) -> list[Op]:
+def _periods(launches: Sequence[_Asked], work: _Work, thread: int | str) -> list[Op]:
     """Return the stretches between launches of a kernel that are alike, if most have the same
     launches: the longest ones.
     """
@@ -465,9 +493,9 @@ def _periods(launches: Sequence[_Launch], work: _Work, thread: int | str) -> lis
     return []
 
 
-def _by_step(marks: Sequence[Op], launches: Iterable[_Launch]) -> list[list[_Launch]]:
+def _by_step(marks: Sequence[Op], launches: Iterable[_Asked]) -> list[list[_Asked]]:
     """Return the launches of each step."""
-    inside: list[list[_Launch]] = [[] for _ in marks]
+    inside: list[list[_Asked]] = [[] for _ in marks]
     starts = [mark.start_us for mark in marks]
     for each in launches:
         at = bisect_right(starts, each.at) - 1
@@ -503,7 +531,7 @@ def _kind_of(label: str) -> str:
 def _without_warm_up(
     trace: Trace,
     marks: Sequence[Op],
-    inside: Sequence[Sequence[_Launch]],
+    inside: Sequence[Sequence[_Asked]],
     kept: list[int],
     kinds: Sequence[str],
     found_by: str,
@@ -545,7 +573,7 @@ def alike(one: Counter[StepRow], other: Counter[StepRow]) -> bool:
     return sum((one & other).values()) >= _LIKE_OTHERS * sum((one | other).values())
 
 
-def _add(steps: Steps, launches: Sequence[_Launch], beside: _Overlap) -> None:
+def _add(steps: Steps, launches: Sequence[_Asked], beside: _Spans) -> None:
     kernels, before = 0, list[int]()  # kernels launched before each collective
     compute_us = communication_us = exposed_us = 0.0
     row_us: dict[StepRow, float] = defaultdict(float)
@@ -557,7 +585,7 @@ def _add(steps: Steps, launches: Sequence[_Launch], beside: _Overlap) -> None:
             before.append(kernels)
             communication_us += each.duration_us
             exposed_us += (
-                each.duration_us if each.record is None else beside.exposed_us(each.record)
+                each.duration_us if each.record is None else _exposed_us(each.record, beside)
             )
         elif each.row.kind not in (WAIT, *COPIES):
             kernels += 1
@@ -571,29 +599,26 @@ def _add(steps: Steps, launches: Sequence[_Launch], beside: _Overlap) -> None:
     steps.behind.append(round(kernels - fmean(before)) if before else 0)
 
 
-class _Overlap:
-    """When the kernels that compute ran, on each device."""
+def _computing_spans(records: Iterable[DeviceRecord]) -> _Spans:
+    """Return when kernels ran, of these records."""
+    found: _Spans = defaultdict(list)
+    for each in sorted(records, key=lambda record: record.start_us):
+        if each.category != "kernel":
+            continue
+        spans = found[each.device]
+        if spans and each.start_us <= spans[-1][1]:
+            spans[-1] = spans[-1][0], max(spans[-1][1], each.start_us + each.time_us)
+        else:
+            spans.append((each.start_us, each.start_us + each.time_us))
+    return found
 
-    def __init__(self, records: Iterable[DeviceRecord]) -> None:
-        self._spans: dict[int, list[tuple[float, float]]] = defaultdict(list)
-        for each in sorted(records, key=lambda record: record.start_us):
-            if each.category != "kernel":
-                continue
-            spans = self._spans[each.device]
-            if spans and each.start_us <= spans[-1][1]:
-                spans[-1] = spans[-1][0], max(spans[-1][1], each.start_us + each.time_us)
-            else:
-                spans.append((each.start_us, each.start_us + each.time_us))
 
-    def exposed_us(self, record: DeviceRecord) -> float:
-        """Return how long it ran with none of them beside it."""
-        spans, start, end = (
-            self._spans.get(record.device, []),
-            record.start_us,
-            record.start_us + record.time_us,
-        )
-        covered, at = 0.0, max(0, bisect_right(spans, (start,)) - 1)
-        while at < len(spans) and spans[at][0] < end:
-            covered += max(0.0, min(end, spans[at][1]) - max(start, spans[at][0]))
-            at += 1
-        return record.time_us - covered
+def _exposed_us(record: DeviceRecord, beside: _Spans) -> float:
+    """Return how long it ran with none of them beside it."""
+    spans, start = beside.get(record.device, []), record.start_us
+    end = start + record.time_us
+    covered, at = 0.0, max(0, bisect_right(spans, (start,)) - 1)
+    while at < len(spans) and spans[at][0] < end:
+        covered += max(0.0, min(end, spans[at][1]) - max(start, spans[at][0]))
+        at += 1
+    return record.time_us - covered
