@@ -74,15 +74,16 @@ def order_causes(causes: Iterable[e.Cause]) -> list[e.Cause]:
 
 
 def compare_launches(
-    baseline: Baseline, usual: Sequence[KernelRecord], run: Run
+    baseline: Baseline | None, usual: Sequence[KernelRecord], run: Run
 ) -> list[Difference]:
-    """Return what a run launched beside its baseline: with the lines of code, and in a sequence the
-    number of the call.
+    """Return what a run launched beside its baseline, else beside itself: with the lines of code,
+    and in a sequence the number of the call.
 
     `usual`: the baseline's kernels, in the time that the run is compared with.
     """
     in_call = [number for number, call in enumerate(run.calls) for _ in range(call.launches)]
-    return diff(_launches(usual, baseline.origins), _launches(run.kernels, run.origins, in_call))
+    origins = baseline.origins if baseline is not None else run.origins
+    return diff(_launches(usual, origins), _launches(run.kernels, run.origins, in_call))
 
 
 def find_causes(

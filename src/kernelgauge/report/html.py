@@ -28,13 +28,14 @@ from markupsafe import Markup
 from ..errors import printable
 from ..judge import STRUCTURE, WORST_FIRST, Status, Verdict
 from ..judge.baseline import compare
+from ..judge.cause import compare_launches
 from ..judge.evidence import Cause, RelativeChange, Step, TraceFile
 from ..judge.steps import PhaseCompared
 from ..judge.structure import placement_changes
 from ..results import Results, TestResult, WorkloadResult
 from ..results.files import slug
-from ..run import Origin, Timer
-from ..trace import KernelRecord, configuration_change, configuration_text, diff
+from ..run import Timer
+from ..trace import Difference, KernelRecord, What, configuration_text, grouped, join_launches
 from .findings import (
     Finding,
     baseline_commits,
@@ -222,10 +223,12 @@ def _environment() -> Environment:
         sensitivity=sensitivity_text,
         mean=mean,
         change=change_text,
+        kernel=_kernel,
     )
     # The newline stands between lines that are untrusted themselves.
     made.globals.update(
         STRUCTURE=STRUCTURE,
+        MARKS=_MARKS,
         DEVICE=Timer.DEVICE,
         counted=counted,
         describe=describe,
@@ -284,46 +287,13 @@ def _value(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else _clip(str(value))
 
 
-class _Launch(NamedTuple):
-    """A launch of this run beside its partner in the baseline. None: not there."""
-
-    before: KernelRecord | None
-    after: KernelRecord | None
-    mark: str  # gone, new or changed; empty if it is as it was
-    how: str  # it changed
-    origin: Origin | None  # of the kernel of this run, else of the baseline's
-
-    @property
-    def name(self) -> str:
-        kernel = self.after or self.before
-        return kernel.identity.shown if kernel is not None else ""
+# All launches of a module, with its path, and those of its kernels that changed.
+_Module = tuple[str, Difference, Sequence[Difference]]
 
 
-class _Part(NamedTuple):
-    """Launches of one place: their number and time in microseconds, before and after."""
-
-    mark: str
-    name: str
-    launches: Sequence[_Launch]
-
-    @property
-    def counts(self) -> list[int]:
-        return [sum(each is not None for each in side) for side in self._sides]
-
-    @property
-    def times_us(self) -> list[float]:
-        return [sum(each.device_time_us for each in side if each) for side in self._sides]
-
-    @property
-    def delta_us(self) -> float:
-        return self.times_us[1] - self.times_us[0]
-
-    @property
-    def _sides(self) -> list[tuple[KernelRecord | None, ...]]:
-        return list(zip(*(each[:2] for each in self.launches), strict=True))
-
-
-_Module = tuple[_Part, Sequence[_Part]]  # all of its launches, and its kernels that changed
+def _kernel(launch: Difference) -> KernelRecord:
+    """Return the kernel of this run; of a launch that is gone, that of the baseline."""
+    return (launch.after or launch.before)[0]
 
 
 class _Piece(NamedTuple):
@@ -355,49 +325,34 @@ class _Workload(Row):
         return trace if self.is_beside and _TRACE.fullmatch(trace) else ""
 
     @cached_property
-    def launches(self) -> list[_Launch]:
-        """Return the launches of this run and those of the baseline that it lacks, in order."""
+    def launches(self) -> list[Difference]:
+        """Return each launch of this run, with its partner, and those that it lacks, in order."""
         run, baseline = self.result.run, self.result.baseline
         if run is None:
             return []
         stored: Sequence[KernelRecord] = run.kernels
-        old: Sequence[Origin | None] = ()
         if baseline is not None and baseline.entries:  # in the time that the run is compared with
             judged = self.result.time_verdict(Timer.DEVICE)
             stored = baseline.entry_like(run.kernels)[0].kernels_in(
                 judged.before_us if judged is not None else None
             )
-            old = baseline.origins if len(baseline.origins) == len(stored) else ()
-        before, after = iter(old), iter(run.origins)
-        found: list[_Launch] = []
-        compared = ((each, *row) for each in diff(stored, run.kernels) for row in each.rows)
-        for each, old_kernel, kernel in compared:
-            origin = next(before, None) if old_kernel is not None else None
-            origin = next(after, None) if kernel is not None else origin
-            how = ""
-            if old_kernel is not None and kernel is not None and old_kernel != kernel:
-                is_other = configuration_change(old_kernel.identity, kernel.identity)
-                others = (
-                    ["configuration"] if is_other else placement_changes([each], run.fingerprint)
-                )
-                how = f"other {' and '.join(others)}" if others else ""
-            mark = (
-                "new"
-                if old_kernel is None
-                else "gone"
-                if kernel is None
-                else "changed"
-                if how
-                else ""
-            )
-            found.append(_Launch(old_kernel, kernel, mark, how, origin))
+        found: list[Difference] = []
+        for each in compare_launches(baseline, stored, run):
+            if not each.what.is_pair:
+                found += (Difference(What.VANISHED, (kernel,), ()) for kernel in each.before)
+                found += (Difference(What.APPEARED, (), (kernel,)) for kernel in each.after)
+                continue
+            others = placement_changes([each], run.fingerprint)
+            others = ["configuration"] if each.details else others
+            what = What.CONFIGURATION if others else What.SAME
+            found.append(replace(each, what=what, details=f"other {' and '.join(others)}"))
         return found
 
     @cached_property
-    def marked(self) -> Mapping[str, _Part]:
+    def marked(self) -> Mapping[str, Difference]:
         """Return the launches by how they differ, with those that do not."""
-        marks = {mark: [each for each in self.launches if each.mark == mark] for mark in _MARKS}
-        return {mark: _Part(mark, "", launches) for mark, launches in marks.items() if launches}
+        found = grouped(self.launches, lambda launch: _MARKS[launch.what])
+        return {mark: join_launches(found[mark]) for mark in _MARKS.values() if mark in found}
 
     @property
     def strip(self) -> list[tuple[str, list[_Piece]]]:
@@ -406,31 +361,24 @@ class _Workload(Row):
 
         Widths are times; without any time, all are equal. What is gone or new has a least width.
         """
-        times = [
-            [each.device_time_us if each else 0.0 for each in launch[:2]]
-            for launch in self.launches
-        ]
+        times = [(each.before_us, each.after_us) for each in self.launches]
         if not any(map(any, times)):
-            times = [[float(each is not None) for each in launch[:2]] for launch in self.launches]
-        marks = sum(bool(each.mark) for each in self.launches)
+            times = [(len(each.before), len(each.after)) for each in self.launches]
+        marks = sum(each.what is not What.SAME for each in self.launches)
         least = min(_LEAST_WIDTH, _LEAST_WIDTHS / max(1, marks)) * max(
             map(sum, zip(*times, strict=True)), default=0.0
         )
         ends, lanes = [0.0, 0.0], (list[_Piece](), list[_Piece]())
         for launch, widths in zip(self.launches, times, strict=True):
-            if None not in launch[:2]:
+            mark = _MARKS[launch.what]
+            if launch.before and launch.after:
                 ends = [max(ends)] * 2
-            for side, kernel in enumerate(launch[:2]):
-                if isinstance(kernel, KernelRecord):
-                    width = max(widths[side], least if launch.mark else 0.0)
-                    text = (
-                        f"{launch.name}: {us(kernel.device_time_us)} us"
-                        if kernel.device_time_us
-                        else launch.name
-                    )
-                    lanes[side].append(
-                        _Piece(launch.mark, kernel.identity.kind, text, ends[side], width)
-                    )
+            for side, kernel in ((0, launch.before), (1, launch.after)):
+                for each in kernel:
+                    width = max(widths[side], least if mark else 0.0)
+                    text, time_us = each.identity.shown, each.device_time_us
+                    text += f": {us(time_us)} us" if time_us else ""
+                    lanes[side].append(_Piece(mark, each.identity.kind, text, ends[side], width))
                     ends[side] += width
         scale = max(ends) / 100 or 1.0
         # each alone, or neighbours as one
@@ -456,27 +404,25 @@ class _Workload(Row):
             and verdict.status is not Status.NOT_JUDGED
         ):
             least_us = (verdict.change.gate or 0.0) * (verdict.before_us or 0.0)
-        by_module: dict[str, list[_Launch]] = {}
-        for launch in self.launches:
-            by_module.setdefault(launch.origin.module if launch.origin else "not known", []).append(
-                launch
-            )
+        by_module = grouped(
+            self.launches, lambda it: _kernel(it).module if _kernel(it).origin else "not known"
+        )
         sides: tuple[list[_Module], list[_Module]] = [], []
         for name, launches in sorted(by_module.items()):
-            kernels: dict[tuple[str, str], list[_Launch]] = {}
-            for launch in launches:
-                kernels.setdefault((launch.mark, launch.name), []).append(launch)
-            parts = [_Part(*key, each) for key, each in kernels.items()]
-            changed = [part for part in parts if part.mark or abs(part.delta_us) > least_us]
-            whole = _Part("", name, launches)
-            sides[not changed and abs(whole.delta_us) <= least_us].append((whole, changed))
+            kernels = grouped(launches, lambda it: (it.what, _kernel(it).identity.shown))
+            parts = [*map(join_launches, kernels.values())]
+            changed = [
+                it for it in parts if it.what is not What.SAME or abs(it.delta_us) > least_us
+            ]
+            whole = join_launches(launches)
+            sides[not changed and abs(whole.delta_us) <= least_us].append((name, whole, changed))
         if (
             not sides[0]
             and verdict is not None
             and verdict.status in (Status.REGRESSED, Status.IMPROVED)
         ):
             sides = sides[::-1]  # each moved a little
-        sides[0].sort(key=lambda each: -abs(each[0].delta_us))
+        sides[0].sort(key=lambda each: -abs(each[1].delta_us))
         return sides
 
     def dots(self, timer: Timer) -> list[tuple[str, str, Sequence[tuple[float, bool]]]]:
@@ -504,7 +450,12 @@ class _Workload(Row):
         ]
 
 
-_MARKS = ("gone", "new", "changed", "")
+_MARKS = {
+    What.VANISHED: "gone",
+    What.APPEARED: "new",
+    What.CONFIGURATION: "changed",
+    What.SAME: "",
+}
 
 
 def _joined(group: Sequence[_Piece], scale: float) -> _Piece:
