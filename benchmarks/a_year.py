@@ -50,7 +50,7 @@ _DOF = 5  # of Student's t
 _CORRELATION = 0.3  # between one night and the next
 _SLOW = {Timer.DEVICE: 0.006}  # by how much a machine of two speeds is slower in every third night
 _SLOW_REFERENCE = 0.0067  # and its reference GEMM, as one was seen
-_KINDS = ("Gaussian", "Student's t, 5 degrees", "correlated by 0.3", "both", "two speeds")
+_KINDS = ("Gaussian", "Student's t, 5 degrees", "correlated by 0.3", "both of these", "two speeds")
 
 
 def main() -> None:
@@ -131,7 +131,12 @@ def year(
                 tonight + _drawn(chance, kind, _NIGHTS, is_night=False) * spread for _ in range(2)
             )
             change = decide(
-                here, here[-1:], prior, comparisons=3 * workloads, kernels=kernels, shown=shown
+                here,
+                here[-1:],
+                prior,
+                comparisons=len(CALL_TIMERS) * workloads,
+                kernels=kernels,
+                shown=shown,
             ).change
             assert change.low is not None
             needed = max(

@@ -1,8 +1,8 @@
 """Fit what the rule for times expects of unchanged code to every recorded process. Needs no GPU.
 
-    python benchmarks/noise.py            print the fit, and how far it is from
-    src/kernelgauge/judge/noise.json python benchmarks/noise.py --write    write that file python
-    benchmarks/noise.py --without-hosts 3    fit without every third host: what the fit has not seen
+    python benchmarks/noise.py                    print the fit, and whether noise.json has it
+    python benchmarks/noise.py --write            write src/kernelgauge/judge/noise.json
+    python benchmarks/noise.py --without-hosts 3  fit without every third host, and judge those
 
 Spreads are standard deviations of logarithms of times; docs/design/times.md says what each number
 is for.
@@ -14,11 +14,12 @@ import argparse
 import dataclasses
 import json
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from statistics import fmean, stdev
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -36,9 +37,9 @@ from scipy import optimize, stats
 
 from kernelgauge.judge import timing
 from kernelgauge.judge.baseline import from_run, gemm_kernel
-from kernelgauge.judge.time_verdict import Context
-from kernelgauge.judge.timing import TWINS
-from kernelgauge.run import CALL_TIMERS, ProcessTime, Timer, observe, on_same_host
+from kernelgauge.judge.time_verdict import Context, followed_reference
+from kernelgauge.judge.timing import COPY, GEMM, NOTHING, SLOPES, TWINS
+from kernelgauge.run import CALL_TIMERS, ProcessTime, Run, Timer, observe, on_same_host
 from kernelgauge.trace.difference import Likeness
 
 FILE = ROOT / "src" / "kernelgauge" / "judge" / "noise.json"
@@ -47,7 +48,6 @@ _LONG_US = 20.0
 _TRAINS = ("-train-", "-step-")  # in the ids of the recorded workloads
 # The kinds of times that are fitted apart.
 GPU, DISPATCH, TRAINING, LATENCY = "GPU time", "dispatch", "dispatch of a training step", "latency"
-_GEMM_SLOPE = 0.4  # as the rule assumes before a baseline has shown it
 _QUANTILES = (np.arange(200) + 0.5) / 200  # of the factor of a machine
 
 
@@ -64,6 +64,7 @@ class Group:
     kernels: int
     us: float
     own: float  # the variance of a mean that its replicates show
+    rest: float = 0.0  # a part of the variance that is not fitted
 
 
 def main() -> None:
@@ -90,30 +91,28 @@ def main() -> None:
         print(f"{FILE.relative_to(ROOT)} has other numbers")
 
 
-def fit(suites: Sequence[Suite]) -> dict[str, dict[str, float]]:
+def fit(suites: Sequence[Suite]) -> dict[str, dict[str, Any]]:
     """Return the fitted numbers by kind of time."""
     busy, known = busy_suites()
     others = [*h100_suites(), *model_suites(), *busy, *known]
     gpu = list(groups([*suites, *others], Timer.DEVICE))
     long, short = ([each for each in gpu if (each.us > _LONG_US) is side] for side in (True, False))
-    process, dof = machine_factor(long, "GPU times of more than 20 us")
-    squares = (
-        (each.variance - process**2) * each.us**2 / each.kernels
-        for each in short
-        for _ in range(each.dof)
+    process, dof = common_factor(long, "GPU times of more than 20 us")
+    of_kernels = [_of_kernels(each, process) for each in short]
+    resolution, resolution_dof = common_factor(
+        of_kernels, "resolution of a kernel, in us", by="workload"
     )
-    resolution = math.sqrt(max(0.0, fmean(squares)))
-    print(
-        f"    resolution of a kernel {1000 * resolution:.1f} ns, from {sum(each.dof for each in short)} degrees of freedom"
+    print_slopes(suites)
+    elsewhere = between_hosts(
+        suites, lambda us, kernels: process**2 + kernels * (resolution / us) ** 2
     )
-    by_gemm, by_twins, of_short_us = between_hosts(suites)
     hosts = len({each.host for each in suites}) - 1
     dispatch = list(groups([*suites, *others], Timer.HOST))
     trains, rest = (
         [each for each in dispatch if is_training(each.workload) is side] for side in (True, False)
     )
-    of_dispatch = between_nights(suites, Timer.HOST, machine_factor(rest, DISPATCH)[0])
-    found = {
+    of_dispatch = between_nights(suites, Timer.HOST, common_factor(rest, DISPATCH)[0])
+    found: dict[str, dict[str, Any]] = {
         GPU: {
             "process": process,
             "dof": dof,
@@ -121,9 +120,8 @@ def fit(suites: Sequence[Suite]) -> dict[str, dict[str, float]]:
             # large as that of dispatch.
             "night": max(between_nights(suites, Timer.DEVICE, process), of_dispatch),
             "resolution_us": resolution,
-            "gpu_us": of_short_us,
-            "gpu": by_gemm,
-            "twins": by_twins,
+            "resolution_dof": resolution_dof,
+            "elsewhere": elsewhere,
             "hosts": hosts,
         }
     }
@@ -132,37 +130,46 @@ def fit(suites: Sequence[Suite]) -> dict[str, dict[str, float]]:
         (TRAINING, trains, Timer.HOST),
         (LATENCY, list(groups([*suites, *others], Timer.END_TO_END)), Timer.END_TO_END),
     ):
-        process, dof = machine_factor(each, kind)
+        process, dof = common_factor(each, kind)
         found[kind] = {"process": process, "dof": dof}
         if kind != TRAINING:
             found[kind]["night"] = between_nights(suites, timer, process)
+        if kind == DISPATCH:
+            found[kind] |= {"elsewhere": between_hosts_by_ratio(suites, process), "hosts": hosts}
     return {
-        kind: {name: float(f"{value:.3g}") for name, value in each.items()}
+        kind: {name: _rounded(value) for name, value in each.items()}
         for kind, each in found.items()
     }
 
 
+def _rounded(value: Any) -> Any:
+    return (
+        {name: _rounded(each) for name, each in value.items()}
+        if isinstance(value, dict)
+        else float(f"{value:.3g}")
+    )
+
+
 def judge_left_out(
-    found: Mapping[str, Mapping[str, float]], suites: Sequence[Suite], hosts: Sequence[str]
+    found: Mapping[str, Mapping[str, Any]], suites: Sequence[Suite], hosts: Sequence[str]
 ) -> None:
     """Judge the suites of hosts that the fit has not seen, by it."""
-    timing._FITTED |= {kind: timing.Spreads(**each) for kind, each in found.items()}
-    timing._GPU = timing._FITTED[GPU]
+    timing.NOISES.update({kind: timing.Spreads(**each) for kind, each in found.items()})
     left_out = [each for each in suites if each.host in hosts]
     print(
         f"{len(left_out)} suites on {len({each.gpu for each in left_out})} GPUs of {len(hosts)} hosts that the fit lacks"
     )
     others = [(one, tuple(each for each in suites if each.host != one.host)) for one in left_out]
-    unchanged.print_design("all other hosts", others, show=False)
-    unchanged.print_design(
-        "another host, one process",
-        [(one, (it,)) for one, known in others for it in known][::7],
-        show=False,
-    )
     same = [
         (one, (it,)) for one in left_out for it in left_out if one is not it and one.gpu == it.gpu
     ]
-    unchanged.print_design("same GPU, one process", same, show=False)
+    found_of: Mapping[str, Sequence[unchanged.Pair]] = {
+        "all other hosts": others,
+        "one process of another host": [(one, (it,)) for one, known in others for it in known][::7],
+        "one process of the same GPU": same,
+    }
+    rows = [unchanged.print_design(name, pairs, show=False) for name, pairs in found_of.items()]
+    unchanged.print_table("no time suspected", rows)
 
 
 def is_training(workload: str) -> bool:
@@ -229,12 +236,20 @@ def _in_folder(suite: Suite, workload: str) -> Suite:
     return dataclasses.replace(suite, runs={workload: named})
 
 
-def machine_factor(found: Sequence[Group], name: str) -> tuple[float, float]:
-    """Fit the spread between processes, and the degrees of freedom of the factor of a machine, by
-    maximum likelihood.
+def _of_kernels(each: Group, process: float) -> Group:
+    """Return the noise of a short time as that of one kernel, in microseconds. The rest of it, a
+    fraction of the time, is the machine's.
+    """
+    square = each.us**2 / each.kernels
+    scaled = {name: getattr(each, name) * square for name in ("variance", "own")}
+    return dataclasses.replace(each, **scaled, rest=process**2 * square)
 
-    All times of a machine share the factor. A second one, of each workload alone, is tried: its
-    gain is printed.
+
+def common_factor(found: Sequence[Group], name: str, *, by: str = "machine") -> tuple[float, float]:
+    """Fit the spread between processes, and the degrees of freedom of the factor by which a machine
+    or a workload is noisier, by maximum likelihood.
+
+    All times of a machine share its factor. What each factor gains, and both, is printed.
     """
     by_gpu: dict[str, list[Group]] = defaultdict(list)
     for each in found:
@@ -244,12 +259,12 @@ def machine_factor(found: Sequence[Group], name: str) -> tuple[float, float]:
         factors = machine / stats.chi2.ppf(_QUANTILES, machine) if machine else np.ones(1)
         total = 0.0
         for each in by_gpu.values():
-            variances, owns, dofs = (
+            variances, owns, rests, dofs = (
                 np.array([getattr(one, name) for one in each])[:, None]
-                for name in ("variance", "own", "dof")
+                for name in ("variance", "own", "rest", "dof")
             )
             # a process is never steadier than its replicates
-            expected = np.maximum(factors * spread**2, owns)
+            expected = np.maximum(factors * spread**2 + rests, owns)
             terms = stats.f.logpdf(
                 np.maximum(variances, 1e-10) / expected, dofs, workload or 1e7
             ) - np.log(expected)
@@ -269,15 +284,18 @@ def machine_factor(found: Sequence[Group], name: str) -> tuple[float, float]:
         return optimize.minimize(of, np.log(start), method="Nelder-Mead", options={"maxiter": 600})
 
     usual = math.sqrt(np.median([each.variance for each in found]))
-    none, workload = best(usual), best(usual, 5.0, is_workload=True)
-    machine = best(usual, 5.0, is_machine=True)
-    both = best(*np.exp(machine.x), 50.0, is_machine=True, is_workload=True)
-    spread, dof = np.exp(machine.x)
+    none = best(usual)
+    fits = {
+        "machine": best(usual, 5.0, is_machine=True),
+        "workload": best(usual, 5.0, is_workload=True),
+    }
+    both = best(*np.exp(fits["machine"].x), 50.0, is_machine=True, is_workload=True)
+    gains = (f"by {kind} {none.fun - each.fun:.1f}" for kind, each in fits.items())
+    spread, dof = np.exp(fits[by].x)
     print(
         f"{name}: {len(found)} groups with {sum(each.dof for each in found)} degrees of freedom on {len(by_gpu)} GPUs; "
-        f"spread {100 * spread:.3g} %, factor of a machine with {dof:.1f} degrees of freedom\n"
-        f"    log likelihood above that of one spread: by workload {none.fun - workload.fun:.1f}, "
-        f"by machine {none.fun - machine.fun:.1f}, by both {none.fun - both.fun:.1f}"
+        f"spread {spread:.3g}, factor of a {by} with {dof:.1f} degrees of freedom\n"
+        f"    log likelihood above that of one spread: {', '.join(gains)}, by both {none.fun - both.fun:.1f}"
     )
     # no more than the data have
     return float(spread), min(float(dof), float(sum(each.dof for each in found)))
@@ -306,15 +324,12 @@ def between_nights(suites: Sequence[Suite], timer: Timer, process: float) -> flo
     return found
 
 
-def between_hosts(suites: Sequence[Suite]) -> list[float]:
-    """Return how far GPU times of other hosts lie apart: beyond what the reference GEMM and what
-    twins explain.
-
-    The third is that of short kernels, in microseconds, beyond the GEMM.
+def _moves(
+    suites: Sequence[Suite], timer: Timer
+) -> Iterator[tuple[Run, ProcessTime, ProcessTime, tuple[ProcessTime, ProcessTime] | None]]:
+    """Yield each run with its time on a GPU of another host, its own, and both with twins as a
+    reference.
     """
-    by_gemm: list[float] = []
-    by_twins: list[float] = []
-    of_short_us: list[float] = []
     for one, other in list(permutations(suites, 2))[::7]:
         if one.host == other.host:
             continue
@@ -330,40 +345,96 @@ def between_hosts(suites: Sequence[Suite]) -> list[float]:
                 continue
             gemm = gemm_kernel(run.controls)
             before, after = (
-                each.times(Timer.DEVICE, each.entries[0], gemm=gemm)[0]
+                each.times(timer, each.entries[0], gemm=gemm)[0]
                 for each in (baseline, from_run(run, suite="perf"))
             )
-            move = after.logarithm - before.logarithm
-            is_short = after.observation.mean_us < _LONG_US
-            if "gemm" in before.references_us and "gemm" in after.references_us:
-                rest = move - _GEMM_SLOPE * math.log(
-                    after.references_us["gemm"] / before.references_us["gemm"]
-                )
-                by_gemm += [] if is_short else [rest]
-                of_short_us += (
-                    [rest * after.observation.mean_us / len(run.kernels)] if is_short else []
-                )
-            if is_short:
-                continue
-            ((before,), (after,)), twins = context.twins(run, [before], [after])
-            if twins is not None:
-                by_twins.append(
-                    move - math.log(after.references_us[TWINS] / before.references_us[TWINS])
-                )
-    found = [
-        math.sqrt(fmean(each**2 for each in values) / 2)
-        for values in (by_gemm, by_twins, of_short_us)
-    ]
-    print(
-        f"between hosts, of one side: beyond the GEMM {100 * found[0]:.3f} %, beyond twins {100 * found[1]:.3f} %"
+            (usual, now), twins = context.twins(run, [before], [after])
+            yield run, before, after, None if twins is None else (usual[0], now[0])
+
+
+def _square(before: ProcessTime, after: ProcessTime, name: str = NOTHING) -> float:
+    """Return the square, of one side, of how far a time moved beyond what it follows."""
+    slope, references = (
+        SLOPES.get(name, 0.0),
+        [each.references_us.get(name, 1.0) for each in (before, after)],
     )
-    print(
-        f"    from {len(by_gemm)} and {len(by_twins)} pairs; the largest beyond twins {100 * max(map(abs, by_twins)):.2f} %"
-    )
-    print(
-        f"    of kernels below {_LONG_US:g} us, beyond the GEMM: {1000 * found[2]:.1f} ns, from {len(of_short_us)} pairs"
-    )
+    return (
+        after.logarithm - before.logarithm - slope * math.log(references[1] / references[0])
+    ) ** 2 / 2
+
+
+def between_hosts(
+    suites: Sequence[Suite], within: Callable[[float, int], float]
+) -> dict[str, float]:
+    """Return how far GPU times of other hosts lie apart, of one side, beyond what each reference
+    explains.
+
+    `within`: the variance between processes, of a time in microseconds with so many kernels: it is
+    no part of that.
+    """
+    squares: dict[str, list[float]] = {name: [] for name in (TWINS, COPY, GEMM, NOTHING)}
+    for run, before, after, with_twins in _moves(suites, Timer.DEVICE):
+        expected, name = (
+            within(after.observation.mean_us, len(run.kernels)),
+            followed_reference(run.kernels),
+        )
+        squares[NOTHING].append(_square(before, after) - expected)
+        if name in before.references_us and name in after.references_us:
+            squares[name].append(_square(before, after, name) - expected)
+        if with_twins:
+            squares[TWINS].append(_square(*with_twins, TWINS) - expected)
+    found = {name: math.sqrt(max(0.0, fmean(values))) for name, values in squares.items()}
+    for name, spread in found.items():
+        print(
+            f"between hosts, of one side, beyond {name}: {100 * spread:.3f} %, from {len(squares[name])} pairs"
+        )
     return found
+
+
+def between_hosts_by_ratio(suites: Sequence[Suite], process: float) -> dict[str, float]:
+    """Return how far ratios of dispatch to the host reference lie apart, between hosts at one
+    speed.
+    """
+    squares = [
+        _square(before, after) - process**2
+        for _, before, after, _ in _moves(suites, Timer.HOST)
+        if after.is_by_host and on_same_host([before], after)
+    ]
+    spread = math.sqrt(max(0.0, fmean(squares)))
+    print(
+        f"between hosts, of one side, beyond the host reference: {100 * spread:.3f} %, from {len(squares)} pairs"
+    )
+    return {NOTHING: spread}
+
+
+def print_slopes(suites: Sequence[Suite]) -> None:
+    """Print with which slope the GPU time of each workload follows each reference, over means of
+    GPUs.
+    """
+    for workload, by_gpu in times_by_gpu(suites, Timer.DEVICE).items():
+        kernels = next(suite.runs[workload].kernels for suite in suites if workload in suite.runs)
+        for name in (COPY, GEMM):
+            points = [
+                (
+                    number,
+                    fmean(math.log(each.references_us[name]) for each in times),
+                    fmean(each.logarithm for each in times),
+                )
+                for (_, number), (_, times) in by_gpu.items()
+                if all(name in each.references_us for each in times)
+            ]
+            # Of the launch configuration that was chosen most often.
+            usual = Counter(point[0] for point in points).most_common(1)[0][0]
+            x, y = (
+                np.array([point[axis] for point in points if point[0] == usual]) for axis in (1, 2)
+            )
+            x, y = x - x.mean(), y - y.mean()
+            slope = x @ y / (x @ x)
+            error = math.sqrt(((y - slope * x) ** 2).sum() / (len(x) - 2) / (x @ x))
+            mark = ", which it follows" if name == followed_reference(kernels) else ""
+            print(
+                f"    {workload}: slope {slope:+.2f} ± {error:.2f} to the {name}, {len(x)} GPUs{mark}"
+            )
 
 
 def print_spreads(suites: Sequence[Suite]) -> None:

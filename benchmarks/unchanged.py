@@ -1,12 +1,11 @@
 """How often unchanged code is red, and which slowdowns are caught, over every recorded suite. Needs
 no GPU.
 
-    python benchmarks/unchanged.py                                  every design python
-    benchmarks/unchanged.py --against baselines FILE.json.gz... files of benchmarks/nights.py python
-    benchmarks/unchanged.py --design "leave one"             only designs whose name has this python
-    benchmarks/unchanged.py --design pairs                   only long runs of `compare` python
-    benchmarks/unchanged.py --without gemm                   an ablation: one piece of information
-    removed
+    python benchmarks/unchanged.py                      every design, and tables: 15 minutes
+    python benchmarks/unchanged.py --against baselines FILE.json.gz...   files of runs
+    python benchmarks/unchanged.py --design "one host"  only designs whose name has this
+    python benchmarks/unchanged.py --design pairs       only long runs of `compare`
+    python benchmarks/unchanged.py --without gemm       an ablation: without one piece of information
 
 A suite is one process: all times of all workloads, judged as `pytest perf --perf-strict` judges
 them. It is green if none is REGRESSED and none UNDECIDED. A suite whose autotuner made a choice
@@ -24,8 +23,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
 import msgspec
+import numpy as np
 from recorded import (
     DATA,
     Suite,
@@ -55,6 +56,13 @@ _SLOWER = {
     Timer.DEVICE: (0.003, 0.005, 0.01, 0.02, 0.03),
     Timer.HOST: (0.05, 0.10, 0.15),
     Timer.END_TO_END: (0.2, 0.3, 0.5),
+}
+# The columns of a table: times and slowdowns.
+_COLUMNS = {
+    "MLP": (Timer.DEVICE, False, (0.005, 0.01, 0.02)),
+    "3 µs kernels": (Timer.DEVICE, True, (0.02, 0.03)),
+    "dispatch of MLPs": (Timer.HOST, False, (0.1, 0.15)),
+    "latency of MLPs": (Timer.END_TO_END, False, (0.5,)),
 }
 _SHORT_US = 20.0
 _NOISY = 4  # times an H200's spread between processes
@@ -104,10 +112,13 @@ def main() -> None:
     print(
         f"{len(suites)} processes on {len(gpus)} GPUs of {len(hosts)} hosts; unchanged code, judged as a strict run"
     )
+    of_one, confirmed = [], []
     for name, pairs in designs(suites):
         if options.design in name:
-            print_design(name, pairs, show=options.show)
-            print_confirmed(name, trials(pairs, suites))
+            of_one.append(print_design(name, pairs, show=options.show))
+            confirmed.append(print_confirmed(name, trials(pairs, suites)))
+    print_table("no time suspected", of_one)
+    print_table("suspected → red", confirmed)
     if change is None and options.design in ("", "pairs"):
         print_pairs(suites)
     if not options.design:
@@ -137,9 +148,11 @@ def print_other_suites(change: Callable[[Suite], Suite], *, show: bool) -> None:
     print(
         f"{len(archive)} processes of the detection benchmark on 2 GPUs: of the rule only the factor of a fast host comes from them"
     )
+    rows = []
     for name, pairs in designs(archive)[:3]:
-        print_design(name, pairs, show=show)
+        rows.append(print_design(name, pairs, show=show))
         print_confirmed(name, trials(pairs, archive))
+    print_table("no time suspected", rows)
     (first,), (again,) = (
         read_suites([DATA / "side_by_side" / f"{name}.json.gz"]) for name in ("recorded", "again")
     )
@@ -147,14 +160,11 @@ def print_other_suites(change: Callable[[Suite], Suite], *, show: bool) -> None:
         "gallery on an H100 beside another suite", [(change(again), (change(first),))], show=show
     )
     print(f"{len(h100)} processes of three H100s, a model whose noise the rule does not know")
-    for name, pairs in designs(h100):
-        if name in ("same GPU, all others", "same GPU, one process", "leave one GPU out"):
-            print_design(name, pairs, show=show)
-    print_design(
-        "unknown GPU, one process",
-        [(a, (b,)) for a in h100 for b in h100 if a.gpu != b.gpu],
-        show=show,
-    )
+    every: list[Pair] = [(a, (b,)) for a in h100 for b in h100 if a.gpu != b.gpu]
+    asked = [each for each in designs(h100)[:5] if "GPU," in each[0] or "leave" in each[0]]
+    asked += [("another GPU, a baseline of one process", every)]
+    rows = [print_design(name, pairs, show=show) for name, pairs in asked if pairs]
+    print_table("no time suspected", rows)
 
 
 # -- designs ---------------------------------------------------------------------------------------
@@ -177,18 +187,27 @@ def designs(suites: Sequence[Suite]) -> list[tuple[str, list[Pair]]]:
         (one, (each,)) for one in suites for each in suites if one.gpu != each.gpu
     ]
     return [
-        ("same GPU, all others", same),
-        ("same GPU, one process", [(one, (each,)) for one, known in same for each in known]),
-        ("same GPU, four processes", [(one, known[:4]) for one, known in same if len(known) >= 4]),
+        ("same GPU, all its other processes", same),
         (
-            "known GPU among all others",
+            "same GPU, a baseline of one process",
+            [(one, (each,)) for one, known in same for each in known],
+        ),
+        (
+            "same GPU, a baseline of four",
+            [(one, known[:4]) for one, known in same if len(known) >= 4],
+        ),
+        (
+            "this GPU and all others known",
             [(one, tuple(e for e in suites if e is not one)) for one, _ in same],
         ),
         ("leave one GPU out", others(lambda one, each: one.gpu != each.gpu)),
         ("leave one host out", others(lambda one, each: one.host != each.host)),
         ("committed baselines", [(one, committed) for one in suites if not one.is_committed]),
-        ("eight GPUs of one host", [(one, eight) for one in suites if one not in eight]),
-        ("unknown GPU, one process (every 7th pair)", unknown[::7]),
+        (
+            "a baseline of eight GPUs of one host",
+            [(one, eight) for one in suites if one not in eight],
+        ),
+        ("another GPU, a baseline of one process", unknown[::7]),
     ]
 
 
@@ -224,8 +243,30 @@ def judged(
             yield judge_time(timer, [run], baseline, context)
 
 
-def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
-    """Print how many suites are green, and the share of slowdowns that is caught."""
+def print_table(head: str, rows: Sequence[Sequence[str]]) -> None:
+    sizes = {
+        name: " / ".join(f"+{100 * size:g}" for size in sizes)
+        for name, (*_, sizes) in _COLUMNS.items()
+    }
+    heads = ["design", head, *(f"{name} {levels} %" for name, levels in sizes.items())]
+    for cells in (heads, ["---"] * len(heads), *rows):
+        print(f"| {' | '.join(cells)} |")
+    print()
+
+
+def _cells(caught: Mapping[tuple[Timer, bool, float], Sequence[Any]]) -> Iterator[str]:
+    """Yield for each column the shares that were caught: of one process, or also after a fresh one."""
+    for timer, short, sizes in _COLUMNS.values():
+        found = [np.mean(caught[timer, short, size], axis=0) for size in sizes
+                 if (timer, short, size) in caught]  # fmt: skip
+        shares = (" → ".join(f"{100 * share:.0f}" for share in np.atleast_1d(it)) for it in found)
+        yield f"{' / '.join(shares)} %" if found else "not judged"
+
+
+def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> list[str]:
+    """Print how many suites are green, and the share of slowdowns that is caught. Return the row of
+    a table.
+    """
     counts: Counter[str] = Counter()
     caught: dict[tuple[Timer, bool, float], list[bool]] = defaultdict(list)
     sensitivities: dict[tuple[Timer, bool], list[float]] = defaultdict(list)
@@ -262,6 +303,11 @@ def print_design(name: str, pairs: Sequence[Pair], *, show: bool) -> None:
                 print(
                     f"    {timer.label:<14}{kind:<14} caught {levels};  median sensitivity {100 * median(found):.2f} %"
                 )
+    return [
+        name,
+        f"{counts['suites'] - counts['REGRESSED']} of {counts['suites']}",
+        *_cells(caught),
+    ]
 
 
 def _judge_one(
@@ -289,9 +335,9 @@ def trials(pairs: Sequence[Pair], suites: Sequence[Suite]) -> list[Trial]:
     return found
 
 
-def print_confirmed(name: str, found: Sequence[Trial]) -> None:
+def print_confirmed(name: str, found: Sequence[Trial]) -> list[str]:
     """Print how many suites are red, and the share of slowdowns that is caught, before and after a
-    fresh process.
+    fresh process. Return the row of a table.
     """
     red: Counter[str] = Counter()
     caught: dict[tuple[Timer, bool, float], list[tuple[bool, bool]]] = defaultdict(list)
@@ -322,6 +368,7 @@ def print_confirmed(name: str, found: Sequence[Trial]) -> None:
         print(
             f"    {timer.label:<14}{'short kernels' if short else 'MLPs':<14} caught {'  '.join(levels)}"
         )
+    return [name, f"{red['before']} → {red['after']} of {len(found)}", *_cells(caught)]
 
 
 def _confirmed(
@@ -699,6 +746,7 @@ def _with_speeds(suite: Suite) -> Suite:
 
 _ABLATIONS: dict[str, Callable[[Suite], Suite]] = {
     "gemm": _without_control("gemm"),
+    "copy": _without_control("copy"),
     "machine": _without_control("gemm", "copy"),
     "twins": _without_twins,
     "hosts": _without_hosts,

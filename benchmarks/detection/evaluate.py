@@ -22,7 +22,15 @@ import numpy as np
 from scipy.stats import mannwhitneyu
 
 from kernelgauge.judge import Status
-from kernelgauge.judge.timing import FALSE_ALARMS_PER_RUN, Scatter, decide, prior_for, scatter
+from kernelgauge.judge.timing import (
+    COPY,
+    FALSE_ALARMS_PER_RUN,
+    GEMM,
+    Scatter,
+    decide,
+    prior_for,
+    scatter,
+)
 from kernelgauge.run import CALL_TIMERS, Fingerprint, ProcessTime, Sample, observe, summarize
 
 from .data import (
@@ -416,20 +424,25 @@ def _share(answers: Sequence[tuple[int, bool]]) -> Share:
 # -- kernelgauge -----------------------------------------------------------------------------------
 
 
+_SHORT_US = 20.0  # below, a workload is bound by memory or by launching, above by GEMMs
+
+
 def is_slower(
     workload: str, timer: str, baseline_processes: Sequence[Measured], test_process: Measured, /
 ) -> bool:
     """Judge by the suite's rule with `--perf-no-confirm`: without a fresh process.
 
     The data do not say which kernels ran: on a GPU that the baseline does not know, each workload
-    counts as one kernel, and there are no twins.
+    counts as one kernel, there are no twins, and short calls follow the copy.
     """
     prior = prior_for(TIMERS[timer], _fingerprint(test_process.process))
+    after = _time(workload, timer, test_process)
     decision = decide(
         [_time(workload, timer, process) for process in baseline_processes],
-        [_time(workload, timer, test_process)],
+        [after],
         replace(prior, level=FALSE_ALARMS_PER_RUN),
         comparisons=len(test_process.process.workloads) * len(CALL_TIMERS),
+        follows=COPY if after.observation.mean_us < _SHORT_US else GEMM,
         shown=_shown(workload, timer, tuple(baseline_processes), test_process.gpu),
     )
     return decision.status is Status.REGRESSED

@@ -9,17 +9,26 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.baseline import Baseline
 from kernelgauge.judge.review import Group
-from kernelgauge.judge.time_verdict import Context, confirm, not_measured, run_doubts
-from kernelgauge.judge.timing import Limits
+from kernelgauge.judge.time_verdict import (
+    Context,
+    confirm,
+    followed_reference,
+    judge,
+    not_measured,
+    run_doubts,
+)
+from kernelgauge.judge.timing import Limits, Prior, Spreads, largest_quantile
 from kernelgauge.report import findings
 from kernelgauge.report.stored import doubt_text
 from kernelgauge.report.words import headline
-from kernelgauge.run import CompileEvent, Lack, Run, Sample, Timer
+from kernelgauge.run import CompileEvent, Lack, Observation, ProcessTime, Run, Sample, Timer
+from kernelgauge.trace import KernelIdentity, KernelRecord
 from tests import builders
 from tests.builders import (
     ELSEWHERE,
@@ -104,7 +113,35 @@ JUDGED = [
     (DEVICE, 1.01, {"controls": pair(gemm=150 * 1.012, gemm_kernel="x")}, "REGRESSED", ""),
     (DEVICE, 1, {"device": (200.0,)}, "UNDECIDED", "one replicate"),
     (DEVICE, 1.3, {"controls": pair(gemm=195)}, "UNDECIDED", "own change of speed hides +25 %"),
-    (HOST, 1.9, {"gpu": ELSEWHERE}, "NOT_JUDGED", UNKNOWN),
+    (HOST, 1.15, {"gpu": ELSEWHERE}, "REGRESSED", "at equal host speed"),
+    (
+        HOST,
+        1.15 * 1.2,
+        {"gpu": ELSEWHERE, "host_control_us": 1.2 * 14},
+        "REGRESSED",
+        "at equal host speed",
+    ),
+    # another host, which is slower
+    (HOST, 1.2, {"gpu": ELSEWHERE, "host_control_us": 1.2 * 14}, "PASS", ""),
+    # With another driver, dispatch still follows the host reference, as on a known machine.
+    (HOST, 1.0, {"gpu": ELSEWHERE, "machine": fingerprint(driver="590.1")}, "PASS", ""),
+    (
+        HOST,
+        1.15,
+        {"gpu": ELSEWHERE, "machine": fingerprint(driver="590.1")},
+        "REGRESSED",
+        "at equal host speed",
+    ),
+    (HOST, 1.9, {"gpu": ELSEWHERE, "host_control_us": 28.0}, "NOT_JUDGED", UNKNOWN),
+    (HOST, 1.9, {"gpu": ELSEWHERE, "host_control_us": None}, "NOT_JUDGED", UNKNOWN),
+    (
+        HOST,
+        1.9,
+        {"gpu": ELSEWHERE} | WAITS | {"before": known(timer=HOST, **WAITS)},
+        "NOT_JUDGED",
+        UNKNOWN,
+    ),
+    (LATENCY, 1.9, {"gpu": ELSEWHERE}, "NOT_JUDGED", UNKNOWN),
     (LATENCY, 3.0, {"host_control_us": 28.0}, "NOT_JUDGED", SLOW_HOST),
     # Far more than hosts differ, and than this one became slower.
     (LATENCY, 2.1, {"gpu": ELSEWHERE}, "REGRESSED", UNKNOWN),
@@ -177,6 +214,83 @@ def test_unknown_gpu_is_predicted_by_the_reference_gemm() -> None:
     assert sensitivity(of_one) > sensitivity(of_many)  # the GPUs of one host count as one
 
 
+ATTENTION = KernelRecord(KernelIdentity("fmha", "attention"), 150.0)
+FUSED = KernelRecord(KernelIdentity("triton_red_fused", "reduction"), 40.0)
+SHORT = KernelRecord(KernelIdentity("nvjet", "gemm"), 3.0)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "followed"),
+    [
+        ((SHORT,), "copy"),
+        ((SHORT,) * 100, "copy"),
+        ((FUSED,), "copy"),
+        (mlp_kernels(), "gemm"),
+        ((ATTENTION, FUSED), "gemm"),
+        ((ATTENTION, *(FUSED,) * 5), "copy"),
+        ((), "copy"),
+    ],
+)
+def test_time_follows_the_reference_that_bounds_it(kernels: Any, followed: str) -> None:
+    """On another GPU, the copy is slower by 2 % and the GEMM faster by 3 %."""
+    there = {
+        "gpu": ELSEWHERE,
+        "controls": pair(copy=30 * math.exp(0.02), gemm=150 * math.exp(-0.03)),
+    }
+    expected = {"copy": 0.8 * 0.02, "gemm": 0.4 * -0.03}
+    assert followed_reference(kernels) == followed
+    before = known(kernels=kernels)
+    moved = judged(1.0, before=before, kernels=kernels, **there).change
+    assert math.log1p(moved.estimate) == pytest.approx(-expected[followed], abs=1e-6)
+
+
+def test_kernels_of_other_gpus_are_predicted_within_three_percent() -> None:
+    """A call of 3 us, on a GPU of another host whose copy is slower: one process of one GPU is
+    known.
+    """
+    short: dict[str, Any] = {"kernels": (SHORT,)}
+    before = calibrated([run(device=(3.0, 3.0, 3.0), **short)])
+    slower = {"gpu": ELSEWHERE, "controls": pair(copy=30 * 1.015), **short}
+    assert judged(before=before, device=(3.036,) * 3, **slower).status is Status.PASS
+    assert judged(before=before, device=(3.036 * 1.03,) * 3, **slower).status is Status.REGRESSED
+
+
+def test_quantile_of_one_time_is_students_t() -> None:
+    stdtrit = pytest.importorskip("scipy.special").stdtrit
+    for dof in (1.0, 2.23, 3.0, 4.39, 7.5, 18.0, 60.0, 400.0, 1000.0):
+        for level in (0.1, 0.05, 0.01, 1e-3, 1e-4, 1e-6):
+            expected = stdtrit(dof, 1 - level)
+            assert largest_quantile(dof, level) == pytest.approx(expected, rel=1e-3)
+        assert largest_quantile(dof, 0.0) == math.inf
+
+
+@pytest.mark.parametrize(("dof", "count"), [(2.0, 7), (4.39, 7), (4.39, 100), (30.0, 26)])
+def test_quantile_of_several_holds_for_their_largest(dof: float, count: int) -> None:
+    """Times that share one estimate of their noise, drawn."""
+    chance = np.random.default_rng(0)
+    largest = chance.standard_normal((50_000, count)).max(axis=1)
+    spread = np.sqrt(chance.chisquare(dof, 50_000) / dof)
+    above = (largest / spread > largest_quantile(dof, 0.05, count)).mean()
+    assert above == pytest.approx(0.05, abs=0.004)
+
+
+@pytest.mark.parametrize(("is_alone", "count"), [(True, 10), (True, 300), (False, 300)])
+def test_false_alarms_of_many_times_are_few(is_alone: bool, count: int) -> None:
+    """Kernels of a step, one run on each side, that are noisier than expected by factors of their
+    own, or by one of the machine.
+    """
+    noise = Spreads(process=0.01, dof=4.0)
+    prior = Prior(noise, gate=0.0, sensitivity=1.0, level=0.01)
+    steady = ProcessTime(Observation(100.0, 0.0, 8, 1))
+    context = Context(3 * count, is_alone=is_alone)
+    change = judge([steady], [steady], prior, context).change
+    assert change.high is not None
+    chance = np.random.default_rng(0)
+    factors = chance.chisquare(4.0, (20_000, count if is_alone else 1)) / 4.0
+    moved = 0.01 * math.sqrt(2) * chance.standard_normal((20_000, count)) / np.sqrt(factors)
+    assert 0.002 < (moved > math.log1p(change.high)).any(axis=1).mean() < 0.01 / 3 + 0.002
+
+
 def test_more_gpus_of_one_host_make_no_verdict_blinder() -> None:
     alike = [
         on_host("here", gpu=f"gpu{place}", device=times(each))
@@ -221,7 +335,7 @@ def test_unknown_gpu_is_predicted_by_workloads_of_the_same_kernels(
     twins: dict[str, float], changes: Any, status: str
 ) -> None:
     beside = suite_on(ELSEWHERE, twins, **changes)
-    verdict = judged_time(DEVICE, run(device=times(1.01), gpu=ELSEWHERE), known(), beside=beside)
+    verdict = judged_time(DEVICE, run(device=times(1.007), gpu=ELSEWHERE), known(), beside=beside)
     assert verdict.status is Status(status)
     if status == "REGRESSED":
         assert reasons(verdict, "machine") == [

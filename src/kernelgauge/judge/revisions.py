@@ -104,7 +104,10 @@ def judge_sets(
     # The autotuner chooses anew in each process: the launch configuration that most of them have.
     first, *_ = alike = max(by_configuration(timed_after), key=len)
     near, asked = {timer: timer.timing.near_gate for timer in Timer}, limits or Limits()
-    asked, context = Limits(near | asked.gate, asked.sensitivity), Context(comparisons)
+    asked, context = (
+        Limits(near | asked.gate, asked.sensitivity),
+        Context(comparisons, is_alone=True),
+    )
     is_paired = are_pairs and len(before) == len(after) and len(alike) == len(timed_after)
     verdicts, undecided = list[Verdict](), []
     # the first process measured all; later ones may leave out a latency

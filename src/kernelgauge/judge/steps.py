@@ -454,7 +454,9 @@ def _judge_part(
         return None
     own, now = times_us(pair), [observed(run.compute_us) for run in pair.runs]
     after = times(now, own[1])
-    judge_part = partial(judge, prior=_prior(KERNELS_OF_STEP, spread), context=Context(comparisons))
+    judge_part = partial(
+        judge, prior=_prior(KERNELS_OF_STEP, spread), context=Context(comparisons, is_alone=True)
+    )
     decision = judge_part(times(pair.usual.compute, own[0]), after)
     if decision.status is Status.REGRESSED:
         before = [
@@ -541,7 +543,7 @@ def _judge_step(pairs: Sequence[_RankSteps], comparisons: int) -> Verdict:
         [ProcessTime(max(ranks, key=attrgetter("mean_us"))) for ranks in runs]
         for runs in (before, after)
     )
-    decision = judge(old, new, _prior(STEP), Context(comparisons))
+    decision = judge(old, new, _prior(STEP), Context(comparisons, is_alone=True))
     if decision.status is Status.UNDECIDED:  # by a host that nobody asked to be steady
         decision = replace(decision, status=Status.NOT_JUDGED)
     judged = replace(_timed(pairs[0], decision, STEP), workload=pairs[0].name)

@@ -14,6 +14,7 @@ from statistics import fmean, geometric_mean
 import msgspec
 
 from ..run import (
+    CALL_TIMERS,
     COMPILE_TIMERS,
     Lack,
     ProcessTime,
@@ -23,7 +24,7 @@ from ..run import (
     observe,
     on_same_host,
 )
-from ..trace import KernelIdentity, KernelRecord, Likeness, diff, likeness
+from ..trace import KernelIdentity, KernelRecord, Kind, Likeness, diff, likeness
 from . import RATIO, Status, Verdict
 from . import evidence as e
 from .baseline import (
@@ -39,7 +40,10 @@ from .baseline import (
 from .cause import compare_launches, compile_causes, find_causes
 from .structure import judge_structure, kernel_changes
 from .timing import (
+    COPY,
     FALSE_ALARMS_PER_RUN,
+    GEMM,
+    NOTHING,
     SUSPECTS_PER_RUN,
     TWINS,
     Decision,
@@ -59,6 +63,9 @@ from .timing import (
 # Simulated (tests/judge/test_revisions.py): with ten times the expected noise, three processes of
 # each side raise no more false alarms than they may.
 _DOF_BESIDE_TWO_SETS = 2.0
+# Kernels that compute for so long follow the reference GEMM to another GPU. All others follow the
+# copy, short GEMMs too.
+_COMPUTES, _LONG_US = (Kind.GEMM.value, Kind.ATTENTION.value, Kind.CONVOLUTION.value), 20.0
 _SHARED = 0.5  # of the GPU time of a workload is in kernels that its twin runs too
 _TWINS = 2  # one alone may have changed itself
 # three standard deviations of the difference of two twins on GPUs of other hosts (noise.json)
@@ -78,7 +85,8 @@ class Context:
     workloads show of the machine.
 
     Attributes: comparisons: times that the suite has: false alarms are controlled over all of them
-        together. level: of false alarms, over all of these.
+        together. level: of false alarms, over all of these. is_alone: each shows its own noise.
+            Otherwise those of a timer share the estimate of it.
     """
 
     def __init__(
@@ -87,8 +95,9 @@ class Context:
         judged: Iterable[tuple[Run, Baseline]] = (),
         *,
         level: float = SUSPECTS_PER_RUN,
+        is_alone: bool = False,
     ) -> None:
-        self.comparisons, self.level = comparisons, level
+        self.comparisons, self.level, self.is_alone = comparisons, level, is_alone
         self._known: dict[str, tuple[Run, Baseline, Entry]] = {}
         for run, baseline in judged:
             if not compare(baseline.fingerprint, run.fingerprint).foreign:
@@ -215,6 +224,15 @@ def _part(kernels: Sequence[KernelRecord], identities: set[KernelIdentity]) -> f
     )
 
 
+def followed_reference(kernels: Sequence[KernelRecord]) -> str:
+    """Return the reference kernel that a GPU time follows to another GPU: the GEMM if it mostly
+    computes, else the copy.
+    """
+    long = (each for each in kernels if each.device_time_us > _LONG_US)
+    computes = {each.identity for each in long if each.identity.kind in _COMPUTES}
+    return GEMM if 2 * _part(kernels, computes) > 1 else COPY
+
+
 def judge(
     before: Sequence[ProcessTime],
     after: Sequence[ProcessTime],
@@ -240,7 +258,9 @@ def judge(
         decide,
         prior=prior,
         comparisons=context.comparisons,
+        estimates=context.comparisons if context.is_alone else len(CALL_TIMERS),
         kernels=1 if kernels is None else len(kernels),
+        follows=NOTHING if kernels is None else followed_reference(kernels),
         shown=shown,
         is_other_software=is_other_software,
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pkgutil import get_data
 from statistics import fmean, geometric_mean
@@ -32,12 +32,15 @@ from .evidence import Doubt, NoHostReference, Noise, OtherHostSpeed, RelativeCha
 # At most so many runs of unchanged code may suspect it, however large the suite: a fresh process
 # must be suspect too. What no fresh process confirms has the second level (benchmarks/a_year.py).
 SUSPECTS_PER_RUN, FALSE_ALARMS_PER_RUN = 0.05, 0.01
+# On a machine that the baseline does not know, a fresh process contradicts few alarms of GPU times,
+# and half of the host's.
+_SUSPECTS_ELSEWHERE = 0.025
 _POWER = 0.95  # the sensitivity of a verdict is the slowdown that would fail in this share of runs
 # Unchanged code took at most 1.86 times as long end to end, and 1.29 times to dispatch, beyond what
 # the host's own speed explains: in 115,860 pairs of recorded processes of 20 hosts
 # (benchmarks/noise.py).
 FAR_SLOWER = 2.0
-_NODES = 64  # of the quadrature over the spread of a machine: more change no quantile by 0.1 %
+_NODES = 150  # of the sum over the spread of a machine: more change no quantile by 0.1 %
 # of the ratio of two times that can be measured; exponentials of larger ones overflow
 _LARGEST_LOGARITHM = 69.0
 
@@ -53,30 +56,27 @@ class Spreads(msgspec.Struct, frozen=True):
     # times
     dof: float
     night: float = 0.0  # the variance between nights, as a fraction of that between processes
-    # Parts of each kernel's spread that do not shrink with its time, and that no machine changes:
-    # between processes, of each kernel by itself, and between GPUs of other hosts, of all kernels
-    # together.
+    # of each kernel by itself, between processes: a part that does not shrink with its time, and
+    # that no machine changes. Workloads differ in it: its degrees of freedom
     resolution_us: float = 0.0
-    gpu_us: float = 0.0
-    # Of the resolution. 3 us kernels scatter alike on 41 H200s; but ten processes may overrule it
-    # on the 42nd.
-    resolution_dof: float = 18.0
-    gpu: float = 0.0  # between GPUs of other hosts, beyond what the reference GEMM explains
-    twins: float = 0.0  # likewise, beyond what workloads that run the same kernels explain
-    hosts: float = 1.0  # degrees of freedom of these two
+    resolution_dof: float = 1.0
+    # Between GPUs of other hosts, beyond what a reference explains, by its name; of a host clock
+    # that of its ratio to the host reference. Empty: it is judged on known hosts.
+    elsewhere: dict[str, float] = {}
+    hosts: float = 1.0  # degrees of freedom of these
 
 
 # `python benchmarks/noise.py` fits them to the recorded processes and writes the file;
 # docs/design/times.md has its output.
 _FITTED = msgspec.json.decode(get_data(__package__, "noise.json") or b"", type=dict[str, Spreads])
 _GPU = _FITTED["GPU time"]
-_SPREADS = ("process", "gpu", "twins")  # the clock of the profiler is alike on all
-_UNKNOWN_GPU = msgspec.structs.replace(
+_UNKNOWN_GPU = msgspec.structs.replace(  # the clock of the profiler is alike on all
     _GPU,
+    process=UNKNOWN_FACTOR * _GPU.process,
+    elsewhere={name: UNKNOWN_FACTOR * spread for name, spread in _GPU.elsewhere.items()},
     dof=4.0,
-    hosts=4.0,
     resolution_dof=4.0,
-    **{name: UNKNOWN_FACTOR * getattr(_GPU, name) for name in _SPREADS},
+    hosts=4.0,
 )
 # Compiles within one process on an H100 spread by 8 to 20 %, of three processes on an H200 by 2 to
 # 11 % (docs/models.md). Between processes on H200s: kernels of a profile by 0.15 to 0.9 %
@@ -87,11 +87,9 @@ NOISES = _FITTED | {
     "kernels of a step": Spreads(process=0.01, dof=4.0),
     "step": Spreads(process=0.12, dof=3.0),
 }
-# How a GPU time follows the reference GEMM between GPUs of one model: mean and standard deviation
-# of the slope of their logarithms (MLPs 0.43 to 0.45 on eight H200s, short kernels 0.0 to 0.5).
-_GEMM_SLOPE, _GEMM_SLOPE_SPREAD = 0.4, 0.25
-TWINS = "twins"  # the reference of workloads that run the same kernels
-_TWIN_SLOPE_SPREAD = 0.15  # about a slope of 1: of the three MLPs 0.84, 1.01 and 1.12
+# What a GPU time follows to another GPU of the model, and the slope of their logarithms.
+TWINS, COPY, GEMM, NOTHING = "twins", "copy", "gemm", "nothing"
+SLOPES = {TWINS: 1.0, COPY: 0.8, GEMM: 0.4}
 # a sensitivity that is the default: a blind verdict on a host's clock is no fault then
 _NOBODY_ASKS = 1.0
 
@@ -125,18 +123,14 @@ def prior_for(
     `trains`: whether a call runs a backward: on the host that is work of other threads.
     """
     timing, asked, is_cpu = timer.timing, limits or Limits(), fingerprint.arch == "cpu"
-    noise, choice = (
-        timing.noise,
-        Timer.END_TO_END.timing if is_cpu and timing.is_confirmed else timing,
-    )
+    choice = Timer.END_TO_END.timing if is_cpu and timing.is_confirmed else timing
+    noise = timing.noise
     if timer is Timer.HOST and trains:
         noise = "dispatch of a training step"
     elif timer is Timer.DEVICE and fingerprint.device not in MEASURED_GPUS:
         noise = "latency" if is_cpu else "unknown GPU"
-    gate, sensitivity = (
-        asked.gate.get(timer, choice.gate),
-        asked.sensitivity.get(timer, choice.sensitivity),
-    )
+    gate = asked.gate.get(timer, choice.gate)
+    sensitivity = asked.sensitivity.get(timer, choice.sensitivity)
     return Prior(NOISES[noise], gate, sensitivity, timer=timer)
 
 
@@ -173,100 +167,126 @@ def decide(
     prior: Prior,
     *,
     comparisons: int = 1,
+    estimates: int = len(CALL_TIMERS),
     kernels: int = 1,
+    follows: str = NOTHING,
     shown: Scatter | None = None,
     is_other_software: bool = False,
 ) -> Decision:
     """Compare a run with the processes of its baseline.
 
-    Args: before: at least one. afters: of the processes of the run, on one machine: their mean is
-        judged. Of a host clock, those at one speed. prior: the noise to expect, the gate, and the
-        sensitivity that is asked for. comparisons: how many times the suite has: false alarms are
-        controlled over all of them (Bonferroni). kernels: launches in a call. shown: how far other
-        times scattered on this machine. is_other_software: then the references may have changed
-        with it, and excuse nothing.
+    Args: before: at least one. afters: of one machine: their mean is judged, of a host clock that
+        of those at one speed. comparisons: times of the suite: false alarms are controlled over
+        all of them. estimates: of noise, that they share: one for a timer. kernels: launches in a
+        call. follows: the reference that predicts an unknown GPU. shown: how far other times
+        scattered here. is_other_software: then references may have changed, and excuse nothing.
     """
+    same = [each for each in before if each.place == afters[0].place]
+    known, is_gpu = same or before, not afters[0].is_host_clock
+    if not is_gpu:
+        known, afters = _at_one_speed(known, afters, is_known=bool(same), noise=prior.noise)
+        if not known:
+            return _unknown_host(same, before, mean_of(afters))
     after = mean_of(afters)
-    same = [each for each in before if each.place == after.place]
-    if after.is_host_clock:
-        usual = at_shared_speed(same, afters)
-        afters = on_same_host(afters, usual)
-        after = mean_of(afters)
-        if not on_same_host(same, usual):
-            before_us = geometric_mean(each.observation.mean_us for each in before)
-            moved = math.log(after.observation.mean_us / before_us)
-            change = relative_change(moved, -math.inf, math.inf, FALSE_ALARMS_PER_RUN)
-            status = (
-                Status.REGRESSED if _is_far_slower(same or before, after) else Status.NOT_JUDGED
-            )
-            return Decision(status, change, after, before_us, doubt=_why_unknown_host(same, after))
-        same, before = on_same_host(same, usual), on_same_host(before, usual)
-    noise = prior.noise
-    process = variance_between_processes(
-        same or before, prior, kernels, afters, shown if same else None
-    )
-    # A process is never steadier than its replicates. One of a baseline may have met another job.
-    night = noise.night * max(
-        0.0, process.value - expected_variance(prior, kernels, after.observation.mean_us)[1]
-    )
-    run = max(process.value / len(afters), after.own_variance) + night
+    within, of_replicates = _within(known, afters, prior, kernels, shown if same else None)
+    variances = [within]
     if same:
-        expected = fmean(each.logarithm for each in same)
-        owns = [each.own_variance if math.isfinite(each.own_variance) else 0.0 for each in same]
-        stored, own = fmean(max(process.value, each) for each in owns), fmean(owns)
-        nights = len({each.night for each in same})
-        variances = [Variance(stored / len(same) + night / nights + run, process.dof)]
+        expected, level = fmean(each.logarithm for each in known), prior.level
     else:  # how much noisier than others an unknown machine is, others do not show
-        own = 0.0
-        expected, unknown = _expected_of_unknown_gpu(
-            before, after, prior, kernels, is_other_software=is_other_software
-        )
-        variances = [Variance(run, min(process.dof, noise.dof)), unknown]
-    moves = _reference_moves(same, after) if same else None
-    largest = (
-        max(moves.values(), key=abs)
-        if moves and not after.is_host_clock and not is_other_software
-        else 0.0
-    )
-    # None of what a reference kernel moved up to the gate, all of it from twice the gate on.
-    machine = math.copysign(max(0.0, min(abs(largest), 2 * (abs(largest) - prior.gate))), largest)
+        within = within._replace(dof=min(within.dof, prior.noise.dof))
+        names = (TWINS, follows) if is_gpu and not is_other_software else ()
+        expected, unknown = _expected_elsewhere(known, after, prior.noise, names)
+        variances, level = [within, unknown], min(prior.level, _SUSPECTS_ELSEWHERE)
+    moves, machine = (_reference_moves(known, after) if same else None), 0.0
+    if moves and is_gpu and not is_other_software:
+        machine = _own_speed(moves, prior.gate)
+    slower, faster = max(machine, 0.0), min(machine, 0.0)
     delta = after.logarithm - expected
-    before_us = after.observation.mean_us / math.exp(delta)
-    if after.is_by_host:  # compared at equal host speed, and shown as measured
-        before_us = geometric_mean(each.observation.mean_us for each in same)
-    # Each timer has its share. On an unknown GPU only one is judged, and a fresh process of that
-    # GPU contradicts little.
-    timers = min(comparisons, len(CALL_TIMERS))
-    level = prior.level if same else FALSE_ALARMS_PER_RUN
-    margin = margin_of(variances, level / timers if same else level, comparisons / timers)
+    estimates = min(estimates, comparisons)
+    margin = margin_of(variances, level / estimates, comparisons / estimates)
     needed = max(margin, math.log1p(prior.gate))
     missed = _percent(needed + abs(machine) + margin_of(variances, 1 - _POWER))
-    slower, faster = max(machine, 0.0), min(machine, 0.0)
     change = relative_change(
         delta, delta - slower - margin, delta - faster + margin, level, missed, prior.gate
     )
-    own = after.own_variance + own / max(1, len(same))
-    scattered = 2 * own > math.fsum(each.value for each in variances)
-    status = Status.PASS
-    doubt: Doubt | None = None
+    before_us = after.observation.mean_us / math.exp(delta)
+    if after.is_by_host:  # compared at equal host speed, and shown as measured
+        before_us = geometric_mean(each.observation.mean_us for each in known)
+    scattered = 2 * of_replicates > math.fsum(each.value for each in variances)
+    found = Decision(Status.PASS, change, after, before_us, moves, machine, scattered)
     if delta - slower > needed:
-        status = Status.REGRESSED
-    elif delta - faster < -needed:
-        status = Status.IMPROVED
-    elif missed is None or missed > prior.sensitivity:
-        status = Status.UNDECIDED
-        if not math.isfinite(margin):
-            doubt = Unclear("one replicate")
-        elif after.is_host_clock and (scattered or prior.sensitivity >= _NOBODY_ASKS):
-            # By other jobs, of which the GPU's times know nothing.
-            status = Status.REGRESSED if same and _is_far_slower(same, after) else Status.NOT_JUDGED
-            doubt = Unclear("scattered replicates" if scattered else "scattered processes")
-        else:
-            is_gpu = abs(machine) > needed
-            doubt = Noise(
-                "gpu" if is_gpu else "replicates" if scattered else "processes", prior.sensitivity
-            )
-    return Decision(status, change, after, before_us, moves, machine, scattered, doubt)
+        return replace(found, status=Status.REGRESSED)
+    if delta - faster < -needed:
+        return replace(found, status=Status.IMPROVED)
+    if missed is not None and missed <= prior.sensitivity:
+        return found
+    return _undecided(found, known if same else (), prior.sensitivity, is_gpu=abs(machine) > needed)
+
+
+def _at_one_speed(
+    known: Sequence[ProcessTime], afters: Sequence[ProcessTime], *, is_known: bool, noise: Spreads
+) -> tuple[list[ProcessTime], list[ProcessTime]]:
+    """Return the processes of both sides at the host speed that most of them have.
+
+    Of an unknown machine, those with a ratio to the host reference: no other host clock says
+    anything of another host.
+    """
+    if not is_known:
+        has_ratio = afters[0].is_by_host and bool(noise.elsewhere)
+        known = [each for each in known if has_ratio and each.observation.control_us is not None]
+    usual = at_shared_speed(known, afters)
+    return on_same_host(known, usual), on_same_host(afters, usual)
+
+
+def _within(
+    known: Sequence[ProcessTime],
+    afters: Sequence[ProcessTime],
+    prior: Prior,
+    kernels: int,
+    shown: Scatter | None,
+) -> tuple[Variance, float]:
+    """Return the variance of the difference of two sides, from processes and nights of a machine,
+    and that which their replicates show.
+
+    A process is never steadier than its replicates. One of a baseline may have met another job.
+    """
+    after, count = mean_of(afters), len(known)
+    own = [each.own_variance if math.isfinite(each.own_variance) else 0.0 for each in known]
+    process = variance_between_processes(known, prior, kernels, afters, shown)
+    _, resolution = expected_variance(prior, kernels, after.observation.mean_us)
+    night = prior.noise.night * max(0.0, process.value - resolution)
+    stored = fmean(max(process.value, each) for each in own) / count
+    stored += night / len({each.night for each in known})
+    run = max(process.value / len(afters), after.own_variance) + night
+    return Variance(stored + run, process.dof), after.own_variance + fmean(own) / count
+
+
+def _own_speed(moves: Mapping[str, float], gate: float) -> float:
+    """Return by how much the GPU itself changed its speed: none of what a reference kernel moved up
+    to the gate, all of it from twice the gate on.
+    """
+    largest = max(moves.values(), key=abs)
+    return math.copysign(max(0.0, min(abs(largest), 2 * (abs(largest) - gate))), largest)
+
+
+def _undecided(
+    found: Decision, before: Sequence[ProcessTime], sensitivity: float, *, is_gpu: bool
+) -> Decision:
+    """Return the decision on a time whose noise hides more than is asked for.
+
+    Other jobs disturb the host's clocks, and the GPU's times know nothing of them.
+    """
+    if found.change.low is None:
+        return replace(found, status=Status.UNDECIDED, doubt=Unclear("one replicate"))
+    if found.after.is_host_clock and (found.scattered or sensitivity >= _NOBODY_ASKS):
+        is_slower = bool(before) and _is_far_slower(before, found.after)
+        status = Status.REGRESSED if is_slower else Status.NOT_JUDGED
+        doubt = Unclear("scattered replicates" if found.scattered else "scattered processes")
+        return replace(found, status=status, doubt=doubt)
+    noise = Noise(
+        "gpu" if is_gpu else "replicates" if found.scattered else "processes", sensitivity
+    )
+    return replace(found, status=Status.UNDECIDED, doubt=noise)
 
 
 def relative_change(
@@ -294,51 +314,68 @@ def margin_of(variances: Sequence[Variance], level: float, comparisons: float = 
     """Return what no one of so many differences of these variances exceeds, but for a probability
     of `level`.
 
-    Infinite if a variance is. Student's t with the degrees of freedom of Satterthwaite, "An
-    approximate distribution of estimates of variance components", 1946.
+    Infinite if a variance is. The degrees of freedom are those of Satterthwaite, "An approximate
+    distribution of estimates of variance components", 1946.
     """
     total = math.fsum(each.value for each in variances)
     if math.isinf(total):
         return math.inf
     dof = total**2 / math.fsum(each.value**2 / each.dof for each in variances)
-    return _quantile(round(dof, 3), level, comparisons) * math.sqrt(total)
+    return largest_quantile(round(dof, 3), level, comparisons) * math.sqrt(total)
 
 
 @lru_cache(maxsize=4096)
-def _quantile(dof: float, level: float, comparisons: float) -> float:
-    """Return the quantile of the largest of independent normal variables over one estimate of their
-    common spread.
+def largest_quantile(dof: float, level: float, comparisons: float = 1.0) -> float:
+    """Return what the largest of independent normal variables exceeds with a probability of
+    `level`, in units of one estimate of their common spread.
 
-    That is the factor of the machine, which all times of a timer share: Bonferroni's correction
-    takes each for itself, and is twice as wide with few degrees of freedom. For one comparison it
-    is Student's t.
+    That is the factor of the machine, which the times of a timer share: Bonferroni's correction
+    takes each for itself, and is twice as wide with few degrees of freedom. Of one it is Student's
+    t. More than 1000 degrees are normal.
     """
-    import numpy as np  # here, because importing scipy costs more than all of kernelgauge.judge
-    from scipy.special import chdtri, log_ndtr, stdtrit
+    if level <= 0:
+        return math.inf
+    # A sum over the logarithm of the estimate, whose density is smooth, and negligible at the ends.
+    dof = min(dof, 1000.0)
+    rare = (math.log(level) - 20) / dof
+    first, last = rare - 0.5, math.log(5 - 2 * rare) / 2
+    step = (last - first) / _NODES
+    scale = math.log(2 * step) + dof / 2 * math.log(dof / 2) - math.lgamma(dof / 2)
+    places = [first + step * number for number in range(_NODES)]
+    nodes = [(math.exp(u), math.exp(scale + dof * (u - math.exp(2 * u) / 2))) for u in places]
 
-    if comparisons <= 1:
-        return float(stdtrit(dof, 1 - level))
-    places, weights = np.polynomial.legendre.leggauss(_NODES)
-    # the small quantiles of the spread count: their squares are dense there
-    roots = (places + 1) / 2
-    spreads = np.sqrt(chdtri(dof, 1 - roots**2) / dof)
-    low, high = 0.0, float(stdtrit(dof, 1 - level / comparisons))  # Bonferroni's
-    while high - low > 1e-3 * high:
+    def exceeded(limit: float) -> float:
+        tails = (
+            (math.erfc(limit * spread * math.sqrt(0.5)) / 2, weight) for spread, weight in nodes
+        )
+        return -math.fsum(w * math.expm1(comparisons * math.log1p(-tail)) for tail, w in tails)
+
+    low, high = 0.0, 1.0
+    while exceeded(high) > level:
+        low, high = high, 2 * high
+    while high - low > 1e-4 * high:
         middle = (low + high) / 2
-        exceeded = -np.expm1(comparisons * log_ndtr(middle * spreads)) @ (roots * weights)
-        low, high = (middle, high) if exceeded > level else (low, middle)
-    return high
+        low, high = (middle, high) if exceeded(middle) > level else (low, middle)
+    above, below = (math.log(exceeded(limit) / level) for limit in (low, high))
+    return low + (high - low) * above / (above - below)  # within 1e-8
 
 
-def _why_unknown_host(same: Sequence[ProcessTime], after: ProcessTime) -> Doubt:
-    """Return why a host clock cannot be compared with that of any process."""
-    then = [each.observation.control_us for each in same if each.observation.control_us is not None]
-    now = after.observation.control_us
-    if not same:
-        return Unclear("unknown machine")
-    if not then or now is None:
-        return NoHostReference("run" if then else "baseline")
-    return OtherHostSpeed(geometric_mean(then), now)
+def _unknown_host(
+    same: Sequence[ProcessTime], before: Sequence[ProcessTime], after: ProcessTime
+) -> Decision:
+    """Return the decision on a host clock that cannot be compared with that of any process."""
+    controls = [each.observation.control_us for each in same]
+    then, now = [us for us in controls if us is not None], after.observation.control_us
+    doubt: Doubt = Unclear("unknown machine")
+    if then and now:
+        doubt = OtherHostSpeed(geometric_mean(then), now)
+    elif same:
+        doubt = NoHostReference("run" if then else "baseline")
+    before_us = geometric_mean(each.observation.mean_us for each in before)
+    moved = math.log(after.observation.mean_us / before_us)
+    change = relative_change(moved, -math.inf, math.inf, FALSE_ALARMS_PER_RUN)
+    status = Status.REGRESSED if _is_far_slower(same or before, after) else Status.NOT_JUDGED
+    return Decision(status, change, after, before_us, doubt=doubt)
 
 
 def _is_far_slower(before: Sequence[ProcessTime], after: ProcessTime) -> bool:
@@ -379,13 +416,9 @@ def scatter(processes: Sequence[ProcessTime], prior: Prior, kernels: int) -> Sca
 
 
 def _squares(processes: Sequence[ProcessTime], expected: float) -> Scatter:
-    groups = by_place(processes)
-    squares = (
-        (it.logarithm - fmean(each.logarithm for each in group)) ** 2
-        for group in groups
-        for it in group
-    )
-    return Scatter(math.fsum(squares) / expected, len(processes) - len(groups))
+    groups = [[each.logarithm for each in group] for group in by_place(processes)]
+    squares = math.fsum((it - fmean(each)) ** 2 for each in groups for it in each)
+    return Scatter(squares / expected, len(processes) - len(groups))
 
 
 def expected_variance(prior: Prior, kernels: int, us: float) -> tuple[float, float]:
@@ -410,15 +443,14 @@ def variance_between_processes(
     differential expression", 2004). It is one for all times of a timer: `shown` are the others.
     """
     expected, resolution = expected_variance(prior, kernels, before[0].observation.mean_us)
-    own = [_squares(side, expected) for side in (before, after) if side]
-    squares, dof = (math.fsum(each) for each in zip(*own, strict=True))
-    if 2 * resolution > expected:
-        count = prior.noise.resolution_dof + dof
-        return Variance((prior.noise.resolution_dof + squares) / count * expected, count)
-    squares, dof = squares + (shown.squares if shown else 0.0), dof + (shown.dof if shown else 0.0)
-    count = prior.noise.dof + dof
-    factor = (prior.noise.dof + squares) / count
-    return Variance(factor * (expected - resolution) + resolution, count)
+    found = [_squares(side, expected) for side in (before, after) if side]
+    is_fine = 2 * resolution > expected  # then neither the others nor the machine say anything
+    found += [shown] if shown and not is_fine else []
+    squares, dof = (math.fsum(each) for each in zip(*found, strict=True))
+    own = prior.noise.resolution_dof if is_fine else prior.noise.dof
+    factor = (own + squares) / (own + dof)
+    fixed = 0.0 if is_fine else resolution
+    return Variance(factor * (expected - fixed) + fixed, own + dof)
 
 
 def _reference_moves(before: Sequence[ProcessTime], after: ProcessTime) -> dict[str, float]:
@@ -432,60 +464,30 @@ def _reference_moves(before: Sequence[ProcessTime], after: ProcessTime) -> dict[
     }
 
 
-def _expected_of_unknown_gpu(
-    before: Sequence[ProcessTime],
-    after: ProcessTime,
-    prior: Prior,
-    kernels: int,
-    *,
-    is_other_software: bool,
+def _expected_elsewhere(
+    before: Sequence[ProcessTime], after: ProcessTime, noise: Spreads, names: Sequence[str]
 ) -> tuple[float, Variance]:
-    """Predict the logarithm on an unknown GPU, from the GPUs that the baseline knows and a
-    reference.
+    """Predict the logarithm on an unknown machine, from the machines that the baseline knows and
+    the first of these references that all have.
 
-    A regression of the GPUs' times on the reference, with a prior on the slope (ridge regression:
-    Hoerl and Kennard, 1970). Each host has one vote, since its GPUs are alike. Hosts are the
-    degrees of freedom, and the scatter within them a part of one.
+    Each host has one vote, since its GPUs are alike. Hosts are the degrees of freedom, and the
+    scatter within them a part of one.
     """
-    names = (
-        name
-        for name in (TWINS, "gemm")
-        if all(name in each.references_us for each in (*before, after))
-    )
-    name = None if is_other_software else next(names, None)
+    known = (name for name in names if all(name in it.references_us for it in (*before, after)))
+    name = next(known, NOTHING)
 
     def reference_of(each: ProcessTime) -> float:
-        return math.log(each.references_us[name]) if name else 0.0
+        return SLOPES[name] * math.log(each.references_us[name]) if name in SLOPES else 0.0
 
-    gpus = by_place(before)
-    hosts = [each[0].host if each[0].host is not None else each[0].place for each in gpus]
-    count = len(set(hosts))
-    weights = [1 / count / hosts.count(host) for host in hosts]
-    times = [fmean(each.logarithm for each in gpu) for gpu in gpus]
-    references = [fmean(map(reference_of, gpu)) for gpu in gpus]
-    time, reference = (
-        math.fsum(map(float.__mul__, weights, values)) for values in (times, references)
-    )
-    points = [
-        (weight, x - reference, y - time)
-        for weight, x, y in zip(weights, references, times, strict=True)
-    ]
-    noise, resolution = prior.noise, kernels * prior.noise.gpu_us / before[0].observation.mean_us
-    slope, slope_spread = (
-        (1.0, _TWIN_SLOPE_SPREAD) if name == TWINS else (_GEMM_SLOPE, _GEMM_SLOPE_SPREAD)
-    )
-    expected = (noise.twins if name == TWINS else noise.gpu) ** 2 + resolution**2
-    if name is None:  # then nothing is known of a GPU's speed
-        expected *= UNKNOWN_FACTOR**2
-    ridge = expected / slope_spread**2
-    along = ridge + count * math.fsum(weight * x**2 for weight, x, _ in points)
-    slope = (ridge * slope + count * math.fsum(weight * x * y for weight, x, y in points)) / along
-    rest = count * math.fsum(weight * (y - slope * x) ** 2 for weight, x, y in points)
-    moved = reference_of(after) - reference
-    # The scatter of GPUs of one host is in `rest`. Without a degree of freedom for it, more GPUs
-    # would only widen the interval.
-    dof = count - fmean(1 / hosts.count(host) for host in set(hosts))
-    of_one = (noise.hosts * expected + rest) / (noise.hosts + dof)
-    return time + slope * moved, Variance(
-        of_one * (1 + 1 / count + moved**2 / along), noise.hosts + dof
-    )
+    rests: dict[str | None, list[float]] = {}
+    for gpu in by_place(before):
+        host = gpu[0].place if gpu[0].host is None else gpu[0].host
+        rest = fmean(each.logarithm - reference_of(each) for each in gpu)
+        rests.setdefault(host, []).append(rest)
+    mean = fmean(map(fmean, rests.values()))
+    squares = math.fsum(fmean((it - mean) ** 2 for it in each) for each in rests.values())
+    # Without a degree of freedom for the scatter of GPUs of one host, more GPUs would only widen
+    # the interval.
+    dof = noise.hosts + len(rests) - fmean(1 / len(each) for each in rests.values())
+    of_one = (noise.hosts * noise.elsewhere[name] ** 2 + squares) / dof
+    return mean + reference_of(after), Variance(of_one * (1 + 1 / len(rests)), dof)

@@ -263,7 +263,6 @@ def red_nights_a_year(baselines: Mapping[str, Baseline], *, comparisons: int) ->
     is that which `judge.timing` expects and the baselines show; drawn with a fixed seed.
     """
     import numpy as np
-    from scipy.special import chdtri
 
     chance, red = np.random.default_rng(0), np.zeros(_NIGHTS, dtype=bool)
     for timer in CALL_TIMERS:
@@ -278,11 +277,13 @@ def red_nights_a_year(baselines: Mapping[str, Baseline], *, comparisons: int) ->
                 known.append((here, prior_for(timer, baseline.fingerprint), entry.kernels))
         scatters = [scatter(here, prior, len(kernels)) for here, prior, kernels in known]
         whole = Scatter(*map(math.fsum, zip(*scatters, strict=True))) if scatters else Scatter()
-        ranks = chance.random(_NIGHTS)  # of this machine among all, by its noise
+        ranks = chance.permutation(_NIGHTS)  # of this machine among all, by its noise
         for (here, prior, kernels), own in zip(known, scatters, strict=True):
             shown = Scatter(whole.squares - own.squares, whole.dof - own.dof)
             process = variance_between_processes(here, prior, len(kernels), shown=shown)
-            spread = np.sqrt(process.value * process.dof / chdtri(process.dof, 1 - ranks))
+            spread = np.sqrt(
+                process.value * process.dof / np.sort(chance.chisquare(process.dof, _NIGHTS))[ranks]
+            )
             drawn = chance.standard_normal((4, _NIGHTS)) * spread
             nights = len({each.night for each in here})
             expected = math.sqrt(1 / len(here) + prior.noise.night / nights) * drawn[0]
