@@ -482,6 +482,10 @@ class Conditions(msgspec.Struct, frozen=True):
 
 
 LINES = "lines"  # of `Run.host_work`: lines of the user's code that run
+# names in it of functions that wait, wake up and clean up when chance says so
+OF_THREADS = re.compile(
+    r"<?_?(thread(ing)?|queue|weakref(set)?|select(ors)?|signal|concurrent|multiprocessing|asyncio)\b"
+)
 
 
 class CallRecord(msgspec.Struct, frozen=True):

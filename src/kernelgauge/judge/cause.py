@@ -36,7 +36,7 @@ from ..trace import (
 )
 from . import evidence as e
 from .baseline import Baseline, count_changes, other_data
-from .host import host_causes, is_work
+from .host import host_causes, is_own_work
 
 # A kernel that is only slower is a cause if it carries this share of the change; if none does, the
 # first ones are.
@@ -168,9 +168,7 @@ def _beside(
     named = {(line.file, line.line) for line in lines}
     found = []
     for cause, origins in host:
-        is_own = not causes or (
-            isinstance(cause.change, e.HostCalls) and is_work(cause.change.function)
-        )
+        is_own = not causes or (isinstance(cause.change, e.HostCalls) and is_own_work(cause.change))
         located = with_code(cause, origins)
         if is_own and named.isdisjoint((it.deepest.file, it.deepest.line) for it in located.places):
             found.append(located)

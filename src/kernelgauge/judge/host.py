@@ -13,7 +13,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
-from ..run import LINES, Origin, Run
+from ..run import LINES, OF_THREADS, Origin, Run
 from ..trace import is_dispatched
 from .evidence import Cause, HostCalls
 
@@ -33,33 +33,45 @@ _LINE_US, _CALL_US, _WORK_US = 0.05, 0.1, 10.0
 # Sums: a function may change its name.
 YOURS, OTHERS, THREADS = "(your functions)", "(other functions)", "threading"
 
-# Whose functions take about a microsecond at most. One more call of any other of C, or of Python's
-# own library, is work: of a file, a pattern, a copy, a dump.
+# Modules whose functions of C take about a microsecond at most. One more call of any other is work:
+# of a file, a pattern, a hash, a clock that waits.
 _CHEAP = {name for name, each in vars(builtins).items() if isinstance(each, type)}.union(
     """
-    builtins function generator coroutine async_generator mappingproxy types time sys abc bisect cmath codecs collections
-    collections_abc contextlib contextvars Context ContextVar copyreg dataclasses enum functools heapq itertools math numbers
-    operator os posixpath random re string thread typing warnings weakrefset torch triton generated pybind11_builtins
+    abc bisect builtins codecs collections contextvars functools generator heapq mappingproxy math operator random sys time
+    torch generated
     """.split()
 )
 _ALWAYS_WORK = re.compile(
-    r"<(time\.sleep|builtins\.(sum|sorted|print|input|exec|eval|compile|__import__)|list\.sort|re\.\w+\.\w+"
-    r"|_warnings\.warn\w*|_thread\.start\w*|torch\.\S*\b(item|tolist|numpy|synchronize)"
+    r"<(time\.sleep|builtins\.(sum|sorted|print|eval|compile|__import__)|list\.sort|(\w+: )?_thread\.start\w*"
+    r"|torch\.\S*\b(item|tolist|numpy|synchronize)"
     # switches; those of a part, such as Dynamo's, come with its work
     r"|torch(\._C)?\._?set_(?!grad_enabled)\w+)>"
-    r"|threading\.Thread\.start|multiprocessing\.process\.BaseProcess\.start"
-)
-_OF_THREADS = re.compile(
-    r"<?_?(thread(ing)?|queue|weakref(set)?|select(ors)?|signal|concurrent|multiprocessing|asyncio)\b"
+    r"|json\.(dump|load)s?"
 )
 
 
 def is_work(name: str) -> bool:
     """Return whether one more call of a function is a loss by itself."""
     module = name.lstrip("<").partition(".")[0].removeprefix("_")
-    if module in _CHEAP or "." not in name or _OF_THREADS.match(name):
-        return bool(_ALWAYS_WORK.fullmatch(name))
-    return name.startswith("<") or module in sys.stdlib_module_names
+    is_cheap = module in _CHEAP or "." not in name or OF_THREADS.match(name)
+    return bool(_ALWAYS_WORK.fullmatch(name)) or (name.startswith("<") and not is_cheap)
+
+
+def is_own_work(change: HostCalls) -> bool:
+    """Return whether calls are no part of another change: what they cost by themselves, or many of
+    Python's own library.
+    """
+    is_long = _is_of_python(change.function) and change.more >= _LEAST_CALLS
+    return is_work(change.function) or is_long
+
+
+def _is_of_python(name: str) -> bool:
+    return name.partition(".")[0] in sys.stdlib_module_names
+
+
+def _has_own_count(name: str) -> bool:
+    """Return whether a function is no part of a sum, however seldom it is called."""
+    return is_work(name) or (_is_of_python(name) and not OF_THREADS.match(name))
 
 
 def _sum_of(name: str) -> str:
@@ -69,11 +81,9 @@ def _sum_of(name: str) -> str:
     if ".py:" in name:
         return YOURS
     package = name.partition(".")[0]
-    if _OF_THREADS.match(name):
+    if OF_THREADS.match(name):
         return THREADS
-    is_known = (
-        name[0] in "<(" or package in sys.stdlib_module_names or package in ("torch", "generated")
-    )
+    is_known = name[0] in "<(" or package in ("torch", "generated") or _is_of_python(name)
     return OTHERS if is_known else package
 
 
@@ -83,7 +93,8 @@ def most_called(work: Mapping[str, int]) -> dict[str, int]:
     """
     least, kept = _KEPT_SHARE * work_total(work), Counter[str]()
     for name, count in work.items():
-        kept[name if count >= least or is_work(name) or name == LINES else _sum_of(name)] += count
+        is_kept = count >= least or _has_own_count(name) or name == LINES
+        kept[name if is_kept else _sum_of(name)] += count
     return dict(sorted(kept.items()))
 
 
@@ -116,7 +127,7 @@ def other_calls(baseline: Baseline, run: Run) -> dict[str, int]:
     old, new, varying = baseline.host_work, run.host_work, baseline.host_spread
     machines = [(each.fingerprint.python, each.fingerprint.torch) for each in (baseline, run)]
     steady = sum(
-        count for name, count in varying.items() if not _OF_THREADS.match(name)
+        count for name, count in varying.items() if not OF_THREADS.match(name)
     ) <= _VARIES * work_total(old)
     if not old or not new or machines[0] != machines[1] or not steady:
         return {}
@@ -131,7 +142,7 @@ def other_calls(baseline: Baseline, run: Run) -> dict[str, int]:
         is_alone = name in old or whole not in old or new.get(name, 0) > least
         return (
             name
-            if is_work(name) or name == LINES or (whole in (OTHERS, THREADS) and is_alone)
+            if _has_own_count(name) or name == LINES or (whole in (OTHERS, THREADS) and is_alone)
             else whole
         )
 
@@ -139,7 +150,7 @@ def other_calls(baseline: Baseline, run: Run) -> dict[str, int]:
     limits: Counter[str] = Counter()
     for name in {*old, *new}:
         is_known = name != LINES or (name in old and name in new)
-        is_left_out = (varying or run.host_spread) and _OF_THREADS.match(name) and not is_work(name)
+        is_left_out = (varying or run.host_spread) and OF_THREADS.match(name) and not is_work(name)
         if is_known and not is_left_out and not (has_other_ops and _comes_with_ops(name)):
             moved[counted_as(name)] += new.get(name, 0) - old.get(name, 0)
             limits[counted_as(name)] += 2 * allowed[name]
@@ -147,7 +158,7 @@ def other_calls(baseline: Baseline, run: Run) -> dict[str, int]:
 
 
 def _comes_with_ops(name: str) -> bool:
-    return not (is_work(name) or name == LINES or name.partition(".")[0] in sys.stdlib_module_names)
+    return not (is_work(name) or name == LINES or _is_of_python(name))
 
 
 def _has_more_lines(baseline: Baseline, moved: Mapping[str, int], sign: int = 1) -> bool:
@@ -200,6 +211,17 @@ def host_causes(baseline: Baseline, run: Run) -> list[tuple[Cause, Sequence[Orig
     return [each for each in causes if each[0].weight_us >= _NAMED_SHARE * dearest]
 
 
+def _says(name: str) -> int:
+    """Return how much a function says of its line: a switch of torch more than the ``with`` around
+    it, and a ``<listcomp>`` less than what it calls.
+    """
+    if name.endswith(">") and not name.startswith("<"):
+        return 0
+    if name.startswith("<torch") and is_work(name):
+        return 4
+    return 3 if _has_own_count(name) else 1 + (".py:" in name)
+
+
 def _cause(names: Sequence[str], baseline: Baseline, run: Run) -> tuple[Cause, Sequence[Origin]]:
     """Return what is called more often at one line: the first function, and how many calls there
     are in all.
@@ -212,8 +234,8 @@ def _cause(names: Sequence[str], baseline: Baseline, run: Run) -> tuple[Cause, S
     }
     us = sum(costs[name] * count for name, count in more.items())
     is_loop = 2 * _LINE_US * more.get(LINES, 0) >= us
-    name = LINES if is_loop else max(names, key=lambda name: (is_work(name), ".py:" in name))
-    is_in_sum = name not in old and not is_work(name) and _sum_of(name) in old
+    name = LINES if is_loop else max(names, key=_says)
+    is_in_sum = name not in old and not _has_own_count(name) and _sum_of(name) in old
     before = None if is_in_sum else old.get(name, 0)
     change = HostCalls(name, before, new[name], sum(more.values()))
     return Cause(change, weight_us=us), run.host_work_origins.get(name, ())[:1]

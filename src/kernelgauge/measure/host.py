@@ -7,6 +7,7 @@ not seen.
 
 from __future__ import annotations
 
+import builtins
 import cProfile
 import re
 import sys
@@ -21,7 +22,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ..errors import shown_path
-from ..run import LINES, Origin
+from ..run import LINES, OF_THREADS, Origin
 from .compiler import Owner, owner_of, source_line
 from .device import Device
 from .instance import Instance, collector_paused
@@ -29,11 +30,6 @@ from .instance import Instance, collector_paused
 _CALLS = 2  # that are counted; one more where they differ
 _MOST_EVENTS = 1_000_000  # lines that run: a loop of more is as long as that
 _MOST_LINES = 2  # of code that call a function, the most frequent first
-# Chance says when these wait, wake up and clean up. Functions of C have their names in front where
-# they call them.
-_OF_THREADS = re.compile(
-    r"(threading|queue|_?weakref(?:set)?|selectors|signal|concurrent|multiprocessing|asyncio)\b"
-)
 _OF_INDUCTOR = re.compile(r"\bc[a-z2-7]{51}\.")  # a module of C++ that it compiled
 _PARTS, _NUMBERS = re.compile(r"[.:]"), re.compile(r"[\d_]+")
 _SHOWN_AS = (
@@ -145,26 +141,30 @@ def _read(entries: list[Any]) -> tuple[Counter[str], dict[str, tuple[Origin, ...
     callers: dict[Any, Any] = {}
     for entry in entries:
         counts[_name(entry.code)] += entry.callcount
-        module = "" if isinstance(entry.code, str) else _OF_THREADS.match(_name(entry.code))
+        module = "" if isinstance(entry.code, str) else OF_THREADS.match(_name(entry.code))
         for called in entry.calls or ():
             callers.setdefault(called.code, entry.code)
             name = _name(called.code)
-            if module and name.startswith("<"):
+            if module and name.startswith("<"):  # chance says how often they are called
                 counts[name] -= called.callcount
                 counts[f"<{module[0]}: {name[1:]}"] += called.callcount
     del counts[""]
     return +counts, {
         short(name): (origin,)
-        for code in callers
+        for code in sorted(callers, key=lambda code: not _is_yours(callers[code]))
         if (name := _name(code)) and (origin := _defined(code, callers))
     }
+
+
+def _is_yours(code: Any) -> bool:
+    return isinstance(code, CodeType) and owner_of(code.co_filename) == "user"
 
 
 def _defined(code: Any, callers: Mapping[Any, Any]) -> Origin | None:
     """Return the function of the user's code that a function is called in."""
     seen: set[Any] = set()
     while code is not None and code not in seen:
-        if isinstance(code, CodeType) and owner_of(code.co_filename) == "user":
+        if _is_yours(code):
             return Origin("", (source_line(code.co_filename, code.co_firstlineno),))
         seen.add(code)
         code = callers.get(code)
@@ -207,10 +207,14 @@ def function_in_c(text: str) -> str:
 
 def short(name: str) -> str:
     """Return what torch's profiler tells of a function's name as well: ``copy:deepcopy``,
-    ``net:forward``, ``<append>``.
+    ``net:forward``, ``<sleep>``, and ``<.append>`` of a method: it has the type of the object.
     """
-    end = _PARTS.split(name.strip("<>"))[-1]
-    return f"<{end}>" if name.startswith("<") else f"{name.partition('.')[0]}:{end}"
+    *owner, end = _PARTS.split(name.strip("<>"))
+    if not name.startswith("<"):
+        return f"{name.partition('.')[0]}:{end}"
+    of = owner[-1] if owner else ""
+    is_type = of not in (of.lower(), of.upper()) or isinstance(getattr(builtins, of, None), type)
+    return f"<{'.' * is_type}{end}>"
 
 
 @contextmanager

@@ -161,8 +161,9 @@ def _profiled(
             continue
         try:
             return _found(_Places(session, modules), ids, window, structure, device)
-        # private names: another version may lack them
-        except (AttributeError, ImportError, TypeError) as error:
+        # Private names: another version may lack them. And torch reads the name of a function that
+        # the call has replaced, as a reload of its module does, from freed memory.
+        except (AttributeError, ImportError, TypeError, UnicodeDecodeError) as error:
             problem = f"torch {torch.__version__} does not tell which lines of code launch kernels"
             return Origins(problem=f"{problem} ({type(error).__name__}: {error})")
     return Origins()
@@ -583,9 +584,10 @@ class _Places:
 
         One of the user's that a library calls, such as a hook, has its own line.
         """
-        name, line = function_in_c(event.name), self._lines.get(place.frames)
-        if line is None and place.frames:
-            self._lines[place.frames] = line = _line_of(place.frames)
+        if place.frames not in self._lines:  # else the call is one of ours, beside the workload
+            is_asked = _innermost(place.frames, "user", "library", "module of torch")
+            self._lines[place.frames] = _line_of(place.frames) if is_asked else None
+        name, line = function_in_c(event.name), self._lines[place.frames]
         by_user = self._file(extra.caller.file_name)[1] == "user"
         if callsite := getattr(extra, "callsite", None):
             file, owner = self._file(callsite.file_name)

@@ -567,7 +567,9 @@ def _host_calls(it: e.HostCalls) -> tuple[str, list[str]]:
     if it.function == LINES:
         return f"host: {before} -> {it.after:,} lines of your code run", []
     name = it.function.strip("<>") if it.function.startswith("<") else it.function
-    name = name.removeprefix("builtins.").replace("torch._C.TensorBase", "Tensor")
+    name = (
+        name.rpartition(": ")[2].removeprefix("builtins.").replace("torch._C.TensorBase", "Tensor")
+    )
     others = it.more - it.after + (it.before or 0)
     return f"host: {name} {before} -> {it.after:,} call{'s' * (it.after != 1)}", [
         f"and {others:,} more calls at that line"
