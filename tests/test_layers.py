@@ -67,7 +67,7 @@ def test_package_has_few_concepts() -> None:
     for path in MODULES.values():
         with path.open("rb") as file:
             tokens += sum(each.type not in layout for each in tokenize.tokenize(file.readline))
-    assert tokens <= 177_900
+    assert tokens <= 178_600
 
 
 # Where texts are those of torch, and values of closed sets that have a space.
