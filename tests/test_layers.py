@@ -8,6 +8,7 @@ import importlib.util
 import subprocess
 import sys
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -253,6 +254,13 @@ def test_one_type_alone_is_a_launch_that_is_compared() -> None:
     of_launches = {name for name, each in fields.items() if "identity: KernelIdentity" in each}
     # the second one is a moment on a device, before its launch is known
     assert of_launches == {"KernelRecord", "Execution"}
+
+
+def test_no_class_name_is_given_twice() -> None:
+    trees = [ast.parse(path.read_text()) for path in MODULES.values()]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    names = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_no_two_public_things_share_a_name() -> None:

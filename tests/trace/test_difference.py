@@ -22,9 +22,8 @@ def test_diff_pairs_long_sequences_in_seconds() -> None:
         # difflib pairs 997 of them where the new launch has a name that repeats
         after.insert(place, "add")
     found = diff(*([launched(name, 1.0) for name in names] for names in (before, after)))
-    changes = [row for each in found for row in each.rows]
-    assert [new.identity.name for _, new in changes] == after
-    assert [old for old, new in changes if old and old == new] == [
+    assert [new.identity.name for each in found for new in each.after] == after
+    assert [old for each in found for old, new in each.pairs if old == new] == [
         launched(name, 1.0) for name in before
     ]
     assert time.process_time() - start < 3

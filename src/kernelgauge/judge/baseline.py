@@ -10,7 +10,6 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from statistics import fmean
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -90,16 +89,14 @@ def compare(before: Fingerprint, after: Fingerprint, *, without: Sequence[str] =
     """Compare the fingerprint of a baseline with that of a run, without some fields."""
 
     def changes(fields: Sequence[str]) -> tuple[Move, ...]:
-        found = []
-        for field in fields:
-            old, new = getattr(before, field), getattr(after, field)
-            if old != new and field not in without and not (old is None and field in _ADDED_FIELDS):
-                found.append(
-                    Move(
-                        field, None if old is None else str(old), None if new is None else str(new)
-                    )
-                )
-        return tuple(found)
+        sides = ((field, getattr(before, field), getattr(after, field)) for field in fields)
+        return tuple(
+            Move(field, *(None if each is None else str(each) for each in (old, new)))
+            for field, old, new in sides
+            if old != new
+            and field not in without
+            and (old is not None or field not in _ADDED_FIELDS)
+        )
 
     return Comparison(changes(_FOREIGN_FIELDS), changes(SOFTWARE_FIELDS))
 
@@ -443,13 +440,15 @@ def _averaged(
     """
     places = origins if len(origins) == len(kernels) else [None] * len(kernels)
     keys = [
-        (replace(each, device_time_us=0.0), place)
+        replace(each, device_time_us=0.0, origin=place)
         for each, place in zip(kernels, places, strict=True)
     ]
     times: dict[object, list[float]] = defaultdict(list)
     for key, kernel in zip(keys, kernels, strict=True):
         times[key].append(kernel.device_time_us)
-    return tuple(rounded(replace(key[0], device_time_us=fmean(times[key]))) for key in keys)
+    return tuple(
+        rounded(replace(key, device_time_us=fmean(times[key]), origin=None)) for key in keys
+    )
 
 
 _Stored = TypeVar("_Stored", KernelRecord, ControlTime, Observation)
@@ -542,7 +541,7 @@ def by_configuration(items: Iterable[_Launched]) -> list[list[_Launched]]:
 # -- the file --------------------------------------------------------------------------------------
 
 
-class _Header(msgspec.Struct):
+class _Versioned(msgspec.Struct):
     schema_version: int
 
 
@@ -634,7 +633,7 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
     """
     conflict = b"<<<<<<<" in content
     try:
-        version = msgspec.json.decode(content, type=_Header).schema_version
+        version = msgspec.json.decode(content, type=_Versioned).schema_version
         if version != SCHEMA_VERSION:
             is_newer = version > SCHEMA_VERSION
             mend = (
@@ -668,14 +667,14 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             next_command=f"git checkout {'--theirs ' if conflict else ''}-- {where}   "
             "(or delete it and record again with --perf-update)",
         ) from error
-    kernels = (
-        replace(it, identity=with_current_kind(it.identity))
-        for each in baseline.entries
-        for it in each.kernels
-    )
     entries = (
-        replace(each, kernels=tuple(islice(kernels, len(each.kernels))))
-        for each in baseline.entries
+        replace(
+            entry,
+            kernels=tuple(
+                replace(it, identity=with_current_kind(it.identity)) for it in entry.kernels
+            ),
+        )
+        for entry in baseline.entries
     )
     return replace(baseline, entries=tuple(entries))
 

@@ -103,21 +103,8 @@ def find_causes(
     changes, alike = _kernel_changes(
         with_moves(compared), (run.fingerprint.arch, run.fingerprint.sm_count), is_timed=is_timed
     )
-    host_calls = Counter(baseline.host_calls)
     counts = count_changes(baseline.counts, run.counts)
-    for name, calls, origins in (
-        ("synchronizations", run.synchronizing_ops, run.synchronization_origins),
-        ("copies", run.copying_ops, run.copy_origins),
-    ):
-        if baseline.host_calls or counts.get(name):
-            places = zip(calls, origins or [None] * len(calls), strict=True)
-            _add_host_calls(changes, places, host_calls, are_waits=name == "synchronizations")
-    for change in changes if any(each.waits or each.copies for each in changes) else ():
-        speed = change.change
-        change.follows |= (
-            isinstance(speed, e.OtherSpeed)
-            and speed.after_us < (1 + _BEHIND_A_PAUSE) * speed.before_us
-        )
+    _add_calls_of_run(changes, run, baseline, counts)
     causes = compile_causes(
         each for each in run.compile_events if each not in baseline.compile_events
     )
@@ -421,30 +408,7 @@ def _kernel_changes(
     others = _other_kernels(
         [each for each in found if not each.what.is_pair], are_joined=not are_judged
     )
-    pairs: dict[object, list[Difference]] = {}  # by what differs, or by kernel and lines
-    for each in found:
-        for old, new in each.pairs if each.what.is_pair else ():
-            is_same_op = old.op == new.op and len(old.inputs) == len(new.inputs)
-            place = _placement_change(
-                old, new, are_inputs_alike=is_same_op or not are_judged, is_timed=is_timed
-            )
-            pair = Difference(each.what, (old,), (new,), each.details)
-            # One of several now, in place of one: that it works on a part only says no more.
-            if place and (several := next((other for other in others if other.repeats(new)), None)):
-                several.parts[-1] = replace(
-                    join_launches([several.parts[-1], pair]), what=What.REPLACED
-                )
-                several.origins.append(new.origin)
-                continue
-            key: object = place or (
-                each.what,
-                old.identity,
-                new.identity,
-                new.lines,
-                old.resources,
-                new.resources,
-            )
-            pairs.setdefault(key, []).append(pair)
+    pairs = _by_difference(found, others, is_timed=is_timed, are_judged=are_judged)
     totals = [
         Counter(it.identity.shown for each in found for it in side(each))
         for side in (_BEFORE, _AFTER)
@@ -453,7 +417,8 @@ def _kernel_changes(
     alike: list[Difference] = []
     for key, group in pairs.items():
         whole = join_launches(group)
-        change = _Change([whole], origins=[launch.origin for launch in whole.after])
+        change = _Change()
+        change.add(whole)
         if isinstance(key, e.OtherPlacement):
             change.change = msgspec.structs.replace(key, kernels=_names(whole.after))
             change.follows = key == e.OtherPlacement((), other_tensors=True) and not is_timed
@@ -482,6 +447,39 @@ def _kernel_changes(
         )
         changes.append(_Change([each], speed, origins=[launch.origin for launch in each.after]))
     return changes, [each for each in alike if each not in slower]
+
+
+def _by_difference(
+    found: Iterable[Difference], others: Sequence[_Change], *, is_timed: bool, are_judged: bool
+) -> dict[object, list[Difference]]:
+    """Return pairs of launches by what differs in them, or by kernel and lines. Add to `others` what
+    works on a part there.
+    """
+    pairs: dict[object, list[Difference]] = {}
+    for each in found:
+        for old, new in each.pairs if each.what.is_pair else ():
+            is_same_op = old.op == new.op and len(old.inputs) == len(new.inputs)
+            place = _placement_change(
+                old, new, are_inputs_alike=is_same_op or not are_judged, is_timed=is_timed
+            )
+            pair = Difference(each.what, (old,), (new,), each.details)
+            # One of several now, in place of one: that it works on a part only says no more.
+            if place and (several := next((other for other in others if other.repeats(new)), None)):
+                several.parts[-1] = replace(
+                    join_launches([several.parts[-1], pair]), what=What.REPLACED
+                )
+                several.origins.append(new.origin)
+                continue
+            key: object = place or (
+                each.what,
+                old.identity,
+                new.identity,
+                new.lines,
+                old.resources,
+                new.resources,
+            )
+            pairs.setdefault(key, []).append(pair)
+    return pairs
 
 
 def _other_kernels(found: Sequence[Difference], *, are_joined: bool) -> list[_Change]:
@@ -673,6 +671,26 @@ def _add_host_calls(
         (place.waits if are_waits else place.copies)[call] += 1
         if are_waits and origin is not None:
             place.wait_lines |= dict.fromkeys(origin.lines)
+
+
+def _add_calls_of_run(
+    changes: list[_Change], run: Run, baseline: Baseline, counts: Mapping[str, bool | None]
+) -> None:
+    """Add the waits and copies that the baseline lacks. A kernel behind one loses a little."""
+    host_calls = Counter(baseline.host_calls)
+    for name, calls, origins in (
+        ("synchronizations", run.synchronizing_ops, run.synchronization_origins),
+        ("copies", run.copying_ops, run.copy_origins),
+    ):
+        if baseline.host_calls or counts.get(name):
+            places = zip(calls, origins or [None] * len(calls), strict=True)
+            _add_host_calls(changes, places, host_calls, are_waits=name == "synchronizations")
+    for change in changes if any(each.waits or each.copies for each in changes) else ():
+        speed = change.change
+        change.follows |= (
+            isinstance(speed, e.OtherSpeed)
+            and speed.after_us < (1 + _BEHIND_A_PAUSE) * speed.before_us
+        )
 
 
 def _of_new_compiled_ops(run: Run, baseline: Baseline, known: AbstractSet[str]) -> Sequence[Origin]:

@@ -14,11 +14,10 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from ..run import KERNELS_OF_STEP, STEP, Observation, Origin, ProcessTime, SourceLine, Timing
+from ..run import KERNELS_OF_STEP, STEP, Observation, ProcessTime, Timing
 from ..trace import (
     COPIES,
     CPU,
-    FRAME,
     MOST_OUTSIDE,
     WAIT,
     Kind,
@@ -28,6 +27,7 @@ from ..trace import (
     decode,
     diff_rows,
     grouped,
+    origin_at,
 )
 from . import STRUCTURE, WORST_FIRST, Status, Verdict
 from . import evidence as e
@@ -177,10 +177,10 @@ def _judge_structure(
                 places[pair.relocated.get(before, before)].update(at)
     groups: dict[tuple[tuple[int, ...], str, str], _Moved] = defaultdict(dict)
     by_row: dict[StepRow, dict[int, tuple[int, int, int]]] = defaultdict(dict)
-    rare: Counter[StepRow] = Counter()
+    rare: dict[StepRow, None] = {}
     for pair in pairs:
         moved, seldom = _moved_rows(pair)
-        rare.update(seldom)
+        rare |= dict.fromkeys(seldom)
         for row, each in moved.items():
             by_row[row][pair.rank] = each
     for row, of_ranks in by_row.items():
@@ -227,7 +227,7 @@ def _other_places(pair: _RankSteps) -> Iterable[e.InTrace]:
             yield e.InTrace("moved", (_shown(row), *filter(None, row.place)))
 
 
-def _moved_rows(pair: _RankSteps) -> tuple[_Moved, Counter[StepRow]]:
+def _moved_rows(pair: _RankSteps) -> tuple[_Moved, list[StepRow]]:
     """Return the rows that ran more or less often than they may, and those that did in a few steps
     only.
     """
@@ -245,21 +245,19 @@ def _moved_rows(pair: _RankSteps) -> tuple[_Moved, Counter[StepRow]]:
             room = high - low
             if delta := rows[row] - max(low - room, min(high + room, rows[row])):
                 deltas[row].append(delta)
-    seldom: Counter[StepRow] = Counter()
-    launches, time_us = (
-        sum(step.total() for step in counts),
-        math.fsum(chain(*(run.compute_us for run in pair.runs))),
-    )
-    of = len(counts)
-    for row, each in deltas.items():
-        many = len(each)
-        odds = math.comb(of, many) / math.comb(of + pair.usual.steps, many)
-        if 2 * many <= of and odds > FALSE_ALARMS_PER_RUN:
-            seldom[row] = many
+    of, every = len(counts), pair.usual.steps + len(counts)
+    seldom = [
+        row
+        for row, each in deltas.items()
+        if 2 * len(each) <= of
+        and math.comb(of, len(each)) / math.comb(every, len(each)) > FALSE_ALARMS_PER_RUN
+    ]
     number = sum(abs(delta) for row in seldom for delta in deltas[row])
     us = math.fsum(run.row_us[row] for row in seldom for run in pair.runs)
+    launches = sum(step.total() for step in counts)
+    time_us = math.fsum(chain(*(run.compute_us for run in pair.runs)))
     if number > MOST_OUTSIDE * launches or us > MOST_OUTSIDE * time_us:  # too much to leave it out
-        seldom.clear()
+        seldom = []
     moved = {
         row: (round(median(each)) or each[0], len(each), of)
         for row, each in deltas.items()
@@ -307,9 +305,11 @@ def _cause(moved: _Moved, places: Mapping[StepRow, Counter[Place]], pair: _RankS
     cause = e.Cause(
         change, waits, copies, had_kernels=bool(old), delta_us=shown_us, weight_us=abs(delta_us)
     )
-    origins = [Origin(module, (SourceLine(match["file"], int(match["line"]), match["function"]),))
-               for row in sides[1] or sides[0] for module, frame in places.get(row, ())
-               if (match := FRAME.fullmatch(frame))]  # fmt: skip
+    origins = [
+        origin_at(module, frame)
+        for row in sides[1] or sides[0]
+        for module, frame in places.get(row, ())
+    ]
     return with_code(cause, origins)
 
 

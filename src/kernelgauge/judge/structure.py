@@ -231,11 +231,15 @@ def kernel_changes(found: Iterable[Difference], *, of_inductor: bool = True) -> 
     `of_inductor`: whether the configurations of Inductor's kernels count.
     """
     moved: list[KernelMoved] = []
-    for old, new in chain.from_iterable(each.rows for each in found):
-        names = old.identity.shown if old else None, new.identity.shown if new else None
-        if old is None or new is None:
-            moved.append(KernelMoved(*names))
-        elif of_inductor or not new.identity.is_inductors:
-            configuration = configuration_change(old.identity, new.identity)
-            moved += [KernelMoved(*names, configuration)] if configuration else []
+    for each in found:
+        if each.what.is_pair:
+            moved += [
+                KernelMoved(old.identity.shown, new.identity.shown, configuration)
+                for old, new in each.pairs
+                if of_inductor or not new.identity.is_inductors
+                if (configuration := configuration_change(old.identity, new.identity))
+            ]
+        else:
+            moved += [KernelMoved(kernel.identity.shown, None) for kernel in each.before]
+            moved += [KernelMoved(None, kernel.identity.shown) for kernel in each.after]
     return moved

@@ -42,7 +42,7 @@ from .kernel import (
     was_autotuned,
     with_current_kind,
 )
-from .model import CALL, FRAME, REGION, WHOLE, Trace, Window, busy_us, grouped, number_streams
+from .model import CALL, REGION, WHOLE, Trace, Window, busy_us, grouped, number_streams
 from .names import KernelName, Kind, decode
 from .reader import BLOCK_BYTES, parse, parse_blocks
 from .steps import (
@@ -66,7 +66,6 @@ __all__ = [
     "COPIES",
     "CPU",
     "FACTS",
-    "FRAME",
     "MOST_OUTSIDE",
     "NO_TENSOR",
     "REGION",

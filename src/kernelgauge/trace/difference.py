@@ -28,7 +28,7 @@ from .kernel import (
     configuration_change,
     configuration_text,
     occupancy,
-    parse_kwargs,
+    paired_kwargs,
     resources_of,
     was_autotuned,
 )
@@ -94,16 +94,6 @@ class Difference:
     def pairs(self) -> list[tuple[KernelRecord, KernelRecord]]:
         """Return the launches by their place on each side: partners, where `What.is_pair`."""
         return [*zip(self.before, self.after, strict=False)]
-
-    @property
-    def rows(self) -> list[tuple[KernelRecord | None, KernelRecord | None]]:
-        """Return the pairs; what has no partner stands beside None."""
-        if self.what.is_pair:
-            return [*self.pairs]
-        return [
-            *((kernel, None) for kernel in self.before),
-            *((None, kernel) for kernel in self.after),
-        ]
 
 
 def diff(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> list[Difference]:
@@ -196,9 +186,10 @@ def pairs_of_other_shapes(
 
     Empty if any other op launched something: then nobody asks for equal work.
     """
-    pairs = [*zip(before, after, strict=False)]
-    are_same_ops = len(before) == len(after) and all(old.op == new.op for old, new in pairs)
-    return [pair for pair in pairs if are_same_ops and pair[0].input_shapes != pair[1].input_shapes]
+    if [kernel.op for kernel in before] != [kernel.op for kernel in after]:
+        return []
+    pairs = zip(before, after, strict=True)
+    return [(old, new) for old, new in pairs if old.input_shapes != new.input_shapes]
 
 
 def join_launches(group: Sequence[Difference]) -> Difference:
@@ -261,8 +252,7 @@ def name_differences(paired: Sequence[Difference]) -> tuple[Difference, ...]:
     are_whole = any(
         side and all(us % 1 == 0 for it in side for us in it.durations_us)
         for side in (
-            [it for each in paired for it in each.before],
-            [it for each in paired for it in each.after],
+            [it for each in paired for it in getattr(each, name)] for name in ("before", "after")
         )
     )
     step_us = _WHOLE_US if are_whole else _SEEN_US
@@ -368,10 +358,9 @@ def _timing(old: Sequence[KernelRecord], new: Sequence[KernelRecord], step_us: f
 def _same_name(old: KernelRecord, new: KernelRecord) -> Difference:
     # Without what one of them lacks: a kernel in a CUDA graph, say, has no op to tell how it was
     # tuned.
-    names = ("grid", "block", "kernel_kwargs", "num_warps", "num_stages", "source_hash")
     unknown = {
         name: None
-        for name in names
+        for name in old.identity.__struct_fields__
         if None in (getattr(old.identity, name), getattr(new.identity, name))
     }
     before, after = (msgspec.structs.replace(kernel.identity, **unknown) for kernel in (old, new))
@@ -721,11 +710,7 @@ def resource_changes(
     if layouts := other_layouts(before, after):
         found.append(("inputs", *layouts))
     if before.resources.options and after.resources.options:
-        old, new = parse_kwargs(before.resources.options), parse_kwargs(after.resources.options)
-        found += [
-            (key, old.get(key, "(none)"), new.get(key, "(none)"))
-            for key in dict.fromkeys([*old, *new])
-        ]
+        found += paired_kwargs(before.resources.options, after.resources.options)
     codes = before.resources.code, after.resources.code
     return [each for each in found if each[1] != each[2]] or [
         ("machine code", code, other) for code, other in (codes,) if code and other

@@ -572,14 +572,13 @@ def configuration_change(before: KernelIdentity, after: KernelIdentity) -> str:
     """Return what differs between two kernels of one name, for example ``XBLOCK 1024 -> 512,
     num_warps 4 -> 8``.
     """
-    old, new = parse_kwargs(before.kernel_kwargs), parse_kwargs(after.kernel_kwargs)
-    pairs = [
-        (key, old.get(key, "(none)"), new.get(key, "(none)")) for key in dict.fromkeys([*old, *new])
-    ]
+    pairs = paired_kwargs(before.kernel_kwargs, after.kernel_kwargs)
     # Grid and block follow from the rest where the autotuner's choice is known, and tell it where
     # it is not.
     fields = (
-        ("num_warps", "num_stages") if old != new else ("num_warps", "num_stages", "grid", "block")
+        ("num_warps", "num_stages")
+        if any(one != other for _, one, other in pairs)
+        else ("num_warps", "num_stages", "grid", "block")
     )
     pairs += [
         (field, _shown(getattr(before, field)), _shown(getattr(after, field))) for field in fields
@@ -587,11 +586,18 @@ def configuration_change(before: KernelIdentity, after: KernelIdentity) -> str:
     return ", ".join(f"{key} {one} -> {other}" for key, one, other in pairs if one != other)
 
 
-def parse_kwargs(text: str | None) -> dict[str, str]:
-    # "XBLOCK=1024,YBLOCK=16": as Inductor writes it on the op
-    # (torch/_inductor/runtime/triton_heuristics.py).
-    pairs = (part.partition("=") for part in (text or "").split(",") if part.strip())
-    return {key.strip(): value.strip() for key, _, value in pairs}
+def paired_kwargs(*texts: str | None) -> list[tuple[str, str, str]]:
+    """Return each name in two texts of options, with both values."""
+    sides = []
+    for text in texts:
+        # "XBLOCK=1024,YBLOCK=16": as Inductor writes it on the op
+        # (torch/_inductor/runtime/triton_heuristics.py).
+        parts = (part.partition("=") for part in (text or "").split(",") if part.strip())
+        sides.append({key.strip(): value.strip() for key, _, value in parts})
+    old, new = sides
+    return [
+        (key, old.get(key, "(none)"), new.get(key, "(none)")) for key in dict.fromkeys([*old, *new])
+    ]
 
 
 def _shown(value: object) -> str:

@@ -150,6 +150,8 @@ class Steps:
 
         Squares of times are left as they are.
         """
+        if not names:
+            return self
 
         def with_names(counter: Counter[StepRow]) -> Counter[StepRow]:
             found: Counter[StepRow] = Counter()
@@ -209,37 +211,25 @@ def find_steps(trace: Trace, found_by: str | None = None) -> StepTrace:
         raise ValueError("none of its kernels took any time")
     work = _Work(launches)
     marks, found_by = _marks(trace, launches, work, found_by)
-    starts = [mark.start_us for mark in marks]
     inside = _by_step(marks, launches)
-    known = {record.correlation for record in trace.records}
-    lost = {bisect_right(starts, call.start_us) - 1
-            for call in trace.calls if call.is_launch and call.correlation not in known}  # fmt: skip
-    ran = [
-        number for number, rows in enumerate(inside) if any(each.thread is None for each in rows)
-    ]
-    kept = [number for number in ran if number not in lost]
-    if ran and not kept:
-        raise ValueError(f"the profiler lost launches in every step, found by {found_by}")
+    kept = _without_losses(trace, marks, inside, found_by)
     labels = _labels(trace, marks)
     kinds = list(map(_kind_of, labels))
     steady = _without_warm_up(trace, marks, inside, kept, kinds, found_by)
     repeats = Counter(kinds[number] for number in steady)
     beside = _computing_spans(
-        [each.record for each in launches if each.record and each.row.kind != _COMMUNICATION]
+        each.record
+        for each in launches
+        if each.record and each.record.category == "kernel" and each.row.kind != _COMMUNICATION
     )
     found: dict[str, Steps] = {}
-    done_us = [-math.inf]  # with the steps before each
-    for mark, some in zip(marks, inside, strict=True):
-        records = (each.record for each in some if each.record)
-        done_us.append(
-            max(mark.end_us, *(each.start_us + each.time_us for each in records), done_us[-1])
-        )
+    walls_us = _walls_us(marks, inside)
     for number in steady:
         # Nothing says how much a step that ran once beside others varies with its numbers: they are
         # part of its kind.
         kind = labels[number] if repeats[kinds[number]] == 1 < len(repeats) else kinds[number]
         steps = found.setdefault(kind, Steps())
-        steps.wall_us.append(done_us[number + 1] - max(marks[number].start_us, done_us[number]))
+        steps.wall_us.append(walls_us[number])
         _add(steps, inside[number], beside)
     first = next(iter(found.values()))
     # the device may have been busy with what no row of the trace tells
@@ -262,6 +252,17 @@ def find_steps(trace: Trace, found_by: str | None = None) -> StepTrace:
         unknown=_unknown(trace, places, on_cpu=on_cpu),
         outside=work.outside([marks[number] for number in steady]),
     )
+
+
+def _walls_us(marks: Sequence[Op], inside: Sequence[Sequence[_Asked]]) -> list[float]:
+    """Return how long each step took, as `find_steps` says."""
+    found, done_us = list[float](), -math.inf  # with the steps before each
+    for mark, some in zip(marks, inside, strict=True):
+        start_us = max(mark.start_us, done_us)
+        ends_us = (each.record.start_us + each.record.time_us for each in some if each.record)
+        done_us = max(mark.end_us, *ends_us, done_us)
+        found.append(done_us - start_us)
+    return found
 
 
 def _unknown(
@@ -504,6 +505,26 @@ def _by_step(marks: Sequence[Op], launches: Iterable[_Asked]) -> list[list[_Aske
     return inside
 
 
+def _without_losses(
+    trace: Trace, marks: Sequence[Op], inside: Sequence[Sequence[_Asked]], found_by: str
+) -> list[int]:
+    """Return the numbers of the steps that launched something, with a record of each launch.
+
+    Raises `ValueError` if each of them lost one.
+    """
+    starts = [mark.start_us for mark in marks]
+    known = {record.correlation for record in trace.records}
+    lost = {bisect_right(starts, call.start_us) - 1
+            for call in trace.calls if call.is_launch and call.correlation not in known}  # fmt: skip
+    ran = [
+        number for number, rows in enumerate(inside) if any(each.thread is None for each in rows)
+    ]
+    kept = [number for number in ran if number not in lost]
+    if ran and not kept:
+        raise ValueError(f"the profiler lost launches in every step, found by {found_by}")
+    return kept
+
+
 def _labels(trace: Trace, marks: Sequence[Op]) -> list[str]:
     """Return the annotation of each step or, of a function, the first one in it.
 
@@ -603,8 +624,6 @@ def _computing_spans(records: Iterable[DeviceRecord]) -> _Spans:
     """Return when kernels ran, of these records."""
     found: _Spans = defaultdict(list)
     for each in sorted(records, key=lambda record: record.start_us):
-        if each.category != "kernel":
-            continue
         spans = found[each.device]
         if spans and each.start_us <= spans[-1][1]:
             spans[-1] = spans[-1][0], max(spans[-1][1], each.start_us + each.time_us)
