@@ -1,4 +1,4 @@
-"""Print the results of a run as the table of docs/gallery.md: `python examples/gallery/table.py
+"""Print the results of a run as the table of README.md: `python examples/gallery/table.py
 reports/latest/results.json`.
 """
 

@@ -430,6 +430,7 @@ class PeakPart(msgspec.Struct, frozen=True):
 
 
 _MOST_NAMES = 3  # of modules in braces
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # of a layer, in the path of a module
 
 
 # What `Run.data` counts of an op.
@@ -446,13 +447,17 @@ def amounts_of(texts: Iterable[str]) -> tuple[dict[str, int], list[str]]:
 
 def common_path(paths: Sequence[str]) -> str:
     """Return one path for several modules: ``layers.*.{norm1,norm2}``; without a common shape, the
-    first ones.
+    first ones: ``layers.*.norm, norm``.
     """
     names = list(dict.fromkeys(paths))
     parts = [path.split(".") for path in names]
     if len({len(each) for each in parts}) > 1 or (
         len(names) > 1 and any("{" in path for path in names)
     ):
+        shapes: dict[str, list[str]] = {}
+        for name in names:
+            shapes.setdefault(_NUMBER.sub("*", name), []).append(name)
+        names = [each[0] if len(each) == 1 else shape for shape, each in shapes.items()]
         return ", ".join(names[:_MOST_NAMES]) + (", ..." if len(names) > _MOST_NAMES else "")
     common: list[str] = []
     for place in zip(*parts, strict=True):

@@ -136,7 +136,7 @@ def decode(
 
 @pytest.mark.parametrize(
     ("stack", "where"),
-    [(True, "Layer_7  my_model.py:24  feed_forward"), (False, "by aten::gelu and aten::mul")],
+    [(True, "my_model.py:24  Layer_7  feed_forward"), (False, "by aten::gelu and aten::mul")],
 )
 def test_fusion_lost_in_one_of_24_layers_is_named(
     command: Command, tmp_path: Path, stack: bool, where: str

@@ -309,3 +309,13 @@ def test_accept_keeps_its_reason_for_review(command: Command) -> None:
     left(complete_results(of(COMPILED)))
     assert command("accept", "-k", COMPILED)[0] == 0
     assert "because" not in command("review")[1]
+
+
+def test_review_says_a_cause_once(command: Command) -> None:
+    recorded(command)
+    fewer = {"kernels": mlp_kernels()[:3], "counts": counts(launches=3, kernels=2)}
+    left(complete_results(*(of(each, **fewer) for each in (EAGER, COMPILED, LINEAR))))
+    out = command("review")[1]
+    assert out.count("1 kernel gone") == 1
+    assert out.count("launches 4 -> 3, distinct kernels 3 -> 2") == 3
+    assert re.findall(r"cause +as in (\S+)", out) == [LINEAR] * 2

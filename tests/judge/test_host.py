@@ -116,7 +116,7 @@ def test_host_work_is_a_cause_with_its_line(ops: tuple[OpRecord, ...], others: i
     assert said[0].startswith(
         f"host: copy.deepcopy 0 -> 40 calls\nand {others} more calls at that line"
     )
-    assert builders.reasons(verdict, "code")[0] == "layers.0  net.py:41  copy.deepcopy(config)"
+    assert builders.reasons(verdict, "code")[0] == "net.py:41  layers.0  copy.deepcopy(config)"
     assert "calls of functions 100 -> 370" in "".join(builders.reasons(verdict, "counts"))
 
 

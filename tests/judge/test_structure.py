@@ -345,7 +345,7 @@ def test_compiling_that_the_baseline_lacks_is_the_first_cause() -> None:
         *breaks,
         f"1 new kernel: {DOWN}",
     ]
-    assert reasons(verdict, "code") == ["mlp  model.py:1  f(x)\nmlp  model.py:2  f(x)"]
+    assert reasons(verdict, "code") == ["model.py:1  mlp  f(x)\nmodel.py:2  mlp  f(x)"]
 
 
 ITEM = ("aten::item: Memcpy DtoH (Device -> Pinned), 2 bytes", "aten::item: cudaStreamSynchronize")
@@ -372,7 +372,7 @@ def test_more_copies_and_waits_have_ops_and_lines(
     )
     verdict = judged(before, after, old_copying_ops=known, **copies, **waits)
     assert reasons(verdict, "cause") == causes
-    assert reasons(verdict, "code") == [f"mlp  model.py:{line}  line{line}()" for line in lines]
+    assert reasons(verdict, "code") == [f"model.py:{line}  mlp  line{line}()" for line in lines]
 
 
 A100 = fingerprint(

@@ -474,6 +474,7 @@ def test_torch_without_the_tree_of_events_has_no_origins(
 def test_common_path_of_modules() -> None:
     assert common_path(("layers.0.norm1", "layers.1.norm2")) == "layers.*.{norm1,norm2}"
     assert common_path(("layers.0", "head")) == "layers.0, head"
+    assert common_path(("a.0.norm", "norm", "a.1.norm", "a.2.norm")) == "a.*.norm, norm"
     assert common_path(tuple("abcd")) == "*"
 
 

@@ -311,5 +311,5 @@ def test_failure_names_the_cause_first_and_the_line_second(
     for workload, (cause, module, code) in PLANTED.items():
         found = failure(results, workload)
         assert found.cause.startswith(cause), found
-        assert found.code.startswith(f"{module}  {line_of(code)}  "), found
+        assert found.code.startswith(f"{line_of(code)}  {module}  "), found
     assert said.count(f"{line_of('h = h.view')} in forward: h = h.view(-1, 3, 7)") == 1

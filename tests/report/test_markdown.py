@@ -83,7 +83,7 @@ def test_summary_table_has_every_workload() -> None:
     failing, others = rendered(
         results(workload(verdict(Status.REGRESSED).because(cause)), passed())
     ).iter("table")
-    said = "8 kernels instead of 1: x x8 (+9.1 us)norm  m.py:5  x * y"
+    said = "8 kernels instead of 1: x x8 (+9.1 us)m.py:5  norm  x * y"
     assert cells(failing) == [WORKLOAD, "REGRESSEDGPU time", "4", "205.1", "205.1", "+8.1 %", said]
     assert cells(others) == ["linear-eager", "PASS", "4", "205.1", "205.1", "+8.1 %", ""]
 

@@ -21,7 +21,8 @@ import pytest
 from ..baselines import Mode, Plans, plan_update, written_text
 from ..errors import KernelgaugeError, ResultsError, printable
 from ..judge import Status
-from ..judge.review import Reviewed
+from ..judge.evidence import FileNote
+from ..judge.review import Action, PlannedChange, Reviewed
 from ..measure.nvml import VISIBLE, visible_gpus
 from ..processes import LOADED, loaded_modules
 from ..report.findings import with_words
@@ -233,8 +234,9 @@ class Recorder:
                     "nothing to store: no workload that was measured may become a baseline",
                     next_command=self._session.suites.command(suites=_suites(results)),
                 )
-            self._reporter.write_sep("-", "baselines: what changes")
-            self._reporter.write(as_text([plan_section(plan)], **self._style))
+            if changes := [each for each in plan if not _is_plain(each)]:
+                self._reporter.write_sep("-", "baselines: what changes")
+                self._reporter.write(as_text([plan_section(changes)], **self._style))
             self._session.suites.store.apply(plans)
         except KernelgaugeError as error:
             self._fail(str(error))
@@ -245,6 +247,14 @@ class Recorder:
             if plan
         )
         self._reporter.write_line(written_text(plans, ", ".join(folders)), green=True)
+
+
+def _is_plain(change: PlannedChange) -> bool:
+    """Whether the table says all of it: a new baseline, ``RECORDED``, without graph breaks."""
+    breaks = ("graph_breaks", "recompiles")
+    return change.action is Action.CREATE and not any(
+        isinstance(each, FileNote) and each.what in breaks for each in change.details
+    )
 
 
 def _suites(results: Results) -> Iterable[str]:

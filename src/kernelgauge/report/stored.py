@@ -84,7 +84,7 @@ def plan_section(plan: Sequence[PlannedChange]) -> Section:
         )
         for change in plan
     ]
-    return Section(columns=[Column(is_whole=True), Column(), Column()], rows=rows)
+    return Section(columns=[Column(is_whole=True), Column(is_cut=True), Column()], rows=rows)
 
 
 def creep_lines(plan: Sequence[PlannedChange]) -> list[str]:
@@ -113,13 +113,23 @@ def _group_section(found: Sequence[Reviewed]) -> Section:
     ]
     left_out = quiet[_MOST_UNCHANGED:]
     lines: list[Line] = []
+    first_with: dict[tuple[e.Cause, ...], str] = {}  # these causes, which stand once
     for each in found:
         if each not in left_out:
             facts = [fact for fact in each.evidence if not isinstance(fact, CodeMoved)]
-            doubts = [Line("refused", doubt_text(doubt)) for doubt in each.doubts]
-            below = [
-                line._replace(label=f"    {line.label}") for line in (*review_lines(facts), *doubts)
-            ]
+            causes = tuple(cause.identity for cause in _causes(facts))
+            known = first_with.setdefault(causes, each.workload) if causes else each.workload
+            if known != each.workload:
+                facts = [
+                    only_reasons(fact, e.Cause, is_without=True)
+                    if isinstance(fact, Verdict)
+                    else fact
+                    for fact in facts
+                ]
+            shown = review_lines(facts)
+            shown += [Line("cause", f"as in {known}")] if known != each.workload else []
+            shown += [Line("refused", doubt_text(doubt)) for doubt in each.doubts]
+            below = [line._replace(label=f"    {line.label}") for line in shown]
             lines += [Line("", f"  {each.workload}"), *below]
     lines += [Line("", f"  and {len(left_out)} more")] if left_out else []
     return Section(f"{title}: {len(found)}", lines, style=f"bold {style}")
@@ -127,6 +137,11 @@ def _group_section(found: Sequence[Reviewed]) -> Section:
 
 def _creeps(facts: Iterable[Fact]) -> list[Creep]:
     return [each for each in facts if isinstance(each, Creep)]
+
+
+def _causes(facts: Iterable[Fact]) -> Iterator[e.Cause]:
+    verdicts = (each for each in facts if isinstance(each, Verdict))
+    return (it for each in verdicts for it in each.reasons if isinstance(it, e.Cause))
 
 
 def _code_by_effect(reviewed: Sequence[Reviewed]) -> Iterator[Section]:
@@ -203,7 +218,8 @@ def review_lines(facts: Sequence[Fact]) -> list[Line]:
             lines.append(Line("time", headline(verdict)))
         left_out = (e.KernelMoved, e.Next, *([e.Cause] if verdict not in with_causes[:1] else []))
         left_out += WHY if verdict.status is Status.NOT_JUDGED else ()  # the headline has it
-        lines += reasons(only_reasons(verdict, e.CountMoved))
+        counts = ", ".join(line.text for line in reasons(only_reasons(verdict, e.CountMoved)))
+        lines += [Line("counts", counts)] if counts else []
         lines += reasons(only_reasons(verdict, e.CountMoved, *left_out, is_without=True))
     lines += [Line("time", ", ".join(same))] if same else []
     return [*lines, *(reason_line(each) for each in facts if isinstance(each, e.Evidence))]
@@ -248,7 +264,7 @@ def calibration_section(baselines: Mapping[str, Baseline], *, comparisons: int) 
     ]
     titles = ("us", "spread\n%", "caught\nfrom %", "else-\nwhere %")
     columns = [
-        Column("workload"),
+        Column("workload", is_cut=True),
         Column("timer", is_whole=True),
         *(Column(title, number=True) for title in titles),
     ]

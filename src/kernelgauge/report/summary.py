@@ -386,7 +386,7 @@ def _table(results: Results, recorded: Collection[str]) -> Section:
     titles = ("launches", _time_column(results).replace(" ", "\n"), "base-\nline us", "change")
     numbers = (Column(title, number=True) for title in titles)
     columns = (
-        Column("workload"),
+        Column("workload", is_cut=True),
         *numbers,
         Column("verdict", is_whole=True),
         Column("about", is_optional=True),

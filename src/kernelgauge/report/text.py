@@ -8,7 +8,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ _HUGE = 1e12
 # on a terminal a name of more than 60 characters loses its middle
 _LONG_WORD = re.compile(r"(\S{38})\S{4,}(\S{19})")
 _SHOWN_DIGITS = 10  # of a commit
+_SHORTEST_NAME = 20  # characters of a name that lost its middle
 
 
 # -- numbers and names -----------------------------------------------------------------------------
@@ -161,13 +162,16 @@ class Column:
     """A column of a table. A `number` stands to the right; it is never broken, and nor is a column
     that `is_whole`.
 
-    On a terminal, one that `is_optional` is left out where it is empty, or would break a row.
+    On a terminal, one that `is_optional` is left out where it is empty, or would break a row; and
+    the names of one that `is_cut` lose their middle where they would break it. A column of dashes
+    is left out.
     """
 
     title: str = ""
     number: bool = False
     is_whole: bool = False
     is_optional: bool = False
+    is_cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -249,19 +253,49 @@ def labelled(line: Line, width: int | None = None) -> list[str]:
     return found if width is None else [row.rstrip() for row in found]
 
 
-def _table(section: Section, *, width: int, color: bool) -> list[str]:
-    columns, rows = section.columns, section.rows
-    kept = [
-        place
-        for place, column in enumerate(columns)
-        if not column.is_optional or any(row[place] for row in rows)
-    ]
-    found = _rendered(section, kept, width=width, color=color)
-    # a row has been broken
-    if len(found) > len(rows) + max(column.title.count("\n") + 1 for column in columns):
-        kept = [place for place in kept if not columns[place].is_optional]
-        found = _rendered(section, kept, width=width, color=color)
+def _shown(section: Section) -> list[int]:
+    """Return the places of the columns that say something."""
+    found = []
+    for place, column in enumerate(section.columns):
+        cells = {str(row[place]) for row in section.rows}
+        if not cells or cells - {"-", "" if column.is_optional else "-"}:
+            found.append(place)
     return found
+
+
+def _table(section: Section, *, width: int, color: bool) -> list[str]:
+    columns, kept = section.columns, _shown(section)
+    if _excess(section, kept, width) > 0:  # a row would be broken
+        kept = [place for place in kept if not columns[place].is_optional]
+    cut = next((place for place in kept if columns[place].is_cut), None)
+    if cut is not None and (excess := _excess(section, kept, width)) > 0:
+        room = max(_widest(section, cut) - excess, _SHORTEST_NAME)
+        rows = [
+            [*row[:cut], _without_middle(str(row[cut]), room), *row[cut + 1 :]]
+            for row in section.rows
+        ]
+        section = replace(section, rows=rows)
+    return _rendered(section, kept, width=width, color=color)
+
+
+def _excess(section: Section, places: Sequence[int], width: int) -> int:
+    """Return by how much a table is wider than a terminal."""
+    return sum(_widest(section, place) + section.gap for place in places) - section.gap - width
+
+
+def _widest(section: Section, place: int) -> int:
+    cells = [section.columns[place].title, *(str(row[place]) for row in section.rows)]
+    return max(len(line) for cell in cells for line in printable_lines(cell))
+
+
+def printable_lines(text: str) -> list[str]:
+    return list(map(printable, text.split("\n")))
+
+
+def _without_middle(name: str, room: int) -> str:
+    """Return a name that fits: its end tells it from others with the same beginning."""
+    end = room // 2
+    return name if len(name) <= room else f"{name[: room - end - 1]}…{name[-end:]}"
 
 
 def _rendered(section: Section, places: Sequence[int], *, width: int, color: bool) -> list[str]:
@@ -283,9 +317,7 @@ def _rendered(section: Section, places: Sequence[int], *, width: int, color: boo
         cells = [row[place] for place in places]
         made.add_row(
             *(
-                each
-                if isinstance(each, Text)
-                else Text("\n".join(map(printable, each.split("\n"))))
+                each if isinstance(each, Text) else Text("\n".join(printable_lines(each)))
                 for each in cells
             )
         )
@@ -337,10 +369,12 @@ def _markdown(section: Section) -> str:
 
 
 def _markdown_table(section: Section) -> str:
-    columns, rows = section.columns, section.rows
+    shown = _shown(section)
+    columns = [section.columns[place] for place in shown]
+    rows = [[row[place] for place in shown] for row in section.rows]
     if section.below:
-        columns = (*columns, Column("kernel"))
-        rows = [(*row, names) for row, names in zip(rows, section.below, strict=True)]
+        columns = [*columns, Column("kernel")]
+        rows = [[*row, names] for row, names in zip(rows, section.below, strict=True)]
     head = [_escaped(column.title.replace("\n", " ")) for column in columns]
     rule = ["---:" if column.number else "---" for column in columns]
     body = [

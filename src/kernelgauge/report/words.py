@@ -466,7 +466,8 @@ def place_text(place: e.Place) -> str:
         if "backward" in place.passes
         else ""
     )
-    return f"{place.module}{passes}  {place.deepest}".strip()
+    line = place.deepest
+    return "  ".join(filter(None, (line.at, f"{place.module}{passes}".strip(), line.code)))
 
 
 def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:

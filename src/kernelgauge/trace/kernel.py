@@ -123,9 +123,12 @@ class SourceLine(msgspec.Struct, frozen=True, omit_defaults=True):
     # of a library that it called, which asked for the launch. None: this line did
     inner: SourceLine | None = None
 
+    @property
+    def at(self) -> str:
+        return f"{self.file}:{self.line}" if self.line else self.file
+
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{place}  {self.code}" if self.code else place
+        return f"{self.at}  {self.code}" if self.code else self.at
 
 
 class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
