@@ -1,5 +1,6 @@
 """What failed, by its cause, with the next step; and words for every class of evidence."""
 
+import dataclasses
 from functools import partial
 from typing import Any
 
@@ -87,6 +88,17 @@ def test_findings_keep_an_invalid_time_beside_a_cause() -> None:
     assert ("INVALID", "end to end", "another process used the GPU") in found
     assert len(found) == 2
     assert "another process used the GPU" in summary_markdown([both])
+
+
+def test_findings_of_a_declared_break_are_one() -> None:
+    """The break is in the structure and in the declaration: one card."""
+    broken = e.Cause(e.OtherKernels("replaced", (), (("clone", 1),)), places=(at(3),))
+    said = [
+        dataclasses.replace(verdict(Status.REGRESSED, subject), reasons=(broken,))
+        for subject in (STRUCTURE, "declared structure")
+    ]
+    ((finding,),) = f.findings([results(workload(*said))])
+    assert finding.about == f"{STRUCTURE}, declared structure"
 
 
 def test_failure_in_a_narrow_terminal_keeps_its_commands_whole() -> None:

@@ -10,11 +10,24 @@ from markdown_it import MarkdownIt
 from kernelgauge.errors import printable
 from kernelgauge.judge import Status
 from kernelgauge.judge.evidence import Cause, OtherKernels, Place
+from kernelgauge.judge.structure import judge_structure
 from kernelgauge.report.summary import summary_markdown
 from kernelgauge.report.text import Section, as_markdown
 from kernelgauge.results import Results, WorkloadResult
 from kernelgauge.run import SourceLine
-from tests.builders import HOSTILE, WORKLOAD, hostile, one_test, results, verdict, workload
+from tests.builders import (
+    HOSTILE,
+    WORKLOAD,
+    baseline,
+    counts,
+    hostile,
+    launched,
+    one_test,
+    results,
+    run,
+    verdict,
+    workload,
+)
 
 TAGS = set("html p strong br table thead tbody tr th td ul li details summary pre code".split())
 ABSENT = workload(name="absent", run=None, unavailable="not installed")
@@ -143,3 +156,20 @@ def test_markdown_name_is_no_mention_and_no_issue(name: str, shown: str) -> None
         MarkdownIt("commonmark").render(as_markdown([Section(lines=(name,))]))
         == f"<p>{shown}</p>\n"
     )
+
+
+def test_kernels_before_and_after_are_a_diff() -> None:
+    before, after = (
+        [launched(each, 5.0) for each in ("norm", "gemm", "gemm")],
+        [launched(each, 5.0) for each in ("pow", "mean", "gemm", "gemm")],
+    )
+    now, old = run(kernels=after, counts=counts(launches=4)), baseline(kernels=before)
+    found = workload(judge_structure(now, old), run=now, baseline=old)
+    page = summary_markdown([results(found)])
+    assert "```diff\n- norm\n+ pow\n+ mean\n  gemm x2\n```" in page
+    same = workload(
+        judge_structure(now, now_baseline := baseline(kernels=after, counts=counts(launches=4))),
+        run=now,
+        baseline=now_baseline,
+    )
+    assert "```diff" not in summary_markdown([results(same)])

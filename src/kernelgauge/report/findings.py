@@ -236,18 +236,15 @@ def findings(results: Sequence[Results]) -> list[list[Finding]]:
 def _findings(results: Results) -> Iterator[Finding]:
     for name, group in groupby(failing_verdicts(results), key=lambda verdict: verdict.workload):
         failing = list(group)
-        by_baseline = [verdict for verdict in failing if verdict.is_by_baseline]
         # Several verdicts have the same cause at other costs.
         causes: dict[e.Cause, e.Cause] = {}
-        for verdict in by_baseline:
+        for verdict in failing:
             for cause in [each for each in verdict.reasons if isinstance(each, e.Cause)][
                 :CAUSES_WITH_CODE
             ]:
                 causes.setdefault(cause.identity, cause)
         explained = [
-            each
-            for each in by_baseline
-            if any(isinstance(reason, e.Cause) for reason in each.reasons)
+            each for each in failing if any(isinstance(reason, e.Cause) for reason in each.reasons)
         ]
         about = ", ".join(verdict.subject for verdict in explained)
         for cause in causes.values():

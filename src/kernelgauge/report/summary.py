@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from operator import attrgetter
 from statistics import geometric_mean, median
 from typing import Any
@@ -16,6 +17,7 @@ from ..errors import printable
 from ..judge import RATIO, STRUCTURE, TIME_LABELS, WORST_FIRST, Status, Verdict, worst
 from ..judge import evidence as e
 from ..judge.baseline import compare
+from ..judge.cause import compare_launches
 from ..results import Results, WorkloadResult
 from ..run import Fingerprint, Run, Sample, Timer, observe
 from .findings import (
@@ -32,7 +34,20 @@ from .findings import (
     only_reasons,
     reasons,
 )
-from .text import Column, Section, as_markdown, counted, cut, sensitivity_text, short_commit, us
+from .text import (
+    Column,
+    Section,
+    as_markdown,
+    counted,
+    cut,
+    first,
+    sensitivity_text,
+    short_commit,
+    us,
+)
+from .text import (
+    times as repeated,
+)
 from .words import headline
 
 _STYLES: dict[Status | None, str] = {
@@ -54,7 +69,8 @@ _CONDITIONS: tuple[tuple[str, Callable[[list[float]], float], str], ...] = (
     ("max_temperature_c", max, "{:.0f} C"),
     ("max_power_watts", max, "{:.0f} W"),
 )
-_LONGEST_NOTE, _LONGEST_COMMAND = 1000, 4000
+_LONGEST_NOTE, _LONGEST_COMMAND, _LONGEST_KERNEL = 1000, 4000, 100
+_MOST_KERNELS = 30  # lines of a diff
 _MOST_ANNOTATIONS = 10  # errors of a step that GitHub shows
 _CUT_OFF = "Not all of it fits into this page: results.json has the rest."
 
@@ -506,6 +522,7 @@ def _blocks(results: Results) -> Iterator[Section]:
     words, command = next_step([results])
     if command:
         yield Section(lines=[words], code=cut(command, _LONGEST_COMMAND))
+    yield from islice(_kernel_diffs(results), 1)
     if failures := "\n".join(map(brief, failing_verdicts(results))):
         yield Section("Failures", code="\n".join(map(cut, failures.split("\n"))), is_folded=True)
     yield from (
@@ -515,6 +532,36 @@ def _blocks(results: Results) -> Iterator[Section]:
     warnings = (f"warning: {' '.join(warning.split())}" for warning in results.warnings)
     yield Section(lines=[cut(line, _LONGEST_NOTE) for line in (*notes(results), *warnings)])
     yield Section("Machine and command", lines=list(map(cut, _machine(results))), is_folded=True)
+
+
+def _kernel_diffs(results: Results) -> Iterator[Section]:
+    """Yield the kernels of each cause before and after, as a diff: GitHub colours it."""
+    workloads = {each.id: each for each in results.workloads}
+    for case in (case for cases in findings([results]) for case in cases):
+        workload = workloads.get(case.workload)
+        if workload is None or workload.run is None or not workload.baseline or not case.cause:
+            continue
+        stored = workload.baseline.entry_like(workload.run.kernels)[0].kernels
+        rows = [("", 0)]  # the mark and the name, and how often in a row
+        for each in compare_launches(workload.baseline, stored, workload.run):
+            marks = (
+                [(" ", each.after)]
+                if each.what.is_pair
+                else [("-", each.before), ("+", each.after)]
+            )
+            for mark, kernel in ((mark, kernel) for mark, side in marks for kernel in side):
+                row = f"{mark} {cut(kernel.identity.shown, _LONGEST_KERNEL)}"
+                rows = (
+                    [*rows[:-1], (row, rows[-1][1] + 1)]
+                    if rows[-1][0] == row
+                    else [*rows, (row, 1)]
+                )
+        lines = repeated(rows[1:])
+        if any(not line.startswith(" ") for line in lines):
+            title = f"kernels of {case.workload}, before (-) and after (+)"
+            yield Section(
+                lines=[title], code="\n".join(first(lines, _MOST_KERNELS)), language="diff"
+            )
 
 
 def _lines(*lines: str) -> str:

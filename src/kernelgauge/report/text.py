@@ -192,6 +192,7 @@ class Section:
     gap: int = 2
     style: str = ""  # of the title on a terminal
     code: str = ""
+    language: str = "text"  # of the code, as Markdown calls it
     is_folded: bool = False
     status: str = ""  # before the title, on a page of HTML
     picture: Markup = Markup()  # noqa: RUF009
@@ -359,7 +360,7 @@ def _markdown(section: Section) -> str:
         parts.append("  \n".join(map(_escaped, texts)))
     if section.code:  # in it nothing is markup, a link or a mention
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", section.code)), default=0))
-        parts.append(f"{fence}text\n{section.code}\n{fence}")
+        parts.append(f"{fence}{section.language}\n{section.code}\n{fence}")
     if section.columns:
         parts.append(_markdown_table(section))
     content = "\n\n".join(parts)
