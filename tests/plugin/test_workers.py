@@ -231,7 +231,9 @@ def test_run_waits_in_vain_for_a_locked_gpu(
 ) -> None:
     (lock := GpuLock()).hold("one")
     monkeypatch.setitem(GpuLock.__init__.__kwdefaults__, "patience_s", 0.3)
-    monkeypatch.setattr(files, "_SAY_EVERY_S", 0.1)
+    assert "waiting for it" not in text_of(project.run("-q"))  # a wait of seconds is no news
+    for name in ("_QUIET_S", "_SAY_EVERY_S"):
+        monkeypatch.setattr(files, name, 0.1)
     result = project.run("-q")
     assert (result.ret, project.measured()) == (pytest.ExitCode.TESTS_FAILED, [])
     assert "another run times on GPU one: waiting for it (0 s so far)" in text_of(result)

@@ -37,7 +37,7 @@ def test_gpu_time_on_another_gpu_needs_a_larger_change() -> None:
         > columns(drawn({1024: 10}), comparisons=1)[3]
     )
     on_cpu = calibrated([run(machine=fingerprint(arch="cpu")) for _ in range(2)], suite="perf")
-    assert len(columns(on_cpu, "end to end")) == 3  # none for another host
+    assert columns(on_cpu, "end to end")[3] == float("inf")
     with pytest.raises(ValueError, match="not enough values"):  # its ops have a time and no verdict
         columns(on_cpu, "CPU time")
 

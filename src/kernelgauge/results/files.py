@@ -146,7 +146,7 @@ _HELD = "KERNELGAUGE_HELD"
 LOCKS = "KERNELGAUGE_LOCKS"  # folder of the lock files, to share it between containers
 _PATIENCE_S = 3600.0  # of a nightly job: a suite takes minutes
 _POLL_S = 0.2
-_SAY_EVERY_S = 60.0
+_QUIET_S, _SAY_EVERY_S = 5.0, 60.0  # a wait of seconds is no news
 
 
 class Lock:
@@ -178,7 +178,7 @@ class Lock:
         self._lock = FileLock(path, mode=0o666, poll_interval=_POLL_S)
 
     def hold(self, waiting: Callable[[str], None] = lambda _: None) -> None:
-        """Wait until nobody else holds it, and say why: at once, then every minute. Held already:
+        """Wait until nobody else holds it, and say why: after five seconds, then every minute. Held already:
         nothing happens.
 
         Raises `StorageError` if it is not free in time, or where there can be no lock.
@@ -193,7 +193,7 @@ class Lock:
                     raise OSError(f"{self.path.name} is a link")
                 self._lock.acquire(
                     timeout=min(
-                        _SAY_EVERY_S if waited else 0.0, max(0.0, self._patience_s - waited)
+                        _SAY_EVERY_S if waited else _QUIET_S, max(0.0, self._patience_s - waited)
                     )
                 )
             except Timeout as error:
