@@ -11,6 +11,7 @@ import pytest
 from kernelgauge.errors import WorkloadError
 from kernelgauge.judge import Status, Verdict, worst
 from kernelgauge.judge.baseline import compare
+from kernelgauge.judge.evidence import StructureCompared
 from kernelgauge.judge.structure import Expectation, judge_structure, mismatches
 from kernelgauge.report import words
 from kernelgauge.run import CompileEvent, OpRecord, Origin, SourceLine
@@ -33,6 +34,10 @@ from tests.builders import (
 
 GATE, UP, MIDDLE, LAST = mlp_kernels()
 NARROW, WIDE = (launched(GEMM, 56.0, grid=(2, width, 1)) for width in (66, 33))
+FEW_BLOCKS, MANY_BLOCKS = (
+    KernelRecord(KernelIdentity("mul", "other", (width, 1, 1), kernel_kwargs="BLOCK=8"), 4.0)
+    for width in (66, 33)
+)
 PARTS = [launched(name, 4.0) for name in ("mul", "add", "exp")]
 KERNELS = "kernels differ from the baseline"
 TORCH = fingerprint(torch="2.12.0")
@@ -72,6 +77,12 @@ OF_KERNELS = [
         f"{GEMM}: grid 2x66x1 -> 2x33x1",
     ),
     (
+        {"stored": (FEW_BLOCKS, UP), "ran": (MANY_BLOCKS, UP)},
+        "CHANGED",
+        "launch conf",
+        "mul: grid 66x1x1 -> 33x1x1",
+    ),
+    (
         NONE | {"machine": fingerprint(sm_count=114)},
         "INCOMPARABLE",
         "structure not compared: sm_count 132 -> 114",
@@ -88,6 +99,15 @@ def test_structure_of_kernels_gives_status(
     assert (verdict.status, verdict.subject) == (Status(status), "structure")
     assert words.headline(verdict).startswith(headline)
     assert "|".join(reasons(verdict, "kernels")) == kernels
+
+
+def test_replaced_kernel_has_no_other_shapes() -> None:
+    old, new = (
+        msgspec.structs.replace(launched(name, 4.0), inputs=(f"bf16[{rows},64]",))
+        for name, rows in (("mul", 8), ("add", 16))
+    )
+    verdict = judged(stored=(GATE, old), ran=(GATE, new))
+    assert verdict.conclusion == StructureCompared("kernels")
 
 
 COUNTS = dict.fromkeys(
