@@ -295,6 +295,20 @@ def test_slower_choice_of_an_autotuner_is_named(command: Command, tmp_path: Path
     assert (code, cause in out, "threads of a block 512 -> 128" in out) == (1, True, True), out
 
 
+def test_rank_with_another_choice_is_named(command: Command, tmp_path: Path) -> None:
+    traces = [
+        serve(
+            tmp_path / f"rank{rank}.json", prompt=12, stack=True, threads=128 if rank == 3 else 256
+        )
+        for rank in range(4)
+    ]
+    assert command("check-trace", "--update", *traces, "--baselines", "job.json")[0] == 0
+    code, out, _ = command("check-trace", *traces, "--baselines", "job.json")
+    assert (code, "rank 3: triton_red_fused with 128 threads, 3 others 256" in out) == (0, True), (
+        out
+    )
+
+
 def looping(
     path: Path,
     *,

@@ -486,11 +486,13 @@ class InTrace(Reason, frozen=True):
         "phase",
         "module",
         "moved",
+        "blocks",
     ]
     names: tuple[str, ...] = ()  # of a renamed phase or module: before and after
     ranks: tuple[int, ...] = ()
     # In how many of the steps; the usual wait of the others in a step, and this one; launches
-    # outside of steps, all, and the share of the time.
+    # outside of steps, all, and the share of the time. Threads of a block, those of other ranks, and
+    # how many these are.
     numbers: tuple[float, ...] = ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -198,6 +198,7 @@ def _judge_structure(
         *([e.InTrace("seldom", tuple(map(_shown, rare)))] if rare else []),
     ]
     reasons += dict.fromkeys(chain.from_iterable(map(_other_places, pairs)))
+    reasons += dict.fromkeys(_other_choices(pairs))
     launches = sum(each[0] for rows in groups.values() for each in rows.values())
     is_loss = launches > 0 or any(
         each is not None and each.status is Status.REGRESSED for each in times
@@ -207,6 +208,22 @@ def _judge_structure(
     return Verdict(
         status, pairs[0].name, STRUCTURE, e.StructureCompared("kernels" if are_other else "")
     ).because(*reasons)
+
+
+def _other_choices(pairs: Sequence[_RankSteps]) -> Iterator[e.InTrace]:
+    """Yield the kernels that some ranks run with other blocks than most: autotuners disagreed."""
+    threads: dict[StepRow, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for pair in pairs:
+        for row, sizes in chain.from_iterable(run.threads.items() for run in pair.runs):
+            threads[row][pair.rank] |= sizes
+    for row, of_ranks in threads.items():
+        groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for rank, sizes in of_ranks.items():
+            groups[tuple(sorted(sizes))].append(rank)
+        (usual, most), *others = sorted(groups.items(), key=lambda each: -len(each[1]))
+        for own, ranks in others:
+            if len(own) == len(usual) == 1:  # else a rank runs it for several sizes
+                yield e.InTrace("blocks", (_shown(row),), tuple(ranks), (*own, *usual, len(most)))
 
 
 def _without_same_end(before: str, after: str) -> tuple[str, str]:

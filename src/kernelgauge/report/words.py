@@ -341,6 +341,10 @@ def _in_trace(it: e.InTrace, _: str) -> str:
         texts = [f"{' of '.join(f'{number:g}' for number in it.numbers[:2])} launches"]
         texts += [f"{percent(share)} of the time" for share in it.numbers[2:]]
         return f"outside of the steady steps, not judged: {', '.join(texts)}"
+    if it.what == "blocks":
+        own, usual, most = (*it.numbers, 0, 0, 0)[:3]
+        others = f"{most:g} other{'s' * (most != 1)} {usual:g}"
+        return f"{''.join(texts[-1:])}: {''.join(texts[:1])} with {own:g} threads, {others}"
     if it.what in ("phase", "module"):
         return f"{it.what} renamed, which is no change: {' -> '.join(name or 'none' for name in it.names)}"
     texts += [" of ".join(f"{number:g}" for number in it.numbers) + " steps"] * bool(it.numbers)
