@@ -474,6 +474,18 @@ def test_new_kernels_in_one_large_step_are_no_pass(command: Command, tmp_path: P
         assert (got, "in few steps, not judged: new_gemm" in out) == (code, code == 0), out
 
 
+def test_long_kernels_where_counts_vary_are_no_pass(command: Command, tmp_path: Path) -> None:
+    usual = [[STEP], [STEP, (1, "other_gemm", 1, 20)]] * 5
+    path = parts(tmp_path / "a.json", *usual, mark="train_step")
+    assert command("check-trace", "--update", path, "--baselines", "b.json")[0] == 0
+    for us, code in ((2, 0), (2000, 1)):
+        now = parts(
+            tmp_path / "now.json", *usual, [STEP, (3, "new_gemm", 1, us)], mark="train_step"
+        )
+        got, out, _ = command("check-trace", now, "--baselines", "b.json")
+        assert (got, "in few steps, not judged: gemm kernels" in out) == (code, code == 0), out
+
+
 def test_steps_are_found_as_those_of_the_baseline(command: Command, tmp_path: Path) -> None:
     plain, marked, other = (
         parts(tmp_path / f"{name}.json", *[[STEP]] * 6, mark=mark)

@@ -270,7 +270,12 @@ def _moved_rows(pair: _RankSteps) -> tuple[_Moved, list[StepRow]]:
         and math.comb(of, len(each)) / math.comb(every, len(each)) > FALSE_ALARMS_PER_RUN
     ]
     number = sum(abs(delta) for row in seldom for delta in deltas[row])
-    us = math.fsum(run.row_us[row] for row in seldom for run in pair.runs)
+    us = math.fsum(
+        us
+        for run in pair.runs
+        for row, us in run.row_us.items()
+        if row in seldom or (row.slot in seldom and row not in ranges)
+    )
     launches = sum(step.total() for step in counts)
     time_us = math.fsum(chain(*(run.compute_us for run in pair.runs)))
     if number > MOST_OUTSIDE * launches or us > MOST_OUTSIDE * time_us:  # too much to leave it out
