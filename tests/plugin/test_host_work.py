@@ -172,10 +172,11 @@ def test_host_work_under_a_debugger_counts_calls_alone(
 def test_host_work_under_a_profiler_is_not_counted(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(test_host=WORK)
     assert "12 written" in run("--perf-update")
-    before = sys.getprofile()
-    sys.setprofile(lambda *_: None)
+    before, profiler = sys.getprofile(), lambda *_: None
+    sys.setprofile(profiler)
     try:
         said = run("-k", "copied")
+        assert sys.getprofile() is profiler
     finally:
         sys.setprofile(before)
     assert "1 passed" in said

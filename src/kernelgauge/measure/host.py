@@ -71,7 +71,7 @@ def host_work_of(instance: Instance, device: Device, *, is_compiled: bool) -> Ho
     `is_compiled`: lines would make Dynamo compile anew.
     """
     problem = "host work was not counted"
-    if _is_profiled():
+    if is_profiled():
         return HostWork(problem=f"{problem}: a profiler of Python runs")
     try:
         return _host_work(instance, device, is_compiled=is_compiled)
@@ -98,7 +98,8 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
     return HostWork(most, spread, origins)
 
 
-def _is_profiled() -> bool:
+def is_profiled() -> bool:
+    """Return whether a profiler of Python runs already."""
     monitoring = getattr(sys, "monitoring", None)  # Python 3.12
     return sys.getprofile() is not None or bool(
         monitoring and monitoring.get_tool(monitoring.PROFILER_ID)

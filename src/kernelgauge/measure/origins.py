@@ -51,7 +51,7 @@ from .compiler import (
     stacks_at,
 )
 from .device import Device
-from .host import function_in_c, function_name, short
+from .host import function_in_c, function_name, is_profiled, short
 from .instance import Arguments, Instance, collecting_new_objects, collector_paused
 from .profile import Profiler, ProfilerSession, exported
 from .reach import lines_that_keep
@@ -148,10 +148,12 @@ def _profiled(
     """Profile two more calls and return where the launches of the second come from: nothing if they
     differ from `structure`.
     """
-    if (
+    lacks_stacks = (
         sys.version_info >= (3, 13)
         and tuple(map(int, torch.__version__.split(".")[:2])) < _STACKS_ON_PYTHON_3_13
-    ):
+    )
+    # torch's would take its hook away, and torch 2.6 fails
+    if lacks_stacks or is_profiled():
         return Origins()
     # The first mode tells the line of an operator: ``a * b`` is no call in Python.
     for mode in (nullcontext(),) if is_compiled else (_Forwarding(), nullcontext()):
