@@ -2,7 +2,9 @@
 counted is measured all the same.
 """
 
+import multiprocessing.queues
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -50,6 +52,26 @@ def test_calls_that_vary_have_a_spread(cpu: Device) -> None:
         cpu, tiny(build=lambda: lambda x: (x * 2, [len("") for _ in range(next(lengths) % 7)])[0])
     ).run
     assert 0 < run.host_spread["<builtins.len>"] <= run.host_work["<builtins.len>"]
+
+
+def test_thread_of_a_closed_queue_may_end(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    end = multiprocessing.queues.Queue._feed
+
+    def feed(*arguments: Any) -> None:
+        end(*arguments)
+        time.sleep(0.05)
+
+    feed.__module__ = multiprocessing.queues.__name__
+    monkeypatch.setattr(multiprocessing.queues.Queue, "_feed", staticmethod(feed))
+
+    def queued(x: Any) -> Any:
+        waiting: Any = multiprocessing.Queue()
+        waiting.put(1)
+        waiting.get()
+        waiting.close()
+        return x * 2
+
+    assert not measured(cpu, tiny(build=lambda: queued)).problem
 
 
 def test_call_that_refuses_a_tracer_is_not_counted(cpu: Device) -> None:

@@ -41,8 +41,7 @@ _SEED = 0
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _MOST_CALLS = 1000  # of a sequence: a generator without an end is a mistake
 _LOOKS = 4  # for threads that a call leaves behind: one may end just before one looks
-# for a thread to end: those of a data loader's queues do so behind the call
-_ENDING_SECONDS = 0.1
+_ENDING_SECONDS = 1.0
 _SHOWN_FRAMES = 3  # of the traceback of a workload's own error
 # the allocator's granularity: each replicate sits elsewhere, by odd multiples of it
 _PADDING_BYTES = 512
@@ -491,7 +490,8 @@ def requiring_an_end(workload: Workload) -> Iterator[list[threading.Thread]]:
     finally:
         threading.Thread.start = start  # type: ignore[method-assign]
     for each in started:
-        each.join(_ENDING_SECONDS)
+        if getattr(getattr(each, "_target", None), "__module__", "") == "multiprocessing.queues":
+            each.join(_ENDING_SECONDS)  # it was told to end: a data loader does not wait for it
     left = [f"thread {each.name}" for each in started if each.is_alive()]
     if left := [*left, *(f"process {each}" for each in sorted(_children() - before))]:
         raise WorkloadError(
