@@ -491,7 +491,7 @@ def requiring_an_end(workload: Workload) -> Iterator[list[threading.Thread]]:
         threading.Thread.start = start  # type: ignore[method-assign]
     for each in started:
         if getattr(getattr(each, "_target", None), "__module__", "") == "multiprocessing.queues":
-            each.join(_ENDING_SECONDS)  # it was told to end: a data loader does not wait for it
+            each.join(_ENDING_SECONDS)  # a data loader closes the queue, and does not wait
     left = [f"thread {each.name}" for each in started if each.is_alive()]
     if left := [*left, *(f"process {each}" for each in sorted(_children() - before))]:
         raise WorkloadError(
