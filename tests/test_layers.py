@@ -71,6 +71,96 @@ def test_package_has_few_concepts() -> None:
     assert tokens <= 178_600
 
 
+FUNCTIONS = [
+    (name, node)
+    for name, path in MODULES.items()
+    for node in ast.walk(ast.parse(path.read_text()))
+    if isinstance(node, ast.FunctionDef)
+]
+# Lines and levels of functions that read better whole. None of them may grow.
+WHOLE = {
+    "judge/timing.py: decide": (81, 2),  # the rule for times
+    "workload.py: __post_init__": (72, 3),  # one check after another
+    "trace/reader.py: add": (67, 3),  # a loop over each event, which calls little
+    "cli/results.py: add_commands": (61, 1),  # one command after another
+    "processes.py: run_process": (68, 5),
+    "processes.py: _remove_abandoned": (11, 6),
+}
+MOST_LINES, MOST_LEVELS = 60, 4
+
+
+def lines_of(function: ast.FunctionDef) -> int:
+    """Return how many lines a function has behind its signature and its docstring."""
+    body = function.body[ast.get_docstring(function) is not None :]
+    return function.end_lineno - body[0].lineno + 1 if body and function.end_lineno else 0
+
+
+def levels_of(node: ast.AST) -> int:
+    """Return how many blocks stand in each other, without those of functions within."""
+    found = 0
+    for each in ast.iter_child_nodes(node):
+        if not isinstance(each, (ast.FunctionDef, ast.ClassDef, ast.Lambda)):
+            is_elif = isinstance(node, ast.If) and [each] == node.orelse
+            is_block = isinstance(each, (ast.If, ast.For, ast.While, ast.With, ast.Try))
+            found = max(found, levels_of(each) + (is_block and not is_elif))
+    return found
+
+
+def test_function_fits_a_screen() -> None:
+    over = {
+        f"{name}: {node.name}": (lines_of(node), levels_of(node))
+        for name, node in FUNCTIONS
+        if lines_of(node) > MOST_LINES or levels_of(node) > MOST_LEVELS
+    }
+    assert {
+        name: size
+        for name, size in over.items()
+        if name not in WHOLE or any(now > was for now, was in zip(size, WHOLE[name], strict=True))
+    } == {}
+    blocks = "if a:\n  pass\nelif b:\n  for c in d:\n    with e:\n      pass"
+    assert levels_of(ast.parse(blocks)) == 3
+
+
+def test_signature_names_what_it_takes() -> None:
+    """A bag of anything, and a long tuple, do not."""
+    found = []
+    for name, node in FUNCTIONS:
+        given = node.args
+        arguments = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+        notes = filter(None, [node.returns, *(each.annotation for each in arguments if each)])
+        for part in (part for note in notes for part in ast.walk(note)):
+            if isinstance(part, ast.Subscript):
+                kind, items = ast.unparse(part.value), part.slice
+                is_long = isinstance(items, ast.Tuple) and len(items.elts) > 3
+                is_bag = (kind, ast.unparse(items)) == ("dict", "(str, Any)")
+                if is_bag or (kind == "tuple" and is_long):
+                    found.append(f"{name}: {node.name}: {ast.unparse(part)}")
+    assert found == []
+
+
+def test_class_has_a_name_of_its_own() -> None:
+    names = Counter(
+        node.name
+        for path in MODULES.values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, times in names.items() if times > 1] == []
+
+
+def test_evidence_is_of_few_kinds() -> None:
+    """A kind is a class without others below it; each value of a closed set is one more."""
+    classes, values = set[str](), 0
+    for node in ast.walk(ast.parse(MODULES["judge/evidence.py"].read_text())):
+        if isinstance(node, ast.ClassDef):
+            classes.add(node.name)
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal":
+            values += len(node.slice.elts) if isinstance(node.slice, ast.Tuple) else 1
+    bases = {"Evidence", "Conclusion", "Reason", "Doubt", "Change"}
+    assert bases < classes
+    assert len(classes - bases) + values <= 118
+
+
 # Where texts are those of torch, and values of closed sets that have a space.
 FOREIGN = ("measure/", "trace/reader.py", "trace/summary.py")
 VALUES = {

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ..errors import KernelgaugeError, clear_status, printable
 from ..results import __version__
@@ -50,12 +50,6 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-def terminal() -> dict[str, Any]:
-    """Return the number of columns as `width`, and whether to use colours as `color`."""
-    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    return {"width": shutil.get_terminal_size().columns, "color": color}
-
-
 def add_command(
     commands: Commands,
     name: str,
@@ -81,7 +75,9 @@ def say_page(sections: Sequence[Section], *, is_dense: bool = False) -> None:
     """Print sections as a terminal shows them."""
     from ..report.text import as_text
 
-    say(as_text(sections, **terminal(), is_dense=is_dense))
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    width = shutil.get_terminal_size().columns
+    say(as_text(sections, width=width, color=color, is_dense=is_dense))
 
 
 def note(line: str) -> None:

@@ -583,7 +583,7 @@ def unfold_baseline(stored: Any) -> Any:
     return stored
 
 
-def fold(values: Sequence[Any]) -> dict[str, Any]:
+def fold(values: Sequence[Any]) -> dict[str, list[Any]]:
     """Return the different values, in order of the first of each, and the place of each value among
     them.
     """

@@ -95,11 +95,7 @@ def find_causes(
     Args: compared: by `compare_launches`. is_timed: whether times count. Else a kernel that is only
         slower is no cause, nor what the autotuner chose.
     """
-    known = {
-        (line.inner or line).code
-        for origin in filter(None, baseline.origins)
-        for line in origin.lines
-    }
+    known = {code for origin in filter(None, baseline.origins) for code in origin.codes}
     changes, alike = _kernel_changes(
         with_moves(compared), (run.fingerprint.arch, run.fingerprint.sm_count), is_timed=is_timed
     )
@@ -150,14 +146,18 @@ def _beside(
     that another cause has.
     """
     lines = {
-        line for each in causes for place in each.places for line in (place.line, place.deepest)
+        line
+        for each in causes
+        for place in each.places
+        for line in (place.line, place.line.deepest)
     }
     named = {(line.file, line.line) for line in lines}
     found = []
     for cause, origins in host:
         is_own = not causes or (isinstance(cause.change, e.HostCalls) and is_own_work(cause.change))
         located = with_code(cause, origins)
-        if is_own and named.isdisjoint((it.deepest.file, it.deepest.line) for it in located.places):
+        deepest = (it.line.deepest for it in located.places)
+        if is_own and named.isdisjoint((line.file, line.line) for line in deepest):
             found.append(located)
     return order_causes(found)
 
@@ -297,6 +297,11 @@ class _Change:
         self.parts.append(part)
         self.origins += [launch.origin for launch in part.after or part.before]
 
+    @property
+    def place(self) -> float:
+        """Return the place of its first launch in the run: what comes first is no consequence."""
+        return min((it.place for part in self.parts for it in part.after), default=math.inf)
+
     def swaps(self, other: _Change) -> bool:
         """Tell whether the work of a line left one of the two places for the other."""
         (was, now), (others, here) = self._codes, other._codes
@@ -307,10 +312,10 @@ class _Change:
         """Return the code that asks for the launches before and for those after."""
         return [
             {
-                (line.inner or line).code
+                code
                 for part in self.parts
                 for launch in side(part)
-                for line in (launch.origin.lines if launch.origin else ())
+                for code in (launch.origin.codes if launch.origin else ())
             }
             for side in (_BEFORE, _AFTER)
         ]
@@ -422,15 +427,11 @@ def _kernel_changes(
         if isinstance(key, e.OtherPlacement):
             change.change = msgspec.structs.replace(key, kernels=_names(whole.after))
             change.follows = key == e.OtherPlacement((), other_tensors=True) and not is_timed
-            # Other shapes nearly everywhere: the input is another, and all else follows. What comes
-            # first is no consequence.
-            is_first = min(it.place for it in whole.after) < min(
-                (it.place for other in others for part in other.parts for it in part.after),
-                default=math.inf,
-            )
-            is_other_input = is_first and key != e.OtherPlacement((), stream=key.stream)
-            change.explains = is_other_input and 2 * len(group) >= sum(
-                len(each.after) for each in found
+            # Other shapes nearly everywhere: the input is another, and all else follows.
+            is_nearly_all = 2 * len(group) >= sum(len(each.after) for each in found)
+            is_other_input = is_nearly_all and key != e.OtherPlacement((), stream=key.stream)
+            change.explains = is_other_input and change.place < min(
+                (it.place for it in others), default=math.inf
             )
         elif other := _other_identity(whole, gpu, is_timed=is_timed):
             change.change = other
@@ -741,10 +742,7 @@ def _peak_cause(run: Run, baseline: Baseline, old: int, new: int) -> e.Cause:
     """
 
     def codes(part: PeakPart) -> object:
-        return part.origin and (
-            *((line.inner or line).code for line in part.origin.lines),
-            part.origin.is_backward,
-        )
+        return part.origin and (*part.origin.codes, part.origin.is_backward)
 
     usual: Counter[object] = Counter()
     for part in baseline.peak:
@@ -801,11 +799,7 @@ def _op_causes(
         origins = run.op_origins.get(name, ())
         lines = {line for origin in origins for line in origin.lines}
         (sure if name not in then or len(lines) == 1 else others).extend(origins)
-    others = [
-        each
-        for each in others
-        if not any((line.inner or line).code in known for line in each.lines)
-    ]
+    others = [each for each in others if known.isdisjoint(each.codes)]
     if not sure and len({each.lines for each in others}) == 1:
         sure = others
     return [with_code(cause, sure, known)]
@@ -814,7 +808,7 @@ def _op_causes(
 def _telling_lines(origin: Origin | None, known: AbstractSet[str]) -> Sequence[SourceLine]:
     """Return the lines of a launch that the baseline lacks; all of them where it lacks none."""
     lines = origin.lines if origin is not None else ()
-    return [line for line in lines if (line.inner or line).code not in known] or lines
+    return [line for line in lines if line.deepest.code not in known] or lines
 
 
 def with_code(
@@ -842,15 +836,13 @@ def with_code(
     for group, cost_us in costs_us.items():
         spent_us.update(dict.fromkeys(group, cost_us))
     lines = sorted(found, key=lambda line: -spent_us[line])
-    new = [line for line in lines if (line.inner or line).code not in known]
-    dearest = list(dict.fromkeys([*(new or lines)[:_MOST_LINES], *lines[:1]]))
-    named = waiting.union(dearest)
+    new = [line for line in lines if line.deepest.code not in known] or lines
+    named = {*waiting, *new[:_MOST_LINES], *lines[:1]}
     for group, cost_us in costs_us.items():
         is_dear = cost_us > 0 and cost_us >= _NAMED_SHARE * sum(costs_us.values())
         if is_dear and group and named.isdisjoint(group):
             named.add(max(group, key=lambda line: spent_us[line]))
     shown = [line for line in found if line in named]
-    dearest = [line for line in lines if line in named]
     places = []
     for line in shown:
         passes = {"backward" if origin.is_backward else "forward" for origin in found[line]}
@@ -859,6 +851,6 @@ def with_code(
     return msgspec.structs.replace(
         cause,
         places=tuple(places),
-        more_places=len(new or lines) - len(named.intersection(new or lines)),
-        dearest=shown.index(dearest[0]) if shown else 0,
+        more_places=len(new) - len(named.intersection(new)),
+        dearest=shown.index(lines[0]) if shown else 0,
     )

@@ -231,10 +231,6 @@ class Place(msgspec.Struct, frozen=True):
     module: str = ""
     passes: tuple[str, ...] = ()
 
-    @property
-    def deepest(self) -> SourceLine:
-        return self.line.inner or self.line
-
 
 class Cause(Reason, frozen=True):  # what changed in one place
     change: AnyChange | None = None  # None: nothing but what the host does there

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
 
 import msgspec
 
@@ -156,21 +155,7 @@ def review_run(
     if isinstance(old, NewerBaselineError):
         return replace(found, doubts=(*doubts, e.RunDoubt("error", old.one_line)))
     if not isinstance(old, Baseline):
-        action = Action.CREATE if old is None else Action.UPDATE
-        times_us = (
-            e.MeasuredTime(timer.label_on(run.fingerprint), run.time_us(timer))
-            for timer in Timer
-            if timer in run.samples
-        )
-        breaks = (
-            e.FileNote(name, after=str(getattr(run.counts, name)))
-            for name in ("graph_breaks", "recompiles")
-        )
-        summary = (
-            e.FileNote("launches", after=str(run.counts.launches)),
-            *(it for it in breaks if it.after != "0"),
-            *times_us,
-        )
+        action, summary = Action.CREATE if old is None else Action.UPDATE, tuple(_summary(run))
         unreadable = () if old is None or is_fresh else (e.RunDoubt("error", old.one_line),)
         change = PlannedChange(action, run.workload, new, summary)
         return replace(found, change=change, evidence=summary, doubts=(*doubts, *unreadable))
@@ -456,6 +441,17 @@ def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence
     return Group.SAME_SPEED if is_same else Group.SPEED
 
 
+def _summary(run: Run) -> Iterator[Fact]:
+    """Yield what a new file has."""
+    yield e.FileNote("launches", after=str(run.counts.launches))
+    for name in ("graph_breaks", "recompiles"):
+        if count := getattr(run.counts, name):
+            yield e.FileNote(name, after=str(count))
+    for timer in Timer:
+        if timer in run.samples:
+            yield e.MeasuredTime(timer.label_on(run.fingerprint), run.time_us(timer))
+
+
 def _file_notes(old: Baseline, planned: Baseline | None) -> Iterator[e.FileNote]:
     if planned is None:
         yield e.FileNote("unchanged")
@@ -539,7 +535,7 @@ def with_runs(
     return _with_anchors(msgspec.structs.replace(old, **fields), old, judged)
 
 
-def _unknown(old: Counts | Baseline, new: Counts | Baseline) -> dict[str, Any]:
+def _unknown(old: Counts | Baseline, new: Counts | Baseline) -> dict[str, object]:
     """Return the fields that `old` lacks, as an older version or a run without a timer leaves them."""
     return {
         name: known

@@ -145,7 +145,7 @@ def _code_of(loaded: Any) -> Resources:
     Nothing is known of another version's fields.
     """
     try:
-        assembly = loaded.asm if hasattr(loaded, "asm") else _cached(loaded)
+        assembly: Any = loaded.asm if hasattr(loaded, "asm") else _cached(loaded)
         elf = assembly.get("cubin") or assembly.get("hsaco")
         counts: dict[str, Any] = {}
         if text := assembly.get("amdgcn"):
@@ -186,7 +186,7 @@ def _code_of(loaded: Any) -> Resources:
         return Resources()
 
 
-def _cached(loaded: Any) -> dict[str, Any]:
+def _cached(loaded: Any) -> dict[str, bytes]:
     """Return the binary of a kernel that Inductor launches without Triton, from Triton's cache."""
     from torch._inductor.runtime import cache_dir_utils, runtime_utils
 

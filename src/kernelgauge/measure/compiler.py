@@ -657,7 +657,7 @@ if hasattr(torch.backends, "fp32_precision"):  # torch 2.9
     }
 
 
-def _settings() -> dict[str, Any]:
+def _settings() -> dict[str, object]:
     """Return the settings, without those that torch refuses to read because old and new ones
     contradict each other.
     """

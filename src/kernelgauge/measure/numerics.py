@@ -125,7 +125,7 @@ def compare_with_float64(workload: Workload, device: Device, *, seed: int) -> li
 
 def _compare(instance: Instance, device: Device) -> list[RelativeError]:
     workload = instance.workload
-    pair = _Pair(instance, device)
+    pair = _WithReference(instance, device)
     generators = _generators(device)
     got = pair.results(instance.function)
     draws_numbers = not all(map(torch.equal, generators, _generators(device)))
@@ -186,7 +186,7 @@ def _compare(instance: Instance, device: Device) -> list[RelativeError]:
     return errors
 
 
-class _Pair:
+class _WithReference:
     """A workload and its reference: they run on the same input, from the same state."""
 
     def __init__(self, instance: Instance, device: Device) -> None:

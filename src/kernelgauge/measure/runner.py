@@ -341,6 +341,17 @@ def _load_compiler(device: torch.device) -> None:
         torch.compile(torch.relu)(torch.ones(64, device=device))
 
 
+def _first_call_us(instance: Instance, device: Device) -> float:
+    with reporting(instance.workload, "compiling"):
+        instance.prepare()
+        device.synchronize()
+        with collector_paused():
+            start = time.perf_counter_ns()
+            instance.call()
+            device.synchronize()
+    return (time.perf_counter_ns() - start) / 1000
+
+
 def compile_starts(
     workload: Workload, device: Device
 ) -> tuple[dict[Timer, Sample], dict[str, int]]:
@@ -371,14 +382,7 @@ def compile_starts(
                         reference_us, *(device.host.once_us() for _ in range(_REFERENCES))
                     )
                     before = generated_code()
-                    with reporting(workload, "compiling"):
-                        instance.prepare()
-                        device.synchronize()
-                        with collector_paused():
-                            start = time.perf_counter_ns()
-                            instance.call()
-                            device.synchronize()
-                    times[timer].append((time.perf_counter_ns() - start) / 1000)
+                    times[timer].append(_first_call_us(instance, device))
                     counts[timer] = generated_code().since(before)
                     del instance
     cold, warm = (counts[timer] for timer in COMPILE_TIMERS)

@@ -57,7 +57,7 @@ from ..trace import (
 from ..workload import Workload
 from . import Settings
 from .code import resources_of_call
-from .compiler import compile_counts, cpp_source
+from .compiler import CompileCounts, compile_counts, cpp_source
 from .device import Device
 from .host import HostWork, host_work_of
 from .instance import (
@@ -223,17 +223,7 @@ class Subject:
             self.modules = Modules(
                 instance.module, before.traced, are_compiled=has_compiled, arguments=given
             )
-            self.recompiles = prepared.since(after).recompiles
-            self.graph_breaks = after.since(before).graph_breaks
-            self.compiled_ops = prepared.since(before).ops
-            self.compile_events = self.modules.located(prepared.since(before).events)
-            if (
-                workload.compile is not None
-                and not self.compile_events
-                and not self.structure.runs_compiled_code
-            ):
-                self.graph_breaks += 1
-                self.compile_events = (_NOTHING_COMPILED,)
+            self._count_compiles(before, after, prepared)
             self.resources = resources_of_call(self.structure)
             self.hold_time = HoldTime.of(call_us, self.structure)
             is_compiled = (
@@ -256,6 +246,19 @@ class Subject:
             self.only_instance = instance if self.is_alone else None
             if instance.training is not None and self.is_alone:
                 instance.training.save()
+
+    def _count_compiles(
+        self, before: CompileCounts, after: CompileCounts, prepared: CompileCounts
+    ) -> None:
+        """Count what the first call compiled, and later ones. If nothing was, that is a graph break."""
+        self.recompiles = prepared.since(after).recompiles
+        self.graph_breaks = after.since(before).graph_breaks
+        self.compiled_ops = prepared.since(before).ops
+        self.compile_events = self.modules.located(prepared.since(before).events)
+        is_asked = self.workload.compile is not None
+        if is_asked and not self.compile_events and not self.structure.runs_compiled_code:
+            self.graph_breaks += 1
+            self.compile_events = (_NOTHING_COMPILED,)
 
     @property
     def _seconds(self) -> float:
@@ -394,9 +397,9 @@ class Subject:
         """Return what was observed, or why there is nothing."""
         if self.error is not None and not isinstance(self.error, (DeviceLost, TimesError)):
             return self.error
-        (incomplete, lack), own = self._incomplete(), self._own_settings
+        own = self._own_settings
         try:
-            samples = {} if incomplete else self._samples()
+            samples = {} if self._incomplete()[0] else self._samples()
         except ValueError as error:  # of a `Sample`: a clock or a profiler that gives zero
             return MeasurementError(
                 f"{self.workload.id}: a time that no call takes",
@@ -404,31 +407,31 @@ class Subject:
                 expected="kernels and calls that take at least a nanosecond",
                 next_command="run again in a fresh process; no other profiler (CUPTI has one subscriber) may be attached",
             )
+        return Measured(
+            self._run(fingerprint, controls, samples),
+            latency_replicates=own.latency_replicates,
+            latency_iterations=own.iterations_for(self.hold_time.call_us, Timer.END_TO_END),
+            trace_json=self.structure.trace_json,
+            table=self.structure.table,
+            one_instance=self.is_alone,
+            problem=self.origins.problem or self.host.problem,
+        )
+
+    def _run(
+        self,
+        fingerprint: Fingerprint,
+        controls: dict[str, ControlTime],
+        samples: dict[Timer, Sample],
+    ) -> Run:
         session, window = self.structure, self.structure.windows[-1]
+        incomplete, lack = self._incomplete()
         # a steady call has the fewest
         allocating_ops = min((each.allocating_ops for each in session.windows), key=len)
-        run = Run(
+        return Run(
             workload=self.workload.id,
             fingerprint=fingerprint,
             kernels=self._kernels(),
-            counts=Counts(
-                launches=len(session.kernels),
-                kernels=len({kernel.name for kernel in session.kernels}),
-                memsets=len(window.memsets),
-                copies=len(window.copies),
-                synchronizations=window.synchronizations,
-                dispatcher_ops=len(dispatcher_ops(window)),
-                graph_breaks=self.graph_breaks,
-                recompiles=self.recompiles,
-                peak_allocated_bytes=self.peak_bytes,
-                grown_bytes=self.origins.grown_bytes,
-                grown_host_bytes=self.origins.grown_host_bytes,
-                allocator_calls=None if self.device.gpu is None else len(allocating_ops),
-                graph_launches=None if self.device.gpu is None else window.graph_launches,
-                compiled_ops=self.compiled_ops,
-                autograd_nodes=self.autograd_nodes,
-                graphs=None if self.workload.compile is None else sum(self.graphs),
-            ),
+            counts=self._counts(len(allocating_ops)),
             samples=samples,
             incomplete=incomplete,
             lack=lack,
@@ -472,14 +475,26 @@ class Subject:
             calls=self._calls(),
             compile_events=self.compile_events,
         )
-        return Measured(
-            run,
-            latency_replicates=own.latency_replicates,
-            latency_iterations=own.iterations_for(self.hold_time.call_us, Timer.END_TO_END),
-            trace_json=session.trace_json,
-            table=session.table,
-            one_instance=self.is_alone,
-            problem=self.origins.problem or self.host.problem,
+
+    def _counts(self, allocator_calls: int) -> Counts:
+        kernels, window = self.structure.kernels, self.structure.windows[-1]
+        return Counts(
+            launches=len(kernels),
+            kernels=len({kernel.name for kernel in kernels}),
+            memsets=len(window.memsets),
+            copies=len(window.copies),
+            synchronizations=window.synchronizations,
+            dispatcher_ops=len(dispatcher_ops(window)),
+            graph_breaks=self.graph_breaks,
+            recompiles=self.recompiles,
+            peak_allocated_bytes=self.peak_bytes,
+            grown_bytes=self.origins.grown_bytes,
+            grown_host_bytes=self.origins.grown_host_bytes,
+            allocator_calls=None if self.device.gpu is None else allocator_calls,
+            graph_launches=None if self.device.gpu is None else window.graph_launches,
+            compiled_ops=self.compiled_ops,
+            autograd_nodes=self.autograd_nodes,
+            graphs=None if self.workload.compile is None else sum(self.graphs),
         )
 
     def _calls(self) -> tuple[CallRecord, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
@@ -433,6 +433,20 @@ class Gauge:
         )
 
     @_ends_test
+    def _named(self, made: Workload, **options: Any) -> Workload:
+        """Return a workload under the test's id; refuse invalid options."""
+        known = self.item.stash[MADE_BY_TEST]
+        named = {"module": known.module, "variant": known.variant, "shape": (), "name": known.id}
+        wrong: WorkloadError | None = None
+        try:
+            made = replace(made, **(named | options))
+        except WorkloadError as error:
+            wrong = error
+        # outside of the handler: within it pytest would print the error twice
+        if wrong is not None:
+            self.refuse(wrong)
+        return made
+
     def measure(self, made: Workload, *, may_lack_kernels: bool = False) -> Run:
         """Measure a workload under the test's id, judge it, and return its run.
 
@@ -449,22 +463,10 @@ class Gauge:
                 )
             )
         self.has_measured = True
-        named: dict[str, Any] = {
-            "module": known.module,
-            "variant": known.variant,
-            "shape": (),
-            "name": known.id,
-        }
-        if other is None:  # a variant of its suite is not measured beside it
-            named |= {_FASTER_THAN: None, "by": 0.0}
-        wrong: WorkloadError | None = None
-        try:
-            workload = replace(made, **(named | options))
-        except WorkloadError as error:
-            wrong = error
-        # outside of the handler: within it pytest would print the error twice
-        if wrong is not None:
-            self.refuse(wrong)
+        named = (
+            {} if other else {_FASTER_THAN: None, "by": 0.0}
+        )  # measured beside none of its suite
+        workload = self._named(made, **(named | options))
         session = self.session
         session.suites.workloads[known.id] = self.item.stash[MADE_BY_TEST] = workload
         if target is not None or not has_times:
@@ -511,7 +513,7 @@ class Gauge:
         error.where = self.item.nodeid
         pytest.fail(str(error), pytrace=False)
 
-    def _other(self, options: dict[str, Any]) -> Workload | None:
+    def _other(self, options: dict[str, object]) -> Workload | None:
         """Return the workload that the call must be faster than, and put its name and its results
         into the options.
         """
@@ -615,7 +617,7 @@ class Benchmark:
         self,
         target: Callable[..., _T],
         args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
         setup: Callable[[], Any] | None = None,
         teardown: Callable[..., Any] | None = None,
         **_: Any,

@@ -375,17 +375,9 @@ class Controller:
         ]
         self._warnings.append(f"a worker died in {crashitem}: the rest of its share was not run")
 
-    def results(self, exit_status: int) -> Results:
-        """Return what all workers measured and judged as one. What a worker that died has left
-        counts as far as it goes.
-
-        The workers' parts stay: until what was made of them is written, they are all that there is.
-        A part that cannot be read fails the run. Raises `ResultsError` if the workers measured on
-        GPUs of several models.
-        """
-        own = self._session.results(exit_status)
-        parts: list[Results] = []
-        warnings = [*self._warnings]
+    def _parts(self) -> tuple[list[Results], list[str]]:
+        """Return what each worker wrote; and the warnings, with one for each that cannot be read."""
+        parts, warnings = list[Results](), [*self._warnings]
         folder = self._session.artifacts.workers
         for file in filter(Path.exists, find_results([folder])):
             worker = file.relative_to(folder).parts[0]
@@ -397,7 +389,20 @@ class Controller:
                 parts.append(read_results(file))
             except ResultsError as error:
                 warnings.append(f"{worker}: {error.one_line}")
-                exit_status = exit_status or int(pytest.ExitCode.TESTS_FAILED)
+        return parts, warnings
+
+    def results(self, exit_status: int) -> Results:
+        """Return what all workers measured and judged as one. What a worker that died has left
+        counts as far as it goes.
+
+        The workers' parts stay: until what was made of them is written, they are all that there is.
+        A part that cannot be read fails the run. Raises `ResultsError` if the workers measured on
+        GPUs of several models.
+        """
+        own = self._session.results(exit_status)
+        parts, warnings = self._parts()
+        if len(warnings) > len(self._warnings):
+            exit_status = exit_status or int(pytest.ExitCode.TESTS_FAILED)
         if not parts:
             return msgspec.structs.replace(
                 own, exit_status=exit_status, warnings=(*own.warnings, *warnings)

@@ -219,7 +219,9 @@ def findings(results: Sequence[Results]) -> list[list[Finding]]:
         # Many causes have the line in common at which a user calls the model: a line of the library
         # tells them apart.
         places = (
-            [each.deepest for each in finding.cause.places] if finding.cause is not None else []
+            [each.line.deepest for each in finding.cause.places]
+            if finding.cause is not None
+            else []
         )
         marks: set[object] = {(each.file, each.line) for each in places}
         marks = marks or {finding.cause.identity if finding.cause is not None else finding.text}

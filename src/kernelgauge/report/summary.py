@@ -127,7 +127,7 @@ class Row:
         )
 
     @property
-    def cells(self) -> tuple[str, str, str, str]:
+    def cells(self) -> tuple[str, ...]:
         """Return launches, the device's time, the baseline's, and the change; a dash for what is
         not known.
         """
@@ -407,7 +407,7 @@ def _table(results: Results, recorded: Collection[str]) -> Section:
         Column("verdict", is_whole=True),
         Column("about", is_optional=True),
     )
-    cells = []
+    cells: list[Sequence[str | Text]] = []
     for row in rows(results):
         is_recorded = row.result.status is Status.NO_BASELINE and row.result.id in recorded
         style = "green" if is_recorded else _STYLES.get(row.result.status, "dim")

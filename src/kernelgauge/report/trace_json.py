@@ -28,7 +28,7 @@ def json_text(data: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}"
 
 
-def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str, Any]:
+def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str, object]:
     """Return a trace as data.
 
     `kernels`: sums over all of it; `step`: medians over the steps that launched the same.
@@ -53,7 +53,7 @@ def show_data(summary: Summary, *, name: str, by: str | None = None) -> dict[str
     }
 
 
-def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict[str, Any]:
+def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict[str, object]:
     """Return two traces as data. `differences` sum to the difference of the two device times."""
     sides = zip(("before", "after"), names, comparison.sides, strict=True)
     return {
@@ -83,7 +83,7 @@ def compare_data(comparison: TraceComparison, *, names: tuple[str, str]) -> dict
     }
 
 
-def _alike(launches: Sequence[KernelRecord]) -> list[dict[str, Any]]:
+def _alike(launches: Sequence[KernelRecord]) -> list[dict[str, object]]:
     """Return launches that differ in nothing but their times as one, with their number.
 
     Times are sums, by step.
@@ -103,7 +103,7 @@ def _alike(launches: Sequence[KernelRecord]) -> list[dict[str, Any]]:
     ]
 
 
-def _side(summary: Summary, name: str) -> dict[str, Any]:
+def _side(summary: Summary, name: str) -> dict[str, object]:
     steps = 0 if summary.noun == "trace" else len(summary.all_windows)
     known = {field: getattr(summary, field) for field in ("devices", "on_cpu", "problems")}
     return {"trace": name, "steps": steps, **known}

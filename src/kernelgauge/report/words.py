@@ -470,7 +470,7 @@ def place_text(place: e.Place) -> str:
         if "backward" in place.passes
         else ""
     )
-    line = place.deepest
+    line = place.line.deepest
     return "  ".join(filter(None, (line.at, f"{place.module}{passes}".strip(), line.code)))
 
 

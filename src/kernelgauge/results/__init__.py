@@ -108,7 +108,7 @@ class WorkloadResult(msgspec.Struct, frozen=True):
         return next((verdict for verdict in self.verdicts if verdict.subject == timer.label), None)
 
 
-class _Header(msgspec.Struct):
+class _Version(msgspec.Struct):
     schema_version: Literal[3]
 
 
@@ -224,7 +224,7 @@ def decode_results(content: bytes, *, where: str) -> Results:
     """Parse results. Raises `ResultsError` for anything else."""
     try:
         data = msgspec.json.decode(content)
-        msgspec.convert(data, type=_Header)  # before its version is known, nothing else is
+        msgspec.convert(data, type=_Version)  # before its version is known, nothing else is
         results = msgspec.convert(_unfold(data), type=Results)
         _refuse_contradictions(results)
         return results

@@ -127,6 +127,10 @@ class SourceLine(msgspec.Struct, frozen=True, omit_defaults=True):
     def at(self) -> str:
         return f"{self.file}:{self.line}" if self.line else self.file
 
+    @property
+    def deepest(self) -> SourceLine:
+        return self.inner or self
+
     def __str__(self) -> str:
         return f"{self.at}  {self.code}" if self.code else self.at
 
@@ -143,6 +147,10 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     lines: tuple[SourceLine, ...]  # that asked for it; those of each op that a compiler fused
     is_backward: bool = False  # autograd launched it for these lines
     is_dynamic: bool | msgspec.UnsetType = msgspec.UNSET  # Inductor generated it for dynamic shapes
+
+    @property
+    def codes(self) -> list[str]:
+        return [line.deepest.code for line in self.lines]
 
 
 class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -198,7 +206,7 @@ class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         """What tells the launch from others of its name."""
         return (
             (self.identity.without_source, self.op, self.inputs),
-            tuple([(line.inner or line).code for line in self.lines]),
+            tuple(self.origin.codes) if self.origin else (),
             self.module,
             bool(self.origin and self.origin.is_backward),
         )
