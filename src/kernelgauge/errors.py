@@ -108,11 +108,7 @@ class MeasurementError(KernelgaugeError):
 class TimesError(MeasurementError):
     """Times that cannot be trusted, because of the machine. The structure that was measured is
     sound.
-
-    `is_of_other_kernels`: other ones ran than were profiled.
     """
-
-    is_of_other_kernels = False
 
 
 class DisturbedError(TimesError):
@@ -133,7 +129,7 @@ NO_TIMES = "no test of a time was selected"
 OTHER_KERNELS = "other kernels when it was timed than when it was profiled"
 
 
-class OtherKernelsError(MeasurementError):
+class OtherKernelsError(TimesError):
     """A time of other kernels, or of other launch configurations, than those that were profiled: a
     compiler chose them.
     """

@@ -23,6 +23,7 @@ from ..errors import (
     KernelgaugeError,
     MeasurementError,
     NoKernelsError,
+    OtherKernelsError,
     TimesError,
     WorkloadError,
 )
@@ -314,7 +315,7 @@ class Subject:
         Of a control neither the dispatch time is measured nor who else computes on the GPU: that
         takes 2 to 3 ms each.
 
-        Raises `WorkloadError` if it fails, `TimesError` if it runs other kernels than `structure`,
+        Raises `WorkloadError` if it fails, `OtherKernelsError` if it runs others than `structure`,
         `MeasurementError` if the profiler cannot be trusted.
         """
         device, settings = self.device, self.settings
@@ -332,9 +333,8 @@ class Subject:
             if _choices(got) != _choices(expected):
                 both = multiset_difference(got, expected), multiset_difference(expected, got)
                 more, fewer = (names_with_configurations(each[:_SHOWN_KERNELS]) for each in both)
-                error = TimesError(f"{self.workload.id}: {OTHER_KERNELS}", got=more, expected=fewer)
-                error.is_of_other_kernels = True
-                raise error
+                what = f"{self.workload.id}: {OTHER_KERNELS}"
+                raise OtherKernelsError(what, got=more, expected=fewer)
             after = device.monitor.read(processes=not self.is_control)
             dispatch_us = host_us = None
             if Timer.HOST not in device.timers:
@@ -524,7 +524,7 @@ class Subject:
                 error.what.removeprefix(f"{self.workload.id}: "),
                 isinstance(error, TimesError),
             )
-            if isinstance(error, TimesError) and error.is_of_other_kernels:
+            if isinstance(error, OtherKernelsError):
                 return what, Lack.OTHER_KERNELS
             return f"{what}: {error.got}" if is_of_times else what, None
         return (None, None) if self.replicates else (NO_TIMES, Lack.NOT_ASKED)
