@@ -166,6 +166,9 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
     uncached_graphs: Count | None = None
 
 
+NO_COUNTS = Counts(0, 0, 0, 0, 0, 0, 0, 0, None)
+
+
 class Sample(msgspec.Struct, frozen=True):
     """Durations of one timer, in microseconds: one value (`Timing.statistic`) for each replicate.
 

@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import WorkloadError, WorkloadUnavailable
-from ..run import Counts, Fingerprint, Run
+from ..run import NO_COUNTS, Fingerprint, Run
 from ..trace import Execution, KernelIdentity, KernelRecord, Resources, block_shared_kib, decode
 from ..workload import Workload
 from .device import Device
@@ -408,10 +408,8 @@ def compile_call(workload: Workload, target: str, fingerprint: Fingerprint) -> R
     if not kernels:
         expected = "a call of kernel[grid](...), with tensors on the CPU or on torch's device meta"
         raise WorkloadError(f"{workload.id}: it launches no Triton kernel", expected=expected)
-    counts = Counts(
-        launches=len(kernels), kernels=len({each.identity.name for each in kernels}), memsets=0, copies=0,
-        synchronizations=0, dispatcher_ops=0, graph_breaks=0, recompiles=0, peak_allocated_bytes=None,
-    )  # fmt: skip
+    names = {each.identity.name for each in kernels}
+    counts = msgspec.structs.replace(NO_COUNTS, launches=len(kernels), kernels=len(names))
     of_target: dict[str, Any] = dict.fromkeys(Fingerprint.__struct_fields__) | {
         "device": f"compiled for {target}",
         "arch": target,

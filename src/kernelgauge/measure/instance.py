@@ -581,9 +581,7 @@ def autograd_number() -> int:
 
 
 def call_duration_us(device: Device, instance: Instance) -> float:
-    """Time one synchronised call, in microseconds: to choose a number of iterations by, not to
-    report.
-    """
+    """Time one synchronised call, in microseconds."""
     instance.prepare()
     device.synchronize()
     start = time.perf_counter_ns()

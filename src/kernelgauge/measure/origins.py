@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, compress, pairwise, takewhile
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from statistics import median
 from typing import Any
 
@@ -122,8 +122,7 @@ def origins_of(
     data = compiled_constants(modules.since) if is_compiled else _data_of(instance, device)
     ops = dict(found.ops)
     for name, stacks in compiled_calls(modules.since).items() if is_compiled else ():
-        asked = dict.fromkeys(line for stack in stacks if (line := _line_of(stack)) is not None)
-        ops[name] = tuple(Origin(modules.around(stacks), (line,)) for line in asked)
+        ops[name] = tuple(Origin(modules.around(stacks), (line,)) for line in _lines_of(stacks))
     keeping: tuple[Origin, ...] = ()
     # else Dynamo would compile what the trace looks at
     if (found.grown_bytes or kept_bytes) and not is_compiled:
@@ -184,18 +183,16 @@ def _found(
     allocating = [*(places.ops.get(each) for _, each in window.allocating_ops), *places.frees]
     # By line: a model has a layer many times. Generated code does not say for which line it
     # allocates.
-    parts: dict[object, list[tuple[int, Origin | None]]] = {}
-    for size, place in at_peak:
-        origin = places.origin(place) or places.caller(place)
-        parts.setdefault(origin and (origin.lines, origin.is_backward), []).append((size, origin))
+    located = [(size, places.origin(each) or places.caller(each)) for size, each in at_peak]
+    parts = grouped(located, lambda part: part[1] and (part[1].lines, part[1].is_backward))
     peak = [
         PeakPart(sum(size for size, _ in each), _common([origin for _, origin in each]))
         for each in parts.values()
     ]
-    ops: dict[str, dict[Origin, None]] = {}
-    for op in dispatcher_ops(window):
-        if (origin := places.origin(places.ops.get(op.external_id))) is not None:
-            ops.setdefault(op.name, {})[origin] = None
+    ops = {
+        name: _by_line(places.distinct(places.ops.get(op.external_id) for op in each))
+        for name, each in grouped(dispatcher_ops(window), attrgetter("name")).items()
+    }
     called = [places.ops.get(each) for each in ids]
     return Origins(
         kernels=tuple(map(places.origin, called)),
@@ -203,7 +200,7 @@ def _found(
         synchronizations=places.of_calls(
             window.synchronizing_ops, there.synchronizing_ops, places.waits
         ),
-        ops={name: _by_line(origins) for name, origins in ops.items()},
+        ops={name: origins for name, origins in ops.items() if origins},
         # The memory of a graph is its own.
         grown_bytes=None if structure.replays_graphs else sum(size for size, _ in grown),
         growth=places.distinct(place for _, place in grown),
@@ -300,11 +297,7 @@ def _kept_by_python(instance: Instance, device: Device) -> tuple[int, tuple[Orig
         if not was_tracing:
             tracemalloc.stop()
     stacks = (_frames(each.traceback) for each in differences[:_MOST_LINES] if each.size_diff > 0)
-    return grown, tuple(
-        dict.fromkeys(
-            Origin("", (line,)) for stack in stacks if (line := _line_of(stack)) is not None
-        )
-    )
+    return grown, tuple(Origin("", (line,)) for line in _lines_of(stacks))
 
 
 def _frames(traceback: tracemalloc.Traceback) -> Stack:
@@ -534,13 +527,14 @@ class _Places:
             stacks = stacks_at(file, number, since=self._modules.since)
             if stacks is None:
                 return None
-            lines = dict.fromkeys(line for stack in stacks if (line := _line_of(stack)) is not None)
-            if lines:  # else it is a function of torch that is compiled: its caller asked for it
+            if lines := _lines_of(
+                stacks
+            ):  # else it is a function of torch that is compiled: its caller asked for it
                 # A size by its name, instead of a number.
                 is_dynamic = "numel" in linecache.getline(file, number) or msgspec.UNSET
                 return Origin(
                     self._modules.around(stacks),
-                    tuple(lines)[:_MOST_LINES],
+                    lines[:_MOST_LINES],
                     is_backward,
                     is_dynamic,
                 )
@@ -664,6 +658,10 @@ def _line_of(stack: Stack) -> SourceLine | None:
             inner = SourceLine(shown_path(below[0]), below[1], below[3]) if below else None
             return SourceLine(shown_path(file), line, code, inner)
     return None
+
+
+def _lines_of(stacks: Iterable[Stack]) -> tuple[SourceLine, ...]:
+    return tuple(dict.fromkeys(filter(None, map(_line_of, stacks))))
 
 
 def _innermost(stack: Stack, *owners: Owner) -> Frame | None:

@@ -39,7 +39,15 @@ from .compiler import (
     torch_set_up,
 )
 from .device import Device
-from .instance import Instance, build, collector_paused, grad_mode, reporting, warm_up
+from .instance import (
+    Instance,
+    build,
+    call_duration_us,
+    collector_paused,
+    grad_mode,
+    reporting,
+    warm_up,
+)
 from .nvml import disturbances, highest_clock_mhz
 from .profile import multiset_difference, names_with_configurations, profile_session
 from .subject import DeviceLost, Measured, Subject, without_frames
@@ -342,14 +350,8 @@ def _load_compiler(device: torch.device) -> None:
 
 
 def _first_call_us(instance: Instance, device: Device) -> float:
-    with reporting(instance.workload, "compiling"):
-        instance.prepare()
-        device.synchronize()
-        with collector_paused():
-            start = time.perf_counter_ns()
-            instance.call()
-            device.synchronize()
-    return (time.perf_counter_ns() - start) / 1000
+    with reporting(instance.workload, "compiling"), collector_paused():
+        return call_duration_us(device, instance)
 
 
 def compile_starts(

@@ -28,6 +28,7 @@ from ..errors import (
     WorkloadError,
 )
 from ..run import (
+    NO_COUNTS,
     CallRecord,
     CompileEvent,
     ControlTime,
@@ -134,13 +135,15 @@ def without_kernels(
 
     Only its latency has a meaning, which is timed later.
     """
-    none = Counts(
-        launches=0, kernels=0, memsets=0, copies=0, synchronizations=0, dispatcher_ops=0, graph_breaks=0, recompiles=0,
-        peak_allocated_bytes=None,
-    )  # fmt: skip
     host = digest(platform.node()) if platform.node() else None
     run = Run(
-        workload.id, fingerprint, kernels=(), counts=none, samples={}, gpu=device.gpu, host=host
+        workload.id,
+        fingerprint,
+        kernels=(),
+        counts=NO_COUNTS,
+        samples={},
+        gpu=device.gpu,
+        host=host,
     )
     own = settings.for_call(error.call_us)
     return Measured(

@@ -105,7 +105,7 @@ class WorkloadResult(msgspec.Struct, frozen=True):
         return next((verdict for verdict in self.verdicts if verdict.subject == subject), None)
 
     def time_verdict(self, timer: Timer) -> Verdict | None:
-        return next((verdict for verdict in self.verdicts if verdict.subject == timer.label), None)
+        return self.verdict(timer.label)
 
 
 class _Version(msgspec.Struct):
