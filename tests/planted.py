@@ -10,6 +10,28 @@ from typing import NamedTuple
 from kernelgauge.report import findings
 from kernelgauge.results import Results, read_results
 
+# Calls of tests that lose something, if the environment says so: on a CPU and on a GPU.
+LOSING = """
+import os
+import pytest, torch
+from torch import nn
+
+LOST = "LOST" in os.environ
+pytestmark = pytest.mark.kernelgauge(timing=False)
+kept = []
+
+def square(size=64):
+    return torch.rand(size, size)
+
+def test_sparse(kernelgauge):
+    kernelgauge(torch.mm, (square() > (0.5 if LOST else 0.99)).float().to_sparse_csr(), square())
+
+def test_found(kernelgauge):
+    kernelgauge(lambda x: x.nonzero(), square() > (0.5 if LOST else 0.99))
+
+def test_kept(kernelgauge):
+    kernelgauge(lambda x: (kept.append(bytearray(20_000 if LOST else 0)), x.relu())[1], square())
+"""
 MODEL = """\
 import itertools
 import os

@@ -437,8 +437,8 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # of a layer, in the path of a mo
 
 
 # What `Run.data` counts of an op.
-STORED, FOUND, RETURNED = "stored numbers", "numbers found", "numbers returned"
-_AMOUNT = re.compile(rf"(\d+) ({STORED}|{FOUND}|{RETURNED})")
+AMOUNTS = STORED, FOUND, RETURNED = "stored numbers", "numbers found", "numbers returned"
+_AMOUNT = re.compile(rf"(\d+) ({'|'.join(AMOUNTS)})")
 
 
 def amounts_of(texts: Iterable[str]) -> tuple[dict[str, int], list[str]]:

@@ -9,22 +9,13 @@ import torch
 
 from kernelgauge.judge import Status
 from kernelgauge.results import read_results
-from tests.planted import run_pytest
+from tests.planted import LOSING, run_pytest
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
-OPS = """
-import os
-import pytest, torch
-from torch import nn
-
-LOST = "LOST" in os.environ
-pytestmark = pytest.mark.kernelgauge(timing=False)
-kept = []
-
-def square(size=64):
-    return torch.rand(size, size)
-
+OPS = (
+    LOSING
+    + """
 def test_same(kernelgauge):
     kernelgauge(nn.Sequential(nn.Linear(64, 64), nn.GELU()), square())
 
@@ -53,15 +44,6 @@ def test_pow(kernelgauge):
 def test_strides(kernelgauge):
     kernelgauge(lambda x, y: torch.add(x, y.t() if LOST else y), square(), square())
 
-def test_sparse(kernelgauge):
-    kernelgauge(torch.mm, (square() > (0.5 if LOST else 0.99)).float().to_sparse_csr(), square())
-
-def test_found(kernelgauge):
-    kernelgauge(lambda x: x.nonzero(), square() > (0.5 if LOST else 0.99))
-
-def test_bytes(kernelgauge):
-    kernelgauge(lambda x: (kept.append(bytearray(20_000 if LOST else 0)), x.relu())[1], square())
-
 def test_on_host(kernelgauge):
     def call(x):
         copy = x.cpu()
@@ -70,6 +52,7 @@ def test_on_host(kernelgauge):
         return x.relu()
     kernelgauge(call, square())
 """
+)
 # What the failure says, and the code of its line.
 CAUSES = {
     "empty_cache": ("each call allocates or frees memory ", "torch.cuda.empty_cache()"),
@@ -79,7 +62,7 @@ CAUSES = {
     "strides": ("inputs contiguous -> [64,64] by strides 1,64", "x, y.t() if LOST"),
     "sparse": (" stored numbers in 1 kernel", ""),
     "found": (" numbers found in 1 kernel", ""),
-    "bytes": ("each call leaves 20.", "kept.append(bytearray("),
+    "kept": ("each call leaves 20.", "kept.append(bytearray("),
     "on_host": ("each call leaves 16.", "kept.append(copy)"),
 }
 

@@ -9,20 +9,18 @@ import pytest
 
 from kernelgauge.judge import Status
 from kernelgauge.results import read_results
+from tests.planted import LOSING
 from tests.plugin.inner_project import text_of
 
 pytestmark = pytest.mark.timeout(300)
 
-OPS = """
-import ctypes, functools, itertools, logging, os, random
-import pytest, torch
-from torch import nn
+OPS = (
+    LOSING
+    + """
+import ctypes, functools, itertools, logging, random
 from torch.nn import functional as F
 
-LOST = "LOST" in os.environ
-pytestmark = pytest.mark.kernelgauge(timing=False)
-kept, cached = [], functools.lru_cache(maxsize=None)(lambda number: bytes(20_000))
-square = functools.partial(torch.rand, 64, 64)
+cached = functools.lru_cache(maxsize=None)(lambda number: bytes(20_000))
 
 def test_pow(kernelgauge):
     kernelgauge(lambda x: x.pow(2.2 if LOST else 2.0), square())
@@ -61,15 +59,6 @@ def test_strides(kernelgauge):
 def test_strides_in_list(kernelgauge):
     kernelgauge(lambda *x: torch.cat(x), square(), square().t() if LOST else square())
 
-def test_sparse(kernelgauge):
-    kernelgauge(torch.mm, (square() > (0.5 if LOST else 0.99)).float().to_sparse_csr(), square())
-
-def test_found(kernelgauge):
-    kernelgauge(lambda x: x.nonzero(), square() > (0.5 if LOST else 0.99))
-
-def test_kept(kernelgauge):
-    kernelgauge(lambda x: (kept.append(bytearray(20_000 if LOST else 0)), x.relu())[1], square())
-
 def test_kept_at_times(kernelgauge):
     numbers = itertools.count()
     kernelgauge(lambda x: (kept.append(bytearray(60_000 * LOST * (next(numbers) % 3 == 0))), x.relu())[1], square())
@@ -107,6 +96,7 @@ def test_filling_cache(kernelgauge):
 def test_nested(kernelgauge):
     kernelgauge(torch.sin, torch.nested.nested_tensor([torch.rand(2, 8), torch.rand(3, 8)], layout=torch.jagged))
 """
+)
 CAUSES = {
     "pow": "an argument 2.0 -> 2.2 in 1 kernel",
     "exponent": "an argument 2 -> 2.000001 in 1 kernel",

@@ -38,7 +38,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..errors import shown_path
-from ..run import FOUND, RETURNED, STORED, CompileEvent, Origin, PeakPart, SourceLine, common_path
+from ..run import (
+    AMOUNTS,
+    FOUND,
+    RETURNED,
+    STORED,
+    CompileEvent,
+    Origin,
+    PeakPart,
+    SourceLine,
+    common_path,
+)
 from ..trace import REGION, Execution, Window, dispatcher_ops, executions, grouped, parse
 from .compiler import (
     Frame,
@@ -325,11 +335,11 @@ class _Notes:
             if getattr(each, "layout", None) in _SPARSE
         ]
         if sparse:
-            found[f"{{}} {STORED}"] = sum(each._nnz() for each in sparse)
+            found[STORED] = sum(each._nnz() for each in sparse)
         if func.namespace == "profiler":  # an annotation
             return result
         if torch.Tag.dynamic_output_shape in func.tags or func.namespace != "aten":
-            found[f"{{}} {FOUND if func.namespace == 'aten' else RETURNED}"] = sum(
+            found[FOUND if func.namespace == "aten" else RETURNED] = sum(
                 each.numel() for each in tree_leaves(result) if isinstance(each, torch.Tensor)
             )
         given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | (
@@ -346,14 +356,13 @@ class _Notes:
 
     @property
     def texts(self) -> dict[str, tuple[str, ...]]:
-        found = self._found.items()
         return {
-            op: tuple(_counted(name, count) for name, count in each.items()) for op, each in found
+            op: tuple(
+                f"{count} {name}" if name in AMOUNTS else f"{name} x{count}" if count > 1 else name
+                for name, count in found.items()
+            )
+            for op, found in self._found.items()
         }
-
-
-def _counted(name: str, count: int) -> str:
-    return name.replace("{}", str(count)) if "{}" in name or count == 1 else f"{name} x{count}"
 
 
 class _DataMode(_Notes, TorchDispatchMode):  # type: ignore[no-untyped-call]

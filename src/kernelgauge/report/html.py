@@ -94,11 +94,10 @@ def html(results: Sequence[Results]) -> str:
     shown = list(newest.values())
     workloads = _workloads(shown, results)
     found = findings(shown)
-    pairs = [(each.result.baseline, each.result.run) for each in workloads]
     environments = [
         compare(baseline.fingerprint, run.fingerprint)
-        for baseline, run in pairs
-        if baseline and run
+        for each in workloads
+        if (baseline := each.result.baseline) and (run := each.result.run)
     ]
     return render_page(
         "page.html",

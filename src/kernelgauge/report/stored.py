@@ -515,11 +515,6 @@ def trends_of(results: Iterable[Results]) -> dict[tuple[str, str], Trend]:
     return {key: Trend(group) for key, group in found.items() if len(group) > 1}
 
 
-def _by_machine(nights: Iterable[Night]) -> list[tuple[str, list[Trend]]]:
-    trends = [Trend(each) for _, each in groupby(nights, key=attrgetter("machine", "workload"))]
-    return [(machine, list(group)) for machine, group in groupby(trends, key=attrgetter("machine"))]
-
-
 def history_page(
     nights: Iterable[Night], not_shown: Sequence[str], *, with_details: bool
 ) -> list[Section]:
@@ -530,7 +525,9 @@ def history_page(
     kernels, the verdict.
     """
     sections: list[Section] = []
-    for machine, trends in _by_machine(nights):
+    of_each = [Trend(each) for _, each in groupby(nights, key=attrgetter("machine", "workload"))]
+    for machine, group in groupby(of_each, key=attrgetter("machine")):
+        trends = list(group)
         sections.append(
             Section(machine, columns=_HISTORY_COLUMNS, rows=[trend.cells for trend in trends])
         )
