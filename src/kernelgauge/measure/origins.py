@@ -171,7 +171,7 @@ def _profiled(
         if ids is None:
             continue
         try:
-            return _found(_Places(session, modules), ids, window, structure, device)
+            return _found(_Sites(session, modules), ids, window, structure, device)
         # Private names: another version may lack them. And torch reads the name of a function that
         # the call has replaced, as a reload of its module does, from freed memory.
         except (AttributeError, ImportError, TypeError, UnicodeDecodeError) as error:
@@ -181,47 +181,47 @@ def _profiled(
 
 
 def _found(
-    places: _Places,
+    sites: _Sites,
     ids: Sequence[int | None],
     window: Window,
     structure: ProfilerSession,
     device: Device,
 ) -> Origins:
     there = structure.windows[-1]
-    grown, at_peak = places.memory("cpu" if device.gpu is None else "cuda")
-    on_host = [] if device.gpu is None else places.memory("cpu")[0]
-    allocating = [*(places.ops.get(each) for _, each in window.allocating_ops), *places.frees]
+    grown, at_peak = sites.memory("cpu" if device.gpu is None else "cuda")
+    on_host = [] if device.gpu is None else sites.memory("cpu")[0]
+    allocating = [*(sites.ops.get(each) for _, each in window.allocating_ops), *sites.frees]
     # By line: a model has a layer many times. Generated code does not say for which line it
     # allocates.
-    located = [(size, places.origin(each) or places.caller(each)) for size, each in at_peak]
+    located = [(size, sites.origin(each) or sites.caller(each)) for size, each in at_peak]
     parts = grouped(located, lambda part: part[1] and (part[1].lines, part[1].is_backward))
     peak = [
         PeakPart(sum(size for size, _ in each), _common([origin for _, origin in each]))
         for each in parts.values()
     ]
     ops = {
-        name: _by_line(places.distinct(places.ops.get(op.external_id) for op in each))
+        name: _by_line(sites.distinct(sites.ops.get(op.external_id) for op in each))
         for name, each in grouped(dispatcher_ops(window), attrgetter("name")).items()
     }
-    called = [places.ops.get(each) for each in ids]
+    called = [sites.ops.get(each) for each in ids]
     return Origins(
-        kernels=tuple(map(places.origin, called)),
-        copies=places.of_calls(window.copying_ops, there.copying_ops),
-        synchronizations=places.of_calls(
-            window.synchronizing_ops, there.synchronizing_ops, places.waits
+        kernels=tuple(map(sites.origin, called)),
+        copies=sites.of_calls(window.copying_ops, there.copying_ops),
+        synchronizations=sites.of_calls(
+            window.synchronizing_ops, there.synchronizing_ops, sites.waits
         ),
         ops={name: origins for name, origins in ops.items() if origins},
         # The memory of a graph is its own.
         grown_bytes=None if structure.replays_graphs else sum(size for size, _ in grown),
-        growth=places.distinct(place for _, place in grown),
+        growth=sites.distinct(site for _, site in grown),
         grown_host_bytes=sum(size for size, _ in on_host),
-        host_growth=places.distinct(place for _, place in on_host),
-        allocations=places.distinct(allocating),
+        host_growth=sites.distinct(site for _, site in on_host),
+        allocations=sites.distinct(allocating),
         peak=()
         if structure.replays_graphs
         else tuple(sorted(peak, key=lambda each: -each.bytes)[:_MOST_PARTS]),
-        compiled=tuple(dict.fromkeys(filter(None, map(places.caller, called))))[:_MOST_LINES],
-        calls=places.callers(),
+        compiled=tuple(dict.fromkeys(filter(None, map(sites.caller, called))))[:_MOST_LINES],
+        calls=sites.callers(),
     )
 
 
@@ -407,7 +407,7 @@ def _matched(structure: ProfilerSession, here: Sequence[Execution]) -> list[int 
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Site:
     """Where an op was called."""
 
     module: str = ""
@@ -421,8 +421,8 @@ class _Place:
     function: tuple[str, int] | None = None
 
 
-class _Places:
-    """The place of each op of one session, by its id.
+class _Sites:
+    """The site of each op of one session, by its id.
 
     `waits`: of calls that wait and that no op makes, in order. `frees`: of those that empty torch's
     cache.
@@ -431,9 +431,9 @@ class _Places:
     def __init__(self, session: Any, modules: Modules) -> None:
         from torch.profiler.python_tracer import _prefix_regex
 
-        self.ops: dict[int | None, _Place] = {}
-        self.waits: list[_Place] = []
-        self.frees: list[_Place] = []
+        self.ops: dict[int | None, _Site] = {}
+        self.waits: list[_Site] = []
+        self.frees: list[_Site] = []
         # Of each function, by its `host.short` name: the lines that call it, how often, and the
         # modules; and those that do so themselves, and not through a library.
         self._callers_of: dict[str, dict[SourceLine, list[str]]] = {}
@@ -441,34 +441,34 @@ class _Places:
         self._lines: dict[Stack, SourceLine | None] = {}
         self._calls: list[tuple[int, int]] = []  # when each began and ended
         # time, address, bytes, device
-        self._allocations: list[tuple[int, int, int, str, _Place]] = []
+        self._allocations: list[tuple[int, int, int, str, _Site]] = []
         self._modules = modules
         self._prefixes = ("", *_prefix_regex())
         self._loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
         self._files: dict[str, tuple[str, Owner]] = {}
         # of the last op that has the number
-        self._forward: dict[tuple[int, int] | None, _Place] = {}
+        self._forward: dict[tuple[int, int] | None, _Site] = {}
         # modules whose forward ops a function has
         self._callers: dict[tuple[str, int] | None, list[str]] = {}
         self._threads = {each.correlation_id(): each.fwd_thread_id() for each in session.events()}
-        waiting = [(event, _Place()) for event in reversed(session.experimental_event_tree())]
+        waiting = [(event, _Site()) for event in reversed(session.experimental_event_tree())]
         while waiting:
-            event, place = waiting.pop()
+            event, site = waiting.pop()
             kind, extra = event.typed
             if kind.name in ("PyCall", "PyCCall"):
-                place = self._called(event, extra, place)
+                site = self._called(event, extra, site)
             elif kind.name == "Allocation":
                 where = extra.ptr, extra.alloc_size, extra.device.type
-                self._allocations.append((event.start_time_ns, *where, place))
+                self._allocations.append((event.start_time_ns, *where, site))
             elif kind.name == "TorchOp" and event.name == REGION:
                 self._calls.append((event.start_time_ns, event.end_time_ns))
                 self.waits.clear()  # of the call before
             elif kind.name == "TorchOp":
-                place = self._dispatched(event, extra, place)
-            waiting += [(child, place) for child in reversed(event.children)]
+                site = self._dispatched(event, extra, site)
+            waiting += [(child, site) for child in reversed(event.children)]
 
-    def memory(self, device: str) -> tuple[list[tuple[int, _Place]], list[tuple[int, _Place]]]:
-        """Return the bytes that the last call left allocated on a device, with their places, and
+    def memory(self, device: str) -> tuple[list[tuple[int, _Site]], list[tuple[int, _Site]]]:
+        """Return the bytes that the last call left allocated on a device, with their sites, and
         those at its peak.
 
         Memory that replaces freed memory of the same size does not count as left: gradients replace
@@ -481,57 +481,55 @@ class _Places:
         own = [each for each in own if each[3] == device]
         levels = list(accumulate(size if at >= start else 0 for at, _, size, *_ in own))
         peak_at = levels.index(max(levels)) if levels else None
-        held: dict[int, tuple[int, _Place, bool]] = {}  # and whether the call itself allocated it
-        at_peak: list[tuple[int, _Place]] = []
+        held: dict[int, tuple[int, _Site, bool]] = {}  # and whether the call itself allocated it
+        at_peak: list[tuple[int, _Site]] = []
         freed: Counter[int] = Counter()
-        for number, (at, address, size, _, place) in enumerate(own):
+        for number, (at, address, size, _, site) in enumerate(own):
             if size > 0:
-                held[address] = size, place, at >= start
+                held[address] = size, site, at >= start
             elif held.pop(address, None) is None:
                 freed[-size] += 1
             if number == peak_at:
-                at_peak = [(size, place) for size, place, is_own in held.values() if is_own]
-        left: list[tuple[int, _Place]] = []
-        for size, place, _ in held.values():
+                at_peak = [(size, site) for size, site, is_own in held.values() if is_own]
+        left: list[tuple[int, _Site]] = []
+        for size, site, _ in held.values():
             if freed[size] > 0:
                 freed[size] -= 1
             else:
-                left.append((size, place))
+                left.append((size, site))
         return sorted(left, key=itemgetter(0), reverse=True), at_peak
 
-    def distinct(self, places: Iterable[_Place | None]) -> tuple[Origin, ...]:
-        """Return the origins of places, each once, without those that are not known."""
-        return tuple(dict.fromkeys(filter(None, map(self.origin, places))))
+    def distinct(self, sites: Iterable[_Site | None]) -> tuple[Origin, ...]:
+        """Return the origins of sites, each once, without those that are not known."""
+        return tuple(dict.fromkeys(filter(None, map(self.origin, sites))))
 
     def of_calls(
-        self, here: _Calls, there: _Calls, waits: Sequence[_Place] = ()
+        self, here: _Calls, there: _Calls, waits: Sequence[_Site] = ()
     ) -> tuple[Origin | None, ...]:
         """Return the origins of calls on the host; `waits`: of those that no op makes, if they are
         as many.
         """
         if [text for text, _ in here] != [text for text, _ in there]:
             return (None,) * len(there)
-        places = [self.ops.get(external_id) for _, external_id in here]
-        others = iter(waits if places.count(None) == len(waits) else ())
-        return tuple(
-            self.origin(next(others, None) if place is None else place) for place in places
-        )
+        sites = [self.ops.get(external_id) for _, external_id in here]
+        others = iter(waits if sites.count(None) == len(waits) else ())
+        return tuple(self.origin(next(others, None) if site is None else site) for site in sites)
 
-    def caller(self, place: _Place | None) -> Origin | None:
-        """Return where the user's code calls the generated code around a place; None where there is
+    def caller(self, site: _Site | None) -> Origin | None:
+        """Return where the user's code calls the generated code around a site; None where there is
         none.
         """
-        frame = place and _innermost(place.frames, "generated", "user")
-        asked = self._forward.get(place.node, _Place()) if place else _Place()
-        is_generated = place and frame and owner_of(frame[0]) == "generated"
-        line = _line_of((*asked.frames, *place.frames)) if place and is_generated else None
+        frame = site and _innermost(site.frames, "generated", "user")
+        asked = self._forward.get(site.node, _Site()) if site else _Site()
+        is_generated = site and frame and owner_of(frame[0]) == "generated"
+        line = _line_of((*asked.frames, *site.frames)) if site and is_generated else None
         return None if line is None else Origin(self._modules.root, (line,))
 
-    def origin(self, place: _Place | None) -> Origin | None:
-        if place is None:
+    def origin(self, site: _Site | None) -> Origin | None:
+        if site is None:
             return None
-        is_backward = place.node is not None
-        file, number, *_ = _innermost(place.frames, "generated", "user") or ("", 0)
+        is_backward = site.node is not None
+        file, number, *_ = _innermost(site.frames, "generated", "user") or ("", 0)
         if owner_of(file) == "generated":
             stacks = stacks_at(file, number, since=self._modules.since)
             if stacks is None:
@@ -547,52 +545,52 @@ class _Places:
                     is_backward,
                     is_dynamic,
                 )
-        asked = self._forward.get(place.node, _Place())
-        line = _line_of((*asked.frames, *place.frames))
+        asked = self._forward.get(site.node, _Site())
+        line = _line_of((*asked.frames, *site.frames))
         # Checkpointing calls a function again, for a node of whatever comes after it: its module is
         # that of the first time.
-        again = self._callers.get(place.function) if is_backward else None
-        module = place.module or (common_path(again) if again else asked.module)
+        again = self._callers.get(site.function) if is_backward else None
+        module = site.module or (common_path(again) if again else asked.module)
         return None if line is None else Origin(module or self._modules.root, (line,), is_backward)
 
-    def _called(self, event: Any, extra: Any, place: _Place) -> _Place:
-        """Return the place within a Python function, of which the line is not known yet, by the
+    def _called(self, event: Any, extra: Any, site: _Site) -> _Site:
+        """Return the site within a Python function, of which the line is not known yet, by the
         line that called it.
         """
         file, owner = self._file(extra.caller.file_name)
         if owner in _NAMED:
             line = source_line(file, extra.caller.line_number)
-            place = replace(place, frames=(*place.frames, (file, line.line, "", line.code)))
+            site = replace(site, frames=(*site.frames, (file, line.line, "", line.code)))
         callsite = getattr(extra, "callsite", None)
-        self._note_call(event, extra, place)
+        self._note_call(event, extra, site)
         if callsite is None:  # a function in C
-            if _innermost(place.frames, "user"):
-                self.waits += [place] if "synchronize" in event.name else []
-                self.frees += [place] if "emptyCache" in event.name else []
-            return place
+            if _innermost(site.frames, "user"):
+                self.waits += [site] if "synchronize" in event.name else []
+                self.frees += [site] if "emptyCache" in event.name else []
+            return site
         if extra.module is not None:
-            module = self._modules.names.get(extra.module.self_ptr, place.module)
-            place = replace(place, module=module, function=None)
+            module = self._modules.names.get(extra.module.self_ptr, site.module)
+            site = replace(site, module=module, function=None)
         name, number = callsite.function_name, callsite.line_number
         file, owner = self._file(callsite.file_name)
         frame = (file, number, name, _RESUMED.sub(r"in \1", f"in {name}"))
         if name == _Forwarding.__torch_function__.__name__:
-            return place
+            return site
         if owner == "kernelgauge":  # the frames around it are those of the tests
-            return _Place(frames=() if name in _CALLERS else (frame,))
+            return _Site(frames=() if name in _CALLERS else (frame,))
         if owner == "user":  # an operator in it has no frame, and its line is not the caller's
-            return replace(place, frames=(*place.frames, frame), function=(file, number))
-        return place
+            return replace(site, frames=(*site.frames, frame), function=(file, number))
+        return site
 
-    def _note_call(self, event: Any, extra: Any, place: _Place) -> None:
+    def _note_call(self, event: Any, extra: Any, site: _Site) -> None:
         """Note which line calls a function.
 
         One of the user's that a library calls, such as a hook, has its own line.
         """
-        if place.frames not in self._lines:  # else the call is one of ours, beside the workload
-            is_asked = _innermost(place.frames, "user", "library", "module of torch")
-            self._lines[place.frames] = _line_of(place.frames) if is_asked else None
-        name, line = function_in_c(event.name), self._lines[place.frames]
+        if site.frames not in self._lines:  # else the call is one of ours, beside the workload
+            is_asked = _innermost(site.frames, "user", "library", "module of torch")
+            self._lines[site.frames] = _line_of(site.frames) if is_asked else None
+        name, line = function_in_c(event.name), self._lines[site.frames]
         by_user = self._file(extra.caller.file_name)[1] == "user"
         if callsite := getattr(extra, "callsite", None):
             file, owner = self._file(callsite.file_name)
@@ -602,7 +600,7 @@ class _Places:
         if line is not None:
             name = short(name)
             self._callers_of.setdefault(name, {}).setdefault(line, []).append(
-                place.module or self._modules.root
+                site.module or self._modules.root
             )
             self._direct |= {(name, line)} if by_user else set()
 
@@ -622,26 +620,26 @@ class _Places:
             )
         )
 
-    def _dispatched(self, event: Any, extra: Any, place: _Place) -> _Place:
+    def _dispatched(self, event: Any, extra: Any, site: _Site) -> _Site:
         number = extra.sequence_number
         if event.name.startswith("autograd::engine") or extra.scope.name == "BACKWARD_FUNCTION":
             # An addition to a parameter's gradient has no number.
-            place = (
-                _Place(node=(self._threads.get(event.correlation_id, 0), number))
+            site = (
+                _Site(node=(self._threads.get(event.correlation_id, 0), number))
                 if number >= 0
-                else _Place()
+                else _Site()
             )
         elif number >= 0:
             # An op without a gradient has the number of the next node too. One of a backward pass,
             # whose gradient is taken again, was asked for where its own node was.
-            is_users = _innermost(place.frames, "user") is not None
+            is_users = _innermost(site.frames, "user") is not None
             self._forward[event.start_tid, number] = (
-                place if is_users else self._forward.get(place.node, place)
+                site if is_users else self._forward.get(site.node, site)
             )
-        if place.node is None and place.function is not None:
-            self._callers.setdefault(place.function, []).append(place.module)
-        self.ops.setdefault(event.correlation_id, place)
-        return place
+        if site.node is None and site.function is not None:
+            self._callers.setdefault(site.function, []).append(site.module)
+        self.ops.setdefault(event.correlation_id, site)
+        return site
 
     def _file(self, name: str) -> tuple[str, Owner]:
         """Return path and owner of a file by the name that the profiler gives it, which lacks the
