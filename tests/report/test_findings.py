@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from kernelgauge.judge import STRUCTURE, Status, Verdict
 from kernelgauge.judge import evidence as e
+from kernelgauge.judge.baseline import Recorded, from_run
 from kernelgauge.report import findings as f
 from kernelgauge.report.html import html
 from kernelgauge.report.stored import doubt_text, review_lines
@@ -235,3 +236,12 @@ def test_conditions_add_up_what_throttled_the_gpu() -> None:
         run(conditions=Conditions(throttled_ms={"power cap": ms})) for ms in (900.0, 600.0)
     ]
     assert "power cap for 1500 ms" in conditions_text(throttled)[0]
+
+
+@pytest.mark.parametrize(
+    ("commit", "shown"),
+    [("5d500c5" * 5, "5d500c55d5 of 2026-01-05"), (None, "no commit yet, 2026-01-05")],
+)
+def test_baseline_without_a_commit_says_so(commit: str | None, shown: str) -> None:
+    old = from_run(run(), recorded=Recorded("2026-01-05T00:00:00+00:00", commit, "1"))
+    assert f.baseline_commits([results(workload(baseline=old))]) == shown

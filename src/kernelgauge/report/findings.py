@@ -307,10 +307,12 @@ def baseline_commits(results: Sequence[Results]) -> str:
         if workload.baseline
     ]
     known = sorted(
-        {(each.at[:10], short_commit(each.commit)) for each in recorded if each is not None},
-        reverse=True,
+        {(each.at[:10], each.commit or "") for each in recorded if each is not None}, reverse=True
     )
-    return ", ".join(f"{commit} of {day}" for day, commit in known)
+    return ", ".join(
+        f"{short_commit(commit)} of {day}" if commit else f"no commit yet, {day}"
+        for day, commit in known
+    )
 
 
 def next_step(results: Sequence[Results]) -> tuple[str, str]:
