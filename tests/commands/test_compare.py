@@ -115,6 +115,16 @@ def test_slower_working_tree_fails_and_stays_as_it_is(
     assert not any(each.folder.exists() for each in process.seen if each.folder != project)
 
 
+def test_github_shows_a_slower_revision_as_an_error(
+    compare: Command, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "model.txt").write_text("209")
+    for variable, marks in (("GITHUB_ACTIONS", 1), (None, 0)):
+        monkeypatch.setenv(variable, "true") if variable else monkeypatch.delenv("GITHUB_ACTIONS")
+        out = compare("HEAD")[1]
+        assert out.count("::error title=kernelgauge%3A ") == out.count("::") // 2 == marks
+
+
 def test_two_revisions_are_told_apart_by_their_kernels(compare: Command, project: Path) -> None:
     (project / "model.txt").write_text("205 fewer")
     commit_all("second")

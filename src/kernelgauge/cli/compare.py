@@ -21,9 +21,9 @@ from ..judge.evidence import Detail, NothingToCompare, Reason
 from ..judge.revisions import LOOKS, judge_sets, looks
 from ..report.findings import brief, with_words
 from ..report.html import html
-from ..report.summary import summary, summary_markdown
+from ..report.summary import error_commands, summary, summary_markdown
 from ..report.words import headline
-from ..results import NAME, Results, encode_results
+from ..results import NAME, Results, checked_out, encode_results, project_of
 from ..results.files import write_files
 from ..run import Run, Timer
 from . import Exit, note, say, say_page
@@ -194,6 +194,9 @@ def _report(results: Results, *, processes: int) -> None:
     for verdict in results.verdicts:
         if verdict.status.fails or verdict.status is Status.NO_BASELINE:
             say(brief(verdict))
+    here = Path.cwd()
+    for line in error_commands(results, checked_out(here, project_of(here))):
+        say(line)
     page, text = html([results]).encode(), summary_markdown([results]).encode()
     files = {NAME: encode_results(with_words(results)), "report.html": page, "report.md": text}
     files[".gitignore"] = b"*\n"

@@ -29,7 +29,15 @@ from ..report.findings import with_words
 from ..report.stored import doubt_text, plan_section
 from ..report.summary import error_commands, summary, summary_markdown, unknown_machines
 from ..report.text import as_text
-from ..results import NAME, Results, TestResult, encode_results, find_results, read_results
+from ..results import (
+    NAME,
+    Results,
+    TestResult,
+    checked_out,
+    encode_results,
+    find_results,
+    read_results,
+)
 from ..results.files import write_atomically
 from ..workload import Workload
 from . import MEASURED_BY, SESSION_KEY, SKIPPED, WORKER_ERROR
@@ -166,17 +174,9 @@ class Recorder:
             )
         if not self._options.calibrating:  # that measures only, and many times
             self._save_reports(results)
-            if os.environ.get("GITHUB_ACTIONS") == "true":
-                for line in error_commands(results, self._place):
-                    self._reporter.write_line(line)
-
-    def _place(self, file: str) -> str | None:
-        """Return a file's path from the root of the repository, which GitHub checked out."""
-        here, root = self._options.invoked_from, self._options.root
-        found = next((path for each in (here, root) if (path := each / file).is_file()), None)
-        if found is None or not found.resolve().is_relative_to(root.resolve()):
-            return None  # a library's
-        return os.path.relpath(found, os.environ.get("GITHUB_WORKSPACE") or here)
+            folders = self._options.invoked_from, self._options.root
+            for line in error_commands(results, checked_out(*folders)):
+                self._reporter.write_line(line)
 
     def _save(self, results: Results) -> bool:
         """Return whether the results could be written."""

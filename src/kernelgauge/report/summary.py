@@ -467,12 +467,14 @@ def summary_markdown(results: Sequence[Results], *, limit_bytes: int = 1_000_000
     return page.encode()[:limit_bytes].rpartition(b"\n")[0].decode() + "\n"
 
 
-def error_commands(results: Results, place: Callable[[str], str | None]) -> Iterator[str]:
+def error_commands(results: Results, place: Callable[[str], str | None] | None) -> Iterator[str]:
     """Yield a command of GitHub Actions for each cause of a failure: it marks a line of the diff.
 
     The line is the user's, or else the test is marked. `place`: the path of a file from the root of
-    the repository; None for a file that is not there.
+    the repository; None for a file that is not there. Without it there is no command.
     """
+    if place is None:
+        return
     for cases in findings([results])[:_MOST_ANNOTATIONS]:
         found = cases[0]
         lines = [each.line for each in found.cause.places] if found.cause is not None else []

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from gzip import compress
 from itertools import takewhile
@@ -286,6 +286,22 @@ def without_kinds(marks: str) -> str:
     """
     parts = [marks] if "(" in marks or re.search(r"\bor\b", marks) else marks.split(" and ")
     return " and ".join(each for each in parts if not _KINDS.search(each))
+
+
+def checked_out(here: Path, root: Path) -> Callable[[str], str | None] | None:
+    """Return what finds a file of the project, from the root of the repository that GitHub Actions
+    checked out. It returns None for a library's. None: this is no job of GitHub Actions.
+    """
+    if os.environ.get("GITHUB_ACTIONS") != "true":
+        return None
+
+    def place(file: str) -> str | None:
+        found = next((path for each in (here, root) if (path := each / file).is_file()), None)
+        if found is None or not found.resolve().is_relative_to(root.resolve()):
+            return None
+        return os.path.relpath(found, os.environ.get("GITHUB_WORKSPACE") or here)
+
+    return place
 
 
 def project_of(here: Path, known: Path | None = None) -> Path:
