@@ -305,7 +305,7 @@ def _reviewed(
     doubts = list(dict.fromkeys(doubt for each in measured for doubt in _shortcomings(*each)))
     newest = review_run(run, old, doubts=doubts, is_fresh=mode is not Mode.ACCEPT, **origin)
     if isinstance(old, Baseline) and old.recorded is not None and old.recorded.because:
-        reason = FileNote("because", old.recorded.at[:10], old.recorded.because)
+        reason = Detail("because", old.recorded.because)
         newest = replace(newest, evidence=(*newest.evidence, reason))
     if mode in (Mode.ACCEPT, Mode.UPDATE):
         return newest

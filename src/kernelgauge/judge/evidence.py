@@ -500,15 +500,13 @@ class MeasuredTime(Evidence, frozen=True):  # nothing is stored of it
     us: float
 
 
-_OfFile = Literal[
-    "because", "accepted already", "unchanged", "undeclared", "suite", "compile times"
-]
+_OfFile = Literal["accepted already", "unchanged", "undeclared", "suite", "compile times"]
 _OfCounts = Literal["fewer processes", "processes", "launches", "graph_breaks", "recompiles"]
 
 
 class FileNote(Evidence, frozen=True):  # what becomes of a file of the baselines
     what: _OfFile | _OfCounts
-    before: str = ""  # the suites, or how many processes, launches, ... it has; or a day
+    before: str = ""  # the suites, or how many processes, launches, ... it has
     after: str = ""
 
 

@@ -117,7 +117,13 @@ def _group_section(found: Sequence[Reviewed]) -> Section:
     for each in found:
         if each not in left_out:
             facts = [fact for fact in each.evidence if not isinstance(fact, CodeMoved)]
-            causes = tuple(cause.identity for cause in _causes(facts))
+            causes = tuple(
+                cause.identity
+                for fact in facts
+                if isinstance(fact, Verdict)
+                for cause in fact.reasons
+                if isinstance(cause, e.Cause)
+            )
             known = first_with.setdefault(causes, each.workload) if causes else each.workload
             if known != each.workload:
                 facts = [
@@ -137,11 +143,6 @@ def _group_section(found: Sequence[Reviewed]) -> Section:
 
 def _creeps(facts: Iterable[Fact]) -> list[Creep]:
     return [each for each in facts if isinstance(each, Creep)]
-
-
-def _causes(facts: Iterable[Fact]) -> Iterator[e.Cause]:
-    verdicts = (each for each in facts if isinstance(each, Verdict))
-    return (it for each in verdicts for it in each.reasons if isinstance(it, e.Cause))
 
 
 def _code_by_effect(reviewed: Sequence[Reviewed]) -> Iterator[Section]:

@@ -305,7 +305,6 @@ _NOT_FRESH = {
     "not measured": "it did not measure this time",
 }
 _FILE_NOTES = {
-    "because": "accepted {it.before} because: {it.after}",
     "accepted already": "accepted already",
     "unchanged": "unchanged within noise: it stays as it is",
     "undeclared": "the suite no longer declares it: git rm its baseline, if that is meant",
