@@ -3,6 +3,7 @@ assume. Needs no GPU.
 
     python benchmarks/a_year.py                  26 workloads, 400 years of each kind: five minutes
     python benchmarks/a_year.py --years 40       quicker
+    python benchmarks/a_year.py --night 0.75     nights that vary more than the rule assumes
 
 A year is 365 nights of one suite on one machine, whose baseline stays. A machine is noisier than
 others by a factor of its own, as recorded machines are (src/kernelgauge/judge/noise.json). A red
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -59,6 +61,9 @@ def main() -> None:
     )
     parser.add_argument("--years", type=int, default=400)
     parser.add_argument("--workloads", type=int, default=26)
+    parser.add_argument(
+        "--night", type=float, metavar="PART", help="nights vary by this, of processes' variance"
+    )
     options = parser.parse_args()
     print("| baseline | noise | red nights a year | suspected | years with none |")
     print("|---|---|---|---|---|")
@@ -66,7 +71,7 @@ def main() -> None:
         for kind in _KINDS:
             chance = np.random.default_rng([processes, nights, _KINDS.index(kind)])
             found = [
-                year(chance, kind, processes, nights, options.workloads)
+                year(chance, kind, processes, nights, options.workloads, options.night)
                 for _ in range(options.years)
             ]
             red, suspected = ([each[side] for each in found] for side in (0, 1))
@@ -75,13 +80,24 @@ def main() -> None:
             )
             none = fmean(each == 0 for each in red)
             print(
-                f"| {name} | {kind} | {fmean(red):.2f} | {fmean(suspected):.1f} | {100 * none:.0f} % |",
+                f"| {name} | {kind} | {fmean(red):.2f}{_interval(chance, red)} | {fmean(suspected):.1f} | {100 * none:.0f} % |",
                 flush=True,
             )
 
 
+def _interval(chance: np.random.Generator, red: Sequence[int]) -> str:
+    """Return the 95 % interval of a mean over years, by the bootstrap."""
+    means = chance.choice(red, (2000, len(red))).mean(axis=1)
+    return " [{:.2f}, {:.2f}]".format(*np.quantile(means, (0.025, 0.975)))
+
+
 def year(
-    chance: np.random.Generator, kind: str, processes: int, nights: int, workloads: int
+    chance: np.random.Generator,
+    kind: str,
+    processes: int,
+    nights: int,
+    workloads: int,
+    night: float | None = None,
 ) -> tuple[int, int]:
     """Return in how many nights of a year a time is red, and in how many one is suspected before
     the fresh process.
@@ -91,12 +107,13 @@ def year(
     for timer in CALL_TIMERS:
         prior = prior_for(timer, _H200)
         noise = prior.noise
+        of_nights = math.sqrt(noise.night if night is None else night)
         machine = math.sqrt(noise.dof / chance.chisquare(noise.dof)) * noise.process
         known: list[tuple[list[ProcessTime], float, int]] = []
         for number in range(workloads):
             us, kernels = _WORKLOADS[timer][number % 2]
             spread = math.hypot(machine, math.sqrt(kernels) * noise.resolution_us / us)
-            at_night = _drawn(chance, kind, nights) * machine * math.sqrt(noise.night)
+            at_night = _drawn(chance, kind, nights) * machine * of_nights
             logs = (
                 _drawn(chance, kind, processes) * spread + at_night[np.arange(processes) % nights]
             )
@@ -121,7 +138,7 @@ def year(
             expected = fmean(each.logarithm for each in here)
             us = here[0].observation.mean_us
             tonight = (
-                _drawn(chance, kind, _NIGHTS) * machine * math.sqrt(noise.night)
+                _drawn(chance, kind, _NIGHTS) * machine * of_nights
                 - expected
                 + math.log(_usual_us(timer, us))
             )

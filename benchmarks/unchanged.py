@@ -5,6 +5,7 @@ no GPU.
     python benchmarks/unchanged.py --against baselines FILE.json.gz...   files of runs
     python benchmarks/unchanged.py --design "one host"  only designs whose name has this
     python benchmarks/unchanged.py --design pairs       only long runs of `compare`
+    python benchmarks/unchanged.py --design later       only runs that no number was chosen on
     python benchmarks/unchanged.py --without gemm       an ablation: without one piece of information
 
 A suite is one process: all times of all workloads, judged as `pytest perf --perf-strict` judges
@@ -34,6 +35,7 @@ from recorded import (
     baseline_of,
     busy_suites,
     h100_suites,
+    model_suites,
     read_states,
     read_suites,
     recorded_suites,
@@ -117,14 +119,41 @@ def main() -> None:
         if options.design in name:
             of_one.append(print_design(name, pairs, show=options.show))
             confirmed.append(print_confirmed(name, trials(pairs, suites)))
-    print_table("no time suspected", of_one)
-    print_table("suspected → red", confirmed)
+    if of_one:
+        print_table("no time suspected", of_one)
+        print_table("suspected → red", confirmed)
+    if options.design in ("", "later"):
+        print_later(suites, show=options.show)
     if change is None and options.design in ("", "pairs"):
         print_pairs(suites)
     if not options.design:
         print_other_suites(change or (lambda suite: suite), show=options.show)
         if change is None:
             print_two_sides(suites)
+
+
+def print_later(suites: Sequence[Suite], *, show: bool) -> None:
+    """Judge runs that no number of the rule was chosen on, each on a GPU that no other run has."""
+
+    def read(folder: str) -> list[Suite]:
+        paths = sorted((DATA / folder).glob("*.json.gz"))
+        return [each for path in paths for each in read_suites([path], path.name)]
+
+    later, models = read("later"), read("later_models")
+    committed = tuple(each for each in suites if each.is_committed)
+    known = [each for each in model_suites() if not is_h100(each)]
+    pairs: dict[str, Sequence[Pair]] = {
+        "later, committed baselines": [(one, committed) for one in later],
+        "later, a baseline of one process": [(one, (it,)) for one in later for it in suites],
+        "models, committed baselines": [(one, tuple(known)) for one in models],
+        "models, a baseline of one process": [(one, (it,)) for one in models for it in known],
+    }
+    rows = [print_design(name, each, show=show) for name, each in pairs.items()]
+    print_table("no time suspected", rows)
+
+
+def is_h100(suite: Suite) -> bool:
+    return "H100" in next(iter(suite.runs.values())).fingerprint.device
 
 
 def print_two_sides(suites: Sequence[Suite]) -> None:

@@ -376,6 +376,17 @@ def test_loop_is_judged_by_waits_copies_and_kernels(
     assert "slower" not in out  # more of them are not slower ones
 
 
+@pytest.mark.parametrize(("runs", "code"), [(1, 0), (3, 1)])
+def test_one_run_has_not_shown_how_far_runs_lie_apart(
+    command: Command, tmp_path: Path, runs: int, code: int
+) -> None:
+    """Forty of sixty kernels are slower by 15 %."""
+    usual = [looping(tmp_path / f"{place}.json", small=40) for place in range(runs)]
+    assert command("check-trace", "--update", *usual, "--baselines", "b.json")[0] == 0
+    slower = looping(tmp_path / "now.json", small=40, us=5.75)
+    assert command("check-trace", slower, "--baselines", "b.json")[0] == code
+
+
 # how often, a kernel, how many of it follow each other, and the time of each
 Part = tuple[int, str, int, float]
 STEP: Part = (1, GEMM, 5, 20)

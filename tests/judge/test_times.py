@@ -274,6 +274,17 @@ def test_quantile_of_several_holds_for_their_largest(dof: float, count: int) -> 
     assert above == pytest.approx(0.05, abs=0.004)
 
 
+def test_what_each_kernel_differs_by_elsewhere_adds_up() -> None:
+    """On another GPU, calls of 200 us in 10 and in 100 kernels are predicted by the copy."""
+    few, many = (
+        judged(gpu=ELSEWHERE, before=known(kernels=kernels), kernels=kernels).change.sensitivity
+        for kernels in ((SHORT,) * 10, (SHORT,) * 100)
+    )
+    assert few is not None
+    assert many is not None
+    assert many > 2 * few
+
+
 @pytest.mark.parametrize(("is_alone", "count"), [(True, 10), (True, 300), (False, 300)])
 def test_false_alarms_of_many_times_are_few(is_alone: bool, count: int) -> None:
     """Kernels of a step, one run on each side, that are noisier than expected by factors of their

@@ -63,6 +63,7 @@ class Spreads(msgspec.Struct, frozen=True):
     # Between GPUs of other hosts, beyond what a reference explains, by its name; of a host clock
     # that of its ratio to the host reference. Empty: it is judged on known hosts.
     elsewhere: dict[str, float] = {}
+    kernel_us: float = 0.0  # and of each kernel, but beyond twins: of all in a call together
     hosts: float = 1.0  # degrees of freedom of these
 
 
@@ -195,7 +196,7 @@ def decide(
     else:  # how much noisier than others an unknown machine is, others do not show
         within = within._replace(dof=min(within.dof, prior.noise.dof))
         names = (TWINS, follows) if is_gpu and not is_other_software else ()
-        expected, unknown = _expected_elsewhere(known, after, prior.noise, names)
+        expected, unknown = _expected_elsewhere(known, after, prior.noise, names, kernels)
         variances, level = [within, unknown], min(prior.level, _SUSPECTS_ELSEWHERE)
     moves, machine = (_reference_moves(known, after) if same else None), 0.0
     if moves and is_gpu and not is_other_software:
@@ -465,7 +466,11 @@ def _reference_moves(before: Sequence[ProcessTime], after: ProcessTime) -> dict[
 
 
 def _expected_elsewhere(
-    before: Sequence[ProcessTime], after: ProcessTime, noise: Spreads, names: Sequence[str]
+    before: Sequence[ProcessTime],
+    after: ProcessTime,
+    noise: Spreads,
+    names: Sequence[str],
+    kernels: int,
 ) -> tuple[float, Variance]:
     """Predict the logarithm on an unknown machine, from the machines that the baseline knows and
     the first of these references that all have.
@@ -489,5 +494,6 @@ def _expected_elsewhere(
     # Without a degree of freedom for the scatter of GPUs of one host, more GPUs would only widen
     # the interval.
     dof = noise.hosts + len(rests) - fmean(1 / len(each) for each in rests.values())
-    of_one = (noise.hosts * noise.elsewhere[name] ** 2 + squares) / dof
+    of_kernels = 0.0 if name == TWINS else kernels * noise.kernel_us / after.observation.mean_us
+    of_one = (noise.hosts * (noise.elsewhere[name] ** 2 + of_kernels**2) + squares) / dof
     return mean + reference_of(after), Variance(of_one * (1 + 1 / len(rests)), dof)
