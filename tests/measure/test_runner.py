@@ -18,9 +18,10 @@ from torch import nn
 
 from kernelgauge import Workload
 from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
+from kernelgauge.measure import subject
 from kernelgauge.measure.compiler import compile_counts, reset_compiler
 from kernelgauge.measure.device import CudaDevice, Device, choose_device, cpu_name
-from kernelgauge.measure.instance import TORCH_DTYPES, collecting_new_objects
+from kernelgauge.measure.instance import TORCH_DTYPES, old_objects_frozen
 from kernelgauge.measure.numerics import compare_with_float64
 from kernelgauge.measure.runner import measure_groups
 from kernelgauge.measure.subject import Replicate, Subject
@@ -341,10 +342,24 @@ def test_reset_compiler_of_nothing_compiled_resets_nothing(monkeypatch: pytest.M
 
 
 def test_collections_skip_older_objects_until_the_outer_end() -> None:
-    with collecting_new_objects():
+    with old_objects_frozen():
         frozen = gc.get_freeze_count()
-        with collecting_new_objects():
+        with old_objects_frozen():
             pass
         assert gc.get_freeze_count() >= frozen > 0
     assert gc.get_freeze_count() == 0
     assert gc.isenabled()
+
+
+def test_kernels_are_looked_for_among_all_objects(
+    cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`gc.get_objects`, by which they are found, leaves frozen ones out."""
+    original, frozen = subject.resources_of_call, []
+    monkeypatch.setattr(
+        subject,
+        "resources_of_call",
+        lambda session: frozen.append(gc.get_freeze_count()) or original(session),
+    )
+    measured(cpu, tiny())
+    assert frozen == [0]

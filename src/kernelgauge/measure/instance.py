@@ -547,8 +547,11 @@ def collector_paused() -> Iterator[None]:
 
 
 @contextmanager
-def collecting_new_objects() -> Iterator[None]:
-    """Let collections skip older objects, as whole models have millions of them."""
+def old_objects_frozen() -> Iterator[None]:
+    """Let collections skip older objects, as whole models have millions of them.
+
+    `gc.get_objects` leaves them out too.
+    """
     if gc.get_freeze_count():  # they skip those of an outer one
         yield
         return

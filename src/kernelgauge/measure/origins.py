@@ -62,7 +62,7 @@ from .compiler import (
 )
 from .device import Device
 from .host import function_in_c, function_name, is_profiled, short
-from .instance import Arguments, Instance, collecting_new_objects, collector_paused
+from .instance import Arguments, Instance, collector_paused, old_objects_frozen
 from .profile import Profiler, ProfilerSession, exported
 from .reach import lines_that_keep
 
@@ -261,7 +261,7 @@ def _profile(
         patch = inductor.patch({"triton.force_cudagraphs_warmup": True})
     options: Any = {"record_shapes": True, "with_stack": True, "profile_memory": True}
     profiler = Profiler(activities=device.activities, **options)
-    with patch, collector_paused(), collecting_new_objects(), profiler:
+    with patch, collector_paused(), old_objects_frozen(), profiler:
         for _ in range(2):
             _call_alone(instance, device, mode)
     assert profiler.profiler is not None
@@ -289,7 +289,7 @@ def _kept_by_python(instance: Instance, device: Device) -> tuple[int, tuple[Orig
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start(_FRAMES)
     try:
-        with collector_paused(), collecting_new_objects():
+        with collector_paused(), old_objects_frozen():
             call(_KEPT_CALLS)
             steps = [after - before for before, after in pairwise(sizes)]
             grown, several = int(median(steps)), len(steps)
@@ -375,7 +375,7 @@ class _DataMode(_Notes, TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _data_of(instance: Instance, device: Device) -> dict[str, tuple[str, ...]]:
     """Return what ops do by their data in each of two calls; nothing if a call fails under a mode."""
     modes = _DataMode(), _DataMode()
-    with suppress(Exception), collector_paused(), collecting_new_objects():
+    with suppress(Exception), collector_paused(), old_objects_frozen():
         for mode in modes:
             _call_alone(instance, device, mode)
         one, other = (mode.texts for mode in modes)
@@ -534,9 +534,8 @@ class _Sites:
             stacks = stacks_at(file, number, since=self._modules.since)
             if stacks is None:
                 return None
-            if lines := _lines_of(
-                stacks
-            ):  # else it is a function of torch that is compiled: its caller asked for it
+            # Without a line it is a function of torch that is compiled: its caller asked for it.
+            if lines := _lines_of(stacks):
                 # A size by its name, instead of a number.
                 is_dynamic = "numel" in linecache.getline(file, number) or msgspec.UNSET
                 return Origin(

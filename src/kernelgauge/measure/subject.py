@@ -9,7 +9,6 @@ import math
 import platform
 import time
 from collections.abc import Coroutine, Generator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from statistics import fmean, median
@@ -65,9 +64,9 @@ from .host import HostWork, host_work_of
 from .instance import (
     Instance,
     build,
-    collecting_new_objects,
     first_call,
     host_calls,
+    old_objects_frozen,
     reporting,
     steady_call,
     warm_up,
@@ -200,28 +199,28 @@ class Subject:
         self.replicates: list[Replicate] = []  # those that count
         self.spoilt: list[Replicate] = []  # those measured on a disturbed machine
         self.error: KernelgaugeError | None = None  # why it is measured no more
-        with instance.grad_mode(), reporting(workload, "measuring"), ExitStack() as stack:
+        with instance.grad_mode(), reporting(workload, "measuring"):
             before = compile_counts()
             self.graphs = first_call(instance)  # that each call compiled
             after = compile_counts()
             if not is_control:
                 gc.collect()  # once for all calls of this one; and what others have left is freed
-            stack.enter_context(collecting_new_objects())
-            warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
-            call_us, self.autograd_nodes = steady_call(device, instance)
-            self.structure = profile_session(
-                device, instance, iterations=_STRUCTURE_ITERATIONS, is_structure=True
-            )
-            if not self.structure.kernels:
-                _require_work(instance)
-                error = NoKernelsError(
-                    f"{workload.id}: it runs no kernel, so there is nothing to measure"
+            with old_objects_frozen():
+                warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
+                call_us, self.autograd_nodes = steady_call(device, instance)
+                self.structure = profile_session(
+                    device, instance, iterations=_STRUCTURE_ITERATIONS, is_structure=True
                 )
-                error.call_us = call_us
-                raise error
-            instance.prepare()
-            prepared = compile_counts()
-            self.peak_bytes = device.peak_allocated_bytes(instance.call)
+                if not self.structure.kernels:
+                    _require_work(instance)
+                    error = NoKernelsError(
+                        f"{workload.id}: it runs no kernel, so there is nothing to measure"
+                    )
+                    error.call_us = call_us
+                    raise error
+                instance.prepare()
+                prepared = compile_counts()
+                self.peak_bytes = device.peak_allocated_bytes(instance.call)
             has_compiled = bool(prepared.traced > before.traced or prepared.since(before).events)
             given = instance.calls[0][0]
             self.modules = Modules(
