@@ -649,3 +649,13 @@ def test_ratio_without_a_time_or_a_spread_is_no_pass() -> None:
     )
     assert (verdict.status, verdict.workload, verdict.subject) == (Status.INVALID, "mlp", "ratio")
     assert headline(verdict) == "eager: GPU time was not measured: the GPU was throttled"
+
+
+@pytest.mark.parametrize("gpu", [builders.HERE, ELSEWHERE])
+def test_far_slower_dispatch_fails_though_it_scatters(gpu: str) -> None:
+    known = calibrated(
+        [on_host("one", host=(50.0 + i, 50.5 + i, 51.0, 51.5), end_to_end=None) for i in range(3)]
+    )
+    name = "one" if gpu == builders.HERE else "another"
+    now = on_host(name, host=(110.0, 110.0, 110.0, 9000.0), end_to_end=None, gpu=gpu)
+    assert judged_time(HOST, now, known, comparisons=45).status is Status.REGRESSED

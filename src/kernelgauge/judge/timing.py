@@ -221,7 +221,7 @@ def decide(
         return replace(found, status=Status.IMPROVED)
     if missed is not None and missed <= prior.sensitivity:
         return found
-    return _undecided(found, known if same else (), prior.sensitivity, is_gpu=abs(machine) > needed)
+    return _undecided(found, known, prior.sensitivity, is_gpu=abs(machine) > needed)
 
 
 def _at_one_speed(
