@@ -432,7 +432,6 @@ class Gauge:
             function if isinstance(function, Workload) else _called(function, *args, **kwargs)
         )
 
-    @_ends_test
     def _named(self, made: Workload, **options: Any) -> Workload:
         """Return a workload under the test's id; refuse invalid options."""
         known = self.item.stash[MADE_BY_TEST]
@@ -447,6 +446,7 @@ class Gauge:
             self.refuse(wrong)
         return made
 
+    @_ends_test
     def measure(self, made: Workload, *, may_lack_kernels: bool = False) -> Run:
         """Measure a workload under the test's id, judge it, and return its run.
 
