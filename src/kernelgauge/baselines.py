@@ -294,19 +294,24 @@ def _reviewed(
         failed = [verdict for verdict in workload.verdicts if verdict.status.fails]
         return replace(missing, doubts=tuple(failed[:1]) or (RunDoubt("unmeasured"),))
     results, workload, run = measured[-1]
+    was = old.recorded if isinstance(old, Baseline) else None
+    reason = was.because if was is not None else ""
     origin: dict[str, Any] = {
         "suite": workload.suite,
         "recorded": Recorded(
-            results.started_at, results.commit, results.kernelgauge, results.release
+            results.started_at,
+            results.commit,
+            results.kernelgauge,
+            results.release,
+            reason if mode is Mode.ADD else "",  # more runs of what was accepted
         ),
         "context": context,
         "limits": workload.limits,
     }
     doubts = list(dict.fromkeys(doubt for each in measured for doubt in _shortcomings(*each)))
     newest = review_run(run, old, doubts=doubts, is_fresh=mode is not Mode.ACCEPT, **origin)
-    if isinstance(old, Baseline) and old.recorded is not None and old.recorded.because:
-        reason = Detail("because", old.recorded.because)
-        newest = replace(newest, evidence=(*newest.evidence, reason))
+    if reason:
+        newest = replace(newest, evidence=(*newest.evidence, Detail("because", reason)))
     if mode in (Mode.ACCEPT, Mode.UPDATE):
         return newest
     whole = with_runs(old, [run for _, _, run in measured], **origin)

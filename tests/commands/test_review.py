@@ -306,6 +306,14 @@ def test_accept_keeps_its_reason_for_review(command: Command) -> None:
     assert re.fullmatch(r" +because +driver 590\\x1b is slower", line)
     assert command("accept", "-k", COMPILED)[0] == 0  # the same run: the file stays
     assert "because" in command("review")[1]
+    left(
+        complete_results(
+            of(COMPILED, gpu="two", machine=fingerprint(driver="590.1"), device=SLOWER), gpu="two"
+        )
+    )
+    code, out, err = command("accept", "--add", "-k", COMPILED)
+    assert (code, "2 processes" in out) == (0, True), (out, err)
+    assert "because" in command("review")[1]  # more runs of what was accepted
     left(complete_results(of(COMPILED)))
     assert command("accept", "-k", COMPILED)[0] == 0
     assert "because" not in command("review")[1]

@@ -349,3 +349,20 @@ def test_new_ops_have_the_lines_of_names_that_are_new() -> None:
     verdict = judge_structure(after, before)
     assert reasons(verdict, "cause") == ["2 new ops: aten::to, aten::bernoulli_"]
     assert reasons(verdict, "code") == ["m.py:26  mlp  x26"]
+
+
+@pytest.mark.parametrize(("codes", "causes"), [(("", ""), 2), (("f(x)", "f(x)"), 1)])
+def test_kernels_of_unknown_code_do_not_replace_each_other(
+    codes: tuple[str, str], causes: int
+) -> None:
+    """Generated code has no source text; what calls the same line lost its work to another."""
+    rest = TWELVE[:4]
+    origins = [Origin("m", (SourceLine("m.py", line, f"m{line}()"),)) for line in range(4)]
+    gone, new = (
+        Origin("m", (SourceLine("m.py", line, code),))
+        for line, code in zip((8, 9), codes, strict=True)
+    )
+    before = [launched("gone", 5.0), *rest]
+    after = [*rest, launched("new", 50.0)]
+    verdict = judged(before, after, [gone, *origins], origins=(*origins, new))
+    assert len(reasons(verdict, "cause")) == causes

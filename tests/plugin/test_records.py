@@ -12,7 +12,7 @@ import pytest
 
 from kernelgauge.judge import Status
 from kernelgauge.report.summary import error_commands, summary_markdown
-from kernelgauge.results import read_results
+from kernelgauge.results import TestResult, read_results
 from kernelgauge.run import CALL_TIMERS
 from tests import builders
 from tests.builders import results, verdict
@@ -228,6 +228,25 @@ def test_github_reads_one_command_of_hostile_text(text: str) -> None:
     assert re.fullmatch(r"::error [^:\x00-\x1f]*::[^\x00-\x1f]*", command)
     assert re.findall(r"(?:^::error |,)(\w+)=", command)[0] in ("file", "title")
     assert command.count(",") <= 2
+
+
+def test_github_marks_the_test_that_failed_without_a_verdict() -> None:
+    nodes = ("perf/test_a.py::test_one", "perf/test_b.py::test_two")
+    failed = [TestResult(node, None, "failed", 0.1, said=f"E  {node}") for node in nodes]
+    said = list(error_commands(results(tests=tuple(failed)), lambda file: file))
+    assert [re.findall(r"file=([^,]+),title=kernelgauge%3A (\w+)", each)[0] for each in said] == [
+        ("perf/test_a.py", "test_one"),
+        ("perf/test_b.py", "test_two"),
+    ]
+
+
+def test_diff_of_a_long_call_shows_what_changed() -> None:
+    kernels = tuple(builders.launched(name, 5.0) for name in ("one", "two") * 40)
+    now = builders.run(kernels=(*kernels, builders.launched("extra", 5.0)))
+    before = builders.baseline(kernels=kernels)
+    (found,) = builders.judged((now, before))
+    page = summary_markdown([results(builders.workload(*found, run=now, baseline=before))])
+    assert re.search(r"\n\+ extra\n", page), page
 
 
 def test_folders_of_a_run_ignore_themselves(project: Project) -> None:

@@ -240,7 +240,10 @@ def test_conditions_add_up_what_throttled_the_gpu() -> None:
 
 @pytest.mark.parametrize(
     ("commit", "shown"),
-    [("5d500c5" * 5, "5d500c55d5 of 2026-01-05"), (None, "no commit yet, 2026-01-05")],
+    [
+        ("5d500c5" * 5, "commit 5d500c55d5 of 2026-01-05"),
+        (None, "2026-01-05, without a commit"),
+    ],
 )
 def test_baseline_without_a_commit_says_so(commit: str | None, shown: str) -> None:
     old = from_run(run(), recorded=Recorded("2026-01-05T00:00:00+00:00", commit, "1"))

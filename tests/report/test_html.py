@@ -3,15 +3,18 @@
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
 
 import pytest
 
 from kernelgauge.judge import Status, Verdict
+from kernelgauge.judge.baseline import from_run
 from kernelgauge.judge.evidence import Failed
 from kernelgauge.report.html import html
 from kernelgauge.results import Results, WorkloadResult
 
-from ..builders import fingerprint, run
+from .. import builders
+from ..builders import fingerprint, launched, run
 from .pages import HOSTILE, Parsed, everything, line, regressed, results, several, workload
 
 
@@ -147,3 +150,14 @@ def test_hostile_text_is_no_markup_and_steers_nothing(text: str) -> None:
     assert page.one("script").text == HARMLESS.one("script").text
     assert page.one("style").text == HARMLESS.one("style").text
     assert not any(re.match(r"\s*\w+:|/|\\", link.attributes["href"]) for link in page.all("a"))
+
+
+@pytest.mark.parametrize("names", [("one", "two"), ("two",)])
+def test_page_shows_kernels_that_are_compiled_alone(names: Sequence[str]) -> None:
+    """They have no times, and one that is new or gone has no other side."""
+    kernels = [tuple(launched(name, 0.0) for name in side) for side in (["one"], names)]
+    no_times = {"device": None, "host": None, "end_to_end": None}
+    before, now = (run(kernels=side, **no_times) for side in kernels)
+    known = from_run(before, suite="perf")
+    (verdicts,) = builders.judged((now, known))
+    assert "two" in html([builders.results(builders.workload(*verdicts, run=now, baseline=known))])

@@ -226,8 +226,8 @@ def _add_check(commands: Commands) -> None:
 
 
 def check_trace(*traces: Path | str, baselines: Path | str = _BASELINES) -> list[Verdict]:
-    """Compare traces of torch.profiler with their baseline, as `kernelgauge check-trace` does. Return the
-    verdicts.
+    """Compare traces of torch.profiler with their baseline, as `kernelgauge check-trace` does.
+    Return the verdicts.
 
     Args:
         traces: of one run: of one rank or several. Of several runs: as many of each rank.

@@ -316,6 +316,7 @@ class _Change:
                 for part in self.parts
                 for launch in side(part)
                 for code in (launch.origin.codes if launch.origin else ())
+                if code
             }
             for side in (_BEFORE, _AFTER)
         ]

@@ -297,8 +297,8 @@ def is_unconfirmed(verdict: Verdict) -> bool:
 
 
 def baseline_commits(results: Sequence[Results]) -> str:
-    """Return ``5d500c5 of 2026-11-19``: the commits that the baselines were recorded at; empty if
-    nobody knows.
+    """Return ``commit 5d500c5 of 2026-11-19``: what the baselines were recorded at; empty if nobody
+    knows.
     """
     recorded = [
         workload.baseline.recorded
@@ -310,7 +310,7 @@ def baseline_commits(results: Sequence[Results]) -> str:
         {(each.at[:10], each.commit or "") for each in recorded if each is not None}, reverse=True
     )
     return ", ".join(
-        f"{short_commit(commit)} of {day}" if commit else f"no commit yet, {day}"
+        f"commit {short_commit(commit)} of {day}" if commit else f"{day}, without a commit"
         for day, commit in known
     )
 

@@ -70,7 +70,7 @@ _CONDITIONS: tuple[tuple[str, Callable[[list[float]], float], str], ...] = (
     ("max_power_watts", max, "{:.0f} W"),
 )
 _LONGEST_NOTE, _LONGEST_COMMAND, _LONGEST_KERNEL = 1000, 4000, 100
-_MOST_KERNELS = 30  # lines of a diff
+_MOST_KERNELS, _KERNELS_BEFORE = 30, 3  # lines of a diff, and those before the first change
 _MOST_ANNOTATIONS = 10  # errors of a step that GitHub shows
 _CUT_OFF = "Not all of it fits into this page: results.json has the rest."
 
@@ -478,14 +478,19 @@ def error_commands(results: Results, place: Callable[[str], str | None] | None) 
     for cases in findings([results])[:_MOST_ANNOTATIONS]:
         found = cases[0]
         lines = [each.line for each in found.cause.places] if found.cause is not None else []
-        tests = (each for each in results.failed_tests if each.workload in (found.workload, None))
+        tests = (
+            each
+            for each in results.failed_tests
+            if (each.workload == found.workload if found.workload else each.name == found.about)
+        )
         marked = [
             *((each.file, each.line) for each in lines),
             *((each.node.partition("::")[0], 0) for each in tests),
         ]
         file, line = next(((path, line) for file, line in marked if (path := place(file))), ("", 0))
         more = f" and {counted(len(cases) - 1, 'more workload')}" if len(cases) > 1 else ""
-        title = f"kernelgauge: {found.workload}{more}: {found.status} {found.change}".rstrip()
+        name = found.workload or found.about
+        title = f"kernelgauge: {name}{more}: {found.status} {found.change}".rstrip()
         properties = {"file": file, "line": str(line or ""), "title": title}
         shown = (f"{name}={_of_github(text, ':,')}" for name, text in properties.items() if text)
         yield f"::error {','.join(shown)}::{_of_github(found.headline)}"
@@ -559,7 +564,9 @@ def _kernel_diffs(results: Results) -> Iterator[Section]:
                     else [*rows, (row, 1)]
                 )
         lines = repeated(rows[1:])
-        if any(not line.startswith(" ") for line in lines):
+        marked = next((place for place, line in enumerate(lines) if line[0] != " "), None)
+        if marked is not None:
+            lines = lines[max(0, marked - _KERNELS_BEFORE) :]
             title = f"kernels of {case.workload}, before (-) and after (+)"
             yield Section(
                 lines=[title], code="\n".join(first(lines, _MOST_KERNELS)), language="diff"
@@ -584,7 +591,7 @@ def _machine(results: Results) -> Iterator[str]:
     yield from conditions_text(results.runs, results.not_watched)
     baselines = baseline_commits([results])
     yield f"commit {short_commit(results.commit)}" + (
-        f", baselines of commit {baselines}" if baselines else ""
+        f", baselines of {baselines}" if baselines else ""
     )
     run = f"{results.started_at}, {results.seconds:.0f} s, kernelgauge {results.kernelgauge}"
     yield f"{shlex.join(('pytest', *results.arguments))}  ({run})"

@@ -178,8 +178,8 @@ class Lock:
         self._lock = FileLock(path, mode=0o666, poll_interval=_POLL_S)
 
     def hold(self, waiting: Callable[[str], None] = lambda _: None) -> None:
-        """Wait until nobody else holds it, and say why: after five seconds, then every minute. Held already:
-        nothing happens.
+        """Wait until nobody else holds it. Say why after five seconds, then every minute. If it is
+        held already, do nothing.
 
         Raises `StorageError` if it is not free in time, or where there can be no lock.
         """
