@@ -18,8 +18,8 @@ from kernelgauge import Timer
 # Of each design: how many suites may be red, as docs/verdicts.md says, and one of how many is
 # judged here.
 RED = {
-    "same GPU, all others": (4, 1),  # before a fresh process confirms them
-    "same GPU, one process": (3, 3),
+    "same GPU, all its other processes": (4, 1),  # before a fresh process confirms them
+    "same GPU, a baseline of one process": (3, 3),
     "leave one GPU out": (0, 4),
     "leave one host out": (0, 4),
     "committed baselines": (0, 1),
@@ -52,7 +52,8 @@ def test_unchanged_suites_are_green(suites: list[Suite], design: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("design", "slower"), [("same GPU, all others", 0.01), ("leave one host out", 0.03)]
+    ("design", "slower"),
+    [("same GPU, all its other processes", 0.01), ("leave one host out", 0.03)],
 )
 def test_slower_suites_are_red(suites: list[Suite], design: str, slower: float) -> None:
     counts = counts_of(suites, design, slower=slower)
@@ -69,7 +70,7 @@ def test_suites_without_known_noise_are_red_where_slower(
     cpu = read_suites(sorted((DATA / "cpu").glob("*.json.gz")), "cpu")
     suites = h100_suites() if device == "h100" else list(cpu)
     for factor, expected in ((0.0, 0), (slower, red)):
-        counts = counts_of(suites, "same GPU, all others", slower=factor)
+        counts = counts_of(suites, "same GPU, all its other processes", slower=factor)
         assert (counts["suites"], counts["REGRESSED"], counts["UNDECIDED"]) == (number, expected, 0)
 
 
@@ -80,10 +81,10 @@ def test_fresh_process_dispels_alarms_only(
     monkeypatch.setattr(
         unchanged, "_SLOWER", {Timer.DEVICE: (0.01,), Timer.HOST: (0.15,), Timer.END_TO_END: (0.5,)}
     )
-    pairs = dict(unchanged.designs(suites))["same GPU, one process"]
+    pairs = dict(unchanged.designs(suites))["same GPU, a baseline of one process"]
     unchanged.print_confirmed("a", unchanged.trials(pairs, suites))
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0] == "a, a fresh process confirms: REGRESSED 0 -> 0 of 424"
+    assert printed[0] == "a, a fresh process confirms: REGRESSED 1 -> 0 of 424"
     assert [line.split("caught ")[1] for line in printed if "MLPs" in line and "GPU" in line] == [
         "+1.0% 100 -> 100 %"
     ]
