@@ -429,7 +429,7 @@ def _remarks(results: Results) -> Iterator[Section]:
     (unjudged, why), status = _unjudged([results]), overall([results])
     if _is_structure_only([results]):
         unjudged = f"{status}: {unjudged or 'no time was measured'}"
-    elif unjudged and (judged := scope([results])):
+    elif judged := scope([results]):
         unjudged = f"{status} {judged}"
     machine = (
         f"machine: {line.text}"
