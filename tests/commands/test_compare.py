@@ -290,6 +290,13 @@ def test_workload_that_is_new_is_compared_with_nothing(compare: Command, process
     assert (code, said in out) == (0, True)
 
 
+def test_base_of_which_nothing_runs_is_no_comparison(compare: Command, process: Process) -> None:
+    """Each change would pass beside a base that is broken."""
+    process.change = lambda each: each if process.seen[-1].folder == Path.cwd() else failing(each)
+    code, out, _ = compare("HEAD", "--processes", "3")
+    assert (code, "HEAD could not be measured" in out, "boom" in out) == (1, True, True), out
+
+
 def test_unwritable_reports_lose_no_verdict(compare: Command, project: Path) -> None:
     (project / "model.txt").write_text("209")
     (project / "reports").write_text("a file")

@@ -166,9 +166,15 @@ def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]
         if found.undecided:
             undecided[name] = found.undecided
         verdicts = found.verdicts
-        of_head = list(head.failures(name))
-        failures = dict.fromkeys((*base.failures(name), *of_head))  # each once
-        if found.run is None:  # one verdict, that there is nothing to compare
+        of_base, of_head = list(base.failures(name)), list(head.failures(name))
+        failures = dict.fromkeys((*of_base, *of_head))  # each once
+        if of_base and not any(each.runs for each in base.results):  # else all would be green
+            verdicts = (
+                Verdict(
+                    Status.INVALID, name, MEASUREMENT, NothingToCompare(base.name, "failed")
+                ).because(*failures),
+            )
+        elif found.run is None:  # one verdict, that there is nothing to compare
             verdicts = (verdicts[0].because(*failures),)
         elif of_head:
             conclusion = NothingToCompare(head.name, "failed in some")
