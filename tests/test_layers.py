@@ -68,7 +68,7 @@ def test_package_has_few_concepts() -> None:
     for path in MODULES.values():
         with path.open("rb") as file:
             tokens += sum(each.type not in layout for each in tokenize.tokenize(file.readline))
-    assert tokens <= 180_100
+    assert tokens <= 180_150
 
 
 FUNCTIONS = [

@@ -248,3 +248,8 @@ def test_conditions_add_up_what_throttled_the_gpu() -> None:
 def test_baseline_without_a_commit_says_so(commit: str | None, shown: str) -> None:
     old = from_run(run(), recorded=Recorded("2026-01-05T00:00:00+00:00", commit, "1"))
     assert f.baseline_commits([results(workload(baseline=old))]) == shown
+
+
+def test_counts_that_are_equal_are_told_as_other_functions() -> None:
+    texts = [reason_line(e.CountMoved("host_work", 508, after)).text for after in (508, 520)]
+    assert texts == ["calls of functions 508, of other functions", "calls of functions 508 -> 520"]

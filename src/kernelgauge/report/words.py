@@ -174,7 +174,8 @@ def _count(it: e.CountMoved, _: str) -> str:
         if it.field == "autograd_nodes" and not it.before
         else ""
     )
-    return f"{what} {it.before} -> {it.after}{more if it.is_judged else ', not judged: another version of torch'}"
+    now = f" -> {it.after}" if it.after != it.before else ", of other functions"
+    return f"{what} {it.before}{now}{more if it.is_judged else ', not judged: another version of torch'}"
 
 
 def _kernel(it: e.KernelMoved, _: str) -> str:
