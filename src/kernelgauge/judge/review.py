@@ -289,7 +289,7 @@ def _with_times(entry: Entry, fresh: Entry, moved: set[Timer]) -> Entry:
         kernels = tuple(
             msgspec.structs.replace(new, device_time_us=old.device_time_us)
             for each in diff(entry.kernels, fresh.kernels)
-            for old, new in each.pairs
+            for old, new in zip(each.before, each.after, strict=True)  # none may be lost
         )
     return Entry(entry.draws, kernels, processes or fresh.processes)
 
