@@ -3,8 +3,8 @@
     pip install transformers timm torchvision diffusers
     python benchmarks/host_unchanged.py
 
-One process records 201 workloads. Five others, with three hash seeds, are judged by it. It counts
-host work as a measurement does, and nothing else of it.
+One process records 201 workloads. Five others, with three hash seeds and in other orders, are judged
+by it. It counts host work as a measurement does, and nothing else of it.
 """
 
 from __future__ import annotations
@@ -441,46 +441,58 @@ def count(name: str) -> HostWork:
         return host_work_of(instance, device, is_compiled="compiled" in name)
 
 
-def count_all(target: Path) -> None:
+def count_all(target: Path, order: int) -> None:
+    """Count all workloads in one process; `order`: 0: as they stand, else a seed to shuffle them."""
     warnings.simplefilter("ignore")
     logging.disable()
-    work = {}
-    for name in CASES:
+    work, names = {}, list(CASES)
+    if order:
+        random.Random(order).shuffle(names)
+    for name in names:
         found = count(name)
         assert not found.problem, (name, found.problem)
-        work[name] = dict(found.counts), dict(found.spread)
+        work[name] = {"work": found.counts, "spread": found.spread, "us": found.us}
     target.write_text(json.dumps(work), "utf-8")
 
 
-def process(seed: str, target: Path) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
-    how = os.environ | {"PYTHONHASHSEED": seed}
-    subprocess.run((sys.executable, __file__, str(target)), env=how, check=True)
-    return {name: tuple(each) for name, each in json.loads(target.read_text("utf-8")).items()}
+def process(seed: str, order: int) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return what `count` finds of each workload in a process with this hash seed."""
+    with TemporaryDirectory() as place:
+        target = Path(place, "work.json")
+        command = (sys.executable, __file__, str(target), str(order))
+        subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": seed}, check=True)
+        found: dict[str, dict[str, dict[str, Any]]] = json.loads(target.read_text("utf-8"))
+        return found
 
 
-def side(work: Mapping[str, int], spread: Mapping[str, int], ops: Any) -> Any:
+def side(
+    work: Mapping[str, int], spread: Mapping[str, int], us: Mapping[str, float], ops: Any
+) -> Any:
     """Return what the rule asks of a baseline and of a run: the same machine, with the same ops."""
-    machine, counts = SimpleNamespace(python="3", torch="2"), SimpleNamespace(graph_breaks=0)
     return SimpleNamespace(
-        host_work=work, host_spread=spread, fingerprint=machine, ops=ops, counts=counts
+        host_work=work,
+        host_spread=spread,
+        host_us=us,
+        fingerprint=SimpleNamespace(python="3", torch="2"),
+        ops=ops,
+        counts=SimpleNamespace(graph_breaks=0),
     )
 
 
 def main() -> None:
-    with TemporaryDirectory() as place:
-        recorded = process("0", Path(place, "recorded.json"))
-        calls = sorted(work_total(work) for work, _ in recorded.values())
-        print(f"{len(recorded)} workloads of {calls[0]} to {calls[-1]} calls, {sum(calls)} in all")
-        for seed in SEEDS:
-            red, other, varying = [], 0, 0
-            for name, (work, spread) in process(seed, Path(place, "run.json")).items():
-                old, old_spread = recorded[name]
-                before = side(most_called(old), old_spread, Counter())
-                red += [name] if is_host_loss(before, side(work, spread, ())) else []
-                other += work != old
-                varying += bool(spread or old_spread)
-            print(f"hash seed {seed}: {len(red)} red {red}, {other} differ, {varying} vary")
+    recorded = process("0", order=0)
+    calls = sorted(work_total(each["work"]) for each in recorded.values())
+    print(f"{len(recorded)} workloads of {calls[0]} to {calls[-1]} calls, {sum(calls)} in all")
+    for order, seed in enumerate(SEEDS, 1):
+        red, other, varying = [], 0, 0
+        for name, found in process(seed, order).items():
+            old = recorded[name]
+            before = side(most_called(old["work"]), old["spread"], {}, Counter())
+            red += [name] if is_host_loss(before, side(**found, ops=())) else []
+            other += found["work"] != old["work"]
+            varying += bool(found["spread"] or old["spread"])
+        print(f"hash seed {seed}: {len(red)} red {red}, {other} differ, {varying} vary", flush=True)
 
 
 if __name__ == "__main__":
-    count_all(Path(sys.argv[1])) if sys.argv[1:] else main()
+    count_all(Path(sys.argv[1]), int(sys.argv[2])) if sys.argv[1:] else main()

@@ -30,8 +30,10 @@ from recorded import (
     baseline_of,
     busy_suites,
     h100_suites,
+    later_suites,
     model_suites,
     recorded_suites,
+    side_by_side_suites,
 )
 from scipy import optimize, stats
 
@@ -133,6 +135,7 @@ def fit(suites: Sequence[Suite]) -> dict[str, dict[str, Any]]:
             "night": max(between_nights(suites, Timer.DEVICE, process), of_dispatch),
             "resolution_us": resolution,
             "resolution_dof": resolution_dof,
+            "step_us": kernel_step(),
             "elsewhere": elsewhere,
             "kernel_us": kernel,
             "hosts": hosts,
@@ -312,6 +315,32 @@ def common_factor(found: Sequence[Group], name: str, *, by: str = "machine") -> 
     )
     # no more than the data have
     return float(spread), min(float(dof), float(sum(each.dof for each in found)))
+
+
+def kernel_step() -> float:
+    """Return how far the kernels of less than 20 us differ at most between two processes on one
+    GPU, in microseconds: those of the gallery. Print it for whole models on two GPUs too.
+    """
+    one, other = side_by_side_suites()
+    steps = list(_kernel_steps(one, other))
+    step = max(steps)
+    models = list(_kernel_steps(*later_suites("later_models")[:2]))
+    shares = ", ".join(f"{1000 * np.quantile(steps, it):.0f}" for it in (0.5, 0.9, 0.99, 1.0))
+    print(
+        f"kernels of less than {_LONG_US:g} us, two processes: 50, 90, 99 and 100 % of {len(steps)} differ by less than"
+        f" {shares} ns; in whole models on two other GPUs {100 * np.mean(np.array(models) > step):.1f} % of"
+        f" {len(models)} differ by more"
+    )
+    return step
+
+
+def _kernel_steps(one: Suite, other: Suite) -> Iterator[float]:
+    for workload in one.runs.keys() & other.runs.keys():
+        sides = [suite.runs[workload].kernels for suite in (one, other)]
+        if [it.identity for it in sides[0]] == [it.identity for it in sides[1]]:
+            for before, after in zip(*sides, strict=True):
+                if before.device_time_us < _LONG_US:
+                    yield abs(after.device_time_us - before.device_time_us)
 
 
 def between_nights(suites: Sequence[Suite], timer: Timer, process: float) -> float:

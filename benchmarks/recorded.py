@@ -39,10 +39,12 @@ __all__ = [
     "baseline_of",
     "busy_suites",
     "h100_suites",
+    "later_suites",
     "model_suites",
     "read_states",
     "read_suites",
     "recorded_suites",
+    "side_by_side_suites",
     "slower_run",
 ]
 
@@ -121,6 +123,22 @@ def model_suites() -> list[Suite]:
             COMMITTED.with_name(device), device, suites=("examples/models", "examples/gallery")
         )
     ]
+
+
+def side_by_side_suites() -> tuple[Suite, Suite]:
+    """Return two processes of the gallery on an H100, the second beside another suite."""
+    names = "recorded", "again"
+    one, other = (next(read_suites([DATA / "side_by_side" / f"{name}.json.gz"])) for name in names)
+    return one, other
+
+
+def later_suites(folder: str, files: Sequence[Path] = ()) -> list[Suite]:
+    """Return runs that no number was chosen on: those of a folder of `benchmarks/data`, and of
+    files.
+    """
+    found = [*sorted((DATA / folder).glob("*.json.gz")), *files]
+    # in a container all hosts have one name
+    return [it for each in found for it in read_suites([each], read_runs(each).runs[0].gpu)]
 
 
 def archived_suites() -> list[Suite]:

@@ -1,7 +1,8 @@
 """The runs of one process as a file, with gzip if its name ends in .gz: how benchmarks keep their
 data.
 
-An earlier version of pytest perf wrote such files.
+An earlier version of pytest perf wrote such files. The results of a run (`results.json`) are read
+as one.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from pathlib import Path
 import msgspec
 
 from kernelgauge.errors import StorageError
+from kernelgauge.results import NAME, Results, read_results
 from kernelgauge.run import Run, Timer
 
-__all__ = ["read_bytes", "read_runs"]
+__all__ = ["keep_runs", "read_bytes", "read_runs"]
 
 
 class RunsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,11 +34,40 @@ class RunsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_runs(path: Path) -> RunsFile:
-    """Read a file of runs. Raise `StorageError` if it is missing or invalid."""
+    """Read a file of runs, or of results. Raise `StorageError` if it is missing or invalid."""
+    if path.name == NAME:
+        return _runs_of(read_results(path))
     try:
         return msgspec.json.decode(read_bytes(path), type=RunsFile)
     except (OSError, EOFError, msgspec.DecodeError) as error:
         raise StorageError("the runs cannot be read", where=str(path), got=str(error)) from error
+
+
+def _runs_of(results: Results) -> RunsFile:
+    """Return the runs of results: what a judgement of times needs of them."""
+    runs = tuple(
+        Run(
+            workload=each.workload,
+            fingerprint=each.fingerprint,
+            kernels=each.kernels,
+            counts=each.counts,
+            samples=each.samples,
+            gpu=each.gpu,
+            host=each.host,
+            controls=each.controls,
+            day=each.day,
+            trains=each.trains,
+        )
+        for each in results.runs
+    )
+    suites = {each.id: each.suite for each in results.workloads}
+    return RunsFile("baselines", suites, runs, 3, results.started_at, results.commit)
+
+
+def keep_runs(found: RunsFile, path: Path) -> None:
+    """Write a file of runs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(msgspec.json.encode(found), mtime=0))
 
 
 def read_bytes(path: Path) -> bytes:

@@ -5,12 +5,15 @@ no GPU.
     python benchmarks/unchanged.py --against baselines FILE.json.gz...   files of runs
     python benchmarks/unchanged.py --design "one host"  only designs whose name has this
     python benchmarks/unchanged.py --design pairs       only long runs of `compare`
+    python benchmarks/unchanged.py --design pieces      only calls of a few short kernels
     python benchmarks/unchanged.py --design later       only runs that no number was chosen on
+    python benchmarks/unchanged.py --design later FOLDER... --keep   and all results.json in folders,
+                                                        which benchmarks/data keeps from then on
     python benchmarks/unchanged.py --without gemm       an ablation: without one piece of information
 
 A suite is one process: all times of all workloads, judged as `pytest perf --perf-strict` judges
-them. It is green if none is REGRESSED and none UNDECIDED. A suite whose autotuner made a choice
-slower than all that the baseline knows is counted apart. Slowdowns and the noisy machine are
+them. It is green if none is REGRESSED and none UNDECIDED. A suite whose autotuner made a
+slower choice is counted apart. Slowdowns and the noisy machine are
 simulated on recorded times.
 """
 
@@ -19,12 +22,15 @@ from __future__ import annotations
 import argparse
 import math
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -35,20 +41,25 @@ from recorded import (
     baseline_of,
     busy_suites,
     h100_suites,
+    later_suites,
     model_suites,
     read_states,
     read_suites,
     recorded_suites,
+    side_by_side_suites,
     slower_run,
 )
+from runs_file import keep_runs, read_runs
 
 from kernelgauge.baselines import BaselineStore
-from kernelgauge.judge import Status, Verdict
-from kernelgauge.judge.baseline import Baseline, gemm_kernel
-from kernelgauge.judge.evidence import Choice
-from kernelgauge.judge.revisions import LOOKS, JudgedSet, judge_sets, looks
+from kernelgauge.judge import Status, Verdict, timing
+from kernelgauge.judge.baseline import Baseline, from_run, gemm_kernel
+from kernelgauge.judge.evidence import Cause
+from kernelgauge.judge.revisions import LOOKS, JudgedSet, judge_sets, looks, pair_steps
 from kernelgauge.judge.time_verdict import Context, confirm, judge_time
+from kernelgauge.results import NAME
 from kernelgauge.run import CALL_TIMERS, Run, Sample, Timer, observe
+from kernelgauge.trace import KernelRecord
 
 Pair = tuple[Suite, tuple[Suite, ...]]  # the run, and the processes of its baseline
 # likewise, and the fresh process that confirms red times
@@ -72,14 +83,20 @@ _SPREADS = {Timer.DEVICE: 0.0006, Timer.HOST: 0.015, Timer.END_TO_END: 0.035}  #
 _SHORT_SPREAD = 0.0028  # of GPU times of short kernels
 _SIMULATED = 1000  # suites
 _SPLITS = 400  # of recorded processes into two halves
+_PIECES = (3, 8)  # kernels
+# folders of runs that no number was chosen on, by their suite
+_LATER = {"perf": "later", "examples/models": "later_models"}
 _FEWEST_DRAWN = 8  # processes of a GPU, for `print_pairs`
+_WALKS = 40  # of them, on each GPU
+_DRIFT = 0.01  # of GPU times over a comparison: none that was recorded is above 0.4 %
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("files", type=Path, nargs="*", metavar="FILE.json.gz")
+    parser.add_argument("files", type=Path, nargs="*", metavar="FILE.json.gz | FOLDER")
+    parser.add_argument("--keep", action="store_true", help="keep the runs of these folders")
     parser.add_argument(
         "--against", type=Path, metavar="FOLDER", help="baselines to judge the files against"
     )
@@ -87,7 +104,9 @@ def _options() -> argparse.Namespace:
         "--design", default="", metavar="TEXT", help="only designs whose name has this"
     )
     parser.add_argument(
-        "--without", choices=sorted(_ABLATIONS), help="remove what the rule knows of this"
+        "--without",
+        choices=sorted([*_ABLATIONS, "pairs"]),
+        help="remove what the rule knows of this",
     )
     parser.add_argument(
         "--with", dest="extra", choices=sorted(_EXTRAS), help="add what the rule leaves out"
@@ -122,24 +141,38 @@ def main() -> None:
     if of_one:
         print_table("no time suspected", of_one)
         print_table("suspected → red", confirmed)
+    print_parts(suites, options, change)
+
+
+def print_parts(
+    suites: Sequence[Suite],
+    options: argparse.Namespace,
+    change: Callable[[Suite], Suite] | None,
+) -> None:
+    """Print the designs that use other data than the recorded suites."""
     if options.design in ("", "later"):
-        print_later(suites, show=options.show)
+        files = [each for file in options.files for each in sorted(file.rglob(NAME))]
+        print_later(suites, keep_later(files) if options.keep else files, show=options.show)
     if change is None and options.design in ("", "pairs"):
-        print_pairs(suites)
+        print_pairs(suites, are_paired=options.without != "pairs")
+        print_cpu_pairs()
+    if change is None and options.design in ("", "pieces"):
+        print_pieces()
     if not options.design:
         print_other_suites(change or (lambda suite: suite), show=options.show)
         if change is None:
             print_two_sides(suites)
 
 
-def print_later(suites: Sequence[Suite], *, show: bool) -> None:
-    """Judge runs that no number of the rule was chosen on, each on a GPU that no other run has."""
+def print_later(suites: Sequence[Suite], files: Sequence[Path] = (), *, show: bool) -> None:
+    """Judge runs that no number of the rule was chosen on, on GPUs that no other run has: those
+    that are kept, and files of results.
+    """
 
-    def read(folder: str) -> list[Suite]:
-        paths = sorted((DATA / folder).glob("*.json.gz"))
-        return [each for path in paths for each in read_suites([path], path.name)]
-
-    later, models = read("later"), read("later_models")
+    later, models = (
+        later_suites(folder, [each for each in files if _folder(each) == folder])
+        for folder in _LATER.values()
+    )
     committed = tuple(each for each in suites if each.is_committed)
     known = [each for each in model_suites() if not is_h100(each)]
     pairs: dict[str, Sequence[Pair]] = {
@@ -148,12 +181,99 @@ def print_later(suites: Sequence[Suite], *, show: bool) -> None:
         "models, committed baselines": [(one, tuple(known)) for one in models],
         "models, a baseline of one process": [(one, (it,)) for one in models for it in known],
     }
-    rows = [print_design(name, each, show=show) for name, each in pairs.items()]
+    rows = [print_design(name, each, show=show) for name, each in pairs.items() if each]
     print_table("no time suspected", rows)
+    for name, each in pairs.items():
+        # of GPUs that two processes are kept of
+        if found := trials(each, later if name.startswith("later") else models):
+            print_confirmed(name, found)
+
+
+def _folder(path: Path) -> str:
+    """Return the folder of `benchmarks/data` for a file of results. Empty: of no suite of ours."""
+    found = {_LATER.get(each, "") for each in read_runs(path).suites.values()}
+    return found.pop() if len(found) == 1 else ""
+
+
+def keep_later(files: Sequence[Path]) -> list[Path]:
+    """Keep the runs of files of results in `benchmarks/data`, and return the files that were not
+    kept.
+    """
+    for path in files:
+        found = read_runs(path)
+        if folder := _folder(path):
+            name = f"h200-{found.runs[0].gpu}-{found.started_at.replace(':', '')[:17]}.json.gz"
+            keep_runs(found, DATA / folder / name)
+    return [each for each in files if not _folder(each)]
 
 
 def is_h100(suite: Suite) -> bool:
     return "H100" in next(iter(suite.runs.values())).fingerprint.device
+
+
+def print_pieces() -> None:
+    """Judge pieces of recorded calls, of a few short kernels each, by those of one other process."""
+    models = later_suites("later_models")[:2]
+    cases = {
+        "the gallery, one GPU": [_on_an_h200(each) for each in side_by_side_suites()],
+        "whole models, two GPUs that no number was chosen on": models,
+    }
+    usual = timing.NOISES["GPU time"].step_us
+    for (name, sides), size, step_us in product(cases.items(), _PIECES, (usual, 0.0)):
+        found: dict[float, list[bool]] = defaultdict(list)
+        one, other = sides
+        noises = {
+            each: msgspec.structs.replace(timing.NOISES[each], step_us=step_us)
+            for each in ("GPU time", "unknown GPU")
+        }
+        with patch.dict(timing.NOISES, noises):
+            for (before, after), slower in product(
+                _pieces(one, other, size), (0.0, 0.01, 0.03, 0.1)
+            ):
+                now, baseline = (
+                    slower_run(after, slower, (Timer.DEVICE,)),
+                    from_run(before, suite=""),
+                )
+                verdict = judge_time(Timer.DEVICE, [now], baseline, Context(7 * len(CALL_TIMERS)))
+                found[slower].append(verdict.status is Status.REGRESSED)
+        shares = ", ".join(f"{it:+.0%} {100 * fmean(found[it]):.0f} %" for it in found if it)
+        print(
+            f"pieces of {size} short kernels, {name}, steps of {step_us:.2f} us: {sum(found[0.0])} of"
+            f" {len(found[0.0])} suspected; caught {shares}"
+        )
+
+
+def _on_an_h200(suite: Suite) -> Suite:
+    """Return it as if it had run on an H200, whose noise is known."""
+
+    def change(run: Run) -> Run:
+        fingerprint = msgspec.structs.replace(run.fingerprint, device="NVIDIA H200")
+        return msgspec.structs.replace(run, fingerprint=fingerprint)
+
+    return _map_runs(suite, change)
+
+
+def _pieces(one: Suite, other: Suite, size: int) -> Iterator[tuple[Run, Run]]:
+    """Yield pieces of both sides. The times of their kernels are those of the profile, and their
+    replicates scatter by 0.2 %.
+    """
+    for name in one.runs.keys() & other.runs.keys():
+        pairs = [
+            pair
+            for pair in zip(one.runs[name].kernels, other.runs[name].kernels, strict=False)
+            if pair[0].identity == pair[1].identity and pair[0].device_time_us < _SHORT_US
+        ]
+        for first in range(0, len(pairs) - size + 1, size):
+            yield tuple(  # type: ignore[misc]  # of two
+                _piece(side.runs[name], [pair[number] for pair in pairs[first : first + size]])
+                for number, side in enumerate((one, other))
+            )
+
+
+def _piece(run: Run, kernels: Sequence[KernelRecord]) -> Run:
+    us = math.fsum(each.device_time_us for each in kernels)
+    sample = Sample(tuple(us * (1 + each) for each in (-0.002, 0.002) * 4), 12)
+    return msgspec.structs.replace(run, kernels=tuple(kernels), samples={Timer.DEVICE: sample})
 
 
 def print_two_sides(suites: Sequence[Suite]) -> None:
@@ -182,9 +302,7 @@ def print_other_suites(change: Callable[[Suite], Suite], *, show: bool) -> None:
         rows.append(print_design(name, pairs, show=show))
         print_confirmed(name, trials(pairs, archive))
     print_table("no time suspected", rows)
-    (first,), (again,) = (
-        read_suites([DATA / "side_by_side" / f"{name}.json.gz"]) for name in ("recorded", "again")
-    )
+    first, again = side_by_side_suites()
     print_design(
         "gallery on an H100 beside another suite", [(change(again), (change(first),))], show=show
     )
@@ -452,8 +570,9 @@ def print_counts(name: str, counts: Mapping[str, int]) -> None:
 
 
 def is_choice(verdict: Verdict) -> bool:
-    """Whether a verdict is about an autotuner's choice that its baseline does not know."""
-    return any(isinstance(each, Choice) for each in verdict.reasons)
+    """Whether a time moved with an autotuner's choice: recorded processes chose anew."""
+    causes = [each.change for each in verdict.reasons if isinstance(each, Cause)]
+    return any(getattr(each, "is_autotuned", False) for each in causes)
 
 
 def is_short(run: Run) -> bool:
@@ -538,49 +657,133 @@ def _two_sets(before: Sequence[Suite], after: Sequence[Suite]) -> Iterator[Judge
             )
 
 
-def print_pairs(suites: Sequence[Suite]) -> None:
-    """Run `compare` to its end on MLPs. Each side draws its processes from those of one GPU."""
-    chance = random.Random(0)
+def print_pairs(suites: Sequence[Suite], *, are_paired: bool) -> None:
+    """Run `compare` to its end through processes in the order in which they were recorded, forth
+    and back.
+
+    The side of each process is drawn, so drift and lasting changes reach both sides.
+    """
     by_gpu: dict[str, list[Suite]] = defaultdict(list)
-    for suite in suites:
+    for suite in (*suites, *archived_suites()):
         by_gpu[suite.gpu].append(suite)
-    own = [each for each in by_gpu.values() if len(each) >= _FEWEST_DRAWN]
-    names = [name for name in own[0][0].runs if not is_short(own[0][0].runs[name])]
+    own = [sorted(each, key=_place) for each in by_gpu.values() if len(each) >= _FEWEST_DRAWN]
     print(
-        f"compare --processes N on {len(own)} GPUs, {_SPLITS // 4} comparisons of each of {len(names)} MLPs on each"
+        f"compare --processes N through {sum(map(len, own))} processes of {len(own)} GPUs, in recorded order;"
+        f" {_WALKS} comparisons on each"
     )
+    mlps = [name for name in own[0][0].runs if not is_short(own[0][0].runs[name])]
     for most in (12, 15):
-        for slower in (0.0, 0.0025):
-            found, used = Counter[Status](), 0
-            for processes, name in (
-                (each, name) for each in own for name in names for _ in range(_SPLITS // 4)
-            ):
-                kept = [
-                    _only_gpu_time(suite.runs[name]) for suite in processes if name in suite.runs
-                ]
-                before = chance.choices(kept, k=most)
-                after = [
-                    slower_run(run, slower, (Timer.DEVICE,)) for run in chance.choices(kept, k=most)
-                ]
-                for look in sorted(looks(most)):
-                    comparisons = LOOKS * 7 * len(CALL_TIMERS)  # of the default suite
-                    sides = before[:look], after[:look]
-                    judged = judge_sets(
-                        name, *sides, comparisons=comparisons, names=("a", "b"), are_pairs=True
-                    )
-                    if not judged.undecided:
-                        break
-                found[judged.verdicts[-1].status] += 1
-                used += look
-            total = found.total()
-            shares = ", ".join(
-                f"{status.value} {100 * number / total:.1f} %" for status, number in found.items()
+        for slower, names, drift in (
+            (0.0, (), 0.0),
+            (0.0, (), _DRIFT),
+            (0.0025, mlps[:1], 0.0),
+            (0.0025, mlps, 0.0),
+            (0.0025, mlps, _DRIFT),
+        ):
+            chance, moved, caught, used = random.Random(0), 0, list[bool](), list[int]()
+            for processes in (each for each in own for _ in range(_WALKS)):
+                sides = _walk(processes, most, chance, slower, names, drift=drift)
+                found, pairs = _compared(*sides, most, are_paired=are_paired)
+                red = {name: _has_moved(each) for name, each in found.items()}
+                moved += any(is_red for name, is_red in red.items() if name not in names)
+                caught += [red[name] for name in names if name in red]
+                used.append(pairs)
+            shares = f", caught {100 * fmean(caught):.0f} % of {len(caught)}" if caught else ""
+            print(
+                f"    at most {most:2} pairs, drift {drift:.1%}, {len(names)} MLPs {slower:+.2%}: an unchanged workload moved in"
+                f" {moved} of {len(used)}{shares}; {fmean(used):.1f} pairs"
             )
-            print(f"    at most {most:2} pairs, {slower:+.2%}: {shares}; {used / total:.1f} pairs")
 
 
-def _only_gpu_time(run: Run) -> Run:
-    return msgspec.structs.replace(run, samples={Timer.DEVICE: run.samples[Timer.DEVICE]})
+def print_cpu_pairs() -> None:
+    """Likewise on a CPU, whose latencies alone are judged: quiet, and beside the jobs of others."""
+    for folder in ("cpu", "cpu_shared"):
+        processes = list(read_suites(sorted((DATA / folder).glob("*.json.gz")), "cpu"))
+        names = list(processes[0].runs)
+        print(
+            f"compare on a CPU, through {len(processes)} processes of {folder}, in recorded order"
+        )
+        for slower in (0.0, 0.25, 0.5):
+            chance, statuses, used, red = random.Random(0), Counter[str](), list[int](), 0
+            for _ in range(5 * _WALKS):
+                sides = _walk(processes, 12, chance, slower, names, Timer.END_TO_END)
+                found, pairs = _compared(*sides, 12)
+                statuses.update(each.verdicts[-1].status.value for each in found.values())
+                red += any(map(_has_moved, found.values()))
+                used.append(pairs)
+            shares = ", ".join(
+                f"{status} {100 * number / statuses.total():.0f} %"
+                for status, number in statuses.most_common()
+            )
+            print(
+                f"    latency {slower:+.0%}: moved in {red} of {len(used)}; of {statuses.total()} times {shares};"
+                f" {fmean(used):.1f} pairs"
+            )
+
+
+def _place(suite: Suite) -> list[int]:
+    """Return the numbers of a recorded process: its place in the order of its GPU."""
+    return [int(each) for each in re.findall(r"\d+", suite.name)]
+
+
+def _walk(
+    processes: Sequence[Suite],
+    pairs: int,
+    chance: random.Random,
+    slower: float,
+    names: Sequence[str],
+    timer: Timer = Timer.DEVICE,
+    drift: float = 0.0,
+) -> tuple[list[Suite], list[Suite]]:
+    """Return both sides of a comparison of neighbours. In the second one, a time of some workloads
+    is slower. Its whole length drifts.
+    """
+    there_and_back = [*processes, *processes[-2:0:-1]]
+    first = chance.randrange(len(there_and_back))
+    sides: tuple[list[Suite], list[Suite]] = ([], [])
+    for place in range(2 * pairs):
+        if not place % 2:
+            order = chance.sample((0, 1), 2)
+        suite = there_and_back[(first + place) % len(there_and_back)]
+        side, factor = order[place % 2], math.exp(drift * place / (2 * pairs))
+        runs = {
+            name: slower_run(run, factor * (1 + slower * (side and name in names)) - 1, (timer,))
+            for name, run in suite.runs.items()
+        }
+        sides[side].append(Suite(suite.name, suite.host, suite.gpu, runs))
+    return sides
+
+
+def _compared(
+    before: Sequence[Suite], after: Sequence[Suite], most: int, *, are_paired: bool = True
+) -> tuple[dict[str, JudgedSet], int]:
+    """Return what `compare` finds of each workload, and after how many pairs it ends."""
+    found: dict[str, JudgedSet] = {}
+    steps: dict[str, list[float]] = {}
+    names = [
+        name for name in before[0].runs if all(name in each.runs for each in (*before, *after))
+    ]
+    comparisons, left = LOOKS * len(names) * len(CALL_TIMERS), names
+    for look in sorted(looks(most)):
+        sides = {
+            name: [[each.runs[name] for each in side[:look]] for side in (before, after)]
+            for name in left
+        }
+        steps |= {name: pair_steps(*each) for name, each in sides.items()}
+        for name, each in sides.items():
+            others = [its for other, its in steps.items() if other != name]
+            beside = others if are_paired else None
+            found[name] = judge_sets(
+                name, *each, comparisons=comparisons, names=("a", "b"), beside=beside
+            )
+        left = [name for name in left if found[name].undecided]
+        if not left:
+            break
+    return found, look
+
+
+def _has_moved(judged: JudgedSet) -> bool:
+    return any(each.status in (Status.REGRESSED, Status.IMPROVED) for each in judged.verdicts)
 
 
 def print_looks(path: Path) -> None:

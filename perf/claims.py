@@ -1,6 +1,6 @@
 """What the tests of single claims share.
 
-Their numbers are those of the table in docs/design/claims.md.
+Their names have numbers: docs/design/claims.md says where the claims come from.
 """
 
 from __future__ import annotations

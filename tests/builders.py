@@ -547,12 +547,12 @@ def judged_sides(
     after: Sequence[Run],
     *,
     limits: Limits | None = None,
-    are_pairs: bool = False,
+    beside: Sequence[Sequence[float]] | None = None,
 ) -> tuple[Sequence[Verdict], Sequence[str]]:
     """The verdicts on some processes by others of the same machine, and the times that need more of
     them.
     """
-    asked: dict[str, Any] = {"comparisons": 63, "limits": limits, "are_pairs": are_pairs}
+    asked: dict[str, Any] = {"comparisons": 63, "limits": limits, "beside": beside}
     found = revisions.judge_sets(WORKLOAD, before, after, names=("before", "after"), **asked)
     return found.verdicts, found.undecided
 

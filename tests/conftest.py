@@ -1,9 +1,12 @@
 """Runs pytest and `kernelgauge` inside of tests."""
 
+import gc
 import importlib
 import os
 import sys
 from collections.abc import Callable
+from functools import cache, cached_property
+from importlib.metadata import PathDistribution, distributions
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +54,56 @@ def kernelgauge(
 
 
 @pytest.fixture
+def skip_old_objects(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Let collections skip what there is: else each looks at all modules of torch, for 0.2 s.
+
+    Not on a GPU, where Triton's kernels are not found among frozen objects.
+    """
+
+    def skip() -> None:
+        torch = sys.modules.get("torch")
+        if torch is not None and not torch.cuda.is_available():
+            gc.collect()
+            gc.freeze()
+            monkeypatch.setattr(gc, "unfreeze", lambda: None)
+            monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)  # it counts them for 40 ms
+
+    return skip
+
+
+class Installed(PathDistribution):
+    """A package that stays as it is: each inner run would read the entry points of all packages."""
+
+    entry_points = cached_property(PathDistribution.entry_points.fget)
+    files = cached_property(PathDistribution.files.fget)
+
+
+@cache
+def installed() -> list[Installed]:
+    return [Installed(each._path) for each in distributions()]
+
+
+@pytest.fixture
 def libraries_stay(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    skip_old_objects: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Let an inner run forget the modules of its own folder alone: torch cannot be imported twice."""
-    inner, take = str(tmp_path_factory.getbasetemp()), SysModulesSnapshot.__init__
+    """Let an inner run forget the modules of its own folder alone, and those of examples: torch
+    cannot be imported twice.
+    """
+    inner = str(tmp_path_factory.getbasetemp()), str(Path(__file__).parents[1] / "examples")
+    take = SysModulesSnapshot.__init__
 
     def stays(name: str) -> bool:
         return not str(getattr(sys.modules[name], "__file__", "")).startswith(inner)
 
-    monkeypatch.setattr(
-        SysModulesSnapshot, "__init__", lambda self, preserve=None: take(self, stays)
-    )
+    def start(self: SysModulesSnapshot, preserve: object = None) -> None:
+        skip_old_objects()
+        take(self, stays)
+
+    monkeypatch.setattr(SysModulesSnapshot, "__init__", start)
+    monkeypatch.setattr(importlib.metadata, "distributions", installed)
 
 
 @pytest.fixture

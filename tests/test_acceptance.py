@@ -224,3 +224,26 @@ def test_add_asks_for_the_sensitivity(store: BaselineStore) -> None:
         noisy = passing(run=run(device=NOISY), limits=Limits(sensitivity=sensitivity))
         changes, _ = accept(store, complete_results(noisy, started_at=AFTER), mode=Mode.ADD)
         assert len(changes) == added
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_comparison_with_float64_is_known_until_one_fails(store: BaselineStore, mode: Mode) -> None:
+    """A run without that test forgets nothing; one that could not compare is no surprise."""
+
+    def stored_after(status: Status | None, mode: Mode, gpu: str) -> bool | None:
+        verdicts = [] if status is None else [verdict(status, "numerics", "no reference")]
+        results = complete_results(passing(*verdicts, run=run(gpu=gpu)), started_at=AFTER)
+        selected = (
+            select(review([results], store), bool)
+            if mode is Mode.ACCEPT
+            else plan_update([results], store, mode)
+        )
+        assert bool(selected[1]) == (status is Status.UNDECIDED and mode is not Mode.UPDATE)
+        store.apply(selected[0])
+        baseline = store.load(builders.DEVICE, WORKLOAD)
+        assert baseline is not None
+        return baseline.is_compared
+
+    assert stored_after(Status.PASS, Mode.UPDATE, "one") is True
+    assert stored_after(None, mode, "two") is True
+    assert stored_after(Status.UNDECIDED, mode, "three") is (mode is not Mode.UPDATE)

@@ -2,6 +2,7 @@
 files, and works.
 """
 
+import ast
 import os
 import re
 import shutil
@@ -12,9 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-EXAMPLES = re.findall(
-    r"^```diff\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE | re.DOTALL
-)
+TEXT = (ROOT / "CONTRIBUTING.md").read_text()
+EXAMPLES = re.findall(r"^```diff\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 COUNT = """
 from kernelgauge.judge.baseline import decode_baseline, encode_baseline
 from kernelgauge.judge.structure import judge_structure
@@ -52,10 +52,25 @@ Path("results.json").write_bytes(encode_results(results(workload(verdict(), name
 assert cli.main(["report", "results.json", "--csv", "table.csv"]) == 0
 assert Path("table.csv").read_text().splitlines()[1] == "mlp,4,205.1,205.1,+8.1 %,PASS"
 """
+SOURCE = """
+from pathlib import Path
+from kernelgauge import cli
+
+header = '"Kind","Agent_Id","Queue_Id","Kernel_Name","Correlation_Id","Start_Timestamp","End_Timestamp",'
+header += '"Workgroup_Size_X","Workgroup_Size_Y","Workgroup_Size_Z"'
+row = '"KERNEL_DISPATCH","Agent 4",1,"gemm(float*, int)",{0},{1},{2},256,1,1'
+for name, us in (("before", 20), ("after", 30)):
+    rows = [row.format(n, 10**15 + n * 10**5, 10**15 + n * 10**5 + us * 1000 + n) for n in range(9)]
+    Path(f"{name}.csv").write_text("\\n".join([header, *rows, ""]))
+baseline = ["--baselines", "b.json"]
+assert cli.main(["check-trace", "--update", "--force", "before.csv", *baseline]) == 0
+assert cli.main(["check-trace", "before.csv", *baseline]) == 0
+assert cli.main(["check-trace", "after.csv", *baseline]) == 1
+"""
 
 
 @pytest.mark.parametrize(
-    ("example", "check"), list(zip(EXAMPLES, (COUNT, CAUSE, FORMAT), strict=True))
+    ("example", "check"), list(zip(EXAMPLES, (COUNT, CAUSE, FORMAT, SOURCE), strict=True))
 )
 def test_example_applies_and_works(example: str, check: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
@@ -65,3 +80,16 @@ def test_example_applies_and_works(example: str, check: str, tmp_path: Path) -> 
     assert len(set(re.findall(r"^\+\+\+ b/(\S+)$", example, re.MULTILINE))) <= 3
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "src"), str(ROOT)])}
     subprocess.run([sys.executable, "-c", check], cwd=tmp_path, env=environment, check=True)
+
+
+def test_stations_to_the_rule_are_functions_there() -> None:
+    stations = re.findall(r"^\d\. `([\w/]+\.py)`, (.*?):", TEXT, re.MULTILINE)
+    assert len(stations) == 6
+    for file, names in stations:
+        (path,) = (ROOT / "src").rglob(file)
+        functions = {
+            each.name
+            for each in ast.walk(ast.parse(path.read_text()))
+            if isinstance(each, ast.FunctionDef)
+        }
+        assert functions >= {*re.findall(r"`(\w+)`", names)}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools import size
 
 from tests.commands.conftest import Command
 from tests.plugin.inner_project import text_of
@@ -22,6 +23,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # What differs between machines and between runs: numbers with a point, the machine, and where a
 # folder is.
 MASKS = {
+    r"^warning: a run like this one cannot judge .*\n": "",  # on a busy host
     r"\d+\.\d+": "0.0",
     r"^CPU .*": "CPU",
     r"cpu-[a-z0-9-]+-threads?": "cpu",
@@ -170,3 +172,9 @@ def test_readme_fits_a_screen_and_shows_the_tutorial() -> None:
     assert max(map(len, readme.splitlines())) <= 90
     (failure, *_) = re.findall(r"```text\n(.*?)```", readme, re.DOTALL)
     assert failure in (DOCS / "tutorial.md").read_text(encoding="utf-8")
+
+
+def test_docs_stay_short() -> None:
+    """The manual beside the reference, and the evidence behind it."""
+    assert (len(size.pages("docs")), size.words("docs") <= 18_000) == (16, True)
+    assert size.words("docs/design") <= 10_350

@@ -1,38 +1,22 @@
 """The gallery, for real, on the CPU."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 
 @pytest.mark.timeout(1300)
-def test_gallery_runs_on_the_cpu(tmp_path: Path) -> None:
+def test_gallery_runs_on_the_cpu(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`tox run -e perf` runs the suite in perf/."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("CI", "PYTEST_"))
-    }
-    options = [
-        "--perf-device",
-        "cpu",
-        "-k",
-        "(rms_norm or rope) and not targets",
-        "-m",
-        "not timing",
-    ]
-    settings = {
-        "baselines": tmp_path / "baselines",
-        "reports": tmp_path / "reports",
-        "replicates": 3,
-    }
-    options += [
+    monkeypatch.delenv("CI", raising=False)
+    here = pytester.path
+    settings = {"baselines": here / "baselines", "reports": here / "reports", "replicates": 3}
+    own = [
         part for name, value in settings.items() for part in ("-o", f"kernelgauge_{name}={value}")
     ]
-    command = [sys.executable, "-m", "pytest", "examples/gallery", *options]
-    root = Path(__file__).parents[1]
-    ended = subprocess.run(
-        command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=600
-    )
-    assert ended.returncode == 0, ended.stdout
+    chosen = ("-k", "(rms_norm or rope) and not targets", "-m", "not timing")
+    gallery = Path(__file__).parents[1] / "examples" / "gallery"
+    done = pytester.runpytest_inprocess(gallery, "--perf-device=cpu", *chosen, *own)
+    assert done.ret == 0

@@ -17,7 +17,13 @@ def workload(**fields: Any) -> Workload:
     return Workload("mlp", "eager", build=object, inputs=tuple, **fields)
 
 
-WRONG_FRACTIONS = [{"device_time": 0}, {"end_to_end": math.inf}, {"gpu": 0.02}]
+WRONG_FRACTIONS = [
+    {"device_time": 0},
+    {"end_to_end": math.inf},
+    {"latency": 0.02},
+    {"end_to_end": "5 %"},
+    0.02,
+]
 
 
 WRONG: dict[str, list[Any]] = {

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from .errors import BaselineError, NewerBaselineError, StorageError
-from .judge import DECLARED, Status, Verdict
+from .judge import DECLARED, NUMERICS, Status, Verdict
 from .judge.baseline import Baseline, Recorded, decode_baseline, encode_baseline
 from .judge.evidence import Detail, FileNote, RunDoubt
 from .judge.review import (
@@ -29,7 +29,7 @@ from .judge.review import (
     review_run,
     with_runs,
 )
-from .judge.time_verdict import Context, run_doubts
+from .judge.time_verdict import Context, judge_time, run_doubts
 from .results import Results, WorkloadResult, files
 from .run import CALL_TIMERS, Run, Timer
 
@@ -166,17 +166,23 @@ def select(
     *,
     force: bool = False,
     because: str = "",
+    store: BaselineStore | None = None,
 ) -> tuple[Plans, list[Reviewed]]:
     """Return the changes of the wanted workloads by device, and the workloads that are refused.
 
-    `because`: the reason of the acceptance, which the files keep.
+    `because`: the reason of the acceptance, which the files keep; those in `store` as well that
+    stay otherwise as they are.
     """
     plans: Plans = {}
     refused: list[Reviewed] = []
     for device, reviewed in reviews.items():
         wanted = list(filter(is_wanted, reviewed))
         plans[device] = [
-            with_reason(each.change, because)
+            with_reason(
+                each.change,
+                because,
+                store.load(device, each.workload) if store and not each.change.baseline else None,
+            )
             for each in wanted
             if each.change and (force or not each.doubts)
         ]
@@ -184,13 +190,20 @@ def select(
     return plans, refused
 
 
-def with_reason(change: PlannedChange, because: str) -> PlannedChange:
-    """Return a change whose file keeps why it was accepted."""
-    baseline = change.baseline
+def with_reason(
+    change: PlannedChange, because: str, stored: Baseline | None = None
+) -> PlannedChange:
+    """Return a change whose file keeps why it was accepted: the `stored` one, where it stays."""
+    baseline = change.baseline or stored
     if not because or baseline is None or baseline.recorded is None:
         return change
+    if change.baseline is None and baseline.recorded.because == because:
+        return change
     recorded = msgspec.structs.replace(baseline.recorded, because=because)
-    return replace(change, baseline=msgspec.structs.replace(baseline, recorded=recorded))
+    kept = msgspec.structs.replace(baseline, recorded=recorded)
+    if change.baseline is not None:
+        return replace(change, baseline=kept)
+    return PlannedChange(Action.UPDATE, change.workload, kept, (Detail("because", because),))
 
 
 def plan_update(
@@ -202,6 +215,20 @@ def plan_update(
     return select(
         reviews, lambda each: each.group is not Group.NOT_MEASURED and each.workload in tested
     )
+
+
+def judge_by_themselves(several: Sequence[Results], plans: Plans) -> list[Verdict]:
+    """Return the verdicts on the times of runs by the baselines that were made of them: the noise
+    of both is that of this machine now.
+    """
+    written = {each.workload: each.baseline for plan in plans.values() for each in plan}
+    return [
+        judge_time(timer, [each.run], baseline, Context(results.comparisons or 1), each.limits)
+        for results in several
+        for each in results.workloads
+        if each.run is not None and (baseline := written.get(each.id)) is not None
+        for timer in each.run.judged_timers
+    ]
 
 
 def written_text(plans: Plans, folder: str) -> str:
@@ -235,7 +262,7 @@ def review(
 def _review(
     device: str, several: Sequence[Results], store: BaselineStore, mode: Mode
 ) -> list[Reviewed]:
-    stored = store.stored(device)
+    stored = known = store.stored(device)
     if mode is Mode.CALIBRATE:  # it replaces any file but one of a newer version
         stored = {name: old for name, old in stored.items() if isinstance(old, NewerBaselineError)}
     found: dict[str, _Found] = {}
@@ -246,7 +273,9 @@ def _review(
     # The newest run of a workload is judged beside the others of its results.
     contexts = {results.started_at: _context(results, stored, comparisons) for results in several}
     reviewed = [
-        _reviewed(each, stored.get(name), mode, contexts[each[-1][0].started_at])
+        _reviewed(
+            each, stored.get(name), mode, contexts[each[-1][0].started_at], _compared(known, name)
+        )
         for name, each in found.items()
     ]
     # A run that was cut short may not have collected all.
@@ -279,10 +308,21 @@ def _context(
     return Context(comparisons, known)
 
 
+def _compared(stored: Mapping[str, Baseline | BaselineError], name: str) -> bool | None:
+    return old.is_compared if isinstance(old := stored.get(name), Baseline) else None
+
+
 def _reviewed(
-    found: _Found, old: Baseline | BaselineError | None, mode: Mode, context: Context
+    found: _Found,
+    old: Baseline | BaselineError | None,
+    mode: Mode,
+    context: Context,
+    compared: bool | None,
 ) -> Reviewed:
-    """Review the newest run of a workload. What is wrong with any run of it is a doubt."""
+    """Review the newest run of a workload. What is wrong with any run of it is a doubt.
+
+    `compared`: as the stored `Recorded` has it, which a run without that test leaves.
+    """
     measured = [
         (results, workload, workload.run) for results, workload in found if workload.run is not None
     ]
@@ -296,6 +336,9 @@ def _reviewed(
     results, workload, run = measured[-1]
     was = old.recorded if isinstance(old, Baseline) else None
     reason = was.because if was is not None else ""
+    was_compared, result = compared, workload.verdict(NUMERICS)
+    if result is not None and not result.status.fails:
+        compared = result.status is Status.PASS
     origin: dict[str, Any] = {
         "suite": workload.suite,
         "recorded": Recorded(
@@ -304,11 +347,14 @@ def _reviewed(
             results.kernelgauge,
             results.release,
             reason if mode is Mode.ADD else "",  # more runs of what was accepted
+            compared,
         ),
         "context": context,
         "limits": workload.limits,
     }
     doubts = list(dict.fromkeys(doubt for each in measured for doubt in _shortcomings(*each)))
+    if result and result.status is Status.UNDECIDED and was_compared and mode is not Mode.UPDATE:
+        doubts.append(result)
     newest = review_run(run, old, doubts=doubts, is_fresh=mode is not Mode.ACCEPT, **origin)
     if reason:
         newest = replace(newest, evidence=(*newest.evidence, Detail("because", reason)))

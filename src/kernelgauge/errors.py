@@ -121,7 +121,9 @@ class DisturbedError(TimesError):
             f"{workload}: the machine cannot be trusted now",
             got="; ".join(dict.fromkeys(reasons)),
             expected=expected,
-            next_command="nvidia-smi   (who uses it?)   nvidia-smi -q -d PERFORMANCE   (is it throttled?)",
+            next_command=(
+                "nvidia-smi   (who uses it?)   nvidia-smi -q -d PERFORMANCE   (is it throttled?)"
+            ),
         )
 
 

@@ -24,9 +24,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 
+import msgspec
+
 from .errors import CLEAR_LINE, KernelgaugeError, MeasurementError, clear_status, printable
 from .results import NAME, Results, ask_git, read_results
-from .results.files import DOING, LOCKS, WAITING
+from .results.files import CHOICES, DOING, LOCKS, WAITING
+from .run import KernelChoice
 
 _SHOWN_LINES = 15  # of the output of a process or program that failed
 _NO_TESTS = 5  # pytest.ExitCode.NO_TESTS_COLLECTED
@@ -122,9 +125,9 @@ class Progress:
             )
 
 
-def draw(arguments: Sequence[str], *, processes: int) -> list[Results]:
-    """Run `pytest *arguments` in fresh processes, each with empty compile caches: the autotuner
-    chooses anew in each.
+def run_processes(arguments: Sequence[str], *, processes: int) -> list[Results]:
+    """Run `pytest *arguments` in fresh processes, each with empty compile caches. Autotuners choose
+    in the first one, and the others take that.
 
     Raises `MeasurementError` if one of them fails: what is left would not be a fair sample.
     """
@@ -132,8 +135,25 @@ def draw(arguments: Sequence[str], *, processes: int) -> list[Results]:
     progress = Progress(processes, is_exact=True)
     for number in range(1, processes + 1):
         progress.begin(f"process {number} of {processes}")
-        measured.append(run_process(arguments, progress, patience_s=progress.patience_s))
+        choices = choices_of(measured[0]) if measured else {}
+        measured.append(
+            run_process(arguments, progress, patience_s=progress.patience_s, choices=choices)
+        )
     return measured
+
+
+def choices_of(results: Results) -> dict[str, tuple[KernelChoice, ...]]:
+    """Return what autotuners chose, by workload."""
+    return {each.workload: each.choices for each in results.runs}
+
+
+def _hand_over(choices: Mapping[str, tuple[KernelChoice, ...]], folder: Path) -> dict[str, str]:
+    """Write the choices that a process must take; return the environment variable that says so."""
+    if not any(choices.values()):
+        return {}
+    file = folder / "choices.json"
+    file.write_bytes(msgspec.json.encode(choices))
+    return {CHOICES: str(file)}
 
 
 def compile_caches(folder: str) -> dict[str, str]:
@@ -151,6 +171,7 @@ def run_process(
     may_fail: bool = False,
     variables: Mapping[str, str] = MappingProxyType({}),
     patience_s: float = math.inf,
+    choices: Mapping[str, tuple[KernelChoice, ...]] = MappingProxyType({}),
 ) -> Results:
     """Run `pytest *arguments` in a fresh process with empty compile caches, which measures and
     compares nothing.
@@ -159,7 +180,7 @@ def run_process(
         packages: folders whose modules come before those that are installed. may_fail: whether the
         tests of what a workload declares may fail. variables: of its environment, beside this
         process's. patience_s: how long it may say nothing (`Progress`). Then it is killed, with all
-        that it has started.
+        that it has started. choices: of autotuners, by workload, that it must take.
 
     Raises `MeasurementError` if it leaves no results, fails or is killed, `KernelgaugeError` if it
     measures another folder's code.
@@ -169,7 +190,7 @@ def run_process(
         inherited |= variables
         # Its temporary files go away with it; the locks are those of all.
         own_files = {"TMPDIR": str(own), LOCKS: inherited.get(LOCKS) or tempfile.gettempdir()}
-        environment = inherited | compile_caches(str(own)) | own_files
+        environment = inherited | compile_caches(str(own)) | own_files | _hand_over(choices, own)
         imports = None if folder is None else Imports(folder, python)
         paths = (
             [*packages]
@@ -191,7 +212,6 @@ def run_process(
             "-q",
             f"--perf-calibrate={own}",
         ]
-        output: list[str] = []
         with subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _WITH_PARENT, str(os.getpid()), *command],
             cwd=folder,
@@ -201,20 +221,7 @@ def run_process(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         ) as process:
-            try:
-                for line in _lines(process, patience_s):
-                    output.append(line)
-                    if line.startswith((WAITING, DOING)):
-                        progress(line.strip())
-            except subprocess.TimeoutExpired:
-                raise MeasurementError(
-                    f"a process that measures hangs: it said nothing for {patience_s:.0f} s",
-                    got="\n".join(output[-_SHOWN_LINES:]),
-                    next_command=shlex.join(["pytest", *arguments]),
-                ) from None
-            finally:  # what it has started would disturb the next one
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+            output = _watch(process, progress, patience_s, arguments)
         results = Path(own, "latest", NAME)
         if process.returncode == _NO_TESTS:
             raise MeasurementError(
@@ -232,6 +239,31 @@ def run_process(
         if imports is not None:
             imports.require_own(results.with_name(LOADED).read_bytes())
         return read_results(results)
+
+
+def _watch(
+    process: subprocess.Popen[bytes],
+    progress: Callable[[str], None],
+    patience_s: float,
+    arguments: Sequence[str],
+) -> list[str]:
+    """Show the progress of a process, and end all that it has started. Return its output."""
+    output: list[str] = []
+    try:
+        for line in _lines(process, patience_s):
+            output.append(line)
+            if line.startswith((WAITING, DOING)):
+                progress(line.strip())
+    except subprocess.TimeoutExpired:
+        raise MeasurementError(
+            f"a process that measures hangs: it said nothing for {patience_s:.0f} s",
+            got="\n".join(output[-_SHOWN_LINES:]),
+            next_command=shlex.join(["pytest", *arguments]),
+        ) from None
+    finally:  # what it has started would disturb the next one
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return output
 
 
 def _lines(process: subprocess.Popen[bytes], patience_s: float) -> Iterator[str]:
@@ -282,16 +314,20 @@ def own_folder() -> Iterator[Path]:
 def _remove_abandoned() -> None:
     """Remove the folders, and the worktrees in them, of processes that were killed."""
     for file in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_OWNER}"):
-        folder, tree = file.parent, file.with_name("tree")
         with suppress(OSError, KernelgaugeError):
-            if folder.lstat().st_uid == os.getuid():  # nobody else's, who may have put a link there
-                with file.open() as owner:
-                    # an error if its process lives
-                    fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    if tree.exists():
-                        with suppress(KernelgaugeError):
-                            _remove_worktree(tree)
-                    shutil.rmtree(folder, ignore_errors=True)
+            # nobody else's, who may have put a link there
+            if file.parent.lstat().st_uid == os.getuid():
+                _remove_if_abandoned(file)
+
+
+def _remove_if_abandoned(owner: Path) -> None:
+    folder, tree = owner.parent, owner.with_name("tree")
+    with owner.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error if its process lives
+        if tree.exists():
+            with suppress(KernelgaugeError):
+                _remove_worktree(tree)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 # -- revisions and packages ------------------------------------------------------------------------

@@ -98,6 +98,10 @@ class Timer(str, Enum):
         return not (self.timing.on_cpu and fingerprint.arch == "cpu")
 
 
+# as an error names them: reports say "latency"
+TIMER_NAMES = ", ".join(
+    f"{each.value} (the latency)" if each is Timer.END_TO_END else each.value for each in Timer
+)
 _COMPILE = Timing("", "compile", 0.25, 3.0, 0.1, 0.25, is_alike=True, is_confirmed=False)
 # What stands for the iterations of one replicate: durations of kernels come in steps of 32 ns, 1 %
 # of the shortest. A median stays on a step, the mean of the middle half does not, and is as robust.
@@ -149,12 +153,15 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
     recompiles: Count  # over the whole measurement, fresh allocations included
     peak_allocated_bytes: Count | None
     grown_bytes: int | None = None  # held after a call and not before it, again and again
+    cyclic_bytes: Count | None = None  # of tensors in cycles of references, which no call frees
     compiled_ops: Count | None = None  # that torch.compile traced: they are what compiling costs
     autograd_nodes: Count | None = None  # that the call records for a backward
     # that torch.compile made for the first call, or the first sequence of calls
     graphs: Count | None = None
     # As `grown_bytes`: of Python's allocators, and on a GPU of torch's tensors on the host.
     grown_host_bytes: int | None = None
+    # of Python's allocators: the most that a call holds at once
+    peak_host_bytes: Count | None = None
     # that allocate or free memory of a GPU, or pin that of the host
     allocator_calls: Count | None = None
     graph_launches: Count | None = None  # of CUDA graphs
@@ -204,7 +211,9 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 def summarize(durations: Sequence[float], statistic: Statistic) -> float:
-    """Return one value for the iterations of one replicate, in the order in which they were made."""
+    """Return one value for the iterations of one replicate, in the order in which they were
+    made.
+    """
     if statistic == "lower decile of runs":
         size = min(RUN_OF_CALLS, (len(durations) + 1) // 2)
         durations = [
@@ -361,7 +370,9 @@ def on_same_host(processes: Sequence[ProcessTime], after: ProcessTime) -> list[P
     return [each for each in processes if is_same(each.observation.control_us)]
 
 
-def at_shared_speed(before: Sequence[ProcessTime], afters: Sequence[ProcessTime]) -> ProcessTime:
+def pick_common_host_speed(
+    before: Sequence[ProcessTime], afters: Sequence[ProcessTime]
+) -> ProcessTime:
     """Return the process of `afters` at the host speed that is most frequent on both sides: a host
     has several.
     """
@@ -412,6 +423,38 @@ class OpRecord(msgspec.Struct, frozen=True):
     input_shapes: tuple[Any, ...] = ()  # nested tuples of ints, as recorded
 
 
+class KernelChoice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an autotuner chose for a kernel, or among the templates for an op.
+
+    No launch holds it: it has a key, and the rivals, and several launches share it.
+    """
+
+    kernel: str  # its name, without a compiler's number; or that of the op
+    key: str  # what it was chosen for: sizes and dtypes. Empty: not known
+    # ``BLOCK=1024,num_stages=1,num_warps=4``. Empty: nothing was chosen, for a GPU that is not here
+    config: str
+    source: str = ""  # the beginning of a digest of the kernel's source. Empty: not known
+    # what it was chosen from, itself too, or 0 if that compiles there; None: it could not run
+    times_us: dict[str, float | None] = {}
+    recorded: str = ""  # what the baseline has, where that could not be taken
+    error: str = ""  # of its compiler. Empty: the code does not offer it
+
+    @property
+    def runnable(self) -> set[str]:
+        """Return the configurations that could run, or that compile."""
+        return {name for name, us in self.times_us.items() if us is not None}
+
+
+def recorded_choice(
+    choices: Sequence[KernelChoice], kernel: str, key: str, *sources: str
+) -> KernelChoice | None:
+    """Return the choice for a kernel and a key. None: none, or several."""
+    # An older baseline knows no keys.
+    alike = [it for it in choices if it.kernel == kernel and it.key in (key, "")]
+    found = [it for it in alike if it.source in sources] or alike
+    return found[0] if len({it.config for it in found}) == 1 else None
+
+
 class CompileEvent(msgspec.Struct, frozen=True):
     """A graph break or a recompile of torch.compile, and the line of the user's code that caused
     it.
@@ -437,7 +480,12 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # of a layer, in the path of a mo
 
 
 # What `Run.data` counts of an op.
-AMOUNTS = STORED, FOUND, RETURNED = "stored numbers", "numbers found", "numbers returned"
+AMOUNTS = STORED, FOUND, RETURNED, INDICES = (
+    "stored numbers",
+    "numbers found",
+    "numbers returned",
+    "indices",
+)
 _AMOUNT = re.compile(rf"(\d+) ({'|'.join(AMOUNTS)})")
 
 
@@ -490,9 +538,16 @@ class Conditions(msgspec.Struct, frozen=True):
 
 
 LINES = "lines"  # of `Run.host_work`: lines of the user's code that run
+# names in it of functions of C that come with ops and kernels: of torch, of Triton, of extensions
+OF_RUNTIME = re.compile(r"<(torch|generated|_*triton|PyCapsule|function |\w+>)")
 # names in it of functions that wait, wake up and clean up when chance says so
 OF_THREADS = re.compile(
     r"<?_?(thread(ing)?|queue|weakref(set)?|select(ors)?|signal|concurrent|multiprocessing|asyncio)\b"
+)
+# How often these call others follows from the session: its stack, `sys.path` and log handlers.
+OF_SESSION = re.compile(
+    r"(traceback|linecache|importlib\.(_bootstrap(_external)?|metadata)"
+    r"|logging\.(Logger\.)?_log$)\b(?!\._handle_fromlist)"
 )
 
 
@@ -548,11 +603,14 @@ class Run(msgspec.Struct, frozen=True):
     # of the memory that a call leaves behind, the most first
     growth_origins: tuple[Origin, ...] = ()
     host_growth_origins: tuple[Origin, ...] = ()  # likewise, of `Counts.grown_host_bytes`
+    cyclic_origins: tuple[Origin, ...] = ()  # likewise, of `Counts.cyclic_bytes`
+    host_peak_origins: tuple[Origin, ...] = ()  # the line at `Counts.peak_host_bytes`
     keeping_origins: tuple[Origin, ...] = ()  # the lines that keep what grows, where that is known
     allocating_ops: tuple[str, ...] = ()  # "aten::empty: cudaMalloc"
     allocation_origins: tuple[Origin, ...] = ()  # of these, without repetitions
     # What an op works on that neither shapes nor arguments tell: "655 stored numbers" of its sparse
-    # tensors, "12 numbers found" in data or returned by an op of a library, "'tanh'" for a text.
+    # tensors, "12 numbers found" in data or returned by an op of a library, "8 indices" in a list of
+    # optional tensors, "'tanh'" for a text.
     # What differs between two calls is left out.
     data: dict[str, tuple[str, ...]] = {}
     peak: tuple[PeakPart, ...] = ()  # where a call allocated the memory of its peak, the most first
@@ -561,6 +619,9 @@ class Run(msgspec.Struct, frozen=True):
     # differ between calls.
     host_work: dict[str, Count] = {}
     host_spread: dict[str, Count] = {}
+    # How long a call of a function of C takes: by which more calls are a loss or none. It is
+    # compared with nothing.
+    host_us: dict[str, float] = {}
     # where each is called, the most frequent first
     host_work_origins: dict[str, tuple[Origin, ...]] = {}
     copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"
@@ -574,6 +635,7 @@ class Run(msgspec.Struct, frozen=True):
     # of a sequence, in order; their launches are those of `kernels`
     calls: tuple[CallRecord, ...] = ()
     compile_events: tuple[CompileEvent, ...] = ()  # each once; `counts` says how many there were
+    choices: tuple[KernelChoice, ...] = ()  # of autotuners, by kernel and key
 
     @property
     def place(self) -> str | None:
@@ -613,7 +675,9 @@ class Run(msgspec.Struct, frozen=True):
             raise MeasurementError(
                 f"{self.workload}: {timer.label_on(self.fingerprint)} was not measured",
                 got=self.incomplete,
-                expected="the mark timing on the test that reads it, and a device that has this timer",
+                expected=(
+                    "the mark timing on the test that reads it, and a device that has this timer"
+                ),
             )
         return observe(self.samples[timer]).mean_us
 

@@ -86,5 +86,7 @@ def test_warm_compile_time(kernelgauge_test: _End) -> None:
 
 @pytest.mark.numerics(NUMERICS)
 def test_result_matches_float64(kernelgauge_test: _End) -> None:
-    """The workload computes the same function as its reference in float64, on fresh random input."""
+    """The workload computes the same function as its reference in float64, on fresh random
+    input.
+    """
     kernelgauge_test()

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from .errors import WorkloadError
 from .judge.structure import Expectation
-from .run import Timer
+from .run import TIMER_NAMES, Timer
 
 Dtype = Literal["bf16", "fp16", "fp32"]
 Pass = Literal["forward", "call", "train", "step"]
@@ -183,12 +183,10 @@ class Workload:
         is_module = hasattr(self.build, "forward") and not isinstance(self.build, type)
         expected = "a function that returns the module: build=lambda: MyModule()"
         require(not is_module, "build is a module", self.build, expected)
-        timers = [each.value for each in Timer]
         for what in ("sensitivity", "gate"):
-            for timer, fraction in getattr(self, what).items():
-                is_valid = timer in timers and 0 < fraction < math.inf
-                expected = f"a positive fraction for {', '.join(timers)}"
-                require(is_valid, f"invalid {what}", {timer: fraction}, expected)
+            given = getattr(self, what)
+            expected = f"{{'end_to_end': 0.05}}: a positive fraction by time ({TIMER_NAMES})"
+            require(_are_fractions(given), f"invalid {what}", given, expected)
         is_valid = self.tolerance is None or (
             isinstance(self.tolerance, (int, float)) and 0 < self.tolerance < math.inf
         )
@@ -230,6 +228,16 @@ class Workload:
 
     def __str__(self) -> str:
         return self.id
+
+
+def _are_fractions(given: object) -> bool:
+    """Return whether it is a mapping of times to positive fractions."""
+    return isinstance(given, Mapping) and all(
+        timer in [each.value for each in Timer]
+        and isinstance(fraction, (int, float))
+        and 0 < fraction < math.inf
+        for timer, fraction in given.items()
+    )
 
 
 def is_copied(function: Any) -> bool:

@@ -10,10 +10,15 @@ from typing import Any
 
 import bisection
 import pytest
+import recorded
 import unchanged
+from msgspec.structs import replace
 from recorded import DATA, Suite, h100_suites, read_suites, recorded_suites
+from runs_file import read_runs
 
 from kernelgauge import Timer
+from kernelgauge.results import encode_results
+from tests.builders import results, workload
 
 # Of each design: how many suites may be red, as docs/verdicts.md says, and one of how many is
 # judged here.
@@ -88,6 +93,29 @@ def test_fresh_process_dispels_alarms_only(
     assert [line.split("caught ")[1] for line in printed if "MLPs" in line and "GPU" in line] == [
         "+1.0% 100 -> 100 %"
     ]
+
+
+def test_results_of_other_machines_are_kept_and_judged(
+    suites: list[Suite],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Results of a folder are judged as runs that no number was chosen on, and kept if asked for."""
+    source, *_ = sorted((DATA / "later").glob("*.json.gz"))
+    runs = [replace(run, gpu="0a1b2c3d") for run in read_runs(source).runs]
+    found = results(*(workload(name=run.workload, run=run) for run in runs))
+    (tmp_path / "machine").mkdir()
+    (tmp_path / "machine" / "results.json").write_bytes(encode_results(found))
+    for module in (unchanged, recorded):
+        monkeypatch.setattr(module, "DATA", tmp_path / "data")
+    monkeypatch.setattr(unchanged, "recorded_suites", lambda: suites[:8])
+    for option, kept in ((), 0), (("--keep",), 1):
+        arguments = ["unchanged.py", "--design", "later", str(tmp_path / "machine"), *option]
+        monkeypatch.setattr("sys.argv", arguments)
+        unchanged.main()
+        assert "later, committed baselines: green 1 of 1" in capsys.readouterr().out
+        assert len(list(tmp_path.glob("data/later/h200-0a1b2c3d-*.json.gz"))) == kept
 
 
 @pytest.mark.parametrize(

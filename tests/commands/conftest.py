@@ -38,6 +38,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "project"
     folder.mkdir()
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:cacheprovider -p no:hypothesispytest -p no:timeout")
     make_repository(monkeypatch)
     return folder
 
@@ -88,7 +89,7 @@ exec(Path("code.py").read_text())
 RUN = msgspec.json.decode(Path("run.json").read_bytes(), type=Run)
 
 
-def measure_groups(workloads, device, fingerprint, settings, progress, *, timed):
+def measure_groups(workloads, device, fingerprint, settings, progress, *, timed, replays):
     times = {} if timed else {"samples": {}, "incomplete": NO_TIMES, "lack": Lack.NOT_ASKED}
     run = msgspec.structs.replace(RUN, workload=workloads[0].id, **times)
     yield {run.workload: SimpleNamespace(run=run, problem="", trace_json=b"{}", table="")}

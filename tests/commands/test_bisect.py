@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kernelgauge import processes
 from kernelgauge.errors import MeasurementError
 from kernelgauge.run import Run
-from tests.builders import counts
+from tests.builders import counts, one_test
 from tests.commands.conftest import (
     FIRST,
     Command,
@@ -91,44 +92,33 @@ def test_other_kernels_are_found_with_one_process_a_state(
     assert process.seen[-1].arguments[-2:] == ["-m", "not timing"]
 
 
-@pytest.fixture
-def bisect_fixture_test(
+def test_slower_fixture_test_is_found_by_its_times(bisect: Command, process: Process) -> None:
+    test = replace(one_test("test_mlp", subject="end to end"), node="test_ops.py::test_mlp")
+    process.change = lambda results: replace(results, tests=(replace(test, workload=FIRST),))
+    commits = history(["205", "205", "215"])
+    code, out, _ = bisect("-k", "test_mlp")
+    assert (code, found(out)) == (0, [commits[2]])
+    assert re.search(r"REGRESSED  GPU time 20\d\.\d -> 21\d\.\d us", out)
+    assert {tuple(each.arguments) for each in process.seen} == {("perf", "-k", "test_mlp")}
+
+
+def test_exact_change_is_found_behind_a_commit_that_hangs(
     repository: Path, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch
-) -> Command:
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:cacheprovider")
+) -> None:
+    """A test with the fixture, in processes of pytest."""
     monkeypatch.setenv("KERNELGAUGE_LOCKS", str(repository.parent))
-    return partial(kernelgauge, "bisect", "--bad", "HEAD", "-k", "test_mlp", "--good")
-
-
-@pytest.mark.parametrize(
-    ("change", "options", "ends", "text"),
-    [
-        ({"center": 215.0}, [], 8, "GPU time 205.0 -> 215.0 us"),
-        # exact
-        ({"counts": counts(copies=3)}, ["--", "-m", "not timing"], 2, "counts   copies 0 -> 3"),
-    ],
-)
-def test_fixture_tests_change_is_found(
-    bisect_fixture_test: Any, change: Any, options: Any, ends: int, text: str
-) -> None:
-    good, bad, _ = (commit_fixture_test(f"Number {n}", **(change if n else {})) for n in range(3))
-    code, out, _ = bisect_fixture_test(good, *options)
-    assert (code, found(out), text in out) == (0, [bad], True)
-    assert "test_ops-test_mlp: REGRESSED" in out
-    assert f", {ends} of them of the ends" in out
-
-
-def test_commit_that_hangs_is_skipped(
-    bisect_fixture_test: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "_LEAST_SILENCE_S", 15.0)
-    monkeypatch.setattr(processes, "_OF_LONGEST", 0)
-    good = commit_fixture_test("First")
+    monkeypatch.setattr(processes, "_LEAST_SILENCE_S", 6.0)
+    monkeypatch.setattr(processes, "_OF_LONGEST", 3)  # on a busy machine
+    good = commit_fixture_test("Good")
     commit_fixture_test("Hang", "import time\nwhile True:\n    time.sleep(1)")
-    commit_fixture_test("Copy", counts=counts(copies=3))
-    code, out, _ = bisect_fixture_test(good, "--", "-m", "not timing")
-    assert (code, "2 suspects are left" in out) == (1, True)
-    assert "Hang   skipped: a process that measures hangs: it said nothing for 15 s" in out
+    commit_fixture_test("Same")
+    bad = commit_fixture_test("Copy", counts=counts(copies=3))
+    ends = ("--good", good, "--bad", "HEAD", "-k", "test_mlp")
+    code, out, err = kernelgauge("bisect", *ends, "--", "-m", "not timing")
+    assert (code, found(out), "counts   copies 0 -> 3" in out) == (0, [bad], True)
+    assert "test_ops-test_mlp: REGRESSED" in out
+    assert ", 3 of them of the ends" in out  # the good one still works behind the hang
+    assert "it fails: a process that measures hangs: it said nothing for " in err
 
 
 CHANGES = {

@@ -2,7 +2,9 @@
 each other.
 """
 
+import math
 import os
+import random
 import re
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,8 @@ from kernelgauge import processes
 from kernelgauge.judge import MEASUREMENT, Status, Verdict
 from kernelgauge.judge.evidence import Detail, Failed
 from kernelgauge.results import Results, read_results
+from kernelgauge.run import Run
+from tests import builders
 from tests.builders import one_test
 from tests.commands.conftest import (
     FIRST,
@@ -148,6 +152,32 @@ def test_comparison_goes_on_to_its_end_or_budget(
     assert "processes of each side: 3 " in compare("HEAD")[1]
 
 
+def test_comparison_on_a_noisy_host_says_so_and_ends(compare: Command, process: Process) -> None:
+    """Latencies of a CPU scatter by a factor of three. A quiet one beside them is decided."""
+    cpu = builders.fingerprint(device="a CPU", arch="cpu", sm_count=None)
+    rng = random.Random(20261130)
+
+    def on_cpu(workload: str, spread: float) -> Run:
+        us = 300.0 * math.exp(rng.gauss(0, spread))
+        times = [us * math.exp(rng.gauss(0, spread)) for _ in range(4)]
+        return measured(workload, device=None, end_to_end=times, machine=cpu, gpu=None)
+
+    process.runs = [(on_cpu(FIRST, 1.0), on_cpu(SECOND, 0.01)) for _ in range(24)]
+    _, out, err = compare("HEAD")
+    too_noisy = (
+        r"this host is too noisy to decide 1 workload: that takes \d+ processes of each side"
+    )
+    assert "processes of each side: 3 " in out
+    first, *_ = (line for line in err.splitlines() if ": process " not in line)
+    assert re.match(too_noisy, first)  # after one process of each side
+    assert err.count("too noisy") == 1
+    assert f"1 of 2 workloads decided; undecided: {FIRST} (end to end)" in err
+
+    process.runs = [(on_cpu(FIRST, 0.15),) for _ in range(24)]
+    _, out, err = compare("HEAD")
+    assert not re.search(too_noisy, err)
+
+
 def test_decided_workloads_are_not_measured_again(compare: Command, process: Process) -> None:
     """FIRST is decided after three processes of each side, and SECOND is too noisy."""
     noisy = [
@@ -202,6 +232,16 @@ def test_failed_or_interrupted_process_loses_no_verdicts(
         assert (code, text in out, "processes of" in out, worktrees()) == (130, True, bool(text), 1)
 
 
+def test_comparison_that_is_interrupted_says_so(compare: Command, process: Process) -> None:
+    assert "CUT SHORT" not in compare("HEAD")[1]
+    for after, said in ((1, "there are no verdicts"), (3, "CUT SHORT: ")):
+        process.seen, process.after = [], after
+        assert said in "".join(compare("HEAD")[1:])
+    results = read_results(Path("reports/compare/results.json"))
+    assert results.was_cut_short
+    assert "**CUT SHORT**" in Path("reports/compare/report.md").read_text()
+
+
 def test_spoilt_times_of_one_side_leave_the_others(compare: Command, process: Process) -> None:
     spoilt = measured(device=None, incomplete="the machine was disturbed")
     process.runs = [(measured(),)] * 4 + [(spoilt,), (measured(),)]
@@ -237,7 +277,6 @@ def test_revision_that_hangs_ends_the_comparison(
     repository: Path, kernelgauge: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "_LEAST_OF_BUDGET_S", 3.0)
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:cacheprovider")
     monkeypatch.setattr("random.Random.sample", lambda _, sides, k: list(sides))
     commit_fixture_test("Hang", "import time\nwhile True:\n    time.sleep(1)")
     code, _, err = kernelgauge("compare", "HEAD", "--budget", "1")
@@ -280,14 +319,56 @@ def test_workload_that_fails_says_why(
     )
 
 
-def test_workload_that_is_new_is_compared_with_nothing(compare: Command, process: Process) -> None:
-    of_base = {"workloads": (), "tests": (), "fingerprint": None, "gpu": None}
-    process.change = lambda each: (
-        each if process.seen[-1].folder == Path.cwd() else replace(each, **of_base)
+@pytest.mark.parametrize(
+    ("known", "status", "code"), [((), "INVALID", 1), (("old",), "NO_BASELINE", 0)]
+)
+def test_new_workload_fails_if_nothing_else_is_compared(
+    compare: Command, process: Process, known: tuple[str, ...], status: str, code: int
+) -> None:
+    def without_new(results: Results) -> Results:
+        if process.seen[-1].folder == Path.cwd():
+            return results
+        kept = [each for each in results.workloads if each.id in known]
+        return replace(results, workloads=tuple(kept), tests=())
+
+    names = (FIRST, *known)
+    process.runs = [
+        tuple(measured(each, place=number // 2) for each in names) for number in range(6)
+    ]
+    process.change = without_new
+    found, out, _ = compare("HEAD", "--processes", "3")
+    said = f"{FIRST}: {status}  nothing to compare with: HEAD has no such workload, or fails"
+    assert (found, said in out) == (code, True), out
+
+
+def test_workload_that_ran_in_base_alone_fails(compare: Command, process: Process) -> None:
+    process.runs = [(measured(), measured(SECOND)), (measured(),)] * 3
+    code, out, _ = compare("HEAD", "--processes", "3")
+    assert (code, f"{SECOND}: INVALID  the working tree could not be measured" in out) == (1, True)
+
+
+def test_comparison_of_nothing_fails(compare: Command, process: Process) -> None:
+    lost = {"run": None, "verdicts": (), "unavailable": "no GPU"}
+    process.change = lambda each: replace(
+        each, workloads=tuple(replace(it, **lost) for it in each.workloads)
     )
     code, out, _ = compare("HEAD", "--processes", "3")
-    said = "NO_BASELINE  nothing to compare with: HEAD has no such workload, or fails"
-    assert (code, said in out) == (0, True)
+    assert (code, "nothing to compare: no workload ran in HEAD" in out) == (1, True), out
+
+
+def test_test_of_another_id_in_base_is_the_same(compare: Command, process: Process) -> None:
+    """A test file moved, and the id of its copy in BASE tells it from the one that is still there."""
+    process.runs = [
+        (measured(f"perf-{FIRST}" if number % 2 == 0 else FIRST),) for number in range(6)
+    ]
+    test = one_test("test_mlp", subject="end to end")
+    process.change = lambda results: replace(
+        results, tests=(replace(test, workload=results.workloads[0].id),)
+    )
+    code, out, _ = compare("HEAD", "--processes", "3")
+    assert (code, FIRST in out, f"perf-{FIRST}" in out, "PASS" in out) == (0, True, False, True), (
+        out
+    )
 
 
 def test_base_of_which_nothing_runs_is_no_comparison(compare: Command, process: Process) -> None:

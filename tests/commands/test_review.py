@@ -1,6 +1,8 @@
 """`kernelgauge review` and `kernelgauge accept`, as they are typed."""
 
+import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,13 @@ from filelock import FileLock, Timeout
 
 from kernelgauge.baselines import BaselineStore
 from kernelgauge.judge import Status
-from kernelgauge.results import Results, encode_results, nearest_tag, revision
+from kernelgauge.results import (
+    Results,
+    digest_of_file,
+    encode_results,
+    nearest_tag,
+    revision,
+)
 from kernelgauge.trace.kernel import Resources
 from tests import builders
 from tests.builders import complete_results, counts, fingerprint, mlp_kernels, passing, run, verdict
@@ -300,12 +308,20 @@ def test_revision_of_changed_tree_has_a_plus(repository: Path) -> None:
 def test_accept_keeps_its_reason_for_review(command: Command) -> None:
     recorded(command)
     left(upgraded())
-    assert "because" not in command("review")[1]
+    assert "    because  " not in command("review")[1]
     assert command("accept", "-k", COMPILED, "--because", "driver 590\x1b is slower")[0] == 0
-    (line,) = (each for each in command("review")[1].splitlines() if "because" in each)
+    (line,) = (each for each in command("review")[1].splitlines() if "    because  " in each)
     assert re.fullmatch(r" +because +driver 590\\x1b is slower", line)
     assert command("accept", "-k", COMPILED)[0] == 0  # the same run: the file stays
-    assert "because" in command("review")[1]
+    assert "    because  " in command("review")[1]
+    before = content()
+    code, out, _ = command("accept", "-k", COMPILED, "--because", "the driver")
+    assert (code, "1 written" in out) == (0, True), out
+    assert re.search(r" because +the driver\n", command("review")[1])
+    changed = {name for name, file in content().items() if file != before[name]}
+    assert changed == {COMPILED}
+    again = content()[COMPILED].replace(b"the driver", b"driver 590\\u001b is slower")
+    assert json.loads(again) == json.loads(before[COMPILED])  # and nothing but the reason
     left(
         complete_results(
             of(COMPILED, gpu="two", machine=fingerprint(driver="590.1"), device=SLOWER), gpu="two"
@@ -313,10 +329,103 @@ def test_accept_keeps_its_reason_for_review(command: Command) -> None:
     )
     code, out, err = command("accept", "--add", "-k", COMPILED)
     assert (code, "2 processes" in out) == (0, True), (out, err)
-    assert "because" in command("review")[1]  # more runs of what was accepted
+    assert "    because  " in command("review")[1]  # more runs of what was accepted
     left(complete_results(of(COMPILED)))
     assert command("accept", "-k", COMPILED)[0] == 0
-    assert "because" not in command("review")[1]
+    assert "    because  " not in command("review")[1]
+
+
+def test_accept_prints_the_command_that_keeps_a_reason(command: Command) -> None:
+    recorded(command)
+    folder = str(left(upgraded(), "nights/new run"))
+    offered = "\nto accept it: kernelgauge accept 'nights/new run' --because TEXT   (-k selects)\n"
+    assert offered in command("review", folder)[1]
+    out = command("accept", folder, "-k", COMPILED)[1]
+    (line,) = (each for each in out.splitlines() if each.startswith("to keep why: "))
+    words = shlex.split(line.partition(": ")[2].replace("TEXT", "driver"))
+    assert command(*words[1:])[0] == 0
+    assert re.search(r" because +driver\n", command("review", folder)[1])
+
+
+def slower_and_new() -> Results:
+    """Two workloads that stay as they are, one that is slower, and a new one."""
+    regressed = verdict(Status.REGRESSED, workload=COMPILED)
+    slower = passing(regressed, name=COMPILED, run=run(workload=COMPILED, device=SLOWER))
+    return complete_results(of(EAGER), of(LINEAR), slower, of("new-x-bf16-1"))
+
+
+def test_reason_goes_to_what_changes_or_is_selected(command: Command) -> None:
+    recorded(command)
+    before = content()
+    left(slower_and_new())
+    assert "reason was" not in command("accept", "--because", "driver 590")[1]
+    changed = {name for name, file in content().items() if b"driver 590" in file}
+    assert changed == {COMPILED, "new-x-bf16-1"}
+    assert changed == {name for name, file in content().items() if file != before.get(name)}
+    before = content()
+    assert "the reason was kept nowhere: " in command("accept", "--because", "again")[1]
+    assert content() == before
+    assert "1 written" in command("accept", "-k", EAGER, "--because", "again")[1]
+    assert {name for name, file in content().items() if b"again" in file} == {EAGER}
+
+
+def test_accept_of_all_names_what_gets_a_reason(command: Command) -> None:
+    recorded(command)
+    left(slower_and_new())
+    before = content()
+    out = command("accept")[1]
+    (line,) = (each for each in out.splitlines() if each.startswith("to keep why: "))
+    changed = {name for name, file in content().items() if file != before.get(name)}
+    words = shlex.split(line.partition(": ")[2].replace("TEXT", "slower-driver"))
+    assert command(*words[1:])[0] == 0
+    assert {name for name, file in content().items() if b"slower-driver" in file} == changed
+
+
+def test_command_that_keeps_a_reason_selects_what_was_written(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small, big = "test_m-mlp", "test_m-mlp_big"
+    left(complete_results(of(small), of(big)))
+    assert command("accept")[0] == 0
+    before = content()
+    left(complete_results(of(small, device=SLOWER), of(big)))
+    monkeypatch.setenv("CI", "true")  # needs --force each time
+    out = command("accept", "--force", "-k", "mlp")[1]
+    (line,) = (each for each in out.splitlines() if each.startswith("to keep why: "))
+    code, out, _ = command(*shlex.split(line.partition(": ")[2])[1:])
+    assert (code, "1 written" in out) == (0, True), out
+    assert {name for name, file in content().items() if b'"TEXT"' in file} == {small}
+    assert content()[big] == before[big]
+
+
+NOT_IN_FULL = "it was not measured in full (no test of a time was selected)"
+
+
+def test_refusal_of_several_workloads_is_said_once(command: Command) -> None:
+    recorded(command)
+    next(Path("baselines").glob(f"*/{GONE}.json")).unlink()
+    untimed = {"samples": {}, "incomplete": "no test of a time was selected"}
+    left(complete_results(of(EAGER, **untimed), of(COMPILED, **untimed), of(LINEAR)))
+    for arguments in (["review"], ["accept", "--dry-run"]):
+        code, out, _ = command(*arguments)
+        said = " ".join(out.split())
+        assert (code, said.count(NOT_IN_FULL)) == (1, 1), out
+        assert f"{COMPILED}, {EAGER}" in said
+        assert f"quiet machine: pytest perf -k '{COMPILED} or {EAGER}'" in said
+    assert "to accept it" not in command("review")[1]  # nothing waits for that
+
+
+def test_accept_names_files_that_changed_since_the_run(command: Command) -> None:
+    recorded(command)
+    Path("model.py").write_text("x = 1\n")
+    sources = {"model.py": digest_of_file(Path("model.py")), "gone.py": "0123456789abcdef"}
+    for files, named in ((["model.py"], ""), (list(sources), "gone.py")):
+        known = {name: sources[name] for name in files}
+        left(msgspec.structs.replace(complete_results(of(COMPILED)), sources=known))
+        out = command("review")[1]
+        assert re.findall(r"(?m)^changed +(\S.*?)   \(since", out) == [named] * bool(named)
+    Path("model.py").write_text("x = 2\n")
+    assert re.search(r"(?m)^changed +model.py, gone.py   \(since", command("accept")[1])
 
 
 def test_review_says_a_cause_once(command: Command) -> None:

@@ -544,7 +544,7 @@ def sides() -> Lines:
         before, after = (
             [process(each, noise, chance) for _ in range(count)] for each in (1.0, factor)
         )
-        verdicts, undecided = builders.judged_sides(before, after, are_pairs=are_pairs)
+        verdicts, undecided = builders.judged_sides(before, after, beside=() if are_pairs else None)
         yield (
             f"{noise} x{factor} {count} {are_pairs}",
             f"{all_shown(verdicts)}; open {', '.join(undecided)}",
@@ -554,7 +554,7 @@ def sides() -> Lines:
         before, after = (
             [process(each, 0.001, few) for _ in range(count)] for each in (1.0, factor)
         )
-        verdicts, undecided = builders.judged_sides(before, after, are_pairs=True)
+        verdicts, undecided = builders.judged_sides(before, after, beside=())
         yield f"few x{factor} {count}", f"{all_shown(verdicts)}; open {', '.join(undecided)}"
     # steps of the clock, beside the wanted share
     for us, noise in itertools.product((3.0, 12.0), (0.001, 0.004)):

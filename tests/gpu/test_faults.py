@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from kernelgauge import Workload
-from kernelgauge.errors import OtherKernelsError
+from kernelgauge.errors import WorkloadError
 from kernelgauge.measure import Settings
 from kernelgauge.measure.compiler import torch_set_up
 from kernelgauge.measure.device import CudaDevice
@@ -196,7 +196,8 @@ def test_other_choice_in_the_compile_cache_is_noticed(
     workload = Workload("gate", "compiled", Gate, inputs, compile={})
     with torch_set_up():  # as the pass and the rounds do: it is part of the compile cache's key
         profiled = Subject(workload, build(workload, device), device, Settings()).structure.kernels
-    run: Any = SimpleNamespace(kernels=[SimpleNamespace(identity=each) for each in profiled])
+    launched = [SimpleNamespace(identity=each) for each in profiled]
+    run: Any = SimpleNamespace(kernels=launched, choices=())  # none is recorded
 
     def look() -> None:
         time_latency(
@@ -214,7 +215,7 @@ def test_other_choice_in_the_compile_cache_is_noticed(
         else {"XBLOCK": 1024, "num_warps": 4}
     )
     choice.write_text(json.dumps(chosen | other))
-    with pytest.raises(OtherKernelsError):
+    with pytest.raises(WorkloadError, match="other kernels"):
         look()
 
 

@@ -152,7 +152,7 @@ logits, labels = torch.randn(64, 512, requires_grad=True), torch.randint(512, (6
 """
 
 
-def run(folder: Path, *arguments: str) -> str:
+def run(folder: Path, *arguments: str, code: int = 0) -> str:
     environment = os.environ | {
         "PYTHONPATH": f"{ROOT / 'src'}:{os.environ.get('PYTHONPATH', '')}",
         "CI": "",
@@ -161,7 +161,7 @@ def run(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500
     )
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert done.returncode == code, done.stdout[-8000:] + done.stderr[-2000:]
     return done.stdout
 
 
@@ -170,6 +170,29 @@ def test_fixture_moves_what_a_call_reaches(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     run(tmp_path, "--perf-update", "--perf-benchmark")
     run(tmp_path, "-m", "not timing", "--perf-benchmark")
+
+
+FULL = """
+import torch
+
+small, large = torch.ones(1000), torch.empty(1 << 30)
+
+def test_full(kernelgauge):
+    torch.cuda.set_per_process_memory_fraction((2 << 30) / torch.cuda.mem_get_info()[1])
+    kernelgauge.using(timing=False)(lambda: (small + 1, large[:1] + 1))
+
+def test_behind():
+    assert small.device == large.device == torch.device("cpu")
+    assert small.sum() == 1000
+"""
+
+
+def test_call_that_reaches_too_much_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "test_full.py").write_text(FULL)
+    said = run(tmp_path, code=1)
+    assert "1 failed, 1 passed" in said, said
+    assert "test_full-test_full: cuda:0 has no memory for what the call reaches" in said, said
+    assert "Traceback" not in said
 
 
 # A suite of the blocks that declare workloads. Each is kept, though an example only shows it.

@@ -1,9 +1,8 @@
-"""Work of the host beside a GPU is found without a clock, with its function and line, whatever the
-host.
+"""Work of the host beside a GPU is found with its function and line where no clock judges it: on a
+host that the baseline does not know.
 """
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,9 @@ from kernelgauge.judge import evidence as e
 from kernelgauge.results import read_results
 from kernelgauge.run import observe
 from tests.plugin.inner_project import text_of
-from tests.plugin.test_host_work import WORK, require_causes
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 RESULTS = Path("reports/latest/results.json")
-PLUGIN = ("-q", "-p", "kernelgauge.plugin", "--perf-device=cuda")
 
 # Each takes 5 to 20 % of the latency on the host of an H200.
 TIMED = """
@@ -58,41 +55,36 @@ def test_work(kernelgauge, cost):
 """
 
 
-def test_host_work_beside_a_gpu_is_found(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytester.makepyfile(test_host=WORK)
-    assert "12 written" in text_of(pytester.runpytest_subprocess(*PLUGIN, "--perf-update"))
-    monkeypatch.setenv("PYTHONHASHSEED", "3")
-    assert "12 passed" in text_of(pytester.runpytest_subprocess(*PLUGIN, "-m", "not timing"))
-    monkeypatch.setenv("FAULT", "1")
-    require_causes(text_of(pytester.runpytest_subprocess(*PLUGIN, "-m", "not timing")))
+def run(pytester: pytest.Pytester, *arguments: str) -> str:
+    """Run pytest in this process, where torch is imported; return its output."""
+    quick = ("-q", "--perf-no-confirm", "-okernelgauge_replicates=2")
+    plugin = ("-p", "kernelgauge.plugin", "--perf-device=cuda")
+    return text_of(pytester.runpytest_inprocess(*quick, *plugin, *arguments))
 
 
 def test_host_work_on_an_unknown_host_has_its_line(
-    pytester: pytest.Pytester,
-    monkeypatch: pytest.MonkeyPatch,
-    record_property: Callable[[str, object], None],
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = TIMED.strip().splitlines()
     pytester.makepyfile(test_timed=TIMED)
-    assert "5 written" in text_of(pytester.runpytest_subprocess(*PLUGIN, "--perf-update"))
+    assert "5 written" in run(pytester, "--perf-update")
     before = {each.id: each.run for each in read_results(RESULTS).workloads}
     for file in pytester.path.glob("baselines/*/*.json"):
         text, count = re.subn('"host": "[^"]*"', '"host": "another"', file.read_text("utf-8"))
         assert count
         file.write_text(text, "utf-8")
     monkeypatch.setenv("FAULT", "1")
-    pytester.runpytest_subprocess(*PLUGIN)
+    run(pytester)
     for each in read_results(RESULTS).workloads:
         verdicts = {verdict.subject: verdict for verdict in each.verdicts}
         runs = [run for run in (before[each.id], each.run) if run is not None]
         latency_us = [observe(run.samples[Timer.END_TO_END]).mean_us for run in runs]
         found = verdicts[STRUCTURE]
         (cause, *_) = [it for it in found.reasons if isinstance(it, e.Cause)]
-        share = f"{latency_us[0]:.0f} -> {latency_us[1]:.0f} us"
         statuses = {subject: verdict.status.value for subject, verdict in verdicts.items()}
-        record_property(each.id, f"{share} {cause.change} {statuses}")
+        print(  # noqa: T201
+            f"{each.id} {latency_us[0]:.0f} -> {latency_us[1]:.0f} us {cause.change} {statuses}"
+        )
         assert found.status.fails
         assert isinstance(cause.change, e.HostCalls)
         assert "# planted" in lines[cause.places[0].line.line - 1]

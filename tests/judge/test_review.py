@@ -30,7 +30,7 @@ from kernelgauge.judge.review import (
 from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.timing import Limits
 from kernelgauge.report.stored import doubt_text, review_lines
-from kernelgauge.run import COMPILE_TIMERS, Run, Sample, Timer
+from kernelgauge.run import COMPILE_TIMERS, KernelChoice, Run, Sample, Timer
 from kernelgauge.trace import KernelRecord
 from kernelgauge.trace.kernel import Resources
 from tests import builders
@@ -149,6 +149,41 @@ def test_slow_host_is_compared_with_its_own_past() -> None:
         assert list(map(doubt_text, found.doubts)) == doubts
 
 
+LATER: dict[str, Any] = {
+    "host_work": {"net.py:Net.forward": 9},
+    "choices": (KernelChoice("scale", "128", "SIZE=64"),),
+    "data": {"aten::index": ("8 numbers found",)},
+    "counts": counts(compiled_ops=7),
+    "kernels": tuple(
+        msgspec.structs.replace(each, arguments=("0.5",)) for each in builders.mlp_kernels()
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("processes", "added"),
+    [(1, "choices, host_work, data, counts, entries"), (2, "choices, host_work, counts")],
+)
+def test_unmoved_run_adds_what_an_older_version_lacks(processes: int, added: str) -> None:
+    """Times stay, and what differed between several processes stays out."""
+    runs = [run(device=steady(), gpu=gpu) for gpu in (HERE, ELSEWHERE)[:processes]]
+    old = msgspec.structs.replace(calibrated(runs), suite="perf")
+    found = reviewed(old, of=LATER)
+    assert (found.group, found.doubts) == (Group.SAME_SPEED, ())
+    notes = [each for each in found.evidence if isinstance(each, FileNote)]
+    assert [sorted(each.after.split(", ")) for each in notes] == [sorted(added.split(", "))]
+    assert found.change is not None
+    fuller = found.change.baseline
+    assert fuller is not None
+    assert (fuller.processes, fuller.recorded) == (old.processes, old.recorded)
+    assert fuller.host_work == LATER["host_work"]
+    again = reviewed(fuller, of=LATER)
+    assert again.change is not None
+    assert again.change.action is KEEP
+    slower = reviewed(fuller, of=LATER | {"host_work": {"net.py:Net.forward": 90}})
+    assert slower.group is Group.KERNELS
+
+
 def test_review_of_the_stored_run_is_settled() -> None:
     stored = measured(device=NOISY, end_to_end=(301.0,) * 4)
     found = reviewed(stored, of={"device": NOISY}, doubts=(RunDoubt("unmeasured"),))
@@ -259,25 +294,21 @@ def test_plan_replaces_all_where_something_exact_differs(
 @pytest.mark.parametrize(
     ("changes", "detail", "place"),
     [
-        ({"kernels": builders.mlp_kernels(xblock=256)}, "the autotuner chose a launch", None),
+        ({"kernels": builders.mlp_kernels(xblock=256)}, "processes behind a replaced time", None),
         ({"device": steady(1.1)} | XBLOCK_512, "GPU time 200.0 -> 220.0 us  +10.00 %", 1),
     ],
 )
-def test_plan_replaces_only_the_entry_that_moved(
-    changes: Any, detail: str, place: int | None
-) -> None:
+def test_plan_keeps_only_the_entry_that_runs(changes: Any, detail: str, place: int | None) -> None:
     old, (fresh,) = drawn({1024: 3, 512: 2}, device=steady()), baseline(**changes).entries
     change = plan_one(old, run(**changes))
     assert change.action is UPDATE
     assert any(line.text.startswith(detail) for line in review_lines(change.details))
-    expected = [*old.entries, fresh]
+    expected = fresh
     if place is not None:
         left = old.entries[place]
         processes = with_fresh(left.processes, fresh.processes, Timer.DEVICE)
-        expected[place] = msgspec.structs.replace(
-            expected.pop(), draws=left.draws, processes=tuple(processes)
-        )
-    assert list(change.baseline.entries) == expected
+        expected = msgspec.structs.replace(fresh, draws=left.draws, processes=tuple(processes))
+    assert change.baseline.entries == (expected,)
 
 
 @pytest.mark.parametrize("kernels", [builders.mlp_kernels(gate=56.4), SOURCE["kernels"]])
@@ -301,7 +332,7 @@ def test_accepted_dispatch_leaves_gpu_times_of_all_processes(kernels: Any) -> No
     again = reviewed_run(slower, new)
     assert (again.change.action, again.evidence) == (KEEP, (FileNote("accepted already"),))
     assert with_added(new, [slower]) == new
-    for xblock in (1024, 256):  # the host's times are of all choices, known and new ones
+    for xblock in (1024, 256):  # a choice that is stored, and a new one
         slow = run(host=(90.0,) * 4, kernels=builders.mlp_kernels(xblock=xblock))
         assert (
             len(plan_one(drawn({1024: 3, 512: 2}), slow).baseline.times(Timer.HOST, old.entries[0]))

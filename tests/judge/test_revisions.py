@@ -4,14 +4,15 @@ simulated.
 
 import math
 import random
+from collections import Counter
 
 import pytest
 
 from kernelgauge.judge import Status
-from kernelgauge.judge.revisions import JudgedSet, find_creep, judge_sets, looks
+from kernelgauge.judge.revisions import JudgedSet, by_chance, find_creep, judge_sets, looks
 from kernelgauge.judge.timing import Limits
 from kernelgauge.run import Run, Timer
-from tests.builders import counts, launched, mlp_kernels, reasons, run
+from tests.builders import counts, fingerprint, launched, mlp_kernels, reasons, run
 
 COMPARISONS = 3 * 21  # three looks at a suite of seven workloads with three times
 
@@ -70,7 +71,7 @@ def test_share_of_regressed_in_pairs(slower: float, least: float, most: float) -
         for done in sorted(looks(12)):
             of_look = [side[:done] for side in sides]
             last = judge_sets(
-                "w", *of_look, comparisons=COMPARISONS, names=("before", "after"), are_pairs=True
+                "w", *of_look, comparisons=COMPARISONS, names=("before", "after"), beside=()
             )
             if not last.undecided:
                 break
@@ -80,6 +81,36 @@ def test_share_of_regressed_in_pairs(slower: float, least: float, most: float) -
     in_pairs = [each for each in slow if reasons(each, "why")]
     assert all(each.change and each.change.low and each.change.low >= 0 for each in in_pairs)
     assert not slow or "slower in 9 pairs of processes" in reasons(in_pairs[0], "why")[0]
+
+
+def test_level_of_pairs_is_that_of_all_noisy_times() -> None:
+    """26 noisy times: each by itself would be an alarm in 1 of 100, and some time in 23 of 100."""
+    rng, alarms = random.Random(20261129), Counter[str]()
+    for _ in range(100):
+        times = [[rng.gauss(0, 0.004) for _ in range(7)] for _ in range(26)]
+        alarms["alone"] += any(by_chance(each) <= 0.01 for each in times)
+        largest = max(times, key=lambda each: math.fsum(each) / math.hypot(*each))
+        alarms["beside"] += by_chance(largest, [it for it in times if it is not largest]) <= 0.01
+    assert alarms["beside"] <= 3 < 10 < alarms["alone"]
+
+
+def test_slower_latency_of_a_cpu_is_decided() -> None:
+    """Latencies of processes spread by 4.5 %: three of each side neither show nor exclude +25 %."""
+    rng, cpu = random.Random(20261130), fingerprint(device="a CPU", arch="cpu", sm_count=None)
+
+    def on_cpu(us: float) -> Run:
+        mean = us * math.exp(rng.gauss(0, 0.045))
+        times = [mean * math.exp(rng.gauss(0, 0.01)) for _ in range(8)]
+        return run(device=None, host=None, end_to_end=times, machine=cpu, gpu=None)
+
+    for slower, status in ((1.25, Status.REGRESSED), (1.0, Status.PASS)):
+        for _ in range(20):
+            sides = [[on_cpu(us) for _ in range(12)] for us in (300.0, slower * 300.0)]
+            for done in sorted(looks(12)):
+                found = judged(*(side[:done] for side in sides))
+                if not found.undecided:
+                    break
+            assert (found.verdicts[1].status, found.undecided) == (status, ())
 
 
 @pytest.mark.parametrize("noise", [0.0012, 0.004])

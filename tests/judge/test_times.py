@@ -40,6 +40,7 @@ from tests.builders import (
     fingerprint,
     judged_ratio,
     judged_time,
+    launched,
     mlp_kernels,
     pair,
     reasons,
@@ -470,23 +471,13 @@ def chosen(xblock: int, us: float) -> Run:
     return run(kernels=mlp_kernels(us=us, xblock=xblock), device=times((161.9 + us) / 200))
 
 
-def test_autotuners_choice_is_named_with_its_cost() -> None:
-    one, both = (
-        calibrated([chosen(*each) for each in choices])
-        for choices in ([(1024, 38.1)], [(1024, 38.1), (512, 55.0)])
-    )
-    for found, before, status, said in (
-        (
-            chosen(512, 55.0),
-            one,
-            Status.REGRESSED,
-            "not in the baseline (+16.9 us against the fastest",
-        ),
-        (chosen(2048, 50.0), both, Status.PASS, "XBLOCK 1024 -> 2048"),
-    ):
-        verdict = judged_time(DEVICE, found, before)
-        assert (verdict.status, said in reasons(verdict, "tuning")[0]) == (status, True)
-    assert judged_time(LATENCY, chosen(512, 55.0), one).status is Status.NOT_JUDGED
+def test_slower_choice_of_autotuner_is_regressed() -> None:
+    """Runs take the choices of the baseline: another one is no chance."""
+    before = calibrated([chosen(1024, 38.1)])
+    verdict = judged_time(DEVICE, chosen(512, 55.0), before)
+    assert verdict.status is Status.REGRESSED
+    assert "Inductor's autotuner chose another" in reasons(verdict, "cause")[0]
+    assert judged_time(LATENCY, chosen(512, 55.0), before).status is not Status.NOT_JUDGED
 
 
 LAUNCH_BOUND = {"device": (100.0,) * 4, "before": known(timer=LATENCY, device=(100.0,) * 4)}
@@ -659,3 +650,30 @@ def test_far_slower_dispatch_fails_though_it_scatters(gpu: str) -> None:
     name = "one" if gpu == builders.HERE else "another"
     now = on_host(name, host=(110.0, 110.0, 110.0, 9000.0), end_to_end=None, gpu=gpu)
     assert judged_time(HOST, now, known, comparisons=45).status is Status.REGRESSED
+
+
+TWELVE = tuple(launched(f"short {number}", 2.75, kind="index") for number in range(12))
+
+
+@pytest.mark.parametrize(
+    ("processes", "kernels", "slower", "status"),
+    [
+        (1, TWELVE, 1.009, "PASS"),  # one kernel of 0.3 us more: one of a hundred does that
+        (1, TWELVE, 1.03, "REGRESSED"),
+        (3, TWELVE, 1.009, "REGRESSED"),  # none of three processes has shown it
+        (1, TWELVE[:2], 1.009, "REGRESSED"),  # of so few kernels, none is expected to
+        (1, mlp_kernels(), 1.009, "REGRESSED"),  # they are long
+    ],
+)
+def test_step_of_a_short_kernel_is_no_finding_beside_one_process(
+    processes: int, kernels: tuple[KernelRecord, ...], slower: float, status: str
+) -> None:
+    us = sum(each.device_time_us for each in kernels)
+
+    def at(factor: float) -> Run:
+        return run(device=[us * factor * (1 + each) for each in (-1e-4, 1e-4) * 4], kernels=kernels)
+
+    before = calibrated([at(1.0 + 1e-5 * number) for number in range(processes)])
+    verdict = judged_time(DEVICE, at(slower), before)
+    assert verdict.status.value == status
+    assert sensitivity(verdict) > 0.017 or (processes, kernels) != (1, TWELVE)

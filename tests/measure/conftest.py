@@ -267,8 +267,13 @@ def hot(*replicates: int) -> Callable[[int], Reading]:
     return lambda number: Reading(event_reasons=0x40 if number in replicates else None)
 
 
+@pytest.fixture(autouse=True)
+def old_objects_skipped(skip_old_objects: Callable[[], None]) -> None:
+    skip_old_objects()
+
+
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Iterator[FakeGpu]:
+def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> FakeGpu:
     clock.tick_us = 0.0
     fake = FakeGpu(clock)
     monkeypatch.setattr(profile, "Profiler", lambda **how: FakeProfiler(fake, **how))
@@ -276,9 +281,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Iterator[FakeGpu]:
     monkeypatch.setattr(subject, "origins_of", lambda *_, **__: Origins())
     monkeypatch.setattr(subject, "host_work_of", lambda *_, **__: HostWork())
     monkeypatch.setattr(torch, "compile", lambda module, **_: module)
-    gc.freeze()  # torch's objects take the collector long
-    yield fake
-    gc.unfreeze()
+    return fake
 
 
 @pytest.fixture
@@ -356,5 +359,7 @@ def latency(
         "one_instance": False,
     }
     return time_latency(
-        workload, device, cast("Any", SimpleNamespace(run=SimpleNamespace(kernels=kernels), **how))
+        workload,
+        device,
+        cast("Any", SimpleNamespace(run=SimpleNamespace(kernels=kernels, choices=()), **how)),
     )

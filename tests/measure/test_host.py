@@ -2,12 +2,14 @@
 counted is measured all the same.
 """
 
+import itertools
 import multiprocessing.queues
 import sys
 import time
 from typing import Any
 
 import pytest
+import torch
 
 from kernelgauge.measure.device import Device
 from kernelgauge.measure.host import function_in_c
@@ -46,6 +48,30 @@ def test_calls_and_lines_are_counted(cpu: Device) -> None:
     assert origin.lines[0].code == 'len("")'
 
 
+def test_code_of_dynamo_with_constants_without_a_hash_is_counted(cpu: Device) -> None:
+    @torch.compile(backend="eager")
+    def broken(x: Any) -> Any:
+        half = slice(None, 2)
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y[half] * 2
+
+    found = measured(cpu, tiny(build=lambda: broken))
+    assert not found.problem
+    assert found.run.host_work["<torch._C.TensorBase.sin>"] == 1
+
+
+def test_calls_of_c_have_a_time(cpu: Device) -> None:
+    def sorting(x: Any) -> Any:
+        sorted(range(20_000))
+        len("")
+        return x * 2
+
+    us = measured(cpu, tiny(build=lambda: sorting)).run.host_us
+    assert us["<builtins.len>"] < 2.0 < us["<builtins.sorted>"]
+    assert not [name for name in us if "torch" in name or ".py:" in name]
+
+
 def test_calls_that_vary_have_a_spread(cpu: Device) -> None:
     lengths = iter(range(1000))
     run = measured(
@@ -54,6 +80,33 @@ def test_calls_that_vary_have_a_spread(cpu: Device) -> None:
     assert 0 < run.host_spread["<builtins.len>"] <= run.host_work["<builtins.len>"]
 
 
+def test_cost_of_each_fifth_call_is_counted(cpu: Device) -> None:
+    numbers = itertools.count()
+    run = measured(
+        cpu, tiny(build=lambda: lambda x: (x * 2, next(numbers) % 5 or sorted([1]))[0])
+    ).run
+    assert run.host_work["<builtins.sorted>"] == run.host_spread["<builtins.sorted>"] == 1
+    (origin,) = run.host_work_origins["<builtins.sorted>"]
+    assert "sorted([1])" in origin.lines[0].code
+
+
+@pytest.mark.parametrize("phase", range(0, 12, 3))
+def test_cost_of_each_twelfth_call_is_never_counted(cpu: Device, phase: int) -> None:
+    """Else it is, or not, by how many calls earlier tests have made."""
+    numbers = itertools.count(phase)
+
+    def rare(x: torch.Tensor) -> torch.Tensor:
+        if next(numbers) % 12 == 0:
+            sorted([*range(100_000)])
+        return x * 2
+
+    run = measured(cpu, tiny(build=lambda: rare)).run
+    assert run.host_work["<builtins.next>"] == 1
+    assert "<builtins.sorted>" not in run.host_work
+    assert (run.counts.peak_host_bytes or 0) < 800_000
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 def test_thread_of_a_closed_queue_may_end(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     end = multiprocessing.queues.Queue._feed
 

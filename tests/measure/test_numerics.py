@@ -15,6 +15,7 @@ from torch import nn
 
 from kernelgauge import Training
 from kernelgauge.errors import KernelgaugeError
+from kernelgauge.measure.choices import Replay
 from kernelgauge.measure.compiler import restoring_settings
 from kernelgauge.measure.device import Device
 from kernelgauge.measure.numerics import BOUNDS, RelativeError, compare_with_float64
@@ -42,7 +43,9 @@ def errors_of(
     if "build" not in fields:
         linear["reference"] = lambda: nn.Linear(4, 3)
     workload = tiny(**(linear | fields))
-    return {error.tensor: error for error in compare_with_float64(workload, cpu, seed=seed)}
+    return {
+        error.tensor: error for error in compare_with_float64(workload, cpu, Replay(), seed=seed)
+    }
 
 
 def zeros() -> Linear:

@@ -213,10 +213,48 @@ def test_growth_of_memory_has_the_lines_that_asked_for_it(
     assert (run.counts.grown_bytes, codes(run.growth_origins)) == grown
 
 
+@pytest.mark.parametrize(("every", "is_grown"), [(1000, True), (9, False)])
+def test_host_memory_that_goes_later_is_not_kept(
+    cpu: Device, tmp_path: Path, every: int, is_grown: bool
+) -> None:
+    """A data loader may let its last workers' queues go some calls later."""
+    lines = (
+        "self.kept.append(bytearray(20_000))",
+        f"len(self.kept) % {every} or self.kept.clear()",
+    )
+    grown = ran(cpu, model(tmp_path, *lines, "return x.cos()")).counts.grown_host_bytes or 0
+    assert (grown > 20_000) == is_grown
+
+
 def test_cycles_of_references_are_no_growth(cpu: Device, tmp_path: Path) -> None:
     """They are freed when Python's collector runs, which no call decides."""
     run = ran(cpu, model(tmp_path, "part = [x.sin()]", "part.append(part)", "return x.cos()"))
     assert (run.counts.grown_bytes, run.growth_origins) == (0, ())
+    assert (run.counts.cyclic_bytes, codes(run.cyclic_origins)) == (128, ["part = [x.sin()]"])
+
+
+@pytest.mark.parametrize(
+    ("body", "most"),
+    [
+        (("x = x.sin()", "x = x.cos()", "return x.tan()"), 2 * 128),
+        (("y = x.sin()", "z = y.cos()", "return z.tan()"), 3 * 128),
+        # what is kept from the call before is still there when the next one allocates
+        (("self.last = x.sin()", "return x.cos()"), 2 * 128),
+    ],
+)
+def test_peak_on_a_cpu_is_what_a_call_holds(
+    cpu: Device, tmp_path: Path, body: tuple[str, ...], most: int
+) -> None:
+    run = ran(cpu, model(tmp_path, *body))
+    assert run.counts.peak_allocated_bytes == sum(part.bytes for part in run.peak) == most
+
+
+def test_peak_of_python_has_its_line(cpu: Device, tmp_path: Path) -> None:
+    """No profiler sees the call of a type, and no operator is one."""
+    asks = ("rows = [*range(100_000)]", "del rows", "return x.cos()")
+    run = ran(cpu, model(tmp_path, *asks))
+    assert 800_000 < (run.counts.peak_host_bytes or 0) < 5_000_000
+    assert codes(run.host_peak_origins) == [asks[0]]
 
 
 LIBRARY = "from torch import nn\nclass Block(nn.Sequential):\n    def forward(self, x):\n        return self[0](x)\n"

@@ -4,6 +4,7 @@ the GPU is lost.
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,15 +12,18 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from kernelgauge import Workload
+from kernelgauge.errors import WorkloadError
 from kernelgauge.measure import Settings, device
 from kernelgauge.measure.device import CudaDevice, Device, control_pair
 from kernelgauge.measure.nvml import Reading
+from kernelgauge.measure.reach import moved_to, reached_tensors
 from kernelgauge.measure.runner import Result, measure_groups
 from kernelgauge.measure.subject import Measured
 from kernelgauge.run import ControlTime, Timer
-from tests.measure.conftest import QUICK, FakeGpu, hot, measured, raising, results_of, times
+from tests.measure.conftest import QUICK, FakeGpu, hot, measured, raising, results_of, times, tiny
 
 # what each workload does, by module; "copy" and "gemm" are reference kernels
 Rows = dict[str, dict[str, Any]]
@@ -179,6 +183,30 @@ def test_out_of_memory_leaves_the_others(gpu: FakeGpu, monkeypatch: pytest.Monke
     monkeypatch.setattr(gpu, "forget_peak", Mock(side_effect=[None, error, None, None]))
     results = results_of(gpu, gpu.workload("a"), gpu.workload("b"))
     require(results, {"a": TENS[:2], "b": f"{BUILDING}OutOfMemoryError: CUDA out*"})
+
+
+@pytest.mark.parametrize(
+    ("error", "is_refused"),
+    [(torch.OutOfMemoryError("CUDA out of memory."), True), (RuntimeError("no such kind"), False)],
+)
+def test_call_that_reaches_too_much_is_refused(
+    monkeypatch: pytest.MonkeyPatch, error: RuntimeError, is_refused: bool
+) -> None:
+    x = torch.ones(3)
+    workload = tiny(build=lambda: lambda _: x + 1)
+    monkeypatch.setattr(torch.Tensor, "to", raising(error))
+    refused = pytest.raises(WorkloadError, match="meta has no memory for what the call reaches")
+    with refused if is_refused else nullcontext(), moved_to(torch.device("meta"), [workload]):
+        assert not is_refused
+    assert x.device.type == "cpu"
+
+
+@pytest.mark.parametrize("pin_memory", [False, True])
+def test_tensors_of_a_loader_move_unless_it_pins_them(pin_memory: bool) -> None:
+    data = TensorDataset(torch.ones(4))
+    loader = DataLoader(data, batch_size=2, pin_memory=pin_memory)
+    found = reached_tensors([tiny(build=lambda: lambda _: [batch for (batch,) in loader])])
+    assert any(each is data.tensors[0] for each in found) == (not pin_memory)
 
 
 def test_factory_that_changes_torch_for_all_is_refused(gpu: FakeGpu) -> None:

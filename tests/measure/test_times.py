@@ -21,7 +21,6 @@ from torch import nn
 from kernelgauge.errors import (
     DisturbedError,
     MeasurementError,
-    OtherKernelsError,
     StorageError,
     WorkloadError,
 )
@@ -327,32 +326,28 @@ def fused(threads: int = 128) -> KernelIdentity:
     return KernelIdentity(FUSED, "pointwise", (8, 1, 1), (threads, 1, 1))
 
 
-OTHERS: dict[str, tuple[Any, Any, Any]] = {
-    "another choice": ([fused(256)], [fused()], OtherKernelsError),
-    "one launch more": ([gemm(), fused(), fused()], [gemm(), fused()], OtherKernelsError),
-    "another order": ([fused(), gemm()], [gemm(), fused()], OtherKernelsError),
+OTHERS: dict[str, tuple[Any, Any]] = {
+    "another choice": ([fused(256)], [fused()]),
+    "one launch more": ([gemm(), fused(), fused()], [gemm(), fused()]),
+    "another order": ([fused(), gemm()], [gemm(), fused()]),
     "nobody tuned it": (
         [gemm("nvjet_sm90_tst_128x8_64x12_2x1_v_bz_TNT"), fused()],
         [gemm(), fused()],
-        WorkloadError,
     ),
 }
 
 
-@pytest.mark.parametrize(("ran", "profiled", "kind"), OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize(("ran", "profiled"), OTHERS.values(), ids=OTHERS)
 def test_other_kernels_than_were_profiled_are_an_error(
-    gpu: FakeGpu, ran: Any, profiled: Any, kind: Any
+    gpu: FakeGpu, ran: Any, profiled: Any
 ) -> None:
-    """Two processes filled one compile cache at the same time: an MLP of 223 us had the latency of
-    one of 205 us.
-    """
+    """An MLP of 223 us had the latency of one of 205 us, by a choice that another process left."""
 
     def call() -> None:
         for identity in ran:
             gpu.launch(identity.name, 5.0, block=list(identity.block))
 
     workload = gpu.workload(kernels=(), on_call=call, compile={})
-    with pytest.raises(kind, match="other kernels when it was timed") as raised:
+    with pytest.raises(WorkloadError, match="other kernels when it was timed"):
         latency(workload, gpu, iterations=1, ran=profiled)
-    assert raised.type is kind
     latency(workload, gpu, iterations=1, ran=ran)

@@ -1,6 +1,6 @@
 """Costs of the host that a line of code can have, and a suite with one planted in each workload.
 
-`ASIDE` was written before the rule was changed last, and no rule was chosen by it.
+`ASIDE` was written before each change of the rule that it was then counted by.
 """
 
 import re
@@ -78,6 +78,21 @@ ASIDE = {
     "locked": "[LOCK.acquire() and LOCK.release() for _ in range(100)]",
     "rngs": "torch.Generator().manual_seed(3)",
     "logged_state": "LOG.error('state %s', self.training)",
+    "sorted_items": "[sorted(CONFIG.items()) for _ in range(5)]",
+    "f_strings": "[f'{n:>8}-{n}' for n in range(300)]",
+    "workers": "workers = [threading.Thread(target=fibonacci, args=(5,)) for _ in range(3)]  # planted\nfor each in workers: each.start()  # planted\nfor each in workers: each.join()  # planted",
+    "rlock": "for _ in range(300):  # planted\n    with RLOCK: pass  # planted",
+    "fresh_cache": "functools.lru_cache(maxsize=None)(table)(20)",
+    "checked_output": "subprocess.check_output(['true'])",
+    "yielded": "for _ in range(100): time.sleep(0)",
+    "reopened": "[open(__file__).close() for _ in range(10)]",
+    "hook_each_call": "for _ in range(10): self.layers.register_forward_pre_hook(lambda module, given: None).remove()",
+    "deprecated": "warnings.warn('deprecated', DeprecationWarning)",
+    "partials": "[functools.partial(len, '')() for _ in range(200)]",
+    "zipped": "[dict(zip('abc', (1, 2, 3))) for _ in range(100)]",
+    "queued": "waiting = collections.deque()  # planted\nfor n in range(500): waiting.append(n)  # planted",
+    "deep_options": "copy.deepcopy(OPTIONS)",
+    "keys": "[shape_key(x) for _ in range(30)]",
 }
 COSTS = {
     "hooks": "pass",
@@ -116,7 +131,7 @@ COSTS = {
     "pickled": "pickle.loads(pickle.dumps(CONFIG))",
     "hashed": "hashlib.sha256(b'x' * 100_000).hexdigest()",
     "compressed": "zlib.compress(b'x' * 100_000)",
-    "encoded": "base64.b64encode(b'x' * 1000)",
+    "encoded": "base64.b64encode(b'x' * 100_000)",
     "signature": "inspect.signature(self.forward)",
     "stack": "traceback.format_stack()",
     "reloaded": "importlib.reload(wave)",
@@ -149,10 +164,25 @@ COSTS = {
     "printed": "print('step', file=io.StringIO())",
     "averaged": "statistics.mean(range(100))",
     "wrapped": "textwrap.wrap(TEXT)",
-    "fractions": "fractions.Fraction(1, 3) + fractions.Fraction(2, 7)",
+    "fractions": "sum(fractions.Fraction(1, n) for n in range(1, 9))",
     "steps_summed": "sum(number for number in range(500))",
     "of_gradients": "[x.register_hook(lambda gradient: None) for _ in range(9)]",
     "growing": "self.kept.append(1); sum(self.kept)",
+    "attribute": "[LOOKUP.field for _ in range(50)]",
+    "width": "sum([LOOKUP.width for _ in range(40)])",
+    "generator": "list(numbered(200))",
+    "crossed": "[a * b for a in range(30) for b in range(30)]",
+    "suppressed": "for _ in range(50):  # planted\n    with contextlib.suppress(ValueError): pass  # planted",
+    "replaced_often": "[dataclasses.replace(OPTIONS, width=n) for n in range(50)]",
+    "informed": "for n in range(100): LOG.info('n %d', n)",
+    "round_trip": "json.loads(json.dumps(CONFIG))",
+    "compiled_patterns": "[re.compile('a%d' % n) for n in range(20)]",
+    "shallow": "[copy.copy(OPTIONS) for _ in range(20)]",
+    "home": "[os.environ['HOME'] for _ in range(100)]",
+    "kinds": "for m in list(self.modules()) * 10:  # planted\n    isinstance(m, nn.Conv2d) or isinstance(m, nn.LSTM) or isinstance(m, nn.GRU)  # planted",
+    "unpacked": "for _ in range(100): b, t, c = x.shape",
+    "floats": "[float(n) for n in NUMBERS[:20]]",
+    "rebuilt": "for _ in range(10):  # planted\n    {key: list(value) for key, value in CONFIG.items()}  # planted",
 }
 # What costs a microsecond or two, or another form of the same: never a loss.
 HARMLESS = {
@@ -242,6 +272,15 @@ def note(module, inputs, output): return None  # planted
 @functools.singledispatch
 def described(it): return str(it)
 cached = table if PLANTED else functools.lru_cache(table)
+
+class Lookup:
+    def __getattr__(self, name): return CONFIG.get(name)  # planted
+    @property
+    def width(self): return len(CONFIG) * 2  # planted
+LOOKUP, RLOCK = Lookup(), threading.RLock()
+def numbered(n):
+    for number in range(n): yield number  # planted
+def shape_key(x): return tuple(x.shape), x.dtype
 
 class Net(nn.Module):
     def __init__(self, cost, host):

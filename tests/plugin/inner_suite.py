@@ -38,6 +38,10 @@ class FakeDevice:
     def torch_device(self):
         return import_module("torch").device("cpu")
 
+    @property
+    def generator(self):
+        return import_module("torch").default_generator
+
     def check(self, workload):
         if FAKES[workload.id]["error"] == "unavailable":
             raise fake_error("unavailable")
@@ -100,7 +104,7 @@ def run_process(arguments, **how):
     )
 
 
-def measure_groups(workloads, device, fingerprint, settings, progress, *, timed):
+def measure_groups(workloads, device, fingerprint, settings, progress, *, timed, replays):
     note("measured.txt", workloads)
     progress("compiling")
     yield {each.id: measure(FAKES[each.id], fingerprint, timed) for each in workloads}

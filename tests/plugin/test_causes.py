@@ -155,10 +155,38 @@ def test_op_without_effect(kernelgauge):
         return y * 2
 
     kernelgauge.using(compile={})(call, torch.randn(4, 8))
+
+def decoded(step):
+    embed, layers = nn.Embedding(16, 8), deep()
+    head = nn.Linear(8, 16)
+
+    @torch.no_grad()
+    def generate(tokens):
+        new = tokens
+        for _ in range(3):
+            token = step(head(layers(embed(new)))[-1:], tokens)
+            tokens = torch.cat([tokens, token])
+            new = tokens if LOST else token
+        return tokens
+
+    return generate
+
+def test_decoded_whole(kernelgauge):
+    kernelgauge(decoded(lambda logits, _: logits.argmax(-1)), torch.arange(4))
+
+def test_decoded_by_an_edited_line(kernelgauge):
+    def step(logits, tokens):
+        if LOST:
+            logits = logits * 2
+        return logits.argmax(-1)
+
+    kernelgauge(decoded(step), torch.arange(4))
 """
 FOUR_TIMES = (
     "16 mul_out instead of 4, 4 allreduce_ instead of 1, 16 copy_bucket_to_grad instead of 4"
 )
+LONGER = "size 1 -> 5, size 1 -> 6 in 28 kernels\nembedding x2, addmm x14, layer_norm x12"
+TOKEN = "token = step(head(layers(embed(new)))[-1:], tokens)"
 ONLY = {
     "loop_of_ops": (
         ["96 kernels instead of 1: mul x48, add x24, copy_ x24\nwas _foreach_lerp_\nin all 50 mul instead of 2"],
@@ -183,6 +211,12 @@ ONLY = {
         ["self.total = self.total + (loss if LOST else loss.detach())"],
     ),
     "compiled_no_more": (["nothing is compiled any more: each op runs by itself"], []),
+    "decoded_whole": ([LONGER], [TOKEN]),
+    # What is new at an edited line stands before what more kernels have.
+    "decoded_by_an_edited_line": (
+        ["3 new kernels, in 3 places: mul x3", LONGER],
+        ["logits = logits * 2", TOKEN],
+    ),
     "op_without_effect": (["torch.compile was given 3 ops instead of 2"], ["z = y.cos()"]),
 }  # fmt: skip
 
@@ -193,7 +227,7 @@ def test_cause_stands_alone_at_the_line_that_changed(
     pytester.makepyfile(test_ops=SUITE)
 
     def run(*arguments: str) -> str:
-        return text_of(pytester.runpytest_subprocess("-p", "kernelgauge.plugin", "-q", *arguments))
+        return text_of(pytester.runpytest_inprocess("-q", *arguments))
 
     run("--perf-update")
     monkeypatch.setenv("LOST", "1")

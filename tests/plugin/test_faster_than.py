@@ -1,4 +1,4 @@
-"""A test that compares two implementations, on a CPU where each kernel takes 10 us:
+"""A test that compares two implementations, on a CPU where each kernel takes 0.5 us:
 `using(faster_than=..., by=...)`.
 """
 
@@ -65,17 +65,17 @@ PASSED, FAILED, SKIPPED = "1 passed", "1 failed", "1 skipped"
 CASES = {
     "faster": (
         ("faster_than=slow(square), by=0.05", "square, x"),
-        (PASSED, "PASS  5 % faster than ten_times: CPU time 10.0 us against 100.0 us, -"),
+        (PASSED, "PASS  5 % faster than ten_times: CPU time 0.5 us against 5.0 us, -"),
     ),
     "slower": (
         ("faster_than=square", "slow(square), x"),
-        (FAILED, "REGRESSED  not faster than square: CPU time 100.0 us against 10.0 us, "),
+        (FAILED, "REGRESSED  not faster than square: CPU time 5.0 us against 0.5 us, "),
     ),
     "as_fast": (
         ("faster_than=square, by=0.05", "lambda x: x @ x, x"),
         (
             SKIPPED,
-            "UNDECIDED  not known to be 5 % faster than square: CPU time 10.0 us against 10.0 us, ",
+            "UNDECIDED  not known to be 5 % faster than square: CPU time 0.5 us against 0.5 us, ",
         ),
     ),
     "not_as_much": (
@@ -163,13 +163,20 @@ REFUSED = {
 
 @pytest.fixture
 def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each kernel take 10 us. Another job on the CPU would change a measured ratio."""
+    """Let each kernel take 0.5 us on a steady host. Another job would change a measured ratio."""
     measure = Subject.replicate
+    hosts_us: list[float | None] = []
 
     def replicate(self: Subject, index: int, usual_clock_mhz: int | None = None) -> Replicate:
         measured = measure(self, index, usual_clock_mhz)
-        each_us = 10.0 * (1 + 0.001 * (-1) ** index)
-        return replace(measured, kernel_us=(each_us,) * len(measured.kernel_us), busy_share=1.0)
+        hosts_us.append(measured.host_us)
+        each_us = 0.5 * (1 + 0.0001 * (-1) ** index)
+        return replace(
+            measured,
+            kernel_us=(each_us,) * len(measured.kernel_us),
+            busy_share=1.0,
+            host_us=hosts_us[0],
+        )
 
     monkeypatch.setattr(Subject, "replicate", replicate)
 

@@ -11,6 +11,7 @@ import pytest
 from _pytest.capture import CaptureIO
 
 from kernelgauge.judge import Status
+from kernelgauge.measure import numerics
 from kernelgauge.results import Results, read_results
 from kernelgauge.run import Timer
 from tests.commands.conftest import Command
@@ -262,7 +263,7 @@ def test_functions_are_compared_with_their_baselines(
         *[Status.CHANGED] * 3,
     ]
     for what in ("autograd nodes 0 -> 2 (has a no_grad", "an argument True -> False", "an argument 1 -> 0",
-                 "an argument 3 tensors of 192 numbers -> 2 tensors of 128 numbers", "fp8_e4m3 -> fp8_e5m2"):  # fmt: skip
+                 "an argument 3 tensors of 192 numbers, float32[8,8] x3 -> 2 tensors of 128 numbers, float32[8,8] x2", "fp8_e4m3 -> fp8_e5m2"):  # fmt: skip
         assert what in said
 
     monkeypatch.delenv("LOST")
@@ -338,6 +339,19 @@ def test_graph_break_is_recorded_unless_another_number_is_declared(
     assert "  next     if that is right: @pytest.mark.kernelgauge(graph_breaks=1)\n" in said
 
 
+def test_device_that_is_not_there_is_one_clear_failure(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    pytester.makepyfile(test_ops=OPS)
+    arguments = ("-q", "--perf-device=cuda", "-k", "test_sparse")
+    said = text_of(pytester.runpytest_subprocess("-p", "kernelgauge.plugin", *arguments))
+    assert said.count("no CUDA device\n  got  ") == 1, said
+    assert "choose_device" not in said  # no traceback
+    assert "--perf-device cpu" in said
+    assert "INVALID measurement" in said
+
+
 def test_wrong_call_is_one_clear_failure(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(test_wrong=WRONG)
     said = run("--perf-update")
@@ -348,7 +362,7 @@ def test_wrong_call_is_one_clear_failure(pytester: pytest.Pytester, run: Run) ->
         ("there is nothing to call", "Tensor"),
         ("the mark takes options by name", "'bf16'"),
         ("an option is given to the function", "kernelgauge.using(pass_=...)(function, *args)"),
-        ("test_host: it runs no kernel", ""),
+        ("test_host: it runs no kernel", "pytest --perf-benchmark"),
         ("test_generator: its call returns a generator", "lambda x: list(f(x))"),
         ("test_raises: running failed", "RuntimeError: mat1"),
         ("test_alternates: its calls differ in their work", "of [1, 2] launches"),
@@ -363,7 +377,7 @@ def test_wrong_call_is_one_clear_failure(pytester: pytest.Pytester, run: Run) ->
 
 
 LATE = """
-import sys, torch
+import itertools, sys, torch
 from torch import nn
 
 class Late(nn.Module):
@@ -373,7 +387,8 @@ class Late(nn.Module):
         return self.compiled(x)
 
 def test_eager(kernelgauge):
-    kernelgauge(torch.relu, torch.ones(8))
+    calls = itertools.count()
+    kernelgauge(lambda x: x.roll(next(calls), 0), torch.randn(8))  # is run in other ways too
     assert not {"torch._dynamo", "torch._inductor"}.intersection(sys.modules)
 
 def test_late(kernelgauge):
@@ -511,3 +526,107 @@ def test_command_has_one_line_of_progress_of_its_processes(kernelgauge: Command)
     )
     assert "workload" in out
     assert err.endswith("\r\x1b[2K")  # the table takes the line's place
+
+
+UNCOMPARED = """
+import os, torch
+
+def double(x):
+    result = x * 2
+    return (lambda: result) if "HIDDEN" in os.environ else result
+
+def test_double(kernelgauge):
+    kernelgauge.using(timing=False{option})(double, torch.ones(8))
+"""
+NOT_COMPARED = "not compared: its result holds no floating-point tensor"
+
+
+def test_result_that_is_no_longer_compared_is_undecided(
+    pytester: pytest.Pytester,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    kernelgauge: Command,
+) -> None:
+    pytester.makepyfile(test_x=UNCOMPARED.format(option=""))
+    assert "1 passed" in run("--perf-update")
+    monkeypatch.setenv("HIDDEN", "1")
+    said = run()
+    assert "1 skipped" in said
+    assert "UNDECIDED  results no longer compared: its result holds no floating-point" in said
+    assert "1 failed" in run("--perf-strict")
+    code, out, _ = kernelgauge("accept")
+    assert (code, "refused" in out or "not stored" in out) == (1, True), out
+
+    (accept,) = re.findall(r"accept +kernelgauge (accept .*)", run())
+    code, out, _ = kernelgauge(*accept.split())
+    assert (code, "result with float64: compared -> not compared" in out) == (0, True), out
+    said = run("--perf-strict")  # accepted, and said all the same
+    assert "1 passed" in said
+    assert f"1 of 1 result {NOT_COMPARED}" in said
+
+    monkeypatch.delenv("HIDDEN")
+    assert "not compared -> compared" in run("--perf-update")
+    monkeypatch.setenv("HIDDEN", "1")
+    assert "1 failed" in run("--perf-strict")
+
+
+def test_result_that_never_could_be_compared_is_accepted(
+    pytester: pytest.Pytester,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    kernelgauge: Command,
+) -> None:
+    pytester.makepyfile(test_x=UNCOMPARED.format(option=", tolerance=0.01"))
+    monkeypatch.setenv("HIDDEN", "1")
+    run("--perf-update")
+    assert "1 failed" in run("--perf-strict")
+    assert [kernelgauge(each)[0] for each in ("review", "accept")] == [0, 0]
+
+
+def test_old_baseline_knows_no_comparison_until_an_update(
+    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(test_x=UNCOMPARED.format(option=""))
+    run("--perf-update")
+    (file,) = pytester.path.glob("baselines/*/*.json")
+    file.write_text(re.sub(r', "compared": true', "", file.read_text()))
+    monkeypatch.setenv("HIDDEN", "1")
+    said = run("--perf-strict")
+    assert "1 passed" in said
+    assert NOT_COMPARED in said
+    monkeypatch.delenv("HIDDEN")
+    assert "result with float64: not known -> compared" in run("--perf-update")
+    assert "1 passed" in run("-m", "not numerics", "--perf-update")  # which forgets nothing
+    monkeypatch.setenv("HIDDEN", "1")
+    assert "1 failed" in run("--perf-strict")
+
+
+@pytest.mark.parametrize("option", [", tolerance=0.1", ", reference=lambda: double"])
+def test_comparison_that_a_test_asks_for_is_not_skipped(
+    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setenv("HIDDEN", "1")
+    pytester.makepyfile(test_x=UNCOMPARED.format(option=option))
+    assert "1 failed" in run()  # it has no baseline
+    run("--perf-update")
+    assert f"UNDECIDED  results {NOT_COMPARED}" in run()
+    assert "1 failed" in run("--perf-strict")
+
+
+@pytest.mark.parametrize(("failing", "ends"), [(2, "1 passed"), (3, "1 failed")])
+def test_chance_that_hides_a_result_is_drawn_again(
+    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch, failing: int, ends: str
+) -> None:
+    pytester.makepyfile(test_x=UNCOMPARED.format(option=""))
+    run("--perf-update")
+    compare, seeds = numerics.compare_with_float64, list[int]()
+
+    def by_chance(*arguments: Any, seed: int) -> Any:
+        seeds.append(seed)
+        if len(seeds) <= failing:
+            raise numerics.NotComparedError("rounding or overflow alone explains any error")
+        return compare(*arguments, seed=seed)
+
+    monkeypatch.setattr(numerics, "compare_with_float64", by_chance)
+    assert ends in run("--perf-strict", "--perf-seed", "7")
+    assert seeds == [7, 8, 9]

@@ -176,13 +176,39 @@ def test_skipped_file_with_baselines_fails_under_strict(
     run("--perf-update")
     pytester.makepyfile(test_whole=WHOLE.format(skips=True), test_other="def test_other(): pass")
     assert "although" not in run()
-    for arguments in ((), ("-n", "2")):
+    for arguments in ((), ("-n", "1")):
         done = pytester.runpytest_inprocess("--perf-device=cpu", "--perf-strict", *arguments)
         assert "test_whole.py: skipped, although it has a baseline" in text_of(done)
         assert done.ret != pytest.ExitCode.OK
     assert (
         pytester.runpytest_inprocess("--perf-device=cpu", "--perf-strict", "test_other.py").ret == 0
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("test_relu", "test_relu_again", "test_whole-test_relu"),
+        ("def test_relu", "def tst_relu", "test_whole-test_relu"),
+        ("(kernelgauge):", "():\n    kernelgauge = lambda function, given: 0", "no test asks for a baseline"),
+    ],
+    ids=["renamed", "no test", "no fixture"],
+)  # fmt: skip
+def test_baseline_without_its_test_fails_under_strict(
+    pytester: pytest.Pytester, run: Run, old: str, new: str, says: str
+) -> None:
+    whole = WHOLE.format(skips=False) + "\ndef test_other(): pass\n"
+    pytester.makepyfile(test_whole=whole)
+    run("--perf-update")
+    assert "no test asks for a baseline" not in run("--perf-strict")
+    pytester.makepyfile(test_whole=whole.replace(old, new))
+    for chosen in ((), ("-k", "test_other"), ("-n", "1")):
+        done = pytester.runpytest_inprocess("--perf-device=cpu", "--perf-strict", *chosen)
+        assert "no test asks for a baseline" in (said := text_of(done)), chosen
+        assert says in said
+        assert done.ret != pytest.ExitCode.OK
+    for some in (("test_whole.py::test_other", "--perf-strict"), ("-k", "test_other")):
+        assert "no test asks for a baseline" not in run(*some)
 
 
 def test_suite_that_skips_its_standard_tests_fails(project: Project) -> None:

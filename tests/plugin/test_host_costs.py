@@ -40,19 +40,19 @@ def planted(
     return said
 
 
-# They run within one function of C, or make fewer calls and lines than the rule asks for.
-GREEN = "contexts function_mode noise"
+# They run within a type of C, make fewer calls and lines than the rule asks for, or take less than
+# its 3 us on a quick host: `cloned` and `sizes`, found on others.
+GREEN = "contexts function_mode noise imported array dates printed growing"
 ASIDE_GREEN = """
-replaced infos finalized decimals product saved parsed options wordy digits scanned resized rngs
+replaced finalized product saved parsed options digits rngs cloned sizes
 """
 # The cause names what the planted function calls, or another line of the change.
-UNNAMED = "hooks lost_property trained grad_modes autocast flags logged of_gradients"
+UNNAMED = "home hooks lost_property trained grad_modes autocast flags logged of_gradients"
 ASIDE_UNNAMED = """
 asyncio executor seeded traced dispatched anomaly saved_state asked_often deterministic logged_state
 """
 ELSEWHERE = "hooks reloaded"
 ASIDE_ELSEWHERE = "executor missing"
-RED = "joined mean sorted collecting matched parts"
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,5 @@ def test_host_costs_of_a_microsecond_pass(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = planted(pytester, monkeypatch, HARMLESS)
-    assert {name for name, each in said.items() if each.is_red} <= {*RED.split()}
+    # on a slow machine `re.match` takes more than 3 us
+    assert {name for name, each in said.items() if each.is_red} <= {"matched"}

@@ -81,6 +81,23 @@ def test_second_file_of_a_name_leaves_the_baseline(write: Write, run: Run) -> No
     assert list(statuses()) == [OF_B]
 
 
+def test_file_outside_of_the_root_has_a_baseline(
+    pytester: pytest.Pytester, write: Write, run: Run
+) -> None:
+    """pytest itself has no name of such a file; the command that records names it."""
+    write(A)
+    write("root/conftest.py")
+    os.chdir("root")
+    arguments = ("../a/test_ops.py", "--rootdir=.", "-c", os.devnull)
+    command = "record one with: pytest ../a/test_ops.py::test_add "
+    assert command in run(*arguments)
+    run(*arguments, "--perf-update")
+    assert list(stored()) == [PLAIN]
+    write(A, "x.sin()")
+    assert "CHANGED" in run(*arguments)
+    assert statuses() == {PLAIN: "CHANGED"}
+
+
 def test_moved_file_keeps_its_baseline(write: Write, run: Run) -> None:
     write(A)
     run("--perf-update")
@@ -185,3 +202,20 @@ def test_baseline_that_is_no_file_is_invalid(pytester: pytest.Pytester, kind: st
     result = pytester.runpytest_inprocess()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*not a regular file*" if kind == "pipe" else "*a link to *"])
+
+
+def test_id_of_parameters_has_neg_for_a_minus_only(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makepyfile(
+        test_ops="""
+import pytest, torch
+
+@pytest.mark.parametrize("x", [1, 2, 3], ids=["(64, 64)-16", "(-1, 2)--3", "a=-1-x-2"])
+@pytest.mark.kernelgauge(timing=False)
+def test_add(kernelgauge, x):
+    kernelgauge(torch.add, torch.ones(9), x)
+"""
+    )
+    run("--perf-update")
+    assert list(stored()) == [
+        f"test_ops-test_add-{name}" for name in ("64-64-16", "a-neg1-x-2", "neg1-2-neg3")
+    ]

@@ -82,7 +82,7 @@ def test_some(kernelgauge):
     def call(x):
         time.sleep(0.001)
         if "COST" in os.environ and drawn.random() < 0.5:
-            time.sleep(0.03)
+            time.sleep(0.01)
         return x.relu()
 
     kernelgauge(call, torch.randn(8))
@@ -94,7 +94,7 @@ def test_cost(kernelgauge, each):
     def call(x):
         time.sleep(0.001)
         if "COST" in os.environ and next(calls) % each == 0:
-            time.sleep(0.03)
+            time.sleep(0.01)
         return x.relu()
 
     kernelgauge(call, torch.randn(8))
@@ -148,6 +148,7 @@ def test_threads_that_another_test_left_are_named(pytester: pytest.Pytester) -> 
 def test_cost_in_some_of_the_calls_is_slower(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytester.makeini("[pytest]\nkernelgauge_replicates = 4\n")
     pytester.makepyfile(test_costs=COSTS)
     pytester.runpytest_inprocess("--perf-update").assert_outcomes(passed=5)
     pytester.runpytest_inprocess("--perf-no-confirm").assert_outcomes(passed=5)

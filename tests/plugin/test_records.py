@@ -70,7 +70,7 @@ OWN_TESTS = """
 import pytest
 from kernelgauge.judge.evidence import Failed
 from kernelgauge.judge import Status, Verdict
-from kernelgauge.plugin.fixtures import conclude
+from kernelgauge.plugin.fixtures import record_verdicts
 
 @pytest.mark.xfail(strict=True, reason="not yet")
 def test_passes_by_surprise(workload, run): ...
@@ -81,7 +81,7 @@ def breaks_after():
     raise RuntimeError
 
 def test_teardown(workload, run, breaks_after, request):
-    conclude(request.node, Verdict(Status.PASS, workload.id, "of the call", Failed("fine")))
+    record_verdicts(request.node, Verdict(Status.PASS, workload.id, "of the call", Failed("fine")))
 """
 
 
@@ -207,15 +207,14 @@ def test_github_marks_the_line_that_fails(
     model = folder / "model.py"
     model.write_text(NORM.format(body="torch.relu(x)"))
     (folder / "test_model.py").write_text(NORM_TEST)
-    (folder / "pytest.ini").write_text("[pytest]")
-    run = ("-p", "kernelgauge.plugin", "-q")
-    assert pytester.runpytest_subprocess(*run, "--perf-update").ret == 0
-    run = (*run, "-m", "not timing")
+    (folder / "pytest.ini").write_text("[pytest]\nkernelgauge_replicates = 2\n")
+    assert pytester.runpytest_inprocess("-q", "--perf-update").ret == 0
+    run = ("-q", "-m", "not timing")
     model.write_text(NORM.format(body="torch.relu(x).pow(2)"))
-    assert commands_of(pytester.runpytest_subprocess(*run)) == []
+    assert commands_of(pytester.runpytest_inprocess(*run)) == []
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_WORKSPACE", str(pytester.path))
-    (command,) = commands_of(pytester.runpytest_subprocess(*run))
+    (command,) = commands_of(pytester.runpytest_inprocess(*run))
     title = "kernelgauge%3A test_model-test_norm%3A REGRESSED"
     assert command.startswith(f"::error file=package/model.py,line=7,title={title}::1 new kernel")
 

@@ -22,6 +22,10 @@ from torch.nn import functional as F
 
 cached = functools.lru_cache(maxsize=None)(lambda number: bytes(20_000))
 
+def test_compiled(kernelgauge):
+    call = lambda x: F.gelu(x.pow(2.2 if LOST else 2.0))
+    kernelgauge.using(compile={"backend": "aot_eager"})(call, square())
+
 def test_pow(kernelgauge):
     kernelgauge(lambda x: x.pow(2.2 if LOST else 2.0), square())
 
@@ -49,15 +53,39 @@ def test_texts(kernelgauge):
     kinds = ["none", "tanh", *["tanh" if LOST else "none"] * 2]
     kernelgauge(lambda x: [F.gelu(x, approximate=kind) for kind in kinds], square())
 
-def test_compiled(kernelgauge):
-    call = lambda x: F.gelu(x.pow(2.2 if LOST else 2.0))
-    kernelgauge.using(compile={"backend": "aot_eager"})(call, square())
-
 def test_strides(kernelgauge):
     kernelgauge(torch.add, square(), square().t() if LOST else square())
 
 def test_strides_in_list(kernelgauge):
     kernelgauge(lambda *x: torch.cat(x), square(), square().t() if LOST else square())
+
+def test_einsum_dtypes(kernelgauge):
+    tensors = [square().to(torch.float64 if LOST else torch.float32) for _ in range(2)]
+    kernelgauge(lambda x: torch.einsum("ij,jk->ik", *tensors), square())
+
+def test_einsum_shapes(kernelgauge):
+    tensors = [torch.rand(*((32, 64) if LOST else (64, 32))), torch.rand(*((64, 32) if LOST else (32, 64)))]
+    kernelgauge(lambda x: torch.einsum("ij,jk->ik", *tensors), square())
+
+def test_cat_dtypes(kernelgauge):
+    tensors = [square().to(torch.float64 if LOST else torch.float32) for _ in range(2)]
+    kernelgauge(lambda x: torch.cat(tensors), square())
+
+def test_stack_dtypes(kernelgauge):
+    tensors = [square().to(torch.float64 if LOST else torch.float32) for _ in range(2)]
+    kernelgauge(lambda x: torch.stack(tensors), square())
+
+def test_foreach_dtypes(kernelgauge):
+    tensors = [square().to(torch.float64 if LOST else torch.float32) for _ in range(2)]
+    kernelgauge(lambda x: torch._foreach_abs(tensors), square())
+
+def test_long_list(kernelgauge):
+    tensors = [square()] * (50 if LOST else 40)
+    kernelgauge(lambda x: torch.cat(tensors), square())
+
+def test_indices(kernelgauge):
+    index = torch.arange(16 if LOST else 8)
+    kernelgauge(lambda x: x.index_put_((index,), torch.tensor(1.0)), square())
 
 def test_kept_at_times(kernelgauge):
     numbers = itertools.count()
@@ -89,6 +117,10 @@ def test_drawn(kernelgauge):
 def test_drawn_in_call(kernelgauge):
     kernelgauge(lambda x: (x[torch.rand(64) > 0.5].clamp(max=x.max().item()), logging.warning("x"))[0], square())
 
+def test_drawn_indices(kernelgauge):
+    mask = torch.rand(64) > 0.4 + 0.2 * drawn
+    kernelgauge(lambda x: x.index_put_((mask.nonzero()[:, 0],), torch.tensor(1.0)), square())
+
 def test_filling_cache(kernelgauge):
     numbers = itertools.count()
     kernelgauge(lambda x: (cached(next(numbers) % 3), x.relu())[1], square())
@@ -97,6 +129,7 @@ def test_nested(kernelgauge):
     kernelgauge(torch.sin, torch.nested.nested_tensor([torch.rand(2, 8), torch.rand(3, 8)], layout=torch.jagged))
 """
 )
+LIST_OF_TWO = "2 tensors of 8192 numbers"
 CAUSES = {
     "pow": "an argument 2.0 -> 2.2 in 1 kernel",
     "exponent": "an argument 2 -> 2.000001 in 1 kernel",
@@ -109,6 +142,13 @@ CAUSES = {
     "compiled": "an argument 2.0 -> 2.2 in 1 kernel",
     "strides": "inputs contiguous -> [64,64] by strides 1,64 in 1 kernel",
     "strides_in_list": "inputs contiguous -> [64,64] by strides 1,64 in 1 kernel",
+    "einsum_dtypes": f"{LIST_OF_TWO}, float32[64,64] x2 -> {LIST_OF_TWO}, float64[64,64] x2 in ",
+    "einsum_shapes": "float32[64,32], float32[32,64] -> 2 tensors of 4096 numbers, float32[32,64], ",
+    "cat_dtypes": f"{LIST_OF_TWO}, float32[64,64] x2 -> {LIST_OF_TWO}, float64[64,64] x2 in ",
+    "stack_dtypes": f"{LIST_OF_TWO}, float32[64,64] x2 -> {LIST_OF_TWO}, float64[64,64] x2 in ",
+    "foreach_dtypes": f"{LIST_OF_TWO}, float32[64,64] x2 -> {LIST_OF_TWO}, float64[64,64] x2 in ",
+    "long_list": "40 tensors of 163840 numbers, float32[64,64] x40 -> 50 tensors of 204800 ",
+    "indices": "8 -> 16 indices in 1 kernel",
     "sparse": " stored numbers in 1 kernel",
     "found": " numbers found in 1 kernel",
     "kept": "each call leaves 20.",
@@ -122,9 +162,7 @@ Run = Callable[..., str]
 def run(pytester: pytest.Pytester) -> Run:
     """Run pytest on the CPU; return its output."""
     pytester.makepyfile(test_ops=OPS)
-    return lambda *arguments: text_of(
-        pytester.runpytest_subprocess("-p", "kernelgauge.plugin", "-q", *arguments)
-    )
+    return lambda *arguments: text_of(pytester.runpytest_inprocess("-q", *arguments))
 
 
 def statuses() -> dict[str, Status | None]:

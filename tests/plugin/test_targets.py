@@ -1,6 +1,7 @@
 """Triton kernels that a test compiles for a GPU by its name: for real, without a GPU."""
 
 import re
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -100,6 +101,26 @@ def test_missing(kernelgauge, monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     kernelgauge(rows, x)
 """
+CHOICES = """
+import json, os
+import pytest, torch, triton
+import triton.language as tl
+
+MOST = tl.constexpr(int(os.environ["MOST"]))
+x = torch.empty(4096, device="meta")
+
+@triton.jit
+def double(x, SIZE: tl.constexpr):
+    tl.static_assert(SIZE <= MOST, "too large")
+    tl.store(x + tl.arange(0, SIZE), tl.load(x + tl.arange(0, SIZE)) * 2)
+
+choices = [triton.Config({"SIZE": size}) for size in json.loads(os.environ["SIZES"])]
+tuned = triton.autotune(choices, key=[])(double)
+
+@pytest.mark.kernelgauge(target="sm_90")
+def test_double(kernelgauge):
+    kernelgauge(lambda: tuned[1,](x))
+"""
 
 
 Run = Callable[..., str]
@@ -111,7 +132,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(pytester.path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
     pytester.makeini("[pytest]\npythonpath = .\n")
-    pytester.makepyfile(test_kernels=KERNELS, test_wrong=WRONG)
+    pytester.makepyfile(test_kernels=KERNELS, test_wrong=WRONG, test_choices=CHOICES)
 
     def call(*arguments: str, code: int) -> str:
         result = pytester.runpytest_inprocess(*arguments)
@@ -177,3 +198,22 @@ def test_wrong_targets_say_what_is_missing(run: Run) -> None:
     assert "compiling for sm_90 failed" in out
     assert "out of resource: shared memory, Required: 262144, Hardware limit: 232448" in out
     assert "test_wrong-test_missing: Triton compiles for sm_90, and is not installed" in out
+
+
+def test_choices_that_do_not_compile_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    some = "double: {} of {} configurations compile"
+    wrong = " (CompileTimeAssertionFailure: too large); SIZE={},num_stages=3,num_warps=4 does not"
+    gone = "; SIZE=64,num_stages=3,num_warps=4 is not offered by its code"
+    for most, sizes, option, code, words in (
+        ("64", "[32, 64, 128]", "-v", 1, (some + wrong).format(2, 3, 128)),
+        ("64", "[32, 64, 128]", "--perf-update", 0, (some + wrong).format(2, 3, 128)),
+        ("64", "[32, 64, 128]", "-v", 0, ""),  # the baseline has it so
+        ("32", "[32, 64, 128]", "-v", 1, (some + wrong).format(1, 3, 64)),
+        ("64", "[32]", "-v", 1, (some + gone).format(1, 1)),
+    ):
+        monkeypatch.setenv("MOST", most)
+        monkeypatch.setenv("SIZES", sizes)
+        monkeypatch.delitem(sys.modules, "test_choices", raising=False)
+        out = run(option, "test_choices.py", code=code)
+        assert ("configurations compile" in out) is bool(words)
+        assert words in out

@@ -209,3 +209,24 @@ def test_proposed_command_accepts_that_workload_only(
     assert not {"baselines", "reports"} & {path.name for path in project.root.iterdir()}
     assert project.run("-k", f"[{ID}]", *arguments).ret == pytest.ExitCode.OK
     assert [path.stem for path, content in before.items() if path.read_bytes() != content] == [ID]
+
+
+SCATTERED = """
+def time_latency(workload, measured):
+    quiet, us = workload.module == "linear", (200.0, 9000.0, 400.0, 30_000.0)
+    return Sample((200.0, 201.0, 202.0, 200.5) if quiet else us, 40, (20.0,) * 4)
+"""
+
+
+def test_recording_says_which_times_are_too_noisy(project: Project, kernelgauge: Command) -> None:
+    project.set(fake(), fake(variant="compiled"), fake("linear"))
+    project.record().stdout.no_fnmatch_line("warning: *")
+    project.add_to_conftest(SCATTERED)
+    shutil.rmtree(project.baselines)
+    said = "warning: a run like this one cannot judge 2 of 9 times that were recorded: the replicates scatter too much on this host; *"
+    project.record().stdout.fnmatch_lines([said])
+    result = project.run()
+    result.stdout.fnmatch_lines(["PASS*latency * in 1 of 3*"])
+    result.stdout.no_fnmatch_line("warning: *")
+    shutil.rmtree(project.baselines)
+    assert said.removesuffix("*") in kernelgauge("accept")[1]

@@ -197,6 +197,16 @@ def green() -> list[Results]:
     ]
 
 
+def on_cpu() -> list[Results]:
+    """A run on a CPU, whose ops are of no module."""
+    machine = fingerprint(arch="cpu", device="AMD EPYC", driver=None, cuda=None)
+    ran = run(workload="mlp", machine=machine, origins=(line(7, ""),) * len(mlp_kernels()))
+    before = baseline(workload="mlp", machine=machine, origins=ran.origins)
+    verdicts = (timed(Status.PASS, "mlp", 0.1, subject="end to end"),)
+    one = workload("mlp", run=ran, baseline=before, verdicts=verdicts)
+    return [results(one, fingerprint=machine, gpu=None)]
+
+
 def everything(text: str) -> Results:
     """`text` in every field that is one."""
     found = builders.hostile(text, Status.REGRESSED)

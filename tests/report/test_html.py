@@ -15,7 +15,7 @@ from kernelgauge.results import Results, WorkloadResult
 
 from .. import builders
 from ..builders import fingerprint, launched, run
-from .pages import HOSTILE, Parsed, everything, line, regressed, results, several, workload
+from .pages import HOSTILE, Parsed, everything, line, on_cpu, regressed, results, several, workload
 
 
 def test_page_begins_with_the_worst_verdict_and_its_cause() -> None:
@@ -161,3 +161,24 @@ def test_page_shows_kernels_that_are_compiled_alone(names: Sequence[str]) -> Non
     known = from_run(before, suite="perf")
     (verdicts,) = builders.judged((now, known))
     assert "two" in html([builders.results(builders.workload(*verdicts, run=now, baseline=known))])
+
+
+def test_page_of_a_cpu_shows_judged_times_only() -> None:
+    page = html(on_cpu())
+    titles = re.findall(r'<th scope="col" class="num wide">([^<]+)</th>', page)
+    assert titles[:4] == ["end to end", "host dispatch", "change", "launches"]
+    assert '<b class="code">mlp</b>\n<span class="num">301.5 us' in page
+    assert "(no module)" in page
+
+
+def test_page_is_written_without_a_folder_of_compiled_templates(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    pages = [html([results(regressed())]) for _ in range(2)]
+    (folder,) = tmp_path.iterdir()
+    assert len(set(map(str, folder.iterdir()))) == 3  # a file for each template
+    for each in folder.iterdir():
+        each.write_bytes(b"not compiled")
+    pages.append(html([results(regressed())]))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    pages.append(html([results(regressed())]))
+    assert len(set(pages)) == 1

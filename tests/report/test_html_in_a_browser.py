@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from kernelgauge.results import encode_results
 from kernelgauge.results.history import read_nights
 from tests.builders import year
 
-from .pages import HOSTILE, everything, green, results, several
+from .pages import HOSTILE, everything, green, on_cpu, results, several
 
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 )
 PATIENCE_S = 60
+TRACES = Path(__file__).parents[1] / "data" / "h200"
 AXE = os.environ.get("AXE_CORE")
 
 pytestmark = pytest.mark.skipif(
@@ -153,6 +155,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     texts = {
         "report": html(several()),
         "green": html(green()),
+        "cpu": html(on_cpu()),
         "trend": as_html(trends, title="Performance over time", facts={}),
         "hostile": html(
             [results(*(workload for text in HOSTILE for workload in everything(text).workloads))]
@@ -160,7 +163,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text)
-    return {name: folder / f"{name}.html" for name in texts}
+    eager, compiled = (TRACES / f"mlp-{each}.json.gz" for each in ("eager", "compiled"))
+    stored = ("--baselines", "stored.json")
+    for arguments in (
+        ("--update", "--force", str(eager), *stored),
+        (str(compiled), *stored, "--html", "check.html"),
+    ):
+        command = [sys.executable, "-m", "kernelgauge", "check-trace", *arguments]
+        subprocess.run(command, cwd=folder, check=False, capture_output=True)
+    return {name: folder / f"{name}.html" for name in (*texts, "check")}
 
 
 def complaints(browser: Browser) -> list[Any]:
@@ -189,6 +200,13 @@ Array.from(document.querySelectorAll('body *')).filter(element => {
 }).map(element => element.outerHTML.slice(0, 120))
 """
 
+# marks of a legend that the card below it covers
+BELOW = """
+Array.from(document.querySelectorAll('.legend svg *')).filter(mark =>
+  mark.getBoundingClientRect().bottom > mark.closest('.legend').getBoundingClientRect().bottom
+).map(mark => mark.outerHTML)
+"""
+
 
 @pytest.mark.parametrize(
     ("page", "scheme"), [("report", "light"), ("report", "dark"), ("hostile", "light")]
@@ -205,7 +223,7 @@ def test_page_opens_without_complaints(
 
 
 @pytest.mark.parametrize("width", [360, 1440])
-@pytest.mark.parametrize("page", ["report", "green", "hostile", "trend"])
+@pytest.mark.parametrize("page", ["report", "green", "cpu", "hostile", "trend", "check"])
 def test_page_fits_the_screen(
     browser: Browser, pages: dict[str, Path], page: str, width: int
 ) -> None:
@@ -213,6 +231,7 @@ def test_page_fits_the_screen(
     browser.run(UNFOLD)
     assert browser.run("document.documentElement.scrollWidth") <= width
     assert browser.run(OVERFLOWING) == []
+    assert browser.run(BELOW) == []
 
 
 def test_controls_filter_count_open_and_select(browser: Browser, pages: dict[str, Path]) -> None:
@@ -239,7 +258,7 @@ def test_controls_filter_count_open_and_select(browser: Browser, pages: dict[str
 @pytest.mark.skipif(AXE is None, reason="AXE_CORE does not name axe.min.js: npm install axe-core")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
-@pytest.mark.parametrize("page", ["report", "green", "trend"])
+@pytest.mark.parametrize("page", ["report", "green", "cpu", "trend", "check"])
 def test_page_passes_axe(
     browser: Browser, pages: dict[str, Path], page: str, scheme: str, width: int
 ) -> None:
@@ -252,5 +271,5 @@ def test_page_passes_axe(
     assert {
         "color-contrast",
         "html-has-lang",
-        "svg-img-alt" if page == "trend" else "label",
+        {"trend": "svg-img-alt", "check": "heading-order"}.get(page, "label"),
     } <= set(checked)

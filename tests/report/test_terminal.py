@@ -1,5 +1,6 @@
 """The summary and the plan as text: what they say of each verdict, and names shown as they are."""
 
+import dataclasses
 import re
 from typing import Any
 
@@ -64,13 +65,42 @@ def test_reports_of_a_cpu_name_no_gpu() -> None:
     )
     said = "\n".join([summary_text(found), *map(brief, verdicts)])
     assert said.startswith("AMD EPYC, torch 2.13.0\n")
-    assert " CPU   base-" in said
-    assert re.search(r"(?m)^a +4 +410.2 +205.1 +[A-Z]", said)  # its ops have a time and no verdict
+    assert " latency   base-" in said
+    judged = verdicts[0]  # what the table shows is what is judged, and not the time of the ops
+    us = [f"{each:.1f}" for each in (judged.after_us or 0.0, judged.before_us or 0.0)]
+    assert re.search(rf"(?m)^a +4 +{' +'.join(us)} +-0.0 % +[A-Z]", said), said
     page = html([found])
     script = page[page.index("<style>") : page.index("</style>")]  # of any report
     for text in (said, summary_markdown([found]), page.replace(script, "")):
-        assert "CPU" in text
+        assert "latency" in text
         assert "GPU" not in text
+
+
+@pytest.mark.parametrize(
+    ("after_us", "shown_us", "note"),
+    [
+        (206.5, "206.5 116.0 +78.0 %", " (this host was 16 % slower)"),
+        (178.0, "178.0 100.0 +78.0 %", ""),
+    ],
+)
+def test_change_at_equal_host_speed_agrees_with_its_numbers(
+    after_us: float, shown_us: str, note: str
+) -> None:
+    change = e.RelativeChange(0.78, 0.6, 0.9, 0.99)
+    slower = dataclasses.replace(
+        verdict(Status.REGRESSED, "end to end", change=change),
+        conclusion=e.TimeCompared(at_host_speed=True),
+        before_us=100.0,
+        after_us=after_us,
+    )
+    assert brief(slower).partition("\n")[0] == (
+        f"{slower.workload}: REGRESSED  end to end 100.0 -> {after_us} us  "
+        f"+78.00 % (+60.00 … +90.00) at equal host speed{note}"
+    )
+    one = workload(slower, run=run(machine=CPU, end_to_end=(after_us,) * 4))
+    said = summary_text(results(one, fingerprint=CPU, gpu=None))
+    assert f" 4 {shown_us} REGRESSED" in " ".join(said.split())
+    assert ("scaled to the speed of this host" in said) is bool(note)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +127,13 @@ def test_every_report_says_that_a_pass_has_no_time(
     assert ("s-pass--structure" in page.replace('"', " ").partition("<header")[2][:99]) is (
         about == "time not judged"
     )
+
+
+def test_pass_of_results_alone_claims_no_structure() -> None:
+    found = results(workload(verdict(Status.PASS, "numerics")))
+    assert summary_markdown([found]).startswith("> [!WARNING]\n> **PASS, results only**")
+    assert "PASS, results only: no time was measured" in summary_text(found)
+    assert "s-pass--results" in html([found])
 
 
 def seen(sensitivity: float | None = None) -> e.RelativeChange:
@@ -147,10 +184,9 @@ def test_summary_after_an_update_says_recorded() -> None:
 
 MOVED = "the GPU itself changed its speed (reference copy +2.0 %)"
 OWN = e.Machine((("copy", 0.02),), is_own=True)
-CHOICE = e.Choice(1.5, (e.KernelMoved("gelu", "gelu", "XBLOCK 1 -> 2"),))
+CHOICE = e.ChoiceMoved("gelu", "SIZE=1", "SIZE=2", gain=0.04)
 CHOSEN = workload(verdict(workload="b", reasons=[("why", "x")]).because(CHOICE), name="b")
-COST = "+1.5 us against the fastest that the baseline knows"
-TUNED = f"the autotuner chose a launch configuration that is not in the baseline ({COST})"
+TUNED = "gelu: the autotuner chose SIZE=2 instead of SIZE=1  4.0 % faster when it was tuned"
 TIMES = "GPU time 205.1 -> 221.8 us"
 IN_FULL = [
     (
@@ -162,7 +198,6 @@ IN_FULL = [
         [
             f"b: PASS  {TIMES}",
             f"  tuning   {TUNED}",
-            "           gelu: XBLOCK 1 -> 2",
             "PASS (GPU time)",
         ],
     ),
@@ -201,3 +236,45 @@ def test_table_leaves_out_dashes_and_the_middle_of_ids() -> None:
         for number, row in zip((64, 128), rows[1:], strict=True)
     )
     assert max(map(len, said.splitlines()[1:])) <= 80
+
+
+@pytest.mark.parametrize(
+    ("references_us", "said"),
+    [
+        ((12.0,), "this host was 20 % slower (reference 10.0 -> 12.0 us)"),
+        ((12.0, 14.5), "this host was 20 to 45 % slower"),
+        ((8.0, 14.5), "this host was 20 % faster to 45 % slower"),
+        ((8.0, 9.0), "this host was 10 to 20 % faster"),
+    ],
+)
+def test_summary_names_all_speeds_of_a_host(references_us: tuple[float, ...], said: str) -> None:
+    times = [
+        workload(
+            verdict(Status.PASS, "structure", workload=f"w{us}"),
+            verdict(Status.NOT_JUDGED, "end to end", workload=f"w{us}").because(
+                e.OtherHostSpeed(10.0, us)
+            ),
+            name=f"w{us}",
+        )
+        for us in references_us
+    ]
+    found = results(*times)
+    assert re.search(rf"(?m)not judged: {re.escape(said)}$", summary_text(found))
+    assert said in summary_markdown([found])
+
+
+def test_summary_says_what_was_not_compared_with_float64() -> None:
+    found = [
+        verdict(Status.PASS, "structure"),
+        dataclasses.replace(
+            verdict(Status.PASS, "numerics"), conclusion=e.NumericsCompared("float64", "", 3)
+        ),
+    ]
+    random = verdict(Status.NOT_JUDGED, "numerics", "not judged: its result is random")
+    several = results(workload(*found), workload(found[0], random, name="b"))
+    lines = [
+        "3 tensors not compared: rounding alone explains any error",
+        "1 of 2 results not compared: its result is random",
+    ]
+    assert "\n".join(lines) in summary_text(several)
+    assert ", ".join(lines) in summary_markdown([several])

@@ -111,7 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Exit.INTERRUPTED
     except Exception as error:  # Python's own exit code is 1, which is an answer
         _print_error(
-            f"{traceback.format_exc()}this is a fault of kernelgauge: {type(error).__name__}: {error}"
+            f"{traceback.format_exc()}this is a fault of kernelgauge: "
+            f"{type(error).__name__}: {error}"
         )
     return Exit.TROUBLE
 
@@ -183,7 +184,8 @@ def _discard_output() -> None:
 
 def _add_revision_commands(commands: Commands) -> None:
     description = (
-        "Measure two revisions in turns, with the suite of HEAD, and judge HEAD by BASE. Arguments after -- go to pytest. "
+        "Measure two revisions in turns, with the suite of HEAD, and judge HEAD by BASE. "
+        "Arguments after -- go to pytest. "
         "Exits with 1 if HEAD is slower or launches other kernels."
     )
     comparing = add_command(
@@ -218,8 +220,10 @@ def _add_revision_commands(commands: Commands) -> None:
 
     about = "find the commit or the package that changed a workload"
     description = (
-        "Measure revisions between a good and a bad one until one change is the cause, with the suite of the bad one. "
-        "Arguments after -- go to pytest. Exits with 1 if the cause was not found, and 2 if it could not be looked for."
+        "Measure revisions between a good and a bad one until one change is the cause, with "
+        "the suite of the bad one. "
+        "Arguments after -- go to pytest. Exits with 1 if the cause was not found, and 2 if "
+        "it could not be looked for."
     )
     bisecting = add_command(commands, "bisect", _bisect, about, description)
     add = bisecting.add_argument

@@ -89,7 +89,10 @@ def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
     # Two commands: together with --first-parent, git's --ancestry-path follows first parents only.
     descendants = processes.git("rev-list", "--ancestry-path", span).split()
     if not descendants:
-        expected = "--good to be an ancestor of --bad   (a shallow clone may lack the path: git fetch --unshallow)"
+        expected = (
+            "--good to be an ancestor of --bad   (a shallow clone may lack the path: git fetch "
+            "--unshallow)"
+        )
         raise KernelgaugeError(
             "no commits to bisect", got=f"{options.good}..{options.bad}", expected=expected
         )
@@ -114,7 +117,9 @@ def _commit_states(options: argparse.Namespace, folder: Path) -> list[_State]:
 
 
 def _package_states(options: argparse.Namespace, folder: Path) -> list[_State]:
-    """Return the packages of freeze lists, changed one after the other from each list to the next."""
+    """Return the packages of freeze lists, changed one after the other from each list to the
+    next.
+    """
     lists = [_frozen(path) for path in options.packages]
     differ = {
         name for each in lists for name in each if len({other.get(name) for other in lists}) > 1
@@ -215,7 +220,10 @@ class _Search:
                 if each.status in (*_CHANGES, Status.CHANGED)
             ]
             if followed.subject == STRUCTURE and len(changed) > 1:
-                advice = "If the change above does not explain it, bisect again with that as the good end."
+                advice = (
+                    "If the change above does not explain it, bisect again with that as the good "
+                    "end."
+                )
                 _say(f"{', '.join(changed[1:])} changed too. {advice}")
         ends = sum(len(end.workloads) for end in self._ends)
         _say(f"{self._used} processes, {ends} of them of the ends")
@@ -232,7 +240,8 @@ class _Search:
             return found
         if judged.undecided:
             _say(
-                f"undecided: the processes of the ends differ too much in {', '.join(judged.undecided)}"
+                "undecided: the processes of the ends differ too much in "
+                f"{', '.join(judged.undecided)}"
             )
         else:
             _say("nothing to bisect: the ends do not differ")
@@ -446,12 +455,16 @@ class _Search:
                 self._judged(before, after, ("the state before", "the state")), followed.subject
             )
             is_change = bool(_is_behind(verdict, followed))
-            text = f"measured again: {counted(len(before), 'process')} of the state before, {len(after)} of this one"
+            text = (
+                f"measured again: {counted(len(before), 'process')} of the state before, "
+                f"{len(after)} of this one"
+            )
         if is_change:
             _say(f"\nfound: {found.shown}\n{found.change}\n{text}\n{brief(verdict)}")
         else:
             _say(
-                "undecided: two neighbours do not differ as the ends do: the change comes in steps, or hides in noise"
+                "undecided: two neighbours do not differ as the ends do: the change comes in "
+                "steps, or hides in noise"
             )
         return is_change
 
@@ -463,7 +476,9 @@ class _Search:
 
 
 def _say(text: str) -> None:
-    """Print text with commit messages, names of packages and errors in it: nobody vouches for them."""
+    """Print text with commit messages, names of packages and errors in it: nobody vouches for
+    them.
+    """
     say("\n".join(map(printable, text.split("\n"))))
 
 

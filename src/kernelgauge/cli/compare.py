@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,19 +16,22 @@ import msgspec
 
 from .. import processes
 from ..errors import MeasurementError
-from ..judge import MEASUREMENT, Status, Verdict
-from ..judge.evidence import Detail, NothingToCompare, Reason
-from ..judge.revisions import LOOKS, judge_sets, looks
+from ..judge import Status
+from ..judge.evidence import Detail, Reason
+from ..judge.revisions import LOOKS, JudgedSet, judge_sets, looks, pair_steps
 from ..report.findings import brief, with_words
 from ..report.html import html
 from ..report.summary import error_commands, summary, summary_markdown
+from ..report.text import counted
 from ..report.words import headline
-from ..results import NAME, Results, checked_out, encode_results, project_of
+from ..results import NAME, Results, WorkloadResult, checked_out, encode_results, project_of
 from ..results.files import write_files
 from ..run import Run, Timer
 from . import Exit, note, say, say_page
 
 _REPORTS = Path("reports", "compare")
+_INTERRUPTED = 2  # exit status of pytest
+_FAR_MORE = 2  # times as many processes as there may be: they decide nothing
 _SHOWN_CHARACTERS = 300  # of a line about undecided workloads
 
 
@@ -59,12 +62,19 @@ def compare_revisions(options: argparse.Namespace) -> Exit:
     Print the table, and leave the pages.
     """
     with _sides(options) as sides:
+        status = _INTERRUPTED
         try:
             _measure(*sides, options)
+            status = 0
         finally:  # an interruption loses no verdict
             if all(side.results for side in sides):
-                results, _ = _judged(*sides)
+                results = msgspec.structs.replace(_judged(*sides)[0], exit_status=status)
                 _report(results, processes=min(len(side.results) for side in sides))
+            elif status:
+                note("cut short before both sides were measured: there are no verdicts")
+    if not results.verdicts:
+        say(f"nothing to compare: no workload ran in {sides[0].name}, and none in {sides[1].name}")
+        return Exit.NO
     return Exit.NO if any(each.status.fails for each in results.verdicts) else Exit.YES
 
 
@@ -98,7 +108,7 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
     deselected: list[str] = []  # arguments that leave out the tests of decided workloads
     started, most, chance = time.monotonic(), max(1, options.processes), random.Random()
     progress = processes.Progress(2 * most, budget_s=options.budget)
-    is_over_budget = False
+    is_over_budget, hopeless = False, list[str]()
     for done in range(1, most + 1):
         # what drifts meanwhile meets both alike, and no order is known
         for side in chance.sample((base, head), 2):
@@ -114,24 +124,21 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
             is_over_budget = time.monotonic() - started > options.budget
         for side in (base, head):
             del side.results[min(len(base.results), len(head.results)) :]  # half a pair
+        base.results[done - 1 :] = map(
+            _with_ids_of, base.results[done - 1 :], head.results[done - 1 :]
+        )
         # Structure alone is exact; without a run, more processes would fail as well.
         is_timed = any(
             run.is_timed for side in (base, head) for each in side.results for run in each.runs
         )
         is_last = is_over_budget or not is_timed or not head.results[0].runs
-        if done in looks(options.processes) or is_last:
+        if done == 1 or done in looks(options.processes) or is_last:
             results, undecided = _judged(base, head)
+            hopeless = _note_noise(undecided, most, hopeless)
+        if done in looks(options.processes) or is_last:
             total = sum(each.unavailable is None for each in results.workloads)
-            names = ", ".join(f"{name} ({', '.join(times)})" for name, times in undecided.items())
-            line = f"after process {len(head.results)} of each side: {total - len(undecided)} of {total} workloads decided"
-            note(
-                shorten(
-                    f"{line}; undecided: {names}" if names else line,
-                    _SHOWN_CHARACTERS,
-                    placeholder=" …",
-                )
-            )
-            if is_last or not undecided:
+            _note_look(undecided, total, processes=len(head.results))
+            if is_last or len(undecided) == len(hopeless):
                 break
             # A latency asks for no more processes. A test that makes its workload has all of its
             # times.
@@ -139,6 +146,7 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
                 f"--deselect={each.node}"
                 for each in head.results[0].tests
                 if each.workload not in undecided
+                or each.workload in hopeless
                 or (
                     each.subject == Timer.END_TO_END.label
                     and each.node.endswith(f"[{each.workload}]")
@@ -146,50 +154,89 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
             ]
 
 
-def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, Sequence[str]]]:
-    """Judge all processes of HEAD by those of BASE. Return results, and the undecided times by
-    workload.
+def _note_noise(undecided: Mapping[str, JudgedSet], most: int, known: Collection[str]) -> list[str]:
+    """Return the workloads that so many processes will not decide, and say so of those that are not
+    `known`.
+    """
+    needed = {
+        name: each.needed for name, each in undecided.items() if each.needed > _FAR_MORE * most
+    }
+    if needed.keys() - set(known):
+        note(
+            f"this host is too noisy to decide {counted(len(needed), 'workload')}: that takes "
+            f"{min(needed.values())} processes of each side or more; compare on a quiet machine"
+        )
+    return list(needed)
 
-    A decided workload stays decided: its later processes did not measure it.
+
+def _note_look(undecided: Mapping[str, JudgedSet], total: int, *, processes: int) -> None:
+    names = ", ".join(f"{name} ({', '.join(it.undecided)})" for name, it in undecided.items())
+    line = (
+        f"after process {processes} of each side: {total - len(undecided)} of {total} workloads "
+        "decided"
+    )
+    line += f"; undecided: {names}" if names else ""
+    note(shorten(line, _SHOWN_CHARACTERS, placeholder=" …"))
+
+
+def _with_ids_of(base: Results, head: Results) -> Results:
+    """Return results of BASE in which each test has the workload that it has in HEAD.
+
+    An id says no more than tells a test file from the others of its tree: BASE may have others.
+    """
+    ids = {each.node: each.workload for each in head.tests}
+    moved = {each.workload: ids.get(each.node) or each.workload for each in base.tests}
+
+    def renamed(each: WorkloadResult) -> WorkloadResult:
+        name = moved.get(each.id) or each.id
+        run = each.run and msgspec.structs.replace(each.run, workload=name)
+        return msgspec.structs.replace(each, id=name, run=run)
+
+    return msgspec.structs.replace(base, workloads=tuple(map(renamed, base.workloads)))
+
+
+def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, JudgedSet]]:
+    """Judge all processes of HEAD by those of BASE. Return results, and the undecided workloads.
+
+    A decided workload stays decided: its later processes did not measure it. What ran in BASE alone
+    fails, and so does all if nothing ran in both.
     """
     last = head.results[-1]
-    comparisons, names = LOOKS * max(1, last.comparisons), (base.name, head.name)
-    workloads = {each.id: each for results in head.results for each in results.workloads}
-    undecided: dict[str, Sequence[str]] = {}
+    # later processes leave out the tests that are decided
+    times = max(1, *(each.comparisons for each in head.results))
+    comparisons = LOOKS * times
+    workloads = {
+        each.id: each
+        for side in (base, head)
+        for results in side.results
+        for each in results.workloads
+        if side is head or each.run is not None
+    }
+    is_nothing = not any(base.runs(name) and head.runs(name) for name in workloads)
+    steps = {name: pair_steps(base.runs(name), head.runs(name)) for name in workloads}
+    undecided: dict[str, JudgedSet] = {}
     for name, workload in workloads.items():
         if workload.unavailable is not None and not base.runs(name):
             continue
-        sides, limits = (base.runs(name), head.runs(name)), workload.limits
         found = judge_sets(
-            name, *sides, comparisons=comparisons, limits=limits, names=names, are_pairs=True
+            name,
+            base.runs(name),
+            head.runs(name),
+            comparisons=comparisons,
+            limits=workload.limits,
+            names=(base.name, head.name),
+            beside=[each for other, each in steps.items() if other != name],
+            failures=(list(base.failures(name)), list(head.failures(name))),
+            may_be_new=not is_nothing,
         )
         if found.undecided:
-            undecided[name] = found.undecided
-        verdicts = found.verdicts
-        of_base, of_head = list(base.failures(name)), list(head.failures(name))
-        failures = dict.fromkeys((*of_base, *of_head))  # each once
-        if of_base and not any(each.runs for each in base.results):  # else all would be green
-            verdicts = (
-                Verdict(
-                    Status.INVALID, name, MEASUREMENT, NothingToCompare(base.name, "failed")
-                ).because(*failures),
-            )
-        elif found.run is None:  # one verdict, that there is nothing to compare
-            verdicts = (verdicts[0].because(*failures),)
-        elif of_head:
-            conclusion = NothingToCompare(head.name, "failed in some")
-            verdicts = (
-                Verdict(Status.INVALID, name, MEASUREMENT, conclusion, tuple(failures)),
-                *verdicts,
-            )
+            undecided[name] = found
         run, baseline = found.run or workload.run, found.baseline or workload.baseline
         # Its process left its traces in a folder that is gone.
         workloads[name] = msgspec.structs.replace(
-            workload, run=run, baseline=baseline, verdicts=verdicts, trace=None
+            workload, run=run, baseline=baseline, verdicts=found.verdicts, trace=None
         )
-    return msgspec.structs.replace(
-        last, workloads=tuple(workloads.values()), tests=(), exit_status=0
-    ), undecided
+    return msgspec.structs.replace(last, workloads=tuple(workloads.values()), tests=()), undecided
 
 
 def _report(results: Results, *, processes: int) -> None:
@@ -207,4 +254,6 @@ def _report(results: Results, *, processes: int) -> None:
     files = {NAME: encode_results(with_words(results)), "report.html": page, "report.md": text}
     files[".gitignore"] = b"*\n"
     write_files({_REPORTS / name: content for name, content in files.items()})
+    if results.was_cut_short:
+        say("CUT SHORT: more processes might have changed a verdict, or decided a time")
     say(f"processes of each side: {processes}   report: {_REPORTS / 'report.html'}")

@@ -7,14 +7,22 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from operator import attrgetter
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ..errors import KernelgaugeError, ResultsError, printable
-from ..results import Results, find_results, project_of, read_results, repeated_arguments
+from ..results import (
+    Results,
+    changed_sources,
+    find_results,
+    project_of,
+    read_results,
+    repeated_arguments,
+    selector,
+)
 from ..results.files import write_atomically
 from ..run import Timer
 from . import SELECTION, Commands, Exit, add_command, note, say, say_page
@@ -28,6 +36,7 @@ _PAGE, _MARKDOWN = "write one self-contained page", "print Markdown for a pull r
 _RESULTS = Path("reports", "latest")
 _FEWEST_PROCESSES = 2
 _MARKDOWN_WIDTH = 100
+_MOST_FILES = 4  # that have changed
 
 
 def add_commands(commands: Commands) -> None:
@@ -53,26 +62,44 @@ def add_commands(commands: Commands) -> None:
         "--timer",
         choices=[each.value for each in Timer],
         metavar="TIMER",
-        help=f"{', '.join(each.value for each in Timer)} (default: device_time, and on a CPU end_to_end)",
+        help=(
+            f"{', '.join(each.value for each in Timer)} (default: device_time, and on a CPU "
+            "end_to_end)"
+        ),
     )
     history.add_argument("--html", metavar="FILE", help=f"also {_PAGE}")
-    description = "Show what differs, in groups, with its evidence. Exits with 1 if anything waits for acceptance."
+    about = f"{SELECTION}; shows details"
+    history.add_argument("-k", dest="expression", default="", metavar="EXPRESSION", help=about)
+    _add_storing(commands)
+
+
+def _add_storing(commands: Commands) -> None:
+    """Add the commands that read or write baselines."""
+    description = (
+        "Show what differs, in groups, with its evidence. Exits with 1 if anything waits for "
+        "acceptance."
+    )
     reviewing = add_command(
         commands, "review", _review, "compare saved results with the baselines", description
     )
     reviewing.add_argument("--markdown", action="store_true", help=_MARKDOWN)
-    description = "Store all workloads, or those that -k selects, without measuring again. Exits with 1 if any is refused."
+    description = (
+        "Store all workloads, or those that -k selects, without measuring again. Exits with 1 if "
+        "any is refused."
+    )
     accepting = add_command(
         commands, "accept", _accept, "store saved results as the baselines", description
     )
-    for parser, about in ((accepting, SELECTION), (history, f"{SELECTION}; shows details")):
-        parser.add_argument("-k", dest="expression", default="", metavar="EXPRESSION", help=about)
+    accepting.add_argument(
+        "-k", dest="expression", default="", metavar="EXPRESSION", help=SELECTION
+    )
     accepting.add_argument(
         "--because", default="", metavar="TEXT", help="keep this reason; review shows it"
     )
     about = "measure how noisy this machine is, and record it"
     description = (
-        "Run the suite in fresh processes, show the noise of each workload, and store the baselines. "
+        "Run the suite in fresh processes, show the noise of each workload, and store the "
+        "baselines. "
         "Every other argument goes to pytest: kernelgauge calibrate perf -k mlp"
     )
     calibrating = add_command(commands, "calibrate", _calibrate, about, description)
@@ -130,7 +157,10 @@ def _history(options: argparse.Namespace) -> Exit:
 
         page = history_page(nights, not_shown, with_details=True)
         facts = {
-            "times": "medians over the GPUs; a chart has a line for each GPU, from the first run to the last"
+            "times": (
+                "medians over the GPUs; a chart has a line for each GPU, from the first run to "
+                "the last"
+            )
         }
         write_atomically(
             Path(options.html), as_html(page, title="Performance over time", facts=facts).encode()
@@ -161,7 +191,7 @@ def _load(options: argparse.Namespace) -> tuple[list[Results], BaselineStore, Se
     was measured.
     """
     from ..baselines import BaselineStore
-    from ..report.text import Line, Section, short_commit
+    from ..report.text import Line, Section, first, short_commit
 
     root = Path(os.path.relpath(project_of(Path.cwd())))
     paths = options.results or [root / _RESULTS]
@@ -175,6 +205,9 @@ def _load(options: argparse.Namespace) -> tuple[list[Results], BaselineStore, Se
         lines.append(
             Line("results", f"{file}   {results.started_at}, commit {short_commit(results.commit)}")
         )
+        if changed := changed_sources(results, project_of(Path.cwd())):
+            files = ", ".join(first(changed, _MOST_FILES))
+            lines.append(Line("changed", f"{files}   (since that run: measure again)"))
     if not loaded:
         where = printable("; ".join(map(str, paths)))
         raise ResultsError("nothing was measured", where=where, next_command="pytest perf")
@@ -223,15 +256,25 @@ def _review(options: argparse.Namespace) -> Exit:
     else:
         say_page(page)
     found = [each for reviewed in reviews.values() for each in reviewed]
-    settled = all(
-        each.group in (Group.SAME_SPEED, Group.NOT_MEASURED) and not each.doubts for each in found
-    )
-    return Exit.YES if settled else Exit.NO
+    refused = [each for each in found if each.doubts]
+    settled = (Group.SAME_SPEED, Group.NOT_MEASURED)
+    waiting = [each for each in found if each.group not in settled and not each.doubts]
+    if not (refused or waiting):
+        return Exit.YES
+    if not options.markdown:
+        say("")
+        if refused:
+            _say_measuring(refused, reviews, several[-1])
+        if waiting:
+            say(printable(f"to accept it: {_again(options)} --because TEXT   (-k selects)"))
+    return Exit.NO
 
 
 def _accept(options: argparse.Namespace) -> Exit:
-    from ..baselines import Mode, review, select
+    from ..baselines import Mode, judge_by_themselves, review, select
+    from ..judge.review import Action
     from ..report.stored import creep_lines, plan_section
+    from ..report.summary import recording_doubt
     from ..report.text import Section
 
     require_force_under_ci(options, "accept")
@@ -249,27 +292,53 @@ def _accept(options: argparse.Namespace) -> Exit:
             lambda each: matches(each.workload),
             force=options.force,
             because=options.because,
+            # who selects nothing means what changes
+            store=store if options.expression else None,
         )
         changes = [change for plan in plans.values() for change in plan]
         say_page([plan_section(changes)] if changes else [Section(lines=["nothing to accept"])])
         exit_code = _store(plans, refused, store, dry_run=options.dry_run)
+        written = [each.workload for each in changes if each.action is not Action.KEEP]
+        if doubt := recording_doubt(judge_by_themselves(several[-1:], plans)):
+            say(f"warning: {doubt}")
+        if written and not (options.because or options.dry_run):
+            # they stay as they are when it runs again
+            options.expression = _selecting(written, reviews)
+            say(printable(f"to keep why: {_again(options)} --because TEXT"))
+        if options.because and not written and not refused:
+            say("the reason was kept nowhere: name with -k the baselines that get it")
         if refused:
-            suites = sorted(
-                {
-                    os.path.relpath(project_of(Path.cwd()) / each.suite)
-                    for each in refused
-                    if each.suite
-                }
-            )
-            chosen = ("-k", " or ".join(each.workload for each in refused))
-            command = shlex.join(
-                ["pytest", *suites, *chosen, *repeated_arguments(several[-1].arguments)]
-            )
-            say(printable(f"to measure it again, in full and on a quiet machine: {command}"))
+            _say_measuring(refused, reviews, several[-1])
             say("to accept it as it is, where possible: add --force")
         for line in creep_lines(changes):
             say(line)
         return exit_code
+
+
+def _selecting(names: Iterable[str], reviews: Mapping[str, Sequence[Reviewed]]) -> str:
+    """Return what `-k` must say to select these workloads and no others of a review."""
+    known = {each.workload for one in reviews.values() for each in one}
+    return " or ".join(selector(each, known) for each in names)
+
+
+def _say_measuring(
+    refused: Sequence[Reviewed], reviews: Mapping[str, Sequence[Reviewed]], results: Results
+) -> None:
+    """Print the command that measures refused workloads again."""
+    root = project_of(Path.cwd())
+    suites = sorted({os.path.relpath(root / each.suite) for each in refused if each.suite})
+    chosen = ("-k", _selecting((each.workload for each in refused), reviews))
+    command = shlex.join(["pytest", *suites, *chosen, *repeated_arguments(results.arguments)])
+    say(printable(f"to measure it again, in full and on a quiet machine: {command}"))
+
+
+def _again(options: argparse.Namespace) -> str:
+    """Return the command that accepts the same results."""
+    parts = ["kernelgauge", "accept", *map(str, options.results)]
+    parts += ["--baselines", str(options.baselines)] if options.baselines else []
+    parts += ["-k", options.expression] if getattr(options, "expression", "") else []
+    parts += [f"--{each}" for each in ("add", "force") if getattr(options, each, False)]
+    return shlex.join(parts)
 
 
 def _matcher(expression: str) -> Callable[[str], bool]:
@@ -300,11 +369,11 @@ def _matcher(expression: str) -> Callable[[str], bool]:
 
 def _calibrate(options: argparse.Namespace) -> Exit:
     from ..baselines import BaselineStore, Mode, plan_update
-    from ..processes import draw
+    from ..processes import run_processes
     from ..report.stored import calibration_section, red_nights_a_year
 
     require_force_under_ci(options, "calibrate")
-    measured = draw(options.pytest_arguments, processes=options.processes)
+    measured = run_processes(options.pytest_arguments, processes=options.processes)
     store = BaselineStore(Path(measured[0].baselines))
     with nullcontext() if options.dry_run else store.locked():
         plans, refused = plan_update(measured, store, Mode.ADD if options.add else Mode.CALIBRATE)
@@ -318,7 +387,8 @@ def _calibrate(options: argparse.Namespace) -> Exit:
         say_page([calibration_section(baselines, comparisons=comparisons)])
         nights = red_nights_a_year(baselines, comparisons=comparisons)
         say(
-            f"unchanged code is red in about {nights:.1f} nights a year, where a fresh process confirms"
+            f"unchanged code is red in about {nights:.1f} nights a year, where a fresh "
+            "process confirms"
         )
         return _store(plans, refused, store, dry_run=options.dry_run)
 
@@ -328,7 +398,10 @@ def require_force_under_ci(options: argparse.Namespace, command: str) -> None:
     it.
     """
     if os.environ.get("CI") and not (options.force or getattr(options, "dry_run", False)):
-        what = f"{command} is refused under CI (CI is set): a job that accepts its own result gates nothing"
+        what = (
+            f"{command} is refused under CI (CI is set): a job that accepts its own result gates "
+            "nothing"
+        )
         force = f"kernelgauge {command} --force ...   (in a job whose purpose is to record)"
         raise KernelgaugeError(what, next_command=force)
 
@@ -337,10 +410,10 @@ def _store(
     plans: Plans, refused: Sequence[Reviewed], store: BaselineStore, *, dry_run: bool
 ) -> Exit:
     from ..baselines import written_text
-    from ..report.stored import doubt_text
+    from ..report.stored import refusal_lines
 
-    for each in refused:
-        say(printable(f"refused: {each.workload}: {'; '.join(map(doubt_text, each.doubts))}"))
+    for line in refusal_lines(refused):
+        say(f"refused: {line}")
     if dry_run:
         say("nothing was written: a dry run")
     elif any(plans.values()):

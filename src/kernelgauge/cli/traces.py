@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import BaselineError, KernelgaugeError, TraceError, printable
-from ..trace import BLOCK_BYTES, Trace, parse_blocks
+from ..trace import BLOCK_BYTES, Trace, read_blocks
 from . import Commands, Exit, add_command, note, say, say_page
 from .results import require_force_under_ci
 
@@ -36,7 +36,8 @@ def add_commands(commands: Commands) -> None:
         "trace",
         _trace,
         "explain a trace, or what differs between two",
-        "Explain a trace of torch.profiler (.json, .json.gz): kernels, what launched them, why the GPU was idle. "
+        "Explain a trace of torch.profiler (.json, .json.gz): kernels, what launched them, "
+        "why the GPU was idle. "
         "With another one: what differs, and what that costs.",
     )
     parser.add_argument("trace", metavar="TRACE")
@@ -48,7 +49,9 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--fail-on-change",
         action="store_true",
-        help="of two traces: exit with 1 if other kernels ran, or with another launch configuration",
+        help=(
+            "of two traces: exit with 1 if other kernels ran, or with another launch configuration"
+        ),
     )
     about = f"rows of each table; 0 for all (default: {_TOP})"
     parser.add_argument("--top", type=int, default=_TOP, metavar="N", help=about)
@@ -173,11 +176,11 @@ def uncollected() -> Iterator[None]:
 
 
 def read_trace(path: Path | str) -> Trace:
-    """Read a trace of torch.profiler, gzip or JSON. Raises `TraceError` for anything else."""
+    """Read a trace of torch.profiler or Nsight Systems, gzip or not. Raises `TraceError` for anything else."""
     try:
         with open(path, "rb") as file:
             stream = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == b"\x1f\x8b" else file
-            return parse_blocks(iter(partial(stream.read, BLOCK_BYTES), b""), where=str(path))
+            return read_blocks(iter(partial(stream.read, BLOCK_BYTES), b""), str(path))
     # a NUL in the path is a ValueError
     except (OSError, EOFError, ValueError, zlib.error) as error:
         is_damaged = isinstance(error, (gzip.BadGzipFile, EOFError, zlib.error))
@@ -201,8 +204,10 @@ _APART_S = 60.0  # more than the clocks of the hosts of one job differ
 
 def _add_check(commands: Commands) -> None:
     description = (
-        "Compare the steady steps of traces of torch.profiler with a baseline: kernels by phase and module, their times, "
-        "and communication. Traces of several ranks of a job are read together; several of one rank are several runs."
+        "Compare the steady steps of traces of torch.profiler with a baseline: kernels by "
+        "phase and module, their times, "
+        "and communication. Traces of several ranks of a job are read together; several of "
+        "one rank are several runs."
     )
     check = add_command(
         commands,
@@ -221,7 +226,10 @@ def _add_check(commands: Commands) -> None:
     )
     outputs.add_argument("--html", metavar="FILE", help="also write one self-contained page")
     check.add_argument("--force", action="store_true", help="with --update: store under CI too")
-    where = "a folder, or a file that ends in .json (default: baselines/traces/NAME.json, by the names of the traces)"
+    where = (
+        "a folder, or a file that ends in .json (default: baselines/traces/NAME.json, by the "
+        "names of the traces)"
+    )
     check.add_argument("--baselines", type=Path, default=_BASELINES, metavar="PATH", help=where)
 
 
@@ -294,7 +302,10 @@ def _judge(paths: Sequence[Path], baselines: Path) -> tuple[list[Verdict], Calla
         recorded = baseline.recorded
         facts = {
             "traces": ", ".join(map(str, paths)),
-            "baseline": f"{file}, {counted(baseline.runs, 'run')} of {recorded.at[:10]}, commit {short_commit(recorded.commit)}",
+            "baseline": (
+                f"{file}, {counted(baseline.runs, 'run')} of {recorded.at[:10]}, commit "
+                f"{short_commit(recorded.commit)}"
+            ),
             "device": baseline.device,
             "steps found by": baseline.found_by,
         }
@@ -411,7 +422,10 @@ def _steps(path: Path, found_by: str | None) -> StepTrace:
         with uncollected():
             return find_steps(read_trace(path), found_by)
     except ValueError as error:
-        expected = 'two steps or more behind the warm-up, by torch.profiler.schedule or each in record_function("train_step")'
+        expected = (
+            "two steps or more behind the warm-up, by torch.profiler.schedule or each in "
+            'record_function("train_step")'
+        )
         raise TraceError(
             "no steady step", where=str(path), got=str(error), expected=expected
         ) from error

@@ -28,7 +28,8 @@ class Status(str, Enum):
     INVALID = "INVALID"  # the measurement cannot be trusted, or the result is wrong
     REGRESSED = "REGRESSED"
     CHANGED = "CHANGED"  # other structure, and neither a count nor a time shows a loss
-    # less sensitive than asked for, or a time of other kernels than were profiled
+    # less sensitive than asked for, a time of other kernels than were profiled, or a result that
+    # can no longer be compared
     UNDECIDED = "UNDECIDED"
     INCOMPARABLE = "INCOMPARABLE"  # the baseline is of another kind of machine
     NO_BASELINE = "NO_BASELINE"
@@ -84,7 +85,7 @@ class Verdict:
         return replace(self, reasons=(*self.reasons, *reasons))
 
 
-def settled(verdicts: Iterable[Verdict]) -> list[Verdict]:
+def without_doubtful_improvements(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """Return the verdicts on a workload, with PASS for IMPROVED where a time of it was not judged
     or is not as good.
     """

@@ -14,10 +14,11 @@ from statistics import fmean
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from ..errors import BaselineError, NewerBaselineError, printable
 from ..run import (
+    INDICES,
     RETURNED,
     CompileEvent,
     ControlTime,
@@ -25,6 +26,7 @@ from ..run import (
     Counts,
     Day,
     Fingerprint,
+    KernelChoice,
     Observation,
     Origin,
     PeakPart,
@@ -105,8 +107,9 @@ def compare(before: Fingerprint, after: Fingerprint, *, without: Sequence[str] =
 # H100: workspaces.
 _PEAK_TOLERANCE = 0.02
 # What Python keeps of a call of unchanged code varies by up to 1,159 bytes, of nested tensors
-# (torch 2.13).
-_NOISE_BYTES = {"grown_host_bytes": 4096}
+# (torch 2.13). A few indices that are found in random data move the peak of a small call.
+_NOISE_BYTES = dict.fromkeys(("grown_host_bytes", "cyclic_bytes", "peak_allocated_bytes"), 4096)
+_NOISE_BYTES |= {"peak_host_bytes": 65536}
 _COUNTS_OF_COMPILER = (
     "compiled_ops",
     "generated_kernels",
@@ -120,17 +123,15 @@ _CHANCE = 6.0
 # Counts that belong to torch as much as to the code: another version of torch may count otherwise
 # for the same work.
 _COUNTS_OF_TORCH = (
-    *(
-        "dispatcher_ops",
-        "autograd_nodes",
-        "peak_allocated_bytes",
-        "grown_bytes",
-        "grown_host_bytes",
-    ),
+    "dispatcher_ops",
+    "autograd_nodes",
+    "peak_allocated_bytes",
+    "grown_bytes",
+    "cyclic_bytes",
+    "grown_host_bytes",
+    "peak_host_bytes",
     *_COUNTS_OF_COMPILER,
 )
-# that older baselines lack
-_NEWER_COUNTS = [each.name for each in fields(Counts) if not each.required]
 
 
 def count_changes(
@@ -141,29 +142,20 @@ def count_changes(
 
     A CUDA graph that is launched no more is a loss, and the first one is none.
 
-    Memory changed where it moved by more than recorded runs of unchanged code do. What could be
-    counted on one side only counts as a loss, except for counts that older baselines lack.
-    `is_other_torch`: leave out counts that belong to torch.
+    Memory changed where it moved by more than recorded runs of unchanged code do. A count that one
+    side lacks, as an older baseline does, is not compared. `is_other_torch`: leave out counts that
+    belong to torch.
     """
     found: dict[str, bool | None] = {}
     for field in after.__struct_fields__:
         old, new = getattr(before, field), getattr(after, field)
-        is_close = field.endswith("_bytes") and None not in (old, new)
-        is_close = is_close and abs(new - old) <= max(
-            _PEAK_TOLERANCE * old, _NOISE_BYTES.get(field, 0)
-        )
-        is_unknown = field in _NEWER_COUNTS and None in (old, new)
-        if old != new and not (
-            is_close or is_unknown or (is_other_torch and field in _COUNTS_OF_TORCH)
-        ):
-            is_graph = field == "graph_launches" and 0 in (old, new)
-            found[field] = (
-                None
-                if field == "kernels"
-                else old > 0
-                if is_graph
-                else None in (old, new) or new > old
-            )
+        if None in (old, new) or old == new or (is_other_torch and field in _COUNTS_OF_TORCH):
+            continue
+        noise = max(_PEAK_TOLERANCE * old, _NOISE_BYTES.get(field, 0))
+        if field.endswith("_bytes") and abs(new - old) <= noise:
+            continue
+        is_graph = field == "graph_launches" and 0 in (old, new)
+        found[field] = None if field == "kernels" else old > 0 if is_graph else new > old
     return found
 
 
@@ -183,7 +175,9 @@ def other_data(
 
 def _are_alike(kind: str, old: int | None, new: int | None) -> bool:
     """Tell whether two amounts are equal, or may be those of data of two seeds."""
-    if old is None or new is None or kind == RETURNED:
+    if kind == INDICES and None in (old, new):
+        return True  # an older baseline lacks them; or they follow from data
+    if old is None or new is None or kind in (RETURNED, INDICES):
         return old == new
     return abs(new - old) <= _CHANCE * math.sqrt(old + new)
 
@@ -263,6 +257,8 @@ class Recorded(msgspec.Struct, frozen=True, omit_defaults=True):
     kernelgauge: str  # its version
     release: str | None = None  # the nearest tag of that commit; None: none, or not known
     because: str = ""  # what the person who accepted it gave as the reason
+    # whether its result was compared with float64; None: not known, as in older files
+    compared: bool | None = None
 
 
 class Anchor(msgspec.Struct, frozen=True):
@@ -302,8 +298,27 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     host_work: dict[str, Count] = {}
     host_spread: dict[str, Count] = {}
     anchors: tuple[Anchor, ...] = ()
+    choices: tuple[KernelChoice, ...] = ()  # as `Run.choices`
     # fields of a newer version, which stay in the file while it is added to
     newer: dict[str, Any] = {}
+
+    @property
+    def is_compared(self) -> bool | None:
+        """Whether its result was compared with float64. None: not known."""
+        return self.recorded.compared if self.recorded is not None else None
+
+    def choices_to_replay(self) -> tuple[KernelChoice, ...]:
+        """Return the choices that a run must take: an older baseline tells those of Inductor's
+        kernels by their launches.
+        """
+        identities = {
+            each.identity for each in self.entries[0].kernels if each.identity.is_inductors
+        }
+        return self.choices or tuple(
+            KernelChoice(each.unnumbered, "", config, each.source_hash or "")
+            for each in sorted(identities, key=lambda it: it.name)
+            if (config := each.choice)
+        )
 
     def entry_like(self, kernels: Sequence[KernelRecord]) -> tuple[Entry, Likeness]:
         """Return the entry to compare kernels with: of their own configuration, else the one chosen
@@ -429,6 +444,8 @@ def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> 
         peak=run.peak,
         host_work=most_called(run.host_work),
         host_spread=run.host_spread,
+        # msgspec 0.18 omits the default itself alone
+        choices=tuple(replace(each, recorded="", error="") for each in run.choices) or (),
     )
 
 
@@ -618,7 +635,7 @@ def layout(value: Any, indent: str = "", name: str = "") -> str:
         ]
     elif name == "sequence":
         parts = [part.removesuffix(",") for part in textwrap.wrap(line[1:-1], _WIDTH - len(inner))]
-    elif name in ("kernels", "rows"):
+    elif name in ("kernels", "rows", "choices"):
         parts = [json.dumps(row, ensure_ascii=False) for row in value]
     else:
         parts = [layout(part, inner) for part in value]
@@ -642,7 +659,10 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
                 else "pytest --perf-update   (records it again)"
             )
             raise (NewerBaselineError if is_newer else BaselineError)(
-                f"the baseline was written by {'a newer' if is_newer else 'an older'} version of kernelgauge",
+                (
+                    f"the baseline was written by {'a newer' if is_newer else 'an older'} "
+                    "version of kernelgauge"
+                ),
                 where=f"{where}, field schema_version",
                 got=str(version),
                 expected=str(SCHEMA_VERSION),
@@ -694,5 +714,6 @@ def _refuse_contradictions(baseline: Baseline, workload: str) -> None:
             )
         if launches != len(kernels):
             raise ValueError(
-                f"{launches} launches, but there are {len(kernels)} kernels - at `$.entries[{index}]`"
+                f"{launches} launches, but there are {len(kernels)} kernels - at "
+                f"`$.entries[{index}]`"
             )

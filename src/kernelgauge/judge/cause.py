@@ -20,11 +20,11 @@ from ..run import CompileEvent, Origin, PeakPart, Run, SourceLine, common_path
 from ..trace import (
     FACTS,
     NO_TENSOR,
+    ChangeKind,
     Difference,
     KernelRecord,
     Kind,
     Summary,
-    What,
     diff,
     has_worse_code,
     is_dispatched,
@@ -36,7 +36,7 @@ from ..trace import (
 )
 from . import evidence as e
 from .baseline import Baseline, count_changes, other_data
-from .host import host_causes, is_own_work
+from .host import host_causes
 
 # A kernel that is only slower is a cause if it carries this share of the change; if none does, the
 # first ones are.
@@ -58,18 +58,35 @@ _OFTEN = 3  # times as often: that is said
 # A kernel loses up to this share where the host has begun to wait or to copy: 5 to 6 % on an H200
 # (docs/design/times.md).
 _BEHIND_A_PAUSE = 0.10
-# Of an op, for the order of causes alone: an eager linear takes 11 us for its eight ops
-# (docs/design/claims.md).
+# Of an op, for the order of causes alone: a rough size.
 _DISPATCH_US = 1.0
+_HOST_US = 1.0  # host work that costs less is not shown beside other causes
+_HOST_AT_A_LINE_US = 20.0  # nor less than this, at a line that another cause names
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")  # the number of a layer in the path of a module
 _FLOAT = re.compile(r"[bf]+p?\d+(_\w+)?")  # a dtype of floating point: bf16, fp32, fp8_e4m3
 
 
-def order_causes(causes: Iterable[e.Cause]) -> list[e.Cause]:
-    """Return what explains others first, then the largest effect."""
+def order_causes(causes: Iterable[e.Cause], known: AbstractSet[str] = frozenset()) -> list[e.Cause]:
+    """Return what explains others first, then other kernels of an edited line, then the largest
+    effect.
+
+    `known`: the lines that launched kernels before.
+    """
+
+    def is_edited(cause: e.Cause) -> bool:
+        is_of_kernels = isinstance(cause.change, (e.OtherKernels, e.OtherPlacement))
+        codes = {each.line.deepest.code for each in cause.places} if known else set()
+        return is_of_kernels and not codes <= known
+
     return sorted(
         causes,
-        key=lambda cause: (not cause.explains, -cause.weight_us, not cause.waits, not cause.copies),
+        key=lambda cause: (
+            not cause.explains,
+            not is_edited(cause),
+            -cause.weight_us,
+            not cause.waits,
+            not cause.copies,
+        ),
     )
 
 
@@ -124,10 +141,12 @@ def find_causes(
         and peaks[1] is not None
         and not is_timed
     ):
-        causes.append(_peak_cause(run, baseline, peaks[0], peaks[1]))
-    ordered: list[e.Cause | e.Rest] = [*order_causes(causes)]
+        peak = _peak_cause(run, baseline, peaks[0], peaks[1])
+        lines = {place.line for cause in causes for place in cause.places}
+        causes += [peak] if lines.isdisjoint(place.line for place in peak.places[:1]) else []
     if not is_timed:
-        ordered += _beside(causes, host_causes(baseline, run))
+        causes += [*_beside(causes, host_causes(baseline, run))]
+    ordered: list[e.Cause | e.Rest] = [*order_causes(causes, known)]
     if is_timed and alike:
         rest = join_launches(alike)
         share = rest.after_us / rest.before_us - 1 if rest.before_us else 0.0
@@ -139,27 +158,22 @@ def find_causes(
 
 def _beside(
     causes: Sequence[e.Cause], host: Iterable[tuple[e.Cause, Sequence[Origin]]]
-) -> list[e.Cause]:
-    """Return the host's work behind other causes: what it costs is a guess.
-
-    Without what comes with them: functions that take a microsecond, and what is called at a line
-    that another cause has.
+) -> Iterator[e.Cause]:
+    """Yield the host's work; beside other causes without a few calls that cost nothing, and those
+    at a line that another cause has.
     """
-    lines = {
-        line
-        for each in causes
-        for place in each.places
-        for line in (place.line, place.line.deepest)
-    }
-    named = {(line.file, line.line) for line in lines}
-    found = []
+    costs_us: dict[tuple[str, int], float] = {}
+    for each in causes:
+        for line in (line for it in each.places for line in (it.line, it.line.deepest)):
+            place = line.file, line.line
+            costs_us[place] = max(each.weight_us, costs_us.get(place, 0.0))
     for cause, origins in host:
-        is_own = not causes or (isinstance(cause.change, e.HostCalls) and is_own_work(cause.change))
         located = with_code(cause, origins)
-        deepest = (it.line.deepest for it in located.places)
-        if is_own and named.isdisjoint((line.file, line.line) for line in deepest):
-            found.append(located)
-    return order_causes(found)
+        places = [(it.line.deepest.file, it.line.deepest.line) for it in located.places]
+        at_the_line = [costs_us[it] for it in places if it in costs_us]
+        least_us = max(*at_the_line, _HOST_AT_A_LINE_US) if at_the_line else _HOST_US
+        if not causes or cause.weight_us >= least_us:
+            yield located
 
 
 def _counted(
@@ -185,16 +199,20 @@ def _counted(
         ops = tuple(Counter(run.allocating_ops).items())
         calls = before.allocator_calls or 0, after.allocator_calls or 0
         yield e.Cause(e.AllocatorCalls(*calls, ops), explains=True), run.allocation_origins
+    if counts.get("peak_host_bytes"):
+        peaks = before.peak_host_bytes or 0, after.peak_host_bytes or 0
+        yield e.Cause(e.PeakMemory(*peaks, is_host=True)), run.host_peak_origins
     for name, origins in (
         ("grown_bytes", run.growth_origins),
         ("grown_host_bytes", run.host_growth_origins),
+        ("cyclic_bytes", run.cyclic_origins),
     ):
         if counts.get(name):
             grown = (getattr(after, name) or 0) - (getattr(before, name) or 0)
-            growth = e.MemoryGrowth(
-                grown, is_host="host" in name, is_kept=bool(run.keeping_origins)
-            )
-            yield e.Cause(growth), run.keeping_origins or origins
+            is_cyclic = name == "cyclic_bytes"
+            keeping = () if is_cyclic else run.keeping_origins
+            growth = e.MemoryGrowth(grown, "host" in name, is_cyclic, bool(keeping))
+            yield e.Cause(growth), keeping or origins
 
 
 def find_trace_causes(
@@ -378,7 +396,8 @@ class _Change:
             ),
         )
         costs_us: dict[Sequence[SourceLine], float] = defaultdict(float)
-        for part in self.parts:
+        is_other_input = isinstance(self.change, e.OtherPlacement) and self.explains
+        for part in [] if is_other_input else self.parts:  # its first line tells, not the dearest
             for launch in part.after or part.before:
                 costs_us[tuple(_telling_lines(launch.origin, known))] += launch.device_time_us
         return with_code(cause, self.origins, known, costs_us, self.wait_lines)
@@ -421,7 +440,8 @@ def _kernel_changes(
     ]
     changes = [_described(change, *totals) for change in others]
     alike: list[Difference] = []
-    for key, group in pairs.items():
+    launches = sum(len(each.after) for each in found)
+    for key, group in _joined_placements(pairs, launches):
         whole = join_launches(group)
         change = _Change()
         change.add(whole)
@@ -429,7 +449,7 @@ def _kernel_changes(
             change.change = msgspec.structs.replace(key, kernels=_names(whole.after))
             change.follows = key == e.OtherPlacement((), other_tensors=True) and not is_timed
             # Other shapes nearly everywhere: the input is another, and all else follows.
-            is_nearly_all = 2 * len(group) >= sum(len(each.after) for each in found)
+            is_nearly_all = 2 * len(group) >= launches
             is_other_input = is_nearly_all and key != e.OtherPlacement((), stream=key.stream)
             change.explains = is_other_input and change.place < min(
                 (it.place for it in others), default=math.inf
@@ -440,7 +460,7 @@ def _kernel_changes(
             alike.append(whole)
             continue
         changes.append(change)
-    slower = [each for each in alike if each.what is not What.SAME] if are_judged else []
+    slower = [each for each in alike if each.what is not ChangeKind.SAME] if are_judged else []
     if is_timed and not are_judged:
         slower = _most_of_the_change(alike, changes)
     for each in slower:
@@ -468,7 +488,7 @@ def _by_difference(
             # One of several now, in place of one: that it works on a part only says no more.
             if place and (several := next((other for other in others if other.repeats(new)), None)):
                 several.parts[-1] = replace(
-                    join_launches([several.parts[-1], pair]), what=What.REPLACED
+                    join_launches([several.parts[-1], pair]), what=ChangeKind.REPLACED
                 )
                 several.origins.append(new.origin)
                 continue
@@ -482,6 +502,33 @@ def _by_difference(
             )
             pairs.setdefault(key, []).append(pair)
     return pairs
+
+
+def _joined_placements(
+    pairs: Mapping[object, list[Difference]], launches: int
+) -> list[tuple[object, list[Difference]]]:
+    """Return pairs by what differs in them. Other sizes that one break moved are one.
+
+    Each turn of a loop runs the same lines with sizes of its own. Where half of all `launches` have
+    other sizes, the other differences of tensors follow from that.
+    """
+    sized = sum(
+        len(it) for key, it in pairs.items() if isinstance(key, e.OtherPlacement) and key.sizes
+    )
+    found: list[tuple[object, set[SourceLine], list[Difference]]] = []
+    for key, group in pairs.items():
+        lines = {line for each in group for it in each.after for line in it.lines}
+        for place, (other, known, members) in enumerate(found):
+            if not (isinstance(key, e.OtherPlacement) and isinstance(other, e.OtherPlacement)):
+                continue
+            are_alike = (key.dtypes, key.stream) == (other.dtypes, other.stream)
+            is_one_line = bool(key.sizes and other.sizes and known & lines)
+            if are_alike and (is_one_line or 2 * sized >= launches):
+                found[place] = other.joined(key), known | lines, [*members, *group]
+                break
+        else:
+            found.append((key, lines, list(group)))
+    return [(key, group) for key, _, group in found]
 
 
 def _other_kernels(found: Sequence[Difference], *, are_joined: bool) -> list[_Change]:
@@ -550,7 +597,7 @@ def _described(change: _Change, befores: Counter[str], afters: Counter[str]) -> 
         for each in after
     }
     other = e.OtherKernels(
-        what=(whole.what if len(whats) == 1 else What.REPLACED).value,
+        what=(whole.what if len(whats) == 1 else ChangeKind.REPLACED).value,
         before=_names(before),
         after=_names(after),
         author=(after or before)[0].identity.decoded.backend.partition("-")[0],
@@ -628,7 +675,7 @@ def _other_identity(
     """Return what differs between launches of one kernel besides their times."""
     (old, *_), (new, *_) = pair.before, pair.after
     configuration = pair.details if is_timed or not new.identity.is_inductors else ""
-    is_other = is_timed and pair.what is What.SOURCE
+    is_other = is_timed and pair.what is ChangeKind.SOURCE
     source = (
         (str(old.identity.source_hash)[:8], str(new.identity.source_hash)[:8]) if is_other else None
     )
@@ -640,7 +687,7 @@ def _other_identity(
         configuration,
         source,
         is_autotuned=is_timed
-        and pair.what is What.CONFIGURATION
+        and pair.what is ChangeKind.CONFIGURATION
         and was_autotuned(old.identity, new.identity),
         is_dynamic=bool(
             source

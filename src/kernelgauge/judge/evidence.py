@@ -93,6 +93,21 @@ class DeclaredCompared(Conclusion, frozen=True):
     """A workload beside what it declares."""
 
 
+class ChoiceMoved(Reason, frozen=True):
+    """An autotuner's choice that is another than in the baseline."""
+
+    kernel: str
+    before: str
+    after: str
+    is_lost: bool = False  # it could not run as before
+    # of the compiler, then: the first one for a GPU that is not here. Empty: the code does not
+    # offer it
+    error: str = ""
+    gain: float | None = None  # by the tuner's own times, as a fraction; None: not known
+    # for a GPU that is not here, how many configurations compile, and of how many
+    compiled: tuple[int, int] | None = None
+
+
 class Mismatch(Reason, frozen=True):  # a list of launches, or a count, that is not as declared
     what: str
     got: int
@@ -107,7 +122,7 @@ class Mismatch(Reason, frozen=True):  # a list of launches, or a count, that is 
 
 
 class OtherKernels(Change, frozen=True):  # launches that took the place of others
-    what: str  # a value of `What`; "replaced" where several differ
+    what: str  # a value of `ChangeKind`; "replaced" where several differ
     before: Counted
     after: Counted
     author: str = ""  # of the new ones: "inductor", "liger", ...
@@ -133,6 +148,16 @@ class OtherPlacement(Change, frozen=True):
     layouts: tuple[str, str] | None = None  # of their inputs, as `Resources.layout`
     # what it counts of the op: the kind, before, and after; None where it is absent
     amounts: tuple[tuple[str, int | None, int | None], ...] = ()
+
+    def joined(self, other: OtherPlacement) -> OtherPlacement:
+        """Return both as one, on the same stream."""
+        return msgspec.structs.replace(
+            self,
+            sizes=tuple(dict.fromkeys((*self.sizes, *other.sizes))),
+            other_tensors=self.other_tensors or other.other_tensors,
+            arguments=tuple(dict.fromkeys((*self.arguments, *other.arguments))),
+            layouts=self.layouts or other.layouts,
+        )
 
 
 class OtherSpeed(Change, frozen=True):  # the same kernels in another time
@@ -167,6 +192,7 @@ class MemoryGrowth(Change, frozen=True):  # what each call leaves in memory, bey
     bytes: int
     # of the process, outside of the memory that torch allocates on the device
     is_host: bool = False
+    is_cyclic: bool = False  # until Python collects cycles of references
     is_kept: bool = False  # whether its lines are those that keep it; else those that allocate it
 
 
@@ -189,6 +215,7 @@ class PeakMemory(Change, frozen=True):  # the most that a call holds at once
     before: int
     after: int
     more: int = 0  # bytes, at the first line of code shown
+    is_host: bool = False  # of Python's allocators
 
 
 class CompiledOps(Change, frozen=True):  # how many ops torch.compile was given
@@ -265,13 +292,12 @@ class Rest(Reason, frozen=True):  # the kernels that did not change, and how the
 # -- times -----------------------------------------------------------------------------------------
 
 
-_Unknown = Literal["unknown machine", "unknown choice"]
 _Noisy = Literal["scattered replicates", "scattered processes", "one replicate", "both possible"]
 SCATTERED = ("scattered replicates", "scattered processes")
 
 
 class Unclear(Doubt, frozen=True):  # why a time cannot be judged
-    why: _Unknown | _Noisy
+    why: Literal["unknown machine"] | _Noisy
 
 
 # the reference on the host takes another time than beside the baseline
@@ -315,11 +341,10 @@ class NoFreshProcess(Reason, frozen=True):
 
 class TimeCompared(Conclusion, frozen=True):  # a time beside that of the baseline
     at_host_speed: bool = False
-    is_other_choice: bool = False  # the autotuner's choice is in no baseline
     doubt: AnyDoubt | None = None
 
 
-# the autotuner's choice is new, or the stored time is impossible
+# the stored time is impossible
 class TimeDoubted(Conclusion, frozen=True):
     doubt: AnyDoubt
 
@@ -332,12 +357,6 @@ class RatioCompared(Conclusion, frozen=True):
     us: float
     other_us: float
     change: RelativeChange
-
-
-# the autotuner's, which no baseline has, against the fastest one that is known
-class Choice(Reason, frozen=True):
-    cost_us: float
-    kernels: tuple[KernelMoved, ...]
 
 
 # how many ops it had. Equal numbers: the host took another time for them
@@ -500,7 +519,9 @@ class MeasuredTime(Evidence, frozen=True):  # nothing is stored of it
     us: float
 
 
-_OfFile = Literal["accepted already", "unchanged", "undeclared", "suite", "compile times"]
+_OfFile = Literal[
+    "accepted already", "unchanged", "undeclared", "suite", "compile times", "result", "facts"
+]
 _OfCounts = Literal["fewer processes", "processes", "launches", "graph_breaks", "recompiles"]
 
 

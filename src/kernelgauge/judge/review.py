@@ -13,7 +13,15 @@ import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
 from ..run import COMPILE_TIMERS, Counts, Observation, Run, Timer, by_place, mean_of, on_same_host
-from ..trace import Kind, Likeness, What, diff, is_chosen, likeness, resource_changes
+from ..trace import (
+    ChangeKind,
+    KernelRecord,
+    Kind,
+    Likeness,
+    diff,
+    is_chosen,
+    resource_changes,
+)
 from . import Status, Verdict
 from . import evidence as e
 from .baseline import (
@@ -35,7 +43,7 @@ from .baseline import (
     times_of,
 )
 from .host import is_host_loss, joined_work
-from .structure import judge_structure, placement_changes
+from .structure import choice_changes, judge_structure, placement_changes
 from .time_verdict import Context, doubt_of, judge, judge_time, stored_doubt, time_of
 from .timing import Decision, Limits
 
@@ -52,6 +60,9 @@ class Action(str, Enum):
     KEEP = "keep"  # nothing moved beyond noise: the file stays as it is, byte for byte
 
 
+# Fields of a baseline that an older version did not record.
+_LATER_FACTS = ("ops", "host_calls", "peak", "host_work", "choices")
+_COMPARED = {None: "not known", True: "compared", False: "not compared"}
 _MOVED = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)  # what an acceptance writes
 
 
@@ -163,14 +174,15 @@ def review_run(
     by_timer = {} if comparison.foreign else _time_verdicts(old, run, context, limits)
     times = list(by_timer.values())
     is_wrong = bool(stored_doubt(old, run))
-    group = _group(old, new, comparison, times)
-    if is_host_loss(old, run) and group is not Group.NEW:
-        group = Group.KERNELS
+    group = _group(old, run, new, comparison, times)
     code = dict.fromkeys(_code_moved(old, run))
+    is_tuned = bool(choice_changes(old, run))
     planned = (
         new
         if is_wrong
-        else _planned(old, new, comparison, group, by_timer, is_other_code=bool(code))
+        else _planned(
+            old, new, comparison, group, by_timer, is_other_code=bool(code), is_tuned=is_tuned
+        )
     )
     if is_wrong and group is Group.SAME_SPEED:  # nobody knows it
         group = Group.SPEED
@@ -183,7 +195,10 @@ def review_run(
             else old
         )
         planned = _with_anchors(planned, sound, judged)  # a time that cannot be is no anchor
-    notes = (*_file_notes(old, planned), *creep, *code)
+    added: tuple[e.FileNote, ...] = ()
+    if planned is None and (fuller := _with_later_facts(old, new)) != old:
+        planned, added = fuller, tuple(_added(old, fuller))
+    notes = (*added, *_file_notes(old, planned), *creep, *code)
     evidence: tuple[Fact, ...] = (judge_structure(run, old), *times, *notes)
     doubts = [*doubts, *_host_doubts(old, new)]
     if not is_fresh:
@@ -209,7 +224,7 @@ def _code_moved(old: Baseline, run: Run) -> Iterator[CodeMoved]:
         return
     for each in diff(old.entry_like(run.kernels)[0].kernels, run.kernels):
         for one, other in each.pairs:
-            if each.what is What.REPLACED:
+            if each.what is ChangeKind.REPLACED:
                 if one.identity.kind == other.identity.kind and one.identity.kind in _OF_LIBRARIES:
                     move = e.Move(one.identity.kind, one.identity.shown, other.identity.shown)
                     yield CodeMoved(one.identity.shown, EFFECTS[-1], (move,))
@@ -219,7 +234,7 @@ def _code_moved(old: Baseline, run: Run) -> Iterator[CodeMoved]:
                 moves = [
                     e.Move(*it)
                     for it in resource_changes(one, other, run.fingerprint.arch)
-                    if it[1] != it[2]
+                    if it[1] != it[2] and it[0] != "inputs"  # of the data, and not of the code
                 ]
                 names = [it.name for it in moves]
                 if moves:
@@ -241,6 +256,7 @@ def _planned(
     times: Mapping[Timer, Verdict],
     *,
     is_other_code: bool,
+    is_tuned: bool,
 ) -> Baseline | None:
     """Return what accepting a run writes. None: nothing moved, and the file stays as it is.
 
@@ -249,29 +265,52 @@ def _planned(
     (fresh,) = new.entries
     entry, nearest = old.entry_like(fresh.kernels)
     is_same = comparison.identical and old.suite == new.suite and group is not Group.KERNELS
-    if not is_same or nearest < Likeness.OTHER_CHOICE:
+    if not is_same or nearest <= Likeness.OTHER_CHOICE or is_tuned:
         return new
     moved = {timer for timer, each in times.items() if each.status in _MOVED}
     if nearest is Likeness.IDENTICAL and not (moved or is_other_code):
         return None
-    # The autotuner may choose another entry again. Code alone returns to another grid of a kernel:
-    # that must not pass.
-    kept = [
-        each
-        for each in old.entries
-        if likeness(each.kernels, fresh.kernels) >= Likeness.OTHER_CHOICE
-    ]
-    shared = {timer for timer in moved if timer.timing.is_alike}  # the times of all configurations
-    entries = [
-        _with_times(each, fresh, moved)
-        if each is entry and nearest > Likeness.OTHER_CHOICE
-        else msgspec.structs.replace(
-            each, processes=without_times(each.processes, shared) or each.processes
-        )
-        for each in kept
-    ]
-    entries += [fresh] if nearest is Likeness.OTHER_CHOICE else []
-    return msgspec.structs.replace(new, entries=tuple(entries))
+    # Runs take the choices of this run: other launch configurations return by a change alone.
+    return msgspec.structs.replace(new, entries=(_with_times(entry, fresh, moved),))
+
+
+def _with_later_facts(old: Baseline, new: Baseline) -> Baseline:
+    """Return a baseline with what a run that differs in nothing knows beyond it: older versions
+    recorded less. Times stay.
+
+    What several processes left out may differ from one to the next.
+    """
+    is_one = len(old.processes) == 1
+    names = (*_LATER_FACTS, *(["data"] if is_one else []))
+    later = {name: getattr(new, name) for name in names if not getattr(old, name)}
+    if later.get("host_work"):
+        later["host_spread"] = new.host_spread
+    unknown = [name for name in Counts.__struct_fields__ if getattr(old.counts, name) is None]
+    counts = {name: getattr(new.counts, name) for name in unknown}
+    later["counts"] = msgspec.structs.replace(old.counts, **counts)
+    (fresh,), (entry, *others) = new.entries, old.entries
+    pairs = [pair for each in diff(entry.kernels, fresh.kernels) for pair in each.pairs]
+    if is_one and any(_knows_less(*pair) for pair in pairs):
+        later["entries"] = (_with_times(entry, fresh, set()), *others)
+    if old.recorded is not None and new.is_compared is not None:
+        later["recorded"] = msgspec.structs.replace(old.recorded, compared=new.is_compared)
+    return msgspec.structs.replace(old, **later)
+
+
+def _added(old: Baseline, fuller: Baseline) -> Iterator[e.FileNote]:
+    names = set(old.__struct_fields__) - {"host_spread", "recorded"}
+    if added := sorted(name for name in names if getattr(fuller, name) != getattr(old, name)):
+        yield e.FileNote("facts", after=", ".join(added))
+
+
+def _knows_less(before: KernelRecord, after: KernelRecord) -> bool:
+    """Tell whether a launch lacks what another recorded of the same one."""
+    pairs = zip(before.arguments, after.arguments, strict=False)
+    has_less = len(before.arguments) < len(after.arguments) or any(
+        new.startswith(f"{old}, ")
+        for old, new in pairs  # the tensors of a list
+    )
+    return has_less or (before.resources is None and after.resources is not None)
 
 
 def _with_times(entry: Entry, fresh: Entry, moved: set[Timer]) -> Entry:
@@ -313,7 +352,9 @@ _Judged = tuple[Anchor, Timer, Decision]
 
 
 def without_times(processes: Iterable[Process], timers: Iterable[Timer]) -> tuple[Process, ...]:
-    """Return processes without the times of these timers, and without those that have no time left."""
+    """Return processes without the times of these timers, and without those that have no time
+    left.
+    """
     left_out = set(timers)
     left = (
         msgspec.structs.replace(
@@ -424,7 +465,9 @@ def _anchor(old: Baseline, timers: Sequence[Timer], release: str | None) -> Anch
     return Anchor(old.recorded.at if old.recorded else "", release, 0, tuple(processes))
 
 
-def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence[Verdict]) -> Group:
+def _group(
+    old: Baseline, run: Run, new: Baseline, comparison: Comparison, times: Sequence[Verdict]
+) -> Group:
     entry, nearest = old.entry_like(new.entries[0].kernels)
     if comparison.foreign:
         return Group.NEW
@@ -432,9 +475,10 @@ def _group(old: Baseline, new: Baseline, comparison: Comparison, times: Sequence
     is_placed = placement_changes(
         diff(entry.kernels, new.entries[0].kernels), new.fingerprint, data
     )
-    if nearest is Likeness.OTHER_KERNELS or is_placed or count_changes(old.counts, new.counts):
+    is_other_work = count_changes(old.counts, new.counts) or is_host_loss(old, run)
+    if nearest is Likeness.OTHER_KERNELS or is_placed or is_other_work:
         return Group.KERNELS
-    if nearest < Likeness.SAME_CONFIGURATION:
+    if nearest < Likeness.SAME_CONFIGURATION or choice_changes(old, run):
         return Group.CONFIGURATION
     is_same = all(each.status in (Status.PASS, Status.NOT_JUDGED) for each in times)
     # an inconclusive time is not known to be as fast
@@ -458,6 +502,9 @@ def _file_notes(old: Baseline, planned: Baseline | None) -> Iterator[e.FileNote]
         return
     if old.suite != planned.suite:
         yield e.FileNote("suite", old.suite, planned.suite)
+    sides = old.is_compared, planned.is_compared
+    if sides[0] != sides[1] and (sides[0] is not None or old.entries is planned.entries):
+        yield e.FileNote("result", *map(_COMPARED.__getitem__, sides))
     timers = {timer for each in old.processes for timer in each.timers}
     counts = [
         [sum(timer in it.timers for it in side.processes) for side in (old, planned)]
@@ -536,7 +583,9 @@ def with_runs(
 
 
 def _unknown(old: Counts | Baseline, new: Counts | Baseline) -> dict[str, object]:
-    """Return the fields that `old` lacks, as an older version or a run without a timer leaves them."""
+    """Return the fields that `old` lacks, as an older version or a run without a timer leaves
+    them.
+    """
     return {
         name: known
         for name, known in msgspec.structs.asdict(new).items()

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import msgspec
 
 from ..run import Run, Sample, Timer
-from . import MEASUREMENT, Status, Verdict, settled, worst
+from . import MEASUREMENT, Status, Verdict, without_doubtful_improvements, worst
 from .baseline import Baseline, by_configuration, combined, from_run
-from .evidence import NothingToCompare, ProcessesDiffer, RelativeChange, SlowerInPairs
+from .evidence import NothingToCompare, ProcessesDiffer, Reason, RelativeChange, SlowerInPairs
 from .structure import judge_structure
 from .time_verdict import Context, judge_time, not_measured
-from .timing import Limits
+from .timing import FALSE_ALARMS_PER_RUN, Limits
 
 # processes of each side: from then on their own spread says more than what is known of other
 # machines
@@ -33,7 +33,8 @@ _WANTED_US = 0.1
 # A GPU time that is slower by this after the first look is measured in pairs until the last one,
 # and decided by them.
 _SUSPECT = 0.001
-_PAIRED_LEVEL = 0.01  # of false alarms of a time in pairs, whatever the distribution of its noise
+# of false alarms of a comparison in pairs, over all of its times and whatever their noise
+_PAIRED_LEVEL = FALSE_ALARMS_PER_RUN
 _MOST_PAIRS = 16  # of the test, which tries all signs: 65,536
 # Student's t of 6 degrees of freedom, the fewest, at 1 - 0.05 / LOOKS, over that at 0.95: the looks
 # share 5 in 100.
@@ -47,6 +48,9 @@ class JudgedSet:
     verdicts: tuple[Verdict, ...]
     # labels of the times that need more processes; none where structure differs
     undecided: tuple[str, ...] = ()
+    # how many processes of each side would decide a latency of a CPU at best, at the noise of
+    # these; 0: not known
+    needed: int = 0
     # one of them, with the samples of all that ran in its launch configuration
     run: Run | None = None
     baseline: Baseline | None = None  # of the other set. None: it cannot be one
@@ -67,29 +71,36 @@ def judge_sets(
     comparisons: int,
     limits: Limits | None = None,
     names: tuple[str, str],
-    are_pairs: bool = False,
+    beside: Sequence[Sequence[float]] | None = None,
+    failures: tuple[Sequence[Reason], Sequence[Reason]] = ((), ()),
+    may_be_new: bool = True,
 ) -> JudgedSet:
     """Judge the second set of runs of a workload by the first one.
 
     Args: comparisons: how often the rule is asked, over all times. limits: what the suite asks for;
         a gate that it leaves open is smaller here than between nights. names: of the sets, for
-        messages. are_pairs: processes of the same place ran one after the other, in random order.
+        messages. beside: the steps of the other workloads (`pair_steps`), if processes of the same
+        place ran one after the other, in random order. failures: of processes of each set. What ran
+        in the second one alone is INVALID unless it `may_be_new`.
     """
 
-    def unjudged(conclusion: NothingToCompare, status: Status = Status.INVALID) -> JudgedSet:
-        return JudgedSet((Verdict(status, workload, MEASUREMENT, conclusion),))
+    def unjudged(conclusion: NothingToCompare, status: Status = Status.INVALID) -> Verdict:
+        reasons = dict.fromkeys((*failures[0], *failures[1]))  # each once
+        return Verdict(status, workload, MEASUREMENT, conclusion, tuple(reasons))
 
     timed_before, timed_after = (
         [run for run in runs if run.incomplete is None] for runs in (before, after)
     )
-    if after and not before:
-        return unjudged(NothingToCompare(names[0], "missing"), Status.NO_BASELINE)
     if not before or not after:
-        return unjudged(NothingToCompare(names[1] if before else names[0], "failed"))
+        status = Status.NO_BASELINE if after and may_be_new else Status.INVALID
+        is_missing = after and (may_be_new or not failures[0])
+        how = NothingToCompare(names[bool(before)], "missing" if is_missing else "failed")
+        return JudgedSet((unjudged(how, status),))
     try:
         baseline = combined([from_run(run) for run in timed_before or before])
     except ValueError as error:
-        return unjudged(NothingToCompare(names[0], "differ", str(error)))
+        return JudgedSet((unjudged(NothingToCompare(names[0], "differ", str(error))),))
+    failed = [unjudged(NothingToCompare(names[1], "failed in some"))] if failures[1] else []
     structure = replace(_worst_structure(after, baseline, (), names[1]), against=names[0])
     if not timed_before or not timed_after:  # the structure is sound: it may say why
         name, untimed = (names[1], after[-1]) if timed_before else (names[0], before[-1])
@@ -98,34 +109,29 @@ def judge_sets(
         ] or [Timer.DEVICE]
         missing = not_measured(timers[0], untimed, side=name)
         is_timed = any(run.is_timed for run in (*before, *after))
-        return JudgedSet(
-            (structure, missing) if is_timed else (structure,), (), after[-1], baseline
-        )
+        found = (*failed, structure, *([missing] if is_timed else []))
+        return JudgedSet(found, run=after[-1], baseline=baseline)
     # The autotuner chooses anew in each process: the launch configuration that most of them have.
     first, *_ = alike = max(by_configuration(timed_after), key=len)
     near, asked = {timer: timer.timing.near_gate for timer in Timer}, limits or Limits()
     asked, context = (
         Limits(near | asked.gate, asked.sensitivity),
-        Context(comparisons, is_alone=True),
+        Context(comparisons, level=FALSE_ALARMS_PER_RUN, is_alone=True),
     )
-    is_paired = are_pairs and len(before) == len(after) and len(alike) == len(timed_after)
-    verdicts, undecided = list[Verdict](), []
+    is_cpu = first.fingerprint.arch == "cpu"
+    is_paired = len(before) == len(after) and len(alike) == len(timed_after)
+    verdicts, undecided, needed = list[Verdict](), [], 0
     # the first process measured all; later ones may leave out a latency
     for timer in first.judged_timers:
         verdict, is_suspect = judge_time(timer, alike, baseline, context, asked), False
         gate = asked.gate[timer]
-        if is_paired and timer is Timer.DEVICE and gate == near[timer]:
-            # The machine may have spoilt the times of one side.
-            pairs = [
-                each
-                for each in zip(before, after, strict=True)
-                if all(timer in run.samples for run in each)
-            ]
-            verdict, is_suspect = _judged_in_pairs(verdict, pairs)
+        if beside is not None and is_paired and timer is Timer.DEVICE and gate == near[timer]:
+            verdict, is_suspect = _judged_in_pairs(verdict, pair_steps(before, after), beside)
         verdicts.append(replace(verdict, against=names[0]))
-        is_open = is_suspect or not _is_decided(verdict, timer, gate)
+        is_open = is_suspect or not _is_decided(verdict, timer, gate, is_cpu=is_cpu)
         if structure.status is Status.PASS and is_open:
             undecided.append(timer.label)
+            needed = max(needed, _needed(verdict, gate, len(alike)) if is_cpu else 0)
     several = {
         timer: [run.samples[timer] for run in alike if timer in run.samples]
         for timer in first.samples
@@ -133,7 +139,8 @@ def judge_sets(
     samples = {timer: reduce(Sample.joined, each) for timer, each in several.items()}
     run = msgspec.structs.replace(first, samples=samples)
     structure = replace(_worst_structure(after, baseline, verdicts, names[1]), against=names[0])
-    return JudgedSet(tuple(settled([structure, *verdicts])), tuple(undecided), run, baseline)
+    found = (*failed, *without_doubtful_improvements([structure, *verdicts]))
+    return JudgedSet(found, tuple(undecided), needed, run, baseline)
 
 
 def _worst_structure(
@@ -154,28 +161,45 @@ def _worst_structure(
     return found
 
 
-def _judged_in_pairs(verdict: Verdict, pairs: Sequence[tuple[Run, Run]]) -> tuple[Verdict, bool]:
+def pair_steps(before: Sequence[Run], after: Sequence[Run]) -> list[float]:
+    """Return how far the GPU time moved from each process to the other one of its pair, as
+    logarithms.
+
+    The machine may have spoilt the times of one side.
+    """
+    pairs = [
+        [fmean(run.samples[Timer.DEVICE].replicates_us) for run in pair]
+        for pair in zip(before, after, strict=False)
+        if all(Timer.DEVICE in run.samples for run in pair)
+    ]
+    return [math.log(later / earlier) for earlier, later in pairs]
+
+
+def _judged_in_pairs(
+    verdict: Verdict, steps: Sequence[float], beside: Sequence[Sequence[float]]
+) -> tuple[Verdict, bool]:
     """Return the verdict on a GPU time by its pairs, and whether it is suspect and more pairs may
     show it slower.
 
     The pairs of the first look made it suspect. The others decide, by the exact sign-flip test:
     each way to exchange the sides within pairs is as likely, if the code is the same (Fisher, "The
-    Design of Experiments", 1935).
+    Design of Experiments", 1935). A process has all times of its side: so they are exchanged
+    together, and the level is that of the largest step of all suspects (Westfall and Young,
+    "Resampling-Based Multiple Testing", 1993).
     """
     change, before_us = verdict.change, verdict.before_us
     if (
         verdict.status not in (Status.PASS, Status.UNDECIDED)
         or change is None
-        or not (before_us and pairs)
+        or not (before_us and steps)
     ):
         return verdict, False
-    sides = ([fmean(each.samples[Timer.DEVICE].replicates_us) for each in pair] for pair in pairs)
-    steps = [math.log(later / earlier) for earlier, later in sides]
     suspect_from = math.log1p(max(_SUSPECT, _WANTED_US / before_us))
     if fmean(steps[:FEWEST]) < suspect_from:
         return verdict, False
-    fresh = steps[FEWEST:][:_MOST_PAIRS]
-    mean, probability = fmean(fresh or [0.0]), by_chance(fresh)
+    fresh = _fresh(steps)
+    others = [_fresh(each) for each in beside if each and fmean(each[:FEWEST]) >= _SUSPECT]
+    mean, probability = fmean(fresh or [0.0]), by_chance(fresh, others)
     if probability > _PAIRED_LEVEL or mean < suspect_from:
         return verdict, True
     parts = (place / 20 * mean for place in range(1, 21))
@@ -190,34 +214,67 @@ def _judged_in_pairs(verdict: Verdict, pairs: Sequence[tuple[Run, Run]]) -> tupl
     return slower.because(SlowerInPairs(len(fresh), probability)), False
 
 
-def by_chance(steps: Sequence[float]) -> float:
-    """Return how often such steps are as far above zero in the mean, if each sign is as likely as
-    the other: exactly.
+def _fresh(steps: Sequence[float]) -> Sequence[float]:
+    return steps[FEWEST:][:_MOST_PAIRS]
+
+
+def by_chance(steps: Sequence[float], beside: Sequence[Sequence[float]] = ()) -> float:
+    """Return the exact probability that exchanged pairs move any of these times as far up as
+    `steps` are, each measured by its own spread.
     """
-    sums = [0.0]
-    for each in steps:
-        sums = [total + sign * abs(each) for total in sums for sign in (-1, 1)]
-    return sum(total >= math.fsum(steps) - 1e-12 for total in sums) / len(sums)
+
+    def of_all_signs(each: Sequence[float]) -> list[float]:
+        sums, scale = [0.0], math.hypot(*each) or 1.0
+        for place in range(len(steps)):
+            step = each[place] / scale if place < len(each) else 0.0
+            sums = [total + sign * step for total in sums for sign in (1, -1)]
+        return sums
+
+    all_sums = [of_all_signs(each) for each in (steps, *beside)]
+    least = all_sums[0][0] - 1e-12
+    return fmean(max(each) >= least for each in zip(*all_sums, strict=True))
 
 
-def _is_decided(verdict: Verdict, timer: Timer, gate: float) -> bool:
+def _is_decided(verdict: Verdict, timer: Timer, gate: float, *, is_cpu: bool) -> bool:
     """Return whether more processes are not needed: the time changed, or a change of the wanted
     size is excluded.
 
     A time that was not judged needs more: the host may have been at another speed on each side. A
     change is excluded if the measured change, plus its error in 95 of 100 comparisons, stays below
-    that size. The error is the part of the sensitivity that lies beyond the change that fails.
+    that size. The error is the part of the sensitivity that lies beyond the change that fails. A CPU has
+    no time but the latency: what counts between nights must be excluded.
     """
-    change, wanted = verdict.change, timer.timing.wanted
+    change, wanted = verdict.change, timer.timing.gate if is_cpu else timer.timing.wanted
     if verdict.status in (Status.REGRESSED, Status.IMPROVED) or change is None or wanted is None:
         return True
-    if change.low is None or change.high is None or change.sensitivity is None:
+    if (errors := _errors(change, gate)) is None:
         return False
     if timer is Timer.DEVICE and verdict.before_us:
         wanted = max(wanted, _WANTED_US / verdict.before_us)
+    return abs(math.log1p(change.estimate)) + errors[1] <= math.log1p(max(wanted, gate))
+
+
+def _errors(change: RelativeChange, gate: float) -> tuple[float, float] | None:
+    """Return half of the interval of a change, and its error in 95 of 100 comparisons, as
+    logarithms. None: not known.
+    """
+    if change.low is None or change.high is None or change.sensitivity is None:
+        return None
     margin = (math.log1p(change.high) - math.log1p(change.low)) / 2
-    short_by = _OF_ONE_LOOK * (math.log1p(change.sensitivity) - max(margin, math.log1p(gate)))
-    return abs(math.log1p(change.estimate)) + short_by <= math.log1p(max(wanted, gate))
+    missed = math.log1p(change.sensitivity)
+    return margin, _OF_ONE_LOOK * (missed - max(margin, math.log1p(gate)))
+
+
+def _needed(verdict: Verdict, gate: float, processes: int) -> int:
+    """Return how many processes decide a latency if errors shrink with their square root: that it
+    changed as it seems, or that it did not at all, whichever takes fewer.
+    """
+    change = verdict.change
+    if change is None or (errors := _errors(change, gate)) is None:
+        return 0
+    moved, wanted = abs(math.log1p(change.estimate)), max(gate, Timer.END_TO_END.timing.gate)
+    ratios = errors[0] / max(moved, 1e-9), errors[1] / math.log1p(wanted)
+    return math.ceil(processes * min(ratios) ** 2)
 
 
 # -- nights ----------------------------------------------------------------------------------------

@@ -41,8 +41,7 @@ from .trace_baseline import Job, StepRange, TraceBaseline, observed
 _ONE_RUN = 3.0
 _LEAST_SHARE = 0.01  # of all kernels, which one that is slower must cost, or a phase
 _MOST_SPEEDS, _MOST_OPS = 3, 2  # kernels named for a slower step, and ops for other kernels
-# of the communication; of the least that a run of the baseline had
-_LEAST_OVERLAP, _LOST_OVERLAP = 0.1, 0.25
+_LOST_OVERLAP = 0.25  # of the least share of the communication that a run of the baseline had
 _MORE_LAG = 2.0  # of the most that a run of the baseline had
 _NOT_TIMED = (Kind.COMMUNICATION.value, WAIT)
 
@@ -269,8 +268,7 @@ def _moved_rows(pair: _RankSteps) -> tuple[_Moved, list[StepRow]]:
     seldom = [
         row
         for row, each in deltas.items()
-        if 2 * len(each) <= of
-        and math.comb(of, len(each)) / math.comb(every, len(each)) > FALSE_ALARMS_PER_RUN
+        if 2 * len(each) <= of and _may_be_chance(len(each), of, every)
     ]
     number = sum(abs(delta) for row in seldom for delta in deltas[row])
     us = math.fsum(
@@ -289,6 +287,32 @@ def _moved_rows(pair: _RankSteps) -> tuple[_Moved, list[StepRow]]:
         if row not in seldom
     }
     return moved, seldom
+
+
+def _may_be_chance(some: int, of: int, every: int) -> bool:
+    """Tell whether what some steps do and none of a baseline may be seen in unchanged code: all of
+    them are among the last `of` of `every` step.
+    """
+    return math.comb(of, some) / math.comb(every, some) > FALSE_ALARMS_PER_RUN
+
+
+def _observed(times_us: Sequence[float], usual: Sequence[Observation]) -> Observation:
+    """Return the mean and the spread of the times of steps.
+
+    If some take longer than any of the baseline, and not by chance, their scatter is the change and
+    no noise: then the spread is that of the baseline. No value of several lies further from their
+    mean than their spread times (n - 1) / √n (Samuelson, "How deviant can you be?", 1968).
+    """
+    longest_us = max(
+        each.mean_us * math.exp((each.spread or 0) * (each.replicates - 1) / each.replicates**0.5)
+        for each in usual
+    )
+    slower, count = sum(us > longest_us for us in times_us), len(times_us)
+    found = observed(times_us)
+    if _may_be_chance(slower, count, count + sum(each.replicates for each in usual)):
+        return found
+    spread = min(found.spread or 0, max(each.spread or 0 for each in usual))
+    return msgspec.structs.replace(found, spread=spread)
 
 
 def _shown(row: StepRow) -> str:
@@ -477,7 +501,7 @@ def _judge_part(
 
     if not all(chain.from_iterable(pair.times_us(rows))):
         return None
-    own, now = times_us(pair), [observed(run.compute_us) for run in pair.runs]
+    own, now = times_us(pair), [_observed(run.compute_us, pair.usual.compute) for run in pair.runs]
     after = times(now, own[1])
     prior = _prior(KERNELS_OF_STEP, spread, factor=_ONE_RUN if pair.baseline.runs == 1 else 1.0)
     judge_part = partial(judge, prior=prior, context=Context(comparisons, is_alone=True))
@@ -527,16 +551,17 @@ def _shares(communication_us: Sequence[float], exposed_us: Sequence[float]) -> l
 def _judge_overlap(pair: _RankSteps) -> Verdict | None:
     """Judge how much of the communication ran beside other kernels, and whether it was launched
     early enough to.
+
+    A rank that waits for another one computes less beside its collectives. One run has not shown
+    whether ranks do: then all that run the same kernels must have lost their overlap.
     """
     runs, usual = pair.runs, pair.usual
-    after = [
-        median(shares) for run in runs if (shares := _shares(run.communication_us, run.exposed_us))
-    ]
     before = [
         share
         for each in pair.alike
         for share in _shares(each.usual.communication_us, each.usual.exposed_us)
     ]
+    after = _shares_now(pair)
     behind = [each for run in runs for each in run.behind]
     low, high = usual.behind
     if not (after or before or any(behind) or high):
@@ -546,14 +571,27 @@ def _judge_overlap(pair: _RankSteps) -> Verdict | None:
     # Collectives of a CPU run in threads, which have no rows of ops.
     is_known = before and after and not pair.baseline.device.startswith(CPU)
     least_and_now = (min(before), median(after)) if is_known else (None, None)
+    ranks = pair.alike if pair.baseline.runs == 1 else [pair]
     is_lost = (
-        is_known and min(before) >= _LEAST_OVERLAP and median(after) < _LOST_OVERLAP * min(before)
+        is_known
+        and all(
+            median(shares) < _LOST_OVERLAP * min(before)
+            for shares in map(_shares_now, ranks)
+            if shares
+        )
+        and exposed_us[1] > exposed_us[0]  # else less of it is left, beside other kernels too
     )
     compared = e.OverlapCompared(
         pair.rank, (low, high), round(median(behind)), *exposed_us, *least_and_now
     )
     status = Status.REGRESSED if is_lost else Status.CHANGED if is_late else Status.PASS
     return Verdict(status, pair.name, "communication", compared)
+
+
+def _shares_now(pair: _RankSteps) -> list[float]:
+    """Return the overlap of each run of a rank."""
+    each = (_shares(run.communication_us, run.exposed_us) for run in pair.runs)
+    return [median(shares) for shares in each if shares]
 
 
 def _judge_step(pairs: Sequence[_RankSteps], comparisons: int) -> Verdict:

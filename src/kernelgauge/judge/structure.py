@@ -9,17 +9,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain, zip_longest
+from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from ..errors import WorkloadError
-from ..run import Fingerprint, Run
+from ..run import Fingerprint, KernelChoice, Run, recorded_choice
 from ..trace import FACTS, Difference, Kind, configuration_change, decode, has_worse_code
 from . import STRUCTURE, Status, Verdict
 from .baseline import Baseline, compare, count_changes, other_data
 from .cause import compare_launches, find_causes
 from .evidence import (
     PLACED,
+    ChoiceMoved,
     CountMoved,
     KernelMoved,
     Mismatch,
@@ -149,12 +151,14 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     entry, _ = baseline.entry_like(run.kernels)
     found = compare_launches(baseline, entry.kernels, run)
     kernels = kernel_changes(found, of_inductor=False)
-    is_other_torch = any(move.name == "torch" for move in comparison.moved)
+    others = {move.name for move in comparison.moved}
     moved = count_changes(baseline.counts, run.counts)
     if not (run.samples or moved.get("recompiles")):  # without times it makes fewer calls
         moved.pop("recompiles", None)
-    losses = count_changes(baseline.counts, run.counts, is_other_torch=is_other_torch)
+    losses = count_changes(baseline.counts, run.counts, is_other_torch="torch" in others)
     losses = {name: is_loss for name, is_loss in losses.items() if name in moved}
+    if "python" in others:  # the same objects take other sizes
+        losses.pop("peak_host_bytes", None)
     counts = [
         CountMoved(
             each,
@@ -171,9 +175,13 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
         )
     data = other_data(baseline.data, run.data)
     placed = placement_changes(found, run.fingerprint, data)
-    if not (kernels or placed or losses):
-        return Verdict(Status.PASS, run.workload, STRUCTURE, StructureCompared(), tuple(counts))
-    if losses == {"compiled_ops": True} and not (kernels or placed) and _is_same_code(found):
+    choices = choice_changes(baseline, run)
+    lost = [each for each in choices if each.is_lost]
+    if not (kernels or placed or losses or lost):
+        facts = (*choices, *counts)
+        return Verdict(Status.PASS, run.workload, STRUCTURE, StructureCompared(), facts)
+    is_same_work = not (kernels or placed or lost)
+    if losses == {"compiled_ops": True} and is_same_work and _is_same_code(found):
         notes = find_causes(run, baseline, found, is_timed=False)
         return Verdict(Status.PASS, run.workload, STRUCTURE, StructureCompared(), (*notes, *counts))
     statuses = {each.status for each in times}
@@ -181,13 +189,14 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     status = Status.CHANGED
     if any(losses.values()) or Status.REGRESSED in statuses:
         status = Status.REGRESSED
-    elif are_times_good and not (kernels or placed) and False in losses.values():
+    elif are_times_good and is_same_work and False in losses.values():
         status = Status.IMPROVED
     is_other = any(None in (each.before, each.after) for each in kernels)
-    what = ("kernels" if is_other else "configurations") if kernels else ""
+    what = ("kernels" if is_other else "configurations") if kernels or lost else ""
     causes = find_causes(run, baseline, found, is_timed=False)
     conclusion = StructureCompared(what, tuple(placed))
-    return Verdict(status, run.workload, STRUCTURE, conclusion, (*causes, *counts, *kernels))
+    facts = (*choices, *causes, *counts, *kernels)
+    return Verdict(status, run.workload, STRUCTURE, conclusion, facts)
 
 
 def _is_same_code(found: Iterable[Difference]) -> bool:
@@ -223,6 +232,37 @@ def placement_changes(
     if any(has_worse_code(*pair, gpu.arch, gpu.sm_count) for pair in pairs):
         placed.add("compiled code")
     return [name for name in PLACED if name in placed]
+
+
+def choice_changes(baseline: Baseline, run: Run) -> list[ChoiceMoved]:
+    """Return the choices of autotuners that are others than in a baseline."""
+    found: list[ChoiceMoved] = []
+    for each in run.choices:
+        stored = recorded_choice(baseline.choices_to_replay(), each.kernel, each.key, each.source)
+        if not each.config:
+            found += uncompiled(each, set() if stored is None else stored.runnable)
+            continue
+        before = stored.config if stored is not None else each.recorded or each.config
+        if before != each.config:
+            old, new = map(each.times_us.get, (before, each.config))
+            gain = 1 - new / old if old and new else None
+            lost = (bool(each.recorded), each.error)
+            found.append(ChoiceMoved(each.kernel, before, each.config, *lost, gain))
+    return found
+
+
+def uncompiled(choice: KernelChoice, could: Iterable[str]) -> list[ChoiceMoved]:
+    """Return the first configuration that does not compile for a GPU that is not here, of those
+    that could.
+    """
+    counts, lost = (len(choice.runnable), len(choice.times_us)), set(could) - choice.runnable
+    facts: dict[str, Any] = {"is_lost": True, "compiled": counts}
+    return [
+        ChoiceMoved(
+            choice.kernel, name, "", error=choice.error * (name in choice.times_us), **facts
+        )
+        for name in sorted(lost)[:1]
+    ]
 
 
 def kernel_changes(found: Iterable[Difference], *, of_inductor: bool = True) -> list[KernelMoved]:

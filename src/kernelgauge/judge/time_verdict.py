@@ -306,11 +306,7 @@ def judge_time(
         )
     if timer not in run.samples:
         return not_measured(timer, run)
-    entry, nearest = baseline.entry_like(run.kernels)
-    is_other_choice = nearest is Likeness.OTHER_CHOICE
-    # only a choice slower than all known ones is a finding
-    if is_other_choice and timer is Timer.DEVICE:
-        entry = max(baseline.entries, key=lambda each: each.device_time_us)
+    entry, _ = baseline.entry_like(run.kernels)
     gemm = gemm_kernel(run.controls)
     before = baseline.times(timer, entry, gemm=gemm)
     if not before:
@@ -332,19 +328,8 @@ def judge_time(
         before, after, prior, context, run=run, is_other_software=bool(comparison.moved)
     )
     after_us = decision.after.observation.mean_us
-    if is_other_choice and timer is Timer.END_TO_END:
-        unknown = e.Unclear("unknown choice")
-        found = Verdict(
-            Status.NOT_JUDGED, run.workload, timer.label, e.TimeDoubted(unknown), after_us=after_us
-        )
-        return found.because(unknown)
-    # it is compared with the slowest of the known ones
-    if is_other_choice and decision.status is Status.IMPROVED:
-        decision = replace(decision, status=Status.PASS)
-    reasons = tuple(
-        _reasons(timer, run, baseline, entry, decision, is_other_choice=is_other_choice)
-    )
-    conclusion = e.TimeCompared(decision.after.is_by_host, is_other_choice, decision.doubt)
+    reasons = tuple(_reasons(timer, run, baseline, entry, decision))
+    conclusion = e.TimeCompared(decision.after.is_by_host, decision.doubt)
     return Verdict(
         decision.status,
         run.workload,
@@ -452,8 +437,6 @@ def _reasons(
     baseline: Baseline,
     entry: Entry,
     decision: Decision,
-    *,
-    is_other_choice: bool,
 ) -> Iterator[e.Reason]:
     """Yield why a time is judged so.
 
@@ -462,10 +445,6 @@ def _reasons(
     has_moved = decision.status in (Status.REGRESSED, Status.IMPROVED)
     if decision.status is Status.NOT_JUDGED and decision.doubt is not None:
         yield decision.doubt
-    if is_other_choice and timer is Timer.DEVICE:
-        fastest = min(baseline.entries, key=lambda each: each.device_time_us)
-        cost_us = sum(kernel.device_time_us for kernel in run.kernels) - fastest.device_time_us
-        yield e.Choice(cost_us, tuple(kernel_changes(diff(fastest.kernels, run.kernels))))
     if has_moved:
         yield from _causes(timer, run, baseline, entry, decision)
     if timer is Timer.DEVICE and (has_moved or decision.machine):

@@ -19,12 +19,13 @@ from ..run import (
     MEASURED_GPUS,
     UNKNOWN_FACTOR,
     Fingerprint,
+    Observation,
     ProcessTime,
     Timer,
-    at_shared_speed,
     by_place,
     mean_of,
     on_same_host,
+    pick_common_host_speed,
 )
 from . import Status
 from .evidence import Doubt, NoHostReference, Noise, OtherHostSpeed, RelativeChange, Unclear
@@ -37,9 +38,10 @@ SUSPECTS_PER_RUN, FALSE_ALARMS_PER_RUN = 0.05, 0.01
 _SUSPECTS_ELSEWHERE = 0.025
 _POWER = 0.95  # the sensitivity of a verdict is the slowdown that would fail in this share of runs
 # Unchanged code took at most 1.86 times as long end to end, and 1.29 times to dispatch, beyond what
-# the host's own speed explains: in 115,860 pairs of recorded processes of 20 hosts
-# (benchmarks/noise.py).
+# the host explains: in 115,860 pairs of processes of 20 hosts (benchmarks/noise.py).
 FAR_SLOWER = 2.0
+# A call of so many kernels, shorter in the mean, may have one that steps: one process shows none.
+_FEWEST_STEPS, _SHORT_US = 3, 20.0
 _NODES = 150  # of the sum over the spread of a machine: more change no quantile by 0.1 %
 # of the ratio of two times that can be measured; exponentials of larger ones overflow
 _LARGEST_LOGARITHM = 69.0
@@ -52,14 +54,15 @@ class Spreads(msgspec.Struct, frozen=True):
     """
 
     process: float  # between processes on one GPU, in one night
-    # degrees of freedom of the factor by which a machine is noisier than others, in all of its
-    # times
+    # degrees of freedom of the factor by which a machine is noisier, in all of its times
     dof: float
     night: float = 0.0  # the variance between nights, as a fraction of that between processes
     # of each kernel by itself, between processes: a part that does not shrink with its time, and
     # that no machine changes. Workloads differ in it: its degrees of freedom
     resolution_us: float = 0.0
     resolution_dof: float = 1.0
+    # by which one of a hundred short kernels is slower in some processes, and not in others
+    step_us: float = 0.0
     # Between GPUs of other hosts, beyond what a reference explains, by its name; of a host clock
     # that of its ratio to the host reference. Empty: it is judged on known hosts.
     elsewhere: dict[str, float] = {}
@@ -188,29 +191,30 @@ def decide(
         known, afters = _at_one_speed(known, afters, is_known=bool(same), noise=prior.noise)
         if not known:
             return _unknown_host(same, before, mean_of(afters))
-    after = mean_of(afters)
+    after, gate = mean_of(afters), prior.gate
     within, of_replicates = _within(known, afters, prior, kernels, shown if same else None)
-    variances = [within]
+    variances, us = [within], after.observation.mean_us
     if same:
-        expected, level = fmean(each.logarithm for each in known), prior.level
+        delta, level = after.logarithm - fmean(each.logarithm for each in known), prior.level
     else:  # how much noisier than others an unknown machine is, others do not show
         within = within._replace(dof=min(within.dof, prior.noise.dof))
         names = (TWINS, follows) if is_gpu and not is_other_software else ()
-        expected, unknown = _expected_elsewhere(known, after, prior.noise, names, kernels)
+        delta, unknown = _moved_elsewhere(known, after, prior.noise, names, kernels)
         variances, level = [within, unknown], min(prior.level, _SUSPECTS_ELSEWHERE)
+    if len(known) == 1 and kernels >= _FEWEST_STEPS and us < kernels * _SHORT_US:
+        gate = max(gate, prior.noise.step_us / us)
     moves, machine = (_reference_moves(known, after) if same else None), 0.0
     if moves and is_gpu and not is_other_software:
         machine = _own_speed(moves, prior.gate)
     slower, faster = max(machine, 0.0), min(machine, 0.0)
-    delta = after.logarithm - expected
     estimates = min(estimates, comparisons)
     margin = margin_of(variances, level / estimates, comparisons / estimates)
-    needed = max(margin, math.log1p(prior.gate))
+    needed = max(margin, math.log1p(gate))
     missed = _percent(needed + abs(machine) + margin_of(variances, 1 - _POWER))
     change = relative_change(
-        delta, delta - slower - margin, delta - faster + margin, level, missed, prior.gate
+        delta, delta - slower - margin, delta - faster + margin, level, missed, gate
     )
-    before_us = after.observation.mean_us / math.exp(delta)
+    before_us = us / math.exp(delta)
     if after.is_by_host:  # compared at equal host speed, and shown as measured
         before_us = geometric_mean(each.observation.mean_us for each in known)
     scattered = 2 * of_replicates > math.fsum(each.value for each in variances)
@@ -235,7 +239,7 @@ def _at_one_speed(
     if not is_known:
         has_ratio = afters[0].is_by_host and bool(noise.elsewhere)
         known = [each for each in known if has_ratio and each.observation.control_us is not None]
-    usual = at_shared_speed(known, afters)
+    usual = pick_common_host_speed(known, afters)
     return on_same_host(known, usual), on_same_host(afters, usual)
 
 
@@ -345,20 +349,19 @@ def largest_quantile(dof: float, level: float, comparisons: float = 1.0) -> floa
     places = [first + step * number for number in range(_NODES)]
     nodes = [(math.exp(u), math.exp(scale + dof * (u - math.exp(2 * u) / 2))) for u in places]
 
-    def exceeded(limit: float) -> float:
-        tails = (
-            (math.erfc(limit * spread * math.sqrt(0.5)) / 2, weight) for spread, weight in nodes
-        )
-        return -math.fsum(w * math.expm1(comparisons * math.log1p(-tail)) for tail, w in tails)
+    def excess(limit: float) -> float:  # the logarithm of the probability, less that of `level`
+        scaled = limit * math.sqrt(0.5)
+        tails = ((math.erfc(scaled * spread) / 2, weight) for spread, weight in nodes)
+        found = -math.fsum(w * math.expm1(comparisons * math.log1p(-tail)) for tail, w in tails)
+        return math.log(max(found, 1e-300) / level)
 
-    low, high = 0.0, 1.0
-    while exceeded(high) > level:
-        low, high = high, 2 * high
-    while high - low > 1e-4 * high:
-        middle = (low + high) / 2
-        low, high = (middle, high) if exceeded(middle) > level else (low, middle)
-    above, below = (math.log(exceeded(limit) / level) for limit in (low, high))
-    return low + (high - low) * above / (above - below)  # within 1e-8
+    former, limit, before, now = 0.0, 1.0, excess(0.0), excess(1.0)
+    while now > 0:
+        former, limit, before, now = limit, 2 * limit, now, excess(2 * limit)
+    while abs(limit - former) > 1e-11 * limit:  # secants of what is nearly a parabola
+        former, limit, before = limit, limit - now * (limit - former) / (now - before), now
+        now = excess(limit)
+    return limit
 
 
 def _unknown_host(
@@ -387,13 +390,14 @@ def _is_far_slower(before: Sequence[ProcessTime], after: ProcessTime) -> bool:
     its calls most.
     """
     now, most_us = after.observation, after.most_us or after.observation.mean_us
-    for then in (each.observation for each in before):
+
+    def is_far(then: Observation) -> bool:
         if now.control_us is None or then.control_us is None:
             return False
         host = max(0.0, math.log(now.control_us / then.control_us))
-        if math.log(most_us / then.mean_us) <= math.log(FAR_SLOWER) + host:
-            return False
-    return True
+        return math.log(most_us / then.mean_us) > math.log(FAR_SLOWER) + host
+
+    return all(is_far(each.observation) for each in before)
 
 
 class Scatter(NamedTuple):
@@ -465,15 +469,15 @@ def _reference_moves(before: Sequence[ProcessTime], after: ProcessTime) -> dict[
     }
 
 
-def _expected_elsewhere(
+def _moved_elsewhere(
     before: Sequence[ProcessTime],
     after: ProcessTime,
     noise: Spreads,
     names: Sequence[str],
     kernels: int,
 ) -> tuple[float, Variance]:
-    """Predict the logarithm on an unknown machine, from the machines that the baseline knows and
-    the first of these references that all have.
+    """Return how far the logarithm on an unknown machine is from its prediction, by the machines
+    that the baseline knows and the first of these references that all have.
 
     Each host has one vote, since its GPUs are alike. Hosts are the degrees of freedom, and the
     scatter within them a part of one.
@@ -481,19 +485,16 @@ def _expected_elsewhere(
     known = (name for name in names if all(name in it.references_us for it in (*before, after)))
     name = next(known, NOTHING)
 
-    def reference_of(each: ProcessTime) -> float:
-        return SLOPES[name] * math.log(each.references_us[name]) if name in SLOPES else 0.0
+    def rest_of(each: ProcessTime) -> float:
+        return each.logarithm - SLOPES.get(name, 0) * math.log(each.references_us.get(name, 1))
 
     rests: dict[str | None, list[float]] = {}
     for gpu in by_place(before):
-        host = gpu[0].place if gpu[0].host is None else gpu[0].host
-        rest = fmean(each.logarithm - reference_of(each) for each in gpu)
-        rests.setdefault(host, []).append(rest)
+        rests.setdefault(gpu[0].host or gpu[0].place, []).append(fmean(map(rest_of, gpu)))
     mean = fmean(map(fmean, rests.values()))
     squares = math.fsum(fmean((it - mean) ** 2 for it in each) for each in rests.values())
-    # Without a degree of freedom for the scatter of GPUs of one host, more GPUs would only widen
-    # the interval.
+    # GPUs of one host have a degree of freedom: more of them would only widen the interval
     dof = noise.hosts + len(rests) - fmean(1 / len(each) for each in rests.values())
     of_kernels = 0.0 if name == TWINS else kernels * noise.kernel_us / after.observation.mean_us
     of_one = (noise.hosts * (noise.elsewhere[name] ** 2 + of_kernels**2) + squares) / dof
-    return mean + reference_of(after), Variance(of_one * (1 + 1 / len(rests)), dof)
+    return rest_of(after) - mean, Variance(of_one * (1 + 1 / len(rests)), dof)

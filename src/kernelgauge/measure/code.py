@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -31,9 +31,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..errors import WorkloadError, WorkloadUnavailable
-from ..run import NO_COUNTS, Fingerprint, Run
+from ..run import NO_COUNTS, Fingerprint, KernelChoice, Run
 from ..trace import Execution, KernelIdentity, KernelRecord, Resources, block_shared_kib, decode
 from ..workload import Workload
+from .choices import key_of, summary_of, text_of
 from .device import Device
 from .instance import build, reporting
 from .profile import ProfilerSession
@@ -260,6 +261,7 @@ class _Target:
         self.impossible = (OutOfResources, PTXASError, CompileTimeAssertionFailure)
         self.loaded: list[Any] = []
         self.launches: list[tuple[Any, tuple[int, int, int], bool]] = []
+        self.choices: list[KernelChoice] = []
         if match := re.fullmatch(r"sm_(\d+)", name):
             self.target = GPUTarget("cuda", int(match[1]), _WARP)
         elif re.fullmatch(r"gfx\w+", name):
@@ -301,13 +303,24 @@ class _Target:
         """Launch each choice of an autotuner once: nothing can be timed here."""
         tuner.nargs = dict(zip(tuner.arg_names, arguments, strict=False))
         choices = tuner.prune_configs(named) if len(tuner.configs) > 1 else tuner.configs
-        self.is_tuning = len(choices) > 1
+        self.is_tuning, key = len(choices) > 1, ",".join(map(str, key_of(tuner, arguments, named)))
+        compiled, errors = dict[str, float | None](), list[str]()
         for choice in choices:
             chosen = named | choice.all_kwargs()
             if choice.pre_hook is not None:
                 choice.pre_hook(tuner.nargs | chosen)
-            with suppress(*(self.impossible if self.is_tuning else ())):
+            try:
                 tuner.fn.run(*arguments, **chosen)
+                compiled[text_of(choice)] = 0.0
+            except self.impossible as error:
+                if not self.is_tuning:
+                    raise
+                compiled[text_of(choice)] = None
+                errors.append(summary_of(error))
+        kernel = KernelChoice(tuner.base_fn.__name__, key, "", times_us=compiled)
+        made = msgspec.structs.replace(kernel, error="".join(errors[:1]))
+        if made not in self.choices:  # launched again
+            self.choices.append(made)
         self.is_tuning = False
 
     def kernels(self) -> tuple[KernelRecord, ...]:
@@ -404,7 +417,7 @@ def compile_call(workload: Workload, target: str, fingerprint: Fingerprint) -> R
         instance = build(replace(workload, on_cpu=None), Device())
         with instance.grad_mode(), _ZeroProducts():  # type: ignore[no-untyped-call]
             instance.call()
-        kernels = driver.kernels()
+        kernels, choices = driver.kernels(), tuple(driver.choices)
     if not kernels:
         expected = "a call of kernel[grid](...), with tensors on the CPU or on torch's device meta"
         raise WorkloadError(f"{workload.id}: it launches no Triton kernel", expected=expected)
@@ -418,4 +431,4 @@ def compile_call(workload: Workload, target: str, fingerprint: Fingerprint) -> R
         "liger_kernel": fingerprint.liger_kernel,
         "python": fingerprint.python,
     }
-    return Run(workload.id, Fingerprint(**of_target), kernels, counts, samples={})
+    return Run(workload.id, Fingerprint(**of_target), kernels, counts, samples={}, choices=choices)

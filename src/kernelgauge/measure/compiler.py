@@ -22,7 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -32,10 +32,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..errors import shown_path
 from ..run import CompileEvent, SourceLine
+from .choices import wrap_loaded
+from .wrapping import wrap
 
 # level: the lines of each kernel, without what costs time to compile (torch/_inductor/config.py)
 _BASIC_PROVENANCE = 2
@@ -83,6 +86,15 @@ class CompileCounts:
         and no graph comes of it.
         """
         return max(self.graphs, sum(event.kind == "recompile" for event in self.events))
+
+
+class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A base for modes that imports no Dynamo, which takes seconds.
+
+    torch's own imports it, to keep Dynamo from compiling the mode: use this one for eager code alone.
+    """
+
+    def __init_subclass__(cls) -> None: ...
 
 
 def _dynamo() -> Any:
@@ -321,24 +333,10 @@ def _keep_stacks(wrappers: ExitStack) -> None:
     from torch._dynamo.output_graph import OutputGraph
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
-    _wrap(wrappers, OutputGraph, "call_user_compiler", partial(_keep_traced, wrappers))
+    wrap(wrappers, OutputGraph, "call_user_compiler", partial(_keep_traced, wrappers))
     # Dynamo leaves out the frames of torch's own modules: a graph of one of them alone would have
     # no line.
-    _wrap(wrappers, InstructionTranslatorBase, "is_co_filename_from_nn_modules", lambda *_: False)
-
-
-def _wrap(wrappers: ExitStack, owner: Any, name: str, function: Callable[..., Any]) -> None:
-    """Call `function` with a private function of torch in its place, until the end; a torch without
-    it goes without.
-    """
-    original = getattr(owner, name, None)
-    if original is None or hasattr(original, "is_wrapped_by_us"):
-        return
-    wrapped: Any = wraps(original)(lambda *args, **kwargs: function(original, *args, **kwargs))
-    wrapped.is_wrapped_by_us = True
-    was = vars(owner)[name]
-    setattr(owner, name, staticmethod(wrapped) if isinstance(was, staticmethod) else wrapped)
-    wrappers.callback(setattr, owner, name, was)
+    wrap(wrappers, InstructionTranslatorBase, "is_co_filename_from_nn_modules", lambda *_: False)
 
 
 def _keep_traced(
@@ -349,12 +347,13 @@ def _keep_traced(
     from torch._inductor.output_code import CompiledFxGraph
     from torch._inductor.pattern_matcher import ReplacementPatternEntry
 
-    _wrap(wrappers, ReplacementPatternEntry, "replace_with_graph", _keep_replaced)
-    _wrap(wrappers, CompiledFxGraph, "post_compile", _keep_generated)
+    wrap(wrappers, ReplacementPatternEntry, "replace_with_graph", _keep_replaced)
+    wrap(wrappers, CompiledFxGraph, "post_compile", _keep_generated)
     if torch.cuda.is_available():
         from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-        _wrap(wrappers, CachingAutotuner, "benchmark_all_configs", _keep_tuned)
+        wrap(wrappers, CachingAutotuner, "benchmark_all_configs", _keep_tuned)
+    wrap_loaded()
     graphs = [part.graph for part in graph.modules() if isinstance(part, torch.fx.GraphModule)]
     nodes = [node for each in graphs for node in each.nodes]
     _traced_ops[_compile_id()] += sum(node.op.startswith("call_") for node in nodes)
@@ -686,6 +685,7 @@ def restoring_settings() -> Iterator[dict[str, str]]:
             for name, was in before.items()
             if after.get(name) != was
         }
-        for name, was in before.items():
+        # One may change another: each is read again, if any has changed.
+        for name, was in before.items() if changed else ():
             if _settings().get(name) != was:
                 _SETTINGS[name][1](was)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import quantiles
@@ -133,6 +133,8 @@ class Device:
     activities: tuple[ProfilerActivity, ...] = (ProfilerActivity.CPU,)
     timers: tuple[Timer, ...] = (Timer.END_TO_END,)  # those that are judged here
     table_sort_key = "self_cpu_time_total"  # for the profiler's own table
+    # `torch.manual_seed` formats a stack for each kind of accelerator that is not initialized
+    generator: Any = torch.default_generator
     gpu: str | None = None  # which one of its kind: a digest of its UUID
     controls: tuple[Workload, ...] = ()  # what the machine is measured by, beside the workloads
     warm_up_calls = 1  # before anything is timed or profiled
@@ -240,6 +242,7 @@ def cpu_name() -> str:
     return named[1].strip() if named else platform.processor() or platform.machine()
 
 
+@cache  # it reads a file, and the fingerprint is taken before each test
 def _version(distribution: str) -> str | None:
     try:
         return version(distribution)
@@ -283,6 +286,7 @@ class CudaDevice(Device):
     activities = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
     timers = CALL_TIMERS
     table_sort_key = "self_cuda_time_total"
+    generator = torch
     warm_up_calls = 3  # CUDA graphs record on the second call and replay from the third
     most_replicates = None
     # After thirty calls of a large MLP more an H200 is at its power cap, and slower for half a

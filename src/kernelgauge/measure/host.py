@@ -7,29 +7,32 @@ not seen.
 
 from __future__ import annotations
 
+import ast
 import builtins
 import cProfile
+import linecache
 import re
 import sys
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cache, lru_cache, reduce
 from operator import or_
 from types import CodeType, FrameType
 from typing import Any
 
 from ..errors import shown_path
-from ..run import LINES, OF_THREADS, Origin
+from ..run import LINES, OF_RUNTIME, OF_SESSION, OF_THREADS, RUN_OF_CALLS, Origin
 from .compiler import Owner, owner_of, source_line
 from .device import Device
 from .instance import Instance, collector_paused
 
-_CALLS = 2  # that are counted; one more where they differ
 _MOST_EVENTS = 1_000_000  # lines that run: a loop of more is as long as that
 _MOST_LINES = 2  # of code that call a function, the most frequent first
+# Once it is imported, it wraps functions that run eagerly: `torch.manual_seed`, those of einops.
+_OF_DYNAMO = re.compile(r"torch\.(_dynamo|_compile)\.")
 _OF_INDUCTOR = re.compile(r"\bc[a-z2-7]{51}\.")  # a module of C++ that it compiled
 _PARTS, _NUMBERS = re.compile(r"[.:]"), re.compile(r"[\d_]+")
 _SHOWN_AS = (
@@ -49,6 +52,7 @@ class HostWork:
     spread: Mapping[str, int] = field(default_factory=dict)  # between calls, of those that vary
     # by the name, as `short` has it
     origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
+    us: Mapping[str, float] = field(default_factory=dict)  # that a call of a function of C takes
     problem: str = ""
 
     def located(self, calls: Mapping[str, tuple[Origin, ...]]) -> dict[str, tuple[Origin, ...]]:
@@ -81,21 +85,38 @@ def host_work_of(instance: Instance, device: Device, *, is_compiled: bool) -> Ho
 
 def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> HostWork:
     every, origins = list[Counter[str]](), dict[str, tuple[Origin, ...]]()
-    while len(every) < _CALLS or (len(every) == _CALLS and every[0] != every[1]):
+    us: dict[str, float] = {}
+    for number in range(2 * RUN_OF_CALLS):
+        if number == RUN_OF_CALLS == every.count(every[0]):
+            break
         with _calling(instance, device):
-            counts, origins = _read(_entries(instance.call))
+            entries = _entries(instance.call)
+        counts, found = _read(entries)
+        origins |= found
         every.append(counts)
-    most = reduce(or_, every)
+        for name, each in _times_us(entries).items():  # a clock errs upwards
+            us[name] = min(each, us.get(name, each))
+    # A cost in each fifth call is in two calls of ten. A rarer one may be in none next time.
+    names = reduce(or_, every)
+    most = +Counter({name: sorted(each[name] for each in every)[-2] for name in names})
     spread = reduce(or_, (most - counts for counts in every))
     if not is_compiled and sys.gettrace() is None:
         with _calling(instance, device), _tracing() as lines:
             instance.call()
         most[LINES] = sum(lines.values())
-        dearest = (
-            source_line(file, number) for (file, number), _ in lines.most_common(_MOST_LINES)
+        # a lost cache is at the head of the function, and not in its dearest line
+        origins[short(LINES)] = tuple(
+            Origin(_shown_function(code), (source_line(code.co_filename, number),))
+            for (code, number), _ in lines.most_common(_MOST_LINES)
         )
-        origins[short(LINES)] = tuple(Origin("", (line,)) for line in dearest)
-    return HostWork(most, spread, origins)
+    return HostWork(most, spread, origins, us)
+
+
+def _shown_function(code: CodeType) -> str:
+    """Return ``Net.forward()``, also for a comprehension in it; empty before Python 3.11."""
+    parts = getattr(code, "co_qualname", "").split(".")
+    name = ".".join(each for each in parts if not each.startswith("<"))
+    return name and f"{name}()"
 
 
 def is_profiled() -> bool:
@@ -131,7 +152,18 @@ def _entries(call: Callable[[], object]) -> list[Any]:
     finally:
         profiles[0].disable()
         threading.setprofile(before)
+        for each in profiles:  # freeing an enabled one, of a thread that goes on, would end another
+            each.disable()
     return [entry for each in profiles for entry in each.getstats()]
+
+
+def _code(entry: Any) -> Any:
+    """Return the code of an entry, as a key: that of Dynamo may hold constants without a hash."""
+    try:
+        hash(entry.code)
+    except TypeError:  # a slice, a dict
+        return entry.code.replace(co_consts=())
+    return entry.code
 
 
 def _read(entries: list[Any]) -> tuple[Counter[str], dict[str, tuple[Origin, ...]]]:
@@ -140,12 +172,15 @@ def _read(entries: list[Any]) -> tuple[Counter[str], dict[str, tuple[Origin, ...
     """
     counts: Counter[str] = Counter()
     callers: dict[Any, Any] = {}
+    left = _of_the_code(entries)
+    for code, count in left.items():
+        counts[_name(code)] += count
     for entry in entries:
-        counts[_name(entry.code)] += entry.callcount
-        module = "" if isinstance(entry.code, str) else OF_THREADS.match(_name(entry.code))
+        caller = _code(entry)
+        module = left[caller] and OF_THREADS.match(_name(caller))
         for called in entry.calls or ():
-            callers.setdefault(called.code, entry.code)
-            name = _name(called.code)
+            callers.setdefault(_code(called), caller)
+            name = _name(_code(called))
             if module and name.startswith("<"):  # chance says how often they are called
                 counts[name] -= called.callcount
                 counts[f"<{module[0]}: {name[1:]}"] += called.callcount
@@ -154,6 +189,42 @@ def _read(entries: list[Any]) -> tuple[Counter[str], dict[str, tuple[Origin, ...
         short(name): (origin,)
         for code in sorted(callers, key=lambda code: not _is_yours(callers[code]))
         if (name := _name(code)) and (origin := _defined(code, callers))
+    }
+
+
+def _of_the_code(entries: list[Any]) -> Counter[Any]:
+    """Return how often each function is called, but for calls of which the session decides."""
+    left, called = Counter[Any](), defaultdict[Any, Counter[Any]](Counter)
+    for entry in entries:
+        left[_code(entry)] += entry.callcount
+        for each in entry.calls or ():
+            called[_code(entry)][_code(each)] += each.callcount
+    found = [code for code in left if OF_SESSION.match(_name(code))]
+    for code in found:  # it grows
+        left -= called[code]  # which drops what nothing else calls
+        found += [each for each in called[code] if each not in left and each not in found]
+    for code in [each for each in left if _OF_DYNAMO.match(_name(each))]:
+        left -= Counter({each: n for each, n in called[code].items() if _is_of_wrapper(each)})
+        del left[code]
+    return left
+
+
+def _is_of_wrapper(code: Any) -> bool:
+    """Return whether a wrapper of Dynamo calls a function for itself: it is not what it wraps."""
+    return isinstance(code, str) or _name(code).startswith("torch.compiler.")
+
+
+def _times_us(entries: list[Any]) -> dict[str, float]:
+    """Return how long a call of each function of C takes, but for those of `OF_RUNTIME`."""
+    found: dict[str, tuple[float, int]] = {}
+    for entry in entries:
+        if isinstance(entry.code, str) and (name := _name(entry.code)):
+            seconds, count = found.get(name, (0.0, 0))
+            found[name] = seconds + entry.inlinetime, count + entry.callcount
+    return {
+        name: round(1e6 * seconds / count, 1)
+        for name, (seconds, count) in found.items()
+        if not OF_RUNTIME.match(name)
     }
 
 
@@ -218,23 +289,46 @@ def short(name: str) -> str:
     return f"<{'.' * is_type}{end}>"
 
 
+@lru_cache
+def _statements(source: str) -> dict[int, int]:
+    """Return the first line of the statement that each line is part of."""
+    found: dict[int, int] = {}
+    with suppress(SyntaxError):
+        for node in ast.walk(ast.parse(source)):  # the inner ones last
+            if isinstance(node, ast.stmt):
+                lines = range(node.lineno, (node.end_lineno or 0) + 1)
+                found |= dict.fromkeys(lines, node.lineno)
+    return found
+
+
 @contextmanager
-def _tracing() -> Iterator[Counter[tuple[str, int]]]:
-    """Yield how often each line of the user's code runs in this thread, by file and number."""
-    lines: Counter[tuple[str, int]] = Counter()
+def _tracing() -> Iterator[Counter[tuple[CodeType, int]]]:
+    """Yield how often each line of the user's code runs in this thread, by code and number."""
+    lines: Counter[tuple[CodeType, int]] = Counter()
     left = _MOST_EVENTS
 
-    def enter(frame: FrameType, *_: object) -> Callable[..., Any] | None:
-        return run if owner_of(frame.f_code.co_filename) == "user" else None
+    @cache
+    def begins(file: str) -> dict[int, int]:
+        linecache.checkcache(file)
+        return _statements("".join(linecache.getlines(file)))
 
-    def run(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
-        nonlocal left
-        if event == "line":
-            lines[frame.f_code.co_filename, frame.f_lineno] += 1
-            left -= 1
-            if left == 0:
-                sys.settrace(None)
-        return run if left else None
+    def enter(frame: FrameType, *_: object) -> Callable[..., Any] | None:
+        code, last = frame.f_code, (0, -1)
+
+        def run(frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
+            nonlocal left, last
+            if event == "line":
+                number = frame.f_lineno
+                at = begins(code.co_filename).get(number, number), frame.f_lasti
+                # one statement on several lines is one, unless it loops
+                lines[code, number] += at[0] != last[0] or at[1] <= last[1]
+                last = at
+                left -= 1
+                if left == 0:
+                    sys.settrace(None)
+            return run if left else None
+
+        return run if owner_of(code.co_filename) == "user" else None
 
     sys.settrace(enter)
     try:

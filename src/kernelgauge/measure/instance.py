@@ -166,7 +166,7 @@ class Instance:
         placed: dict[int, tuple[Any, Any]] = {}  # by id: a cache that several calls share stays one
         # The generator draws the same numbers each time, and changes none that the module draws.
         with torch.random.fork_rng([target] if target.type == "cuda" else []), target:
-            torch.manual_seed(self._seed + 1)  # others than the parameters'
+            self._device.generator.manual_seed(self._seed + 1)  # others than the parameters'
             calls = [
                 [read_arguments(_placed(each, place, placed))]
                 for each in islice(first, _MOST_CALLS + 1)
@@ -308,7 +308,7 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
         device.forget_peak()
         steps = 1 + 2 * _PADDING_STEP * (replicate % _PLACES)
         padding = torch.empty(_PADDING_BYTES * steps, dtype=torch.int8, device=target)
-        torch.manual_seed(seed)
+        device.generator.manual_seed(seed)
         with target:
             module = workload.build()
         # calls give those

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import KernelgaugeError, WorkloadError
 from ..workload import Dtype, Workload
-from .compiler import reset_compiler, restoring_settings, torch_set_up
+from .choices import Replay
+from .compiler import DispatchMode, reset_compiler, restoring_settings, torch_set_up
 from .device import Device
 from .instance import (
     TORCH_DTYPES,
@@ -103,8 +103,11 @@ class RelativeError:
         return f"{self.tensor}: error {self.error:.1e}, allowed {self.bound:.1e} ({self.basis})"
 
 
-def compare_with_float64(workload: Workload, device: Device, *, seed: int) -> list[RelativeError]:
-    """Run the workload and its reference on the same fresh random input and parameters.
+def compare_with_float64(
+    workload: Workload, device: Device, replay: Replay, *, seed: int
+) -> list[RelativeError]:
+    """Run the workload and its reference on the same fresh random input and parameters, with the
+    autotuners' choices of the run that is judged: another choice may hide a wrong one.
 
     Returns one error for each output tensor, and under a `train` pass for the gradient of each
     parameter and of each input that asks for one. Its bound is the workload's `tolerance`, or the
@@ -115,7 +118,7 @@ def compare_with_float64(workload: Workload, device: Device, *, seed: int) -> li
     Raises `WorkloadUnavailable` if the workload cannot run here, `WorkloadError` if it or its
     reference fails, and `NotComparedError` if nothing fit to compare it with is found.
     """
-    with torch_set_up():
+    with torch_set_up(), replay.active(workload):
         # else a module of the ninth shape silently runs eager, and is compared with itself
         reset_compiler()
         instance = build(workload, device, seed=seed)
@@ -427,7 +430,7 @@ def _state(module: Any) -> dict[str, torch.Tensor]:
     )
 
 
-class _Dtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Dtypes(DispatchMode):
     """Collects the dtypes that ops compute in: autocast, and casts inside a module, do not show
     outside.
     """

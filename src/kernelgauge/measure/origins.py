@@ -26,7 +26,6 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, compress, pairwise, takewhile
 from operator import attrgetter, itemgetter
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -34,13 +33,13 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.profiler import record_function
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ..errors import shown_path
 from ..run import (
     AMOUNTS,
     FOUND,
+    INDICES,
     RETURNED,
     STORED,
     CompileEvent,
@@ -51,6 +50,7 @@ from ..run import (
 )
 from ..trace import REGION, Execution, Window, dispatcher_ops, executions, grouped, parse
 from .compiler import (
+    DispatchMode,
     Frame,
     Owner,
     Stack,
@@ -64,7 +64,7 @@ from .device import Device
 from .host import function_in_c, function_name, is_profiled, short
 from .instance import Arguments, Instance, collector_paused, old_objects_frozen
 from .profile import Profiler, ProfilerSession, exported
-from .reach import lines_that_keep
+from .reach import line_at_peak, lines_that_keep
 
 # functions of ours that only call the workload: no line of its code
 _CALLERS = ("_call_alone", "_loss")
@@ -76,10 +76,11 @@ _MOST_LINES = 8  # of a fusion: more are not read
 _MOST_CALLERS = 2  # lines of code that call a function
 # of the memory at a peak, by line: the whole models of examples/models have fewer
 _MOST_PARTS = 100
-# Of Python's memory: the first of so many calls replaces what earlier ones hold, and the median of
-# the others counts. Fewer bytes than LEAST are none: those of lists that grow, say (see
-# `judge.baseline`).
+# Of Python's memory: the first of so many calls replaces what earlier ones hold. If one of the
+# others keeps more than LEAST, three times as many say how much each keeps at least. Fewer bytes are
+# none: those of lists that grow, say (see `judge.baseline`).
 _KEPT_CALLS, _LEAST_KEPT_BYTES, _FRAMES = 4, 1024, 32
+_LEAST_PEAK_BYTES = 65536  # whose line is looked for
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _NAMED = ("user", "library", "module of torch", "generated")  # whose frames are kept
 _Calls = Sequence[tuple[str, "int | None"]]  # what each is, and the id of its op
@@ -98,12 +99,17 @@ class Origins:
     ops: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
     grown_bytes: int | None = None  # allocated from one call to the next, and not freed
     growth: tuple[Origin, ...] = ()  # where that was allocated, the most first
+    cyclic_bytes: int | None = None  # that Python's collector frees, and where, likewise
+    cyclic: tuple[Origin, ...] = ()
     grown_host_bytes: int | None = None  # likewise: by Python, and on a GPU by tensors on the host
     host_growth: tuple[Origin, ...] = ()
     keeping: tuple[Origin, ...] = ()  # the lines that keep what grows
+    peak_host_bytes: int | None = None  # the most that Python holds of a call at once
+    host_peak: tuple[Origin, ...] = ()  # the line
     allocations: tuple[Origin, ...] = ()  # of calls that allocate or free memory of the device
     data: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # as `Run.data`
     peak: tuple[PeakPart, ...] = ()  # what the call had allocated at its peak, the most first
+    peak_bytes: int | None = None  # of all of it
     compiled: tuple[Origin, ...] = ()  # where compiled code was called
     calls: Mapping[str, tuple[Origin, ...]] = field(
         default_factory=dict
@@ -125,10 +131,9 @@ def origins_of(
         or modules.are_compiled
     )
     found = _profiled(instance, modules, structure, device, is_compiled=is_compiled)
-    kept_bytes, kept = _kept_by_python(instance, device)
-    if kept_bytes is not None:
-        kept_bytes += found.grown_host_bytes or 0
-        kept_bytes = kept_bytes if kept_bytes >= _LEAST_KEPT_BYTES else 0
+    held = _held_by_python(instance, device, is_traced=not is_compiled)
+    kept_bytes = (held.grown_host_bytes or 0) + (found.grown_host_bytes or 0)
+    kept_bytes = kept_bytes if kept_bytes >= _LEAST_KEPT_BYTES else 0
     data = compiled_constants(modules.since) if is_compiled else _data_of(instance, device)
     ops = dict(found.ops)
     for name, stacks in compiled_calls(modules.since).items() if is_compiled else ():
@@ -140,9 +145,15 @@ def origins_of(
             instance.module, functools.partial(_call_alone, instance, device, nullcontext())
         )
         keeping = tuple(Origin(modules.root, (source_line(*each),)) for each in lines)
-    growth = (*found.host_growth, *kept)
     return replace(
-        found, grown_host_bytes=kept_bytes, host_growth=growth, keeping=keeping, data=data, ops=ops
+        found,
+        grown_host_bytes=kept_bytes,
+        host_growth=(*found.host_growth, *held.host_growth),
+        keeping=keeping,
+        peak_host_bytes=held.peak_host_bytes,
+        host_peak=held.host_peak,
+        data=data,
+        ops=ops,
     )
 
 
@@ -188,7 +199,8 @@ def _found(
     device: Device,
 ) -> Origins:
     there = structure.windows[-1]
-    grown, at_peak = sites.memory("cpu" if device.gpu is None else "cuda")
+    grown, at_peak, cyclic = sites.memory("cpu" if device.gpu is None else "cuda")
+    peak_bytes = None if structure.replays_graphs else sum(size for size, _ in at_peak)
     on_host = [] if device.gpu is None else sites.memory("cpu")[0]
     allocating = [*(sites.ops.get(each) for _, each in window.allocating_ops), *sites.frees]
     # By line: a model has a layer many times. Generated code does not say for which line it
@@ -214,12 +226,15 @@ def _found(
         # The memory of a graph is its own.
         grown_bytes=None if structure.replays_graphs else sum(size for size, _ in grown),
         growth=sites.distinct(site for _, site in grown),
+        cyclic_bytes=sum(size for size, _ in cyclic) if device.gpu is None else None,
+        cyclic=sites.distinct(site for _, site in cyclic),
         grown_host_bytes=sum(size for size, _ in on_host),
         host_growth=sites.distinct(site for _, site in on_host),
         allocations=sites.distinct(allocating),
         peak=()
         if structure.replays_graphs
         else tuple(sorted(peak, key=lambda each: -each.bytes)[:_MOST_PARTS]),
+        peak_bytes=peak_bytes,
         compiled=tuple(dict.fromkeys(filter(None, map(sites.caller, called))))[:_MOST_LINES],
         calls=sites.callers(),
     )
@@ -277,37 +292,56 @@ def _call_alone(instance: Instance, device: Device, mode: Any) -> None:
     gc.collect()  # a call's cycles of references replace those of the call before
 
 
-def _kept_by_python(instance: Instance, device: Device) -> tuple[int, tuple[Origin, ...]]:
-    """Return the bytes of Python's memory that a call keeps, and the lines that allocate them."""
+def _held_by_python(instance: Instance, device: Device, *, is_traced: bool) -> Origins:
+    """Return the bytes of Python's memory that a call keeps, and those that it has at once, with
+    the lines that allocate them. `is_traced`: whether lines may be traced.
+    """
+    again = functools.partial(_call_alone, instance, device, nullcontext())
     sizes: list[int] = []
+    peaks: list[int] = []
 
     def call(times: int) -> None:
         for _ in range(times):
-            _call_alone(instance, device, nullcontext())
-            sizes.append(tracemalloc.get_traced_memory()[0])
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            again()
+            now, most = tracemalloc.get_traced_memory()
+            sizes.append(now)
+            peaks.append(most - before)
 
-    was_tracing = tracemalloc.is_tracing()
-    tracemalloc.start(_FRAMES)
+    is_ours = not tracemalloc.is_tracing()
+    tracemalloc.start()  # with the frames of each allocation it takes several times as long
     try:
         with collector_paused(), old_objects_frozen():
             call(_KEPT_CALLS)
             steps = [after - before for before, after in pairwise(sizes)]
-            grown, several = int(median(steps)), len(steps)
-            before = tracemalloc.take_snapshot()
-            # every third call may keep something; a cache fills once
-            if grown < _LEAST_KEPT_BYTES <= max(steps):
+            grown, several, peak = 0, len(steps), min(peaks[1:])
+            at_peak = line_at_peak(again) if is_traced and peak >= _LEAST_PEAK_BYTES else ()
+            found = Origins(
+                peak_host_bytes=peak,
+                host_peak=tuple(Origin("", (source_line(*each),)) for each in at_peak),
+            )
+            # Every third call may keep something; a cache fills once, and what workers of a data
+            # loader hold goes later.
+            if max(steps) >= _LEAST_KEPT_BYTES:
                 call(several * several)
                 groups = sizes[-1 - several * several :: several]
                 grown = min(after - before for before, after in pairwise(groups)) // several
             if grown < _LEAST_KEPT_BYTES:
-                return 0, ()
+                return found
+            if is_ours:
+                tracemalloc.stop()
+                tracemalloc.start(_FRAMES)
+            again()  # replaces what the last one holds
+            before = tracemalloc.take_snapshot()
             call(several)
             differences = tracemalloc.take_snapshot().compare_to(before, "traceback")
     finally:
-        if not was_tracing:
+        if is_ours:
             tracemalloc.stop()
     stacks = (_frames(each.traceback) for each in differences[:_MOST_LINES] if each.size_diff > 0)
-    return grown, tuple(Origin("", (line,)) for line in _lines_of(stacks))
+    lines = tuple(Origin("", (line,)) for line in _lines_of(stacks))
+    return replace(found, grown_host_bytes=grown, host_growth=lines)
 
 
 def _frames(traceback: tracemalloc.Traceback) -> Stack:
@@ -319,12 +353,13 @@ def _frames(traceback: tracemalloc.Traceback) -> Stack:
     )[::-1]
 
 
-class _Notes:
+class _Notes(DispatchMode):
     """Notes what an op does by its data and by its texts, as `Run.data` has it."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._follows_data = False  # what comes later has sizes that the data choose
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -350,6 +385,10 @@ class _Notes:
             # ``x * 0.3``
             if kind in ("str", "Optional[str]") or (kind == "Tensor" and isinstance(value, float)):
                 found[repr(value)] = 1
+            elif kind == "List[Optional[Tensor]]" and not self._follows_data:
+                # the profiler records none
+                found[INDICES] = sum(each.numel() for each in value if each is not None)
+        self._follows_data |= _chooses_sizes(func, args)
         if found:
             self._found[func._schema.name].update(found)
         return result
@@ -365,16 +404,18 @@ class _Notes:
         }
 
 
-class _DataMode(_Notes, TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees all ops.
-
-    A mode that defines `__torch_dispatch__` itself would import Dynamo, which takes seconds.
-    """
+def _chooses_sizes(func: Any, args: Any) -> bool:
+    """Tell whether an op returns a number of the data, or as many numbers as they say."""
+    is_by_mask = func._schema.name != "aten::index" or any(
+        each.dtype is torch.bool for each in tree_leaves(args) if isinstance(each, torch.Tensor)
+    )
+    is_dynamic = torch.Tag.dynamic_output_shape in func.tags and is_by_mask
+    return is_dynamic or torch.Tag.data_dependent_output in func.tags
 
 
 def _data_of(instance: Instance, device: Device) -> dict[str, tuple[str, ...]]:
     """Return what ops do by their data in each of two calls; nothing if a call fails under a mode."""
-    modes = _DataMode(), _DataMode()
+    modes = _Notes(), _Notes()
     with suppress(Exception), collector_paused(), old_objects_frozen():
         for mode in modes:
             _call_alone(instance, device, mode)
@@ -419,6 +460,9 @@ class _Site:
     node: tuple[int, int] | None = None
     # the innermost one of the user's, by its file and first line
     function: tuple[str, int] | None = None
+
+
+_Held = list[tuple[int, _Site]]  # bytes, and where they were allocated
 
 
 class _Sites:
@@ -467,22 +511,28 @@ class _Sites:
                 site = self._dispatched(event, extra, site)
             waiting += [(child, site) for child in reversed(event.children)]
 
-    def memory(self, device: str) -> tuple[list[tuple[int, _Site]], list[tuple[int, _Site]]]:
-        """Return the bytes that the last call left allocated on a device, with their sites, and
-        those at its peak.
+    def memory(self, device: str) -> tuple[_Held, _Held, _Held]:
+        """Return the bytes that the last call left allocated on a device, with their sites, those at
+        its peak, and those that Python's collector freed behind it.
 
         Memory that replaces freed memory of the same size does not count as left: gradients replace
-        those of the call before.
+        those of the call before. On a CPU it adds to the peak: a GPU's allocator counts both.
         """
         (_, first), *_, (start, last) = sorted(self._calls)
         own = [
             each for each in sorted(self._allocations, key=itemgetter(0)) if first < each[0] <= last
         ]
         own = [each for each in own if each[3] == device]
-        levels = list(accumulate(size if at >= start else 0 for at, _, size, *_ in own))
+        born: set[int] = set()
+        sizes: list[int] = []
+        for at, address, size, *_ in own:
+            is_own = at >= start and (size > 0 or device == "cuda" or address in born)
+            (born.add if size > 0 and is_own else born.discard)(address)
+            sizes.append(size * is_own)
+        levels = list(accumulate(sizes))
         peak_at = levels.index(max(levels)) if levels else None
         held: dict[int, tuple[int, _Site, bool]] = {}  # and whether the call itself allocated it
-        at_peak: list[tuple[int, _Site]] = []
+        at_peak: _Held = []
         freed: Counter[int] = Counter()
         for number, (at, address, size, _, site) in enumerate(own):
             if size > 0:
@@ -491,13 +541,17 @@ class _Sites:
                 freed[-size] += 1
             if number == peak_at:
                 at_peak = [(size, site) for size, site, is_own in held.values() if is_own]
-        left: list[tuple[int, _Site]] = []
+        left: _Held = []
         for size, site, _ in held.values():
             if freed[size] > 0:
                 freed[size] -= 1
             else:
                 left.append((size, site))
-        return sorted(left, key=itemgetter(0), reverse=True), at_peak
+        collected = {each[1] for each in self._allocations if each[0] > last and each[2] < 0}
+        cyclic = [held[each][:2] for each in collected & held.keys() & born]
+        for each in (left, cyclic):
+            each.sort(key=itemgetter(0), reverse=True)
+        return left, at_peak, cyclic
 
     def distinct(self, sites: Iterable[_Site | None]) -> tuple[Origin, ...]:
         """Return the origins of sites, each once, without those that are not known."""

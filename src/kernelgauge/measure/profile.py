@@ -8,8 +8,8 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,9 @@ _LOOK_EVERY = 8
 # of a trace: the profiler takes seconds to tabulate that of a whole model
 _LARGEST_TABLED_BYTES = 1_000_000
 _HELD_SHARE = 0.9  # the middle half of the iterations does not see the rest
+
+# of tensors that ops were given, by the op's id and the place among its inputs
+_Lists = dict[int | None, dict[int, list[Any]]]
 
 
 @dataclass(frozen=True)
@@ -116,10 +119,13 @@ def profile_session(
     looks = range(_LOOK_EVERY - 1, calls, _LOOK_EVERY) or range(calls - 1, calls)
     readings: list[Reading] = []
     trace_json, table, problems = b"", "", list[str]()
+    lists: _Lists = {}
 
     def export(profiler: Any) -> None:
-        nonlocal trace_json, table
+        nonlocal trace_json, table, lists
         trace_json = exported(profiler)
+        if is_structure and device.gpu is None:
+            lists = _lists_of(profiler)
         if is_structure and len(trace_json) > _LARGEST_TABLED_BYTES:
             table = "The trace beside this file is too long for the profiler's table: kernelgauge trace TRACE\n"
         elif is_structure:
@@ -153,7 +159,7 @@ def profile_session(
                     readings.append(device.monitor.read())
                 device.synchronize()
                 profiler.step()
-        trace = parse(trace_json, has_ops=is_structure or device.gpu is None)
+        trace = _with_lists(parse(trace_json, has_ops=is_structure or device.gpu is None), lists)
         windows = tuple(trace.regions(REGION))
         ran = tuple(tuple(executions(window, on_cpu=device.gpu is None)) for window in windows)
         session = ProfilerSession(trace, windows, ran, trace_json, table, readings)
@@ -174,7 +180,7 @@ def _untrusted(
         return MeasurementError(
             f"{instance.workload.id}: its calls differ in their work",
             got=got,
-            expected="the same launches in every call, whatever calls came before",
+            expected='the same launches in every call; with pass_="step" each one starts from the same weights',
         )
     return MeasurementError(
         f"{instance.workload.id}: the profiler's records cannot be trusted",
@@ -220,6 +226,39 @@ def exported(profiler: Any) -> bytes:
         except OSError as error:  # the profiler itself only logs that it could not write
             elsewhere = f"df -h {path.parent.parent}; ulimit -f   (TMPDIR=DIR: elsewhere)"
             raise unwritable(path, error, elsewhere=elsewhere) from error
+
+
+def _lists_of(profiler: Any) -> _Lists:
+    """Return the lists of tensors that ops were given. A trace lacks their dtypes, and the whole of
+    a list of more than 30 tensors.
+    """
+    found: _Lists = {}
+    with suppress(AttributeError):  # private names: another version may lack them
+        waiting = [*profiler.profiler.kineto_results.experimental_event_tree()]
+        while waiting:
+            event = waiting.pop()
+            waiting += event.children
+            kind, extra = event.typed
+            if kind.name == "TorchOp":
+                lists = {at: it for at, it in enumerate(extra.inputs) if isinstance(it, list)}
+                found |= {event.correlation_id: lists} if lists else {}
+    return found
+
+
+def _with_lists(trace: Trace, lists: _Lists) -> Trace:
+    """Return a trace whose ops have these lists."""
+    ops = []
+    for each in trace.ops if lists else ():
+        op = each
+        for place, tensors in lists.get(each.external_id, {}).items():
+            sizes, strides = (
+                [tuple(getattr(tensor, name)) for tensor in tensors]
+                for name in ("sizes", "strides")
+            )
+            dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
+            op = op.with_list(place, sizes, dtypes, strides)
+        ops.append(op)
+    return replace(trace, ops=tuple(ops)) if lists else trace
 
 
 def _problems(session: ProfilerSession, iterations: int) -> list[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copyreg
 import sys
+import tracemalloc
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +19,7 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
+from ..errors import WorkloadError
 from ..workload import Workload, copy_arguments, copy_module, is_copied
 from .compiler import owner_of
 
@@ -39,13 +41,21 @@ def moved_to(device: torch.device, workloads: Sequence[Workload]) -> Iterator[No
     memory: a pinned tensor is not pinned any more, and a NumPy array not shared. Not moved: results
     that autograd has recorded, what an installed package keeps in globals, and what an extension in
     C holds.
+
+    Raises `WorkloadError` if the device has no memory for them; what has moved comes back.
     """
     if device.type == "cpu" and not torch.cuda.is_available():
         yield  # there is nowhere else to be
         return
     before = [(each, each.device) for each in reached_tensors(workloads) if not each.is_meta]
     try:
-        _move((each, device) for each, _ in before)
+        try:
+            _move((each, device) for each, _ in before)
+        except torch.OutOfMemoryError as error:
+            names = ", ".join(each.id for each in workloads)
+            raise WorkloadError(
+                f"{names}: {device} has no memory for what the call reaches", got=str(error)
+            ) from None
         yield
     finally:
         _move(before)
@@ -127,7 +137,9 @@ def _attributes(value: Any) -> list[object]:
     """Return the attributes of an object and its classes; none of one that leads elsewhere."""
     kind = value if isinstance(value, type) else type(value)
     module = str(kind.__module__)
-    if module.startswith("torch._") or module.partition(".")[0] in _CLOSED:
+    # memory of a GPU cannot be pinned
+    is_pinning = isinstance(value, torch.utils.data.DataLoader) and value.pin_memory
+    if is_pinning or module.startswith("torch._") or module.partition(".")[0] in _CLOSED:
         return []
     names = [] if value is kind else copyreg._slotnames(kind)  # type: ignore[attr-defined]
     slots = [getattr(value, name) for name in names if hasattr(value, name)]
@@ -179,6 +191,17 @@ def _of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[object]:
             yield from (value for name, value in state.items() if name != "step" or on_device)
 
 
+@contextmanager
+def _kept_if_unmovable() -> Iterator[None]:
+    """Leave a tensor of a kind that does not move where it is."""
+    try:
+        yield
+    except torch.OutOfMemoryError:  # a RuntimeError too
+        raise
+    except (RuntimeError, TypeError):  # no narrower error says that a kind does not move
+        pass
+
+
 def _move(tensors: Iterable[tuple[torch.Tensor, torch.device]]) -> None:
     """Move tensors in place, each to its device.
 
@@ -189,8 +212,7 @@ def _move(tensors: Iterable[tuple[torch.Tensor, torch.device]]) -> None:
     for tensor, device in tensors:
         if tensor.device == device or tensor.is_meta or tensor.grad_fn is not None:
             continue
-        # of a kind that does not move
-        with suppress(RuntimeError, TypeError, NotImplementedError), torch.no_grad():
+        with _kept_if_unmovable(), torch.no_grad():
             if is_traceable_wrapper_subclass(tensor):
                 torch.utils.swap_tensors(tensor, tensor.to(device))
             elif tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
@@ -225,20 +247,47 @@ def lines_that_keep(function: object, call: Callable[[], object]) -> list[tuple[
         sizes = [size for size, old in zip(sizes, lengths, strict=True) if size() > old]
         records = [record for record, old in zip(records, recorded, strict=True) if record() != old]
     watched: list[Callable[[], object]] = [*sizes] or records
-    found: dict[tuple[str, int], None] = {}
-    states = [state() for state in watched]
+    states: list[object] = [state() for state in watched]
+
+    def has_changed() -> bool:
+        nonlocal states
+        before, states = states, [state() for state in watched]
+        return states != before
+
+    return list(dict.fromkeys(_lines_where(has_changed, call))) if watched else []
+
+
+def line_at_peak(call: Callable[[], object]) -> list[tuple[str, int]]:
+    """Return file and line of the user's code at which the most memory that Python holds rises
+    most; empty if none does. `tracemalloc` runs.
+    """
+    tracemalloc.reset_peak()
+    peak, most = tracemalloc.get_traced_memory()[1], 0
+
+    def has_risen_most() -> bool:
+        nonlocal peak, most
+        before, peak = peak, tracemalloc.get_traced_memory()[1]
+        is_most = peak - before > most
+        most = max(most, peak - before)
+        return is_most
+
+    return _lines_where(has_risen_most, call)[-1:]
+
+
+def _lines_where(is_seen: Callable[[], bool], call: Callable[[], object]) -> list[tuple[str, int]]:
+    """Return file and line of the user's code behind which something is seen, in order."""
+    found: list[tuple[str, int]] = []
     last: tuple[str, int] | None = None
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal last, states
+        nonlocal last
         if owner_of(frame.f_code.co_filename) != "user":
             return None
         if event == "call":
             return trace
-        now = [state() for state in watched]
-        if now != states and last is not None:
-            found[last] = None
-        states, caller = now, frame.f_back
+        if is_seen() and last is not None:
+            found.append(last)
+        caller = frame.f_back
         if event == "return" and caller is not None:  # the rest of the line that called it
             frame = caller
         is_users = owner_of(frame.f_code.co_filename) == "user"
@@ -246,12 +295,12 @@ def lines_that_keep(function: object, call: Callable[[], object]) -> list[tuple[
         return trace
 
     tracing = sys.gettrace()
-    sys.settrace(trace if watched else tracing)
+    sys.settrace(trace)
     try:
         call()
     finally:
         sys.settrace(tracing)
-    return list(found)
+    return found
 
 
 def _sizes(function: object) -> Iterator[Callable[[], int]]:

@@ -10,9 +10,10 @@ import gc
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,7 +23,6 @@ from ..errors import (
     OTHER_KERNELS,
     DisturbedError,
     KernelgaugeError,
-    OtherKernelsError,
     TimesError,
     WorkloadError,
 )
@@ -30,6 +30,7 @@ from ..run import COMPILE_TIMERS, Fingerprint, Sample, Timer, summarize
 from ..trace import KernelIdentity
 from ..workload import Workload
 from . import Settings
+from .choices import Replay
 from .compiler import (
     GeneratedCode,
     compile_counts,
@@ -67,22 +68,22 @@ def measure_groups(
     progress: Progress = lambda _: None,
     *,
     timed: bool = True,
+    replays: Mapping[str, Replay] = MappingProxyType({}),
 ) -> Iterator[dict[str, Result]]:
     """Profile workloads and, if `timed`, time them, interleaved, as many at once as can share
     compiled code.
 
     Yield the results of those, by id, each with its run or with why there is none: a
     `WorkloadUnavailable` if it cannot run here, a `WorkloadError` if it fails, a `MeasurementError`
-    if its records cannot be trusted.
+    if its records cannot be trusted. `replays`: the choices of autotuners, by workload.
     """
     settings = settings.limited(device.most_replicates, device.most_busy_seconds)
     waiting: Sequence[Workload] = workloads
     roots: dict[str, object] = {}
     with torch_set_up():
         while waiting:
-            results, waiting = _Group(device, fingerprint, settings, progress, roots).measure(
-                waiting, timed=timed
-            )
+            group = _Group(device, fingerprint, settings, progress, roots, replays)
+            results, waiting = group.measure(waiting, timed=timed)
             yield results
 
 
@@ -96,6 +97,7 @@ class _Group:
     progress: Progress
     # What a workload compiles (`_compiled_root`), if an earlier group built it: some are large.
     roots: dict[str, object]
+    replays: Mapping[str, Replay]
     subjects: list[Subject] = field(default_factory=list)
     _controls: list[Subject] = field(default_factory=list)
 
@@ -160,7 +162,10 @@ class _Group:
                     roots.add(root)  # before it runs: one that fails may have compiled as well
                 doing = "profiling" if root is None else "compiling and profiling"
                 self.progress(f"{number} of {len(workloads)}: {doing} {workload.id}")
-                self.subjects.append(Subject(workload, instance, self.device, self.settings))
+                replay = self.replays.get(workload.id)
+                self.subjects.append(
+                    Subject(workload, instance, self.device, self.settings, replay=replay)
+                )
             except KernelgaugeError as error:
                 failed[workload.id] = without_frames(error, self.device)
         return deferred
@@ -234,7 +239,6 @@ def _compiled_root(module: Any) -> object:
 # -- rounds of end-to-end latency ------------------------------------------------------------------
 
 _WARM_UP_SECONDS = 0.02
-_OWN_CACHE = "run it again, with a compile cache that no other process fills at the same time (TORCHINDUCTOR_CACHE_DIR)"
 
 
 def time_latency(
@@ -276,12 +280,14 @@ def _time_rounds(
     times_us: list[float] = []
     controls_us: list[float] = []
     instance: Instance | None = None
+    replay = Replay(measured.run.choices)
     for number in range(measured.latency_replicates):
         if instance is None or not measured.one_instance:
             instance = None  # first, so that two replicates are never held at once
             instance = build(workload, device, replicate=first + number)
         device.host.wait_until_fast()
-        warm_up(device, instance, calls=device.warm_up_calls, seconds=_WARM_UP_SECONDS)
+        with replay.active(workload):
+            warm_up(device, instance, calls=device.warm_up_calls, seconds=_WARM_UP_SECONDS)
         references_us: list[float] = []
         for _ in range(measured.latency_iterations):
             references_us.append(device.host.round_trip_us())
@@ -303,14 +309,10 @@ def _time_rounds(
 def _require_profiled_kernels(
     workload: Workload, device: Device, instance: Instance, profiled: Sequence[KernelIdentity]
 ) -> None:
-    """Require, after the last round, that the rounds ran the `profiled` kernels.
+    """Require, after the last round, that the rounds ran the `profiled` kernels: they were compiled
+    anew.
 
-    They were compiled anew, by a choice of Inductor's autotuner that was read from the compile
-    cache: another process may have left another one there, and without a cache there is a new one
-    each time.
-
-    Raises `OtherKernelsError` if they did not, `WorkloadError` if none of the kernels that differ
-    is Inductor's, `MeasurementError` if the profiler cannot be trusted.
+    Raises `WorkloadError` if they did not, `MeasurementError` if the profiler cannot be trusted.
     """
     if workload.compile is None or all(identity.grid is None for identity in profiled):
         return  # nothing chooses: no compiler, or that of a CPU
@@ -319,12 +321,10 @@ def _require_profiled_kernels(
     if [each.without_source for each in timed] == [each.without_source for each in profiled]:
         return
     got, expected = multiset_difference(timed, profiled), multiset_difference(profiled, timed)
-    is_chosen = any(identity.is_inductors for identity in (*got, *expected))
-    raise (OtherKernelsError if is_chosen else WorkloadError)(
+    raise WorkloadError(
         f"{workload.id}: {OTHER_KERNELS}",
         got=names_with_configurations(got),
         expected=names_with_configurations(expected),
-        next_command=_OWN_CACHE if is_chosen else None,
     )
 
 

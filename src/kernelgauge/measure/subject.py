@@ -57,6 +57,7 @@ from ..trace import (
 )
 from ..workload import Workload
 from . import Settings
+from .choices import Replay
 from .code import resources_of_call
 from .compiler import CompileCounts, compile_counts, cpp_source
 from .device import Device
@@ -78,7 +79,7 @@ from .profile import HoldTime, multiset_difference, names_with_configurations, p
 _NOTHING_COMPILED = CompileEvent(
     "graph break", "torch.compile is switched off: all of it runs eagerly"
 )
-# the article's schedule (docs/design/claims.md, C24): wait=1, warmup=1, active=3
+# the article's schedule (claim c24 in perf/test_fusion.py): wait=1, warmup=1, active=3
 _STRUCTURE_ITERATIONS = 3
 _SHOWN_ORIGINS = 3  # of memory that is left behind
 _SHOWN_KERNELS = 2  # of those that differ, in an error
@@ -185,28 +186,29 @@ class Subject:
         settings: Settings,
         *,
         is_control: bool = False,
+        replay: Replay | None = None,
     ) -> None:
         """Compile, call and profile it.
 
-        `is_control`: a workload of our own, which the machine is measured by.
+        `is_control`: a workload of our own, which the machine is measured by. `replay`: the choices
+        of its autotuners.
         """
-        self.workload, self.device, self.settings, self.is_control = (
-            workload,
-            device,
-            settings,
-            is_control,
-        )
+        self.replay = replay or Replay()
+        self.workload, self.device = workload, device
+        self.settings, self.is_control = settings, is_control
         self.replicates: list[Replicate] = []  # those that count
         self.spoilt: list[Replicate] = []  # those measured on a disturbed machine
         self.error: KernelgaugeError | None = None  # why it is measured no more
         with instance.grad_mode(), reporting(workload, "measuring"):
             before = compile_counts()
-            self.graphs = first_call(instance)  # that each call compiled
-            after = compile_counts()
-            if not is_control:
-                gc.collect()  # once for all calls of this one; and what others have left is freed
+            with self.replay.active(workload):
+                self.graphs = first_call(instance)  # that each call compiled
+                after = compile_counts()
+                if device.gpu is not None and not is_control:
+                    gc.collect()  # once for all calls of this one; and what others have left is freed
+                with old_objects_frozen():
+                    warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
             with old_objects_frozen():
-                warm_up(device, instance, calls=device.warm_up_calls, seconds=0)
                 call_us, self.autograd_nodes = steady_call(device, instance)
                 self.structure = profile_session(
                     device, instance, iterations=_STRUCTURE_ITERATIONS, is_structure=True
@@ -214,7 +216,9 @@ class Subject:
                 if not self.structure.kernels:
                     _require_work(instance)
                     error = NoKernelsError(
-                        f"{workload.id}: it runs no kernel, so there is nothing to measure"
+                        f"{workload.id}: it runs no kernel, so there is nothing to measure",
+                        expected="a kernel; the fixture `benchmark` measures host time",
+                        next_command="pytest --perf-benchmark",
                     )
                     error.call_us = call_us
                     raise error
@@ -326,6 +330,7 @@ class Subject:
         if instance.training is not None:
             instance.training.restore()
         device.host.start()
+        self.replay.restore()
         before = device.monitor.read(processes=not self.is_control)
         with instance.grad_mode(), reporting(self.workload, "measuring"):
             # the session has more of its own
@@ -462,6 +467,8 @@ class Subject:
             op_origins=dict(self.origins.ops),
             growth_origins=self.origins.growth[:_SHOWN_ORIGINS],
             host_growth_origins=self.origins.host_growth[:_SHOWN_ORIGINS],
+            cyclic_origins=self.origins.cyclic[:_SHOWN_ORIGINS],
+            host_peak_origins=self.origins.host_peak,
             keeping_origins=self.origins.keeping[:_SHOWN_ORIGINS],
             allocating_ops=tuple(text for text, _ in allocating_ops),
             allocation_origins=self.origins.allocations[:_SHOWN_ORIGINS],
@@ -469,6 +476,7 @@ class Subject:
             peak=self.origins.peak,
             host_work=dict(self.host.counts),
             host_spread=dict(self.host.spread),
+            host_us=dict(self.host.us),
             host_work_origins=self.host.located(self.origins.calls),
             compiled_origins=self.origins.compiled,
             day=datetime.now(timezone.utc).date().isoformat(),
@@ -476,6 +484,7 @@ class Subject:
             or any("_backward" in op.name for op in window.ops),
             calls=self._calls(),
             compile_events=self.compile_events,
+            choices=self.replay.made,
         )
 
     def _counts(self, allocator_calls: int) -> Counts:
@@ -489,9 +498,13 @@ class Subject:
             dispatcher_ops=len(dispatcher_ops(window)),
             graph_breaks=self.graph_breaks,
             recompiles=self.recompiles,
-            peak_allocated_bytes=self.peak_bytes,
+            peak_allocated_bytes=self.origins.peak_bytes
+            if self.device.gpu is None
+            else self.peak_bytes,
             grown_bytes=self.origins.grown_bytes,
             grown_host_bytes=self.origins.grown_host_bytes,
+            cyclic_bytes=self.origins.cyclic_bytes,
+            peak_host_bytes=self.origins.peak_host_bytes,
             allocator_calls=None if self.device.gpu is None else allocator_calls,
             graph_launches=None if self.device.gpu is None else window.graph_launches,
             compiled_ops=self.compiled_ops,
@@ -607,7 +620,7 @@ def _require_work(instance: Instance) -> None:
     if isinstance(returned, (Coroutine, Generator)):
         if isinstance(returned, Coroutine):
             returned.close()  # else Python warns that it was never awaited
-        what = f"{instance.workload.id}: its call returns a {type(returned).__name__}, which nobody runs"
+        what = f"{instance.workload.id}: its call returns a {type(returned).__name__}, and nothing runs it"
         raise WorkloadError(
             what,
             expected="a function that runs it: lambda x: asyncio.run(f(x)), or lambda x: list(f(x))",

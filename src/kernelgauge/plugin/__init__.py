@@ -24,7 +24,11 @@ MEASURED_BY = pytest.StashKey["set[str]"]()  # workers of pytest-xdist that have
 # in what a worker of pytest-xdist tells its controller at the end
 WORKER_ERROR = "kernelgauge_error"
 WORKER_MEASURES = "kernelgauge_measures"  # likewise: its tests make workloads
+WORKER_SINCE = "kernelgauge_since"  # likewise, of `SINCE`
+# how many tests --perf-since has deselected; what to say of it
+SINCE = pytest.StashKey["tuple[int, str]"]()
 _HOOKS = "kernelgauge-hooks"
+_SINCE = "run nothing if only documentation and other tests have changed since this revision"
 _MARKS = (
     "workloads(**fields): run the test for each workload whose fields have these values (a tuple: one of them); they add up",
     "structure: needs no clock: kernels, launches and counts (kernelgauge)",
@@ -66,8 +70,12 @@ def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Load the rest with the first test that measures what it calls."""
-    if set(made_by(item.config)).intersection(getattr(item, "fixturenames", ())):
+    """Load the rest with the first test that measures what it calls; with --perf-strict with any
+    test, whose file may have baselines.
+    """
+    is_strict = item.config.getoption("--perf-strict")
+    asked = getattr(item, "fixturenames", ())
+    if is_strict or set(measuring_fixtures(item.config)).intersection(asked):
         _load_hooks(item.config.pluginmanager)
 
 
@@ -86,7 +94,7 @@ def pytest_make_collect_report(
     return report
 
 
-def made_by(config: pytest.Config) -> tuple[str, ...]:
+def measuring_fixtures(config: pytest.Config) -> tuple[str, ...]:
     """Return the fixtures by which a test measures what it calls."""
     return (
         ("kernelgauge", "benchmark") if config.getoption("--perf-benchmark") else ("kernelgauge",)
@@ -117,6 +125,9 @@ def pytest_testnodedown(node: Any) -> None:
     output = getattr(node, "workeroutput", {})
     if error := output.get(WORKER_ERROR):
         raise pytest.UsageError(error)
+    if since := output.get(WORKER_SINCE):
+        node.config.stash[SINCE] = since
+        _load_hooks(node.config.pluginmanager)
     if output.get(WORKER_MEASURES):
         node.config.stash.setdefault(MEASURED_BY, set()).add(node.gateway.id)
         _load_hooks(node.config.pluginmanager)
@@ -162,18 +173,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--perf-strict", action="store_true", help=strict)
     compile_ = "measure compile times too, from empty caches and from full ones: seconds for each compiled workload"
     add("--perf-compile", action="store_true", help=compile_)
+    tune = "let autotuners choose anew: else they take the choices that the baselines have"
+    add("--perf-tune", action="store_true", help=tune)
     benchmarks = (
         "measure what tests call by the fixture benchmark, of pytest-benchmark or pytest-codspeed"
     )
     add("--perf-benchmark", action="store_true", help=benchmarks)
+    add("--perf-since", metavar="REV", help=_SINCE)
     no_confirm = "fail a slower time without measuring it in a fresh process: for jobs that repeat a failure themselves"
     add("--perf-no-confirm", action="store_true", help=no_confirm)
-    add(
-        "--perf-seed",
-        type=int,
-        metavar="N",
-        help="seed of the random input that numerics are compared on",
-    )
+    seed = "seed of the random input that numerics are compared on"
+    add("--perf-seed", type=int, metavar="N", help=seed)
     add(
         "--perf-calibrate",
         metavar="DIR",

@@ -20,7 +20,7 @@ from ..report.findings import CAUSES_WITH_CODE, brief, in_full
 from ..report.words import headline
 from ..run import CALL_TIMERS, COMPILE_TIMERS, Run
 from ..workload import Workload
-from . import made_by
+from . import measuring_fixtures
 from .session import Session
 from .suites import MADE_BY_TEST, SKIPPED, subjects_of, workload_of
 
@@ -131,7 +131,7 @@ def _look_up(item: pytest.Item, benchmark: Any = None) -> None:
     verdict = ask(item, session.verdict, workload, subjects[0], subject=subjects[0])
     if verdict is None:
         pytest.skip("a CPU has no such time: that of its ops is shown, and no verdict")
-    conclude(item, verdict)
+    record_verdicts(item, verdict)
 
 
 _clock_s = [0.0]
@@ -188,7 +188,7 @@ def ask(
 
 
 @_ends_test
-def conclude(item: pytest.Item, *verdicts: Verdict) -> None:
+def record_verdicts(item: pytest.Item, *verdicts: Verdict) -> None:
     """End a test with the worst of its verdicts: passed, failed or skipped."""
     session = item.config.stash[SESSION]
     # a ratio needs none
@@ -198,6 +198,7 @@ def conclude(item: pytest.Item, *verdicts: Verdict) -> None:
         key=lambda each: (
             not session.fails(each),
             each.status is missing,
+            each.status is not Status.NO_BASELINE,
             WORST_FIRST.index(each.status),
         ),
     )
@@ -227,7 +228,8 @@ def conclude(item: pytest.Item, *verdicts: Verdict) -> None:
     if verdict.status is Status.NO_BASELINE and not accepts:
         is_made = MADE_BY_TEST in item.stash
         device = session.run(_workload_of(item)).fingerprint.device
-        how = session.suites.how_to_record(verdicts, [device], [item.nodeid] * is_made)
+        node = f"{session.suites.file_of(item)}::{item.nodeid.partition('::')[2]}"
+        how = session.suites.how_to_record(verdicts, [device], [node] * is_made)
         if is_made:
             pytest.fail(how, pytrace=False)
         pytest.skip(how)  # the same words for each test: pytest folds them into one line
@@ -287,7 +289,7 @@ def require_verdict(item: pytest.Item, *, is_over: bool) -> None:
     if _HAS_GAUGE not in item.stash or END in item.stash:
         return
     # private: the public names do not tell who asks
-    ours, known = made_by(item.config), cast("Any", item)._fixtureinfo
+    ours, known = measuring_fixtures(item.config), cast("Any", item)._fixtureinfo
     asking = (
         each
         for several in known.name2fixturedefs.values()
@@ -378,7 +380,7 @@ class Gauge:
     @property
     def device(self) -> Any:
         """The ``torch.device`` that measures: for tensors that the call makes itself."""
-        return self.session.device.torch_device
+        return ask(self.item, lambda: self.session.device.torch_device)
 
     def using(self, **options: Any) -> Gauge:
         """Return this with options: ``kernelgauge.using(pass_="train", tolerance=0.02)(loss,
@@ -501,11 +503,15 @@ class Gauge:
         with ExitStack() as stack:
             if target is None:
                 stack.enter_context(session.alone())
-                stack.enter_context(moved_to(self.device, [workload, *([other] if other else [])]))
+                try:
+                    both = [workload, *([other] if other else [])]
+                    stack.enter_context(moved_to(self.device, both))
+                except WorkloadError as error:
+                    self.refuse(error)
             how = {"may_lack_kernels": may_lack_kernels, "target": target, "other": other}
             ask(self.item, partial(session.judge_made, **how), workload, asked)
         found = (ask(self.item, session.verdict, workload, each, subject=each) for each in asked)
-        conclude(self.item, *[each for each in found if each is not None])
+        record_verdicts(self.item, *[each for each in found if each is not None])
         return session.run(workload)
 
     @_ends_test

@@ -23,7 +23,7 @@ from ..errors import CLEAR_LINE, KernelgaugeError
 from ..processes import status_line
 from ..results import TestResult
 from ..results.files import DOING, WAITING
-from . import SESSION_KEY, SKIPPED, WORKER_MEASURES, made_by
+from . import SESSION_KEY, SINCE, SKIPPED, WORKER_MEASURES, WORKER_SINCE, measuring_fixtures
 from .fixtures import END, SESSION, SUBJECT, Benchmark, gauge_of, judge_skipped, require_verdict
 from .options import options_of
 from .record import Controller, Recorder, keep_part, prepare_worker, refusing
@@ -137,9 +137,24 @@ def pytest_collection_modifyitems(
     # Of a conditional test without a workload pytest would show a skipped test, or a deselected
     # one.
     items[:] = [each for each in items if workload_of(each) or not is_conditional(each)]
-    config.stash[SESSION].suites.adopt(items, made_by(config))
+    ours, fixtures = config.stash[SESSION], measuring_fixtures(config)
+    ours.suites.adopt(items, fixtures)
+    is_part = config.getoption("lf", False) or any("::" in each for each in config.args)
+    if ours.options.strict and not is_part:
+        # Those that ask for `benchmark` measure in a run with --perf-benchmark.
+        part = [each for each in items if "benchmark" in getattr(each, "fixturenames", ())]
+        part = [] if "benchmark" in fixtures else part
+        ours.whole_files = {*map(ours.suites.file_of, items)} - {*map(ours.suites.file_of, part)}
     yield
-    selected = config.stash[SESSION].suites.select(items)
+    selected = ours.suites.select(items)
+    if ours.options.since is not None and ours.suites.error is None:
+        from .since import deselect
+
+        try:
+            kept, said = deselect(config, selected, ours.suites)
+            config.stash[SINCE], selected = (len(selected) - len(kept), said), kept
+        except KernelgaugeError as error:
+            ours.suites.error = error
     if others := set(items) - set(selected):
         config.hook.pytest_deselected(items=list(others))
     items[:] = selected
@@ -305,14 +320,23 @@ def pytest_benchmark_group_stats(config: pytest.Config) -> Generator[None, Any, 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    has_deselected = session.config.stash.get(SINCE, (0, ""))[0]
+    # With --collect-only the exit code says that nothing is to be run.
+    is_empty = session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED
+    if has_deselected and is_empty and not session.config.option.collectonly:
+        session.exitstatus = pytest.ExitCode.OK
     if session.config.stash[SESSION].options.worker:
         keep_part(session.config.stash[SESSION], session.config)
+        if since := session.config.stash.get(SINCE, None):
+            session.config.workeroutput[WORKER_SINCE] = since  # type: ignore[attr-defined]
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     session = config.stash[SESSION]
+    if SINCE in config.stash:
+        terminalreporter.write_line(config.stash[SINCE][1])
     # A worker has a reporter too, which nobody sees.
     if not (session.options.worker or config.option.collectonly or config.option.setuponly):
         controller = config.pluginmanager.get_plugin(_CONTROLLER)

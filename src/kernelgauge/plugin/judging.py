@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from ..judge import DECLARED, NUMERICS, Status, Verdict
 from ..judge import evidence as e
 from ..judge.baseline import Baseline, compare
 from ..judge.cause import compile_causes
-from ..judge.structure import judge_structure, mismatches
+from ..judge.structure import judge_structure, mismatches, uncompiled
 from ..judge.time_verdict import Context, confirm, judge_ratio, judge_time
 from ..judge.timing import FAR_SLOWER
 from ..run import CALL_TIMERS, Run, Timer
@@ -25,9 +25,12 @@ from ..workload import Workload
 from .suites import Suites
 
 if TYPE_CHECKING:
+    from ..measure.choices import Replay
     from ..measure.device import Device
+    from ..measure.numerics import RelativeError
 
 
+_MOST_INPUTS = 3  # that a result is compared on, if it was compared before
 _OF_CALLS = {each.label: each for each in CALL_TIMERS}
 
 
@@ -55,19 +58,39 @@ def judge_declared(suites: Suites, run: Run, trace: str) -> Verdict:
     return Verdict(Status.CHANGED, workload.id, DECLARED, e.DeclaredCompared(), reasons)
 
 
-def judge_result(suites: Suites, workload: Workload, device: Device) -> Verdict:
-    """Compare the workload with its reference in float64, on random input."""
+def judge_result(
+    suites: Suites, workload: Workload, device: Device, replay: Replay, *, was_compared: bool
+) -> Verdict:
+    """Compare the workload with its reference in float64, on random input.
+
+    `was_compared`: when the baseline was recorded. That it cannot be any more is UNDECIDED, after
+    `_MOST_INPUTS`: chance may draw a sum of nearly zero, which is all rounding.
+    """
     from ..measure.numerics import NotComparedError, compare_with_float64
 
-    seed = secrets.randbits(32) if suites.options.seed is None else suites.options.seed
-    try:
-        errors = compare_with_float64(workload, device, seed=seed)
-    except NotComparedError as error:
-        # Being faster than what may compute something else says nothing.
-        is_needed = workload.id in suites.made and workload.faster_than is not None
-        failed = e.Failed(error.what, "results not compared" if is_needed else "not judged")
-        status = Status.INVALID if is_needed else Status.NOT_JUDGED
-        return Verdict(status, workload.id, NUMERICS, failed, reasons_of(error))
+    must_compare = was_compared or workload.reference is not None or workload.tolerance is not None
+    first = secrets.randbits(32) if suites.options.seed is None else suites.options.seed
+    for seed in range(first, first + (_MOST_INPUTS if must_compare else 1)):
+        try:
+            errors = compare_with_float64(workload, device, replay, seed=seed)
+        except NotComparedError as error:
+            failed = error
+        else:
+            return _judge_errors(suites, workload, errors, seed)
+    # Being faster than what may compute something else says nothing.
+    is_needed = workload.id in suites.made and workload.faster_than is not None
+    status = Status.UNDECIDED if must_compare else Status.NOT_JUDGED
+    status = Status.INVALID if is_needed else status
+    so = "not judged" if status is Status.NOT_JUDGED else "results not compared"
+    conclusion = e.Failed(failed.what, "results no longer compared" if was_compared else so)
+    accept = suites.options.accept_command("-k", suites.selector(workload), "--force")
+    steps = [e.Next(e.Step.ACCEPT, accept)] if was_compared and not is_needed else []
+    return Verdict(status, workload.id, NUMERICS, conclusion, (*reasons_of(failed), *steps))
+
+
+def _judge_errors(
+    suites: Suites, workload: Workload, errors: Sequence[RelativeError], seed: int
+) -> Verdict:
     wrong, reference = [error for error in errors if not error.within_bound], errors[0].reference
     if not wrong:
         judged = [error for error in errors if error.is_judged]
@@ -150,7 +173,9 @@ def unusable(suites: Suites, run: Run, stored: KernelgaugeError | None, path: st
             for text in suites.of_other_threads(run.fingerprint.device, [run.workload])
         )
         record = e.Next(e.Step.RECORD, suites.command(suites.workloads[run.workload]))
-        reasons = (e.BaselineFile(path, None), *found, record)
+        unchosen = [each for each in run.choices if not each.config]
+        lost = (it for each in unchosen for it in uncompiled(each, each.times_us))
+        reasons = (e.BaselineFile(path, None), *found, *lost, record)
         return Verdict(Status.NO_BASELINE, run.workload, "", e.NoBaseline(), reasons)
     status = Status.INVALID
     if isinstance(stored, BaselineError):

@@ -17,7 +17,7 @@ from _pytest.mark.expression import Expression  # private, and the only implemen
 from ..errors import KernelgaugeError
 from ..judge.timing import Limits
 from ..results import project_of, repeated_arguments, without_kinds
-from ..run import Timer
+from ..run import TIMER_NAMES, Timer
 
 if TYPE_CHECKING:
     from ..measure.device import DeviceChoice
@@ -31,16 +31,17 @@ class Options:
     """What the command line and the ini file ask for.
 
     Attributes: root: of the project. calibrating: a process of `kernelgauge calibrate`: it
-        measures, compares nothing and writes to `reports`. compiles: measure how long workloads
-        take to compile. replicates: of each timer; None: as many as it takes. seed: of the random
-        input that numerics are compared on; None: a new one for each test. arguments: all of
-        pytest's, as they were given. repeated: those that a proposed command must repeat to measure
-        the same. confirms: whether a fresh process must confirm a slower time before its test
-        fails. process_arguments: those with which a fresh process measures the same, and writes
-        none of this one's files. worker: of pytest-xdist; empty: the only process. `neighbours`:
-        how many workers there are beside it. mark_expression: that of ``-m``. share: the part of
-        the suite that this worker measures, and of how many: (2, 4) is the second of four. None:
-        all.
+        measures, compares nothing and writes to `reports`. since: a revision; only tests that a
+        change may reach run. compiles: measure how long workloads take to compile. tunes: let
+        autotuners choose anew, whatever the baselines have. replicates: of each timer; None: as
+        many as it takes. seed: of the random input that numerics are compared on; None: a new one
+        for each test. arguments: all of pytest's, as they were given. repeated: those that a
+        proposed command must repeat to measure the same. confirms: whether a fresh process must
+        confirm a slower time before its test fails. process_arguments: those with which a fresh
+        process measures the same, and writes none of this one's files. worker: of pytest-xdist;
+        empty: the only process. `neighbours`: how many workers there are beside it.
+        mark_expression: that of ``-m``. share: the part of the suite that this worker measures, and
+        of how many: (2, 4) is the second of four. None: all.
     """
 
     root: Path
@@ -50,7 +51,9 @@ class Options:
     update: bool = False
     calibrating: bool = False
     strict: bool = False
+    since: str | None = None
     compiles: bool = False
+    tunes: bool = False
     replicates: int | None = None
     seed: int | None = None
     limits: Limits = field(default_factory=Limits)
@@ -137,7 +140,9 @@ def options_of(config: pytest.Config) -> Options:
         update=update is not None,
         calibrating=calibration is not None,
         strict=ask("--perf-strict"),
+        since=None if calibration else ask("--perf-since"),
         compiles=ask("--perf-compile"),
+        tunes=ask("--perf-tune"),
         replicates=_parsed(
             f"{_INI}replicates", config.getini(f"{_INI}replicates"), _replicates, "2 or more"
         ),
@@ -203,7 +208,7 @@ def _fraction(line: str) -> tuple[Timer, float]:
 
 
 def _fractions(config: pytest.Config, name: str) -> dict[Timer, float]:
-    expected = f"a line such as 'device_time = 2 %' ({', '.join(each.value for each in Timer)})"
+    expected = f"a line such as 'device_time = 2 %' ({TIMER_NAMES})"
     return dict(
         _parsed(_INI + name, line, _fraction, expected) for line in config.getini(_INI + name)
     )

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ..baselines import Mode, Plans, plan_update, written_text
+from ..baselines import Mode, Plans, judge_by_themselves, plan_update, written_text
 from ..errors import KernelgaugeError, ResultsError, printable
 from ..judge import Status
 from ..judge.evidence import FileNote
@@ -26,8 +26,14 @@ from ..judge.review import Action, PlannedChange, Reviewed
 from ..measure.nvml import VISIBLE, visible_gpus
 from ..processes import LOADED, loaded_modules
 from ..report.findings import with_words
-from ..report.stored import doubt_text, plan_section
-from ..report.summary import error_commands, summary, summary_markdown, unknown_machines
+from ..report.stored import plan_section, refusal_lines
+from ..report.summary import (
+    error_commands,
+    recording_doubt,
+    summary,
+    summary_markdown,
+    unknown_machines,
+)
 from ..report.text import as_text
 from ..results import (
     NAME,
@@ -213,11 +219,7 @@ class Recorder:
             return
         plans, refused = planned
         plan = [change for changes in plans.values() for change in changes]
-        lines = [
-            f"not stored: {each.workload}: {doubt_text(doubt)}"
-            for each in refused
-            for doubt in each.doubts
-        ]
+        lines = [f"not stored: {line}" for line in refusal_lines(refused)]
         if refused:
             force = f"store it as it is: {self._options.accept_command('--force')}"
             self._fail(
@@ -247,6 +249,8 @@ class Recorder:
             if plan
         )
         self._reporter.write_line(written_text(plans, ", ".join(folders)), green=True)
+        if doubt := recording_doubt(judge_by_themselves([results], plans)):
+            self._warn(f"warning: {doubt}")
 
 
 def _is_plain(change: PlannedChange) -> bool:
@@ -437,6 +441,7 @@ class Controller:
             workloads=tuple(
                 sorted(workloads.values(), key=lambda each: places.get(each.id, len(places)))
             ),
+            sources={path: it for part in parts for path, it in part.sources.items()},
             tests=(
                 *(
                     test
@@ -462,7 +467,7 @@ def prepare_worker(session: Session) -> None:
     """
     if session.options.share is None and session.selected:
         raise KernelgaugeError(
-            "several workers found workloads that nobody had divided among them",
+            "several workers found workloads that were not divided among them",
             got="a suite below the folders that pytest was given",
             expected="the suite's own folder",
             next_command="pytest perf -n 2   (name the folder whose conftest.py declares the workloads)",

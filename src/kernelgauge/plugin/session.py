@@ -9,6 +9,7 @@ when its test runs.
 from __future__ import annotations
 
 import platform
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,7 +30,16 @@ from ..errors import (
     SuitesError,
     WorkloadUnavailable,
 )
-from ..judge import DECLARED, MEASUREMENT, NUMERICS, RATIO, STRUCTURE, Status, Verdict, settled
+from ..judge import (
+    DECLARED,
+    MEASUREMENT,
+    NUMERICS,
+    RATIO,
+    STRUCTURE,
+    Status,
+    Verdict,
+    without_doubtful_improvements,
+)
 from ..judge import evidence as e
 from ..judge.baseline import Baseline
 from ..judge.time_verdict import Context, not_measured
@@ -45,8 +55,9 @@ from ..results import (
     __version__,
     nearest_tag,
     revision,
+    sources_of,
 )
-from ..results.files import GpuLock, folder_lock, slug, worker_lock
+from ..results.files import GpuLock, folder_lock, handed_choices, slug, worker_lock
 from ..run import COMPILE_TIMERS, Fingerprint, Run, Sample, Timer
 from ..workload import Workload
 from . import judging
@@ -64,6 +75,7 @@ from .suites import (
 if TYPE_CHECKING:
     import pytest
 
+    from ..measure.choices import Replay
     from ..measure.device import Device, DeviceChoice
     from ..measure.runner import Result
     from ..measure.subject import Measured
@@ -92,6 +104,8 @@ class Session:
         self.tests: dict[str, list[TestResult]] = {}
         self.without_times: set[str] = set()  # workloads that their tests want no times of
         self.width: int | None = None  # of the terminal, in columns; None: there is none
+        # with --perf-strict: files of tests that are all collected
+        self.whole_files: set[str] = set()
         # By workload and cause or error: the first test that showed it.
         self.shown_in: dict[tuple[str, e.Cause | str], str] = {}
         # called when something of a workload is final
@@ -140,7 +154,12 @@ class Session:
     def judge_result(self, workload: Workload) -> Verdict:
         if self.shows_tests:
             self.progress(f"{workload.id}: comparing the result with float64")
-        return judging.judge_result(self.suites, workload, self.device)
+        stored = self._stored.get(workload.id) or self._load(workload, self.fingerprint.device)
+        replay = self._replay(workload.id, stored)
+        was_compared = isinstance(stored, Baseline) and stored.is_compared is True
+        return judging.judge_result(
+            self.suites, workload, self.device, replay, was_compared=was_compared
+        )
 
     def run_process(self, arguments: Sequence[str], **named: Any) -> Results:
         from ..processes import run_process
@@ -410,9 +429,9 @@ class Session:
 
         if self.shows_tests:
             self.progress(f"{workload.id}: compiling for {target}")
-        self._keep_measured(
-            workload, Measured(compile_call(workload, target, self.fingerprint), 0, 0, b"", "")
-        )
+        run = compile_call(workload, target, self.fingerprint)
+        stored = self._load(workload, run.fingerprint.device)
+        self._keep_measured(workload, Measured(run, 0, 0, b"", ""), stored)
 
     def _measure(self, workloads: Sequence[Workload], *, may_lack_kernels: bool = False) -> None:
         """Profile workloads and time them, if a test asks for times.
@@ -433,18 +452,21 @@ class Session:
                 any(map(self._is_timed, workloads)),
                 {each.id: each for each in workloads},
             )
-            for results in self.measure_groups(workloads, *machine, say, timed=timed):
+            stored = {each.id: self._load(each, self.fingerprint.device) for each in workloads}
+            replays = {name: self._replay(name, each) for name, each in stored.items()}
+            for results in self.measure_groups(
+                workloads, *machine, say, timed=timed, replays=replays
+            ):
                 for name, result in results.items():
                     if isinstance(result, NoKernelsError) and may_lack_kernels:
                         from ..measure.subject import without_kernels
 
-                        self._keep_measured(
-                            by_id[name], without_kernels(by_id[name], result, *machine)
-                        )
+                        empty = without_kernels(by_id[name], result, *machine)
+                        self._keep_measured(by_id[name], empty, stored[name])
                     elif isinstance(result, KernelgaugeError):
                         self.keep_error(by_id[name], MEASUREMENT, result)
                     else:
-                        self._keep_measured(by_id[name], result)
+                        self._keep_measured(by_id[name], result, stored[name])
         except Exception as error:  # no device, no room for a trace, or a fault of ours
             for each in workloads:
                 if not self._is_known(each):
@@ -453,6 +475,28 @@ class Session:
         for workload in workloads if self.options.compiles else ():
             self._measure_compile(workload)
         self._measuring_s += time.monotonic() - started
+
+    def _load(self, workload: Workload, device: str) -> Baseline | KernelgaugeError | None:
+        """Return the baseline of a workload, or why it cannot be used: no other line decodes one."""
+        try:
+            stored = self.suites.store.load(device, workload.id)
+            self.suites.require_own(stored)
+        except (BaselineError, SuitesError) as error:
+            return error
+        return stored
+
+    def _replay(self, name: str, stored: Baseline | KernelgaugeError | None) -> Replay:
+        """Return the choices of autotuners that a workload must take: those of its run, those that
+        another process has handed over, else those of its baseline.
+        """
+        from ..measure.choices import Replay
+
+        if (measured := self._measured.get(name)) is not None:
+            return Replay(measured.run.choices)
+        if (handed := handed_choices().get(name)) is not None:
+            return Replay(handed)
+        made = stored.choices_to_replay() if isinstance(stored, Baseline) else ()
+        return Replay(made, tunes=self.options.tunes)
 
     def _require_threads(self) -> None:
         now = self.device.fingerprint().device  # of a CPU with its threads
@@ -468,14 +512,10 @@ class Session:
             return any(self._asks(workload, timer.label) for timer in Timer)
         return self._has_timing_tests
 
-    def _keep_measured(self, workload: Workload, measured: Measured) -> None:
-        """Keep a run, its trace and its baseline: no other line decodes one."""
-        stored: Baseline | KernelgaugeError | None = None
-        try:
-            stored = self.suites.store.load(measured.run.fingerprint.device, workload.id)
-            self.suites.require_own(stored)
-        except (BaselineError, SuitesError) as error:
-            stored = error
+    def _keep_measured(
+        self, workload: Workload, measured: Measured, stored: Baseline | KernelgaugeError | None
+    ) -> None:
+        """Keep a run, its trace and what is stored of it."""
         if measured.trace_json:
             self.artifacts.write(workload, measured.trace_json, measured.table)
             measured.trace_json, measured.table = b"", ""
@@ -642,7 +682,9 @@ class Session:
             *self.options.process_arguments,
             *(node for name in names for node in self._timing_tests[name]),
         ]
+        choices = {name: self._measured[name].run.choices for name in names}
         how: dict[str, Any] = {"may_fail": True, "variables": variables, "patience_s": patience_s}
+        how["choices"] = choices
         found: dict[str, Run | KernelgaugeError] = {}
         failed: KernelgaugeError = MeasurementError("it could not measure the workload")
         try:
@@ -664,17 +706,33 @@ class Session:
         """
         cases = workload.id.removesuffix("NOTSET")  # of no case: any of its cases
         names = cases + "*" * (cases != workload.id)
-        return self._is_of_this_machine(folder for folder, _ in self.suites.stored(names))
+        return self._is_of_this_machine(folder for folder, *_ in self.suites.stored(names))
 
     def require_tests(self, skipped_files: dict[str, str]) -> None:
-        """Raise `KernelgaugeError` for an empty suite, or a file of tests that was skipped (why, by
-        its name) and has baselines.
+        """Raise `KernelgaugeError` for an empty suite, a file of tests that was skipped (why, by its
+        name) and has baselines, or a baseline of a file without its test.
         """
         self.suites.require_workloads()
-        stored = list(self.suites.stored("*")) if skipped_files else []
+        files = () if self.options.accepts else self.whole_files
+        stored = list(self.suites.stored("*")) if skipped_files or files else []
+        gone = [
+            (folder, name)
+            for folder, suite, name in stored
+            if suite in files and name not in self.suites.workloads
+        ]
+        gone = [each for each in gone if self._is_of_this_machine(each[:1])]
+        if gone:
+            baselines = self.options.shown(self.options.baselines)
+            paths = [f"{baselines}/{folder}/{name}.json" for folder, name in gone]
+            raise KernelgaugeError(
+                "no test asks for a baseline of its file",
+                got=", ".join(name for _, name in gone),
+                expected="tests of these names; after a rename: git mv OLD.json NEW.json",
+                next_command=shlex.join(["git", "rm", *paths]),
+            )
         for skipped, why in skipped_files.items():
             if self._is_of_this_machine(
-                folder for folder, suite in stored if f"{suite}/".startswith(f"{skipped}/")
+                folder for folder, suite, _ in stored if f"{suite}/".startswith(f"{skipped}/")
             ):
                 raise KernelgaugeError(f"{skipped}: {SKIPPED}", got=why)
 
@@ -731,6 +789,7 @@ class Session:
             comparisons=self._comparisons if runs else 0,
             declared=self.suites.declared(),
             baselines=shown(self.options.baselines),
+            sources=sources_of(self.options.root),
         )
 
     def _workload_result(self, name: str) -> WorkloadResult:
@@ -749,7 +808,9 @@ class Session:
             # the verdicts say what is wrong with it
             baseline=baseline if isinstance(baseline, Baseline) else None,
             verdicts=tuple(
-                settled(verdict for (of, _), verdict in self._verdicts.items() if of == name)
+                without_doubtful_improvements(
+                    verdict for (of, _), verdict in self._verdicts.items() if of == name
+                )
             ),
             unavailable=error.one_line if isinstance(error, WorkloadUnavailable) else None,
             trace=self.artifacts.trace_name(workload)

@@ -25,6 +25,7 @@ from ..judge import RATIO, Status, Verdict
 from ..judge import evidence as e
 from ..judge.baseline import Baseline
 from ..judge.timing import Limits
+from ..results import selector
 from ..results.files import read_file, require_inside
 from ..run import COMPILE_TIMERS, Timer
 from ..workload import Workload, to_name
@@ -150,9 +151,9 @@ class Suites:
             # The standard tests of a suite ask for `benchmark`, too.
             if not asked or (workload_of(item) is not None and "kernelgauge" not in asked):
                 continue
-            file, _, name = item.nodeid.partition("::")
+            file, name = self.file_of(item), item.nodeid.partition("::")[2]
             numbers = re.sub(
-                r"(?<![A-Za-z0-9_])-(?=[\d.])", "neg", re.sub(r"(?<=\d)\.(?=\d)", "_", name)
+                r"(?<![A-Za-z0-9_)\]}'])-(?=[\d.])", "neg", re.sub(r"(?<=\d)\.(?=\d)", "_", name)
             )
             module = self._module_of(file, to_name(numbers), item.config.getini("norecursedirs"))
             workload = Workload(
@@ -171,6 +172,11 @@ class Suites:
             # `-k` knows it, as a suite's
             item.extra_keyword_matches.update((workload.id, f"[{workload.id}]"))
 
+    def file_of(self, item: pytest.Item) -> str:
+        """Return the file of a test. pytest has no name of one outside of its root."""
+        file = item.nodeid.partition("::")[0]
+        return file or Path(os.path.relpath(item.path, self.options.root)).as_posix()
+
     def _module_of(self, file: str, name: str, not_tests: Sequence[str]) -> str:
         """Return what stands for a file in the id of one of its tests: its name, with its folders
         where another may have that.
@@ -181,15 +187,15 @@ class Suites:
         path = Path(file)
         plain, whole = to_name(path.stem), to_name(str(path.with_suffix("")))
         for module in (whole, plain):
-            if file in (owners := {suite for _, suite in self.stored(f"{module}-{name}")}):
+            if file in (owners := {suite for _, suite, _ in self.stored(f"{module}-{name}")}):
                 return module
         if owners and not any(map(self._is_there, owners)):
             return plain  # the file was moved
         return whole if owners or self._has_namesake(path, not_tests) else plain
 
-    def stored(self, names: str) -> Iterator[tuple[str, str]]:
-        """Yield the device's folder and the suite of each baseline whose name fits a pattern; an
-        empty one: it is unreadable.
+    def stored(self, names: str) -> Iterator[tuple[str, str, str]]:
+        """Yield the device's folder, the suite and the name of each baseline whose name fits a
+        pattern; an empty suite: it is unreadable.
         """
         with suppress(OSError):  # a name that is too long is refused later
             for path in self.options.baselines.glob(f"*/{names}.json"):
@@ -198,7 +204,7 @@ class Suites:
                     require_inside(path, self.options.baselines)
                     fields = msgspec.json.decode(read_file(path), type=dict[str, msgspec.Raw])
                     suite = msgspec.json.decode(fields["suite"], type=str)
-                yield path.parent.name, suite
+                yield path.parent.name, suite, path.stem
 
     def _is_there(self, suite: str) -> bool:
         """Whether a suite was not moved: its `conftest.py`, or the file of its tests, is there."""
@@ -422,11 +428,7 @@ class Suites:
 
     def selector(self, workload: Workload) -> str:
         """Return what `-k` must say to select this workload and no other."""
-        own = workload.id.lower()  # as pytest compares
-        is_in_another = any(
-            own in other.lower() and workload.id != other for other in self.workloads
-        )
-        return f"[{workload.id}]" if is_in_another else workload.id
+        return selector(workload.id, self.workloads)
 
 
 def _is_other_project(folder: Path) -> bool:

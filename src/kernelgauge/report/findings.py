@@ -245,6 +245,12 @@ def _findings(results: Results) -> Iterator[Finding]:
                 :CAUSES_WITH_CODE
             ]:
                 causes.setdefault(cause.identity, cause)
+        if any(each.explains for each in causes.values()):  # other kernels follow from it
+            causes = {
+                key: each
+                for key, each in causes.items()
+                if each.explains or isinstance(each.change, e.HostCalls)
+            }
         explained = [
             each for each in failing if any(isinstance(reason, e.Cause) for reason in each.reasons)
         ]

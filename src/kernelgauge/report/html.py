@@ -14,6 +14,7 @@ import re
 import shlex
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -22,7 +23,7 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from ..errors import printable
@@ -32,10 +33,10 @@ from ..judge.cause import compare_launches
 from ..judge.evidence import Cause, RelativeChange, Step, TraceFile
 from ..judge.steps import PhaseCompared
 from ..judge.structure import placement_changes
-from ..results import Results, TestResult, WorkloadResult
+from ..results import Results, TestResult, WorkloadResult, __version__
 from ..results.files import slug
 from ..run import Timer
-from ..trace import Difference, KernelRecord, What, configuration_text, grouped, join_launches
+from ..trace import ChangeKind, Difference, KernelRecord, configuration_text, grouped, join_launches
 from .findings import (
     Finding,
     baseline_commits,
@@ -120,7 +121,7 @@ def html(results: Sequence[Results]) -> str:
             (it, it.label_on(each.result.run.fingerprint))
             for each in workloads
             for it in each.times
-            if each.result.run
+            if each.result.run and it.is_judged_on(each.result.run.fingerprint)
         ),
         # No section of a workload shows these: none may be lost.
         other_tests=[
@@ -150,7 +151,7 @@ def check_page(verdicts: Sequence[Verdict], phases: Sequence[PhaseCompared]) -> 
     chart = parts.key() + Markup('<div class="panels">{}</div>').format(Markup().join(panels))  # type: ignore[attr-defined]
     return [
         *(
-            Section(f"{it.workload} {headline(it)}", reasons(it), status=it.status.value)
+            Section(f"{it.workload}: {headline(it)}", reasons(it), status=it.status.value)
             for it in verdicts
         ),
         Section("Changes by phase", picture=chart),
@@ -172,7 +173,10 @@ def _phase_section(anchor: str, it: PhaseCompared) -> Section:
         "Mean of a step, the largest change first"
         + (f"; {left} more are in the trace" if left else "")
     ]
-    title = f"{it.phase} {verdict.workload} {us(verdict.before_us or 0.0)} -> {us(verdict.after_us or 0.0)} us"
+    title = (
+        f"{it.phase} {verdict.workload} {us(verdict.before_us or 0.0)} -> "
+        f"{us(verdict.after_us or 0.0)} us"
+    )
     return Section(
         title,
         lines,
@@ -206,6 +210,7 @@ def render_page(template: str, *, script: str = "", **content: object) -> str:
 def _environment() -> Environment:
     made = Environment(
         loader=PackageLoader(_PACKAGE),
+        bytecode_cache=_compiled_templates(),
         autoescape=True,
         finalize=_written,
         undefined=StrictUndefined,
@@ -236,6 +241,13 @@ def _environment() -> Environment:
     return made
 
 
+def _compiled_templates() -> FileSystemBytecodeCache | None:
+    """Return where templates that were compiled are kept: compiling them takes 0.1 s."""
+    with suppress(OSError, RuntimeError):  # no temporary folder that is this user's alone
+        return FileSystemBytecodeCache(pattern=f"{_PACKAGE}-{__version__}-%s.cache")
+    return None
+
+
 def _asset(name: str) -> str:
     return (files(_PACKAGE) / "templates" / name).read_text(encoding="utf-8")
 
@@ -263,7 +275,9 @@ def _lines(text: str) -> list[str]:
 
 
 def _reasons(verdict: Verdict) -> list[Line]:
-    """Return the reasons of a verdict without those that the page begins with, and without paths."""
+    """Return the reasons of a verdict without those that the page begins with, and without
+    paths.
+    """
 
     def is_shown(reason: object) -> bool:
         is_said = isinstance(reason, Cause) or getattr(reason, "step", None) is Step.ACCEPT
@@ -338,12 +352,12 @@ class _Workload(Row):
         found: list[Difference] = []
         for each in compare_launches(baseline, stored, run):
             if not each.what.is_pair:
-                found += (Difference(What.VANISHED, (kernel,), ()) for kernel in each.before)
-                found += (Difference(What.APPEARED, (), (kernel,)) for kernel in each.after)
+                found += (Difference(ChangeKind.VANISHED, (kernel,), ()) for kernel in each.before)
+                found += (Difference(ChangeKind.APPEARED, (), (kernel,)) for kernel in each.after)
                 continue
             others = placement_changes([each], run.fingerprint)
             others = ["configuration"] if each.details else others
-            what = What.CONFIGURATION if others else What.SAME
+            what = ChangeKind.CONFIGURATION if others else ChangeKind.SAME
             found.append(replace(each, what=what, details=f"other {' and '.join(others)}"))
         return found
 
@@ -363,7 +377,7 @@ class _Workload(Row):
         times = [(each.before_us, each.after_us) for each in self.launches]
         if not any(map(any, times)):
             times = [(len(each.before), len(each.after)) for each in self.launches]
-        marks = sum(each.what is not What.SAME for each in self.launches)
+        marks = sum(each.what is not ChangeKind.SAME for each in self.launches)
         least = min(_LEAST_WIDTH, _LEAST_WIDTHS / max(1, marks)) * max(
             map(sum, zip(*times, strict=True)), default=0.0
         )
@@ -411,7 +425,7 @@ class _Workload(Row):
             kernels = grouped(launches, lambda it: (it.what, _kernel(it).identity.shown))
             parts = [*map(join_launches, kernels.values())]
             changed = [
-                it for it in parts if it.what is not What.SAME or abs(it.delta_us) > least_us
+                it for it in parts if it.what is not ChangeKind.SAME or abs(it.delta_us) > least_us
             ]
             whole = join_launches(launches)
             sides[not changed and abs(whole.delta_us) <= least_us].append((name, whole, changed))
@@ -450,10 +464,10 @@ class _Workload(Row):
 
 
 _MARKS = {
-    What.VANISHED: "gone",
-    What.APPEARED: "new",
-    What.CONFIGURATION: "changed",
-    What.SAME: "",
+    ChangeKind.VANISHED: "gone",
+    ChangeKind.APPEARED: "new",
+    ChangeKind.CONFIGURATION: "changed",
+    ChangeKind.SAME: "",
 }
 
 

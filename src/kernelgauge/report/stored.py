@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise, takewhile
 from operator import attrgetter, itemgetter
@@ -56,7 +56,8 @@ _GROUPS = {  # heading and style
 _SEEN_CHANGE = 0.01
 _LEAST_SPAN = 0.02  # of the time: in a chart, noise of a tenth of a percent is flat
 _CHART = Markup(
-    '<svg class="trend" role="img" aria-label="times of {}" viewBox="{}" preserveAspectRatio="none">{}</svg>'
+    '<svg class="trend" role="img" aria-label="times of {}" viewBox="{}" '
+    'preserveAspectRatio="none">{}</svg>'
 )
 _NIGHTS = 20_000  # that are drawn: one red night a year is 55 of them
 _MOST_WORKLOADS = 3  # of a kernel
@@ -99,12 +100,32 @@ def review_page(device: str, reviewed: Sequence[Reviewed]) -> list[Section]:
     lines = [
         Line("moved", f"{move}   ({counted(count, 'workload')})") for move, count in moved.items()
     ]
+    shared = {text: names for text, names in _refusals(reviewed).items() if len(names) > 1}
+    lines += [
+        Line("refused", f"{text}   ({', '.join(first(names, _MOST_WORKLOADS))})")
+        for text, names in shared.items()
+    ]
     head = Section(f"{device}: {counted(len(reviewed), 'workload')}", lines, style="bold")
     groups = ([each for each in reviewed if each.group is group] for group in _GROUPS)
-    return [head, *_code_by_effect(reviewed), *(_group_section(found) for found in groups if found)]
+    sections = (_group_section(found, shared) for found in groups if found)
+    return [head, *_code_by_effect(reviewed), *sections]
 
 
-def _group_section(found: Sequence[Reviewed]) -> Section:
+def refusal_lines(reviewed: Iterable[Reviewed]) -> list[str]:
+    """Return each reason why workloads are not stored, once, with their names before it."""
+    found = _refusals(reviewed).items()
+    return [printable(f"{', '.join(names)}: {text}") for text, names in found]
+
+
+def _refusals(reviewed: Iterable[Reviewed]) -> dict[str, list[str]]:
+    """Return the workloads that each reason refuses."""
+    pairs = ((doubt_text(doubt), each.workload) for each in reviewed for doubt in each.doubts)
+    return {
+        text: [name for _, name in found] for text, found in grouped(pairs, itemgetter(0)).items()
+    }
+
+
+def _group_section(found: Sequence[Reviewed], shared: Container[str]) -> Section:
     title, style = _GROUPS[found[0].group]
     quiet = [
         each
@@ -134,7 +155,8 @@ def _group_section(found: Sequence[Reviewed]) -> Section:
                 ]
             shown = review_lines(facts)
             shown += [Line("cause", f"as in {known}")] if known != each.workload else []
-            shown += [Line("refused", doubt_text(doubt)) for doubt in each.doubts]
+            doubts = (doubt_text(doubt) for doubt in each.doubts)
+            shown += [Line("refused", text) for text in doubts if text not in shared]
             below = [line._replace(label=f"    {line.label}") for line in shown]
             lines += [Line("", f"  {each.workload}"), *below]
     lines += [Line("", f"  and {len(left_out)} more")] if left_out else []
@@ -164,11 +186,14 @@ def _code_by_effect(reviewed: Sequence[Reviewed]) -> Iterator[Section]:
         growths = {fact: _growth(fact) for fact in found}
         signs = Counter("up" if each > 0 else "down" for each in growths.values() if each)
         directions = (
-            f" ({', '.join(f'{count} {way}' for way, count in sorted(signs.items(), reverse=True))})"
-            * bool(signs)
-        )
+            " "
+            f"({', '.join(f'{count} {way}' for way, count in sorted(signs.items(), reverse=True))})"
+        ) * bool(signs)
         workloads = len({name for pairs in found.values() for _, name in pairs})
-        heading = f"other {effect}: {counted(len(found), 'kernel')}{directions} in {counted(workloads, 'workload')}"
+        heading = (
+            f"other {effect}: {counted(len(found), 'kernel')}{directions} in "
+            f"{counted(workloads, 'workload')}"
+        )
         largest = sorted(found, key=lambda fact: -abs(growths[fact]))
         lines: list[Line] = []
         for fact in largest[:_MOST_KERNELS]:
@@ -181,7 +206,10 @@ def _code_by_effect(reviewed: Sequence[Reviewed]) -> Iterator[Section]:
             lines.append(
                 Line(
                     "",
-                    f"  and {len(largest) - _MOST_KERNELS} more: kernelgauge accept --dry-run shows all",
+                    (
+                        f"  and {len(largest) - _MOST_KERNELS} more: kernelgauge accept "
+                        "--dry-run shows all"
+                    ),
                 )
             )
         yield Section(heading, lines, style="bold")
@@ -450,7 +478,10 @@ class Trend:
             return ""
         kind = self.nights[0].place.split()[0]  # GPU or host
         on = f", on {len(levels)} of {counted(len(found), kind)}" if len(found) > 1 else ""
-        return f"{100 * median(change for change, _ in levels):+.2f} % since {min(day for _, day in levels)}{on}"
+        return (
+            f"{100 * median(change for change, _ in levels):+.2f} % since "
+            f"{min(day for _, day in levels)}{on}"
+        )
 
     @property
     def changes(self) -> list[str]:
@@ -470,7 +501,10 @@ class Trend:
         """Return a drawing with a line for each GPU, in seconds and microseconds."""
         begin, end = (pick(night.at for night in self.nights) for pick in (min, max))
         low, high = (pick(night.us for night in self.nights) for pick in (min, max))
-        box = f"0 0 {max((end - begin).total_seconds(), 1):.0f} {max(high - low, _LEAST_SPAN * high):.6g}"
+        box = (
+            f"0 0 {max((end - begin).total_seconds(), 1):.0f} "
+            f"{max(high - low, _LEAST_SPAN * high):.6g}"
+        )
         points = (
             " ".join(
                 f"{(night.at - begin).total_seconds():.0f},{high - night.us:.6g}" for night in each

@@ -8,18 +8,19 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from operator import attrgetter
-from statistics import geometric_mean, median
+from statistics import median
 from typing import Any
 
 from rich.text import Text
 
 from ..errors import printable
-from ..judge import RATIO, STRUCTURE, TIME_LABELS, WORST_FIRST, Status, Verdict, worst
+from ..judge import NUMERICS, RATIO, STRUCTURE, TIME_LABELS, WORST_FIRST, Status, Verdict, worst
 from ..judge import evidence as e
 from ..judge.baseline import compare
 from ..judge.cause import compare_launches
 from ..results import Results, WorkloadResult
 from ..run import Fingerprint, Run, Sample, Timer, observe
+from ..trace import grouped
 from .findings import (
     Finding,
     baseline_commits,
@@ -48,7 +49,7 @@ from .text import (
 from .text import (
     times as repeated,
 )
-from .words import headline
+from .words import headline, host_speed, reason_line, slower_host
 
 _STYLES: dict[Status | None, str] = {
     Status.PASS: "green",
@@ -127,34 +128,28 @@ class Row:
         )
 
     @property
-    def cells(self) -> tuple[str, ...]:
-        """Return launches, the device's time, the baseline's, and the change; a dash for what is
-        not known.
-        """
-        run, verdict = self.result.run, self.result.time_verdict(Timer.DEVICE)
-        before_us = verdict.before_us if verdict is not None else self._unjudged_before_us
-        return (
-            str(run.counts.launches) if run is not None else "-",
-            mean(run.samples[Timer.DEVICE])
-            if run is not None and Timer.DEVICE in run.samples
-            else "-",
-            us(before_us) if before_us is not None else "-",
-            change_text(verdict) or "-",
-        )
+    def timer(self) -> Timer:
+        """Return the time that a table shows."""
+        run = self.result.run
+        return _shown_timer(run.fingerprint) if run is not None else Timer.DEVICE
 
     @property
-    def _unjudged_before_us(self) -> float | None:
-        """Return the baseline's time of the ops of a CPU, which has no verdict."""
-        run, baseline = self.result.run, self.result.baseline
-        if (
-            run is None
-            or baseline is None
-            or Timer.DEVICE not in run.samples
-            or Timer.DEVICE in run.judged_timers
-        ):
-            return None
-        times = baseline.times(Timer.DEVICE, baseline.entry_like(run.kernels)[0])
-        return geometric_mean(each.observation.mean_us for each in times) if times else None
+    def cells(self) -> tuple[str, ...]:
+        """Return launches, the time that is judged first, the baseline's, and the change; a dash
+        for what is not known.
+        """
+        run = self.result.run
+        if run is None:
+            return ("-",) * 4
+        timer = self.timer
+        verdict = self.result.time_verdict(timer)
+        before_us = verdict.before_us if verdict is not None else None
+        return (
+            str(run.counts.launches),
+            mean(run.samples[timer]) if timer in run.samples else "-",
+            us(before_us * slower_host(verdict)) if verdict is not None and before_us else "-",
+            change_text(verdict) or "-",
+        )
 
 
 def mean(sample: Sample) -> str:
@@ -180,7 +175,8 @@ def overall(results: Sequence[Results]) -> str:
     if _has_failed(results):
         return "FAILED"
     if _is_structure_only(results):
-        return "PASS, structure only"
+        is_other = any(each.subject != NUMERICS for one in results for each in one.verdicts)
+        return f"PASS, {'structure' if is_other else 'results'} only"
     return status.value if status is not None else "NOTHING JUDGED"
 
 
@@ -247,7 +243,9 @@ def _time_verdicts(results: Sequence[Results]) -> list[Verdict]:
 
 
 def _unjudged(results: Sequence[Results]) -> tuple[str, str]:
-    """Return how many times were not judged, and a reason of the commonest kind; empty if all were."""
+    """Return how many times were not judged, and a reason of the commonest kind; empty if all
+    were.
+    """
     times = _time_verdicts(results)
     unjudged = [
         each for each in times if each.status is Status.NOT_JUDGED and not is_unconfirmed(each)
@@ -255,14 +253,51 @@ def _unjudged(results: Sequence[Results]) -> tuple[str, str]:
     if not unjudged:
         return "", ""
     # By kind: of hosts that were slower, each was so by another factor.
-    kinds = [
-        (type(first), getattr(first, "why", ""))
-        for each in unjudged
-        for first in [*each.reasons, each.conclusion][:1]
+    found = grouped(
+        ((it, (*it.reasons, it.conclusion)[0]) for it in unjudged),
+        lambda pair: (type(pair[1]), getattr(pair[1], "why", "")),
+    )
+    commonest = max(found.values(), key=len)
+    speeds = [it.after_us / it.before_us for _, it in commonest if isinstance(it, e.OtherHostSpeed)]
+    verdict, _ = commonest[0]
+    why = [line.text for line in reasons(verdict)] or [headline(verdict)]
+    text = host_speed(speeds) if len(set(speeds)) > 1 else why[0]
+    return f"{len(unjudged)} of {counted(len(times), 'time')} not judged", printable(text)
+
+
+def recording_doubt(verdicts: Sequence[Verdict]) -> str:
+    """Return which of the times that were recorded are too noisy to judge one like them, and the
+    commonest reason; empty if none is. `verdicts`: on each, by itself.
+    """
+    doubts = [
+        reason_line(doubt).text
+        for each in verdicts
+        if each.status in (Status.NOT_JUDGED, Status.UNDECIDED)
+        and (doubt := getattr(each.conclusion, "doubt", None)) is not None
     ]
-    commonest = unjudged[kinds.index(Counter(kinds).most_common(1)[0][0])]
-    why = [line.text for line in reasons(commonest)] or [headline(commonest)]
-    return f"{len(unjudged)} of {counted(len(times), 'time')} not judged", printable(why[0])
+    if not doubts:
+        return ""
+    why = Counter(doubts).most_common(1)[0][0]
+    some = f"{len(doubts)} of {counted(len(verdicts), 'time')}"
+    return (
+        f"a run like this one cannot judge {some} that were recorded: {why}; record again on a "
+        "quiet machine"
+    )
+
+
+def _uncompared(results: Sequence[Results]) -> list[str]:
+    """Return how many results, and tensors of others, could not be compared with float64, and the
+    commonest reason; empty if all could.
+    """
+    found = [each for one in results for each in one.verdicts if each.subject == NUMERICS]
+    reasons = [headline(each) for each in found if each.status is Status.NOT_JUDGED]
+    tensors = sum(getattr(each.conclusion, "unjudged", 0) for each in found)
+    text = f"{counted(tensors, 'tensor')} not compared: rounding alone explains any error"
+    texts = [text] * bool(tensors)
+    if reasons:
+        why = Counter(reasons).most_common(1)[0][0].partition(": ")[2]
+        texts.append(f"{len(reasons)} of {counted(len(found), 'result')} not compared: {why}")
+    return texts
 
 
 def counts_text(results: Sequence[Results]) -> list[str]:
@@ -288,7 +323,8 @@ def counts_text(results: Sequence[Results]) -> list[str]:
         if unconfirmed
         else []
     )
-    return [*texts, *filter(None, [": ".join(filter(None, _unjudged(results)))])]
+    unjudged = ": ".join(filter(None, _unjudged(results)))
+    return [*texts, *filter(None, [unjudged]), *_uncompared(results)]
 
 
 def describe(fingerprint: Fingerprint) -> str:
@@ -361,13 +397,17 @@ def unknown_machines(results: Results) -> list[str]:
     return sorted({place for place, places in known if place is not None and place not in places})
 
 
+def _shown_timer(device: Fingerprint) -> Timer:
+    return Timer.DEVICE if Timer.DEVICE.is_judged_on(device) else Timer.END_TO_END
+
+
 def _time_column(results: Results) -> str:
-    """Return whose time a table shows: ``CPU us`` or ``GPU us``; ``time us`` where nothing was
-    measured.
+    """Return whose time a table shows: ``GPU us``, or on a CPU ``latency us``; ``time us`` where
+    nothing was measured.
     """
     if results.fingerprint is None:
         return "time us"
-    return "CPU us" if results.fingerprint.arch == "cpu" else "GPU us"
+    return "GPU us" if _shown_timer(results.fingerprint) is Timer.DEVICE else "latency us"
 
 
 # -- on a terminal ---------------------------------------------------------------------------------
@@ -423,9 +463,10 @@ def _remarks(results: Results) -> Iterator[Section]:
     passing = [verdict for verdict in results.verdicts if verdict.status is Status.PASS]
     ratios = (each for each in passing if each.subject == RATIO)
     yield from (Section(code=brief(each)) for each in (*notable_verdicts(results), *ratios))
-    for verdict in passing:
-        if only_reasons(verdict, e.Choice).reasons and verdict.subject == Timer.DEVICE.label:
-            yield Section(code=in_full(only_reasons(verdict, e.Choice)))
+    for verdict in results.verdicts:
+        is_said = verdict.status not in (Status.PASS, Status.NO_BASELINE)
+        if not is_said and only_reasons(verdict, e.ChoiceMoved).reasons:
+            yield Section(code=in_full(only_reasons(verdict, e.ChoiceMoved)))
     (unjudged, why), status = _unjudged([results]), overall([results])
     if _is_structure_only([results]):
         unjudged = f"{status}: {unjudged or 'no time was measured'}"
@@ -436,9 +477,12 @@ def _remarks(results: Results) -> Iterator[Section]:
         for verdict in passing
         for line in reasons(only_reasons(verdict, e.Machine))
     )
-    yield Section(
-        lines=[*filter(None, [": ".join(filter(None, [unjudged, why]))]), *dict.fromkeys(machine)]
-    )
+    times = filter(None, (each.result.time_verdict(Timer.END_TO_END) for each in rows(results)))
+    if _time_column(results).startswith("latency") and any(slower_host(it) != 1 for it in times):
+        yield Section(lines=["baseline us: scaled to the speed of this host"])
+    times_text = ": ".join(filter(None, [unjudged, why]))
+    lines = [*filter(None, [times_text]), *_uncompared([results])]
+    yield Section(lines=[*lines, *dict.fromkeys(machine)])
 
 
 # -- in a pull request -----------------------------------------------------------------------------
@@ -456,7 +500,10 @@ def summary_markdown(results: Sequence[Results], *, limit_bytes: int = 1_000_000
     counts += [f"at most {change_text(slowest)} {slowest.subject}"] if slowest is not None else []
     status = overall(results)
     doubt = "> [!WARNING]\n> " if _is_structure_only(results) else ""  # GitHub shows it amber
-    head = f"{doubt}**{f'{status} {scope(results)}'.strip()}**  {', '.join([*counts, *counts_text(results)])}\n"
+    head = (
+        f"{doubt}**{f'{status} {scope(results)}'.strip()}**  "
+        f"{', '.join([*counts, *counts_text(results)])}\n"
+    )
     sections = [section for each in results for section in _blocks(each)]
     content = f"\n{as_markdown(sections)}" if sections else ""
     page = f"{head}{content}"

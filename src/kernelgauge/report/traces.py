@@ -11,13 +11,13 @@ from typing import Any
 from ..judge.cause import find_trace_causes
 from ..trace import (
     WHOLE,
+    ChangeKind,
     Difference,
     HostDifference,
     KernelGroup,
     KernelIdentity,
     StepTime,
     Summary,
-    What,
     configuration_text,
     diff,
     host_difference,
@@ -76,7 +76,10 @@ def show_page(summary: Summary, *, name: str, top: int, by: str | None = None) -
         sections.append(Section(title, tuple(map(cut, first(summary.problems, _MOST_NAMES)))))
     host = summary.host
     lines = [
-        f"{time_text(host.duration_us)}, {counted(sum(host.dispatcher_ops.values()), 'dispatcher op')}"
+        (
+            f"{time_text(host.duration_us)}, "
+            f"{counted(sum(host.dispatcher_ops.values()), 'dispatcher op')}"
+        )
     ]
     if host.metadata_ops_that_launched:
         lines.append(
@@ -140,7 +143,10 @@ def _statements(summary: Summary) -> Iterator[str]:
     """
     durations, spread = summary.durations_us, ""
     if len(durations) > 1:
-        spread = f", median of {len(durations)} ({time_text(min(durations))} to {time_text(max(durations))})"
+        spread = (
+            f", median of {len(durations)} ({time_text(min(durations))} to "
+            f"{time_text(max(durations))})"
+        )
     yield f"{summary.noun.capitalize()}: {time_text(summary.wall_us)}{spread}."
     for time in summary.times[:_MOST_GPUS]:
         yield from _parts(time, gpu=f"GPU {time.device}" if len(summary.times) > 1 else "GPU")
@@ -171,7 +177,10 @@ def _statements(summary: Summary) -> Iterator[str]:
         yield f"kernelgauge did not read {rows}. No number here has them."
     if summary.problems_inside and not summary.on_cpu:
         calls = counted(summary.problems_inside, "launch call")
-        yield f"The kernels of {calls} are missing: the profiler lost them, or their rows were not read."
+        yield (
+            f"The kernels of {calls} are missing: the profiler lost them, or their rows were not "
+            "read."
+        )
 
 
 def _parts(*times: StepTime, gpu: str = "GPU") -> Iterator[str]:
@@ -334,11 +343,14 @@ def _findings(comparison: TraceComparison) -> Iterator[str]:
     if left := causes[_MOST_CAUSES:]:
         yield f"and {counted(len(left), 'smaller cause')}"
     if after.busy_us < _OVERLAPPING * after.device_time_us:
-        sums = f"at least one runs for {time_text(after.busy_us)}, and their times add up to {time_text(after.device_time_us)}"
+        sums = (
+            f"at least one runs for {time_text(after.busy_us)}, and their times add up to "
+            f"{time_text(after.device_time_us)}"
+        )
         yield f"Kernels overlap on several streams: {sums}."
     if not before.kernels and not after.kernels:
         yield "Neither trace has kernels."
-    elif all(each.what is What.SAME for each in comparison.differences):
+    elif all(each.what is ChangeKind.SAME for each in comparison.differences):
         where = f"on the {'CPU' if before.on_cpu and after.on_cpu else 'GPU'}"
         yield f"The kernels {where} did not change." if causes else f"Nothing {where} changed."
         inside = (sum(len(each.records) for each in side.all_windows) for side in comparison.sides)
@@ -347,7 +359,9 @@ def _findings(comparison: TraceComparison) -> Iterator[str]:
             for side, count in zip(comparison.sides, inside, strict=True)
         )
         if after.noun == "step" and old != new:
-            yield f"Outside the steps: {old} -> {new} kernels and copies. --whole compares them too."
+            yield (
+                f"Outside the steps: {old} -> {new} kernels and copies. --whole compares them too."
+            )
     if not comparison.gpu_changed:
         sides = [("new", comparison.host.new), ("missing", comparison.host.gone)]
         texts = [
@@ -409,14 +423,23 @@ def _caveats(comparison: TraceComparison) -> Iterator[str]:
     if set(before.devices) != set(after.devices) or before.on_cpu != after.on_cpu:
         yield "The devices differ, and so do times and templates."
     if before.noun != after.noun and "trace" in (before.noun, after.noun):
-        yield "One side is a whole trace and the other is not. Select the same part of both: --whole, --region or --step."
+        yield (
+            "One side is a whole trace and the other is not. Select the same part of both: "
+            "--whole, --region or --step."
+        )
     for old, new in pairs_of_other_shapes(before.kernels, after.kernels)[:1]:
         shapes = f"{old.op}: {_shapes_text(old.input_shapes)} and {_shapes_text(new.input_shapes)}"
-        yield f"The same ops had inputs of other shapes ({shapes}), so the two did not do the same work."
+        yield (
+            f"The same ops had inputs of other shapes ({shapes}), so the two did not do the same "
+            "work."
+        )
     for label, side in zip(("Before", "After"), comparison.sides, strict=True):
         if side.problems or side.not_read:
             count = counted(len(side.problems), "problem")
-            yield f"{label}: {count} of launches and records. `kernelgauge trace` says what is missing."
+            yield (
+                f"{label}: {count} of launches and records. `kernelgauge trace` says what is "
+                "missing."
+            )
 
 
 _CHANGES = tuple(
@@ -435,11 +458,14 @@ def _change_cells(
 
 def _change_table(comparison: TraceComparison, *, top: int) -> Section:
     """Return what changed, the largest changes first, and the rest in a row."""
-    ordered = [each for each in comparison.differences if each.what is not What.SAME]
+    ordered = [each for each in comparison.differences if each.what is not ChangeKind.SAME]
     ordered.sort(key=lambda each: -abs(each.delta_us))
-    same = [each for each in comparison.differences if each.what is What.SAME]
+    same = [each for each in comparison.differences if each.what is ChangeKind.SAME]
     groups = [(each.what.value, [each], "\n".join(_change_lines(each))) for each in ordered[:top]]
-    for what, rest in ((f"{len(ordered) - top} more rows", ordered[top:]), (What.SAME.value, same)):
+    for what, rest in (
+        (f"{len(ordered) - top} more rows", ordered[top:]),
+        (ChangeKind.SAME.value, same),
+    ):
         kinds = Counter(
             kernel.kind for each in rest for kernel in each.after or each.before
         ).most_common()
@@ -465,11 +491,16 @@ def _change_lines(difference: Difference) -> list[str]:
     old, new = (first(times(each.items()), _MOST_NAMES) for each in counts)
     lines = old if old == new else [*old, *(f"-> {name}" for name in new)]
     below = difference.details
-    if difference.what in (What.SLOWER, What.FASTER):
+    if difference.what in (ChangeKind.SLOWER, ChangeKind.FASTER):
         kernel = difference.before[0]
         op = f"by {kernel.op}" if kernel.op and kernel.op != kernel.identity.name else ""
         below = f"{op} in {cut(kernel.module)}".strip() if kernel.module else op
-    elif difference.what in (What.FUSED, What.REPLACED, What.APPEARED, What.SPLIT):
+    elif difference.what in (
+        ChangeKind.FUSED,
+        ChangeKind.REPLACED,
+        ChangeKind.APPEARED,
+        ChangeKind.SPLIT,
+    ):
         below = configuration_text(difference.after[0].identity)
     return [*lines, *([f"   {below}"] if below else [])]
 

@@ -15,7 +15,7 @@ from ..judge import Status, Verdict
 from ..judge import evidence as e
 from ..judge.review import CodeMoved, Creep
 from ..run import LINES
-from ..trace import What
+from ..trace import ChangeKind
 from .text import (
     Line,
     counted,
@@ -32,7 +32,9 @@ from .text import (
 
 BASELINE = "the baseline"
 _WIDTH = 69  # of a reason: with its label, 80 columns
+_SEEN_HOST = 0.02  # a smaller difference of the host's speed says nothing
 _MOST_NAMES = 8  # of the kernels of one cause
+_MOST_PARTS = 4  # of what differs in their tensors
 
 
 def headline(verdict: Verdict) -> str:
@@ -70,15 +72,32 @@ def _time(it: e.TimeCompared, verdict: Verdict, name: str) -> str:
         and isinstance(it.doubt, e.Unclear)
         and it.doubt.why in e.SCATTERED
     ):
-        return f"{line}  {100 * change.estimate:+.0f} %: three of four replicates take more than twice as long"
+        return (
+            f"{line}  {100 * change.estimate:+.0f} %: three of four replicates take more than "
+            "twice as long"
+        )
     if verdict.status is Status.REGRESSED and why:
         return f"{line}  {100 * change.estimate:+.0f} %, far more than hosts differ: {why}"
     line += f"  {interval_text(change)}{' at equal host speed' if it.at_host_speed else ''}"
+    if (factor := slower_host(verdict)) != 1:
+        line += f" ({host_speed([factor])})"
     if verdict.status is Status.UNDECIDED and why:
         return f"{line}: inconclusive: {why}"
-    if verdict.status is Status.PASS and not it.is_other_choice:
+    if verdict.status is Status.PASS:
         return f"{line}; {sensitivity_text(change)} or more would have failed"
     return line
+
+
+def slower_host(verdict: Verdict) -> float:
+    """Return how often as long this host takes as that of the baseline, where the change leaves it
+    out; 1 where it does not, or where nobody would see it.
+    """
+    change, before_us = verdict.change, verdict.before_us
+    at_host_speed = getattr(verdict.conclusion, "at_host_speed", False)
+    if not (at_host_speed and change is not None and before_us and verdict.after_us):
+        return 1.0
+    factor = verdict.after_us / (before_us * (1 + change.estimate))
+    return factor if abs(factor - 1) >= _SEEN_HOST else 1.0
 
 
 def _doubted_time(it: e.TimeDoubted, verdict: Verdict, name: str) -> str:
@@ -93,7 +112,10 @@ def _doubted_time(it: e.TimeDoubted, verdict: Verdict, name: str) -> str:
 def _ratio(it: e.RatioCompared, verdict: Verdict, _: str) -> str:
     asked = f"{100 * it.by:g} % faster than {it.other}" if it.by else f"faster than {it.other}"
     is_so = {Status.PASS: "", Status.REGRESSED: "not "}.get(verdict.status, "not known to be ")
-    return f"{is_so}{asked}: {it.label} {it.us:.1f} us against {it.other_us:.1f} us, {interval_text(it.change)}"
+    return (
+        f"{is_so}{asked}: {it.label} {it.us:.1f} us against {it.other_us:.1f} us, "
+        f"{interval_text(it.change)}"
+    )
 
 
 def _numerics(it: e.NumericsCompared, verdict: Verdict, _: str) -> str:
@@ -104,9 +126,15 @@ def _numerics(it: e.NumericsCompared, verdict: Verdict, _: str) -> str:
 
 
 def _overlap(it: e.OverlapCompared, verdict: Verdict, name: str) -> str:
-    text = f"communication on rank {it.rank}: {'overlap lost: ' if verdict.status is Status.REGRESSED else ''}"
+    text = (
+        f"communication on rank {it.rank}: "
+        f"{'overlap lost: ' if verdict.status is Status.REGRESSED else ''}"
+    )
     if it.now_behind < it.behind[0]:
-        text += f"launched later, {it.now_behind} kernels follow a collective instead of {it.behind[0]}: "
+        text += (
+            f"launched later, {it.now_behind} kernels follow a collective instead of "
+            f"{it.behind[0]}: "
+        )
     shares = [
         f"{100 * share:.0f} % beside other kernels"
         for share in (it.after, it.before)
@@ -175,7 +203,10 @@ def _count(it: e.CountMoved, _: str) -> str:
         else ""
     )
     now = f" -> {it.after}" if it.after != it.before else ", of other functions"
-    return f"{what} {it.before}{now}{more if it.is_judged else ', not judged: another version of torch'}"
+    return (
+        f"{what} "
+        f"{it.before}{now}{more if it.is_judged else ', not judged: another version of torch'}"
+    )
 
 
 def _kernel(it: e.KernelMoved, _: str) -> str:
@@ -202,8 +233,19 @@ def _rest(it: e.Rest, _: str) -> str:
 
 
 def _host_speed(it: e.OtherHostSpeed, _: str) -> str:
-    how = f"{100 * abs(it.after_us / it.before_us - 1):.0f} % {'slower' if it.after_us > it.before_us else 'faster'}"
-    return f"this host was {how} (reference {it.before_us:.1f} -> {it.after_us:.1f} us)"
+    how = host_speed([it.after_us / it.before_us])
+    return f"{how} (reference {it.before_us:.1f} -> {it.after_us:.1f} us)"
+
+
+def host_speed(factors: Sequence[float]) -> str:
+    """Return ``this host was 12 % faster to 45 % slower``, by how often as long it took."""
+    words: dict[str, list[str]] = {}
+    for factor in sorted({min(factors), max(factors)}, key=lambda it: (it > 1, abs(it - 1))):
+        words.setdefault("slower" if factor > 1 else "faster", []).append(
+            f"{100 * abs(factor - 1):.0f}"
+        )
+    ends = (f"{' to '.join(dict.fromkeys(its))} % {word}" for word, its in words.items())
+    return f"this host was {' to '.join(ends)}"
 
 
 def _fresh(it: e.FreshProcess, _: str) -> str:
@@ -213,19 +255,32 @@ def _fresh(it: e.FreshProcess, _: str) -> str:
         "IMPROVED": "does not confirm",
     }.get(it.status)
     status = f", {it.status}" if word is None else ""
-    return f"a fresh process {word or 'cannot confirm'} it: {it.us:.1f} us  {interval_text(it.change)}{status}"
+    return (
+        f"a fresh process {word or 'cannot confirm'} it: {it.us:.1f} us  "
+        f"{interval_text(it.change)}{status}"
+    )
 
 
-def _choice(it: e.Choice, name: str) -> str:
-    cost = f"{it.cost_us:+.1f} us against the fastest that {name} knows"
-    line = f"the autotuner chose a launch configuration that is not in {name} ({cost})"
-    return "\n".join([line, *(_kernel(each, name) for each in it.kernels)])
+def _choice(it: e.ChoiceMoved, name: str) -> str:
+    if it.is_lost:
+        if it.compiled is not None:
+            some, why = "{} of {}".format(*it.compiled), f" ({it.error})" if it.error else ""
+            gone = "does not" if it.error else "is not offered by its code"
+            return f"{it.kernel}: {some} configurations compile{why}; {it.before} {gone}"
+        why = f"does not compile ({it.error})" if it.error else "is not offered by its code"
+        return f"{it.kernel} runs with {it.after}: {it.before}, which {name} has, {why}"
+    how = "slower" if it.gain is not None and it.gain < 0 else "faster"
+    gain = "" if it.gain is None else f"  {100 * abs(it.gain):.1f} % {how} when it was tuned"
+    return f"{it.kernel}: the autotuner chose {it.after} instead of {it.before}{gain}"
 
 
 def _dispatcher_ops(it: e.DispatcherOps, _: str) -> str:
     if it.before != it.after:
         return f"dispatcher ops {it.before} -> {it.after}"
-    return f"the host is {'slower' if it.is_slower else 'faster'} in the same {it.after} dispatcher ops, or around them"
+    return (
+        f"the host is {'slower' if it.is_slower else 'faster'} in the same {it.after} dispatcher "
+        "ops, or around them"
+    )
 
 
 def _part(it: e.PartOfLatency, _: str) -> str:
@@ -237,7 +292,10 @@ def _part(it: e.PartOfLatency, _: str) -> str:
         "kernels": ("kernels", ""),
         "without": ("without kernels", f": {transfers if it.transfers_us else bound}"),
     }[it.part]
-    return f"{label} {it.before_us:.1f} -> {it.after_us:.1f} us ({it.after_us - it.before_us:+.1f}){note}"
+    return (
+        f"{label} {it.before_us:.1f} -> {it.after_us:.1f} us "
+        f"({it.after_us - it.before_us:+.1f}){note}"
+    )
 
 
 def _machine(it: e.Machine, name: str) -> str:
@@ -291,7 +349,6 @@ _UNCLEAR = {
     "scattered processes": "the processes of {name} scatter too much on this host",
     "one replicate": "one replicate shows no spread",
     "both possible": "the interval holds the fraction that is asked for",
-    "unknown choice": "the autotuner's choice is not in {name}",
 }
 _NOISES = {
     "replicates": "the scatter of replicates",
@@ -299,7 +356,7 @@ _NOISES = {
     "gpu": "the GPU's own change of speed",
 }
 _IN_TRACE = {"seldom": "in few steps, not judged: ", "new": "new, not judged: ", "gone": "not judged, gone: ",
-             "unknown": "not in the trace: ", "moved": "in another place, which is no change: "}  # fmt: skip
+             "unknown": "not in the trace: ", "moved": "in another place, not counted as a change: "}  # fmt: skip
 _NOT_FRESH = {
     "failed": "{it.text}",
     "other structure": "it ran other kernels, or had other counts",
@@ -310,6 +367,8 @@ _FILE_NOTES = {
     "unchanged": "unchanged within noise: it stays as it is",
     "undeclared": "the suite no longer declares it: git rm its baseline, if that is meant",
     "suite": "suite {it.before} -> {it.after}",
+    "facts": "gets what an older version did not record: {it.after}. Its times stay",
+    "result": "result with float64: {it.before} -> {it.after}",
     "fewer processes": "processes behind a replaced time {it.before} -> {it.after} (kernelgauge calibrate records more)",
     "processes": "{it.after} process{es}",
     "launches": "{it.after} launch{es}",
@@ -346,7 +405,7 @@ def _in_trace(it: e.InTrace, _: str) -> str:
         others = f"{most:g} other{'s' * (most != 1)} {usual:g}"
         return f"{''.join(texts[-1:])}: {''.join(texts[:1])} with {own:g} threads, {others}"
     if it.what in ("phase", "module"):
-        return f"{it.what} renamed, which is no change: {' -> '.join(name or 'none' for name in it.names)}"
+        return f"{it.what} renamed, not counted as a change: {' -> '.join(name or 'none' for name in it.names)}"
     texts += [" of ".join(f"{number:g}" for number in it.numbers) + " steps"] * bool(it.numbers)
     return _IN_TRACE.get(it.what, "") + ", ".join(texts)
 
@@ -386,7 +445,7 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
         "fresh",
         lambda it, _: f"no fresh process confirms it: {_NOT_FRESH[it.why].format(it=it)}",
     ),
-    e.Choice: ("tuning", _choice),
+    e.ChoiceMoved: ("tuning", _choice),
     e.DispatcherOps: ("why", _dispatcher_ops),
     e.PartOfLatency: ("why", _part),
     e.Machine: ("machine", _machine),
@@ -486,15 +545,15 @@ def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:
     else:
         text = f"{counted(new, 'kernel')} instead of {old}"
     text = {
-        What.FUSED.value: f"{it.author.capitalize()} fused {counted(old, f'{it.kind} kernel'.strip())} into {new}",
-        What.FOLDED.value: f"{counted(old - new, 'kernel')} went into the epilogue of {counted(new, 'GEMM')}",
-        What.MOVED.value: f"{counted(new, 'kernel')} moved",
+        ChangeKind.FUSED.value: f"{it.author.capitalize()} fused {counted(old, f'{it.kind} kernel'.strip())} into {new}",
+        ChangeKind.FOLDED.value: f"{counted(old - new, 'kernel')} went into the epilogue of {counted(new, 'GEMM')}",
+        ChangeKind.MOVED.value: f"{counted(new, 'kernel')} moved",
     }.get(it.what, text)
     if it.layers > 1 or it.places > 1:
         text += (
             f", in {counted(it.layers, 'layer') if it.layers > 1 else counted(it.places, 'place')}"
         )
-    is_moved = it.what == What.MOVED.value
+    is_moved = it.what == ChangeKind.MOVED.value
     by = f"by {' and '.join(it.ops)}" if it.ops and not is_moved else ""
     inputs = f"inputs {' -> '.join(it.layouts)}" if it.layouts else ""
     parts = [text, _dtypes(*it.dtypes), " and ".join(_sizes(it.sizes)), inputs, by]
@@ -520,9 +579,8 @@ def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
     if it.stream is not None:
         old, new = it.stream
         parts.append("on a second stream" if new and not old else f"stream {old} -> {new}")
-    return f"{', '.join(parts)} in {counted(sum(n for _, n in it.kernels), 'kernel')}", [
-        _names(it.kernels)
-    ]
+    what = ", ".join(first(parts, _MOST_PARTS))
+    return f"{what} in {counted(sum(n for _, n in it.kernels), 'kernel')}", [_names(it.kernels)]
 
 
 def _speed(it: e.OtherSpeed) -> tuple[str, list[str]]:
@@ -578,7 +636,7 @@ def _host_calls(it: e.HostCalls) -> tuple[str, list[str]]:
     others = it.more - it.after + (it.before or 0)
     return f"host: {name} {before} -> {it.after:,} call{'s' * (it.after != 1)}", [
         f"and {others:,} more calls at that line"
-    ] if others > 0 else []
+    ] if it.more and others > 0 else []
 
 
 def _beside(it: e.BesideKernels) -> str:
@@ -607,8 +665,11 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
         [],
     ),
     e.MemoryGrowth: lambda it: (
-        f"each call leaves {megabytes(it.bytes)} more in {'the memory of the process' if it.is_host else 'memory'}",
-        [] if it.is_kept else ["below: where it is allocated. What keeps it is not known."],
+        f"each call leaves {megabytes(it.bytes)} more in {'the memory of the process' if it.is_host else 'memory'}"
+        + ", in cycles of references that Python collects later" * it.is_cyclic,
+        []
+        if it.is_kept or it.is_cyclic
+        else ["below: where it is allocated; what keeps it is unknown"],
     ),
     e.AllocatorCalls: lambda it: (
         f"each call allocates or frees memory {it.after} times instead of {it.before}, past torch's cache",
@@ -618,7 +679,7 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
     e.NoLonger: lambda it: (_NO_LONGER[it.what], []),
     e.BesideKernels: lambda it: (_beside(it), []),
     e.PeakMemory: lambda it: (
-        f"peak memory {megabytes(it.before)} -> {megabytes(it.after)}",
+        f"peak memory{' of Python' * it.is_host} {megabytes(it.before)} -> {megabytes(it.after)}",
         [f"+{megabytes(it.more)} at the first line below"] if it.more else [],
     ),
     e.CompiledOps: lambda it: (

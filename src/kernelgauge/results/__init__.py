@@ -9,9 +9,11 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from gzip import compress
+from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -32,6 +34,7 @@ NAME = "results.json"
 __version__ = "0.1.0"  # of kernelgauge; pyproject.toml has it too
 SCHEMA_VERSION: Final = 3
 _MOST_COMPARISONS = 10**6  # a file that has more is damaged
+_NOT_ITS_OWN = {"site-packages", "dist-packages"}  # below a project: a virtual environment's
 _GIT_TIMEOUT_S = 5.0  # a working tree on a slow network file system: then its commit is not known
 _CUT_SHORT = (2, 3)  # pytest.ExitCode: interrupted, internal error
 _LEVEL = 6  # of gzip, for traces: level 9 takes ten times as long, for a tenth less
@@ -139,10 +142,14 @@ class Results(msgspec.Struct, frozen=True):
     release: str | None = None  # the nearest tag of that commit; None: none, or not known
     # their folder, with slashes, from the root of the project; absolute if not in it
     baselines: str = "baselines"
+    # digests of the project's files that were imported, by their paths from its root
+    sources: dict[str, str] = {}
 
     @property
     def was_cut_short(self) -> bool:
-        """Return whether the run of pytest was interrupted, or broke: nobody knows what it lacks."""
+        """Return whether the run of pytest was interrupted, or broke: nobody knows what it
+        lacks.
+        """
         return self.exit_status in _CUT_SHORT
 
     @property
@@ -242,7 +249,8 @@ def _refuse_contradictions(results: Results) -> None:
             raise ValueError(f"gates and sensitivities are positive fractions - in {each.id}")
         if each.run is not None and len(each.run.origins) not in (0, len(each.run.kernels)):
             raise ValueError(
-                f"{len(each.run.origins)} origins for {len(each.run.kernels)} kernels - in {each.id}"
+                f"{len(each.run.origins)} origins for {len(each.run.kernels)} kernels - in "
+                f"{each.id}"
             )
 
 
@@ -251,7 +259,9 @@ def _unreadable(where: str, got: str) -> ResultsError:
         "the results cannot be read",
         where=where,
         got=printable(got),
-        expected=f"what a run leaves in reports/latest/results.json, schema_version {SCHEMA_VERSION}",
+        expected=(
+            f"what a run leaves in reports/latest/results.json, schema_version {SCHEMA_VERSION}"
+        ),
         next_command="pytest perf",
     )
 
@@ -286,6 +296,13 @@ def without_kinds(marks: str) -> str:
     """
     parts = [marks] if "(" in marks or re.search(r"\bor\b", marks) else marks.split(" and ")
     return " and ".join(each for each in parts if not _KINDS.search(each))
+
+
+def selector(workload: str, others: Iterable[str]) -> str:
+    """Return what `-k` must say to select this workload, and none of the others."""
+    own = workload.lower()  # as pytest compares
+    is_in_another = any(own in other.lower() and workload != other for other in others)
+    return f"[{workload}]" if is_in_another else workload
 
 
 def checked_out(here: Path, root: Path) -> Callable[[str], str | None] | None:
@@ -432,6 +449,34 @@ def revision(folder: Path) -> str | None:
     """
     # no tag, and all digits
     return _describe(folder, "--always", "--exclude=*", "--abbrev=64", "--dirty=+")
+
+
+def sources_of(root: Path) -> dict[str, str]:
+    """Return a digest of each file of a project that this process has imported, by its path."""
+    found: dict[str, str] = {}
+    for module in list(sys.modules.values()):  # some raise for a name that they lack
+        file = str(getattr(module, "__dict__", {}).get("__file__"))
+        if root.name not in file:  # a path of each module of torch takes 20 ms
+            continue
+        path = Path(file)
+        if path.is_relative_to(root) and not _NOT_ITS_OWN.intersection(path.parts):
+            found[path.relative_to(root).as_posix()] = digest_of_file(path)
+    return dict(sorted(found.items()))
+
+
+def changed_sources(results: Results, root: Path) -> list[str]:
+    """Return the files of a project that are other ones than when the results were measured."""
+    return [
+        path for path, digest in results.sources.items() if digest_of_file(root / path) != digest
+    ]
+
+
+def digest_of_file(path: Path) -> str:
+    """Return the beginning of a file's SHA-256; empty if nobody can read it."""
+    try:
+        return sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""
 
 
 def nearest_tag(folder: Path) -> str | None:

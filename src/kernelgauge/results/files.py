@@ -9,11 +9,14 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
+import msgspec
 from filelock import FileLock, Timeout
 
 from ..errors import StorageError, printable
+from ..run import KernelChoice
 
 # -- names -----------------------------------------------------------------------------------------
 
@@ -214,7 +217,9 @@ class Lock:
 
 
 class GpuLock:
-    """On one GPU at a time: two runs that each wait for the other's second GPU would wait for ever."""
+    """On one GPU at a time: two runs that each wait for the other's second GPU would wait for
+    ever.
+    """
 
     def __init__(self, folder: Path | None = None, *, patience_s: float = _PATIENCE_S) -> None:
         # /tmp, and not the user's own folder: other users time on the same GPUs.
@@ -249,6 +254,18 @@ class GpuLock:
         for the child.
         """
         return {} if self._lock is None else {_HELD: f"{os.getpid()}:{self._lock.path}"}
+
+
+CHOICES = "KERNELGAUGE_CHOICES"  # names a file: what an earlier process hands to a fresh one
+
+
+@cache
+def handed_choices() -> dict[str, tuple[KernelChoice, ...]]:
+    """Return the choices of autotuners that this process was started with, by workload."""
+    file = os.environ.get(CHOICES)
+    if not file:
+        return {}
+    return msgspec.json.decode(Path(file).read_bytes(), type=dict[str, tuple[KernelChoice, ...]])
 
 
 def folder_lock(folder: Path, *, patience_s: float = _PATIENCE_S) -> Lock:

@@ -3,11 +3,11 @@
 from .difference import (
     FACTS,
     NO_TENSOR,
+    ChangeKind,
     Difference,
     HostDifference,
     Likeness,
     RowDifference,
-    What,
     diff,
     diff_rows,
     has_worse_code,
@@ -44,7 +44,8 @@ from .kernel import (
 )
 from .model import CALL, REGION, WHOLE, Trace, Window, busy_us, grouped, number_streams
 from .names import KernelName, Kind, decode
-from .reader import BLOCK_BYTES, parse, parse_blocks
+from .reader import BLOCK_BYTES, parse
+from .sources import read_blocks
 from .steps import (
     COPIES,
     CPU,
@@ -71,6 +72,7 @@ __all__ = [
     "REGION",
     "WAIT",
     "WHOLE",
+    "ChangeKind",
     "Difference",
     "Execution",
     "HostDifference",
@@ -92,7 +94,6 @@ __all__ = [
     "Steps",
     "Summary",
     "Trace",
-    "What",
     "Window",
     "alike",
     "block_shared_kib",
@@ -122,7 +123,7 @@ __all__ = [
     "other_texts",
     "pairs_of_other_shapes",
     "parse",
-    "parse_blocks",
+    "read_blocks",
     "resource_changes",
     "summarize_trace",
     "was_autotuned",

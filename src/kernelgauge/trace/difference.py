@@ -38,7 +38,7 @@ from .steps import RowRange, StepRow, Steps
 from .summary import HostLane
 
 
-class What(str, Enum):
+class ChangeKind(str, Enum):
     """What happened to launches, in the order of reading."""
 
     FUSED = "fused"
@@ -61,19 +61,19 @@ class What(str, Enum):
 
         Times alone are no such change.
         """
-        return self not in (What.SAME, What.SLOWER, What.FASTER)
+        return self not in (ChangeKind.SAME, ChangeKind.SLOWER, ChangeKind.FASTER)
 
     @property
     def is_pair(self) -> bool:
         """Tell whether each launch has its partner, of the same name."""
-        return not self.is_change or self in (What.SOURCE, What.CONFIGURATION)
+        return not self.is_change or self in (ChangeKind.SOURCE, ChangeKind.CONFIGURATION)
 
 
 @dataclass(frozen=True)
 class Difference:
     """Launches, those that took their place, and what happened to them."""
 
-    what: What
+    what: ChangeKind
     before: tuple[KernelRecord, ...]
     after: tuple[KernelRecord, ...]
     details: str = ""  # what differs between the two of one name, or of one job
@@ -115,7 +115,9 @@ def diff(before: Sequence[KernelRecord], after: Sequence[KernelRecord]) -> list[
     blocks = by_name if len(by_name) == 1 else max(by_context, by_name, key=_likeness_of_blocks)
     found: list[Difference] = []
     for is_same, old, new in blocks:
-        found += map(_same_name, old, new) if is_same else [Difference(What.REPLACED, old, new)]
+        found += (
+            map(_same_name, old, new) if is_same else [Difference(ChangeKind.REPLACED, old, new)]
+        )
     return found
 
 
@@ -248,7 +250,9 @@ def name_differences(paired: Sequence[Difference]) -> tuple[Difference, ...]:
     cut, moved = _without_moves(paired)
     found: list[Difference] = []
     for each in cut:
-        found += _other_names(each.before, each.after) if each.what is What.REPLACED else [each]
+        found += (
+            _other_names(each.before, each.after) if each.what is ChangeKind.REPLACED else [each]
+        )
     are_whole = any(
         side and all(us % 1 == 0 for it in side for us in it.durations_us)
         for side in (
@@ -262,7 +266,7 @@ def name_differences(paired: Sequence[Difference]) -> tuple[Difference, ...]:
     waiting = {
         id(each)
         for each in joined
-        if each.what is What.SAME and each.before[0].kind == Kind.COMMUNICATION.value
+        if each.what is ChangeKind.SAME and each.before[0].kind == Kind.COMMUNICATION.value
     }
     others = [abs(each.delta_us) for each in joined if id(each) not in waiting]
     if abs(sum(each.delta_us for each in joined if id(each) in waiting)) <= max(
@@ -278,7 +282,9 @@ def _by_direction(each: Difference, step_us: float) -> Difference:
     """
     is_seen = abs(each.delta_us) > max(step_us * len(each.before), _SEEN * each.before_us)
     return (
-        replace(each, what=What.SLOWER if each.delta_us > 0 else What.FASTER) if is_seen else each
+        replace(each, what=ChangeKind.SLOWER if each.delta_us > 0 else ChangeKind.FASTER)
+        if is_seen
+        else each
     )
 
 
@@ -298,10 +304,10 @@ def _joined(found: Iterable[Difference], step_us: float) -> Iterator[Difference]
             *(configuration_text(kernel.identity) for kernel in each.after[:1]),
         )
         groups.setdefault(
-            (*names, each.what, *(() if each.what is What.SAME else what_differs)), []
+            (*names, each.what, *(() if each.what is ChangeKind.SAME else what_differs)), []
         ).append(each)
     for each in map(join_launches, groups.values()):
-        if each.what is What.SAME:
+        if each.what is ChangeKind.SAME:
             yield from _timed(each.before, each.after, step_us)
         else:
             yield each
@@ -333,7 +339,7 @@ def _timed(
         yield Difference(_timing(old, new, step_us), old, new)
 
 
-def _timing(old: Sequence[KernelRecord], new: Sequence[KernelRecord], step_us: float) -> What:
+def _timing(old: Sequence[KernelRecord], new: Sequence[KernelRecord], step_us: float) -> ChangeKind:
     """Judge the times of all launches of one kernel together: `old` and `new` are pairs of them, in
     steps of `step_us`.
     """
@@ -343,7 +349,7 @@ def _timing(old: Sequence[KernelRecord], new: Sequence[KernelRecord], step_us: f
     if abs(change) <= max(
         step_us * len(old), (_SEEN_OF_ONE_STEP if is_single else _SEEN) * median(befores)
     ):
-        return What.SAME
+        return ChangeKind.SAME
     if is_single and len(old) > 1:
         deltas = [
             after.device_time_us - before.device_time_us
@@ -352,7 +358,9 @@ def _timing(old: Sequence[KernelRecord], new: Sequence[KernelRecord], step_us: f
         is_seen = abs(change) > _SEEN_ERRORS * stdev(deltas) * len(deltas) ** 0.5
     else:
         is_seen = min(afters) > max(befores) or max(afters) < min(befores)
-    return What.SAME if not is_seen else What.SLOWER if change > 0 else What.FASTER
+    return (
+        ChangeKind.SAME if not is_seen else ChangeKind.SLOWER if change > 0 else ChangeKind.FASTER
+    )
 
 
 def _same_name(old: KernelRecord, new: KernelRecord) -> Difference:
@@ -366,13 +374,19 @@ def _same_name(old: KernelRecord, new: KernelRecord) -> Difference:
     before, after = (msgspec.structs.replace(kernel.identity, **unknown) for kernel in (old, new))
     details = configuration_change(before, after)
     is_other_source = before.source_hash != after.source_hash
-    what = What.SOURCE if is_other_source else What.CONFIGURATION if details else What.SAME
+    what = (
+        ChangeKind.SOURCE
+        if is_other_source
+        else ChangeKind.CONFIGURATION
+        if details
+        else ChangeKind.SAME
+    )
     return Difference(what, (old,), (new,), details)
 
 
 def with_moves(found: list[Difference]) -> list[Difference]:
     """Return what `diff` found, with MOVED where the same kernels run in another order."""
-    cut = [each for each in found if each.what is What.REPLACED]
+    cut = [each for each in found if each.what is ChangeKind.REPLACED]
     sides = [each.before for each in cut], [each.after for each in cut]
     old, new = (
         Counter(kernel.identity.unnumbered for kernel in chain.from_iterable(side))
@@ -389,7 +403,7 @@ def _without_moves(
 
     Return what is left, and these pairs.
     """
-    cut = [each for each in found if each.what is What.REPLACED]
+    cut = [each for each in found if each.what is ChangeKind.REPLACED]
     additional = grouped(
         (kernel for block in cut for kernel in block.after),
         lambda kernel: kernel.identity.unnumbered,
@@ -409,7 +423,9 @@ def _without_moves(
         )
         left += [replace(each, before=before, after=after)] if before or after else []
     # That says what changed besides its place.
-    return left, [pair if pair.what.is_change else replace(pair, what=What.MOVED) for pair in pairs]
+    return left, [
+        pair if pair.what.is_change else replace(pair, what=ChangeKind.MOVED) for pair in pairs
+    ]
 
 
 def _is_as_large(old: KernelRecord, new: KernelRecord) -> bool:
@@ -446,16 +462,18 @@ def _other_names(old: Sequence[KernelRecord], new: Sequence[KernelRecord]) -> li
             *(_exchange(None, kernel) for kernel in news),
         ]
     few, many, what = (
-        (news, olds, What.FUSED) if len(olds) > len(news) else (olds, news, What.SPLIT)
+        (news, olds, ChangeKind.FUSED) if len(olds) > len(news) else (olds, news, ChangeKind.SPLIT)
     )
     is_one_job = len(few) < len(many) and _do_the_work_of(few, many)
-    return [*found, Difference(what if is_one_job else What.REPLACED, olds, news)]
+    return [*found, Difference(what if is_one_job else ChangeKind.REPLACED, olds, news)]
 
 
 def _exchange(old: KernelRecord | None, new: KernelRecord | None) -> Difference:
     if old is None or new is None:
         before, after = (() if kernel is None else (kernel,) for kernel in (old, new))
-        return Difference(What.APPEARED if old is None else What.VANISHED, before, after)
+        return Difference(
+            ChangeKind.APPEARED if old is None else ChangeKind.VANISHED, before, after
+        )
     names = (old.identity.decoded, new.identity.decoded)
     pairs = [(field, *(getattr(name, field) for name in names)) for field in _TEMPLATE_FIELDS]
     details = ", ".join(
@@ -466,7 +484,7 @@ def _exchange(old: KernelRecord | None, new: KernelRecord | None) -> Difference:
         # None: the name does not say, which is no difference
         if before != after and None not in (before, after)
     )
-    return Difference(What.TEMPLATE, (old,), (new,), details)
+    return Difference(ChangeKind.TEMPLATE, (old,), (new,), details)
 
 
 def _do_the_work_of(few: Sequence[KernelRecord], many: Sequence[KernelRecord]) -> bool:
@@ -490,7 +508,7 @@ def _folded(found: Sequence[Difference]) -> list[Difference]:
     result: list[Difference | None] = list(found)
     for index, vanished in enumerate(found):
         if (
-            vanished.what is not What.VANISHED
+            vanished.what is not ChangeKind.VANISHED
             or "add" not in vanished.before[0].identity.decoded.ops
         ):
             continue
@@ -498,7 +516,7 @@ def _folded(found: Sequence[Difference]) -> list[Difference]:
             gemm = result[near] if 0 <= near < len(found) else None
             if gemm is not None and _gained_an_addend(gemm):
                 result[near], result[index] = (
-                    replace(join_launches([gemm, vanished]), what=What.FOLDED),
+                    replace(join_launches([gemm, vanished]), what=ChangeKind.FOLDED),
                     None,
                 )
                 break
@@ -616,6 +634,8 @@ def _relocated_rows(
 
 # Floats, which older baselines lack; and numbers of so many digits that no constant has them.
 _FLOAT, _COMPUTED = re.compile(r"\d\.|\de|inf|nan"), re.compile(r"(?:\d\.?){12}")
+_LIST = re.compile(r"((\d+) tensors of \d+ numbers)(, .+)?")
+_MOST_IN_LIST = 30  # tensors: of a longer list a trace has none
 
 
 def other_arguments(before: KernelRecord, after: KernelRecord) -> tuple[tuple[str, str], ...]:
@@ -636,8 +656,21 @@ def other_arguments(before: KernelRecord, after: KernelRecord) -> tuple[tuple[st
     return tuple(
         pair
         for pair in pairs
-        if pair[0] != pair[1] and all(pair) and not all(map(_COMPUTED.search, pair))
+        if pair[0] != pair[1]
+        and all(pair)
+        and not all(map(_COMPUTED.search, pair))
+        and not _may_be_one_list(*map(_LIST.fullmatch, pair))
     )
+
+
+def _may_be_one_list(before: re.Match[str] | None, after: re.Match[str] | None) -> bool:
+    """Tell whether two texts of lists of tensors say the same, as far as both know: older baselines
+    lack dtypes and shapes, and have a long list as an empty one.
+    """
+    if before is None or after is None or (before[3] is None) == (after[3] is None):
+        return False
+    was_long = before[2] == "0" and int(after[2]) > _MOST_IN_LIST
+    return before[1] == after[1] or was_long
 
 
 def other_texts(before: Iterable[str], after: Iterable[str]) -> tuple[tuple[str, str], ...]:

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from .model import FRAME, MODULE_PREFIX, DeviceRecord, Op, Window, nested, number_streams
+from .model import FRAME, MODULE_PREFIX, DeviceRecord, Op, Window, is_list, nested, number_streams
 from .names import KernelName, Kind, decode, kind_of_words
 
 # Inductor numbers its compiled graphs for the life of the process: `graph_0_`, `graph_1_`. No part
@@ -64,6 +64,17 @@ class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
         configuration anew.
         """
         return self.decoded.backend == "inductor-triton"
+
+    @property
+    def choice(self) -> str:
+        """Return the configuration that an autotuner chose, as `KernelChoice.config` has it; empty
+        if it is not known.
+        """
+        if self.kernel_kwargs is None or self.num_warps is None or self.num_stages is None:
+            return ""
+        parts = [part.strip() for part in self.kernel_kwargs.split(",") if part.strip()]
+        parts += [f"num_warps={self.num_warps}", f"num_stages={self.num_stages}"]
+        return ",".join(sorted(parts))
 
     @property
     def unnumbered(self) -> str:
@@ -299,12 +310,12 @@ def input_texts(shapes: Iterable[Any], types: Iterable[str]) -> tuple[str, ...]:
     """
     # The profiler writes "" for an optional tensor that is None, and a Python number as a double
     # without dimensions.
-    no_tensors = ("", "Scalar", "ScalarList", "TensorList")
+    no_tensors = ("", "Scalar", "ScalarList")
     pairs = zip(shapes, types, strict=False)
     tensors = [
         (shape, kind)
         for shape, kind in pairs
-        if kind not in no_tensors and (shape or kind != "double")
+        if kind not in no_tensors and not is_list(kind) and (shape or kind != "double")
     ]
     return tuple(
         f"{_TABLES.dtypes.get(kind, kind)}[{','.join(map(str, shape))}]" for shape, kind in tensors

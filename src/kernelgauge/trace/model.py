@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from math import inf, prod
 from operator import attrgetter
 from typing import Any, TypeGuard, TypeVar
@@ -60,6 +60,9 @@ _NUMBERS, _FLOAT = (
     re.compile(r"\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+"),
 )
 
+_LIST = "TensorList"  # begins the type of one; the dtypes of its tensors follow, where known
+_MOST_TEXTS = 8  # of tensors in their order
+
 _START = attrgetter("start_us")
 
 
@@ -104,9 +107,41 @@ class Op(_Row, frozen=True, gc=False):
                 texts.append(text)
             elif _NUMBERS.fullmatch(text) and not _INTEGERS.fullmatch(text):
                 texts.append(_FLOAT.sub(lambda each: repr(float(each[0])), text))
-            elif on_cpu and kind == "TensorList":
-                texts.append(f"{len(shape)} tensors of {sum(map(prod, shape))} numbers")
+            elif on_cpu and is_list(kind):
+                texts.append(_text_of_list(shape, kind.split()[1:]))
         return tuple(texts)
+
+    def with_list(
+        self, place: int, shapes: Sequence[Any], dtypes: Sequence[str], strides: Sequence[Any]
+    ) -> Op:
+        """Return it with the tensors of one input, if that is a list: a trace lacks their dtypes."""
+        if self.input_types[place : place + 1] != (_LIST,):
+            return self
+        kind = " ".join((_LIST, *dtypes))
+        news = {"input_shapes": tuple(shapes), "input_types": kind, "input_strides": tuple(strides)}
+        changes = {
+            name: tuple(new if at == place else old for at, old in enumerate(getattr(self, name)))
+            for name, new in news.items()
+        }
+        return msgspec.structs.replace(self, **changes)
+
+
+def is_list(kind: str) -> bool:
+    """Tell whether an input of this type is a list of tensors."""
+    return kind.startswith(_LIST)
+
+
+def _text_of_list(shapes: Sequence[Any], dtypes: Sequence[str]) -> str:
+    """Return the text of a list of tensors; without dtypes, as older baselines have it."""
+    texts = [
+        f"{dtype}[{','.join(map(str, shape))}]"
+        for shape, dtype in zip(shapes, dtypes, strict=bool(dtypes))
+    ]
+    runs = [(text, len(list(those))) for text, those in groupby(texts)]
+    if len(runs) > _MOST_TEXTS:
+        runs = [*Counter(texts).items()]
+    whole = f"{len(shapes)} tensors of {sum(map(prod, shapes))} numbers"
+    return ", ".join([whole, *(f"{text} x{count}" if count > 1 else text for text, count in runs)])
 
 
 class ApiCall(_Row, frozen=True, gc=False):
@@ -339,6 +374,7 @@ class Trace:
     # of torch.distributed: rank, world_size
     job: Mapping[str, object] = field(default_factory=dict)
     began_us: float = 0.0  # what its times are relative to, since 1970
+    has_calls: bool = True  # whether its profiler records what the host asks for
 
     @cached_property
     def _records_by_correlation(self) -> dict[int | None, list[DeviceRecord]]:
@@ -439,7 +475,7 @@ class Trace:
                     f"duplicated: {call.name} (correlation {call.correlation}) has {counts}"
                 )
         for record in self.records:
-            if record.correlation not in asked:
+            if self.has_calls and record.correlation not in asked:
                 problems.append(
                     f"orphan: {record.name} (correlation {record.correlation}) has no launch"
                 )

@@ -64,7 +64,7 @@ def parse(content: bytes, *, where: str = "<bytes>", has_ops: bool = True) -> Tr
     return parse_blocks(blocks, where=where, has_ops=has_ops)
 
 
-def parse_blocks(blocks: Iterable[bytes], *, where: str, has_ops: bool = True) -> Trace:
+def parse_blocks(blocks: Iterable[bytes], where: str, *, has_ops: bool = True) -> Trace:
     """Parse JSON in blocks, best of `BLOCK_BYTES` each. Raises `TraceError` as `parse`."""
     rows = _Rows(has_ops=has_ops)
     try:
@@ -74,8 +74,14 @@ def parse_blocks(blocks: Iterable[bytes], *, where: str, has_ops: bool = True) -
             "not a trace that kernelgauge can read",
             where=where,
             got=str(error),
-            expected="a JSON object with a list `traceEvents`, as export_chrome_trace writes it, or a list of such events",
-            next_command="torch.profiler.profile(...).export_chrome_trace(PATH)   (in the program to explain)",
+            expected=(
+                "a JSON object with a list `traceEvents`, as export_chrome_trace writes it, or a "
+                "list of such events"
+            ),
+            next_command=(
+                "torch.profiler.profile(...).export_chrome_trace(PATH)   (in the program to "
+                "explain)"
+            ),
         ) from error
 
 

@@ -186,7 +186,7 @@ class StepTrace:
     outside: Outside = _NOTHING  # of the steady steps
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     at: float
     row: StepRow
     duration_us: float
@@ -254,7 +254,7 @@ def find_steps(trace: Trace, found_by: str | None = None) -> StepTrace:
     )
 
 
-def _walls_us(marks: Sequence[Op], inside: Sequence[Sequence[_Asked]]) -> list[float]:
+def _walls_us(marks: Sequence[Op], inside: Sequence[Sequence[_Request]]) -> list[float]:
     """Return how long each step took, as `find_steps` says."""
     found, done_us = list[float](), -math.inf  # with the steps before each
     for mark, some in zip(marks, inside, strict=True):
@@ -284,7 +284,7 @@ def _unknown(
 # -- launches --------------------------------------------------------------------------------------
 
 
-def _launches(trace: Trace) -> tuple[list[_Asked], dict[StepRow, Counter[Place]], bool]:
+def _launches(trace: Trace) -> tuple[list[_Request], dict[StepRow, Counter[Place]], bool]:
     """Return what ran, in the order in which the host asked for it; and where in the code.
 
     True: a CPU.
@@ -297,7 +297,7 @@ def _launches(trace: Trace) -> tuple[list[_Asked], dict[StepRow, Counter[Place]]
     asked += [(each.call, each.op, each.record) for each in whole.executed]
     asked += [(call, None, None) for call in trace.calls if call.is_synchronization]
     contexts = _contexts(trace, [each[0] for each in asked])
-    found: list[_Asked] = []
+    found: list[_Request] = []
     places: dict[StepRow, Counter[Place]] = defaultdict(Counter)
     for call, op, record in asked:
         phase, module, frame = contexts[id(call)]
@@ -321,7 +321,7 @@ def _launches(trace: Trace) -> tuple[list[_Asked], dict[StepRow, Counter[Place]]
         row = StepRow(phase, _INSTANCE.sub("", module), "" if is_named else op_name, kind, name)
         places[row][module, frame] += 1
         duration = record.time_us if record is not None else call.duration_us
-        found.append(_Asked(call.start_us, row, duration, record, thread))
+        found.append(_Request(call.start_us, row, duration, record, thread))
     # Beside launches, records without one are of work from before the profile: the device is behind
     # the host.
     for record in () if whole.executed else whole.orphans:
@@ -331,7 +331,7 @@ def _launches(trace: Trace) -> tuple[list[_Asked], dict[StepRow, Counter[Place]]
             "", "", "", copied if copied in COPIES else identity.kind, identity.unnumbered
         )
         places[row]["", ""] += 1
-        found.append(_Asked(record.start_us, row, record.time_us, record))
+        found.append(_Request(record.start_us, row, record.time_us, record))
     return sorted(found, key=lambda each: each.at), dict(places), on_cpu
 
 
@@ -363,7 +363,7 @@ def _contexts(trace: Trace, rows: Sequence[Op | ApiCall]) -> dict[int, tuple[str
 class _Work:
     """The launches that steps must have, in order: all but waits."""
 
-    def __init__(self, launches: Iterable[_Asked]) -> None:
+    def __init__(self, launches: Iterable[_Request]) -> None:
         work = [each for each in launches if each.row.kind != WAIT]
         # A collective takes as long as its rank waits for others.
         times_us = (
@@ -386,7 +386,7 @@ class _Work:
 
 
 def _marks(
-    trace: Trace, launches: Sequence[_Asked], work: _Work, found_by: str | None
+    trace: Trace, launches: Sequence[_Request], work: _Work, found_by: str | None
 ) -> tuple[list[Op], str]:
     """Return the steps of a trace, steady or not, and how they were found: as asked, if it is.
 
@@ -425,9 +425,13 @@ def _marks(
         return marks, PERIOD
     if wanted:
         *_, name, outside = wanted[0]
-        share = f"{outside.launches} of {outside.of} launches, with {100 * outside.share:.0f} % of the time"
+        share = (
+            f"{outside.launches} of {outside.of} launches, with {100 * outside.share:.0f} % of "
+            "the time"
+        )
         raise ValueError(
-            f"outside of its steps, found by {name}, lie {share}: at most {100 * MOST_OUTSIDE:.0f} % may"
+            f"outside of its steps, found by {name}, lie {share}: at most "
+            f"{100 * MOST_OUTSIDE:.0f} % may"
         )
     if found_by is None:
         most = f"at least {100 - 100 * MOST_OUTSIDE:.0f} % of the launches and of their time"
@@ -455,7 +459,7 @@ def _family(name: str) -> tuple[int, str] | None:
     return None if _NO_PHASE.match(name) or "): " in name else (_UNKNOWN, _NUMBER.sub("#", name))
 
 
-def _periods(launches: Sequence[_Asked], work: _Work, thread: int | str) -> list[Op]:
+def _periods(launches: Sequence[_Request], work: _Work, thread: int | str) -> list[Op]:
     """Return the stretches between launches of a kernel that are alike, if most have the same
     launches: the longest ones.
     """
@@ -494,9 +498,9 @@ def _periods(launches: Sequence[_Asked], work: _Work, thread: int | str) -> list
     return []
 
 
-def _by_step(marks: Sequence[Op], launches: Iterable[_Asked]) -> list[list[_Asked]]:
+def _by_step(marks: Sequence[Op], launches: Iterable[_Request]) -> list[list[_Request]]:
     """Return the launches of each step."""
-    inside: list[list[_Asked]] = [[] for _ in marks]
+    inside: list[list[_Request]] = [[] for _ in marks]
     starts = [mark.start_us for mark in marks]
     for each in launches:
         at = bisect_right(starts, each.at) - 1
@@ -506,7 +510,7 @@ def _by_step(marks: Sequence[Op], launches: Iterable[_Asked]) -> list[list[_Aske
 
 
 def _without_losses(
-    trace: Trace, marks: Sequence[Op], inside: Sequence[Sequence[_Asked]], found_by: str
+    trace: Trace, marks: Sequence[Op], inside: Sequence[Sequence[_Request]], found_by: str
 ) -> list[int]:
     """Return the numbers of the steps that launched something, with a record of each launch.
 
@@ -552,7 +556,7 @@ def _kind_of(label: str) -> str:
 def _without_warm_up(
     trace: Trace,
     marks: Sequence[Op],
-    inside: Sequence[Sequence[_Asked]],
+    inside: Sequence[Sequence[_Request]],
     kept: list[int],
     kinds: Sequence[str],
     found_by: str,
@@ -582,7 +586,8 @@ def _without_warm_up(
             steady.remove(some.pop(0))
     if len(steady) == 1 and len(kept) > 1:
         raise ValueError(
-            f"no two of {len(kept)} steps, found by {found_by}, have half of their launches in common"
+            f"no two of {len(kept)} steps, found by {found_by}, have half of their launches "
+            "in common"
         )
     if len(steady) == 1 and marks[steady[0]].name == f"{STEP_PREFIX}0":
         raise ValueError(f"its only step is {STEP_PREFIX}0: a profile of the warm-up")
@@ -594,7 +599,7 @@ def alike(one: Counter[StepRow], other: Counter[StepRow]) -> bool:
     return sum((one & other).values()) >= _LIKE_OTHERS * sum((one | other).values())
 
 
-def _add(steps: Steps, launches: Sequence[_Asked], beside: _Spans) -> None:
+def _add(steps: Steps, launches: Sequence[_Request], beside: _Spans) -> None:
     kernels, before = 0, list[int]()  # kernels launched before each collective
     compute_us = communication_us = exposed_us = 0.0
     row_us: dict[StepRow, float] = defaultdict(float)

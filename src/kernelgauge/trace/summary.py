@@ -129,7 +129,9 @@ class HostLane:
 
 @dataclass(frozen=True)
 class Bound:
-    """What makes the step as long as it is, on the busiest device: `share` of its time goes there."""
+    """What makes the step as long as it is, on the busiest device: `share` of its time goes
+    there.
+    """
 
     by: str  # "compute", "communication", "copy", "input" or "overhead"
     share: float
@@ -246,7 +248,9 @@ class Summary:
 
     @cached_property
     def times(self) -> list[StepTime]:
-        """Return where the time of a step went, for each device that ran something for the steps."""
+        """Return where the time of a step went, for each device that ran something for the
+        steps.
+        """
         devices = {record.device for window in self.windows for record in window.records}
         # By their name, or by the op that launched them.
         names = {
@@ -277,7 +281,9 @@ class Summary:
 
     @property
     def not_read(self) -> Mapping[str, int]:
-        """Return the number of rows of other devices, and of rows with an odd field, by category."""
+        """Return the number of rows of other devices, and of rows with an odd field, by
+        category.
+        """
         return {**self.trace.not_read, **self.trace.malformed}
 
     @property
@@ -483,7 +489,9 @@ def _step_spans(run: Sequence[Window], records: Sequence[DeviceRecord]) -> Itera
 def _running_between(
     start_us: float, end_us: float, records: Sequence[DeviceRecord]
 ) -> list[DeviceRecord]:
-    """Return those that start there, and those that were launched before the window and still ran."""
+    """Return those that start there, and those that were launched before the window and still
+    ran.
+    """
     first, last = (bisect_left(records, at, key=_START) for at in (start_us, end_us))
     earlier = records[max(0, first - _STILL_RUNNING) : first]
     return [*(record for record in earlier if record.end_us > start_us), *records[first:last]]
