@@ -624,6 +624,8 @@ class Run(msgspec.Struct, frozen=True):
     host_us: dict[str, float] = {}
     # where each is called, the most frequent first
     host_work_origins: dict[str, tuple[Origin, ...]] = {}
+    # the code of each line of the user's that calls something
+    callers: tuple[str, ...] = ()
     copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"
     # Of each kernel, each of `synchronizing_ops` and each of `copying_ops`; None: not known. Empty:
     # of none.

@@ -25,7 +25,7 @@ PLANTED = {
     "item-compiled-forward": ("graph break: ", MLP, "u[0, 0, 0].item()"),
     "recompile-compiled-forward": ("recompile: ", MLP, 'if self.fault == "recompile"'),
     "hook-eager-forward": ("1 new kernel", "mlp.up", "return output * 1.5"),
-    "cast_backward-eager-train": ("2 new kernels", "mlp (backward)", "return gradient.double()"),
+    "cast_backward-eager-train": ("2 new kernels", "", "u = CastBackward.apply(u)"),
     "custom_op-eager-forward": ("1 new kernel, by planted::squash: squash_kernel", MLP, "u = squash(u)"),
     "custom_op-compiled-forward": ("1 new kernel, by planted::squash: squash_kernel", MLP, "u = squash(u)"),
     "grad-eager-train": ("", "mlp (forward and backward)", "u = torch.func.grad("),

@@ -366,9 +366,11 @@ def found(results: Results, costs: dict[str, str]) -> dict[str, Found]:
         causes = [each for each in reasons if isinstance(each, e.Cause)]
         of_host = [each for each in causes if isinstance(each.change, e.HostCalls)]
         cause = next(iter(of_host or causes), e.Cause())
+        # `self.cost(self, x)` leads to it, and is new, too
         is_located = any(
-            place.line.file == FILE and "# planted" in lines[place.line.line - 1]
+            line.file == FILE and "# planted" in lines[line.line - 1]
             for place in cause.places
+            for line in (place.line, place.line.deepest)
         )
         function = cause.change.function if isinstance(cause.change, e.HostCalls) else ""
         parts = {part.strip("_") for part in re.findall(r"\w{3,}", function)} - {"torch"}

@@ -299,6 +299,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     host_spread: dict[str, Count] = {}
     anchors: tuple[Anchor, ...] = ()
     choices: tuple[KernelChoice, ...] = ()  # as `Run.choices`
+    callers: tuple[str, ...] = ()  # as `Run.callers`
     # fields of a newer version, which stay in the file while it is added to
     newer: dict[str, Any] = {}
 
@@ -427,7 +428,8 @@ def process_of(run: Run) -> Process:
 
 def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> Baseline:
     """Return the baseline that accepting `run` would store. `suite`: none if nothing stores it."""
-    kernels = _averaged(run.kernels, run.origins)
+    origins = tuple(each and replace(each, callers=()) for each in run.origins)
+    kernels = _averaged(run.kernels, origins)
     return Baseline(
         schema_version=SCHEMA_VERSION,
         suite=suite,
@@ -436,12 +438,16 @@ def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> 
         counts=run.counts,
         entries=(Entry(draws=1, kernels=kernels, processes=(process_of(run),)),),
         recorded=recorded,
-        origins=run.origins,
+        origins=origins,
         ops=dict(Counter(each.name for each in run.ops if is_dispatched(each.name))),
         host_calls=dict(Counter((*run.synchronizing_ops, *run.copying_ops))),
         data=run.data,
         compile_events=run.compile_events,
-        peak=run.peak,
+        peak=tuple(
+            replace(each, origin=each.origin and replace(each.origin, callers=()))
+            for each in run.peak
+        ),
+        callers=run.callers or (),
         host_work=most_called(run.host_work),
         host_spread=run.host_spread,
         # msgspec 0.18 omits the default itself alone

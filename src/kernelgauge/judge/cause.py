@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -75,7 +76,7 @@ def order_causes(causes: Iterable[e.Cause], known: AbstractSet[str] = frozenset(
 
     def is_edited(cause: e.Cause) -> bool:
         is_of_kernels = isinstance(cause.change, (e.OtherKernels, e.OtherPlacement))
-        codes = {each.line.deepest.code for each in cause.places} if known else set()
+        codes = {code for each in cause.places for code in each.line.codes} if known else set()
         return is_of_kernels and not codes <= known
 
     return sorted(
@@ -98,9 +99,32 @@ def compare_launches(
 
     `usual`: the baseline's kernels, in the time that the run is compared with.
     """
+    run = _at_edited_lines(run, baseline) if baseline is not None else run
     in_call = [number for number, call in enumerate(run.calls) for _ in range(call.launches)]
     origins = baseline.origins if baseline is not None else run.origins
     return diff(_launches(usual, origins), _launches(run.kernels, run.origins, in_call))
+
+
+def _at_edited_lines(run: Run, baseline: Baseline) -> Run:
+    """Return a run with the outermost line that the baseline lacks wherever one leads to a line:
+    what an edited line calls is its work.
+
+    An older baseline does not say which lines it has.
+    """
+    known = frozenset(baseline.callers)
+
+    def below(found: Any) -> Any:
+        if isinstance(found, Mapping):
+            return {name: below(each) for name, each in found.items()}
+        if isinstance(found, tuple):
+            return tuple(map(below, found))
+        if isinstance(found, PeakPart):
+            return msgspec.structs.replace(found, origin=below(found.origin))
+        return found.below(known) if isinstance(found, Origin) else found
+
+    located = (name for name in Run.__struct_fields__ if name == "peak" or "origins" in name)
+    places = {name: below(getattr(run, name)) for name in located}
+    return msgspec.structs.replace(run, **places) if known else run
 
 
 def find_causes(
@@ -112,7 +136,13 @@ def find_causes(
     Args: compared: by `compare_launches`. is_timed: whether times count. Else a kernel that is only
         slower is no cause, nor what the autotuner chose.
     """
-    known = {code for origin in filter(None, baseline.origins) for code in origin.codes}
+    run = _at_edited_lines(run, baseline)
+    known = {
+        code
+        for origin in filter(None, baseline.origins)
+        for line in origin.lines
+        for code in line.codes
+    }
     changes, alike = _kernel_changes(
         with_moves(compared), (run.fingerprint.arch, run.fingerprint.sm_count), is_timed=is_timed
     )
@@ -145,7 +175,7 @@ def find_causes(
         lines = {place.line for cause in causes for place in cause.places}
         causes += [peak] if lines.isdisjoint(place.line for place in peak.places[:1]) else []
     if not is_timed:
-        causes += [*_beside(causes, host_causes(baseline, run))]
+        causes += [*_beside(causes, host_causes(baseline, run), {*baseline.callers})]
     ordered: list[e.Cause | e.Rest] = [*order_causes(causes, known)]
     if is_timed and alike:
         rest = join_launches(alike)
@@ -157,10 +187,14 @@ def find_causes(
 
 
 def _beside(
-    causes: Sequence[e.Cause], host: Iterable[tuple[e.Cause, Sequence[Origin]]]
+    causes: Sequence[e.Cause],
+    host: Iterable[tuple[e.Cause, Sequence[Origin]]],
+    callers: AbstractSet[str],
 ) -> Iterator[e.Cause]:
     """Yield the host's work; beside other causes without a few calls that cost nothing, and those
     at a line that another cause has.
+
+    `callers`: the lines that called something before. A new one is named alone.
     """
     costs_us: dict[tuple[str, int], float] = {}
     for each in causes:
@@ -168,7 +202,8 @@ def _beside(
             place = line.file, line.line
             costs_us[place] = max(each.weight_us, costs_us.get(place, 0.0))
     for cause, origins in host:
-        located = with_code(cause, origins)
+        new = [each for each in origins if any(it.code not in callers for it in each.lines)]
+        located = with_code(cause, (callers and new) or origins)
         places = [(it.line.deepest.file, it.line.deepest.line) for it in located.places]
         at_the_line = [costs_us[it] for it in places if it in costs_us]
         least_us = max(*at_the_line, _HOST_AT_A_LINE_US) if at_the_line else _HOST_US
@@ -847,7 +882,7 @@ def _op_causes(
         origins = run.op_origins.get(name, ())
         lines = {line for origin in origins for line in origin.lines}
         (sure if name not in then or len(lines) == 1 else others).extend(origins)
-    others = [each for each in others if known.isdisjoint(each.codes)]
+    others = [each for each in others if not any(known >= {*line.codes} for line in each.lines)]
     if not sure and len({each.lines for each in others}) == 1:
         sure = others
     return [with_code(cause, sure, known)]
@@ -856,7 +891,7 @@ def _op_causes(
 def _telling_lines(origin: Origin | None, known: AbstractSet[str]) -> Sequence[SourceLine]:
     """Return the lines of a launch that the baseline lacks; all of them where it lacks none."""
     lines = origin.lines if origin is not None else ()
-    return [line for line in lines if line.deepest.code not in known] or lines
+    return [line for line in lines if not known >= {*line.codes}] or lines
 
 
 def with_code(
@@ -884,7 +919,7 @@ def with_code(
     for group, cost_us in costs_us.items():
         spent_us.update(dict.fromkeys(group, cost_us))
     lines = sorted(found, key=lambda line: -spent_us[line])
-    new = [line for line in lines if line.deepest.code not in known] or lines
+    new = [line for line in lines if not known >= {*line.codes}] or lines
     named = {*waiting, *new[:_MOST_LINES], *lines[:1]}
     for group, cost_us in costs_us.items():
         is_dear = cost_us > 0 and cost_us >= _NAMED_SHARE * sum(costs_us.values())

@@ -24,7 +24,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, compress, pairwise, takewhile
+from itertools import accumulate, chain, compress, islice, pairwise, takewhile
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -114,6 +114,7 @@ class Origins:
     calls: Mapping[str, tuple[Origin, ...]] = field(
         default_factory=dict
     )  # where functions are, by their `host.short` names
+    callers: tuple[str, ...] = ()  # as `Run.callers`
     problem: str = ""  # why nothing is known, where that is no matter of the call
 
 
@@ -135,9 +136,13 @@ def origins_of(
     kept_bytes = (held.grown_host_bytes or 0) + (found.grown_host_bytes or 0)
     kept_bytes = kept_bytes if kept_bytes >= _LEAST_KEPT_BYTES else 0
     data = compiled_constants(modules.since) if is_compiled else _data_of(instance, device)
-    ops = dict(found.ops)
+    ops, callers = dict(found.ops), {*found.callers}
     for name, stacks in compiled_calls(modules.since).items() if is_compiled else ():
-        ops[name] = tuple(Origin(modules.around(stacks), (line,)) for line in _lines_of(stacks))
+        callers |= {frame[3] for stack in stacks for frame in _calling(stack)}
+        ops[name] = tuple(
+            _origin(modules.around(stacks), {line: callers})
+            for line, callers in _lines_of(stacks).items()
+        )
     keeping: tuple[Origin, ...] = ()
     # else Dynamo would compile what the trace looks at
     if (found.grown_bytes or kept_bytes) and not is_compiled:
@@ -154,6 +159,7 @@ def origins_of(
         host_peak=held.host_peak,
         data=data,
         ops=ops,
+        callers=tuple(sorted(callers)),
     )
 
 
@@ -237,6 +243,7 @@ def _found(
         peak_bytes=peak_bytes,
         compiled=tuple(dict.fromkeys(filter(None, map(sites.caller, called))))[:_MOST_LINES],
         calls=sites.callers(),
+        callers=tuple(sites.codes),
     )
 
 
@@ -249,8 +256,16 @@ def _by_line(origins: Iterable[Origin]) -> tuple[Origin, ...]:
 def _common(origins: Sequence[Origin | None]) -> Origin | None:
     """Return one origin for several of the same lines."""
     known = [each for each in origins if each is not None]
+    callers = [
+        tuple(dict.fromkeys(chain.from_iterable(above)))
+        for above in zip(*(each.callers for each in known if each.callers), strict=True)
+    ]
     return (
-        msgspec.structs.replace(known[0], module=common_path([each.module for each in known]))
+        msgspec.structs.replace(
+            known[0],
+            module=common_path([each.module for each in known]),
+            callers=tuple(callers),
+        )
         if known
         else None
     )
@@ -483,6 +498,8 @@ class _Sites:
         self._callers_of: dict[str, dict[SourceLine, list[str]]] = {}
         self._direct: set[tuple[str, SourceLine]] = set()
         self._lines: dict[Stack, SourceLine | None] = {}
+        self._leading: dict[SourceLine, dict[SourceLine, None]] = {}  # to each of these
+        self.codes: set[str] = set()  # of the lines of the user's that call something
         self._calls: list[tuple[int, int]] = []  # when each began and ended
         # time, address, bytes, device
         self._allocations: list[tuple[int, int, int, str, _Site]] = []
@@ -589,22 +606,23 @@ class _Sites:
             if stacks is None:
                 return None
             # Without a line it is a function of torch that is compiled: its caller asked for it.
-            if lines := _lines_of(stacks):
+            if lines := dict(islice(_lines_of(stacks).items(), _MOST_LINES)):
                 # A size by its name, instead of a number.
                 is_dynamic = "numel" in linecache.getline(file, number) or msgspec.UNSET
-                return Origin(
+                return _origin(
                     self._modules.around(stacks),
-                    lines[:_MOST_LINES],
-                    is_backward,
-                    is_dynamic,
+                    lines,
+                    is_backward=is_backward,
+                    is_dynamic=is_dynamic,
                 )
         asked = self._forward.get(site.node, _Site())
-        line = _line_of((*asked.frames, *site.frames))
+        lines = _lines_of([(*asked.frames, *site.frames)])
         # Checkpointing calls a function again, for a node of whatever comes after it: its module is
         # that of the first time.
         again = self._callers.get(site.function) if is_backward else None
         module = site.module or (common_path(again) if again else asked.module)
-        return None if line is None else Origin(module or self._modules.root, (line,), is_backward)
+        module = module or self._modules.root
+        return _origin(module, lines, is_backward=is_backward) if lines else None
 
     def _called(self, event: Any, extra: Any, site: _Site) -> _Site:
         """Return the site within a Python function, of which the line is not known yet, by the
@@ -642,7 +660,11 @@ class _Sites:
         """
         if site.frames not in self._lines:  # else the call is one of ours, beside the workload
             is_asked = _innermost(site.frames, "user", "library", "module of torch")
-            self._lines[site.frames] = _line_of(site.frames) if is_asked else None
+            self._lines[site.frames] = line = _line_of(site.frames) if is_asked else None
+            if line is not None:
+                self._leading.setdefault(line, {}).update(dict.fromkeys(_leading_to(site.frames)))
+            if self._calls:  # before, there are the lines of the test
+                self.codes |= {frame[3] for frame in _calling(site.frames)}
         name, line = function_in_c(event.name), self._lines[site.frames]
         by_user = self._file(extra.caller.file_name)[1] == "user"
         if callsite := getattr(extra, "callsite", None):
@@ -665,7 +687,11 @@ class _Sites:
         for name, lines in self._callers_of.items():
             most = sorted(lines, key=lambda line: -len(lines[line]))[:_MOST_CALLERS]
             found[name] = tuple(
-                Origin(common_path(list(filter(None, lines[line]))), (line,)) for line in most
+                _origin(
+                    common_path(list(filter(None, lines[line]))),
+                    {line: tuple(self._leading.get(line, ()))},
+                )
+                for line in most
             )
         return dict(
             sorted(
@@ -720,8 +746,41 @@ def _line_of(stack: Stack) -> SourceLine | None:
     return None
 
 
-def _lines_of(stacks: Iterable[Stack]) -> tuple[SourceLine, ...]:
-    return tuple(dict.fromkeys(filter(None, map(_line_of, stacks))))
+def _calling(stack: Stack) -> list[Frame]:
+    """Return the user's frames, without those where a function begins."""
+    return [
+        frame for frame in stack if owner_of(frame[0]) == "user" and not frame[3].startswith("in ")
+    ]
+
+
+def _leading_to(stack: Stack) -> list[SourceLine]:
+    """Return the lines of the user's that lead to the innermost one, the outermost first."""
+    innermost = (_innermost(stack, "user") or ("", 0))[:2]
+    return [
+        SourceLine(shown_path(file), number, code)
+        for file, number, _, code in _calling(stack)
+        if (file, number) != innermost
+    ]
+
+
+def _lines_of(stacks: Iterable[Stack]) -> dict[SourceLine, tuple[SourceLine, ...]]:
+    """Return the innermost lines of the user's, and the lines that lead to each."""
+    found: dict[SourceLine, dict[SourceLine, None]] = {}
+    for stack in stacks:
+        if line := _line_of(stack):
+            found.setdefault(line, {}).update(dict.fromkeys(_leading_to(stack)))
+    return {line: tuple(callers) for line, callers in found.items()}
+
+
+def _origin(
+    module: str, lines: Mapping[SourceLine, tuple[SourceLine, ...]], **facts: Any
+) -> Origin:
+    return Origin(
+        module,
+        tuple(lines),
+        callers=tuple(lines.values()) if any(lines.values()) else (),
+        **facts,
+    )
 
 
 def _innermost(stack: Stack, *owners: Owner) -> Frame | None:

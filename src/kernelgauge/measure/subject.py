@@ -479,6 +479,7 @@ class Subject:
             host_us=dict(self.host.us),
             host_work_origins=self.host.located(self.origins.calls),
             compiled_origins=self.origins.compiled,
+            callers=self.origins.callers,
             day=datetime.now(timezone.utc).date().isoformat(),
             trains=self.workload.pass_ in ("train", "step")
             or any("_backward" in op.name for op in window.ops),

@@ -14,6 +14,7 @@ from ..errors import printable
 from ..judge import WORST_FIRST, Status, Verdict
 from ..judge import evidence as e
 from ..results import Results, TestResult
+from ..run import SourceLine
 from .text import Line, counted, labelled, short_commit
 from .words import BASELINE, cause_text, dearest_code, headline, place_text, reason_line
 
@@ -56,13 +57,16 @@ def _steps(verdict: Verdict) -> list[e.Next]:
 
 
 def code_lines(cause: e.Cause) -> list[str]:
-    """Return the lines of code of a cause: the user's, then the library's with its module."""
-    shown: dict[str, None] = {}
+    """Return the lines of code of a cause: the user's, then those that it leads to, with their
+    modules.
+    """
+    shown: dict[SourceLine, str] = {}  # a line that leads to others may launch too
     for place in cause.places:
-        outer = [msgspec.structs.replace(place.line, inner=None)] if place.line.inner else []
-        shown |= dict.fromkeys([*map(str, outer), place_text(place)])
+        outer = msgspec.structs.replace(place.line, inner=None)
+        shown.setdefault(outer, str(outer))
+        shown[place.line.deepest] = place_text(place)
     return [
-        *shown,
+        *shown.values(),
         *([f"and {counted(cause.more_places, 'more line')}"] if cause.more_places else []),
     ]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, chain
@@ -142,6 +143,10 @@ class SourceLine(msgspec.Struct, frozen=True, omit_defaults=True):
     def deepest(self) -> SourceLine:
         return self.inner or self
 
+    @property
+    def codes(self) -> tuple[str, str]:
+        return self.code, self.deepest.code
+
     def __str__(self) -> str:
         return f"{self.at}  {self.code}" if self.code else self.at
 
@@ -158,6 +163,27 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     lines: tuple[SourceLine, ...]  # that asked for it; those of each op that a compiler fused
     is_backward: bool = False  # autograd launched it for these lines
     is_dynamic: bool | msgspec.UnsetType = msgspec.UNSET  # Inductor generated it for dynamic shapes
+    # of each line, the user's lines that lead to it, the outermost first. Empty: there are none
+    callers: tuple[tuple[SourceLine, ...], ...] = ()
+
+    def below(self, known: AbstractSet[str]) -> Origin:
+        """Return it with the outermost line of the user's that is not `known` in place of each line:
+        what an edited line calls is its work.
+        """
+        if not self.callers:
+            return self
+        lines = (
+            next(
+                (
+                    msgspec.structs.replace(each, inner=line.deepest)
+                    for each in above
+                    if each.code not in known
+                ),
+                line,
+            )
+            for line, above in zip(self.lines, self.callers, strict=True)
+        )
+        return msgspec.structs.replace(self, lines=tuple(lines), callers=())
 
     @property
     def codes(self) -> list[str]:

@@ -1,0 +1,94 @@
+"""The line that was edited is named first, and then those that it leads to: a helper that launches
+for a line that is new did so before for others.
+"""
+
+from typing import Any
+
+import pytest
+
+from tests.plugin.inner_project import text_of
+
+pytestmark = pytest.mark.timeout(300)
+
+HELPERS = """
+import json
+
+def largest(x):
+    return x.amax(dim=-1, keepdim=True)
+
+def doubled(x):
+    return largest(x * 2)
+
+def described(x):
+    return json.dumps({"numbers": list(range(300)), "shape": list(x.shape)})
+"""
+MODEL = """
+import torch
+from torch import nn
+from helpers import described, doubled, largest
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        h = self.linear(x)
+        h = h - largest(h)  # 1
+        return torch.relu(h)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)  # 2
+        described(x)  # 3
+        return x
+"""
+TESTS = """
+import pytest, torch
+from model import Net
+
+pytestmark = pytest.mark.kernelgauge(timing=False)
+
+def test_forward(kernelgauge):
+    kernelgauge(Net().eval(), torch.ones(4, 8))
+
+def test_train(kernelgauge):
+    kernelgauge.using(pass_="train")(Net(), torch.ones(4, 8))
+"""
+EDITS = {
+    "called_once_more": ("1", "h = h + largest(h)"),
+    "through_another": ("1", "h = h + doubled(h)"),
+    "module_called_once_more": ("2", "x = self.blocks[0](x)"),
+    "host_work": ("1", "described(h)"),
+    "host_work_through_a_module": ("3", "[described(x) for _ in range(3)]"),
+}
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester) -> Any:
+    """Run pytest on the CPU; return its output."""
+    pytester.makeini("[pytest]\npythonpath = .\n")
+    return lambda *arguments: text_of(
+        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *arguments)
+    )
+
+
+def test_edited_line_is_named_first(pytester: pytest.Pytester, run: Any) -> None:
+    pytester.makepyfile(helpers=HELPERS, model=MODEL, test_x=TESTS)
+    assert "2 written" in run("--perf-update")
+    for name, (mark, line) in EDITS.items():
+        before, _, after = MODEL.lstrip().partition(f"  # {mark}\n")
+        indent = " " * (8 if mark in "13" else 12)
+        pytester.makepyfile(model=f"{before}  # {mark}\n{indent}{line}\n{after}")
+        at = f"model.py:{before.count(chr(10)) + 2}  "
+        failures = run().split("REGRESSED  ")[1:3]
+        assert len(failures) == 2, name
+        for failure in failures:
+            (code, *_) = (row for row in failure.splitlines() if row.startswith("  code "))
+            assert code.split(maxsplit=1)[1].startswith(at), (name, failure)
+            assert line in code, (name, failure)
