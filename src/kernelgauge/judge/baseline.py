@@ -9,6 +9,7 @@ import math
 import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -120,22 +121,24 @@ COMPILE_COUNTS = ("graphs", *_COUNTS_OF_COMPILER)  # what a compile time depends
 # A module that draws data on import has another seed in each process. Counts of hits with four
 # coordinates spread by 2 roots.
 _CHANCE = 6.0
-# Counts that belong to torch as much as to the code: another version of torch may count otherwise
+# Software that a count belongs to as much as to the code: another version of it may count otherwise
 # for the same work.
-_COUNTS_OF_TORCH = (
-    "dispatcher_ops",
-    "autograd_nodes",
-    "peak_allocated_bytes",
-    "grown_bytes",
-    "cyclic_bytes",
-    "grown_host_bytes",
-    "peak_host_bytes",
-    *_COUNTS_OF_COMPILER,
-)
+_SOFTWARE_OF = dict.fromkeys(
+    (
+        "dispatcher_ops",
+        "autograd_nodes",
+        "peak_allocated_bytes",
+        "grown_bytes",
+        "cyclic_bytes",
+        "grown_host_bytes",
+        *_COUNTS_OF_COMPILER,
+    ),
+    frozenset({"torch"}),
+) | {"peak_host_bytes": frozenset({"torch", "python"})}
 
 
 def count_changes(
-    before: Counts, after: Counts, *, is_other_torch: bool = False
+    before: Counts, after: Counts, others: AbstractSet[str] = frozenset()
 ) -> dict[str, bool | None]:
     """Return the counts that changed, and whether each is a loss. None: fewer or more distinct
     kernels are neither.
@@ -143,13 +146,13 @@ def count_changes(
     A CUDA graph that is launched no more is a loss, and the first one is none.
 
     Memory changed where it moved by more than recorded runs of unchanged code do. A count that one
-    side lacks, as an older baseline does, is not compared. `is_other_torch`: leave out counts that
-    belong to torch.
+    side lacks, as an older baseline does, is not compared. `others`: software that has another
+    version, whose counts are left out.
     """
     found: dict[str, bool | None] = {}
     for field in after.__struct_fields__:
         old, new = getattr(before, field), getattr(after, field)
-        if None in (old, new) or old == new or (is_other_torch and field in _COUNTS_OF_TORCH):
+        if None in (old, new) or old == new or others & _SOFTWARE_OF.get(field, frozenset()):
             continue
         noise = max(_PEAK_TOLERANCE * old, _NOISE_BYTES.get(field, 0))
         if field.endswith("_bytes") and abs(new - old) <= noise:

@@ -155,10 +155,8 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     moved = count_changes(baseline.counts, run.counts)
     if not (run.samples or moved.get("recompiles")):  # without times it makes fewer calls
         moved.pop("recompiles", None)
-    losses = count_changes(baseline.counts, run.counts, is_other_torch="torch" in others)
+    losses = count_changes(baseline.counts, run.counts, others)
     losses = {name: is_loss for name, is_loss in losses.items() if name in moved}
-    if "python" in others:  # the same objects take other sizes
-        losses.pop("peak_host_bytes", None)
     counts = [
         CountMoved(
             each,
