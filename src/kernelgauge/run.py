@@ -466,6 +466,7 @@ class CompileEvent(msgspec.Struct, frozen=True):
     line: int = 0
     code: str = ""
     module: str = ""  # as `Origin.module`
+    function: str = ""  # that the line is in; empty: not known
 
 
 class PeakPart(msgspec.Struct, frozen=True):

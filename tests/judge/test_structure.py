@@ -11,7 +11,7 @@ import pytest
 from kernelgauge.errors import WorkloadError
 from kernelgauge.judge import Status, Verdict, worst
 from kernelgauge.judge.baseline import compare
-from kernelgauge.judge.evidence import StructureCompared
+from kernelgauge.judge.evidence import Cause, CompilerEvent, StructureCompared
 from kernelgauge.judge.structure import Expectation, judge_structure, mismatches
 from kernelgauge.report import words
 from kernelgauge.run import CompileEvent, OpRecord, Origin, SourceLine
@@ -376,6 +376,43 @@ def test_compiling_that_the_baseline_lacks_is_the_first_cause() -> None:
         f"1 new kernel: {DOWN}",
     ]
     assert reasons(verdict, "code") == ["model.py:1  mlp  f(x)\nmodel.py:2  mlp  f(x)"]
+
+
+def broken(code: str, function: str = "forward", reason: str = "print") -> CompileEvent:
+    return CompileEvent("graph break", reason, "model.py", len(code), code, "mlp", function)
+
+
+def resized(size: int) -> CompileEvent:
+    reason = f"size of x at index 0 is {size}, no longer 64"
+    return CompileEvent("recompile", reason, "model.py", 1, "in f", "mlp", "f")
+
+
+A, B, A_CAST = broken("f(a)"), broken("gg(b)"), broken("f(a.double())")
+OF_EVENTS = [
+    ((A, B), (A_CAST, B), {}, []),
+    ((broken("f(a)", ""), B), (A_CAST, B), {}, []),  # an older baseline
+    ((A,), (B, A_CAST), {}, ["gg(b)"]),
+    ((A,), (broken("f(a)", "other"),), {}, ["f(a)"]),
+    ((A,), (broken("f(a)", reason="item"),), {}, ["f(a)"]),
+    ((A, B), (A_CAST, B), {"graph_breaks": 1}, ["f(a.double())"]),
+    ((A,), (B, A_CAST), {"graph_breaks": 1}, ["gg(b)"]),
+    ((resized(32),), (resized(16),), {}, []),
+    ((resized(32),), (resized(16),), {"recompiles": 1}, ["in f"]),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "counts", "new"), OF_EVENTS)
+def test_event_without_counterpart_is_a_cause(
+    before: Any, after: Any, counts: Any, new: Any
+) -> None:
+    changes = {"ran": (GATE, UP, LAST), "after": {"launches": 5, **counts}}
+    verdict = judged(stored=(GATE, UP), old_compile_events=before, compile_events=after, **changes)
+    codes = [
+        each.places[0].line.code
+        for each in verdict.reasons
+        if isinstance(each, Cause) and isinstance(each.change, CompilerEvent)
+    ]
+    assert codes == new
 
 
 ITEM = ("aten::item: Memcpy DtoH (Device -> Pinned), 2 bytes", "aten::item: cudaStreamSynchronize")

@@ -425,6 +425,19 @@ def test_recompile_names_first_what_keeps_failing(cpu: Device, tmp_path: Path) -
     assert oldest.reason == "not hasattr(self, 'calls') no longer holds"
 
 
+def test_break_is_in_the_whole_function(cpu: Device, tmp_path: Path) -> None:
+    """Dynamo names the rest of a function by the number of a line."""
+    body = (
+        "torch._dynamo.graph_break()",
+        "for _ in range(2):",
+        "    print(end='')",
+        "return x.sin()",
+    )
+    events = ran(cpu, model(tmp_path, *body), compile={"backend": "eager"}).compile_events
+    assert [each.function for each in events] == ["forward"] * 2
+    assert events[1].reason.endswith("the rest of `forward` runs eagerly")
+
+
 @pytest.mark.parametrize(
     ("other", "reason"),
     [

@@ -27,6 +27,7 @@ from ..trace import (
     Kind,
     Summary,
     diff,
+    grouped,
     has_worse_code,
     is_dispatched,
     join_launches,
@@ -64,6 +65,8 @@ _DISPATCH_US = 1.0
 _HOST_US = 1.0  # host work that costs less is not shown beside other causes
 _HOST_AT_A_LINE_US = 20.0  # nor less than this, at a line that another cause names
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")  # the number of a layer in the path of a module
+# values in the reason of a recompile: ``size of x at index 0 is 8, no longer 4``
+_VALUES = re.compile(r" is .*no longer .*|\d[\w.]*")
 _FLOAT = re.compile(r"[bf]+p?\d+(_\w+)?")  # a dtype of floating point: bf16, fp32, fp8_e4m3
 
 
@@ -148,9 +151,7 @@ def find_causes(
     )
     counts = count_changes(baseline.counts, run.counts)
     _add_calls_of_run(changes, run, baseline, counts)
-    causes = compile_causes(
-        each for each in run.compile_events if each not in baseline.compile_events
-    )
+    causes = compile_causes(_new_events(baseline, run))
     if baseline.counts.compiled_ops and run.counts.compiled_ops == 0 and not causes:
         causes.append(e.Cause(e.NoLonger("compile"), explains=True))
     _name_kept_gradients(run, changes)
@@ -335,6 +336,45 @@ def compile_causes(events: Iterable[CompileEvent]) -> list[e.Cause]:
 @dataclass
 class _Change:
     """What changed in one place: launches, and what the host does there."""
+
+def _new_events(baseline: Baseline, run: Run) -> list[CompileEvent]:
+    """Return the graph breaks and recompiles that have no counterpart: one in the same function,
+    for a reason of the same class.
+
+    Values in the reason may differ, and so may the line. Of several, those with the likest code are
+    counterparts. One event stands for all of its place: if there are more in all, those of another
+    text are new.
+    """
+    before, after = baseline.compile_events, run.compile_events
+    is_known = all(each.function or not each.file for each in before)  # an older baseline lacks it
+
+    def place(event: CompileEvent) -> object:
+        reason = _VALUES.sub("", event.reason)
+        return event.kind, reason, event.module, event.function if is_known else ""
+
+    new, other = list(after), list[CompileEvent]()
+    usual = grouped(before, place)
+    pairs = [(old, each) for each in after for old in usual.get(place(each), ())]
+
+    def likeness(pair: tuple[CompileEvent, CompileEvent]) -> tuple[bool, int]:
+        old, new = (each.code for each in pair)
+        return old == new, (Counter(old) & Counter(new)).total()
+
+    for old, each in sorted(pairs, key=likeness, reverse=True):
+        if each in new and old in usual[place(each)]:
+            usual[place(each)].remove(old)
+            new.remove(each)
+            other += [each] if (old.reason, old.code) != (each.reason, each.code) else []
+    breaks, recompiles, ops = (
+        (getattr(run.counts, name) or 0) - (getattr(baseline.counts, name) or 0)
+        for name in ("graph_breaks", "recompiles", "compiled_ops")
+    )
+    # Those of the first call are in no count: more of them compile more ops.
+    for kind, more in (("graph break", breaks), ("recompile", max(recompiles, ops > 0))):
+        if more > sum(each.kind == kind for each in new):
+            new += [each for each in other if each.kind == kind]
+    return [each for each in after if each in new]
+
 
     parts: list[Difference] = field(default_factory=list)  # one for each place in the sequence
     change: e.Change | None = None  # what happened to the launches

@@ -57,6 +57,8 @@ _NUMBERED = re.compile(r"\d+/(\d+): ")
 _MISMATCH = re.compile(
     r"tensor '(.+)' (.+?) mismatch(?: at index (\d+))?\. expected (?:\w+=)?(.+?)(?:, actual (.+?))?(?:\. .*)?"
 )
+# Dynamo's name for a function after a break in it
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(\w+)_at_\d+")
 _OWNED = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
 _DYNAMO = "torch._dynamo"
 _compile_id = torch._guards.CompileContext.current_compile_id
@@ -194,7 +196,7 @@ def _events(dynamo: Any) -> Iterator[CompileEvent]:
         if _is_of_optimizers(each):
             continue
         frames = [frame for frame in each.user_stack if not _is_in_torch(frame.filename)]
-        place = (frames[-1].filename, frames[-1].lineno) if frames else None
+        place = (frames[-1].filename, frames[-1].lineno, frames[-1].name) if frames else None
         yield _event("graph break", _kind_of_break(each.reason), place)
     metrics = dynamo.get_compilation_metrics()
     for each in metrics:  # before the recompiles of its place: one event stands for a place
@@ -203,31 +205,31 @@ def _events(dynamo: Any) -> Iterator[CompileEvent]:
             reason = (
                 f"the {limit[2]} of {limit[1]} is reached, so the rest runs eagerly; {_guard(text)}"
             )
-            yield _event("recompile", reason, _place(text, each.co_filename, each.co_firstlineno))
+            start = each.co_filename, each.co_firstlineno, each.co_name
+            yield _event("recompile", reason, _place(text, *start))
     # After a break in a loop, say, or a suppressed error, Dynamo leaves a whole function alone: the
     # innermost is last.
     for each in reversed(metrics):
         is_named = each.co_filename is not None and not _is_in_torch(each.co_filename)
         if each.fail_type is not None and is_named and not _LIMIT.search(each.fail_reason or ""):
-            reason = (
-                f"{_kind_of_break(each.fail_reason or '')}: all of `{each.co_name}` runs eagerly"
-            )
+            kind, name = _kind_of_break(each.fail_reason or ""), each.co_name or ""
+            part = "the rest" if _RESUMED.fullmatch(name) else "all"
+            left = f"{part} of `{whole_function(name)}`"
             failed = each.fail_user_frame_filename
             is_users = failed and not _is_in_torch(failed)
             place = (
-                (failed, each.fail_user_frame_lineno)
+                (failed, each.fail_user_frame_lineno, name)
                 if is_users
-                else (each.co_filename, each.co_firstlineno)
+                else (each.co_filename, each.co_firstlineno, name)
             )
-            yield _event("graph break", reason, place)
+            yield _event("graph break", f"{kind}: {left} runs eagerly", place)
     for code, failures in getattr(dynamo, "guard_failures", {}).items():
         # The guard of the newest compilation comes first: it is the one that keeps failing.
         # We call under a mode of our own, to know the lines of operators.
         messages = (str(each) for each in failures if "torch_function_mode" not in str(each))
         for text in sorted(messages, key=_compilation_number, reverse=True):
-            yield _event(
-                "recompile", _guard(text), _place(text, code.co_filename, code.co_firstlineno)
-            )
+            start = code.co_filename, code.co_firstlineno, code.co_name
+            yield _event("recompile", _guard(text), _place(text, *start))
 
 
 def _compilation_number(failure: str) -> int:
@@ -258,19 +260,29 @@ def _guard(failure: str) -> str:
     return text
 
 
-def _place(failure: str, file: str | None, line: int | None) -> tuple[str, int] | None:
+def _place(
+    failure: str, file: str | None, line: int | None, function: str | None
+) -> tuple[str, int, str] | None:
     """Return the line that a failed guard names, else the function that was compiled again."""
     named = _frames(failure)
-    return named[-1][:2] if named else (file, line or 0) if file else None
+    return named[-1][:3] if named else (file, line or 0, function or "") if file else None
 
 
 def _event(
-    kind: Literal["graph break", "recompile"], reason: str, place: tuple[str, int | None] | None
+    kind: Literal["graph break", "recompile"],
+    reason: str,
+    place: tuple[str, int | None, str] | None,
 ) -> CompileEvent:
     if place is None:
         return CompileEvent(kind, reason)
     line = source_line(place[0], place[1] or 0)
-    return CompileEvent(kind, reason, line.file, line.line, line.code)
+    function = whole_function(place[2])
+    return CompileEvent(kind, reason, line.file, line.line, line.code, function=function)
+
+
+def whole_function(name: str) -> str:
+    """Return the user's name of a function of which Dynamo compiles a part."""
+    return _RESUMED.sub(r"\1", name)
 
 
 def _kind_of_break(text: str) -> str:

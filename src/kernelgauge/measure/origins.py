@@ -17,7 +17,6 @@ import gc
 import inspect
 import linecache
 import os
-import re
 import sys
 import tracemalloc
 from collections import Counter, defaultdict
@@ -59,6 +58,7 @@ from .compiler import (
     owner_of,
     source_line,
     stacks_at,
+    whole_function,
 )
 from .device import Device
 from .host import function_in_c, function_name, is_profiled, short
@@ -68,8 +68,6 @@ from .reach import line_at_peak, lines_that_keep
 
 # functions of ours that only call the workload: no line of its code
 _CALLERS = ("_call_alone", "_loss")
-# Dynamo's name for a function after a break in it
-_RESUMED = re.compile(r"in torch_dynamo_resume_in_(\w+)_at_\d+$")
 # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _STACKS_ON_PYTHON_3_13 = (2, 8)
 _MOST_LINES = 8  # of a fusion: more are not read
@@ -644,7 +642,7 @@ class _Sites:
             site = replace(site, module=module, function=None)
         name, number = callsite.function_name, callsite.line_number
         file, owner = self._file(callsite.file_name)
-        frame = (file, number, name, _RESUMED.sub(r"in \1", f"in {name}"))
+        frame = (file, number, name, f"in {whole_function(name)}")
         if name == _Forwarding.__torch_function__.__name__:
             return site
         if owner == "kernelgauge":  # the frames around it are those of the tests
