@@ -156,6 +156,38 @@ def test_op_without_effect(kernelgauge):
 
     kernelgauge.using(compile={})(call, torch.randn(4, 8))
 
+# A graph break in both runs, below a kernel of twelve lines of code.
+def test_break_at_an_edited_line(kernelgauge):
+    def call(x):
+        x = x.sin()
+        x = x.cos()
+        x = x.tanh()
+        x = x.exp()
+        x = x.sigmoid()
+        x = x.relu()
+        x = x.abs()
+        x = x.neg()
+        x = x * 0.5
+        x = x + 2
+        if LOST:
+            total = x.double().sum().item()
+        else:
+            total = x.sum().item()
+        torch._dynamo.graph_break()
+        return x.cos(), total
+
+    kernelgauge.using(compile={})(call, torch.randn(4, 8))
+
+def test_other_overload(kernelgauge):
+    def call(x):
+        if LOST:
+            y = torch.sort(x, stable=True)
+        else:
+            y = torch.sort(x)
+        return torch.sort(x.sin(), stable=True), y
+
+    kernelgauge(call, torch.randn(4, 8))
+
 def decoded(step):
     embed, layers = nn.Embedding(16, 8), deep()
     head = nn.Linear(8, 16)
@@ -186,6 +218,7 @@ FOUR_TIMES = (
     "16 mul_out instead of 4, 4 allreduce_ instead of 1, 16 copy_bucket_to_grad instead of 4"
 )
 LONGER = "size 1 -> 5, size 1 -> 6 in 28 kernels\nembedding x2, addmm x14, layer_norm x12"
+KERNEL = "abs_add_cos_exp_mul_neg_relu_sigmoid_sin_sum_tanh_0"
 TOKEN = "token = step(head(layers(embed(new)))[-1:], tokens)"
 ONLY = {
     "loop_of_ops": (
@@ -216,6 +249,14 @@ ONLY = {
     "decoded_by_an_edited_line": (
         ["3 new kernels, in 3 places: mul x3", LONGER],
         ["logits = logits * 2", TOKEN],
+    ),
+    "break_at_an_edited_line": (
+        [f"another kernel: cpp_fused__to_copy_{KERNEL}\nwas cpp_fused_{KERNEL}"],
+        ["total = x.double().sum().item()"],
+    ),
+    "other_overload": (
+        ["1 fewer op: aten::sort\nin all 2 aten::sort instead of 3"],
+        ["y = torch.sort(x, stable=True)"],
     ),
     "op_without_effect": (["torch.compile was given 3 ops instead of 2"], ["z = y.cos()"]),
 }  # fmt: skip

@@ -157,7 +157,8 @@ def find_causes(
     _name_kept_gradients(run, changes)
     causes += [each.cause(known, is_timed=is_timed) for each in changes]
     causes += [
-        with_code(cause, origins, known) for cause, origins in _counted(run, baseline, counts)
+        with_code(cause, origins, known)
+        for cause, origins in _counted(run, baseline, counts, known)
     ]
     if counts.get("compiled_ops") is not None and not causes:
         ops = e.CompiledOps(baseline.counts.compiled_ops, run.counts.compiled_ops)
@@ -213,7 +214,10 @@ def _beside(
 
 
 def _counted(
-    run: Run, baseline: Baseline, counts: Mapping[str, bool | None]
+    run: Run,
+    baseline: Baseline,
+    counts: Mapping[str, bool | None],
+    known: AbstractSet[str],
 ) -> Iterator[tuple[e.Cause, Sequence[Origin]]]:
     """Yield what data, memory and CUDA graphs changed, with the origins."""
     before, after = baseline.counts, run.counts
@@ -228,7 +232,7 @@ def _counted(
             it.isdisjoint((NO_TENSOR, None)) for it in map(set, (*other.arguments, *other.amounts))
         )
         change = msgspec.structs.replace(other, kernels=kernels)
-        yield e.Cause(change, explains=is_on_both), origins
+        yield e.Cause(change, explains=is_on_both), _edited(origins, known) or origins
     if counts.get("graph_launches") and not after.graph_launches:
         yield e.Cause(e.LostGraph(), explains=True), run.compiled_origins
     if counts.get("allocator_calls"):
@@ -333,10 +337,6 @@ def compile_causes(events: Iterable[CompileEvent]) -> list[e.Cause]:
     ]
 
 
-@dataclass
-class _Change:
-    """What changed in one place: launches, and what the host does there."""
-
 def _new_events(baseline: Baseline, run: Run) -> list[CompileEvent]:
     """Return the graph breaks and recompiles that have no counterpart: one in the same function,
     for a reason of the same class.
@@ -375,6 +375,10 @@ def _new_events(baseline: Baseline, run: Run) -> list[CompileEvent]:
             new += [each for each in other if each.kind == kind]
     return [each for each in after if each in new]
 
+
+@dataclass
+class _Change:
+    """What changed in one place: launches, and what the host does there."""
 
     parts: list[Difference] = field(default_factory=list)  # one for each place in the sequence
     change: e.Change | None = None  # what happened to the launches
@@ -835,10 +839,14 @@ def _of_new_compiled_ops(run: Run, baseline: Baseline, known: AbstractSet[str]) 
         if each.lines and each.lines[0].code not in known
     }
     more = (run.counts.compiled_ops or 0) - (baseline.counts.compiled_ops or 0)
-    return new or (
-        sorted(others, key=lambda it: it.lines[0].line)
-        if 0 < len(others) <= more
-        else run.compiled_origins
+    return (
+        new
+        or _edited(run.origins, known)
+        or (
+            sorted(others, key=lambda it: it.lines[0].line)
+            if 0 < len(others) <= more
+            else run.compiled_origins
+        )
     )
 
 
@@ -898,7 +906,7 @@ def _op_causes(
 
     A baseline has no lines of ops. So a line is named if all ops of a name that is new there are
     there alone: if the baseline lacks the name, if they have one line only, or if the baseline
-    knows all of their lines but one.
+    knows all of their lines but one. Else a line is named that is new in kernels and has such ops.
     """
     places = {each.place for change in changes for part in change.parts for each in part.after}
     pairs = zip(run.ops, run.op_kernels or [None] * len(run.ops), strict=True)
@@ -911,7 +919,9 @@ def _op_causes(
     # a GPU's time is not the host's
     weight_us = _DISPATCH_US * new.total() if run.fingerprint.arch == "cpu" else 0.0
     repeated = tuple(
-        (name, then[name], now[name]) for name in new if 0 < _OFTEN * then[name] <= now[name]
+        (name, then[name], now[name])
+        for name in new or gone
+        if 0 < (_OFTEN * then[name] if new else 1) <= now[name]
     )
     cause = e.Cause(
         e.OtherOps(tuple(new.items()), tuple(gone.items()), repeated), weight_us=weight_us
@@ -925,7 +935,14 @@ def _op_causes(
     others = [each for each in others if not any(known >= {*line.codes} for line in each.lines)]
     if not sure and len({each.lines for each in others}) == 1:
         sure = others
+    at = {it.lines for name in (*new, *gone) for it in run.op_origins.get(name, ())}
+    sure = sure or [each for each in _edited(run.origins, known) if each.lines in at]
     return [with_code(cause, sure, known)]
+
+
+def _edited(origins: Iterable[Origin | None], known: AbstractSet[str]) -> list[Origin]:
+    """Return the origins with a line that the baseline's kernels lack; none if it has no lines."""
+    return [each for each in origins if known and each and not known >= {*each.codes}]
 
 
 def _telling_lines(origin: Origin | None, known: AbstractSet[str]) -> Sequence[SourceLine]:

@@ -70,7 +70,9 @@ from .reach import line_at_peak, lines_that_keep
 _CALLERS = ("_call_alone", "_loss")
 # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _STACKS_ON_PYTHON_3_13 = (2, 8)
-_MOST_LINES = 8  # of a fusion: more are not read
+_MOST_LINES = 8  # where memory grows, or compiled code is called: more are not read
+# of a fusion: of one that has more, a line that is not stored would look new in the next run
+_MOST_FUSED_LINES = 100
 _MOST_CALLERS = 2  # lines of code that call a function
 # of the memory at a peak, by line: the whole models of examples/models have fewer
 _MOST_PARTS = 100
@@ -604,7 +606,7 @@ class _Sites:
             if stacks is None:
                 return None
             # Without a line it is a function of torch that is compiled: its caller asked for it.
-            if lines := dict(islice(_lines_of(stacks).items(), _MOST_LINES)):
+            if lines := dict(islice(_lines_of(stacks).items(), _MOST_FUSED_LINES)):
                 # A size by its name, instead of a number.
                 is_dynamic = "numel" in linecache.getline(file, number) or msgspec.UNSET
                 return _origin(

@@ -614,7 +614,7 @@ def _identity(it: e.OtherIdentity) -> tuple[str, list[str]]:
 
 
 def _ops(it: e.OtherOps) -> tuple[str, list[str]]:
-    sides = [(word, ops) for word, ops in (("new", it.new), ("missing", it.gone)) if ops]
+    sides = [(word, ops) for word, ops in (("new", it.new), ("fewer", it.gone)) if ops]
     texts = [
         f"{counted(sum(n for _, n in ops), f'{word} op')}: {', '.join(times(ops))}"
         for word, ops in sides
