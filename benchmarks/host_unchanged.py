@@ -36,7 +36,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from kernelgauge import Workload
-from kernelgauge.judge.host import is_host_loss, most_called, work_total
+from kernelgauge.judge.host import is_host_loss, work_total
 from kernelgauge.measure.device import Device
 from kernelgauge.measure.host import HostWork, host_work_of
 from kernelgauge.measure.instance import build, warm_up
@@ -487,7 +487,7 @@ def main() -> None:
         red, other, varying = [], 0, 0
         for name, found in process(seed, order).items():
             old = recorded[name]
-            before = side(most_called(old["work"]), old["spread"], {}, Counter())
+            before = side(old["work"], old["spread"], {}, Counter())
             red += [name] if is_host_loss(before, side(**found, ops=())) else []
             other += found["work"] != old["work"]
             varying += bool(found["spread"] or old["spread"])

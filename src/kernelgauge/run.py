@@ -625,6 +625,7 @@ class Run(msgspec.Struct, frozen=True):
     host_us: dict[str, float] = {}
     # where each is called, the most frequent first
     host_work_origins: dict[str, tuple[Origin, ...]] = {}
+    host_work_callers: dict[str, dict[str, Count]] = {}  # which functions call each, and how often
     # the code of each line of the user's that calls something
     callers: tuple[str, ...] = ()
     copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"

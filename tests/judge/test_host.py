@@ -168,10 +168,9 @@ def test_host_work_is_shown_beside_a_new_kernel(
     ("calls", "said"),
     [
         ({"copy.copy": 60}, "copy.copy 0 -> 60 calls"),
-        (
-            {"torch.overrides.suppress": 60},
-            "torch.overrides.suppress few -> 60 calls",
-        ),  # a part of a sum, where it is seldom called
+        # a part of a sum, where it is seldom called
+        ({"torch.overrides.suppress": 60}, "torch.overrides.suppress 0 -> 60 calls"),
+        ({"torch.part3": 60}, "torch.part3 1 -> 60 calls"),
         ({"lines": 900}, "400 -> 900 lines of your code run"),
     ],
 )
@@ -189,6 +188,36 @@ def test_less_host_work_names_what_is_less() -> None:
     verdict = judged(before, before | {"torch.part": 20, "net.py:act": 2})
     assert verdict.status.value == "CHANGED"
     assert builders.reasons(verdict, "cause") == ["host: torch.part 200 -> 20 calls"]
+
+
+def test_less_host_work_of_a_sum_names_a_function() -> None:
+    verdict = judged({"net.py:old": 50, "net.py:kept": 9}, {"net.py:kept": 9})
+    assert verdict.status.value == "CHANGED"
+    assert builders.reasons(verdict, "cause") == ["host: net.py:old 50 -> 0 calls"]
+
+
+def test_calls_inside_a_new_call_belong_to_its_line() -> None:
+    """A cheap function has its own line for as many calls as nothing else explains."""
+    lines = [
+        Origin("", (SourceLine("net.py", number, "ask(x)"),), calls=n)
+        for number, n in ((7, 90), (8, 30))
+    ]
+    calls = {"copy.deepcopy": 1, "copy._keep_alive": 40, "<builtins.id>": 200}
+    verdict = judged(
+        {"<builtins.id>": 90},
+        calls | {"net.py:ask": 1},
+        host_work_callers={
+            "copy.deepcopy": {"net.py:Net.forward": 1},
+            "copy._keep_alive": {"copy.deepcopy": 40},
+            "<builtins.id>": {"copy._keep_alive": 80, "net.py:Net.forward": 120},
+        },
+        host_work_origins={"copy.deepcopy": (Origin("", (LINE,)),), "<builtins.id>": tuple(lines)},
+    )
+    assert (
+        builders.reasons(verdict, "cause")[0]
+        == "host: copy.deepcopy 0 -> 1 call\nand 120 more calls at that line"
+    )
+    assert [each[:9] for each in builders.reasons(verdict, "code")] == ["net.py:41", "net.py:8 "]
 
 
 @pytest.mark.parametrize("more", [{}, {"<builtins.len>": 21}])

@@ -291,6 +291,88 @@ def test_host_work_beside_each_op_is_a_loss_if_long(
     assert verdict in run()
 
 
+# A training step of more than 200 calls: most functions run once, and `isinstance` at many lines.
+INSIDE = """
+import copy, dataclasses, inspect, json, logging, re, typing
+import pytest, torch
+from torch import nn
+
+@dataclasses.dataclass
+class Options:
+    width: int = 1
+    names: typing.List[str] = dataclasses.field(default_factory=list)
+    def __post_init__(self): self.names = list(self.names)
+class Logs(logging.Handler):
+    def emit(self, record): self.format(record)
+
+LOG, OPTIONS = logging.getLogger("inside"), Options()
+CONFIG = {{str(number): [number] for number in range(20)}}
+LOG.handlers, LOG.propagate = [Logs()], False
+POINTS = [object() for _ in range(40)]
+def text_of(it): return str(it)
+def is_number(it):
+    return isinstance(it, int)
+def is_text(it):
+    return isinstance(it, str)
+def check():
+    for each in POINTS: isinstance(each, int)
+    for each in POINTS[:8]: is_number(each)
+
+def step(x):
+    check()
+    {body}
+    OPTIMIZER.zero_grad()
+    NET(x).sum().backward()
+    OPTIMIZER.step()
+NET = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+OPTIMIZER = torch.optim.SGD(NET.parameters())
+
+@pytest.mark.kernelgauge(timing=False)
+def test_step(kernelgauge):
+    kernelgauge(step, torch.randn(4, 8))
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "functions"),
+    [
+        ("inspect.signature(is_number)", ["inspect.signature 0 -> 1 call"]),
+        ("copy.deepcopy(CONFIG)", ["copy.deepcopy 0 -> 61 calls"]),
+        ("json.dumps(POINTS[:20], default=text_of)", ["json.dumps 0 -> 1 call"]),
+        ("for n in range(9): LOG.error(n)", ["logging.Logger.error 0 -> 9 calls"]),
+        ("re.sub('[a-z]', lambda it: text_of(it[0]), 'abcdefgh' * 4)", ["re.sub 0 -> 1 call"]),
+        (
+            "for n in range(5): dataclasses.replace(OPTIONS, width=n)",
+            ["dataclasses.replace 0 -> 5 calls"],
+        ),
+        ("typing.get_type_hints(Options)", ["typing.get_type_hints 0 -> 1 call"]),
+        ("[is_number(each) for each in POINTS]", ["test_inside.py:is_number 8 -> 48 calls"]),
+        # new calls of the same function at another line
+        (
+            "[inspect.isroutine(each) for each in POINTS[:9]]|[isinstance(each, str) for each in POINTS[:30]]",
+            ["inspect.isroutine 0 -> 9 calls", "isinstance 67 -> 160 calls"],
+        ),
+        # lines of a function that is new
+        (
+            "[is_text(each) for each in POINTS[:20]]",
+            ["isinstance 67 -> 87 calls", "test_inside.py:is_text 0 -> 20 calls"],
+        ),
+    ],
+)
+def test_host_work_of_a_new_call_belongs_to_its_line(
+    pytester: pytest.Pytester, run: Run, body: str, functions: list[str]
+) -> None:
+    pytester.makepyfile(test_inside=INSIDE.format(body="pass"))
+    assert "1 written" in run("--perf-update")
+    pytester.makepyfile(test_inside=INSIDE.format(body=body.replace("|", "\n    ")))
+    said = run("-v")
+    assert "REGRESSED" in said
+    causes = re.findall(r"host: (.*)\n(?:  +and .*\n)?  code +test_inside.py:\d+  (.*)", said)
+    assert sorted(found for found, _ in causes) == functions
+    assert said.count("host: ") == len(functions)
+    assert all(code in f"{body} return isinstance(it, str)" for _, code in causes)
+
+
 LAYOUT = """
 import pytest, torch
 

@@ -47,7 +47,7 @@ from ..trace import (
     with_current_kind,
 )
 from .evidence import Move, OtherPlacement
-from .host import joined_work, most_called
+from .host import joined_work
 
 SCHEMA_VERSION: Final = 5
 # Nanoseconds: the profiler's own resolution is 32 ns on an H200. More digits would differ in each
@@ -297,7 +297,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     # graph breaks and recompiles, from the first call on
     compile_events: tuple[CompileEvent, ...] = ()
     peak: tuple[PeakPart, ...] = ()  # where a call allocated the memory of its peak, the most first
-    # as `Run.host_work`, with functions that are seldom called together
+    # as `Run.host_work`
     host_work: dict[str, Count] = {}
     host_spread: dict[str, Count] = {}
     anchors: tuple[Anchor, ...] = ()
@@ -451,7 +451,7 @@ def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> 
             for each in run.peak
         ),
         callers=run.callers or (),
-        host_work=most_called(run.host_work),
+        host_work=dict(sorted(run.host_work.items())),
         host_spread=run.host_spread,
         # msgspec 0.18 omits the default itself alone
         choices=tuple(replace(each, recorded="", error="") for each in run.choices) or (),

@@ -232,7 +232,7 @@ class OtherOps(Change, frozen=True):  # ops of the dispatcher that are new, and 
 # calls of a function of Python or C, as `Run.host_work` names it
 class HostCalls(Change, frozen=True):
     function: str
-    before: int | None  # None: a few, which were not counted apart
+    before: int
     after: int
     more: int = 0  # calls of all functions at that line
 

@@ -8,6 +8,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
@@ -27,8 +28,8 @@ _LEAST_LINES, _LEAST_LINES_SHARE = 100, 0.10  # that run, of the user's code: a 
 # 24 kinds of ops (torch 2.13).
 _CALLS_OF_AN_OP = 100
 _VARIES = 0.05  # calls that vary by this share from call to call are not compared
-# of all calls: functions with fewer are one sum in a file. A whole model calls some hundred
-_KEPT_SHARE = 1 / 200
+# of all calls: functions of torch and C with fewer are judged as one sum
+_LEAST_ALONE = 1 / 200
 _NAMED_SHARE = 0.10  # of what is more, at one line
 # For the order of causes alone: of a line, of any function, and of one that is judged by itself.
 _LINE_US, _CALL_US, _WORK_US = 0.05, 0.1, 10.0
@@ -72,6 +73,10 @@ def _is_short(name: str, us: Mapping[str, float]) -> bool:
     return name == YOURS or (_is_of_c(name) and us.get(name, 0.0) <= _SHORT_US)
 
 
+def _is_yours(name: str) -> bool:
+    return ".py:" in name
+
+
 def _is_of_python(name: str) -> bool:
     return name.partition(".")[0] in sys.stdlib_module_names
 
@@ -85,24 +90,13 @@ def _sum_of(name: str) -> str:
     """Return the sum that a function belongs to: those of the user's, of a package, or of Python
     and torch.
     """
-    if ".py:" in name:
+    if _is_yours(name):
         return YOURS
     package = name.partition(".")[0]
     if OF_THREADS.match(name):
         return THREADS
-    is_known = name[0] in "<(" or package in ("torch", "generated") or _is_of_python(name)
+    is_known = name[0] == "<" or package in ("torch", "generated") or _is_of_python(name)
     return OTHERS if is_known else package
-
-
-def most_called(work: Mapping[str, int]) -> dict[str, int]:
-    """Return what a file keeps of `Run.host_work`: functions with a share of the calls, and sums of
-    the others.
-    """
-    least, kept = _KEPT_SHARE * work_total(work), Counter[str]()
-    for name, count in work.items():
-        is_kept = count >= least or _has_own_count(name, {}) or _is_of_c(name) or name == LINES
-        kept[name if is_kept else _sum_of(name)] += count
-    return dict(sorted(kept.items()))
 
 
 def work_total(work: Mapping[str, int]) -> int:
@@ -142,12 +136,12 @@ def other_calls(baseline: Baseline, run: Run) -> dict[str, int]:
         {name: max(each, run.host_spread.get(name, 0)) for name, each in varying.items()}
     )
     brought = _CALLS_OF_AN_OP * _new_ops(baseline, run)
-    least = _KEPT_SHARE * work_total(old)
+    least = _LEAST_ALONE * work_total(old)
 
     def counted_as(name: str) -> str:
         """Return what a call counts for: the function, or the sum that it is a part of."""
         whole = _sum_of(name)
-        is_alone = whole not in old or max(old.get(name, 0), new.get(name, 0)) >= least
+        is_alone = max(old.get(name, 0), new.get(name, 0)) >= least
         return (
             name
             if _has_own_count(name, us)
@@ -237,51 +231,110 @@ def host_causes(baseline: Baseline, run: Run) -> list[tuple[Cause, Sequence[Orig
     moved, old, new = other_calls(baseline, run), baseline.host_work, run.host_work
     if not any(_has_more_lines(baseline, moved, sign) for sign in (1, -1)):
         moved.pop(LINES, None)
-    places: dict[object, list[str]] = {}
-    for name in dict.fromkeys((*run.host_work_origins, *new)):
-        is_more = moved.get(name, moved.get(_sum_of(name), 0)) > 0  # of a sum no part is known
-        if new.get(name, 0) > old.get(name, 0) and is_more:
-            lines = [origin.lines for origin in run.host_work_origins.get(name, ())]
-            places.setdefault(lines[0] if lines else (), []).append(name)
-    causes = [_cause(names, baseline, run) for names in places.values()]
-    if not causes or loss["host_work"] is False:
-        fewer = max(moved, key=lambda name: -moved[name])
-        return [(Cause(HostCalls(fewer, old.get(fewer), new.get(fewer, 0))), ())]
+    by = {
+        name: (new.get(name, 0) - old.get(name, 0), moved.get(name, moved.get(_sum_of(name), 0)))
+        for name in dict.fromkeys((*run.host_work_origins, *new, *old))
+    }
+    more = {name: count for name, (count, of_sum) in by.items() if count > 0 < of_sum}
+    if not more or loss["host_work"] is False:
+        fewer = min(by, key=lambda name: by[name][0] if by[name][1] < 0 else 0)
+        return [(Cause(HostCalls(fewer, old.get(fewer, 0), new.get(fewer, 0))), ())]
+    causes = [_cause(place, baseline, run) for place in _places(more, baseline, run)]
     dearest = max(cause.weight_us for cause, _ in causes)
     return [each for each in causes if each[0].weight_us >= _NAMED_SHARE * dearest]
 
 
-def _specificity(name: str, us: Mapping[str, float]) -> int:
+def _specificity(name: str, us: Mapping[str, float], called: AbstractSet[str]) -> int:
     """Return how much a function says of its line: a switch of torch more than the ``with`` around
     it, and a ``<listcomp>`` less than what it calls.
+
+    `called`: functions that the line itself calls.
     """
     if name.endswith(">") and not name.startswith("<"):
         return 0
     if name.startswith("<torch") and is_work(name, us):
         return 4
-    return 3 if _has_own_count(name, us) else 1 + (".py:" in name)
+    if name not in called and not _is_yours(name):
+        return 0
+    return 3 if _has_own_count(name, us) else 1 + _is_yours(name)
 
 
-def _cause(names: Sequence[str], baseline: Baseline, run: Run) -> tuple[Cause, Sequence[Origin]]:
+def _own_calls(more: Mapping[str, int], makers: AbstractSet[str], run: Run) -> dict[str, int]:
+    """Return how many of its new calls are not made inside new calls of the `makers`.
+
+    These make their share of the calls; and one each, if nothing else can have made them.
+    """
+    own = {}
+    for name, count in more.items():
+        made = {
+            caller: n
+            for caller, n in run.host_work_callers.get(name, {}).items()
+            if caller in makers
+        }
+        by_share = sum(n * more[caller] / run.host_work[caller] for caller, n in made.items())
+        one_each = sum(min(n, more[caller]) for caller, n in made.items())
+        by_others = run.host_work[name] - sum(made.values())
+        own[name] = max(0, round(count - max(by_share, min(one_each, count - by_others))))
+    return own
+
+
+def _places(
+    more: Mapping[str, int], baseline: Baseline, run: Run
+) -> list[tuple[Sequence[Origin], Counter[str], set[str]]]:
+    """Return the lines that make new calls, how many of each function, and which functions they
+    call themselves.
+
+    What a new call makes belongs to its line. A function of the user's that did not run before is
+    new code, and what its lines call belongs to them.
+    """
+    callers = run.host_work_callers
+    makers = {each for each in more if each in baseline.host_work or not _is_yours(each)}
+    own = _own_calls(more, makers, run)
+
+    def root_of(name: str) -> str:
+        """Return the function that the user's code calls anew, and that calls this one."""
+        found = [name]
+        for each in found:  # it grows
+            by = callers.get(each, {})
+            if each != name and own[each] and any(map(_is_yours, by)):
+                return each
+            found += [caller for caller in by if caller in makers and caller not in found]
+        return name
+
+    def line_of(name: str) -> Sequence[Origin]:
+        """Return the line that makes as many calls as are new, else the most frequent one."""
+        origins = run.host_work_origins.get(name, ())
+        return [each for each in origins if 0 < own[name] == each.calls][:1] or origins[:1]
+
+    places: dict[object, tuple[Sequence[Origin], Counter[str], set[str]]] = {}
+    for is_own in (True, False):
+        for name in more:
+            if calls := own[name] if is_own else more[name] - own[name]:
+                origins = line_of(root := name if is_own else root_of(name))
+                key = origins[0].lines if origins else ()
+                _, counts, called = places.setdefault(key, (origins, Counter(), set()))
+                counts[name] += calls
+                called |= {name} & {root}
+    return list(places.values())
+
+
+def _cause(
+    place: tuple[Sequence[Origin], Counter[str], set[str]], baseline: Baseline, run: Run
+) -> tuple[Cause, Sequence[Origin]]:
     """Return what is called more often at one line: the first function, and how many calls there
     are in all.
     """
-    old, new, us = baseline.host_work, run.host_work, run.host_us
-    more = {name: new[name] - old.get(name, 0) for name in names}
+    (origins, more, called), us = place, run.host_us
     costs = {
         name: us.get(
             name, _WORK_US if is_work(name, us) else _LINE_US if name == LINES else _CALL_US
         )
-        for name in names
+        for name in more
     }
     cost_us = sum(costs[name] * count for name, count in more.items())
-    is_loop = 2 * _LINE_US * more.get(LINES, 0) >= cost_us
-    name = LINES if is_loop else max(names, key=lambda name: _specificity(name, us))
-    is_in_sum = (
-        name not in old
-        and not (_has_own_count(name, us) or _is_of_c(name))
-        and _sum_of(name) in old
-    )
-    before = None if is_in_sum else old.get(name, 0)
-    change = HostCalls(name, before, new[name], sum(more.values()))
-    return Cause(change, weight_us=cost_us), run.host_work_origins.get(name, ())[:1]
+    is_loop = 2 * _LINE_US * more[LINES] >= cost_us
+    name = LINES if is_loop else max(more, key=lambda name: _specificity(name, us, called))
+    change = HostCalls(name, baseline.host_work.get(name, 0), run.host_work[name], more.total())
+    lines = [each.lines for each in origins]
+    of_name = [each for each in run.host_work_origins.get(name, ()) if [each.lines] == lines]
+    return Cause(change, weight_us=cost_us), of_name or origins

@@ -34,6 +34,7 @@ _MOST_LINES = 2  # of code that call a function, the most frequent first
 # Once it is imported, it wraps functions that run eagerly: `torch.manual_seed`, those of einops.
 _OF_DYNAMO = re.compile(r"torch\.(_dynamo|_compile)\.")
 _OF_INDUCTOR = re.compile(r"\bc[a-z2-7]{51}\.")  # a module of C++ that it compiled
+_COMPREHENSION = re.compile(r"(\.<locals>)?\.<(genexpr|\w+comp)>$")
 _PARTS, _NUMBERS = re.compile(r"[.:]"), re.compile(r"[\d_]+")
 _SHOWN_AS = (
     (re.compile(r"<built-in method (\S+) of (\S+) object.*>"), r"<\2.\1>"),
@@ -53,6 +54,8 @@ class HostWork:
     # by the name, as `short` has it
     origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
     us: Mapping[str, float] = field(default_factory=dict)  # that a call of a function of C takes
+    # of each function, and how often each calls it
+    callers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     problem: str = ""
 
     def located(self, calls: Mapping[str, tuple[Origin, ...]]) -> dict[str, tuple[Origin, ...]]:
@@ -86,6 +89,7 @@ def host_work_of(instance: Instance, device: Device, *, is_compiled: bool) -> Ho
 def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> HostWork:
     every, origins = list[Counter[str]](), dict[str, tuple[Origin, ...]]()
     us: dict[str, float] = {}
+    callers: dict[str, dict[str, int]] = {}
     for number in range(2 * RUN_OF_CALLS):
         if number == RUN_OF_CALLS == every.count(every[0]):
             break
@@ -93,6 +97,7 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
             entries = _entries(instance.call)
         counts, found = _read(entries)
         origins |= found
+        callers |= _callers(entries)
         every.append(counts)
         for name, each in _times_us(entries).items():  # a clock errs upwards
             us[name] = min(each, us.get(name, each))
@@ -109,7 +114,7 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
             Origin(_shown_function(code), (source_line(code.co_filename, number),))
             for (code, number), _ in lines.most_common(_MOST_LINES)
         )
-    return HostWork(most, spread, origins, us)
+    return HostWork(most, spread, origins, us, callers)
 
 
 def _shown_function(code: CodeType) -> str:
@@ -192,6 +197,18 @@ def _read(entries: list[Any]) -> tuple[Counter[str], dict[str, tuple[Origin, ...
     }
 
 
+def _callers(entries: list[Any]) -> dict[str, dict[str, int]]:
+    """Return which functions call each function, and how often. A comprehension is a part of the
+    function around it.
+    """
+    found = defaultdict[str, Counter[str]](Counter)
+    for entry in entries:
+        caller = _COMPREHENSION.sub("", _name(entry.code, is_counted=False))
+        for each in entry.calls or ():
+            found[_name(each.code)][caller] += each.callcount
+    return {name: dict(+each) for name, each in found.items() if name}
+
+
 def _of_the_code(entries: list[Any]) -> Counter[Any]:
     """Return how often each function is called, but for calls of which the session decides."""
     left, called = Counter[Any](), defaultdict[Any, Counter[Any]](Counter)
@@ -243,8 +260,10 @@ def _defined(code: Any, callers: Mapping[Any, Any]) -> Origin | None:
     return None
 
 
-def _name(code: CodeType | str) -> str:
-    """Return the name of a function; empty for our own."""
+def _name(code: CodeType | str, *, is_counted: bool = True) -> str:
+    """Return the name of a function; empty for our own, and for a generator expression if it is to
+    be counted.
+    """
     if isinstance(code, str):
         return "" if "_lsprof" in code else function_in_c(code)
     owner = owner_of(code.co_filename)
@@ -253,7 +272,7 @@ def _name(code: CodeType | str) -> str:
     # hashes lets it.
     return (
         ""
-        if owner == "kernelgauge" or code.co_name == "<genexpr>"
+        if owner == "kernelgauge" or (is_counted and code.co_name == "<genexpr>")
         else function_name(code.co_filename, owner, name)
     )
 

@@ -73,7 +73,7 @@ _STACKS_ON_PYTHON_3_13 = (2, 8)
 _MOST_LINES = 8  # where memory grows, or compiled code is called: more are not read
 # of a fusion: of one that has more, a line that is not stored would look new in the next run
 _MOST_FUSED_LINES = 100
-_MOST_CALLERS = 2  # lines of code that call a function
+_MOST_CALLERS = 5  # lines of code that call a function
 # of the memory at a peak, by line: the whole models of examples/models have fewer
 _MOST_PARTS = 100
 # Of Python's memory: the first of so many calls replaces what earlier ones hold. If one of the
@@ -496,7 +496,7 @@ class _Sites:
         # Of each function, by its `host.short` name: the lines that call it, how often, and the
         # modules; and those that do so themselves, and not through a library.
         self._callers_of: dict[str, dict[SourceLine, list[str]]] = {}
-        self._direct: set[tuple[str, SourceLine]] = set()
+        self._direct: Counter[tuple[str, SourceLine]] = Counter()
         self._lines: dict[Stack, SourceLine | None] = {}
         self._leading: dict[SourceLine, dict[SourceLine, None]] = {}  # to each of these
         self.codes: set[str] = set()  # of the lines of the user's that call something
@@ -677,27 +677,24 @@ class _Sites:
             self._callers_of.setdefault(name, {}).setdefault(line, []).append(
                 site.module or self._modules.root
             )
-            self._direct |= {(name, line)} if by_user else set()
+            self._direct[name, line] += by_user
 
     def callers(self) -> dict[str, tuple[Origin, ...]]:
-        """Return the lines that call each function, the most frequent first; those that call it
-        themselves come first.
+        """Return the lines that call each function: those that do so themselves come first, then
+        the most frequent.
         """
-        found = {}
+        found, direct = {}, self._direct
         for name, lines in self._callers_of.items():
-            most = sorted(lines, key=lambda line: -len(lines[line]))[:_MOST_CALLERS]
+            most = sorted(lines, key=lambda line: (-direct[name, line], -len(lines[line])))
             found[name] = tuple(
                 _origin(
                     common_path(list(filter(None, lines[line]))),
                     {line: tuple(self._leading.get(line, ()))},
+                    calls=direct[name, line] // len(self._calls),
                 )
-                for line in most
+                for line in most[:_MOST_CALLERS]
             )
-        return dict(
-            sorted(
-                found.items(), key=lambda each: (each[0], each[1][0].lines[0]) not in self._direct
-            )
-        )
+        return dict(sorted(found.items(), key=lambda each: not each[1][0].calls))
 
     def _dispatched(self, event: Any, extra: Any, site: _Site) -> _Site:
         number = extra.sequence_number

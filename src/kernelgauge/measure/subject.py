@@ -477,6 +477,7 @@ class Subject:
             host_work=dict(self.host.counts),
             host_spread=dict(self.host.spread),
             host_us=dict(self.host.us),
+            host_work_callers={name: dict(each) for name, each in self.host.callers.items()},
             host_work_origins=self.host.located(self.origins.calls),
             compiled_origins=self.origins.compiled,
             callers=self.origins.callers,

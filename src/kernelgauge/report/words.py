@@ -626,15 +626,14 @@ def _host_calls(it: e.HostCalls) -> tuple[str, list[str]]:
     """Return ``host: copy.deepcopy 1 -> 4,812 calls``, and how many calls of all functions the line
     makes.
     """
-    before = "few" if it.before is None else f"{it.before:,}"
     if it.function == LINES:
-        return f"host: {before} -> {it.after:,} lines of your code run", []
+        return f"host: {it.before:,} -> {it.after:,} lines of your code run", []
     name = it.function.strip("<>") if it.function.startswith("<") else it.function
     name = (
         name.rpartition(": ")[2].removeprefix("builtins.").replace("torch._C.TensorBase", "Tensor")
     )
-    others = it.more - it.after + (it.before or 0)
-    return f"host: {name} {before} -> {it.after:,} call{'s' * (it.after != 1)}", [
+    others = it.more - it.after + it.before
+    return f"host: {name} {it.before:,} -> {it.after:,} call{'s' * (it.after != 1)}", [
         f"and {others:,} more calls at that line"
     ] if it.more and others > 0 else []
 

@@ -163,6 +163,7 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     lines: tuple[SourceLine, ...]  # that asked for it; those of each op that a compiler fused
     is_backward: bool = False  # autograd launched it for these lines
     is_dynamic: bool | msgspec.UnsetType = msgspec.UNSET  # Inductor generated it for dynamic shapes
+    calls: int = 0  # of a function on the host, which the line makes itself
     # of each line, the user's lines that lead to it, the outermost first. Empty: there are none
     callers: tuple[tuple[SourceLine, ...], ...] = ()
 
