@@ -132,6 +132,21 @@ class NotInFloat64(nn.Linear):
         return super().forward(x) if x.dtype == torch.float32 else 1.001 * super().forward(x)
 
 
+HELD = torch.randn(4, 4)
+
+
+class Scattered(nn.Linear):
+    """Adds rows to a tensor that it makes, and casts: a copy in float64 meets two dtypes."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__(4, 4)
+        self.factor, self.held = factor, torch.ones(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.zeros(2, 4).index_add_(0, torch.tensor([0, 1, 1, 0, 1]), super().forward(x))
+        return self.factor * super().forward(rows.to(torch.float32) @ self.held)
+
+
 def chaos(x: torch.Tensor) -> torch.Tensor:
     for _ in range(50):
         x = 3.9 * x * (1 - x)
@@ -230,7 +245,15 @@ RESULTS_IN_FP32: dict[str, tuple[dict[str, Any], str]] = {
     "random sequence": (RANDOM | {"inputs": rows}, f"{NOT_COMPARED} its result is random:*"),
     "sequence of batches": (TRAINED | {"inputs": rows}, "WorkloadError: *its inputs are a sequence*"),
     "wrong gradient of a small step": (TRAINED | {"change": wrong_gradient, "training": SMALL}, "gradient of weight, gradient of bias*"),
-    "sequence of other inputs": ({"inputs": own_dtype}, f"{NOT_COMPARED} its inputs are others for the reference:*"),
+    "sequence of other inputs": ({"build": Linear, "inputs": own_dtype}, f"{NOT_COMPARED} its inputs are others for the reference:*"),
+    "sequence of other inputs beside a reference": ({"inputs": own_dtype}, ""),
+    "holds a tensor": ({"build": lambda: lambda x: x @ HELD}, ""),
+    "wrong beside a tensor that both hold": ({"build": lambda: lambda x: 1.001 * x @ HELD, "reference": lambda: lambda x: x @ HELD}, "output 0"),
+    "makes a tensor": ({"build": Scattered, "pass_": "train"}, ""),
+    "makes a tensor and is compiled wrongly": ({"build": Scattered, "compile": {"backend": doubling}}, "output 0"),
+    "wrong beside a reference that makes a tensor": ({"build": lambda: Scattered(1.001), "reference": Scattered}, "output 0"),
+    "no float64 and compiled": ({"build": lambda: NotInFloat64(4, 3), "compile": fused()}, ""),
+    "no float64 and compiled wrongly": ({"build": lambda: NotInFloat64(4, 3), "compile": {"backend": doubling}}, "output 0"),
     "random in one buffer": ({"build": lambda: partial(noisy, torch.empty(5, 4))}, f"{NOT_COMPARED} its result is random:*"),
     "random": (RANDOM, f"{NOT_COMPARED} its result is random:*"),
     "sparse gradient": ({"build": lambda: nn.Embedding(9, 4, sparse=True), "inputs": lambda: (torch.tensor([1, 2, 2]),), "pass_": "train"}, ""),

@@ -35,6 +35,10 @@ def square(x):
 def halves(x):
     return (x.bfloat16() @ x.bfloat16()).float()
 
+def in_float32(x):
+    assert x.dtype == torch.float32
+    return x @ weight
+
 def nothing(x):
     x @ x
 
@@ -122,11 +126,15 @@ CASES = {
         (FAILED, "test_call-faster_than: running failed"),
     ),
     "no_float64": (
-        ("faster_than=slow(lambda x: x @ weight)", "lambda x: x @ weight, x"),
+        ("faster_than=slow(in_float32)", "lambda x: x @ weight, x"),
         (PASSED, "PASS  faster than ten_times"),
     ),
-    "no_float64_and_unequal": (
+    "holds_a_tensor_and_unequal": (
         ("faster_than=slow(lambda x: x @ weight)", "lambda x: x @ weight * 1.001, x"),
+        (FAILED, "INVALID  result differs from the float64 reference"),
+    ),
+    "no_float64_and_unequal": (
+        ("faster_than=slow(in_float32)", "lambda x: x @ weight * 1.001, x"),
         (FAILED, "INVALID  result differs from the float32 reference"),
     ),
     "modules": (

@@ -268,8 +268,8 @@ class _WithReference:
         """
         workload, module = self._instance.workload, self._instance.module
         function = module if workload.reference is None else self._reference_in_own_dtype
-        results: dict[str, torch.Tensor] = {}
-        with suppress(KernelgaugeError), _eager(), _Dtypes(self._device) as seen:
+        results, dtypes = dict[str, torch.Tensor](), set[torch.dtype]()
+        with suppress(KernelgaugeError), _eager(), _noting_dtypes(self._device, dtypes):
             results = self.results(function, rounding=rounding)
             if (
                 workload.reference is not None
@@ -277,29 +277,34 @@ class _WithReference:
                 and not _is_other_code(workload)
             ):
                 self.results(module)  # autocast may be in the module alone
-        return results, seen.dtypes
+        return results, dtypes
 
     def expected(self, *, is_16_bit: bool) -> tuple[dict[str, torch.Tensor], torch.dtype]:
-        """Return the results of the reference and their dtype: float64, or float32 if it fails
-        there and that is finer.
+        """Return the results of the reference and their dtype.
 
-        Other code may hold modules that stay in their own dtype. Then its results are those in that
-        dtype.
+        They are those of the first run that does not fail: in float64; there, with the tensors that
+        the code makes or holds in float64 as well; of 16 bits, in float32; in its own dtype, if the
+        workload runs other code than its reference.
         """
         workload = self._instance.workload
-        dtypes = [torch.float64, torch.float32] if is_16_bit else [torch.float64]
-        for dtype in dtypes:
+        runs: list[tuple[torch.dtype, AbstractContextManager[Any]]] = [
+            (torch.float64, nullcontext()),
+            (torch.float64, _EachOp(_in_float64)),
+            *([(torch.float32, nullcontext())] if is_16_bit else []),
+        ]
+        failures: list[KernelgaugeError] = []
+        for dtype, mode in runs:
             try:
-                with _reporting_reference(workload, "running"):
+                with _reporting_reference(workload, "running"), mode:
                     return self._expected_in(dtype), dtype
-            except KernelgaugeError:
-                if dtype is dtypes[-1] and not _is_other_code(workload):
-                    raise
-        with _eager():
-            results = self.results(self._reference_in_own_dtype)
-        return results, next(
-            (each.dtype for each in results.values() if each.is_floating_point()), torch.float32
-        )
+            except KernelgaugeError as error:
+                failures.append(error)
+        if workload.reference is not None or workload.compile is not None:
+            with suppress(KernelgaugeError), _eager():
+                results = self.results(self._reference_in_own_dtype)
+                floats = (each.dtype for each in results.values() if each.is_floating_point())
+                return results, next(floats, torch.float32)
+        raise failures[1]
 
     def _expected_in(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         """Run the reference in a dtype, without TF32."""
@@ -430,24 +435,50 @@ def _state(module: Any) -> dict[str, torch.Tensor]:
     )
 
 
-class _Dtypes(DispatchMode):
-    """Collects the dtypes that ops compute in: autocast, and casts inside a module, do not show
-    outside.
-    """
+class _EachOp(DispatchMode):
+    """Runs each op by a function of it and its arguments."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, run: Callable[..., Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.dtypes: set[torch.dtype] = set()
-        coarser = {"tf32": torch.float16, "bf16": torch.bfloat16}  # tf32 has as many bits as fp16
-        self._of_matmul = coarser.get(device.fp32_precision("matmul"), torch.float32)
-        self._of_convolution = coarser.get(device.fp32_precision("conv"), torch.float32)
+        self._run = run
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = op(*args, **(kwargs or {}))
-        float32 = self._of_convolution if "conv" in op.name() else self._of_matmul
-        dtypes = {each.dtype for each in tree_leaves(result) if isinstance(each, torch.Tensor)}
-        self.dtypes |= {float32 if dtype == torch.float32 else dtype for dtype in dtypes}
+        return self._run(op, args, kwargs or {})
+
+
+def _noting_dtypes(device: Device, dtypes: set[torch.dtype]) -> _EachOp:
+    """Collect the dtypes that ops compute in: autocast, and casts inside a module, do not show
+    outside.
+    """
+    coarser = {"tf32": torch.float16, "bf16": torch.bfloat16}  # tf32 has as many bits as fp16
+    of_matmul = coarser.get(device.fp32_precision("matmul"), torch.float32)
+    of_convolution = coarser.get(device.fp32_precision("conv"), torch.float32)
+
+    def run(op: Any, args: Any, kwargs: Any) -> Any:
+        result = op(*args, **kwargs)
+        float32 = of_convolution if "conv" in op.name() else of_matmul
+        found = {each.dtype for each in tree_leaves(result) if isinstance(each, torch.Tensor)}
+        dtypes.update(float32 if dtype == torch.float32 else dtype for dtype in found)
         return result
+
+    return _EachOp(run)
+
+
+def _in_float64(op: Any, args: Any, kwargs: Any) -> Any:
+    """Run an op in float64. A cast in the code still rounds.
+
+    An op that writes to a tensor runs as it is: it would write to a copy.
+    """
+    if not op._schema.is_mutable:
+        args, kwargs = tree_map(_promoted, (args, kwargs))
+    return tree_map(_promoted, op(*args, **kwargs))
+
+
+def _promoted(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dtype in _ROUNDED:
+        return value.double()
+    is_complex = isinstance(value, torch.Tensor) and value.is_complex()
+    return value.to(torch.complex128) if is_complex else value
 
 
 def _floor(dtypes: set[torch.dtype], workload: Workload) -> float:
@@ -479,6 +510,7 @@ def _reporting_reference(workload: Workload, doing: str) -> Iterator[None]:
             raise
         raise NotComparedError(
             "a copy of it in float64 does not run",
+            where=error.where,
             got=error.got,
             expected="a reference=... that does",
         ) from None
