@@ -264,7 +264,7 @@ RESULTS_IN_FP32: dict[str, tuple[dict[str, Any], str]] = {
     "wrong complex": ({"build": lambda: torch.fft.fft, "reference": lambda: torch.fft.ifft}, "output 0"),
     "transposes its input": ({"build": lambda: lambda x: x.t_().sin()}, f"{NOT_COMPARED} a call changes a shape in place:*"),
     "integers": ({"build": lambda: lambda x: x.argmax(-1)}, f"{NOT_COMPARED} its result holds no floating-point tensor:*"),
-    "no float64": ({"build": lambda: NotInFloat64(4, 3)}, f"{NOT_COMPARED} a copy of it in float64 does not run:*"),
+    "no float64": ({"build": lambda: NotInFloat64(4, 3)}, f"{NOT_COMPARED} a copy in float64 does not run:*"),
     **{
         f"{name} {how}": (
             {"build": lambda f=function: f, "inputs": POSITIVE, "dtype": "fp16", "compile": compile_},

@@ -15,7 +15,7 @@ from kernelgauge.measure import numerics
 from kernelgauge.results import Results, read_results
 from kernelgauge.run import Timer
 from tests.commands.conftest import Command
-from tests.plugin.inner_project import text_of
+from tests.plugin.inner_project import Project, text_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -501,7 +501,11 @@ def test_terminal_has_one_line_of_progress(
     pytester: pytest.Pytester, run: Run, capsys: Any
 ) -> None:
     pytester.makepyfile(
-        test_relu="import torch\ndef test_relu(kernelgauge): kernelgauge(torch.relu, torch.randn(9))"
+        test_relu="""
+import torch
+def test_before(): pass
+def test_relu(kernelgauge): kernelgauge(torch.relu, torch.randn(9))
+"""
     )
     run("--perf-update", "--verbosity=0")
     said = capsys.readouterr().out
@@ -512,7 +516,20 @@ def test_terminal_has_one_line_of_progress(
     ]
     assert "timing, pass 1: 1 of 1 workloads" in progress[2]
     assert "test_relu-test_relu: timing the end-to-end latency" in progress
-    assert "\r\x1b[2K." in said  # the dot takes the line's place
+    # One line down, and back to where the first dot was.
+    assert re.search(r"test_relu.py \.\n\r", said)
+    assert "\r\x1b[2K\x1b[A\x1b[14C." in said
+
+
+def test_log_has_whole_lines_of_dots(project: Project) -> None:
+    project.write("test_a.py", "def test_plain(): pass")
+    project.write("test_z.py", "def test_plain(): pass")
+    lines = project.run("--perf-update", "-p", "no:randomly").outlines
+    assert not any("starting torch" in each for each in lines)
+    first = lines.index("  compiling")
+    assert lines[first - 1].rstrip() == "perf/test_perf.py"
+    assert re.match(r"perf/test_perf.py [.s]+ ", lines[first + 1])
+    assert re.match(r"perf/test_a.py \. ", lines[first + 2])
 
 
 @pytest.mark.usefixtures("terminal", "project")
@@ -568,6 +585,32 @@ def test_result_that_is_no_longer_compared_is_undecided(
     assert "not compared -> compared" in run("--perf-update")
     monkeypatch.setenv("HIDDEN", "1")
     assert "1 failed" in run("--perf-strict")
+
+
+def test_verbose_run_says_where_a_copy_fails(pytester: pytest.Pytester, run: Run) -> None:
+    code = """
+import torch
+
+def call(x):
+    if x.dtype != torch.float32:
+        raise TypeError("only float32")
+    return x + 1
+
+def test_call(kernelgauge):
+    kernelgauge.using(timing=False)(call, torch.ones(8))
+"""
+    pytester.makepyfile(test_x=code)
+    said = "1 of 1 result not compared: a copy in float64 does not run"
+    where = [
+        r"where +test_x\.py:6 in call: raise TypeError\(.only float32.\)",
+        r"got +TypeError: only float32",
+    ]
+    brief = run("--perf-update")
+    assert (said in brief, re.search(where[0], brief)) == (True, None)
+    verbose, page = run("-v"), Path("reports", "latest", "report.md").read_text()
+    for text in (verbose, page):
+        assert said in text
+        assert all(re.search(each, text) for each in where), text
 
 
 def test_result_that_never_could_be_compared_is_accepted(

@@ -13,7 +13,7 @@ from kernelgauge.judge.review import Action, PlannedChange
 from kernelgauge.report.findings import brief
 from kernelgauge.report.html import html
 from kernelgauge.report.stored import plan_section
-from kernelgauge.report.summary import summary_markdown
+from kernelgauge.report.summary import summary, summary_markdown
 from kernelgauge.report.text import as_text
 from kernelgauge.results import WorkloadResult
 from tests.builders import (
@@ -167,8 +167,9 @@ def test_headline_of_a_pass_says_what_was_judged(
     assert f"**{headline}**  1 workload" in summary_markdown([found])
     title = re.sub("<[^>]*>", "", re.search("<h1>(.*)</h1>", html([found]))[1])
     assert title == headline
-    said = headline if headline.endswith(")") else f"{headline}: "
-    assert said in summary_text(found)
+    left = sum(at is None for _, at in times)
+    why = f"{left} of {len(times)} times not judged: why not"
+    assert (f"{headline}\n{why}" if "(" in headline and left else headline) in summary_text(found)
 
 
 def test_summary_after_an_update_says_recorded() -> None:
@@ -270,11 +271,20 @@ def test_summary_says_what_was_not_compared_with_float64() -> None:
             verdict(Status.PASS, "numerics"), conclusion=e.NumericsCompared("float64", "", 3)
         ),
     ]
-    random = verdict(Status.NOT_JUDGED, "numerics", "not judged: its result is random")
-    several = results(workload(*found), workload(found[0], random, name="b"))
+    reasons = ["its result is random", "a copy in float64 does not run", "its result is random"]
+    left = [verdict(Status.NOT_JUDGED, "numerics", f"not judged: {each}") for each in reasons]
+    where = e.Detail("where", "net.py:9 in forward: raise TypeError")
+    left[1] = dataclasses.replace(left[1], reasons=(where,))
+    several = results(
+        workload(*found), *(workload(it, name=f"w{place}") for place, it in enumerate(left))
+    )
     lines = [
         "3 tensors not compared: rounding alone explains any error",
-        "1 of 2 results not compared: its result is random",
+        "3 of 4 results not compared: its result is random (2), a copy in float64 does not run (1)",
     ]
     assert "\n".join(lines) in summary_text(several)
+    assert where.text not in summary_text(several)
+    assert where.text in as_text(summary(several, is_verbose=True), width=80, color=False)
     assert ", ".join(lines) in summary_markdown([several])
+    assert where.text in summary_markdown([several])
+    assert where.text in html([several])

@@ -509,7 +509,7 @@ def _reporting_reference(workload: Workload, doing: str) -> Iterator[None]:
         if workload.reference is not None:
             raise
         raise NotComparedError(
-            "a copy of it in float64 does not run",
+            "a copy in float64 does not run",
             where=error.where,
             got=error.got,
             expected="a reference=... that does",

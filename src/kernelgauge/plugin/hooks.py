@@ -14,6 +14,7 @@ import time
 from collections.abc import Generator
 from contextlib import ExitStack, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -61,14 +62,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class StatusLine:
-    """What is being measured, past pytest's capture: one line on a terminal, which is rewritten;
-    else a line each time.
+    """What is being measured, past pytest's capture: on a terminal the line below pytest's own,
+    which is rewritten; else a line each time, and pytest's goes on below.
     """
 
     def __init__(self, config: pytest.Config, *, has_terminal: bool) -> None:
         self._config, self._has_terminal = config, has_terminal
         self._started = time.monotonic()
         self._is_shown = False  # a line that must be cleared
+        self._ended: Path | str | None = None  # how the line of pytest that ours ended begins
 
     def show(self, text: str, *, is_urgent: bool = False) -> None:
         """Show a line. `is_urgent`: with -q too, and it stays."""
@@ -83,24 +85,41 @@ class StatusLine:
             elif reporter is None or not (is_urgent or self._config.getoption("verbose") >= 0):
                 return
             elif is_urgent or not reporter.isatty:
+                self._clear()
+                if isinstance(reporter.currentfspath, (Path, str)):
+                    self._ended = reporter.currentfspath
                 reporter.ensure_newline()
                 reporter.write_line(f"  {text}")
             else:
-                if not self._is_shown:
-                    reporter.ensure_newline()
-                reporter._tw.write(
-                    status_line(f"  {text}", self._started, reporter._tw.fullwidth), flush=True
-                )
+                line = status_line(f"  {text}", self._started, reporter._tw.fullwidth)
+                self._write(reporter, line if self._is_shown else f"\n{line}")
                 self._is_shown = True
+
+    def _write(self, reporter: Any, text: str) -> None:
+        """Write what pytest does not count as part of its line."""
+        line = reporter._tw._current_line
+        reporter._tw.write(text, flush=True)
+        reporter._tw._current_line = line
 
     def _clear(self) -> None:
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if self._is_shown and reporter is not None:
-            reporter._tw.write(CLEAR_LINE, flush=True)
+            column = reporter._tw.width_of_current_line
+            self._write(reporter, f"{CLEAR_LINE}\x1b[A" + (f"\x1b[{column}C" if column else ""))
             self._is_shown = False
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self) -> None:
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._clear()
+        if self._ended is not None and (report.when == "call" or not report.passed):
+            reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+            begins, reporter.currentfspath, self._ended = self._ended, self._ended, None
+            if isinstance(begins, Path):
+                begins = f"{os.path.relpath(begins, reporter.startpath)} "
+            reporter._tw.write(begins)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
         self._clear()
 
     @pytest.hookimpl(tryfirst=True)

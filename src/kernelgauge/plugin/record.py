@@ -134,7 +134,8 @@ class Recorder:
         return ""
 
     def _write_summary(self, results: Results, recorded: Sequence[str]) -> None:
-        page = summary(results, recorded)
+        is_verbose = self._reporter.config.get_verbosity() > 0
+        page = summary(results, recorded, is_verbose=is_verbose)
         self._reporter.write(as_text(page, **self._style, is_dense=True))
         if (
             any(verdict.status is Status.NO_BASELINE for verdict in results.verdicts)

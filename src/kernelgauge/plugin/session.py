@@ -12,12 +12,13 @@ import platform
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property
 from importlib import import_module
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -46,6 +47,7 @@ from ..judge.time_verdict import Context, not_measured
 from ..judge.timing import FALSE_ALARMS_PER_RUN, SUSPECTS_PER_RUN
 from ..measure import Settings
 from ..measure.nvml import digest_of, visible_gpus
+from ..report.text import first
 from ..results import (
     SCHEMA_VERSION,
     Artifacts,
@@ -59,6 +61,7 @@ from ..results import (
 )
 from ..results.files import GpuLock, folder_lock, handed_choices, slug, worker_lock
 from ..run import COMPILE_TIMERS, Fingerprint, Run, Sample, Timer
+from ..trace import grouped
 from ..workload import Workload
 from . import judging
 from .options import Options
@@ -82,6 +85,7 @@ if TYPE_CHECKING:
 
 _Say = Callable[[str], None]
 _LEAST_PATIENCE_S = 120.0  # with a fresh process, which imports and compiles anew
+_MOST_NAMES = 8  # of workloads with one problem
 _MOST_AFRESH_S = 600.0  # for all fresh processes of a run: each test of a fixture starts its own
 
 
@@ -174,7 +178,8 @@ class Session:
 
         Nobody else of ours uses it until the run ends: what compiles disturbs what is timed.
         """
-        self.progress("starting torch and the device")
+        if self.shows_tests:
+            self.progress("starting torch and the device")
         names = visible_gpus() if self.options.device != "cpu" else ()
         # Before CUDA starts: a process that waits on the GPU would be a stranger to the one that
         # times there.
@@ -778,9 +783,7 @@ class Session:
                 for each in several
                 if only is None or each.workload == only.id
             ),
-            warnings=tuple(
-                dict.fromkeys(each.problem for each in self._measured.values() if each.problem)
-            ),
+            warnings=tuple(self._warnings(names)),
             exit_status=exit_status,
             host=platform.node(),
             commit=self._commit,
@@ -791,6 +794,13 @@ class Session:
             baselines=shown(self.options.baselines),
             sources=sources_of(self.options.root),
         )
+
+    def _warnings(self, names: Collection[str]) -> Iterator[str]:
+        """Yield each problem beside the measurement, with the workloads that have it."""
+        found = [(name, it.problem) for name, it in self._measured.items() if name in names]
+        for problem, cases in grouped(found, itemgetter(1)).items():
+            if problem:
+                yield f"{', '.join(first([name for name, _ in cases], _MOST_NAMES))}: {problem}"
 
     def _workload_result(self, name: str) -> WorkloadResult:
         workload, baseline = self.suites.workloads[name], self._stored.get(name)

@@ -11,7 +11,7 @@ from itertools import groupby
 import msgspec
 
 from ..errors import printable
-from ..judge import WORST_FIRST, Status, Verdict
+from ..judge import NUMERICS, WORST_FIRST, Status, Verdict
 from ..judge import evidence as e
 from ..results import Results, TestResult
 from ..run import SourceLine
@@ -299,6 +299,16 @@ def notable_verdicts(results: Results) -> list[Verdict]:
     failing = failing_verdicts(results)
     found = [each for each in results.verdicts if each.status in _NOTABLE or is_unconfirmed(each)]
     return [each for each in found if each not in failing]
+
+
+def uncompared_verdicts(results: Sequence[Results]) -> list[Verdict]:
+    """Return the verdicts on results that nothing was fit to be compared with."""
+    return [
+        each
+        for one in results
+        for each in one.verdicts
+        if each.subject == NUMERICS and each.status is Status.NOT_JUDGED
+    ]
 
 
 def is_unconfirmed(verdict: Verdict) -> bool:

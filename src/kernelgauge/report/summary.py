@@ -34,6 +34,7 @@ from .findings import (
     notable_verdicts,
     only_reasons,
     reasons,
+    uncompared_verdicts,
 )
 from .text import (
     Column,
@@ -286,17 +287,19 @@ def recording_doubt(verdicts: Sequence[Verdict]) -> str:
 
 
 def _uncompared(results: Sequence[Results]) -> list[str]:
-    """Return how many results, and tensors of others, could not be compared with float64, and the
-    commonest reason; empty if all could.
+    """Return how many results, and tensors of others, could not be compared with float64, by
+    reason; empty if all could.
     """
     found = [each for one in results for each in one.verdicts if each.subject == NUMERICS]
-    reasons = [headline(each) for each in found if each.status is Status.NOT_JUDGED]
     tensors = sum(getattr(each.conclusion, "unjudged", 0) for each in found)
     text = f"{counted(tensors, 'tensor')} not compared: rounding alone explains any error"
     texts = [text] * bool(tensors)
-    if reasons:
-        why = Counter(reasons).most_common(1)[0][0].partition(": ")[2]
-        texts.append(f"{len(reasons)} of {counted(len(found), 'result')} not compared: {why}")
+    if left := uncompared_verdicts(results):
+        reasons = Counter(headline(each).partition(": ")[2] for each in left).most_common()
+        shown = [f"{why} ({count})" if len(reasons) > 1 else why for why, count in reasons]
+        texts.append(
+            f"{len(left)} of {counted(len(found), 'result')} not compared: {', '.join(shown)}"
+        )
     return texts
 
 
@@ -413,10 +416,13 @@ def _time_column(results: Results) -> str:
 # -- on a terminal ---------------------------------------------------------------------------------
 
 
-def summary(results: Results, recorded: Collection[str] = ()) -> list[Section]:
+def summary(
+    results: Results, recorded: Collection[str] = (), *, is_verbose: bool = False
+) -> list[Section]:
     """Return the machine, the table, and what the table has no room for.
 
-    `recorded`: workloads that had no baseline, and get this run as theirs.
+    `recorded`: workloads that had no baseline, and get this run as theirs. `is_verbose`: also where
+    each result that was not compared failed.
     """
     sections: list[Section] = []
     # without a device there is none, and the verdicts say so
@@ -429,6 +435,9 @@ def summary(results: Results, recorded: Collection[str] = ()) -> list[Section]:
     if rows(results):
         sections.append(_table(results, recorded))
     warnings = (f"warning: {warning}" for warning in results.warnings)
+    sections += [
+        Section(code=in_full(each)) for each in uncompared_verdicts([results] * is_verbose)
+    ]
     return [*sections, *_remarks(results), Section(lines=[*notes(results), *warnings])]
 
 
@@ -468,10 +477,9 @@ def _remarks(results: Results) -> Iterator[Section]:
         if not is_said and only_reasons(verdict, e.ChoiceMoved).reasons:
             yield Section(code=in_full(only_reasons(verdict, e.ChoiceMoved)))
     (unjudged, why), status = _unjudged([results]), overall([results])
+    judged = scope([results])
     if _is_structure_only([results]):
         unjudged = f"{status}: {unjudged or 'no time was measured'}"
-    elif judged := scope([results]):
-        unjudged = f"{status} {judged}"
     machine = (
         f"machine: {line.text}"
         for verdict in passing
@@ -481,7 +489,8 @@ def _remarks(results: Results) -> Iterator[Section]:
     if _time_column(results).startswith("latency") and any(slower_host(it) != 1 for it in times):
         yield Section(lines=["baseline us: scaled to the speed of this host"])
     times_text = ": ".join(filter(None, [unjudged, why]))
-    lines = [*filter(None, [times_text]), *_uncompared([results])]
+    lines = [*([f"{status} {judged}"] if judged else []), *filter(None, [times_text])]
+    lines += _uncompared([results])
     yield Section(lines=[*lines, *dict.fromkeys(machine)])
 
 
@@ -579,6 +588,9 @@ def _blocks(results: Results) -> Iterator[Section]:
     yield from islice(_kernel_diffs(results), 1)
     if failures := "\n".join(map(brief, failing_verdicts(results))):
         yield Section("Failures", code="\n".join(map(cut, failures.split("\n"))), is_folded=True)
+    if uncompared := "\n".join(map(in_full, uncompared_verdicts([results]))):
+        code = "\n".join(map(cut, uncompared.split("\n")))
+        yield Section("Results not compared", code=code, is_folded=True)
     yield from (
         replace(each, title=f"{len(quiet)} without a failure", is_folded=True)
         for each in tables[1:]
