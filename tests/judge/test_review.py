@@ -149,6 +149,39 @@ def test_slow_host_is_compared_with_its_own_past() -> None:
         assert list(map(doubt_text, found.doubts)) == doubts
 
 
+@pytest.mark.parametrize(
+    ("changes", "group"),
+    [
+        ({"counts": counts(memsets=3)}, Group.KERNELS),
+        ({"kernels": builders.mlp_kernels()[:3]}, Group.KERNELS),
+        (XBLOCK_512, Group.CONFIGURATION),
+        ({"device": steady(2.0)}, Group.SPEED),
+        ({"counts": counts(memsets=3), "machine": DRIVER}, Group.KERNELS),
+    ],
+)
+def test_structure_of_a_slow_host_is_accepted_without_times(
+    changes: dict[str, Any], group: Group
+) -> None:
+    """What ran does not depend on the clock, but the times of another driver are of that one."""
+    old = measured()
+    found = reviewed(old, of={"device": steady(2.0), "host_control_us": 60.0} | changes)
+    assert (found.group, found.change is not None) == (group, True)
+    if group is Group.SPEED or "machine" in changes:
+        assert len(found.doubts) == 1
+        return
+    assert found.doubts == ()
+    planned = found.change.baseline
+    new = measured(device=steady(2.0), host_control_us=60.0, **changes)
+    assert (planned.processes, planned.counts) == (old.processes, new.counts)
+    assert planned.entries[0].kernels == new.entries[0].kernels
+    lines = [line.text for line in review_lines(found.change.details)]
+    said = "its times stay: this host is too slow to record others"
+    assert lines[lines.index(said) - 1].startswith("this host was 329 % slower")
+    quiet = run(**{"device": steady()} | changes)
+    assert judge_structure(quiet, planned).status is Status.PASS
+    assert judged_time(Timer.DEVICE, quiet, planned).status is Status.PASS
+
+
 LATER: dict[str, Any] = {
     "host_work": {"net.py:Net.forward": 9},
     "choices": (KernelChoice("scale", "128", "SIZE=64"),),

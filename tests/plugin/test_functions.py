@@ -607,7 +607,7 @@ def test_call(kernelgauge):
     ]
     brief = run("--perf-update")
     assert (said in brief, re.search(where[0], brief)) == (True, None)
-    verbose, page = run("-v"), Path("reports", "latest", "report.md").read_text()
+    verbose, page = run("-vv"), Path("reports", "latest", "report.md").read_text()
     for text in (verbose, page):
         assert said in text
         assert all(re.search(each, text) for each in where), text

@@ -522,7 +522,9 @@ class MeasuredTime(Evidence, frozen=True):  # nothing is stored of it
 _OfFile = Literal[
     "accepted already", "unchanged", "undeclared", "suite", "compile times", "result", "facts"
 ]
-_OfCounts = Literal["fewer processes", "processes", "launches", "graph_breaks", "recompiles"]
+_OfCounts = Literal[
+    "fewer processes", "processes", "times stay", "launches", "graph_breaks", "recompiles"
+]
 
 
 class FileNote(Evidence, frozen=True):  # what becomes of a file of the baselines

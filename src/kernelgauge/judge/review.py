@@ -177,13 +177,12 @@ def review_run(
     group = _group(old, run, new, comparison, times)
     code = dict.fromkeys(_code_moved(old, run))
     is_tuned = bool(choice_changes(old, run))
-    planned = (
-        new
-        if is_wrong
-        else _planned(
-            old, new, comparison, group, by_timer, is_other_code=bool(code), is_tuned=is_tuned
-        )
-    )
+    slow = tuple(_host_doubts(old, new))
+    # What ran does not depend on the clock. Times of other software are no times of this one.
+    is_other = comparison.identical and group in (Group.KERNELS, Group.CONFIGURATION)
+    kept = (*slow, e.FileNote("times stay")) if slow and is_other and not is_wrong else ()
+    how = {"is_other_code": bool(code), "is_tuned": is_tuned, "keeps_times": bool(kept)}
+    planned = new if is_wrong else _planned(old, new, comparison, group, by_timer, **how)
     if is_wrong and group is Group.SAME_SPEED:  # nobody knows it
         group = Group.SPEED
     judged = _judge_anchors(run, old, context, limits)
@@ -198,9 +197,9 @@ def review_run(
     added: tuple[e.FileNote, ...] = ()
     if planned is None and (fuller := _with_later_facts(old, new)) != old:
         planned, added = fuller, tuple(_added(old, fuller))
-    notes = (*added, *_file_notes(old, planned), *creep, *code)
+    notes = (*added, *_file_notes(old, planned), *kept, *creep, *code)
     evidence: tuple[Fact, ...] = (judge_structure(run, old), *times, *notes)
-    doubts = [*doubts, *_host_doubts(old, new)]
+    doubts = [*doubts, *(() if kept else slow)]
     if not is_fresh:
         # both in UTC
         if (
@@ -257,13 +256,18 @@ def _planned(
     *,
     is_other_code: bool,
     is_tuned: bool,
+    keeps_times: bool,
 ) -> Baseline | None:
     """Return what accepting a run writes. None: nothing moved, and the file stays as it is.
 
     A time that did not move stays as it is stored, so that slow drift adds up until it shows.
+    `keeps_times`: so does every time, because the host was too slow.
     """
     (fresh,) = new.entries
     entry, nearest = old.entry_like(fresh.kernels)
+    if keeps_times:
+        timed = Entry(fresh.draws, fresh.kernels, entry.processes)
+        return msgspec.structs.replace(new, entries=(timed,))
     is_same = comparison.identical and old.suite == new.suite and group is not Group.KERNELS
     if not is_same or nearest <= Likeness.OTHER_CHOICE or is_tuned:
         return new

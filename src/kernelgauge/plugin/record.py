@@ -12,6 +12,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ from ..report.summary import (
     summary_markdown,
     unknown_machines,
 )
-from ..report.text import as_text
+from ..report.text import as_text, named
+from ..report.words import reason_line
 from ..results import (
     NAME,
     Results,
@@ -45,6 +47,7 @@ from ..results import (
     read_results,
 )
 from ..results.files import write_atomically
+from ..trace import grouped
 from ..workload import Workload
 from . import MEASURED_BY, SESSION_KEY, SKIPPED, WORKER_ERROR
 from .session import Session
@@ -237,7 +240,8 @@ class Recorder:
                     "nothing to store: no workload that was measured may become a baseline",
                     next_command=self._session.suites.command(suites=_suites(results)),
                 )
-            if changes := [each for each in plan if not _is_plain(each)]:
+            # The table has the new ones.
+            if changes := [each for each in plan if each.action is not Action.CREATE]:
                 self._reporter.write_sep("-", "baselines: what changes")
                 self._reporter.write(as_text([plan_section(changes)], **self._style))
             self._session.suites.store.apply(plans)
@@ -249,17 +253,25 @@ class Recorder:
             for device, plan in plans.items()
             if plan
         )
+        for line in _breaks(plan):
+            self._reporter.write_line(line)
         self._reporter.write_line(written_text(plans, ", ".join(folders)), green=True)
         if doubt := recording_doubt(judge_by_themselves([results], plans)):
             self._warn(f"warning: {doubt}")
 
 
-def _is_plain(change: PlannedChange) -> bool:
-    """Whether the table says all of it: a new baseline, ``RECORDED``, without graph breaks."""
-    breaks = ("graph_breaks", "recompiles")
-    return change.action is Action.CREATE and not any(
-        isinstance(each, FileNote) and each.what in breaks for each in change.details
-    )
+def _breaks(plan: Iterable[PlannedChange]) -> Iterator[str]:
+    """Yield graph breaks and recompiles that new baselines have, with their workloads."""
+    notes = [
+        (change.workload, reason_line(each).text)
+        for change in plan
+        for each in change.details
+        if change.action is Action.CREATE
+        and isinstance(each, FileNote)
+        and each.what in ("graph_breaks", "recompiles")
+    ]
+    for text, cases in grouped(notes, itemgetter(1)).items():
+        yield f"{named(name for name, _ in cases)}: {text}"
 
 
 def _suites(results: Results) -> Iterable[str]:

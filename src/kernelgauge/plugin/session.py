@@ -47,7 +47,7 @@ from ..judge.time_verdict import Context, not_measured
 from ..judge.timing import FALSE_ALARMS_PER_RUN, SUSPECTS_PER_RUN
 from ..measure import Settings
 from ..measure.nvml import digest_of, visible_gpus
-from ..report.text import first
+from ..report.text import named
 from ..results import (
     SCHEMA_VERSION,
     Artifacts,
@@ -85,7 +85,6 @@ if TYPE_CHECKING:
 
 _Say = Callable[[str], None]
 _LEAST_PATIENCE_S = 120.0  # with a fresh process, which imports and compiles anew
-_MOST_NAMES = 8  # of workloads with one problem
 _MOST_AFRESH_S = 600.0  # for all fresh processes of a run: each test of a fixture starts its own
 
 
@@ -800,7 +799,7 @@ class Session:
         found = [(name, it.problem) for name, it in self._measured.items() if name in names]
         for problem, cases in grouped(found, itemgetter(1)).items():
             if problem:
-                yield f"{', '.join(first([name for name, _ in cases], _MOST_NAMES))}: {problem}"
+                yield f"{named(name for name, _ in cases)}: {problem}"
 
     def _workload_result(self, name: str) -> WorkloadResult:
         workload, baseline = self.suites.workloads[name], self._stored.get(name)

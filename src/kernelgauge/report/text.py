@@ -24,6 +24,7 @@ from ..judge.evidence import RelativeChange
 _LONGEST_LINE = 300  # characters of a name or a reason; results.json has all of it
 _LONGEST_ROW = 1000  # columns
 _LABEL = 8  # columns
+_MOST_WORKLOADS = 8  # of one reason
 # no time that was measured: a damaged file has it, and 300 digits say no more than three
 _HUGE = 1e12
 # on a terminal a name of more than 60 characters loses its middle
@@ -122,6 +123,11 @@ def first(texts: Sequence[str], most: int) -> list[str]:
     """Return the first texts, and how many more there are."""
     left = len(texts) - most
     return [*texts[:most], *([f"and {left} more"] if left > 0 else [])]
+
+
+def named(workloads: Iterable[str]) -> str:
+    """Return ``a, b``: the first eight workloads, and how many more there are."""
+    return ", ".join(first([*workloads], _MOST_WORKLOADS))
 
 
 def times(names: Iterable[tuple[str, int]]) -> list[str]:
