@@ -602,7 +602,7 @@ def test_call(kernelgauge):
     pytester.makepyfile(test_x=code)
     said = "1 of 1 result not compared: a copy in float64 does not run"
     where = [
-        r"where +test_x\.py:6 in call: raise TypeError\(.only float32.\)",
+        r"where +test_x\.py:5 in call: raise TypeError\(.only float32.\)",
         r"got +TypeError: only float32",
     ]
     brief = run("--perf-update")

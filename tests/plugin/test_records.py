@@ -33,9 +33,10 @@ def test_run_leaves_results_and_reports(project: Project, step: Path) -> None:
     problem = "torch 99 does not tell which lines of code launch kernels (TypeError: changed)"
     measured = fake(gelu_us=5.5, problem=problem), fake("kinds", kinds=("gemm",), problem=problem)
     project.set(*measured, fake("failed", error="measurement"))
-    assert f"warning: {problem}" in project.run().outlines
+    said = f"{ID}, kinds-eager-bf16-4x8: {problem}"
+    assert f"warning: {said}" in project.run().outlines
     results = project.results()
-    assert results.warnings == (problem,)
+    assert results.warnings == (said,)
     workload = results.workloads[0]
     assert (workload.id, workload.suite, workload.module, workload.shape) == (
         ID,
