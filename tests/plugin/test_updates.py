@@ -1,11 +1,13 @@
 """--perf-update: what it stores, leaves alone and refuses, and the command that a failure proposes."""
 
+import json
 import re
 import shlex
 import shutil
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from kernelgauge.baselines import BaselineStore, Mode, plan_update
 from kernelgauge.errors import StorageError
@@ -210,6 +212,31 @@ def test_proposed_command_accepts_that_workload_only(
     assert not {"baselines", "reports"} & {path.name for path in project.root.iterdir()}
     assert project.run("-k", f"[{ID}]", *arguments).ret == pytest.ExitCode.OK
     assert [path.stem for path, content in before.items() if path.read_bytes() != content] == [ID]
+
+
+def of_slow_host(**changes: Any) -> dict[str, Any]:
+    """Return a workload on a host eight times as slow."""
+    slow = fake(host_us=180.0, **changes)
+    samples = {
+        timer: replace(each, controls_us=tuple(8 * us for us in each.controls_us))
+        for timer, each in slow["run"].samples.items()
+    }
+    return slow | {"run": replace(slow["run"], samples=samples)}
+
+
+def test_accept_on_a_slow_host_takes_counts_alone(project: Project, kernelgauge: Command) -> None:
+    project.record()
+    timers = [each["timers"] for each in json.loads(project.stored()[ID])["entries"][0]["processes"]]
+    memsets = {"counts": {"memsets": 3}}
+    project.set(of_slow_host(**memsets))
+    assert project.run().ret == pytest.ExitCode.TESTS_FAILED
+    code, out, _ = kernelgauge("accept")
+    assert (code, "its times stay: this host is too slow" in out) == (0, True), out
+    stored = json.loads(project.stored()[ID])
+    assert stored["counts"]["memsets"] == 3
+    assert [each["timers"] for each in stored["entries"][0]["processes"]] == timers
+    project.set(fake(**memsets))
+    assert project.run().ret == pytest.ExitCode.OK
 
 
 SCATTERED = """
