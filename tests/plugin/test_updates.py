@@ -226,7 +226,9 @@ def of_slow_host(**changes: Any) -> dict[str, Any]:
 
 def test_accept_on_a_slow_host_takes_counts_alone(project: Project, kernelgauge: Command) -> None:
     project.record()
-    timers = [each["timers"] for each in json.loads(project.stored()[ID])["entries"][0]["processes"]]
+    timers = [
+        each["timers"] for each in json.loads(project.stored()[ID])["entries"][0]["processes"]
+    ]
     memsets = {"counts": {"memsets": 3}}
     project.set(of_slow_host(**memsets))
     assert project.run().ret == pytest.ExitCode.TESTS_FAILED
