@@ -932,7 +932,7 @@ def _op_causes(
         origins = run.op_origins.get(name, ())
         lines = {line for origin in origins for line in origin.lines}
         (sure if name not in then or len(lines) == 1 else others).extend(origins)
-    others = [each for each in others if not any(known >= {*line.codes} for line in each.lines)]
+    others = [each for each in others if _new_lines(each.lines, known) == [*each.lines]]
     if not sure and len({each.lines for each in others}) == 1:
         sure = others
     at = {it.lines for name in (*new, *gone) for it in run.op_origins.get(name, ())}
@@ -940,15 +940,19 @@ def _op_causes(
     return [with_code(cause, sure, known)]
 
 
+def _new_lines(lines: Iterable[SourceLine], known: AbstractSet[str]) -> list[SourceLine]:
+    return [line for line in lines if not known >= {*line.codes}]
+
+
 def _edited(origins: Iterable[Origin | None], known: AbstractSet[str]) -> list[Origin]:
     """Return the origins with a line that the baseline's kernels lack; none if it has no lines."""
-    return [each for each in origins if known and each and not known >= {*each.codes}]
+    return [each for each in origins if known and each and _new_lines(each.lines, known)]
 
 
 def _telling_lines(origin: Origin | None, known: AbstractSet[str]) -> Sequence[SourceLine]:
     """Return the lines of a launch that the baseline lacks; all of them where it lacks none."""
     lines = origin.lines if origin is not None else ()
-    return [line for line in lines if not known >= {*line.codes}] or lines
+    return _new_lines(lines, known) or lines
 
 
 def with_code(
@@ -976,7 +980,7 @@ def with_code(
     for group, cost_us in costs_us.items():
         spent_us.update(dict.fromkeys(group, cost_us))
     lines = sorted(found, key=lambda line: -spent_us[line])
-    new = [line for line in lines if not known >= {*line.codes}] or lines
+    new = _new_lines(lines, known) or lines
     named = {*waiting, *new[:_MOST_LINES], *lines[:1]}
     for group, cost_us in costs_us.items():
         is_dear = cost_us > 0 and cost_us >= _NAMED_SHARE * sum(costs_us.values())
