@@ -226,6 +226,19 @@ def test_host_memory_that_goes_later_is_not_kept(
     assert (grown > 20_000) == is_grown
 
 
+@pytest.mark.parametrize("every", [2, 3, 4, 5])
+def test_tensors_that_some_calls_keep_are_growth(cpu: Device, tmp_path: Path, every: int) -> None:
+    kept = "kept = torch.cat([x.detach()] * 100)"
+    lines = (
+        "self.calls = getattr(self, 'calls', 0) + 1",
+        kept,
+        f"if self.calls % {every} == 0: self.kept.append(kept)",
+    )
+    run = ran(cpu, model(tmp_path, *lines, "return x.cos()"))
+    assert (run.counts.grown_bytes or 0) >= 100 * 128 // 5
+    assert codes(run.growth_origins) == [kept]
+
+
 def test_cycles_of_references_are_no_growth(cpu: Device, tmp_path: Path) -> None:
     """They are freed when Python's collector runs, which no call decides."""
     run = ran(cpu, model(tmp_path, "part = [x.sin()]", "part.append(part)", "return x.cos()"))

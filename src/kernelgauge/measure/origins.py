@@ -76,10 +76,10 @@ _MOST_FUSED_LINES = 100
 _MOST_CALLERS = 5  # lines of code that call a function
 # of the memory at a peak, by line: the whole models of examples/models have fewer
 _MOST_PARTS = 100
-# Of Python's memory: the first of so many calls replaces what earlier ones hold. If one of the
-# others keeps more than LEAST, three times as many say how much each keeps at least. Fewer bytes are
-# none: those of lists that grow, say (see `judge.baseline`).
-_KEPT_CALLS, _LEAST_KEPT_BYTES, _FRAMES = 4, 1024, 32
+# The first of so many calls replaces what earlier ones hold. If one of the others keeps more than
+# LEAST, so many groups of as many calls say how much each keeps at least. Fewer bytes are none: those
+# of lists that grow, say (see `judge.baseline`).
+_KEPT_CALLS, _KEPT_GROUPS, _LEAST_KEPT_BYTES, _FRAMES = 6, 3, 1024, 32
 _LEAST_PEAK_BYTES = 65536  # whose line is looked for
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _NAMED = ("user", "library", "module of torch", "generated")  # whose frames are kept
@@ -132,7 +132,16 @@ def origins_of(
         or modules.are_compiled
     )
     found = _profiled(instance, modules, structure, device, is_compiled=is_compiled)
-    held = _held_by_python(instance, device, is_traced=not is_compiled)
+    held = _held(instance, device, is_traced=not is_compiled, has_graphs=structure.replays_graphs)
+    for _ in range(_KEPT_CALLS if held.grown_bytes else 0):  # one of a few calls may keep it
+        if found.growth or not found.kernels:
+            break
+        _call_alone(instance, device, nullcontext())  # else each second one is never profiled
+        again = _profiled(instance, modules, structure, device, is_compiled=is_compiled)
+        found = replace(found, growth=again.growth)
+    grown_bytes = found.grown_bytes
+    if grown_bytes is not None:  # both calls that are profiled may keep nothing
+        grown_bytes = max(grown_bytes, held.grown_bytes or 0)
     kept_bytes = (held.grown_host_bytes or 0) + (found.grown_host_bytes or 0)
     kept_bytes = kept_bytes if kept_bytes >= _LEAST_KEPT_BYTES else 0
     data = compiled_constants(modules.since) if is_compiled else _data_of(instance, device)
@@ -145,13 +154,14 @@ def origins_of(
         )
     keeping: tuple[Origin, ...] = ()
     # else Dynamo would compile what the trace looks at
-    if (found.grown_bytes or kept_bytes) and not is_compiled:
+    if (grown_bytes or kept_bytes) and not is_compiled:
         lines = lines_that_keep(
             instance.module, functools.partial(_call_alone, instance, device, nullcontext())
         )
         keeping = tuple(Origin(modules.root, (source_line(*each),)) for each in lines)
     return replace(
         found,
+        grown_bytes=grown_bytes,
         grown_host_bytes=kept_bytes,
         host_growth=(*found.host_growth, *held.host_growth),
         keeping=keeping,
@@ -307,41 +317,53 @@ def _call_alone(instance: Instance, device: Device, mode: Any) -> None:
     gc.collect()  # a call's cycles of references replace those of the call before
 
 
-def _held_by_python(instance: Instance, device: Device, *, is_traced: bool) -> Origins:
-    """Return the bytes of Python's memory that a call keeps, and those that it has at once, with
-    the lines that allocate them. `is_traced`: whether lines may be traced.
+def _held(instance: Instance, device: Device, *, is_traced: bool, has_graphs: bool) -> Origins:
+    """Return the bytes that a call keeps, of the device's memory and of Python's, and those that
+    Python has at once, with the lines that allocate them.
+
+    `is_traced`: whether lines may be traced. `has_graphs`: the memory of a CUDA graph is its own.
     """
     again = functools.partial(_call_alone, instance, device, nullcontext())
-    sizes: list[int] = []
     peaks: list[int] = []
 
-    def call(times: int) -> None:
-        for _ in range(times):
-            before = tracemalloc.get_traced_memory()[0]
-            tracemalloc.reset_peak()
-            again()
-            now, most = tracemalloc.get_traced_memory()
-            sizes.append(now)
-            peaks.append(most - before)
+    def call(times: int) -> tuple[list[int], list[int]]:
+        """Return what Python holds behind each call, and what the device does."""
+        sizes: list[int] = []
+        # CUDA's own activities are not needed
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        with Profiler(activities=activities, profile_memory=True) as profiler:
+            for _ in range(times):
+                before = tracemalloc.get_traced_memory()[0]
+                tracemalloc.reset_peak()
+                again()
+                now, most = tracemalloc.get_traced_memory()
+                sizes.append(now)
+                peaks.append(most - before)
+        assert profiler.profiler is not None
+        return sizes, _allocated(profiler.profiler.kineto_results.events(), device)
 
     is_ours = not tracemalloc.is_tracing()
     tracemalloc.start()  # with the frames of each allocation it takes several times as long
     try:
         with collector_paused(), old_objects_frozen():
-            call(_KEPT_CALLS)
-            steps = [after - before for before, after in pairwise(sizes)]
-            grown, several, peak = 0, len(steps), min(peaks[1:])
+            first = call(_KEPT_CALLS)
+            peak = min(peaks[1:])
             at_peak = line_at_peak(again) if is_traced and peak >= _LEAST_PEAK_BYTES else ()
             found = Origins(
                 peak_host_bytes=peak,
                 host_peak=tuple(Origin("", (source_line(*each),)) for each in at_peak),
             )
-            # Every third call may keep something; a cache fills once, and what workers of a data
+            # Every fifth call may keep something; a cache fills once, and what workers of a data
             # loader hold goes later.
-            if max(steps) >= _LEAST_KEPT_BYTES:
-                call(several * several)
-                groups = sizes[-1 - several * several :: several]
-                grown = min(after - before for before, after in pairwise(groups)) // several
+            several = _KEPT_CALLS - 1
+            grown, grown_bytes = 0, 0
+            if any(_most_kept(each) >= _LEAST_KEPT_BYTES for each in first):
+                grown, grown_bytes = (
+                    min(after - before for before, after in pairwise(levels[::several])) // several
+                    for levels in call(_KEPT_GROUPS * several + 1)
+                )
+            if grown_bytes >= _LEAST_KEPT_BYTES and not has_graphs:
+                found = replace(found, grown_bytes=grown_bytes)
             if grown < _LEAST_KEPT_BYTES:
                 return found
             if is_ours:
@@ -357,6 +379,23 @@ def _held_by_python(instance: Instance, device: Device, *, is_traced: bool) -> O
     stacks = (_frames(each.traceback) for each in differences[:_MOST_LINES] if each.size_diff > 0)
     lines = tuple(Origin("", (line,)) for line in _lines_of(stacks))
     return replace(found, grown_host_bytes=grown, host_growth=lines)
+
+
+def _most_kept(levels: Sequence[int]) -> int:
+    return max(after - before for before, after in pairwise(levels))
+
+
+def _allocated(events: Iterable[Any], device: Device) -> list[int]:
+    """Return the bytes that a device has allocated behind each call of a profiler's session."""
+    own = [each for each in events if each.name() in (REGION, "[memory]")]
+    levels: list[int] = []
+    level = 0
+    for each in sorted(own, key=lambda event: event.start_ns()):
+        if each.name() == REGION:
+            levels.append(level)
+        elif each.device_type().name.lower() == device.torch_device.type:
+            level += each.nbytes()
+    return [*levels, level][1:]  # what is freed between two calls belongs to the first
 
 
 def _frames(traceback: tracemalloc.Traceback) -> Stack:

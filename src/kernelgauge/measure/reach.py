@@ -16,6 +16,7 @@ from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
@@ -227,6 +228,23 @@ def _move(tensors: Iterable[tuple[torch.Tensor, torch.device]]) -> None:
                 tensor.data = torch.empty(0, dtype=tensor.dtype, device=device).set_(
                     memory[key][1], *place
                 )
+
+
+def held_bytes(module: object) -> int | None:
+    """Return the bytes of the tensors that a module holds before its first call: parameters,
+    buffers and those in attributes. None: it is no module.
+    """
+    if not isinstance(module, nn.Module):
+        return None
+    sizes: dict[int, int] = {}  # by address: tied weights share theirs
+    for each in module.modules():
+        # parameters and buffers are in dictionaries there
+        for tensor in tree_leaves([*vars(each).values()]):
+            if isinstance(tensor, torch.Tensor):
+                with suppress(RuntimeError, NotImplementedError, ValueError):  # has no memory yet
+                    memory = tensor.untyped_storage()
+                    sizes[memory.data_ptr()] = memory.nbytes()
+    return sum(sizes.values())
 
 
 _CALLS_WATCHED = 2  # what grows in each of them grows always

@@ -75,6 +75,7 @@ from .instance import (
 from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mhz
 from .origins import Modules, origins_of
 from .profile import HoldTime, multiset_difference, names_with_configurations, profile_session
+from .reach import held_bytes
 
 _NOTHING_COMPILED = CompileEvent(
     "graph break", "torch.compile is switched off: all of it runs eagerly"
@@ -199,6 +200,7 @@ class Subject:
         self.replicates: list[Replicate] = []  # those that count
         self.spoilt: list[Replicate] = []  # those measured on a disturbed machine
         self.error: KernelgaugeError | None = None  # why it is measured no more
+        self.held_bytes = held_bytes(instance.module)
         with instance.grad_mode(), reporting(workload, "measuring"):
             before = compile_counts()
             with self.replay.active(workload):
@@ -507,6 +509,7 @@ class Subject:
             grown_host_bytes=self.origins.grown_host_bytes,
             cyclic_bytes=self.origins.cyclic_bytes,
             peak_host_bytes=self.origins.peak_host_bytes,
+            held_bytes=self.held_bytes,
             allocator_calls=None if self.device.gpu is None else allocator_calls,
             graph_launches=None if self.device.gpu is None else window.graph_launches,
             compiled_ops=self.compiled_ops,

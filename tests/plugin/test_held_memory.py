@@ -1,0 +1,44 @@
+"""What a module holds before its first call: weights, buffers and caches."""
+
+import pytest
+
+from tests.plugin.inner_project import text_of
+
+HOLDS = """
+import os, pytest, torch
+from torch import nn
+
+HELD = os.environ.get("HELD")
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(100, 8), nn.Linear(8, 100, bias=False)
+        if HELD != "untied":
+            self.head.weight = self.embedding.weight
+        self.register_buffer("mask", torch.ones(9, 9, dtype=torch.int if HELD == "wide" else torch.bool))
+        self.caches = {"keys": [torch.zeros(9)] * 2} if HELD != "list" else {"keys": [torch.zeros(9), torch.zeros(9)]}
+
+    def forward(self, x):
+        return self.head(self.embedding(x))
+
+@pytest.mark.kernelgauge(timing=False)
+def test_net(kernelgauge):
+    kernelgauge(Net(), torch.arange(4))
+"""
+
+
+@pytest.mark.parametrize("held", ["untied", "wide", "list"])
+def test_more_that_a_module_holds_is_a_loss(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, held: str
+) -> None:
+    pytester.makepyfile(test_x=HOLDS)
+    run = lambda *given: text_of(  # noqa: E731
+        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *given)
+    )
+    assert "1 written" in run("--perf-update")
+    assert "1 passed" in run()
+    monkeypatch.setenv("HELD", held)
+    said = run()
+    assert "REGRESSED  other counts" in said
+    assert "held bytes" in said
