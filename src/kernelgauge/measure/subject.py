@@ -194,8 +194,7 @@ class Subject:
         `is_control`: a workload of our own, which the machine is measured by. `replay`: the choices
         of its autotuners.
         """
-        self.replay = replay or Replay()
-        self.workload, self.device = workload, device
+        self.workload, self.device, self.replay = workload, device, replay or Replay()
         self.settings, self.is_control = settings, is_control
         self.replicates: list[Replicate] = []  # those that count
         self.spoilt: list[Replicate] = []  # those measured on a disturbed machine
@@ -228,20 +227,20 @@ class Subject:
                 prepared = compile_counts()
                 self.peak_bytes = device.peak_allocated_bytes(instance.call)
             has_compiled = bool(prepared.traced > before.traced or prepared.since(before).events)
-            given = instance.calls[0][0]
             self.modules = Modules(
-                instance.module, before.traced, are_compiled=has_compiled, arguments=given
+                instance.module,
+                before.traced,
+                are_compiled=has_compiled,
+                arguments=instance.calls[0][0],
             )
             self._count_compiles(before, after, prepared)
             self.resources = resources_of_call(self.structure)
             self.hold_time = HoldTime.of(call_us, self.structure)
-            is_compiled = (
-                workload.compile is not None or self.structure.runs_compiled_code or has_compiled
-            )
+            has_compiled |= workload.compile is not None or self.structure.runs_compiled_code
             self.host = (
                 HostWork()
                 if is_control
-                else host_work_of(instance, device, is_compiled=is_compiled)
+                else host_work_of(instance, device, is_compiled=has_compiled)
             )
             self.origins = origins_of(instance, self.modules, self.structure, device)
             # For all replicates. Inductor records a CUDA graph for the addresses of each instance,
