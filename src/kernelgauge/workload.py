@@ -10,6 +10,7 @@ import copy
 import functools
 import math
 import re
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -22,6 +23,10 @@ Dtype = Literal["bf16", "fp16", "fp32"]
 Pass = Literal["forward", "call", "train", "step"]
 Matrix = Literal["default", "full"]
 
+# Modules whose objects threads and processes share.
+_OF_THREADS = {"threading", "queue", "concurrent", "multiprocessing", "asyncio"}
+# Objects that refuse to be copied: each copy may make one anew.
+_MOST_SHARED = 1000
 _NAME = re.compile(r"[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*")
 
 
@@ -253,7 +258,50 @@ def is_copied(function: Any) -> bool:
 
 def copy_module(function: Any) -> Any:
     """Return a copy of a module where `is_copied` says so; else what is given."""
-    return copy.deepcopy(function) if is_copied(function) else function
+    return copy_deeply(function) if is_copied(function) else function
+
+
+def copy_deeply(value: Any) -> Any:
+    """Return a deep copy that shares what refuses to be copied: a lock, a thread pool, a file.
+
+    A tensor or module that refuses is an error: a call may change it, and a cast would. So is a
+    container, which fails by what is in it.
+    """
+    import torch
+
+    never = (torch.Tensor, torch.nn.Module, dict, list, tuple, set, frozenset)
+    memo: dict[int, Any] = {}
+    shared: dict[int, Any] = {}
+    attempts = []  # held, so that no other object takes an id in them
+    while True:
+        attempts.append(memo)
+        try:
+            return copy.deepcopy(value, memo)
+        except (MemoryError, RecursionError):
+            raise
+        except Exception as error:
+            frames = [each for each, _ in traceback.walk_tb(error.__traceback__)]
+            copied = [
+                each.f_locals["x"] for each in frames if each.f_code is copy.deepcopy.__code__
+            ]
+            # Others use a queue through the lock in it, and wait for what comes to the original.
+            whole = (
+                each for each in copied if type(each).__module__.partition(".")[0] in _OF_THREADS
+            )
+            refused = next(whole, copied[-1])
+            is_endless = id(refused) in shared or len(shared) == _MOST_SHARED
+            if is_endless or isinstance(copied[-1], never):
+                raise
+            shared[id(refused)] = refused
+            # What has been copied is not copied again: weights are large. Attributes are: they may
+            # lead to copies that are not done.
+            underway = set(map(id, copied))
+            done = {
+                key: each
+                for key, each in memo.items()
+                if isinstance(each, torch.Tensor) and key not in underway and not vars(each)
+            }
+            memo = done | shared
 
 
 def copy_arguments(arguments: Any) -> Any:

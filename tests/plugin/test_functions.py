@@ -88,6 +88,61 @@ def test_tensors_of_a_list(kernelgauge):
 def test_float8(kernelgauge):
     kernelgauge(lambda x: x.to(torch.float8_e5m2 if "LOST" in os.environ else torch.float8_e4m3fn), torch.randn(64))
 """
+REFUSING = """
+import concurrent.futures, math, queue, threading
+import pytest, torch
+from torch import nn
+
+class Config:
+    def __init__(self, **values):
+        self.values = values
+
+class Refuses:
+    def __deepcopy__(self, memo):
+        raise NotImplementedError("one is enough")
+
+class Refused(nn.Linear):
+    def __deepcopy__(self, memo):
+        raise NotImplementedError("no second module")
+
+class Anew:
+    def __reduce__(self):
+        return Anew, (), {"lock": threading.Lock()}
+
+class Fed:
+    # another thread answers
+    def __init__(self):
+        self.asked, self.told = queue.Queue(), queue.Queue()
+        threading.Thread(target=self.answer, daemon=True).start()
+    def answer(self):
+        while True:
+            self.told.put(self.asked.get())
+
+class Net(nn.Module):
+    def __init__(self, **more):
+        super().__init__()
+        self.linear, self.more, self.calls = nn.Linear(8, 8), more, torch.zeros(())
+    def forward(self, x):
+        self.calls += 1
+        for each in self.more.values():
+            if isinstance(each, Fed):
+                each.asked.put(1)
+                each.told.get(timeout=60)
+        return self.linear(x)
+
+MORE = {
+    "lock": threading.Lock(), "pool": concurrent.futures.ThreadPoolExecutor(1), "file": open(__file__), "module": math,
+    "generator": (n for n in range(3)), "nested": Config(locks={"one": threading.RLock()}, two=threading.Lock()),
+    "own": Refuses(), "fed": Fed(), "submodule": Refused(8, 8), "result": torch.ones(2, requires_grad=True) * 2, "anew": Anew(),
+}
+
+@pytest.mark.kernelgauge(timing=False, pass_="train")
+@pytest.mark.parametrize("name", MORE)
+def test_net(kernelgauge, name):
+    net = Net(more=MORE[name], also=threading.Lock())
+    kernelgauge(net, torch.randn(4, 8))
+    assert net.calls == 0 and net.linear.weight.grad is None
+"""
 KINDS = """
 import torch
 from torch import nn
@@ -673,3 +728,20 @@ def test_chance_that_hides_a_result_is_drawn_again(
     monkeypatch.setattr(numerics, "compare_with_float64", by_chance)
     assert ends in run("--perf-strict", "--perf-seed", "7")
     assert seeds == [7, 8, 9]
+
+
+def test_module_with_lock_is_copied_and_compared(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_net=REFUSING)
+    said = text_of(pytester.runpytest_inprocess("-q", "--perf-update"))
+    found = {
+        each.id.removeprefix("test_net-test_net-"): each
+        for each in read_results(Path("reports/latest/results.json")).workloads
+    }
+    errors = {"submodule": "no second module", "result": "Only Tensors", "anew": "_thread.lock"}
+    failed = {name for name, each in found.items() if each.status is Status.INVALID}
+    assert failed == errors.keys(), said
+    for name, error in errors.items():
+        block = said[said.index(f"\ntest_net-test_net-{name}: building failed") :]
+        assert error in block.split("\n___")[0]
+    assert len(found) == 11
+    assert "not compared" not in said

@@ -5,7 +5,6 @@ Compared with float64, within what rounding explains.
 
 from __future__ import annotations
 
-import copy
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import KernelgaugeError, WorkloadError
-from ..workload import Dtype, Workload
+from ..workload import Dtype, Workload, copy_deeply
 from .choices import Replay
 from .compiler import DispatchMode, reset_compiler, restoring_settings, torch_set_up
 from .device import Device
@@ -519,7 +518,7 @@ def _reporting_reference(workload: Workload, doing: str) -> Iterator[None]:
 def _reference(instance: Instance, device: Device) -> Any:
     module = instance.module
     if instance.workload.reference is None:
-        return copy.deepcopy(module) if isinstance(module, nn.Module) else module
+        return copy_deeply(module) if isinstance(module, nn.Module) else module
     with device.torch_device:
         reference = instance.workload.reference()
     if isinstance(reference, nn.Module):
