@@ -216,6 +216,12 @@ OF_TENSORS = [
     ({"arguments": (OF_LIST,)}, {"arguments": (OF_LIST.replace("32", "64"),)}, "other arguments"),
     ({"arguments": ("1 tensors of 64 numbers",)}, {"arguments": (OF_LIST,)}, "other arguments"),
     ({"arguments": ("0 tensors of 0 numbers",)}, {"arguments": (OF_LIST,)}, "other arguments"),
+    (ONE_ROW | {"arguments": ("-1",)}, ONE_ROW | {"arguments": ("0",)}, "other arguments"),
+    (
+        ONE_ROW | {"op": "aten::pow", "arguments": ("-1",)},
+        ONE_ROW | {"op": "aten::pow", "arguments": ("1",)},
+        "other arguments",
+    ),
     # an older one lacks floats
     ({"arguments": ("True",)}, {"arguments": ("0.5", "False")}, "other arguments"),
     (
@@ -234,6 +240,11 @@ OF_TENSORS = [
             ({"arguments": ("0 tensors of 0 numbers",)}, {"arguments": (OF_LONG_LIST,)}),
             ({}, {"resources": Resources(layout=ACROSS)}),
             ({"resources": Resources(layout="contiguous")}, {"resources": LAYS}),
+            # other spellings of dimensions
+            (
+                ONE_ROW | {"arguments": ("-1", "[0, 1]")},
+                ONE_ROW | {"arguments": ("1", "[-2, -1]")},
+            ),
             ({"arguments": ("", "0")}, {"arguments": ("5", "0")}),  # it differs between calls
             # of data, or drawn
             ({"arguments": ("0.36807418260117",)}, {"arguments": ("0.8444218515250481",)}),

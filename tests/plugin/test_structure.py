@@ -87,6 +87,9 @@ def test_indices(kernelgauge):
     index = torch.arange(16 if LOST else 8)
     kernelgauge(lambda x: x.index_put_((index,), torch.tensor(1.0)), square())
 
+def test_dimension(kernelgauge):
+    kernelgauge(lambda x: x.cumsum(2 if LOST else -1), torch.rand(4, 4, 4, 4))
+
 def test_kept_at_times(kernelgauge):
     numbers = itertools.count()
     kernelgauge(lambda x: (kept.append(bytearray(60_000 * LOST * (next(numbers) % 3 == 0))), x.relu())[1], square())
@@ -94,6 +97,26 @@ def test_kept_at_times(kernelgauge):
 def test_unbounded_cache(kernelgauge):
     numbers = itertools.count()
     kernelgauge(lambda x: (cached(next(numbers) * LOST), x.relu())[1], square())
+
+# Other spellings of the same dimensions.
+
+def spelled(before, after):
+    return lambda *given: (after if LOST else before)(*given)
+
+SPELLINGS = {
+    "cat": (lambda x: torch.cat((x, x), -1), lambda x: torch.cat((x, x), 3)),
+    "mean": (lambda x: x.mean((2, 3)), lambda x: x.mean((-2, -1))),
+    "mixed": (lambda x: x.sum((0, -1)), lambda x: x.sum((0, 3))),
+    "softmax": (lambda x: x.softmax(-1), lambda x: x.softmax(3)),
+}
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_spelling(kernelgauge, name):
+    kernelgauge(spelled(*SPELLINGS[name]), torch.rand(4, 4, 4, 4))
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_spelling_compiled(kernelgauge, name):
+    kernelgauge.using(compile={"backend": "aot_eager"})(spelled(*SPELLINGS[name]), torch.rand(4, 4, 4, 4))
 
 # What differs between calls or processes by itself.
 
@@ -152,6 +175,7 @@ CAUSES = {
     "sparse": " stored numbers in 1 kernel",
     "found": " numbers found in 1 kernel",
     "kept": "each call leaves 20.",
+    "dimension": "an argument -1 -> 2 in 1 kernel",
     "kept_at_times": "each call leaves 12.",  # the least of five calls, by call
     "unbounded_cache": "each call leaves 20.",
 }

@@ -636,6 +636,7 @@ def _relocated_rows(
 _FLOAT, _COMPUTED = re.compile(r"\d\.|\de|inf|nan"), re.compile(r"(?:\d\.?){12}")
 _LIST = re.compile(r"((\d+) tensors of \d+ numbers)(, .+)?")
 _MOST_IN_LIST = 30  # tensors: of a longer list a trace has none
+_SHAPE, _INTEGER = re.compile(r"\[([\d,]*)\]"), re.compile(r" ?-?\d+")
 
 
 def other_arguments(before: KernelRecord, after: KernelRecord) -> tuple[tuple[str, str], ...]:
@@ -660,6 +661,28 @@ def other_arguments(before: KernelRecord, after: KernelRecord) -> tuple[tuple[st
         and all(pair)
         and not all(map(_COMPUTED.search, pair))
         and not _may_be_one_list(*map(_LIST.fullmatch, pair))
+        and not _is_spelling(before, *pair)
+    )
+
+
+def _is_spelling(kernel: KernelRecord, before: str, after: str) -> bool:
+    """Tell whether two texts say the same dimensions to an op: ``-1`` and ``3`` of four.
+
+    An exponent is no dimension. Of other numbers, such as a diagonal, none costs more.
+    """
+    if "pow" in (kernel.op or kernel.identity.name):
+        return False
+    shape = _SHAPE.search("".join(kernel.inputs[:1] or kernel.arguments))
+    rank = shape[1].count(",") + 1 if shape else 0
+    sides = [text.strip("[]").split(",") for text in (before, after)]
+    return len(sides[0]) == len(sides[1]) and all(
+        old == new
+        or (
+            all(map(_INTEGER.fullmatch, (old, new)))
+            and min(int(old), int(new)) < 0
+            and abs(int(old) - int(new)) == rank
+        )
+        for old, new in zip(*sides, strict=True)
     )
 
 
