@@ -160,6 +160,14 @@ def clear_status() -> None:
         print(CLEAR_LINE, end="", file=sys.stderr, flush=True)  # noqa: T201
 
 
+def is_profiled() -> bool:
+    """Return whether a profiler of Python runs already."""
+    monitoring = getattr(sys, "monitoring", None)  # Python 3.12
+    return sys.getprofile() is not None or bool(
+        monitoring and monitoring.get_tool(monitoring.PROFILER_ID)
+    )
+
+
 @lru_cache(maxsize=4096)  # each frame of a profiled call asks
 def shown_path(file: str) -> str:
     """Return a path without the folders of this machine: from the packages, the working directory

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from kernelgauge.judge import Verdict
 from kernelgauge.judge.review import Group
 from kernelgauge.judge.structure import judge_structure
+from kernelgauge.report.words import headline
 from kernelgauge.run import OpRecord, Origin, SourceLine, Timer
 from tests import builders
 
@@ -96,8 +97,15 @@ def test_host_work_is_judged_by_its_sums(before: Calls, after: Calls, status: st
         (LOCKS, LOCKS | COPIES, {"<threading: lock.acquire>": 1}, "REGRESSED"),
         ({}, {"<builtins.len>": 30}, {"<builtins.len>": 5}, "PASS"),
         ({}, {"<builtins.len>": 31}, {"<builtins.len>": 5}, "REGRESSED"),
-        # more than a twentieth of all calls varies by itself
-        ({}, COPIES, {"<builtins.len>": 6}, "PASS"),
+        # more than a twentieth of all calls varies by itself: that excuses these calls, and lines
+        ({}, {"<builtins.len>": 60}, {"<builtins.len>": 20}, "PASS"),
+        ({}, COPIES, {"<builtins.len>": 6}, "REGRESSED"),
+        ({}, {"<time.sleep>": 1}, {"<builtins.len>": 20}, "REGRESSED"),
+        ({}, {"net.py:helper": 60}, {"net.py:Net.forward": 20}, "REGRESSED"),
+        ({}, {"lines": 900}, {"<builtins.len>": 6}, "PASS"),
+        ({}, {"lines": 900}, {"<builtins.len>": 5}, "REGRESSED"),
+        # another name of what varies
+        ({"net.py:old": 60}, {"net.py:new": 55}, {"net.py:old": 60}, "PASS"),
     ],
 )
 def test_host_work_varies_as_recorded(
@@ -115,10 +123,33 @@ def test_host_work_that_varies_excuses_no_other() -> None:
     assert verdict.status.value == "REGRESSED"
 
 
+def test_host_work_varies_in_the_run_alone_is_compared() -> None:
+    varies = {"<posix.stat>": 2}
+    verdict = judged(
+        {"<posix.stat>": 3}, {"<posix.stat>": 600}, varies, host_spread={"<posix.stat>": 599}
+    )
+    assert verdict.status.value == "REGRESSED"
+
+
+def test_new_threads_that_vary_are_compared() -> None:
+    assert judged({}, LOCKS, host_spread=LOCKS).status.value == "REGRESSED"
+
+
+def test_host_work_that_varies_is_no_cause() -> None:
+    verdict = judged({}, {"net.py:helper": 60, "<builtins.len>": 50}, {"<builtins.len>": 20})
+    assert builders.reasons(verdict, "cause") == ["host: net.py:helper 0 -> 60 calls"]
+
+
+def test_host_work_no_longer_counted_is_undecided() -> None:
+    verdict = judged({}, {}, host_work={})
+    assert verdict.status.value == "UNDECIDED"
+    assert headline(verdict).startswith("host work no longer compared: ")
+
+
 @pytest.mark.parametrize(
     "changes",
     [
-        {"host_work": {}},
+        {"host_work": {}, "fingerprint": builders.fingerprint(torch="2.1.0")},
         {"fingerprint": builders.fingerprint(python="3.9")},
         {"fingerprint": builders.fingerprint(torch="2.1.0")},
         {"host_work": {name: count for name, count in USUAL.items() if name != "lines"}},

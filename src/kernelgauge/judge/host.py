@@ -27,7 +27,7 @@ _LEAST_LINES, _LEAST_LINES_SHARE = 100, 0.10  # that run, of the user's code: a 
 # What one more op, kernel or graph break brings along: 68 calls at most, of `torch.func.vmap`, among
 # 24 kinds of ops (torch 2.13).
 _CALLS_OF_AN_OP = 100
-_VARIES = 0.05  # calls that vary by this share from call to call are not compared
+_VARIES = 0.05  # lines are not compared where calls vary by more than this share from call to call
 # of all calls: functions of torch and C with fewer are judged as one sum
 _LEAST_ALONE = 1 / 200
 _NAMED_SHARE = 0.10  # of what is more, at one line
@@ -70,7 +70,7 @@ def _is_of_c(name: str) -> bool:
 
 
 def _is_short(name: str, us: Mapping[str, float]) -> bool:
-    return name == YOURS or (_is_of_c(name) and us.get(name, 0.0) <= _SHORT_US)
+    return name == YOURS or _is_yours(name) or (_is_of_c(name) and us.get(name, 0.0) <= _SHORT_US)
 
 
 def _is_yours(name: str) -> bool:
@@ -118,22 +118,49 @@ def joined_work(
     return dict(sorted(most.items())), dict(spread)
 
 
+def _is_same_software(baseline: Baseline, run: Run) -> bool:
+    old, new = baseline.fingerprint, run.fingerprint
+    return (old.python, old.torch) == (new.python, new.torch)
+
+
+def is_no_longer_counted(baseline: Baseline, run: Run) -> bool:
+    """Return whether a run lacks the host work of its baseline, and no other software explains it."""
+    return bool(baseline.host_work) and not run.host_work and _is_same_software(baseline, run)
+
+
+def varies_much(baseline: Baseline) -> bool:
+    """Return whether so many calls vary that the lines do too: these are counted in one call."""
+    varying = sum(
+        count for name, count in baseline.host_spread.items() if not OF_THREADS.match(name)
+    )
+    return varying > _VARIES * work_total(baseline.host_work)
+
+
+def unseen_in(baseline: Baseline, run: Run) -> str:
+    """Return what of the host's work is not compared, and why; empty if all is."""
+    if not (baseline.host_work and run.host_work and varies_much(baseline)):
+        return ""
+    return (
+        f"host work was compared in part: more than {100 * _VARIES:g} % of the calls vary in the "
+        "baseline, so lines of your code are not compared, nor are calls within that range"
+    )
+
+
 def other_calls(baseline: Baseline, run: Run) -> dict[str, int]:
     """Return how many calls more or fewer each function has, or each sum of functions, beyond what
-    varies by itself.
+    varies by itself in the baseline.
+
+    A function that varies there excuses no other, and is part of a sum only if it is gone: another
+    may stand in for it. What varies in the run alone excuses nothing but threads that were there.
 
     Another Python or torch calls others for the same work. Other work on the device brings calls
     along: only more than that counts then, but for Python's own library and C.
     """
     old, new, us, varying = baseline.host_work, run.host_work, run.host_us, baseline.host_spread
-    machines = [(each.fingerprint.python, each.fingerprint.torch) for each in (baseline, run)]
-    steady = sum(
-        count for name, count in varying.items() if not OF_THREADS.match(name)
-    ) <= _VARIES * work_total(old)
-    if not old or not new or machines[0] != machines[1] or not steady:
+    if not old or not new or not _is_same_software(baseline, run):
         return {}
-    allowed = Counter(
-        {name: max(each, run.host_spread.get(name, 0)) for name, each in varying.items()}
+    has_chance = any(map(OF_THREADS.match, old)) and any(
+        map(OF_THREADS.match, (*varying, *run.host_spread))
     )
     brought = _CALLS_OF_AN_OP * _new_ops(baseline, run)
     least = _LEAST_ALONE * work_total(old)
@@ -146,6 +173,7 @@ def other_calls(baseline: Baseline, run: Run) -> dict[str, int]:
             name
             if _has_own_count(name, us)
             or name == LINES
+            or _is_excused(name, baseline, run)
             or (whole in (OTHERS, THREADS) and is_alone)
             else whole
         )
@@ -153,16 +181,21 @@ def other_calls(baseline: Baseline, run: Run) -> dict[str, int]:
     moved: Counter[str] = Counter()
     limits: Counter[str] = Counter()
     for name in {*old, *new}:
-        is_known = name != LINES or (name in old and name in new)
+        is_known = name != LINES or (name in old and name in new and not varies_much(baseline))
         is_of_threads = bool(OF_THREADS.match(name)) and not is_work(name, us)
-        if is_known and not ((varying or run.host_spread) and is_of_threads):
-            counted = _sum_of(name) if brought and _comes_with_ops(name, us) else counted_as(name)
+        if is_known and not (has_chance and is_of_threads):
+            is_sum = brought and _comes_with_ops(name, us) and not _is_excused(name, baseline, run)
+            counted = _sum_of(name) if is_sum else counted_as(name)
             moved[counted] += new.get(name, 0) - old.get(name, 0)
-            limits[counted] += 2 * allowed[name]
+            limits[counted] += 2 * varying.get(name, 0)
     for name in moved if brought else ():
         if _comes_with_ops(name, us):
             moved[name] = max(0, moved[name] - brought)
     return {name: count for name, count in moved.items() if abs(count) > limits[name]}
+
+
+def _is_excused(name: str, baseline: Baseline, run: Run) -> bool:
+    return name in baseline.host_spread and name in run.host_work
 
 
 def _new_ops(baseline: Baseline, run: Run) -> int:
@@ -234,6 +267,7 @@ def host_causes(baseline: Baseline, run: Run) -> list[tuple[Cause, Sequence[Orig
     by = {
         name: (new.get(name, 0) - old.get(name, 0), moved.get(name, moved.get(_sum_of(name), 0)))
         for name in dict.fromkeys((*run.host_work_origins, *new, *old))
+        if name in moved or not _is_excused(name, baseline, run)
     }
     more = {name: count for name, (count, of_sum) in by.items() if count > 0 < of_sum}
     if not more or loss["host_work"] is False:

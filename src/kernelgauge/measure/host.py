@@ -23,7 +23,7 @@ from operator import or_
 from types import CodeType, FrameType
 from typing import Any
 
-from ..errors import shown_path
+from ..errors import is_profiled, shown_path
 from ..run import LINES, OF_RUNTIME, OF_SESSION, OF_THREADS, RUN_OF_CALLS, Origin
 from .compiler import Owner, owner_of, source_line
 from .device import Device
@@ -122,14 +122,6 @@ def _shown_function(code: CodeType) -> str:
     parts = getattr(code, "co_qualname", "").split(".")
     name = ".".join(each for each in parts if not each.startswith("<"))
     return name and f"{name}()"
-
-
-def is_profiled() -> bool:
-    """Return whether a profiler of Python runs already."""
-    monitoring = getattr(sys, "monitoring", None)  # Python 3.12
-    return sys.getprofile() is not None or bool(
-        monitoring and monitoring.get_tool(monitoring.PROFILER_ID)
-    )
 
 
 @contextmanager

@@ -34,7 +34,7 @@ from torch.overrides import TorchFunctionMode
 from torch.profiler import record_function
 from torch.utils._pytree import tree_leaves
 
-from ..errors import shown_path
+from ..errors import is_profiled, shown_path
 from ..run import (
     AMOUNTS,
     FOUND,
@@ -61,7 +61,7 @@ from .compiler import (
     whole_function,
 )
 from .device import Device
-from .host import function_in_c, function_name, is_profiled, short
+from .host import function_in_c, function_name, short
 from .instance import Arguments, Instance, collector_paused, old_objects_frozen
 from .profile import Profiler, ProfilerSession, exported
 from .reach import line_at_peak, lines_that_keep

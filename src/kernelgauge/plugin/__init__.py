@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ..errors import is_profiled
+
 if TYPE_CHECKING:
     from ..workload import Workload
     from .fixtures import Gauge
@@ -27,6 +29,9 @@ WORKER_MEASURES = "kernelgauge_measures"  # likewise: its tests make workloads
 WORKER_SINCE = "kernelgauge_since"  # likewise, of `SINCE`
 # how many tests --perf-since has deselected; what to say of it
 SINCE = pytest.StashKey["tuple[int, str]"]()
+# whether a profiler of Python runs: before the first import of a test, behind the last, and before
+# the first test
+PROFILED = pytest.StashKey["list[bool]"]()
 _HOOKS = "kernelgauge-hooks"
 _SINCE = "run nothing if only documentation and other tests have changed since this revision"
 _MARKS = (
@@ -51,6 +56,11 @@ class _Specifications:
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(_Specifications)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    early_config.stash[PROFILED] = [is_profiled()]
 
 
 def pytest_configure(config: pytest.Config) -> None:

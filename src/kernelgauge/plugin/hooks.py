@@ -20,11 +20,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from ..errors import CLEAR_LINE, KernelgaugeError
+from ..errors import CLEAR_LINE, KernelgaugeError, is_profiled
 from ..processes import status_line
 from ..results import TestResult
 from ..results.files import DOING, WAITING
-from . import SESSION_KEY, SINCE, SKIPPED, WORKER_MEASURES, WORKER_SINCE, measuring_fixtures
+from . import (
+    PROFILED,
+    SESSION_KEY,
+    SINCE,
+    SKIPPED,
+    WORKER_MEASURES,
+    WORKER_SINCE,
+    measuring_fixtures,
+)
 from .fixtures import END, SESSION, SUBJECT, Benchmark, gauge_of, judge_skipped, require_verdict
 from .options import options_of
 from .record import Controller, Recorder, keep_part, prepare_worker, refusing
@@ -49,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
         options, progress=(lambda _: None) if options.worker else status.show, waiting=waiting
     )
     config.stash[SESSION] = session
+    session.profiled = config.stash.setdefault(PROFILED, [])
     # its file has the same text
     if has_terminal and sys.stdout.isatty() and not config.getoption("xmlpath", None):
         session.width = shutil.get_terminal_size().columns
@@ -182,6 +191,7 @@ def pytest_collection_modifyitems(
 @pytest.hookimpl(tryfirst=True)  # before a worker tells what it has collected
 def pytest_collection_finish(session: pytest.Session) -> None:
     config, ours = session.config, session.config.stash[SESSION]
+    ours.profiled.append(is_profiled())
     with refusing(config):
         if ours.suites.error is not None:
             raise ours.suites.error
@@ -306,6 +316,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Give a test that measures what it calls the same data in each run: other data may take other
     shapes and kernels.
     """
+    if len(found := item.config.stash[SESSION].profiled) == 2:  # before the first test
+        found.append(is_profiled())
     _seed(item)
 
 

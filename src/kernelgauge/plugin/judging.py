@@ -119,17 +119,26 @@ def judge_variants(
 
 
 def judge_by_baseline(
-    suites: Suites, run: Run, baseline: Baseline, timers: Iterable[Timer], context: Context
+    suites: Suites,
+    run: Run,
+    baseline: Baseline,
+    timers: Iterable[Timer],
+    context: Context,
+    problem: str = "",
 ) -> list[Verdict]:
     """Return the verdict on the structure of a run, which depends on its times, and those on the
     times.
+
+    `problem`: why something of the run was not counted.
     """
     limits = suites.limits(suites.workloads[run.workload])
     times = [judge_time(timer, [run], baseline, context, limits) for timer in timers]
-    return [
-        judge_structure(run, baseline, [each for each in times if each.subject in _OF_CALLS]),
-        *times,
-    ]
+    structure = judge_structure(
+        run, baseline, [each for each in times if each.subject in _OF_CALLS]
+    )
+    if structure.status is Status.UNDECIDED and problem:
+        structure = structure.because(e.Detail("why", problem))
+    return [structure, *times]
 
 
 def confirmed(

@@ -43,6 +43,7 @@ from ..judge import (
 )
 from ..judge import evidence as e
 from ..judge.baseline import Baseline
+from ..judge.host import unseen_in
 from ..judge.time_verdict import Context, not_measured
 from ..judge.timing import FALSE_ALARMS_PER_RUN, SUSPECTS_PER_RUN
 from ..measure import Settings
@@ -106,6 +107,7 @@ class Session:
         # by pytest's id; two of one that failed after its call too
         self.tests: dict[str, list[TestResult]] = {}
         self.without_times: set[str] = set()  # workloads that their tests want no times of
+        self.profiled: list[bool] = []  # of the plugin's `PROFILED`
         self.width: int | None = None  # of the terminal, in columns; None: there is none
         # with --perf-strict: files of tests that are all collected
         self.whole_files: set[str] = set()
@@ -241,6 +243,14 @@ class Session:
             ):
                 self._needs_run.add(workload.id)
         return bool(pairs)
+
+    @property
+    def _is_profiled_by_user(self) -> bool:
+        """Whether the session has a profiler for all tests, and no tested code has left it on.
+
+        A plugin starts its own behind the imports.
+        """
+        return self.profiled[:1] == [True] or self.profiled[1:] == [False, True]
 
     def withdraw(self, item: pytest.Item) -> None:
         """Forget the verdict of a test that was skipped, if no other one asks for it."""
@@ -622,7 +632,10 @@ class Session:
             for each in subjects:
                 self.keep(replace(problem, subject=each))
             return []
-        verdicts = judging.judge_by_baseline(self.suites, run, stored, timers, context)
+        why = self._measured[workload.id].problem
+        if self._is_profiled_by_user:
+            stored = msgspec.structs.replace(stored, host_work={})
+        verdicts = judging.judge_by_baseline(self.suites, run, stored, timers, context, why)
         kept = [
             self.keep(judging.advised(self.suites, each, run, stored, path, declared))
             for each in verdicts
@@ -797,6 +810,9 @@ class Session:
     def _warnings(self, names: Collection[str]) -> Iterator[str]:
         """Yield each problem beside the measurement, with the workloads that have it."""
         found = [(name, it.problem) for name, it in self._measured.items() if name in names]
+        for name, _ in found[:]:
+            if isinstance(stored := self._stored.get(name), Baseline):
+                found.append((name, unseen_in(stored, self._measured[name].run)))
         for problem, cases in grouped(found, itemgetter(1)).items():
             if problem:
                 yield f"{named(name for name, _ in cases)}: {problem}"
