@@ -448,3 +448,90 @@ def test_host_work_under_a_profiler_is_not_counted(pytester: pytest.Pytester, ru
     (found,) = read_results(Path("reports/latest/results.json")).workloads
     assert found.run is not None
     assert not found.run.host_work
+
+
+LEFT_ON = """
+import os, sys
+import pytest, torch
+if os.environ.get("WHERE") == "import":
+    sys.setprofile(lambda *_: None)
+
+@pytest.mark.kernelgauge(timing=False)
+def test_work(kernelgauge):
+    if os.environ.get("WHERE") == "test":
+        sys.setprofile(lambda *_: None)
+    kernelgauge(torch.nn.Linear(8, 8), torch.randn(4, 8))
+"""
+PROFILING = """
+import os, sys
+import pytest
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol():
+    sys.setprofile((lambda *_: None) if os.environ.get("WHERE") == "plugin" else None)
+    return (yield)
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "outcome"), [("import", "1 failed"), ("test", "1 failed"), ("plugin", "1 passed")]
+)
+def test_profiler_that_tested_code_leaves_on_is_undecided(
+    pytester: pytest.Pytester,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    outcome: str,
+) -> None:
+    """One that runs around all tests is the user's: what it hides is a warning."""
+    pytester.makepyfile(test_left=LEFT_ON)
+    if where == "plugin":
+        pytester.makeconftest(PROFILING)
+    assert "1 written" in run("--perf-update")
+    before = sys.getprofile()
+    monkeypatch.setenv("WHERE", where)
+    try:
+        said = run("--perf-strict")
+    finally:
+        sys.setprofile(before)
+    assert outcome in said
+    assert "host work was not counted: a profiler of Python runs" in said
+    assert ("UNDECIDED  host work no longer compared" in said) == (where != "plugin")
+
+
+VARYING = """
+import os, random, time
+import pytest, torch
+FAULT = os.environ.get("FAULT")
+
+def draw(number):
+    return str(number)
+
+class Net(torch.nn.Linear):
+    def forward(self, x):
+        for number in range(random.randint(1, 60)):
+            draw(number)
+        for _ in range(random.randint(1, 3) if FAULT != "spread" else random.randint(300, 600)):
+            os.stat(".")
+        if FAULT == "beside":
+            time.sleep(0)  # planted
+        return super().forward(x)
+
+@pytest.mark.kernelgauge(timing=False)
+def test_work(kernelgauge):
+    kernelgauge(Net(8, 8), torch.randn(4, 8))
+"""
+
+
+def test_host_work_that_varies_hides_no_other(
+    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(test_varying=VARYING)
+    assert "1 written" in run("--perf-update")
+    said = run()
+    assert "1 passed" in said
+    assert "warning: test_varying-test_work: host work was compared in part: more than 5 %" in said
+    monkeypatch.setenv("FAULT", "beside")
+    assert "cause    host: time.sleep 0 -> 1 call" in run()
+    monkeypatch.setenv("FAULT", "spread")
+    assert "cause    host: posix.stat 3 -> " in run()

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..errors import BaselineError, KernelgaugeError, OtherKernelsError
-from ..judge import DECLARED, NUMERICS, Status, Verdict
+from ..judge import DECLARED, NUMERICS, STRUCTURE, Status, Verdict
 from ..judge import evidence as e
 from ..judge.baseline import Baseline, compare
 from ..judge.cause import compile_causes
@@ -221,7 +221,9 @@ def advised(
         measure = "" if is_complete else suites.command(workload, update=False)
         return verdict.because(e.Next(e.Step.ACCEPT, accept, measure))
     has_step = any(isinstance(reason, e.Next) for reason in verdict.reasons)
-    return verdict if has_step else verdict.because(e.Next(e.Step.AGAIN))
+    # A quiet machine counts no more than this one.
+    is_final = has_step or verdict.subject == STRUCTURE
+    return verdict if is_final else verdict.because(e.Next(e.Step.AGAIN))
 
 
 def _with_command(suites: Suites, reason: e.AnyReason, workload: Workload) -> e.AnyReason:
