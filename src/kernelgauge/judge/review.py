@@ -611,7 +611,7 @@ def _differences(
     if comparison.foreign:
         return
     structure = judge_structure(run, old)
-    if structure.status not in (Status.PASS, Status.UNDECIDED):
+    if structure.status is not Status.PASS:
         yield from [each for each in structure.reasons if isinstance(each, e.CountMoved)] or (
             structure,
         )

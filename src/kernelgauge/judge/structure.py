@@ -23,14 +23,13 @@ from .evidence import (
     PLACED,
     ChoiceMoved,
     CountMoved,
-    Failed,
     KernelMoved,
     Mismatch,
     NotCompared,
     OtherPlacement,
     StructureCompared,
 )
-from .host import is_host_loss, is_no_longer_counted, work_total
+from .host import is_host_loss, work_total
 
 _FORMS = {"arch": r"sm_\d+[af]?|gfx[0-9a-f]+|gpu|cpu", "cuda": r"\d+\.\d+"}
 
@@ -140,7 +139,7 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     anew for each compile, and the device time's verdict names it. More of anything counted is
     REGRESSED, and so is other structure where a time is. Other structure without such a loss is
     CHANGED. Lower counts of the same kernels are IMPROVED, where every time was judged and none is
-    worse. What would pass is UNDECIDED where host work cannot be counted any more. Where torch is another version than in the baseline, dispatcher ops and memory are shown
+    worse. Where torch is another version than in the baseline, dispatcher ops and memory are shown
     and not judged.
 
     Args:
@@ -178,9 +177,6 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     lost = [each for each in choices if each.is_lost]
     if not (kernels or placed or losses or lost):
         facts = (*choices, *counts)
-        if is_no_longer_counted(baseline, run):
-            failed = Failed("this run could not count it", "host work no longer compared")
-            return Verdict(Status.UNDECIDED, run.workload, STRUCTURE, failed, facts)
         return Verdict(Status.PASS, run.workload, STRUCTURE, StructureCompared(), facts)
     is_same_work = not (kernels or placed or lost)
     if losses == {"compiled_ops": True} and is_same_work and _is_same_code(found):

@@ -359,8 +359,7 @@ def confirm(
     contradicts nothing. What makes a run suspect makes the fresh process suspect too.
     """
     structure = judge_structure(fresh, baseline)
-    is_same = structure.status in (Status.PASS, Status.UNDECIDED)
-    if not is_same or kernel_changes(diff(run.kernels, fresh.kernels)):
+    if structure.status is not Status.PASS or kernel_changes(diff(run.kernels, fresh.kernels)):
         return verdict.because(e.NoFreshProcess("other structure"))
     found = judge_time(timer, [fresh], baseline, context, limits)
     if found.change is None or found.after_us is None:

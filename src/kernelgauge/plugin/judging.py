@@ -17,6 +17,7 @@ from ..judge import DECLARED, NUMERICS, STRUCTURE, Status, Verdict
 from ..judge import evidence as e
 from ..judge.baseline import Baseline, compare
 from ..judge.cause import compile_causes
+from ..judge.host import is_no_longer_counted
 from ..judge.structure import judge_structure, mismatches, uncompiled
 from ..judge.time_verdict import Context, confirm, judge_ratio, judge_time
 from ..judge.timing import FAR_SLOWER
@@ -136,8 +137,9 @@ def judge_by_baseline(
     structure = judge_structure(
         run, baseline, [each for each in times if each.subject in _OF_CALLS]
     )
-    if structure.status is Status.UNDECIDED and problem:
-        structure = structure.because(e.Detail("why", problem))
+    if problem and structure.status is Status.PASS and is_no_longer_counted(baseline, run):
+        lost = e.Failed(problem, "host work no longer compared")
+        structure = replace(structure, status=Status.UNDECIDED, conclusion=lost)
     return [structure, *times]
 
 
