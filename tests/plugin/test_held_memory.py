@@ -42,3 +42,28 @@ def test_more_that_a_module_holds_is_a_loss(
     said = run()
     assert "REGRESSED  other counts" in said
     assert "held bytes" in said
+
+
+LAZY = """
+import pytest, torch
+
+class Lazy(dict):
+    def values(self):
+        raise ValueError("imports what is not installed")
+
+known, kept = Lazy(), []
+
+@pytest.mark.kernelgauge(timing=False)
+def test_kept(kernelgauge):
+    def call(x):
+        kept.append(x.sin())
+        return x.cos() if known is not None else x
+    kernelgauge(call, torch.ones(1000))
+"""
+
+
+def test_dictionary_that_refuses_to_list_its_values_is_no_error(pytester: pytest.Pytester) -> None:
+    """Those of transformers import all models."""
+    pytester.makepyfile(test_x=LAZY)
+    said = text_of(pytester.runpytest_inprocess("-q", "--perf-device=cpu", "--perf-update"))
+    assert "1 written" in said

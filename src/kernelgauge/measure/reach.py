@@ -114,7 +114,8 @@ def _parts(value: Any) -> Iterable[object]:
         case torch.optim.Optimizer():
             return _of_optimizer(value)
         case dict():
-            return [*value.values(), *_attributes(value)]
+            # a kind of its own may import, or make, what it does not hold yet
+            return [*dict.values(value), *_attributes(value)]
         case list() | tuple() | set() | frozenset() | deque():
             return [*value, *_attributes(value)]
         case partial():
