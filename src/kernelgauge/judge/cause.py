@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from ..run import CompileEvent, Origin, PeakPart, Run, SourceLine, common_path
+from ..run import LINES, CompileEvent, Origin, PeakPart, Run, SourceLine, common_path
 from ..trace import (
     FACTS,
     NO_TENSOR,
@@ -205,7 +205,9 @@ def _beside(
             costs_us[place] = max(each.weight_us, costs_us.get(place, 0.0))
     for cause, origins in host:
         new = [each for each in origins if any(it.code not in callers for it in each.lines)]
-        located = with_code(cause, (callers and new) or origins)
+        # of the lines that run, the most frequent one may have run as often before
+        is_of_lines = isinstance(cause.change, e.HostCalls) and cause.change.function == LINES
+        located = with_code(cause, new if callers and (new or is_of_lines) else origins)
         places = [(it.line.deepest.file, it.line.deepest.line) for it in located.places]
         at_the_line = [costs_us[it] for it in places if it in costs_us]
         least_us = max(*at_the_line, _HOST_AT_A_LINE_US) if at_the_line else _HOST_US
@@ -986,7 +988,8 @@ def with_code(
         is_dear = cost_us > 0 and cost_us >= _NAMED_SHARE * sum(costs_us.values())
         if is_dear and group and named.isdisjoint(group):
             named.add(max(group, key=lambda line: spent_us[line]))
-    shown = [line for line in found if line in named]
+    # an untouched line may have been paired with a new one of the same ops
+    shown = sorted((line for line in found if line in named), key=lambda line: line not in new)
     places = []
     for line in shown:
         passes = {"backward" if origin.is_backward else "forward" for origin in found[line]}
