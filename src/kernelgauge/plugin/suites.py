@@ -34,6 +34,7 @@ from .options import Options
 # of a test with a fixture that measures what the test calls
 MADE_BY_TEST = pytest.StashKey[Workload]()
 SKIPPED = "skipped, although it has a baseline"  # under --perf-strict
+_MOST_SELECTED = 20  # by name, in a command
 
 
 @dataclass
@@ -379,11 +380,18 @@ class Suites:
         """Return which baselines these verdicts miss, or which times in them, and the command that
         records them.
         """
+        verdicts = list(verdicts)
         missing = [each for each in verdicts if each.status is Status.NO_BASELINE]
         folder = "/, ".join(
             sorted({self.options.shown(self.store.path(each, "x").parent) for each in devices})
         )
         command = self.command(suites=suites)
+        every = {each.workload for each in verdicts}
+        names = {each.workload for each in missing}
+        # Others may have failed, and would be stored as they are.
+        if 0 < len(names) < min(len(every), _MOST_SELECTED):
+            chosen = " or ".join(selector(name, every) for name in sorted(names))
+            command += f" -k {shlex.quote(chosen)}"
         if all(
             isinstance(each.conclusion, e.NoBaseline) and each.conclusion.is_partial
             for each in missing

@@ -45,7 +45,7 @@ from .words import headline, reason_line
 
 _ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.KEEP: "dim"}
 _GROUPS = {  # heading and style
-    Group.SAME_SPEED: ("same kernels, same speed", "green"),
+    Group.SAME_SPEED: ("same kernels, no other speed", "green"),
     Group.SPEED: ("same kernels, slower or faster", "yellow"),
     Group.CONFIGURATION: ("same kernels, other launch configuration", "yellow"),
     Group.KERNELS: ("other kernels, or other counts", "yellow"),
