@@ -435,7 +435,8 @@ def process_of(run: Run) -> Process:
 
 def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> Baseline:
     """Return the baseline that accepting `run` would store. `suite`: none if nothing stores it."""
-    origins = tuple(each and replace(each, callers=()) for each in run.origins)
+    # msgspec 0.18 omits the default itself alone
+    origins = tuple(each and replace(each, callers=()) for each in run.origins) or ()
     kernels = _averaged(run.kernels, origins)
     return Baseline(
         schema_version=SCHEMA_VERSION,
@@ -453,11 +454,11 @@ def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> 
         peak=tuple(
             replace(each, origin=each.origin and replace(each.origin, callers=()))
             for each in run.peak
-        ),
+        )
+        or (),
         callers=run.callers or (),
         host_work=dict(sorted(run.host_work.items())),
         host_spread=run.host_spread,
-        # msgspec 0.18 omits the default itself alone
         choices=tuple(replace(each, recorded="", error="") for each in run.choices) or (),
     )
 
