@@ -41,6 +41,9 @@ from kernelgauge.measure.device import Device
 from kernelgauge.measure.host import HostWork, host_work_of
 from kernelgauge.measure.instance import build, warm_up
 
+# as the plugin does: filelock has hooks that run at each fork, of a loader's workers too
+import kernelgauge.results.files  # noqa: F401  isort: skip
+
 SEEDS = ("1", "2", "3", "1", "2")
 Case = tuple[Callable[..., Any], tuple[Any, ...]]
 randn = torch.randn

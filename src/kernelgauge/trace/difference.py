@@ -718,11 +718,15 @@ def _other_inputs(
 ) -> Iterator[tuple[str, str]]:
     """Yield what differs in a part of the inputs, ``bf16[64,768]``, at its bracket.
 
-    Nothing if one side does not know them.
+    Nothing if one side does not know them. If one side has more, as the profiler records no number
+    in float64, those that both have are no pair of others.
     """
-    sides = (
+    sides = [
         [each.partition("[")[part].rstrip("]") for each in it.inputs] for it in (before, after)
-    )
+    ]
+    if len(sides[0]) != len(sides[1]):
+        counts = [Counter(side) for side in sides]
+        sides = [list((counts[one] - counts[1 - one]).elements()) for one in (0, 1)]
     if before.inputs and after.inputs:
         yield from (
             (old, new) for old, new in zip_longest(*sides, fillvalue=NO_TENSOR) if old != new
