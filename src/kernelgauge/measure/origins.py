@@ -7,7 +7,7 @@ line is worse than none. A few more calls tell what no profiler records: what Py
 an op does by its data.
 
 Private names of torch, checked on 2.11 and 2.13: `experimental_event_tree`, `_prefix_regex`,
-`triton.force_cudagraphs_warmup`.
+`triton.force_cudagraphs_warmup`; on 2.6 and 2.13: `_enable_record_function`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import sys
 import tracemalloc
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, compress, islice, pairwise, takewhile
@@ -329,18 +329,17 @@ def _held(instance: Instance, device: Device, *, is_traced: bool, has_graphs: bo
     def call(times: int) -> tuple[list[int], list[int]]:
         """Return what Python holds behind each call, and what the device does."""
         sizes: list[int] = []
-        # CUDA's own activities are not needed
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        with Profiler(activities=activities, profile_memory=True) as profiler:
-            for _ in range(times):
-                before = tracemalloc.get_traced_memory()[0]
-                tracemalloc.reset_peak()
-                again()
-                now, most = tracemalloc.get_traced_memory()
-                sizes.append(now)
-                peaks.append(most - before)
-        assert profiler.profiler is not None
-        return sizes, _allocated(profiler.profiler.kineto_results.events(), device)
+
+        def traced() -> None:
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            again()
+            now, most = tracemalloc.get_traced_memory()
+            sizes.append(now)
+            peaks.append(most - before)
+
+        left = [_left_allocated(traced, device) for _ in range(times)]
+        return sizes, list(accumulate(left))
 
     is_ours = not tracemalloc.is_tracing()
     tracemalloc.start()  # with the frames of each allocation it takes several times as long
@@ -385,17 +384,25 @@ def _most_kept(levels: Sequence[int]) -> int:
     return max(after - before for before, after in pairwise(levels))
 
 
-def _allocated(events: Iterable[Any], device: Device) -> list[int]:
-    """Return the bytes that a device has allocated behind each call of a profiler's session."""
-    own = [each for each in events if each.name() in (REGION, "[memory]")]
-    levels: list[int] = []
-    level = 0
-    for each in sorted(own, key=lambda event: event.start_ns()):
-        if each.name() == REGION:
-            levels.append(level)
-        elif each.device_type().name.lower() == device.torch_device.type:
-            level += each.nbytes()
-    return [*levels, level][1:]  # what is freed between two calls belongs to the first
+def _left_allocated(call: Callable[[], None], device: Device) -> int:
+    """Return how many bytes more a device has allocated behind a call.
+
+    No allocator of a CPU tells. The profiler sees each allocation, and here no op.
+    """
+    if device.gpu is not None:
+        before = torch.cuda.memory_stats(device.torch_device)
+        call()
+        after = torch.cuda.memory_stats(device.torch_device)
+        return int(after["requested_bytes.all.current"] - before["requested_bytes.all.current"])
+    with Profiler(activities=device.activities, profile_memory=True) as profiler:
+        torch._C._autograd._enable_record_function(False)
+        try:
+            call()
+        finally:
+            torch._C._autograd._enable_record_function(True)
+    assert profiler.profiler is not None
+    events = profiler.profiler.kineto_results.events()
+    return sum(each.nbytes() for each in events if each.name() == "[memory]")
 
 
 def _frames(traceback: tracemalloc.Traceback) -> Stack:
