@@ -629,7 +629,7 @@ class Run(msgspec.Struct, frozen=True):
     host_work_origins: dict[str, tuple[Origin, ...]] = {}
     host_work_callers: dict[str, dict[str, Count]] = {}  # which functions call each, and how often
     # the code of each line of the user's that calls something
-    callers: tuple[str, ...] = ()
+    calling_code: tuple[str, ...] = ()
     copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"
     # Of each kernel, each of `synchronizing_ops` and each of `copying_ops`; None: not known. Empty:
     # of none.

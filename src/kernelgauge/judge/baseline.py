@@ -306,7 +306,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     host_spread: dict[str, Count] = {}
     anchors: tuple[Anchor, ...] = ()
     choices: tuple[KernelChoice, ...] = ()  # as `Run.choices`
-    callers: tuple[str, ...] = ()  # as `Run.callers`
+    calling_code: tuple[str, ...] = ()  # as `Run.calling_code`
     # fields of a newer version, which stay in the file while it is added to
     newer: dict[str, Any] = {}
 
@@ -456,7 +456,7 @@ def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> 
             for each in run.peak
         )
         or (),
-        callers=run.callers or (),
+        calling_code=run.calling_code or (),
         host_work=dict(sorted(run.host_work.items())),
         host_spread=run.host_spread,
         choices=tuple(replace(each, recorded="", error="") for each in run.choices) or (),

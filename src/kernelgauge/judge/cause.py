@@ -114,7 +114,9 @@ def _at_edited_lines(run: Run, baseline: Baseline) -> Run:
 
     An older baseline does not say which lines it has.
     """
-    known = frozenset(baseline.callers)
+    known = frozenset(baseline.calling_code)
+    if not known:
+        return run
 
     def below(found: Any) -> Any:
         if isinstance(found, Mapping):
@@ -127,7 +129,7 @@ def _at_edited_lines(run: Run, baseline: Baseline) -> Run:
 
     located = (name for name in Run.__struct_fields__ if name == "peak" or "origins" in name)
     places = {name: below(getattr(run, name)) for name in located}
-    return msgspec.structs.replace(run, **places) if known else run
+    return msgspec.structs.replace(run, **places)
 
 
 def find_causes(
@@ -177,7 +179,7 @@ def find_causes(
         lines = {place.line for cause in causes for place in cause.places}
         causes += [peak] if lines.isdisjoint(place.line for place in peak.places[:1]) else []
     if not is_timed:
-        causes += [*_beside(causes, host_causes(baseline, run), {*baseline.callers})]
+        causes += [*_beside(causes, host_causes(baseline, run), {*baseline.calling_code})]
     ordered: list[e.Cause | e.Rest] = [*order_causes(causes, known)]
     if is_timed and alike:
         rest = join_launches(alike)
@@ -191,12 +193,12 @@ def find_causes(
 def _beside(
     causes: Sequence[e.Cause],
     host: Iterable[tuple[e.Cause, Sequence[Origin]]],
-    callers: AbstractSet[str],
+    calling_code: AbstractSet[str],
 ) -> Iterator[e.Cause]:
     """Yield the host's work; beside other causes without a few calls that cost nothing, and those
     at a line that another cause has.
 
-    `callers`: the lines that called something before. A new one is named alone.
+    `calling_code`: of the lines that called something before. A new one is named alone.
     """
     costs_us: dict[tuple[str, int], float] = {}
     for each in causes:
@@ -204,10 +206,10 @@ def _beside(
             place = line.file, line.line
             costs_us[place] = max(each.weight_us, costs_us.get(place, 0.0))
     for cause, origins in host:
-        new = [each for each in origins if any(it.code not in callers for it in each.lines)]
+        new = [each for each in origins if any(it.code not in calling_code for it in each.lines)]
         # of the lines that run, the most frequent one may have run as often before
         is_of_lines = isinstance(cause.change, e.HostCalls) and cause.change.function == LINES
-        located = with_code(cause, new if callers and (new or is_of_lines) else origins)
+        located = with_code(cause, new if calling_code and (new or is_of_lines) else origins)
         places = [(it.line.deepest.file, it.line.deepest.line) for it in located.places]
         at_the_line = [costs_us[it] for it in places if it in costs_us]
         least_us = max(*at_the_line, _HOST_AT_A_LINE_US) if at_the_line else _HOST_US

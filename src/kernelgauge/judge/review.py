@@ -61,7 +61,7 @@ class Action(str, Enum):
 
 
 # Fields of a baseline that an older version did not record.
-_LATER_FACTS = ("ops", "host_calls", "peak", "host_work", "choices", "callers")
+_LATER_FACTS = ("ops", "host_calls", "peak", "host_work", "choices", "calling_code")
 _COMPARED = {None: "not known", True: "compared", False: "not compared"}
 _MOVED = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)  # what an acceptance writes
 

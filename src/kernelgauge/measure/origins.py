@@ -114,7 +114,7 @@ class Origins:
     calls: Mapping[str, tuple[Origin, ...]] = field(
         default_factory=dict
     )  # where functions are, by their `host.short` names
-    callers: tuple[str, ...] = ()  # as `Run.callers`
+    calling_code: tuple[str, ...] = ()  # as `Run.calling_code`
     problem: str = ""  # why nothing is known, where that is no matter of the call
 
 
@@ -145,9 +145,9 @@ def origins_of(
     kept_bytes = (held.grown_host_bytes or 0) + (found.grown_host_bytes or 0)
     kept_bytes = kept_bytes if kept_bytes >= _LEAST_KEPT_BYTES else 0
     data = compiled_constants(modules.since) if is_compiled else _data_of(instance, device)
-    ops, callers = dict(found.ops), {*found.callers}
+    ops, calling = dict(found.ops), {*found.calling_code}
     for name, stacks in compiled_calls(modules.since).items() if is_compiled else ():
-        callers |= {frame[3] for stack in stacks for frame in _calling(stack)}
+        calling |= {frame[3] for stack in stacks for frame in _calling(stack)}
         ops[name] = tuple(
             _origin(modules.around(stacks), {line: callers})
             for line, callers in _lines_of(stacks).items()
@@ -169,7 +169,7 @@ def origins_of(
         host_peak=held.host_peak,
         data=data,
         ops=ops,
-        callers=tuple(sorted(callers)),
+        calling_code=tuple(sorted(calling)),
     )
 
 
@@ -253,7 +253,7 @@ def _found(
         peak_bytes=peak_bytes,
         compiled=tuple(dict.fromkeys(filter(None, map(sites.caller, called))))[:_MOST_LINES],
         calls=sites.callers(),
-        callers=tuple(sites.codes),
+        calling_code=tuple(sites.codes),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
@@ -237,14 +238,15 @@ def held_bytes(module: object) -> int | None:
     """
     if not isinstance(module, nn.Module):
         return None
-    sizes: dict[int, int] = {}  # by address: tied weights share theirs
+    sizes: dict[int, int] = {}  # by memory: tied weights share theirs
     for each in module.modules():
         # parameters and buffers are in dictionaries there
         for tensor in tree_leaves([*vars(each).values()]):
-            if isinstance(tensor, torch.Tensor):
-                with suppress(RuntimeError, NotImplementedError, ValueError):  # has no memory yet
+            # a parameter of a lazy module has no memory yet
+            if isinstance(tensor, torch.Tensor) and not is_lazy(tensor):
+                with suppress(NotImplementedError):  # a sparse tensor tells none
                     memory = tensor.untyped_storage()
-                    sizes[memory.data_ptr()] = memory.nbytes()
+                    sizes[memory._cdata] = memory.nbytes()
     return sum(sizes.values())
 
 

@@ -481,7 +481,7 @@ class Subject:
             host_work_callers={name: dict(each) for name, each in self.host.callers.items()},
             host_work_origins=self.host.located(self.origins.calls),
             compiled_origins=self.origins.compiled,
-            callers=self.origins.callers,
+            calling_code=self.origins.calling_code,
             day=datetime.now(timezone.utc).date().isoformat(),
             trains=self.workload.pass_ in ("train", "step")
             or any("_backward" in op.name for op in window.ops),
