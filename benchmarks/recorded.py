@@ -149,9 +149,7 @@ def archived_suites() -> list[Suite]:
 
 
 def read_suites(files: Sequence[Path], host: str | None = None) -> Iterator[Suite]:
-    """Yield the suites of files of runs, as benchmarks/nights.py leaves them: one for each GPU in a
-    file.
-    """
+    """Yield the suites of files of runs, one for each GPU in a file."""
     for path in files:
         by_gpu: dict[str, dict[str, Run]] = {}
         for run in read_runs(path).runs:
@@ -249,7 +247,7 @@ def _single(suite: Suite, workload: str) -> Baseline:
 
 
 def read_states(path: Path) -> dict[str, list[WorkloadResult]]:
-    """Return what each process of `benchmarks/bisection.py --record` measured, by the state of the
+    """Return what each process of a recorded bisection measured, by the state of the
     code.
     """
     found: dict[str, list[WorkloadResult]] = {}

@@ -2,7 +2,6 @@
 no GPU.
 
     python benchmarks/unchanged.py                      every design, and tables: 15 minutes
-    python benchmarks/unchanged.py --against baselines FILE.json.gz...   files of runs
     python benchmarks/unchanged.py --design "one host"  only designs whose name has this
     python benchmarks/unchanged.py --design pairs       only long runs of `compare`
     python benchmarks/unchanged.py --design pieces      only calls of a few short kernels
@@ -51,9 +50,8 @@ from recorded import (
 )
 from runs_file import keep_runs, read_runs
 
-from kernelgauge.baselines import BaselineStore
 from kernelgauge.judge import Status, Verdict, timing
-from kernelgauge.judge.baseline import Baseline, from_run, gemm_kernel
+from kernelgauge.judge.baseline import Baseline, from_run
 from kernelgauge.judge.evidence import Cause
 from kernelgauge.judge.revisions import LOOKS, JudgedSet, judge_sets, looks, pair_steps
 from kernelgauge.judge.time_verdict import Context, confirm, judge_time
@@ -95,11 +93,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("files", type=Path, nargs="*", metavar="FILE.json.gz | FOLDER")
+    parser.add_argument("files", type=Path, nargs="*", metavar="FOLDER")
     parser.add_argument("--keep", action="store_true", help="keep the runs of these folders")
-    parser.add_argument(
-        "--against", type=Path, metavar="FOLDER", help="baselines to judge the files against"
-    )
     parser.add_argument(
         "--design", default="", metavar="TEXT", help="only designs whose name has this"
     )
@@ -108,25 +103,14 @@ def _options() -> argparse.Namespace:
         choices=sorted([*_ABLATIONS, "pairs"]),
         help="remove what the rule knows of this",
     )
-    parser.add_argument(
-        "--with", dest="extra", choices=sorted(_EXTRAS), help="add what the rule leaves out"
-    )
     parser.add_argument("--show", action="store_true", help="print every verdict that is red")
-    options = parser.parse_args()
-    if options.against is not None and not options.files:
-        parser.error(
-            "--against needs files of benchmarks/nights.py: unchanged.py --against FOLDER FILE.json.gz ..."
-        )
-    return options
+    return parser.parse_args()
 
 
 def main() -> None:
     options = _options()
-    if options.against is not None:
-        judge_files(BaselineStore(options.against), list(read_suites(options.files)), show=True)
-        return
     suites = recorded_suites()
-    change = (_ABLATIONS | _EXTRAS).get(options.without or options.extra or "")
+    change = _ABLATIONS.get(options.without)
     if change is not None:
         suites = list(map(change, suites))
     gpus, hosts = {suite.gpu for suite in suites}, {suite.host for suite in suites}
@@ -579,16 +563,6 @@ def is_short(run: Run) -> bool:
     return sum(kernel.device_time_us for kernel in run.kernels) < _SHORT_US
 
 
-def judge_files(store: BaselineStore, suites: Sequence[Suite], *, show: bool) -> None:
-    """Judge files of runs against stored baselines."""
-    counts: Counter[str] = Counter()
-    for suite in suites:
-        device = next(iter(suite.runs.values())).fingerprint.device
-        verdicts = list(judged(suite, partial(store.load, device)))
-        count(counts, verdicts, show=show, name=suite.name)
-    print_counts(f"against {store.root}", counts)
-
-
 # -- two sets of processes in turns, as `kernelgauge compare` judges them --------------------------
 
 
@@ -867,7 +841,7 @@ def _simulated(source: Suite, fingerprint: object, chance: random.Random) -> Sui
     return Suite("simulated", "simulated", source.gpu, runs)
 
 
-# -- ablations: what the rule knows is removed from the data, or what it leaves out is added to them
+# -- ablations: what the rule knows is removed from the data ----------------------------------------
 
 
 def _map_runs(suite: Suite, change: Callable[[Run], Run], *, host: str | None = None) -> Suite:
@@ -949,33 +923,6 @@ def _without_fast_host(suite: Suite) -> Suite:
     return _map_samples(suite, change)
 
 
-def _with_slope(suite: Suite) -> Suite:
-    """Follow the host reference with a slope of 1.08, as thirteen workloads did on two hosts."""
-    return _map_samples(
-        suite,
-        lambda _, sample: msgspec.structs.replace(
-            sample, controls_us=tuple(each**1.08 for each in sample.controls_us)
-        ),
-    )
-
-
-def _with_speeds(suite: Suite) -> Suite:
-    """Count a GPU at another speed, by steps of 0.3 % of its reference GEMM, as another GPU of its
-    host.
-    """
-    gemm = next(
-        (
-            run.controls["gemm"].device_time_us
-            for run in suite.runs.values()
-            if gemm_kernel(run.controls)
-        ),
-        None,
-    )
-    speed = "" if gemm is None else f"@{round(math.log(gemm) / 0.003)}"
-    changed = _map_runs(suite, lambda run: msgspec.structs.replace(run, gpu=f"{run.gpu}{speed}"))
-    return Suite(suite.name, suite.host, f"{suite.gpu}{speed}", changed.runs, suite.is_committed)
-
-
 _ABLATIONS: dict[str, Callable[[Suite], Suite]] = {
     "gemm": _without_control("gemm"),
     "copy": _without_control("copy"),
@@ -986,7 +933,6 @@ _ABLATIONS: dict[str, Callable[[Suite], Suite]] = {
     "fast-host": _without_fast_host,
     "scatter": _without_scatter,
 }
-_EXTRAS: dict[str, Callable[[Suite], Suite]] = {"slope": _with_slope, "speeds": _with_speeds}
 
 
 if __name__ == "__main__":

@@ -1,14 +1,10 @@
-"""The recorded suites and bisections, judged without a GPU: how often a strict run is red, and
-which commit is found.
-"""
+"""The recorded suites, judged without a GPU: how often a strict run is red."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import bisection
 import pytest
 import recorded
 import unchanged
@@ -116,24 +112,3 @@ def test_results_of_other_machines_are_kept_and_judged(
         unchanged.main()
         assert "later, committed baselines: green 1 of 1" in capsys.readouterr().out
         assert len(list(tmp_path.glob("data/later/h200-0a1b2c3d-*.json.gz"))) == kept
-
-
-@pytest.mark.parametrize(
-    ("kind", "recording", "processes"),
-    [
-        ("device", "h200-b", 26),
-        ("host", "h200-b", 40),
-        ("fusion", "h200-a", 9),
-        ("break", "h200-a", 9),
-    ],
-)
-def test_recorded_change_is_found_among_eight_commits(
-    kind: str, recording: str, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out.jsonl"
-    replay = ["--replay", str(DATA / "bisection" / f"{recording}.jsonl.xz"), "--out", str(out)]
-    monkeypatch.setattr("sys.argv", ["bisection.py", "--kind", kind, "--commits", "8", *replay])
-    bisection.main()
-    found = json.loads(out.read_text())
-    assert (found["right"], found["exit_code"]) == (True, 0)
-    assert found["processes"] <= processes

@@ -279,8 +279,8 @@ def _needed(verdict: Verdict, gate: float, processes: int) -> int:
 
 # -- nights ----------------------------------------------------------------------------------------
 
-# The CUSUM's constants, in standard deviations of a night. `python benchmarks/creep.py` prints
-# false alarms and delays.
+# The CUSUM's constants, in standard deviations of a night. docs/design/creep.md has the false
+# alarms and delays.
 _SLACK = 1.25  # a level that is higher by less counts as the same
 _LIMIT = 5.0  # of the sum: an alarm
 _LARGEST = 3.0  # of one night: an outlier alone raises no alarm
