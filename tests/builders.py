@@ -23,7 +23,14 @@ from kernelgauge.errors import BaselineError, TraceError
 from kernelgauge.judge import DECLARED, Status, Verdict, revisions, steps
 from kernelgauge.judge.baseline import Baseline, Recorded, combined, decode_baseline, from_run
 from kernelgauge.judge.cause import find_trace_causes
-from kernelgauge.judge.evidence import DeclaredCompared, Detail, Failed, Next, RelativeChange, Step
+from kernelgauge.judge.evidence import (
+    Advice,
+    DeclaredCompared,
+    Detail,
+    Failed,
+    Next,
+    RelativeChange,
+)
 from kernelgauge.judge.review import Reviewed, review_run, with_runs
 from kernelgauge.judge.structure import judge_structure
 from kernelgauge.judge.time_verdict import Context, confirm, judge_ratio, judge_time
@@ -339,7 +346,7 @@ def verdict(
     change: RelativeChange | None = CHANGE,
 ) -> Verdict:
     said = tuple(
-        Next(Step.ACCEPT, text) if label == "accept" else Detail(label, text)
+        Next(Advice.ACCEPT, text) if label == "accept" else Detail(label, text)
         for label, text in reasons
     )
     times: dict[str, Any] = {"before_us": 205.1, "after_us": 221.8, "change": change}

@@ -15,8 +15,8 @@ from kernelgauge.judge.baseline import from_run
 from kernelgauge.measure import Settings
 from kernelgauge.measure.choices import Replay
 from kernelgauge.measure.device import CudaDevice
+from kernelgauge.measure.measurement import Measured
 from kernelgauge.measure.runner import measure_groups
-from kernelgauge.measure.subject import Measured
 from kernelgauge.run import KernelChoice, Run
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")

@@ -24,9 +24,9 @@ from kernelgauge.measure import Settings
 from kernelgauge.measure.compiler import torch_set_up
 from kernelgauge.measure.device import CudaDevice
 from kernelgauge.measure.instance import build
+from kernelgauge.measure.measurement import Measured, Measurement
 from kernelgauge.measure.profile import profile_session
 from kernelgauge.measure.runner import measure_groups, time_latency
-from kernelgauge.measure.subject import Measured, Subject
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -195,7 +195,9 @@ def test_other_choice_in_the_compile_cache_is_noticed(
     inputs = lambda: tuple(torch.randn(8192, 3072) for _ in range(2))  # noqa: E731
     workload = Workload("gate", "compiled", Gate, inputs, compile={})
     with torch_set_up():  # as the pass and the rounds do: it is part of the compile cache's key
-        profiled = Subject(workload, build(workload, device), device, Settings()).structure.kernels
+        profiled = Measurement(
+            workload, build(workload, device), device, Settings()
+        ).structure.kernels
     launched = [SimpleNamespace(identity=each) for each in profiled]
     run: Any = SimpleNamespace(kernels=launched, choices=())  # none is recorded
 

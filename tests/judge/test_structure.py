@@ -10,7 +10,7 @@ import pytest
 
 from kernelgauge.errors import WorkloadError
 from kernelgauge.judge import Status, Verdict, worst
-from kernelgauge.judge.baseline import compare
+from kernelgauge.judge.baseline import compare_fingerprints
 from kernelgauge.judge.evidence import Cause, CompilerEvent, StructureCompared
 from kernelgauge.judge.structure import Expectation, judge_structure, mismatches
 from kernelgauge.report import words
@@ -555,12 +555,14 @@ MOVED = [*"driver cuda torch triton liger_kernel python".split(), *ADDED]
 def test_compare_of_each_field_has_one_kind() -> None:
     assert {*FOREIGN, *MOVED, "memory_bytes"} == set(H200.__struct_fields__)
     for field in (*FOREIGN, *MOVED):
-        found = compare(H200, fingerprint(**{field: "x"}))
+        found = compare_fingerprints(H200, fingerprint(**{field: "x"}))
         said = [f"{field} {getattr(H200, field)} -> x"]
         assert ([*map(str, found.foreign)], [*map(str, found.moved)]) == (
             (said, []) if field in FOREIGN else ([], said)
         )
         assert not found.identical
-        assert compare(fingerprint(**{field: None}), H200).identical is (field in ADDED)
-        assert compare(H200, fingerprint(**{field: "x"}), without=(field,)).identical
-    assert compare(fingerprint(memory_bytes=1), H200).identical
+        assert compare_fingerprints(fingerprint(**{field: None}), H200).identical is (
+            field in ADDED
+        )
+        assert compare_fingerprints(H200, fingerprint(**{field: "x"}), without=(field,)).identical
+    assert compare_fingerprints(fingerprint(memory_bytes=1), H200).identical

@@ -17,15 +17,15 @@ import torch
 from torch import nn
 
 from kernelgauge import Timer, Workload
-from kernelgauge.measure import Settings, device, instance, profile, runner, subject
+from kernelgauge.measure import Settings, device, instance, measurement, profile, runner
 from kernelgauge.measure import nvml as nvml_client
 from kernelgauge.measure.compiler import reset_compiler
 from kernelgauge.measure.device import Device, HostSpeed
 from kernelgauge.measure.host import HostWork
+from kernelgauge.measure.measurement import Measured
 from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.origins import Origins
 from kernelgauge.measure.runner import Result, measure_groups, time_latency
-from kernelgauge.measure.subject import Measured
 from kernelgauge.run import Sample
 from kernelgauge.trace import REGION
 from tests.builders import HERE, MAIN_THREAD, Event, call, event, region, step
@@ -72,7 +72,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fake = Clock()
     # Of kernelgauge alone: by this clock torch's locks on its compile cache would time out at once.
-    for module in (device, instance, nvml_client, runner, subject):
+    for module in (device, instance, nvml_client, runner, measurement):
         monkeypatch.setattr(module, "time", fake)
     return fake
 
@@ -278,8 +278,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> FakeGpu:
     fake = FakeGpu(clock)
     monkeypatch.setattr(profile, "Profiler", lambda **how: FakeProfiler(fake, **how))
     # the fake's calls have no stack
-    monkeypatch.setattr(subject, "origins_of", lambda *_, **__: Origins())
-    monkeypatch.setattr(subject, "host_work_of", lambda *_, **__: HostWork())
+    monkeypatch.setattr(measurement, "origins_of", lambda *_, **__: Origins())
+    monkeypatch.setattr(measurement, "host_work_of", lambda *_, **__: HostWork())
     monkeypatch.setattr(torch, "compile", lambda module, **_: module)
     return fake
 

@@ -10,9 +10,9 @@ from kernelgauge import Workload
 from kernelgauge.measure import Settings
 from kernelgauge.measure.choices import Replay
 from kernelgauge.measure.device import choose_device
+from kernelgauge.measure.measurement import Measured
 from kernelgauge.measure.numerics import compare_with_float64
 from kernelgauge.measure.runner import measure_groups
-from kernelgauge.measure.subject import Measured
 from kernelgauge.run import KernelChoice, Run
 
 OPTIONS = {"max_autotune": True, "max_autotune_gemm_backends": "CPP,ATEN"}

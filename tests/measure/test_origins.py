@@ -24,8 +24,8 @@ from kernelgauge.measure import compiler
 from kernelgauge.measure.compiler import reset_compiler, source_line, torch_set_up
 from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import build
+from kernelgauge.measure.measurement import Measurement
 from kernelgauge.measure.origins import _Forwarding
-from kernelgauge.measure.subject import Subject
 from kernelgauge.run import Origin, Run, SourceLine, common_path
 from tests.measure.conftest import QUICK, measured, raising, tiny
 
@@ -342,7 +342,7 @@ def test_line_of_a_cached_graph_is_of_what_ran(cpu: Device, tmp_path: Path) -> N
         reset_compiler()
         workloads = [tiny(build=build, compile={}, module=build.__name__) for build in builds]
         found += [
-            Subject(each, build(each, cpu), cpu, QUICK).origins.kernels[0] for each in workloads
+            Measurement(each, build(each, cpu), cpu, QUICK).origins.kernels[0] for each in workloads
         ]
     assert [origin.lines[0].line for origin in found] == [6, 12, 6, 12]
     one, other = (torch.compile(build()) for build in builds)
@@ -355,7 +355,7 @@ def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: Device) -> N
 
     A function of torch has no line of the user's but its caller's.
     """
-    activated, subjects, graphs = torch.compile(F.silu), [], []
+    activated, measurements, graphs = torch.compile(F.silu), [], []
 
     def calls(x: torch.Tensor) -> torch.Tensor:
         y = activated(x)
@@ -364,13 +364,13 @@ def test_compiled_function_in_eager_code_is_not_compiled_again(cpu: Device) -> N
     with torch_set_up():
         for _ in range(2):
             workload = tiny(build=lambda: calls)
-            subjects.append(Subject(workload, build(workload, cpu), cpu, QUICK))
+            measurements.append(Measurement(workload, build(workload, cpu), cpu, QUICK))
             graphs.append(compiler.compile_counts().graphs)
-    assert [codes(each.origins.kernels) for each in subjects] == [
+    assert [codes(each.origins.kernels) for each in measurements] == [
         ["y = activated(x)", "return y.cos()"]
     ] * 2
-    assert [codes(each.origins.compiled) for each in subjects] == [["y = activated(x)"]] * 2
-    assert [each.compiled_ops for each in subjects] == [1, 0]
+    assert [codes(each.origins.compiled) for each in measurements] == [["y = activated(x)"]] * 2
+    assert [each.compiled_ops for each in measurements] == [1, 0]
     assert graphs[0] == graphs[1]
 
 

@@ -18,10 +18,10 @@ from kernelgauge import Workload
 from kernelgauge.errors import WorkloadError
 from kernelgauge.measure import Settings, device
 from kernelgauge.measure.device import CudaDevice, Device, control_pair
+from kernelgauge.measure.measurement import Measured
 from kernelgauge.measure.nvml import Reading
 from kernelgauge.measure.reach import moved_to, reached_tensors
 from kernelgauge.measure.runner import Result, measure_groups
-from kernelgauge.measure.subject import Measured
 from kernelgauge.run import ControlTime, Timer
 from tests.measure.conftest import QUICK, FakeGpu, hot, measured, raising, results_of, times, tiny
 

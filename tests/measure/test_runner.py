@@ -18,14 +18,14 @@ from torch import nn
 
 from kernelgauge import Workload
 from kernelgauge.errors import KernelgaugeError, WorkloadError, WorkloadUnavailable
-from kernelgauge.measure import subject
+from kernelgauge.measure import measurement
 from kernelgauge.measure.choices import Replay
 from kernelgauge.measure.compiler import compile_counts, reset_compiler
 from kernelgauge.measure.device import CudaDevice, Device, choose_device, cpu_name
 from kernelgauge.measure.instance import TORCH_DTYPES, old_objects_frozen
+from kernelgauge.measure.measurement import Measurement, Replicate
 from kernelgauge.measure.numerics import compare_with_float64
 from kernelgauge.measure.runner import measure_groups
-from kernelgauge.measure.subject import Replicate, Subject
 from kernelgauge.run import Sample, Timer
 from kernelgauge.trace import parse
 from kernelgauge.trace.kernel import Resources, executions
@@ -222,14 +222,16 @@ def test_recompiles_on_fresh_allocations_are_counted(cpu: Device, changes_in: in
 def test_cpu_kernels_add_up_to_the_time_that_is_judged(
     cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def disturbed(subject: Subject, index: int, usual_clock_mhz: int | None) -> Replicate:
+    def disturbed(measurement: Measurement, index: int, usual_clock_mhz: int | None) -> Replicate:
         slow = 100.0 if index == 0 else 1.0
         return replace(
-            replicate(subject, index, usual_clock_mhz), kernel_us=(slow * 5.0,), host_us=slow * 14.0
+            replicate(measurement, index, usual_clock_mhz),
+            kernel_us=(slow * 5.0,),
+            host_us=slow * 14.0,
         )
 
-    replicate = Subject.replicate
-    monkeypatch.setattr(Subject, "replicate", disturbed)
+    replicate = Measurement.replicate
+    monkeypatch.setattr(Measurement, "replicate", disturbed)
     run = measured(cpu, tiny(), settings=replace(QUICK, replicates=3, most_replicates=3)).run
     assert run.samples[Timer.DEVICE].replicates_us == (500.0, 5.0, 5.0)
     assert [kernel.device_time_us for kernel in run.kernels] == [5.0]
@@ -368,9 +370,9 @@ def test_kernels_are_looked_for_among_all_objects(
     """`gc.get_objects`, by which they are found, leaves frozen ones out."""
     monkeypatch.undo()
     gc.unfreeze()
-    original, frozen = subject.resources_of_call, []
+    original, frozen = measurement.resources_of_call, []
     monkeypatch.setattr(
-        subject,
+        measurement,
         "resources_of_call",
         lambda session: frozen.append(gc.get_freeze_count()) or original(session),
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kernelgauge.judge import RATIO, Status
-from kernelgauge.measure.subject import Replicate, Subject
+from kernelgauge.measure.measurement import Measurement, Replicate
 from kernelgauge.results import read_results
 from tests.plugin.inner_project import text_of
 
@@ -172,10 +172,10 @@ REFUSED = {
 @pytest.fixture
 def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each kernel take 0.5 us on a steady host. Another job would change a measured ratio."""
-    measure = Subject.replicate
+    measure = Measurement.replicate
     hosts_us: list[float | None] = []
 
-    def replicate(self: Subject, index: int, usual_clock_mhz: int | None = None) -> Replicate:
+    def replicate(self: Measurement, index: int, usual_clock_mhz: int | None = None) -> Replicate:
         measured = measure(self, index, usual_clock_mhz)
         hosts_us.append(measured.host_us)
         each_us = 0.5 * (1 + 0.0001 * (-1) ** index)
@@ -186,7 +186,7 @@ def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
             host_us=hosts_us[0],
         )
 
-    monkeypatch.setattr(Subject, "replicate", replicate)
+    monkeypatch.setattr(Measurement, "replicate", replicate)
 
 
 @pytest.fixture

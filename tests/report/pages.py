@@ -10,6 +10,7 @@ import msgspec
 
 from kernelgauge.judge import Status, Verdict
 from kernelgauge.judge.evidence import (
+    Advice,
     Cause,
     Detail,
     Failed,
@@ -17,7 +18,6 @@ from kernelgauge.judge.evidence import (
     OtherKernels,
     Place,
     RelativeChange,
-    Step,
 )
 from kernelgauge.results import Results, WorkloadResult, decode_results, encode_results
 from kernelgauge.run import Origin, SourceLine
@@ -145,7 +145,7 @@ def caused(
 ) -> WorkloadResult:
     """A workload that regressed in time and structure: a kernel took the place of another one."""
     other = OtherKernels("replaced", (("a", 1),), ((kernel, times),))
-    accept = Next(Step.ACCEPT, f"pytest perf -k {name} --perf-update")
+    accept = Next(Advice.ACCEPT, f"pytest perf -k {name} --perf-update")
     reasons = (Cause(other, places=tuple(places), had_kernels=True, delta_us=delta_us), accept)
     slower = timed(Status.REGRESSED, name, change)
     structure = builders.verdict(

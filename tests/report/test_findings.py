@@ -105,7 +105,7 @@ def test_findings_of_a_declared_break_are_one() -> None:
 def test_failure_in_a_narrow_terminal_keeps_its_commands_whole() -> None:
     command = f"pytest tests/of/a/long/path/test_perf.py -k a -o {'x' * 90}=1 -m {'y' * 90}"
     long = verdict(Status.REGRESSED, headline="z" * 90).because(
-        e.Next(e.Step.ACCEPT, f"{command} 2", command)
+        e.Next(e.Advice.ACCEPT, f"{command} 2", command)
     )
     lines = f.brief(long, width=60).splitlines()
     assert len(lines[0]) == 60
@@ -134,10 +134,10 @@ def test_findings_of_a_failed_test_are_its_verdict_or_its_words() -> None:
 
 
 ACCEPT = verdict(Status.REGRESSED).because(
-    e.Next(e.Step.ACCEPT, "kernelgauge accept -k a", "pytest perf -k a")
+    e.Next(e.Advice.ACCEPT, "kernelgauge accept -k a", "pytest perf -k a")
 )
 THROTTLED = verdict(Status.INVALID, "measurement", "throttled").because(
-    e.Next(e.Step.COMMAND, "nvidia-smi -q")
+    e.Next(e.Advice.COMMAND, "nvidia-smi -q")
 )
 NEXT_STEPS = [
     ([caused("a")], "pytest perf -k a --perf-update"),
@@ -220,7 +220,7 @@ def test_evidence_of_a_file_has_words_in_every_form(
 @given(st.tuples(*map(st.from_type, OF_REVIEWS)))
 def test_evidence_of_a_review_has_words(found: tuple[Any, ...]) -> None:
     assert [line.text for line in review_lines(found)] == list(map(doubt_text, found))
-    assert all(reason_line(e.Next(step)).text is not None for step in e.Step)  # without a command
+    assert all(reason_line(e.Next(step)).text is not None for step in e.Advice)  # without a command
 
 
 def test_no_class_of_evidence_is_left_out() -> None:

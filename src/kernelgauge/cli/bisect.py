@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 from .. import processes
 from ..errors import KernelgaugeError, MeasurementError, printable
 from ..judge import STRUCTURE, Status, Verdict
-from ..judge.baseline import SET_BY_CODE, compare, from_run
+from ..judge.baseline import SET_BY_CODE, compare_fingerprints, from_run
 from ..judge.revisions import FEWEST, LOOKS, JudgedSet, judge_sets, looks
 from ..judge.structure import judge_structure
 from ..report.findings import brief, in_full
@@ -331,7 +331,9 @@ class _Search:
         if subject not in (STRUCTURE, *(timer.label for timer in run.samples)):
             raise MeasurementError(f"no {subject}: {run.incomplete}")
         earlier = self._good.runs[0] if self._good.runs else run
-        environment = compare(earlier.fingerprint, run.fingerprint, without=SET_BY_CODE)
+        environment = compare_fingerprints(
+            earlier.fingerprint, run.fingerprint, without=SET_BY_CODE
+        )
         if earlier.place != run.place or not (environment.identical or self._options.packages):
             what = "the processes measure on different machines or in different environments"
             raise KernelgaugeError(what, got=f"{run.place}; {environment}", expected=earlier.place)

@@ -88,7 +88,9 @@ class Comparison:
         return ", ".join(map(str, self.moves)) or "identical"
 
 
-def compare(before: Fingerprint, after: Fingerprint, *, without: Sequence[str] = ()) -> Comparison:
+def compare_fingerprints(
+    before: Fingerprint, after: Fingerprint, *, without: Sequence[str] = ()
+) -> Comparison:
     """Compare the fingerprint of a baseline with that of a run, without some fields."""
 
     def changes(fields: Sequence[str]) -> tuple[Move, ...]:
@@ -512,7 +514,7 @@ def combined(runs: Sequence[Baseline]) -> Baseline:
             raise ValueError(
                 f"the processes counted differently: {first.counts} and {other.counts}"
             )
-        if not (comparison := compare(first.fingerprint, other.fingerprint)).identical:
+        if not (comparison := compare_fingerprints(first.fingerprint, other.fingerprint)).identical:
             raise ValueError(f"the processes ran on different machines or software: {comparison}")
         if likeness(first.entries[0].kernels, other.entries[0].kernels) is Likeness.OTHER_KERNELS:
             raise ValueError("the processes ran different kernels")

@@ -454,7 +454,7 @@ class BaselineFile(Reason, frozen=True):
     moves: tuple[Move, ...] | None = ()  # since it was recorded. None: there is no such file
 
 
-class Step(str, Enum):
+class Advice(str, Enum):
     """What to do next."""
 
     COMMAND = "command"  # another one: it is given
@@ -471,7 +471,7 @@ class Step(str, Enum):
 
 
 class Next(Reason, frozen=True):
-    step: Step
+    step: Advice
     command: str = ""  # for that
     measure: str = ""  # a command to run before it
 

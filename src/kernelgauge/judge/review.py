@@ -32,7 +32,7 @@ from .baseline import (
     Process,
     Recorded,
     combined,
-    compare,
+    compare_fingerprints,
     count_changes,
     from_run,
     gemm_kernel,
@@ -170,7 +170,7 @@ def review_run(
         unreadable = () if old is None or is_fresh else (e.RunDoubt("error", old.one_line),)
         change = PlannedChange(action, run.workload, new, summary)
         return replace(found, change=change, evidence=summary, doubts=(*doubts, *unreadable))
-    comparison = compare(old.fingerprint, new.fingerprint)
+    comparison = compare_fingerprints(old.fingerprint, new.fingerprint)
     by_timer = {} if comparison.foreign else _time_verdicts(old, run, context, limits)
     times = list(by_timer.values())
     is_wrong = bool(stored_doubt(old, run))
@@ -219,7 +219,7 @@ def review_run(
 
 
 def _code_moved(old: Baseline, run: Run) -> Iterator[CodeMoved]:
-    if compare(old.fingerprint, run.fingerprint).foreign:
+    if compare_fingerprints(old.fingerprint, run.fingerprint).foreign:
         return
     for each in diff(old.entry_like(run.kernels)[0].kernels, run.kernels):
         for one, other in each.pairs:
@@ -377,7 +377,7 @@ def _judge_anchors(
 
     The anchor may be of other software, which may slow them down too.
     """
-    if compare(old.fingerprint, run.fingerprint).foreign:
+    if compare_fingerprints(old.fingerprint, run.fingerprint).foreign:
         return []
     alone, found = Context(context.comparisons), list[_Judged]()
     device_us = math.fsum(each.device_time_us for each in run.kernels)
@@ -428,7 +428,7 @@ def _with_anchors(new: Baseline, old: Baseline, judged: Sequence[_Judged]) -> Ba
     A stored time without an anchor becomes one. With the first run of a new release, so does a time
     that has left its anchor. A time that has not keeps it: slow drift adds up over releases too.
     """
-    if compare(old.fingerprint, new.fingerprint).foreign:
+    if compare_fingerprints(old.fingerprint, new.fingerprint).foreign:
         return new
     before = old.recorded.release if old.recorded else None
     release = (new.recorded.release if new.recorded else None) or before
@@ -604,7 +604,7 @@ def _differences(
 
     The times of another launch configuration may differ, the host's work may not.
     """
-    comparison = compare(old.fingerprint, run.fingerprint)
+    comparison = compare_fingerprints(old.fingerprint, run.fingerprint)
     yield from comparison.moves
     if why := stored_doubt(old, run):
         yield e.ImpossibleTime("a stored time", why)

@@ -17,7 +17,7 @@ from ..errors import WorkloadError
 from ..run import Fingerprint, KernelChoice, Run, recorded_choice
 from ..trace import FACTS, Difference, Kind, configuration_change, decode, has_worse_code
 from . import STRUCTURE, Status, Verdict
-from .baseline import Baseline, compare, count_changes, other_data
+from .baseline import Baseline, compare_fingerprints, count_changes, other_data
 from .cause import compare_launches, find_causes
 from .evidence import (
     PLACED,
@@ -145,7 +145,7 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     Args:
         times: verdicts on the times of the run; none: it was not timed.
     """
-    comparison = compare(baseline.fingerprint, run.fingerprint)
+    comparison = compare_fingerprints(baseline.fingerprint, run.fingerprint)
     if comparison.foreign:
         return Verdict(Status.INCOMPARABLE, run.workload, STRUCTURE, NotCompared(comparison.moves))
     entry, _ = baseline.entry_like(run.kernels)

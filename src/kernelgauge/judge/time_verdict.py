@@ -32,7 +32,7 @@ from .baseline import (
     Baseline,
     Entry,
     Process,
-    compare,
+    compare_fingerprints,
     gemm_kernel,
     process_of,
     times_of,
@@ -100,7 +100,7 @@ class Context:
         self.comparisons, self.level, self.is_alone = comparisons, level, is_alone
         self._known: dict[str, tuple[Run, Baseline, Entry]] = {}
         for run, baseline in judged:
-            if not compare(baseline.fingerprint, run.fingerprint).foreign:
+            if not compare_fingerprints(baseline.fingerprint, run.fingerprint).foreign:
                 self._known[run.workload] = (run, baseline, baseline.entry_like(run.kernels)[0])
         self._scatters: dict[tuple[str, Timer, str | None], Scatter] = {}
 
@@ -182,7 +182,7 @@ class Context:
                 each.identity for each in run.kernels
             }
             weight = _part(run.kernels, shared)
-            is_same = compare(baseline.fingerprint, twin.fingerprint).identical
+            is_same = compare_fingerprints(baseline.fingerprint, twin.fingerprint).identical
             if (
                 name == run.workload
                 or Timer.DEVICE not in twin.samples
@@ -300,7 +300,7 @@ def judge_time(
         defaults.
     """
     run = runs[0]
-    if (comparison := compare(baseline.fingerprint, run.fingerprint)).foreign:
+    if (comparison := compare_fingerprints(baseline.fingerprint, run.fingerprint)).foreign:
         return Verdict(
             Status.INCOMPARABLE, run.workload, timer.label, e.NotCompared(comparison.moves)
         )
@@ -319,7 +319,7 @@ def judge_time(
             e.TimeDoubted(why),
             after_us=run.time_us(timer),
         )
-        return found.because(why, e.Next(e.Step.REPLACE))
+        return found.because(why, e.Next(e.Advice.REPLACE))
     after = [
         time_of(each, timer, before[0].is_by_host, gemm) for each in runs if timer in each.samples
     ]
@@ -424,9 +424,9 @@ def not_measured(timer: Timer, run: Run, side: str = "") -> Verdict:
     why, reasons = run.incomplete or "", list[e.Reason]()
     if run.lack is Lack.OTHER_KERNELS:
         kernels = e.KernelMoved(None, run.other_kernels)
-        reasons = [*compile_causes(run.compile_events), kernels, e.Next(e.Step.SAME_LAUNCHES)]
+        reasons = [*compile_causes(run.compile_events), kernels, e.Next(e.Advice.SAME_LAUNCHES)]
     elif run.gpu and why:
-        reasons = [e.Next(e.Step.LOOK_AT_GPU)]
+        reasons = [e.Next(e.Advice.LOOK_AT_GPU)]
     conclusion = e.NotMeasured(timer.label_on(run.fingerprint), why, side)
     return Verdict(Status.INVALID, run.workload, timer.label, conclusion, tuple(reasons))
 
@@ -457,9 +457,9 @@ def _reasons(
     if timer is not Timer.DEVICE and run.neighbours and decision.status is not Status.PASS:
         yield e.Neighbours(run.neighbours)
     if decision.status is Status.UNDECIDED and decision.change.low is None:
-        yield e.Next(e.Step.REPLICATES)
+        yield e.Next(e.Advice.REPLICATES)
     elif decision.status is Status.UNDECIDED and not decision.scattered and not decision.machine:
-        yield e.Next(e.Step.CALIBRATE)
+        yield e.Next(e.Advice.CALIBRATE)
 
 
 def _causes(

@@ -49,9 +49,9 @@ from .instance import (
     reporting,
     warm_up,
 )
+from .measurement import DeviceLost, Measured, Measurement, without_frames
 from .nvml import disturbances, highest_clock_mhz
 from .profile import multiset_difference, names_with_configurations, profile_session
-from .subject import DeviceLost, Measured, Subject, without_frames
 
 Result = Measured | KernelgaugeError
 Progress = Callable[[str], None]
@@ -98,8 +98,8 @@ class _Group:
     # What a workload compiles (`_compiled_root`), if an earlier group built it: some are large.
     roots: dict[str, object]
     replays: Mapping[str, Replay]
-    subjects: list[Subject] = field(default_factory=list)
-    _controls: list[Subject] = field(default_factory=list)
+    measurements: list[Measurement] = field(default_factory=list)
+    _controls: list[Measurement] = field(default_factory=list)
 
     def measure(
         self, workloads: Sequence[Workload], *, timed: bool
@@ -110,25 +110,25 @@ class _Group:
         """
         failed: dict[str, Result] = {}
         deferred = self._prepare(workloads, failed)
-        if self.subjects and timed:
+        if self.measurements and timed:
             try:
                 # each instance is gone before the next one is built
                 for each in self.device.controls:
-                    control = Subject(
+                    control = Measurement(
                         each, build(each, self.device), self.device, self.settings, is_control=True
                     )
                     self._controls.append(control)
             except KernelgaugeError as error:
                 ending = without_frames(error, self.device)
-                for subject in self.subjects:
-                    subject.error = ending
+                for measurement in self.measurements:
+                    measurement.error = ending
             else:
                 self._go_round()
         controls = {
             each.workload.module: each.control_time for each in self._controls if each.replicates
         }
         results = {
-            each.workload.id: each.result(self.fingerprint, controls) for each in self.subjects
+            each.workload.id: each.result(self.fingerprint, controls) for each in self.measurements
         }
         return results | failed, deferred
 
@@ -163,8 +163,8 @@ class _Group:
                 doing = "profiling" if root is None else "compiling and profiling"
                 self.progress(f"{number} of {len(workloads)}: {doing} {workload.id}")
                 replay = self.replays.get(workload.id)
-                self.subjects.append(
-                    Subject(workload, instance, self.device, self.settings, replay=replay)
+                self.measurements.append(
+                    Measurement(workload, instance, self.device, self.settings, replay=replay)
                 )
             except KernelgaugeError as error:
                 failed[workload.id] = without_frames(error, self.device)
@@ -177,7 +177,7 @@ class _Group:
         usual_mhz: int | None = None  # the highest clock that any of them has shown
         progress_at = -math.inf
         for number in itertools.count():
-            active = [subject for subject in self.subjects if not subject.is_done]
+            active = [measurement for measurement in self.measurements if not measurement.is_done]
             if not active:
                 break
             broken = next(
@@ -186,18 +186,18 @@ class _Group:
             # else nobody watches the machine
             ending = DeviceLost() if self.device.lost() else broken
             if ending is not None:
-                for subject in active:
-                    subject.error = ending
+                for measurement in active:
+                    measurement.error = ending
                 break
             if (now := time.perf_counter()) - progress_at >= _PROGRESS_INTERVAL_S:
                 progress_at = now
-                left = math.fsum(subject.seconds_left for subject in active)
+                left = math.fsum(measurement.seconds_left for measurement in active)
                 about = f", about {left:.0f} s left" if 1 <= left < math.inf else ""
                 self.progress(
-                    f"timing, pass {number + 1}: {len(active)} of {len(self.subjects)} workloads{about}"
+                    f"timing, pass {number + 1}: {len(active)} of {len(self.measurements)} workloads{about}"
                 )
-            for subject in (*self._controls, *active):
-                readings = subject.measure_once(number, usual_mhz)
+            for measurement in (*self._controls, *active):
+                readings = measurement.measure_once(number, usual_mhz)
                 usual_mhz = max(
                     filter(None, (usual_mhz, highest_clock_mhz(readings))), default=None
                 )
@@ -216,9 +216,9 @@ class _Group:
                 expected=f"a copy and a GEMM of our own to stay within {100 * tolerated:g} %",
                 next_command="nvidia-smi -q -d PERFORMANCE,CLOCK   (is it throttled, or shared?)",
             )
-            for subject in self.subjects:
-                if subject.error is None or isinstance(subject.error, DeviceLost):
-                    subject.error = drifted
+            for measurement in self.measurements:
+                if measurement.error is None or isinstance(measurement.error, DeviceLost):
+                    measurement.error = drifted
 
 
 def _compiled_root(module: Any) -> object:

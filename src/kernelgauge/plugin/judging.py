@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..errors import BaselineError, KernelgaugeError, OtherKernelsError
 from ..judge import DECLARED, NUMERICS, STRUCTURE, Status, Verdict
 from ..judge import evidence as e
-from ..judge.baseline import Baseline, compare
+from ..judge.baseline import Baseline, compare_fingerprints
 from ..judge.cause import compile_causes
 from ..judge.host import is_no_longer_counted
 from ..judge.structure import judge_structure, mismatches, uncompiled
@@ -52,7 +52,7 @@ def judge_declared(suites: Suites, run: Run, trace: str) -> Verdict:
             continue
         wrong.append(e.Mismatch(what, got, expected))
         causes = compile_causes(run.compile_events) if got > expected else causes
-        declare.append(e.Next(e.Step.TOLERATE, suites.declaration(workload, f"{what}={got}")))
+        declare.append(e.Next(e.Advice.TOLERATE, suites.declaration(workload, f"{what}={got}")))
     if not wrong:
         return Verdict(Status.PASS, workload.id, DECLARED, e.DeclaredCompared())
     reasons = (*causes, *wrong, e.TraceFile(trace), *declare)
@@ -85,7 +85,7 @@ def judge_result(
     so = "not judged" if status is Status.NOT_JUDGED else "results not compared"
     conclusion = e.Failed(failed.what, "results no longer compared" if was_compared else so)
     accept = suites.options.accept_command("-k", suites.selector(workload), "--force")
-    steps = [e.Next(e.Step.ACCEPT, accept)] if was_compared and not is_needed else []
+    steps = [e.Next(e.Advice.ACCEPT, accept)] if was_compared and not is_needed else []
     return Verdict(status, workload.id, NUMERICS, conclusion, (*reasons_of(failed), *steps))
 
 
@@ -100,7 +100,7 @@ def _judge_errors(
         return Verdict(Status.PASS, workload.id, NUMERICS, conclusion)
     largest = 1.5 * max(each.error for each in wrong)
     tolerance = suites.declaration(workload, f"tolerance={largest:.1g}")
-    allow = [e.Next(e.Step.TOLERATE, tolerance)] if largest < 1 else []
+    allow = [e.Next(e.Advice.TOLERATE, tolerance)] if largest < 1 else []
     why = (e.Detail("why", str(error)) for error in wrong)
     reasons = (*why, e.Detail("seed", f"--perf-seed {seed}"), *allow)
     return Verdict(Status.INVALID, workload.id, NUMERICS, e.NumericsCompared(reference), reasons)
@@ -113,7 +113,7 @@ def judge_variants(
     verdict = judge_ratio(run, other, variant, by=by, comparisons=comparisons)
     if verdict.status is Status.PASS:
         return verdict
-    return verdict.because(e.Next(e.Step.COMMAND, shlex.join(["kernelgauge", "trace", *traces])))
+    return verdict.because(e.Next(e.Advice.COMMAND, shlex.join(["kernelgauge", "trace", *traces])))
 
 
 # -- against the baseline --------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def unusable(suites: Suites, run: Run, stored: KernelgaugeError | None, path: st
             e.Detail("found", text)
             for text in suites.of_other_threads(run.fingerprint.device, [run.workload])
         )
-        record = e.Next(e.Step.RECORD, suites.command(suites.workloads[run.workload]))
+        record = e.Next(e.Advice.RECORD, suites.command(suites.workloads[run.workload]))
         unchosen = [each for each in run.choices if not each.config]
         lost = (it for each in unchosen for it in uncompiled(each, each.times_us))
         reasons = (e.BaselineFile(path, None), *found, *lost, record)
@@ -213,19 +213,19 @@ def advised(
     )
     if verdict.status in (Status.PASS, Status.NOT_JUDGED):
         return verdict
-    comparison = compare(baseline.fingerprint, run.fingerprint)
+    comparison = compare_fingerprints(baseline.fingerprint, run.fingerprint)
     verdict = verdict.because(e.BaselineFile(path, (*comparison.foreign, *comparison.moved)))
     if verdict.status not in (Status.UNDECIDED, Status.INVALID):
         if declared is not None and declared.status.fails:
-            return verdict.because(e.Next(e.Step.MEND))
+            return verdict.because(e.Next(e.Advice.MEND))
         accept = suites.options.accept_command("-k", suites.selector(workload))
         is_complete = run.is_timed or run.incomplete is None
         measure = "" if is_complete else suites.command(workload, update=False)
-        return verdict.because(e.Next(e.Step.ACCEPT, accept, measure))
+        return verdict.because(e.Next(e.Advice.ACCEPT, accept, measure))
     has_step = any(isinstance(reason, e.Next) for reason in verdict.reasons)
     # A quiet machine counts no more than this one.
     is_final = has_step or verdict.subject == STRUCTURE
-    return verdict if is_final else verdict.because(e.Next(e.Step.AGAIN))
+    return verdict if is_final else verdict.because(e.Next(e.Advice.AGAIN))
 
 
 def _with_command(suites: Suites, reason: e.AnyReason, workload: Workload) -> e.AnyReason:
@@ -234,10 +234,10 @@ def _with_command(suites: Suites, reason: e.AnyReason, workload: Workload) -> e.
     """
     if not isinstance(reason, e.Next):
         return reason
-    if reason.step is e.Step.CALIBRATE:
+    if reason.step is e.Advice.CALIBRATE:
         measure = suites.command(workload, update=False).removeprefix("pytest ")
         return e.Next(reason.step, f"kernelgauge calibrate -- {measure}")
-    if reason.step is e.Step.REPLACE:
+    if reason.step is e.Advice.REPLACE:
         return e.Next(reason.step, suites.options.accept_command("-k", suites.selector(workload)))
     return reason
 
@@ -246,7 +246,7 @@ def _with_command(suites: Suites, reason: e.AnyReason, workload: Workload) -> e.
 
 
 def reasons_of(error: KernelgaugeError) -> tuple[e.Reason, ...]:
-    command = [e.Next(e.Step.COMMAND, error.next_command)] if error.next_command else []
+    command = [e.Next(e.Advice.COMMAND, error.next_command)] if error.next_command else []
     return (*(e.Detail(*each) for each in error.details), *command)
 
 

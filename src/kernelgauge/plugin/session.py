@@ -81,8 +81,8 @@ if TYPE_CHECKING:
 
     from ..measure.choices import Replay
     from ..measure.device import Device, DeviceChoice
+    from ..measure.measurement import Measured
     from ..measure.runner import Result
-    from ..measure.subject import Measured
 
 _Say = Callable[[str], None]
 _LEAST_PATIENCE_S = 120.0  # with a fresh process, which imports and compiles anew
@@ -439,7 +439,7 @@ class Session:
     def _compile(self, workload: Workload, target: str) -> None:
         """Compile what a test calls for a GPU by its name."""
         from ..measure.code import compile_call
-        from ..measure.subject import Measured
+        from ..measure.measurement import Measured
 
         if self.shows_tests:
             self.progress(f"{workload.id}: compiling for {target}")
@@ -473,7 +473,7 @@ class Session:
             ):
                 for name, result in results.items():
                     if isinstance(result, NoKernelsError) and may_lack_kernels:
-                        from ..measure.subject import without_kernels
+                        from ..measure.measurement import without_kernels
 
                         empty = without_kernels(by_id[name], result, *machine)
                         self._keep_measured(by_id[name], empty, stored[name])

@@ -23,7 +23,7 @@ _MOST_LINES = 12  # of a failure in the terminal
 # Kinds of reasons: what `brief` leaves out, and what says why a time is as it is.
 _LEFT_OUT = (e.KernelMoved, e.CountMoved, e.TraceFile, e.BaselineFile, e.Next)
 WHY = (e.Doubt, e.DispatcherOps, e.PartOfLatency)
-_OF_BASELINES = (e.Step.REPLACE, e.Step.CALIBRATE)  # two revisions have none
+_OF_BASELINES = (e.Advice.REPLACE, e.Advice.CALIBRATE)  # two revisions have none
 _NOTABLE = (Status.UNDECIDED, Status.INCOMPARABLE, Status.IMPROVED)  # these fail nothing
 _ORDER = {status.value: place for place, status in enumerate(WORST_FIRST)}
 # ``transformers/models/llama/modeling_llama.py:12`` -> ``transformers/…/modeling_llama.py:12``
@@ -341,7 +341,7 @@ def next_step(results: Sequence[Results]) -> tuple[str, str]:
     """
     failing = [verdict for one in results for verdict in failing_verdicts(one)]
     steps = [each for verdict in failing for each in _steps(verdict)]
-    accepting = list(dict.fromkeys(each for each in steps if each.step is e.Step.ACCEPT))
+    accepting = list(dict.fromkeys(each for each in steps if each.step is e.Advice.ACCEPT))
     if len(accepting) == 1:
         return "If this is intended:", "; ".join(
             filter(None, (accepting[0].measure, accepting[0].command))
@@ -350,6 +350,6 @@ def next_step(results: Sequence[Results]) -> tuple[str, str]:
         places = accepting[0].command.partition(" -k ")[0].partition("kernelgauge accept")[2]
         return "To see all changes, and to accept them:", f"kernelgauge review{places}"
     return next(
-        (("Next:", reason_line(each).text) for each in steps if each.step is not e.Step.RECORD),
+        (("Next:", reason_line(each).text) for each in steps if each.step is not e.Advice.RECORD),
         ("", ""),
     )

@@ -28,9 +28,9 @@ from markupsafe import Markup
 
 from ..errors import printable
 from ..judge import STRUCTURE, WORST_FIRST, Status, Verdict
-from ..judge.baseline import compare
+from ..judge.baseline import compare_fingerprints
 from ..judge.cause import compare_launches
-from ..judge.evidence import Cause, RelativeChange, Step, TraceFile
+from ..judge.evidence import Advice, Cause, RelativeChange, TraceFile
 from ..judge.steps import PhaseCompared
 from ..judge.structure import placement_changes
 from ..results import Results, TestResult, WorkloadResult, __version__
@@ -96,7 +96,7 @@ def html(results: Sequence[Results]) -> str:
     workloads = _workloads(shown, results)
     found = findings(shown)
     environments = [
-        compare(baseline.fingerprint, run.fingerprint)
+        compare_fingerprints(baseline.fingerprint, run.fingerprint)
         for each in workloads
         if (baseline := each.result.baseline) and (run := each.result.run)
     ]
@@ -280,7 +280,7 @@ def _reasons(verdict: Verdict) -> list[Line]:
     """
 
     def is_shown(reason: object) -> bool:
-        is_said = isinstance(reason, Cause) or getattr(reason, "step", None) is Step.ACCEPT
+        is_said = isinstance(reason, Cause) or getattr(reason, "step", None) is Advice.ACCEPT
         return not (isinstance(reason, TraceFile) or (verdict.status.fails and is_said))
 
     return reasons(replace(verdict, reasons=tuple(filter(is_shown, verdict.reasons))))

@@ -16,7 +16,7 @@ from rich.text import Text
 from ..errors import printable
 from ..judge import NUMERICS, RATIO, STRUCTURE, TIME_LABELS, WORST_FIRST, Status, Verdict, worst
 from ..judge import evidence as e
-from ..judge.baseline import compare
+from ..judge.baseline import compare_fingerprints
 from ..judge.cause import compare_launches
 from ..results import Results, WorkloadResult
 from ..run import Fingerprint, Run, Sample, Timer, observe
@@ -390,7 +390,8 @@ def unknown_machines(results: Results) -> list[str]:
         (run, baseline) for run, baseline in pairs if run is not None and baseline is not None
     ]
     if not all(
-        compare(baseline.fingerprint, run.fingerprint).identical for run, baseline in judged
+        compare_fingerprints(baseline.fingerprint, run.fingerprint).identical
+        for run, baseline in judged
     ):
         return []  # another software joins no baseline
     known = [

@@ -328,20 +328,20 @@ def _file(it: e.BaselineFile, _: str) -> str:
 
 def _next(it: e.Next, _: str) -> str:
     measure = f"{it.measure}   (measures its times too)\n" if it.measure else ""
-    allow = "if that is right: " if it.step is e.Step.TOLERATE else ""
+    allow = "if that is right: " if it.step is e.Advice.TOLERATE else ""
     usual, *note = _STEPS.get(it.step, "").partition("   ")
     return f"{measure}{allow}{it.command or usual}{''.join(note)}"
 
 
 _STEPS = {
-    e.Step.REPLACE: "kernelgauge accept   (replaces it, as pytest --perf-update does)",
-    e.Step.REPLICATES: "measure at least two replicates: pytest -o kernelgauge_replicates=2",
-    e.Step.CALIBRATE: "kernelgauge calibrate   (more processes make the verdict sharper)",
-    e.Step.SAME_LAUNCHES: "make each call launch the same: look for a recompile, for a branch or\n"
+    e.Advice.REPLACE: "kernelgauge accept   (replaces it, as pytest --perf-update does)",
+    e.Advice.REPLICATES: "measure at least two replicates: pytest -o kernelgauge_replicates=2",
+    e.Advice.CALIBRATE: "kernelgauge calibrate   (more processes make the verdict sharper)",
+    e.Advice.SAME_LAUNCHES: "make each call launch the same: look for a recompile, for a branch or\n"
     "shape that depends on data, and for an autotuner (cudnn.benchmark)",
-    e.Step.LOOK_AT_GPU: "nvidia-smi -q -d PERFORMANCE,PIDS   (throttled, or shared?)",
-    e.Step.AGAIN: "run it again on a quiet machine",
-    e.Step.MEND: "mend or declare what fails above: it cannot be accepted",
+    e.Advice.LOOK_AT_GPU: "nvidia-smi -q -d PERFORMANCE,PIDS   (throttled, or shared?)",
+    e.Advice.AGAIN: "run it again on a quiet machine",
+    e.Advice.MEND: "mend or declare what fails above: it cannot be accepted",
 }
 _UNCLEAR = {
     "unknown machine": "{name} does not know this machine",
@@ -464,7 +464,7 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
     e.TraceFile: ("trace", "{it.path}"),
     e.BaselineFile: (lambda it: "expected" if it.moves is None else "baseline", _file),
     e.Next: (
-        lambda it: {e.Step.ACCEPT: "accept", e.Step.RECORD: "record"}.get(it.step, "next"),
+        lambda it: {e.Advice.ACCEPT: "accept", e.Advice.RECORD: "record"}.get(it.step, "next"),
         _next,
     ),
     e.InTrace: (lambda it: {"where": "where", "unknown": "unknown"}.get(it.what, "why"), _in_trace),

@@ -120,7 +120,9 @@ class Measured:
     latency_iterations: int  # calls in each of them
     trace_json: bytes
     table: str
-    one_instance: bool = False  # whether all replicates are made on one (`Subject.only_instance`)
+    one_instance: bool = (
+        False  # whether all replicates are made on one (`Measurement.only_instance`)
+    )
     problem: str = ""  # `Origins.problem`
     durations_s: Sequence[float] = ()  # of each round of the latency, in order
 
@@ -176,7 +178,7 @@ class Replicate:
         return sum(self.kernel_us) * self.busy_share
 
 
-class Subject:
+class Measurement:
     """One workload while it is measured, on code that is compiled once."""
 
     def __init__(
