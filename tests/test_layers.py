@@ -57,7 +57,7 @@ def imports(path: Path) -> Iterator[str]:
 
 def test_package_has_few_entries() -> None:
     assert {name.split("/")[0].removesuffix(".py") for name in MODULES} == {"__init__", *FLOORS}
-    assert len(MODULES) <= 71
+    assert len(MODULES) <= 70
     lines = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
     assert lines["judge/timing.py"] <= 500  # the rule for times, on one page
     assert len([path for path in PACKAGE.iterdir() if path.name != "__pycache__"]) <= 17
@@ -68,7 +68,7 @@ def test_package_has_few_concepts() -> None:
     learn.
     """
     assert size.classes("src") <= 247
-    assert size.tokens("src") <= 199_204
+    assert size.tokens("src") <= 199_239
     assert size.kinds_of_evidence() <= 120
 
 
