@@ -89,10 +89,6 @@ class NewerBaselineError(BaselineError):
     """A baseline that a newer version of kernelgauge wrote: it is neither read nor overwritten."""
 
 
-class SuitesError(KernelgaugeError):
-    """Two suites of one project declare the same workload, and would share its baseline."""
-
-
 class StorageError(KernelgaugeError):
     """A file that cannot be written or locked."""
 
@@ -111,20 +107,16 @@ class TimesError(MeasurementError):
     """
 
 
-class DisturbedError(TimesError):
-    """A workload that could not be measured on an undisturbed machine: throttled, or shared with
-    others.
-    """
-
-    def __init__(self, workload: str, reasons: Iterable[str], *, expected: str) -> None:
-        super().__init__(
-            f"{workload}: the machine cannot be trusted now",
-            got="; ".join(dict.fromkeys(reasons)),
-            expected=expected,
-            next_command=(
-                "nvidia-smi   (who uses it?)   nvidia-smi -q -d PERFORMANCE   (is it throttled?)"
-            ),
-        )
+def disturbed(workload: str, reasons: Iterable[str], *, expected: str) -> TimesError:
+    """Return the error of a workload whose machine is throttled, or shared with others."""
+    return TimesError(
+        f"{workload}: the machine cannot be trusted now",
+        got="; ".join(dict.fromkeys(reasons)),
+        expected=expected,
+        next_command=(
+            "nvidia-smi   (who uses it?)   nvidia-smi -q -d PERFORMANCE   (is it throttled?)"
+        ),
+    )
 
 
 NO_TIMES = "no test of a time was selected"

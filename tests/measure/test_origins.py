@@ -17,7 +17,7 @@ import torch._functorch.config as functorch
 import torch._inductor.config as inductor
 import torch.nn.functional as F
 from torch import nn
-from torch.overrides import _get_current_function_mode
+from torch.overrides import BaseTorchFunctionMode, _get_current_function_mode
 
 from kernelgauge.errors import shown_path
 from kernelgauge.measure import compiler
@@ -25,7 +25,6 @@ from kernelgauge.measure.compiler import reset_compiler, source_line, torch_set_
 from kernelgauge.measure.device import Device
 from kernelgauge.measure.instance import build
 from kernelgauge.measure.measurement import Measurement
-from kernelgauge.measure.origins import _Forwarding
 from kernelgauge.run import Origin, Run, SourceLine, common_path
 from tests.measure.conftest import QUICK, measured, raising, tiny
 
@@ -474,7 +473,7 @@ def test_mode_that_reads_lines_is_no_recompile() -> None:
         compiler.reset_compiler()
         call, x = torch.compile(lambda x: x.sin(), backend="eager"), torch.randn(4, 8)
         call(x)
-        with _Forwarding():
+        with BaseTorchFunctionMode():
             call(x)
         assert compiler.compile_counts().graphs == 2
         call(x[:2])

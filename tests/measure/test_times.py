@@ -19,9 +19,9 @@ import torch
 from torch import nn
 
 from kernelgauge.errors import (
-    DisturbedError,
     MeasurementError,
     StorageError,
+    TimesError,
     WorkloadError,
 )
 from kernelgauge.measure import Settings, runner
@@ -312,7 +312,7 @@ def test_time_sets_autograd_and_pauses_the_collector(cpu: Device, pass_: Any) ->
 
 
 def test_time_of_disturbed_rounds_is_an_error(gpu: FakeGpu, paddings: list[int]) -> None:
-    with pytest.raises(DisturbedError, match="throttled by hardware thermal slowdown"):
+    with pytest.raises(TimesError, match="throttled by hardware thermal slowdown"):
         latency(gpu.workload(reading=hot(1)), gpu, replicates=2)
     # other addresses when timed again
     assert paddings == [512 * (1 + 2 * 7919 * place) for place in range(4)]

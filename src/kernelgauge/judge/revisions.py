@@ -293,14 +293,6 @@ _NIGHTS_OF_LEVEL = 3  # that the level of now is the median of
 _OF_MEDIAN = 1 / 0.954 / 0.84
 
 
-class Alarm(NamedTuple):
-    """A level of the nights before `since`, and that later ones are above it."""
-
-    level: float
-    since: int
-    spread: float  # of a night
-
-
 class Rise(NamedTuple):
     """How far the last nights are above an earlier level."""
 
@@ -317,16 +309,15 @@ def find_creep(nights: Sequence[tuple[float, float]]) -> Rise | None:
     Args:
         nights: the logarithm of each time, and the least standard deviation to expect of it.
     """
-    alarm = min(find_alarms(nights), default=None)
-    if alarm is None:
-        return None
-    change = median(value for value, _ in nights[-_NIGHTS_OF_LEVEL:]) - alarm.level
-    return Rise(alarm.since, math.expm1(change)) if change > _LEAST_RISE * alarm.spread else None
+    for level, since, spread in sorted(_alarms(nights))[:1]:
+        change = median(value for value, _ in nights[-_NIGHTS_OF_LEVEL:]) - level
+        return Rise(since, math.expm1(change)) if change > _LEAST_RISE * spread else None
+    return None
 
 
-def find_alarms(nights: Sequence[tuple[float, float]]) -> Iterator[Alarm]:
-    """Yield an alarm for each rise. The arguments are those of `find_creep`; later nights never
-    change an alarm.
+def _alarms(nights: Sequence[tuple[float, float]]) -> Iterator[tuple[float, int, float]]:
+    """Yield an alarm for each rise: the level before it, the first night above that, and the spread
+    of a night. Later nights never change an alarm.
 
     A two-sided CUSUM. Its reference grows while both sums are zero, and starts anew where one
     exceeds the limit. Page, "Continuous inspection schemes", 1954; Hawkins, "Self-starting CUSUM
@@ -351,7 +342,7 @@ def find_alarms(nights: Sequence[tuple[float, float]]) -> Iterator[Alarm]:
         below = max(0.0, below + min(-score, _LARGEST) - _SLACK)
         waiting.append(value)
         if above > _LIMIT:
-            yield Alarm(level, since, spread)
+            yield level, since, spread
         if max(above, below) > _LIMIT:
             reference, waiting, above, below = [], [], 0.0, 0.0
         elif above == below == 0.0:

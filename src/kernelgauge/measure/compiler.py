@@ -29,7 +29,7 @@ from importlib.util import find_spec
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -91,12 +91,19 @@ class CompileCounts:
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A base for modes that imports no Dynamo, which takes seconds.
+    """Runs each op of eager code by a function of it, its arguments and its keyword arguments."""
 
-    torch's own imports it, to keep Dynamo from compiling the mode: use this one for eager code alone.
-    """
+    def __init__(self, run: Callable[..., Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._run = run
 
-    def __init_subclass__(cls) -> None: ...
+    def _dispatch(self, op: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._run(op, args, kwargs or {})
+
+
+# Outside of the class: a method there has torch import Dynamo, which takes seconds, to keep it from
+# compiling the mode.
+DispatchMode.__torch_dispatch__ = DispatchMode._dispatch  # type: ignore[assignment,method-assign]
 
 
 def _dynamo() -> Any:
@@ -143,19 +150,11 @@ def compile_counts() -> CompileCounts:
     return CompileCounts(graphs, breaks, tuple(events.values()), len(_traced), _traced_ops.total())
 
 
-class GeneratedCode(NamedTuple):
-    """Inductor's totals in this process."""
+def generated_code() -> dict[str, int]:
+    """Return Inductor's totals in this process, named as in `Counts`.
 
-    kernels: int
-    configurations: int  # that its autotuner chose from
-    uncached: int  # graphs that its cache lacked
-
-    def since(self, before: GeneratedCode) -> GeneratedCode:
-        return GeneratedCode(*(after - each for after, each in zip(self, before, strict=True)))
-
-
-def generated_code() -> GeneratedCode:
-    """Read Inductor's counters (torch/_inductor/metrics.py, and those of `torch._dynamo.utils`)."""
+    They are its counters (torch/_inductor/metrics.py, and those of `torch._dynamo.utils`).
+    """
     from torch._inductor import metrics
 
     counters = _dynamo().counters["inductor"]
@@ -163,10 +162,11 @@ def generated_code() -> GeneratedCode:
         counters[f"select_algorithm_num_{name}"]
         for name in ("precompiles", "precompilation_exceptions")
     )
-    uncached = _inductors["graphs"] - counters["fxgraph_cache_hit"]
-    return GeneratedCode(
-        metrics.generated_kernel_count, _inductors["configurations"] + templates, uncached
-    )
+    return {
+        "generated_kernels": metrics.generated_kernel_count,
+        "autotuned_configurations": _inductors["configurations"] + templates,
+        "uncached_graphs": _inductors["graphs"] - counters["fxgraph_cache_hit"],
+    }
 
 
 @contextmanager

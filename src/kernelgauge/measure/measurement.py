@@ -18,13 +18,13 @@ import msgspec
 from ..errors import (
     NO_TIMES,
     OTHER_KERNELS,
-    DisturbedError,
     KernelgaugeError,
     MeasurementError,
     NoKernelsError,
     OtherKernelsError,
     TimesError,
     WorkloadError,
+    disturbed,
 )
 from ..run import (
     NO_COUNTS,
@@ -314,7 +314,7 @@ class Measurement:
         if len(self.spoilt) > self.settings.replicates:  # repeated as often as are kept at least
             reasons = (reason for each in self.spoilt for reason in each.disturbed_by)
             expected = f"a GPU of its own at its usual clock: replicates were repeated, {len(self.spoilt)} times in all"
-            self._end(DisturbedError(self.workload.id, reasons, expected=expected))
+            self._end(disturbed(self.workload.id, reasons, expected=expected))
         return ()
 
     def replicate(self, index: int, usual_clock_mhz: int | None = None) -> Replicate:

@@ -288,7 +288,7 @@ class _WithReference:
         workload = self._instance.workload
         runs: list[tuple[torch.dtype, AbstractContextManager[Any]]] = [
             (torch.float64, nullcontext()),
-            (torch.float64, _EachOp(_in_float64)),
+            (torch.float64, DispatchMode(_in_float64)),
             *([(torch.float32, nullcontext())] if is_16_bit else []),
         ]
         failures: list[KernelgaugeError] = []
@@ -434,18 +434,7 @@ def _state(module: Any) -> dict[str, torch.Tensor]:
     )
 
 
-class _EachOp(DispatchMode):
-    """Runs each op by a function of it and its arguments."""
-
-    def __init__(self, run: Callable[..., Any]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._run = run
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self._run(op, args, kwargs or {})
-
-
-def _noting_dtypes(device: Device, dtypes: set[torch.dtype]) -> _EachOp:
+def _noting_dtypes(device: Device, dtypes: set[torch.dtype]) -> DispatchMode:
     """Collect the dtypes that ops compute in: autocast, and casts inside a module, do not show
     outside.
     """
@@ -460,7 +449,7 @@ def _noting_dtypes(device: Device, dtypes: set[torch.dtype]) -> _EachOp:
         dtypes.update(float32 if dtype == torch.float32 else dtype for dtype in found)
         return result
 
-    return _EachOp(run)
+    return DispatchMode(run)
 
 
 def _in_float64(op: Any, args: Any, kwargs: Any) -> Any:

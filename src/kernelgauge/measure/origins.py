@@ -30,7 +30,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import BaseTorchFunctionMode
 from torch.profiler import record_function
 from torch.utils._pytree import tree_leaves
 
@@ -191,8 +191,9 @@ def _profiled(
     # torch's would take its hook away, and torch 2.6 fails
     if lacks_stacks or is_profiled():
         return Origins()
-    # The first mode tells the line of an operator: ``a * b`` is no call in Python.
-    for mode in (nullcontext(),) if is_compiled else (_Forwarding(), nullcontext()):
+    # The first mode gives each operator a frame in Python, and so the line of its caller: ``a * b`` is
+    # no call there.
+    for mode in (nullcontext(),) if is_compiled else (BaseTorchFunctionMode(), nullcontext()):
         session, window = _profile(instance, structure, device, mode)
         ids = _matched(structure, executions(window, on_cpu=device.gpu is None))
         if ids is None:
@@ -279,13 +280,6 @@ def _common(origins: Sequence[Origin | None]) -> Origin | None:
         if known
         else None
     )
-
-
-class _Forwarding(TorchFunctionMode):
-    """Gives each operator a frame in Python: the profiler records the line of its caller."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
 
 
 def _profile(
@@ -414,16 +408,22 @@ def _frames(traceback: tracemalloc.Traceback) -> Stack:
     )[::-1]
 
 
-class _Notes(DispatchMode):
-    """Notes what an op does by its data and by its texts, as `Run.data` has it."""
+def _data_of(instance: Instance, device: Device) -> dict[str, tuple[str, ...]]:
+    """Return what ops do by their data in each of two calls; nothing if a call fails under a mode."""
+    with suppress(Exception), collector_paused(), old_objects_frozen():
+        one, other = (_data_of_call(instance, device) for _ in range(2))
+        return {op: texts for op, texts in one.items() if other.get(op) == texts}
+    return {}
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._found: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self._follows_data = False  # what comes later has sizes that the data choose
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+def _data_of_call(instance: Instance, device: Device) -> dict[str, tuple[str, ...]]:
+    """Return what each op does by its data and by its texts, as `Run.data` has it."""
+    noted: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    follows_data = False  # what comes later has sizes that the data choose
+
+    def run(op: Any, args: Any, kwargs: Any) -> Any:
+        nonlocal follows_data
+        result = op(*args, **kwargs)
         found: dict[str, int] = {}
         sparse = [
             each
@@ -432,37 +432,34 @@ class _Notes(DispatchMode):
         ]
         if sparse:
             found[STORED] = sum(each._nnz() for each in sparse)
-        if func.namespace == "profiler":  # an annotation
+        if op.namespace == "profiler":  # an annotation
             return result
-        if torch.Tag.dynamic_output_shape in func.tags or func.namespace != "aten":
-            found[FOUND if func.namespace == "aten" else RETURNED] = sum(
+        if torch.Tag.dynamic_output_shape in op.tags or op.namespace != "aten":
+            found[FOUND if op.namespace == "aten" else RETURNED] = sum(
                 each.numel() for each in tree_leaves(result) if isinstance(each, torch.Tensor)
             )
-        given = dict(zip((each.name for each in func._schema.arguments), args, strict=False)) | (
-            kwargs or {}
-        )
-        for each in func._schema.arguments:
+        given = dict(zip((it.name for it in op._schema.arguments), args, strict=False)) | kwargs
+        for each in op._schema.arguments:
             value, kind = given.get(each.name, each.default_value), str(each.type)
             # ``x * 0.3``
             if kind in ("str", "Optional[str]") or (kind == "Tensor" and isinstance(value, float)):
                 found[repr(value)] = 1
-            elif kind == "List[Optional[Tensor]]" and not self._follows_data:
+            elif kind == "List[Optional[Tensor]]" and not follows_data:
                 # the profiler records none
                 found[INDICES] = sum(each.numel() for each in value if each is not None)
-        self._follows_data |= _chooses_sizes(func, args)
+        follows_data |= _chooses_sizes(op, args)
         if found:
-            self._found[func._schema.name].update(found)
+            noted[op._schema.name].update(found)
         return result
 
-    @property
-    def texts(self) -> dict[str, tuple[str, ...]]:
-        return {
-            op: tuple(
-                f"{count} {name}" if name in AMOUNTS else f"{name} x{count}" if count > 1 else name
-                for name, count in found.items()
-            )
-            for op, found in self._found.items()
-        }
+    _call_alone(instance, device, DispatchMode(run))
+    return {
+        op: tuple(
+            f"{count} {name}" if name in AMOUNTS else f"{name} x{count}" if count > 1 else name
+            for name, count in found.items()
+        )
+        for op, found in noted.items()
+    }
 
 
 def _chooses_sizes(func: Any, args: Any) -> bool:
@@ -472,17 +469,6 @@ def _chooses_sizes(func: Any, args: Any) -> bool:
     )
     is_dynamic = torch.Tag.dynamic_output_shape in func.tags and is_by_mask
     return is_dynamic or torch.Tag.data_dependent_output in func.tags
-
-
-def _data_of(instance: Instance, device: Device) -> dict[str, tuple[str, ...]]:
-    """Return what ops do by their data in each of two calls; nothing if a call fails under a mode."""
-    modes = _Notes(), _Notes()
-    with suppress(Exception), collector_paused(), old_objects_frozen():
-        for mode in modes:
-            _call_alone(instance, device, mode)
-        one, other = (mode.texts for mode in modes)
-        return {op: texts for op, texts in one.items() if other.get(op) == texts}
-    return {}
 
 
 def _matched(structure: ProfilerSession, here: Sequence[Execution]) -> list[int | None] | None:
@@ -691,7 +677,7 @@ class _Sites:
         name, number = callsite.function_name, callsite.line_number
         file, owner = self._file(callsite.file_name)
         frame = (file, number, name, f"in {whole_function(name)}")
-        if name == _Forwarding.__torch_function__.__name__:
+        if name == BaseTorchFunctionMode.__torch_function__.__name__:
             return site
         if owner == "kernelgauge":  # the frames around it are those of the tests
             return _Site(frames=() if name in _CALLERS else (frame,))

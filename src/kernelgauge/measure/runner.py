@@ -21,10 +21,10 @@ from torch import nn
 
 from ..errors import (
     OTHER_KERNELS,
-    DisturbedError,
     KernelgaugeError,
     TimesError,
     WorkloadError,
+    disturbed,
 )
 from ..run import COMPILE_TIMERS, Fingerprint, Sample, Timer, summarize
 from ..trace import KernelIdentity
@@ -32,7 +32,6 @@ from ..workload import Workload
 from . import Settings
 from .choices import Replay
 from .compiler import (
-    GeneratedCode,
     compile_counts,
     empty_compile_caches,
     generated_code,
@@ -247,7 +246,7 @@ def time_latency(
     """Time the end-to-end latency of what was measured, and put the duration of each round there.
     If the machine disturbs it, once more.
 
-    Raises `DisturbedError` if the machine spoils that too, and what `_require_profiled_kernels`
+    Raises `TimesError` if the machine spoils that too, and what `_require_profiled_kernels`
     raises.
     """
     disturbed_by: tuple[str, ...] = ()
@@ -265,7 +264,7 @@ def time_latency(
         if not first:
             progress(f"{workload.id}: the machine was disturbed: timing the latency again")
     expected = "a GPU of its own that nothing slows down while a latency is timed"
-    raise DisturbedError(workload.id, disturbed_by, expected=expected)
+    raise disturbed(workload.id, disturbed_by, expected=expected)
 
 
 def _time_rounds(
@@ -365,7 +364,7 @@ def compile_starts(
     Raises `WorkloadError` if a call fails.
     """
     times: dict[Timer, list[float]] = {timer: [] for timer in COMPILE_TIMERS}
-    counts: dict[Timer, GeneratedCode] = {}
+    counts: dict[Timer, dict[str, int]] = {}
     # the fastest of all: one moment says little of seconds, but tells a host at another speed
     reference_us = math.inf
     with torch_set_up(), grad_mode(workload):
@@ -385,14 +384,11 @@ def compile_starts(
                     )
                     before = generated_code()
                     times[timer].append(_first_call_us(instance, device))
-                    counts[timer] = generated_code().since(before)
+                    after = generated_code()
+                    counts[timer] = {name: after[name] - before[name] for name in after}
                     del instance
-    cold, warm = (counts[timer] for timer in COMPILE_TIMERS)
     samples = {
         timer: Sample(tuple(each), 1, (reference_us,) * len(each)) for timer, each in times.items()
     }
-    return samples, {
-        "generated_kernels": cold.kernels,
-        "autotuned_configurations": cold.configurations,
-        "uncached_graphs": warm.uncached,
-    }
+    uncached = counts[Timer.WARM_COMPILE]["uncached_graphs"]
+    return samples, counts[Timer.COLD_COMPILE] | {"uncached_graphs": uncached}

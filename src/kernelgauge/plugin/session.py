@@ -28,7 +28,7 @@ from ..errors import (
     KernelgaugeError,
     MeasurementError,
     NoKernelsError,
-    SuitesError,
+    WorkloadError,
     WorkloadUnavailable,
 )
 from ..judge import (
@@ -495,7 +495,7 @@ class Session:
         try:
             stored = self.suites.store.load(device, workload.id)
             self.suites.require_own(stored)
-        except (BaselineError, SuitesError) as error:
+        except (BaselineError, WorkloadError) as error:
             return error
         return stored
 

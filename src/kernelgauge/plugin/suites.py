@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from ..baselines import BaselineStore
-from ..errors import KernelgaugeError, SuitesError, WorkloadError
+from ..errors import KernelgaugeError, WorkloadError
 from ..judge import RATIO, Status, Verdict
 from ..judge import evidence as e
 from ..judge.baseline import Baseline
@@ -288,13 +288,13 @@ class Suites:
         )
 
     def require_own(self, baseline: Baseline | None) -> None:
-        """Raise `SuitesError` if a baseline belongs to another suite, which is still there: it was
+        """Raise `WorkloadError` if a baseline belongs to another suite, which is still there: it was
         not moved.
         """
         if baseline is None or baseline.suite == self.suite_of[baseline.workload]:
             return
         if self._is_there(baseline.suite):
-            raise SuitesError(
+            raise WorkloadError(
                 "two suites share this baseline",
                 got=f"{baseline.workload} in {baseline.suite}, which recorded it, and in {self.suite_of[baseline.workload]}",
                 expected="another module or variant in one of them, or a folder of baselines for each",
