@@ -100,15 +100,15 @@ def compare_launches(
     """Return what a run launched beside its baseline, else beside itself: with the lines of code,
     and in a sequence the number of the call.
 
-    `usual`: the baseline's kernels, in the time that the run is compared with.
+    `usual`: the baseline's kernels, in the time that the run is compared with. `run`: as
+    `at_edited_lines` returns it.
     """
-    run = _at_edited_lines(run, baseline) if baseline is not None else run
     in_call = [number for number, call in enumerate(run.calls) for _ in range(call.launches)]
     origins = baseline.origins if baseline is not None else run.origins
     return diff(_launches(usual, origins), _launches(run.kernels, run.origins, in_call))
 
 
-def _at_edited_lines(run: Run, baseline: Baseline) -> Run:
+def at_edited_lines(run: Run, baseline: Baseline) -> Run:
     """Return a run with the outermost line that the baseline lacks wherever one leads to a line:
     what an edited line calls is its work.
 
@@ -138,10 +138,9 @@ def find_causes(
     """Return what changed between a baseline and a run, the largest effect first, and the kernels
     that did not change.
 
-    Args: compared: by `compare_launches`. is_timed: whether times count. Else a kernel that is only
-        slower is no cause, nor what the autotuner chose.
+    Args: compared: by `compare_launches`, of the same run. is_timed: whether times count. Else a
+        kernel that is only slower is no cause, nor what the autotuner chose.
     """
-    run = _at_edited_lines(run, baseline)
     known = {
         code
         for origin in filter(None, baseline.origins)

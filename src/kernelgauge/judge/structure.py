@@ -18,7 +18,7 @@ from ..run import Fingerprint, KernelChoice, Run, recorded_choice
 from ..trace import FACTS, Difference, Kind, configuration_change, decode, has_worse_code
 from . import STRUCTURE, Status, Verdict
 from .baseline import Baseline, compare_fingerprints, count_changes, other_data
-from .cause import compare_launches, find_causes
+from .cause import at_edited_lines, compare_launches, find_causes
 from .evidence import (
     PLACED,
     ChoiceMoved,
@@ -148,6 +148,7 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     comparison = compare_fingerprints(baseline.fingerprint, run.fingerprint)
     if comparison.foreign:
         return Verdict(Status.INCOMPARABLE, run.workload, STRUCTURE, NotCompared(comparison.moves))
+    run = at_edited_lines(run, baseline)
     entry, _ = baseline.entry_like(run.kernels)
     found = compare_launches(baseline, entry.kernels, run)
     kernels = kernel_changes(found, of_inductor=False)

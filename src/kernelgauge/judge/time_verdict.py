@@ -37,7 +37,7 @@ from .baseline import (
     process_of,
     times_of,
 )
-from .cause import compare_launches, compile_causes, find_causes
+from .cause import at_edited_lines, compare_launches, compile_causes, find_causes
 from .structure import judge_structure, kernel_changes
 from .timing import (
     COPY,
@@ -468,6 +468,7 @@ def _causes(
     """Yield what changed: of the GPU time its kernels; of the host's times its work, and where the
     time went.
     """
+    run = at_edited_lines(run, baseline)
     if timer is Timer.DEVICE:
         # What the GPU's own change of speed did to every kernel is no reason: `Machine` names it.
         usual = entry.kernels_in(decision.before_us * math.exp(decision.machine))

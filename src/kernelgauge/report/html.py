@@ -29,7 +29,7 @@ from markupsafe import Markup
 from ..errors import printable
 from ..judge import STRUCTURE, WORST_FIRST, Status, Verdict
 from ..judge.baseline import compare_fingerprints
-from ..judge.cause import compare_launches
+from ..judge.cause import at_edited_lines, compare_launches
 from ..judge.evidence import Advice, Cause, RelativeChange, TraceFile
 from ..judge.steps import PhaseCompared
 from ..judge.structure import placement_changes
@@ -345,6 +345,7 @@ class _Workload(Row):
             return []
         stored: Sequence[KernelRecord] = run.kernels
         if baseline is not None and baseline.entries:  # in the time that the run is compared with
+            run = at_edited_lines(run, baseline)
             judged = self.result.time_verdict(Timer.DEVICE)
             stored = baseline.entry_like(run.kernels)[0].kernels_in(
                 judged.before_us if judged is not None else None

@@ -17,7 +17,7 @@ from ..errors import printable
 from ..judge import NUMERICS, RATIO, STRUCTURE, TIME_LABELS, WORST_FIRST, Status, Verdict, worst
 from ..judge import evidence as e
 from ..judge.baseline import compare_fingerprints
-from ..judge.cause import compare_launches
+from ..judge.cause import at_edited_lines, compare_launches
 from ..results import Results, WorkloadResult
 from ..run import Fingerprint, Run, Sample, Timer, observe
 from ..trace import grouped
@@ -608,9 +608,10 @@ def _kernel_diffs(results: Results) -> Iterator[Section]:
         workload = workloads.get(case.workload)
         if workload is None or workload.run is None or not workload.baseline or not case.cause:
             continue
-        stored = workload.baseline.entry_like(workload.run.kernels)[0].kernels
+        run = at_edited_lines(workload.run, workload.baseline)
+        stored = workload.baseline.entry_like(run.kernels)[0].kernels
         rows = [("", 0)]  # the mark and the name, and how often in a row
-        for each in compare_launches(workload.baseline, stored, workload.run):
+        for each in compare_launches(workload.baseline, stored, run):
             marks = (
                 [(" ", each.after)]
                 if each.what.is_pair
