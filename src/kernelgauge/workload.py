@@ -11,8 +11,9 @@ import functools
 import math
 import re
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal, get_args
 
 from .errors import WorkloadError
@@ -150,75 +151,56 @@ class Workload:
 
     def __post_init__(self) -> None:
         __tracebackhide__ = True  # pytest ends the traceback at the suite's own line
+        for what, got, expected in chain(self._faults(), self._faults_of_judging()):
+            where = f"workload {self.module}-{self.variant}"
+            raise WorkloadError(what, where=where, got=repr(got), expected=expected)
 
-        def require(valid: bool, what: str, got: object, expected: str) -> None:
-            __tracebackhide__ = True
-            if not valid:
-                where = f"workload {self.module}-{self.variant}"
-                raise WorkloadError(what, where=where, got=repr(got), expected=expected)
-
+    def _faults(self) -> Iterator[tuple[str, object, str]]:
+        """Yield what is wrong of the call: a sentence, what was given, and what is expected."""
         for what in ("module", "variant", *(("name",) if self.name else ())):
-            named = f"a workload's {what} becomes a file name and a test id"
-            name = getattr(self, what)
-            require(
-                bool(_NAME.fullmatch(name)),
-                named,
-                name,
-                "letters, digits, '_', and single '-' between them",
-            )
-        is_shape = isinstance(self.shape, tuple) and all(
-            isinstance(each, int) for each in self.shape
-        )
-        require(is_shape, "invalid shape", self.shape, "a tuple of ints")
-        is_compile = self.compile is None or isinstance(self.compile, Mapping)
-        require(
-            is_compile,
-            "invalid compile",
-            self.compile,
-            "arguments of torch.compile: a dict, {} for none; or None",
-        )
+            if not _NAME.fullmatch(name := getattr(self, what)):
+                named = f"a workload's {what} becomes a file name and a test id"
+                yield named, name, "letters, digits, '_', and single '-' between them"
+        shape = self.shape
+        if not (isinstance(shape, tuple) and all(isinstance(each, int) for each in shape)):
+            yield "invalid shape", shape, "a tuple of ints"
+        if not (self.compile is None or isinstance(self.compile, Mapping)):
+            expected = "arguments of torch.compile: a dict, {} for none; or None"
+            yield "invalid compile", self.compile, expected
         names = {
             "dtype": (*get_args(Dtype), None),
             "pass_": get_args(Pass),
             "matrix": get_args(Matrix),
         }
         for what, allowed in names.items():
-            value = getattr(self, what)
-            require(value in allowed, f"unknown {what}", value, ", ".join(map(str, allowed)))
-        is_module = hasattr(self.build, "forward") and not isinstance(self.build, type)
-        expected = "a function that returns the module: build=lambda: MyModule()"
-        require(not is_module, "build is a module", self.build, expected)
+            if (value := getattr(self, what)) not in allowed:
+                yield f"unknown {what}", value, ", ".join(map(str, allowed))
+        if hasattr(self.build, "forward") and not isinstance(self.build, type):
+            expected = "a function that returns the module: build=lambda: MyModule()"
+            yield "build is a module", self.build, expected
+        training = self.training
+        if isinstance(training, Training) is not (self.pass_ == "step"):
+            expected = "Training(optimizer=partial(torch.optim.AdamW, lr=1e-4)) with pass_='step', and only there"
+            yield "invalid training", training, expected
+        elif training and not (callable(training.optimizer) and training.micro_batches >= 1):
+            expected = "a function that returns an optimizer; 1 batch or more"
+            yield "invalid training", training, expected
+
+    def _faults_of_judging(self) -> Iterator[tuple[str, object, str]]:
         for what in ("sensitivity", "gate"):
-            given = getattr(self, what)
-            expected = f"{{'end_to_end': 0.05}}: a positive fraction by time ({TIMER_NAMES})"
-            require(_are_fractions(given), f"invalid {what}", given, expected)
-        is_valid = self.tolerance is None or (
-            isinstance(self.tolerance, (int, float)) and 0 < self.tolerance < math.inf
-        )
-        require(is_valid, "invalid tolerance", self.tolerance, "a positive fraction: 0.02 is 2 %")
-        is_step = self.pass_ == "step"
-        expected = "Training(optimizer=partial(torch.optim.AdamW, lr=1e-4)) with pass_='step', and only there"
-        require(
-            isinstance(self.training, Training) is is_step,
-            "invalid training",
-            self.training,
-            expected,
-        )
-        if self.training is not None:
-            is_valid = callable(self.training.optimizer) and self.training.micro_batches >= 1
-            require(
-                is_valid,
-                "invalid training",
-                self.training,
-                "a function that returns an optimizer; 1 batch or more",
-            )
-        is_valid = isinstance(self.by, (int, float)) and 0 <= self.by < 1
-        is_ratio = (
-            is_valid and self.faster_than != self.variant and (not self.by or self.faster_than)
-        )
-        ratio = {"faster_than": self.faster_than, "by": self.by}
-        expected = "what to be faster than, and the fraction of its time to save: 0 <= by < 1"
-        require(bool(is_ratio), "invalid faster_than", ratio, expected)
+            if not _are_fractions(given := getattr(self, what)):
+                expected = f"{{'end_to_end': 0.05}}: a positive fraction by time ({TIMER_NAMES})"
+                yield f"invalid {what}", given, expected
+        tolerance = self.tolerance
+        is_number = isinstance(tolerance, (int, float))
+        if not (tolerance is None or (is_number and 0 < tolerance < math.inf)):
+            yield "invalid tolerance", tolerance, "a positive fraction: 0.02 is 2 %"
+        is_fraction = isinstance(self.by, (int, float)) and 0 <= self.by < 1
+        is_of_another = self.faster_than != self.variant and bool(not self.by or self.faster_than)
+        if not (is_fraction and is_of_another):
+            ratio = {"faster_than": self.faster_than, "by": self.by}
+            expected = "what to be faster than, and the fraction of its time to save: 0 <= by < 1"
+            yield "invalid faster_than", ratio, expected
 
     @property
     def id(self) -> str:

@@ -319,6 +319,8 @@ _REPAIRS: tuple[Callable[[bytes], bytes], ...] = (bytes, _mended, _requoted)
 
 _NO_ARGS = Args()
 _PLACE = attrgetter("device", "stream", "grid", "block", "bytes")
+_TUNING = attrgetter("kernel_kwargs", "num_warps", "num_stages", "kernel_hash")
+_NEEDS = attrgetter("registers", "shared_bytes")
 _Timed = TypeVar("_Timed", Op, ApiCall, DeviceRecord)
 
 
@@ -333,6 +335,10 @@ _KEPT = re.compile(
 # of its definition.
 _BEGINS = re.compile(r"torch/profiler/profiler\.py\(\d+\): start_trace")
 _LINE = re.compile(r"(?<=\.py\()\d+(?=\): )")
+
+
+def _sent(args: Args) -> str:
+    return f"{args.in_elements} {args.dtype} in {args.group_size} ranks"
 
 
 class _Rows:
@@ -385,21 +391,9 @@ class _Rows:
                 shapes = keep(args.input_dims, args.input_dims or ())
                 types = keep(args.input_types, args.input_types or ())
                 strides = keep(args.input_strides, args.input_strides or ())
-                tuning = (args.kernel_kwargs, args.num_warps, args.num_stages, args.kernel_hash)
                 concrete = tuple(map(str, args.concrete_inputs)) if args.concrete_inputs else ()
-                concrete = keep(concrete, concrete)
-                op = Op(
-                    name,
-                    event.ts,
-                    event.dur,
-                    thread,
-                    external_id,
-                    shapes,
-                    types,
-                    strides,
-                    concrete,
-                    *tuning,
-                )
+                inputs = (shapes, types, strides, keep(concrete, concrete))
+                op = Op(name, event.ts, event.dur, thread, external_id, *inputs, *_TUNING(args))
                 lanes[category].append(op)
             elif category not in DEVICE_CATEGORIES:
                 thread = keep(event.tid, event.tid)
@@ -417,16 +411,9 @@ class _Rows:
                     stream = event.tid if isinstance(event.tid, int) else 0
                 device = self._devices.get(str(event.pid), 0) if device is None else device
                 ran = (name, event.ts, event.dur, category, device, stream, args.correlation)
-                needs = [
-                    each if type(each) is int else None
-                    for each in (args.registers, args.shared_bytes)
-                ]
-                sent = (
-                    f"{args.in_elements} {args.dtype} in {args.group_size} ranks"
-                    if args.in_elements
-                    else ""
-                )
+                needs = [it if type(it) is int else None for it in _NEEDS(args)]
                 record = DeviceRecord(*ran, external_id, *sizes, *needs)
+                sent = _sent(args) if args.in_elements else ""
                 self._records.append(
                     msgspec.structs.replace(record, sent=keep(sent, sent)) if sent else record
                 )
