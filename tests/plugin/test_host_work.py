@@ -4,11 +4,15 @@ user's code.
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kernelgauge.judge import STRUCTURE
+from kernelgauge.judge.evidence import Cause
+from kernelgauge.judge.structure import judge_structure
 from kernelgauge.results import read_results
 from tests.plugin.inner_project import text_of
 
@@ -90,6 +94,7 @@ CAUSES = {
     "hooked": "test_host.py:note 0 -> 6 calls",
 }
 Run = Callable[..., str]
+Record = Callable[..., None]
 
 
 @pytest.fixture
@@ -98,6 +103,17 @@ def run(pytester: pytest.Pytester) -> Run:
     return lambda *arguments: text_of(
         pytester.runpytest_inprocess("-q", "--perf-device=cpu", *arguments)
     )
+
+
+@pytest.fixture
+def record(pytester: pytest.Pytester, run: Run) -> Record:
+    """Write a suite, and store baselines of its tests. What is planted later is new to them."""
+
+    def written(tests: int, **suite: str) -> None:
+        pytester.makepyfile(**suite)
+        assert f"{tests} written" in run("--perf-update")
+
+    return written
 
 
 def require_causes(said: str) -> None:
@@ -117,13 +133,29 @@ def require_causes(said: str) -> None:
         assert any(int(each) in lines for each in places[:2]), (name, failure)
 
 
+def require_same_causes_of_saved_runs() -> None:
+    """Require that results have the callers that choose a line, and not those of all functions."""
+    for each in read_results(Path("reports/latest/results.json")).workloads:
+        assert each.run is not None
+        assert each.baseline is not None
+        (verdict,) = (it for it in each.verdicts if it.subject == STRUCTURE)
+        judged = judge_structure(each.run, each.baseline)
+        causes, stored = (
+            [reason for reason in it.reasons if isinstance(reason, Cause)]
+            for it in (judged, verdict)
+        )
+        assert causes == stored != []
+        more = Counter(each.run.host_work) - Counter(each.baseline.host_work)
+        assert each.run.host_work_callers.keys() <= more.keys()
+
+
 def test_host_work_is_found_with_its_line(
-    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytester.makepyfile(test_host=WORK)
-    assert "12 written" in run("--perf-update")
+    record(12, test_host=WORK)
     monkeypatch.setenv("FAULT", "1")
     require_causes(said := run())
+    require_same_causes_of_saved_runs()
     # the function that lost its cache, whose head is the edit (Python 3.11)
     assert re.search(r"code +test_host.py:\d+  of_table\(\)  ", said) or sys.version_info < (3, 11)
 
@@ -151,10 +183,9 @@ def test_work(kernelgauge, call):
 
 
 def test_host_work_behind_a_new_op_has_its_line(
-    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytester.makepyfile(test_hidden=HIDDEN)
-    assert "3 written" in run("--perf-update")
+    record(3, test_hidden=HIDDEN)
     monkeypatch.setenv("FAULT", "1")
     failures = run().split(": REGRESSED")[1:]
     assert len(failures) == 3
@@ -193,16 +224,16 @@ def test_compiled(kernelgauge):
 
 
 def test_host_work_unchanged_passes_in_another_process(
-    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = "of_disk(), sorted(NAMES), any(each == '7' for each in NAMES)"
-    pytester.makepyfile(
+    record(
+        14,
         test_host=WORK.replace("def copied", UNCHANGED).replace(
             "if FAULT:", f"{code}\n        if FAULT:"
         )
-        + COMPILED
+        + COMPILED,
     )
-    assert "14 written" in run("--perf-update")
     monkeypatch.setenv("PYTHONHASHSEED", "1")
     assert "14 passed" in run("-n", "1")
 
@@ -243,10 +274,9 @@ def test_step(kernelgauge):
 
 
 def test_host_work_that_follows_the_session_passes(
-    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytester.makepyfile(test_session=SESSION)
-    assert "1 written" in run("--perf-update")
+    record(1, test_session=SESSION)
     monkeypatch.setenv("OTHER", "1")
     assert "1 passed" in run()
 
@@ -283,10 +313,9 @@ def test_step(kernelgauge):
     ],
 )
 def test_host_work_beside_each_op_is_a_loss_if_long(
-    pytester: pytest.Pytester, run: Run, body: str, verdict: str
+    pytester: pytest.Pytester, run: Run, record: Record, body: str, verdict: str
 ) -> None:
-    pytester.makepyfile(test_loop=LOOP.format(body="value.mul_(0.9)"))
-    assert "1 written" in run("--perf-update")
+    record(1, test_loop=LOOP.format(body="value.mul_(0.9)"))
     pytester.makepyfile(test_loop=LOOP.format(body=body))
     assert verdict in run()
 
@@ -360,10 +389,9 @@ def test_step(kernelgauge):
     ],
 )
 def test_host_work_of_a_new_call_belongs_to_its_line(
-    pytester: pytest.Pytester, run: Run, body: str, functions: list[str]
+    pytester: pytest.Pytester, run: Run, record: Record, body: str, functions: list[str]
 ) -> None:
-    pytester.makepyfile(test_inside=INSIDE.format(body="pass"))
-    assert "1 written" in run("--perf-update")
+    record(1, test_inside=INSIDE.format(body="pass"))
     pytester.makepyfile(test_inside=INSIDE.format(body=body.replace("|", "\n    ")))
     said = run("-v")
     assert "REGRESSED" in said
@@ -403,19 +431,17 @@ SHORT = "for n in range(300):|    kept.append(max(n, 1))|kept = [n for n in kept
     ids=["formatted", "longer"],
 )
 def test_host_work_counts_statements_however_laid_out(
-    pytester: pytest.Pytester, run: Run, body: str, verdict: str
+    pytester: pytest.Pytester, run: Run, record: Record, body: str, verdict: str
 ) -> None:
-    pytester.makepyfile(test_layout=LAYOUT.format(body=SHORT.replace("|", "\n    ")))
-    assert "1 written" in run("--perf-update")
+    record(1, test_layout=LAYOUT.format(body=SHORT.replace("|", "\n    ")))
     pytester.makepyfile(test_layout=LAYOUT.format(body=body.replace("|", "\n    ")))
     assert verdict in run()
 
 
 def test_host_work_under_a_debugger_counts_calls_alone(
-    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytester.makepyfile(test_host=WORK)
-    assert "12 written" in run("--perf-update")
+    record(12, test_host=WORK)
     before = sys.gettrace()
     sys.settrace(lambda *_: None)
     try:
@@ -429,9 +455,8 @@ def test_host_work_under_a_debugger_counts_calls_alone(
     assert "host: copy.deepcopy 0 -> 151 calls" in said
 
 
-def test_host_work_under_a_profiler_is_not_counted(pytester: pytest.Pytester, run: Run) -> None:
-    pytester.makepyfile(test_host=WORK)
-    assert "12 written" in run("--perf-update")
+def test_host_work_under_a_profiler_is_not_counted(run: Run, record: Record) -> None:
+    record(12, test_host=WORK)
     before, profiler = sys.getprofile(), lambda *_: None
     sys.setprofile(profiler)
     try:
@@ -479,15 +504,15 @@ def pytest_runtest_protocol():
 def test_profiler_that_tested_code_leaves_on_is_undecided(
     pytester: pytest.Pytester,
     run: Run,
+    record: Record,
     monkeypatch: pytest.MonkeyPatch,
     where: str,
     outcome: str,
 ) -> None:
     """One that runs around all tests is the user's: what it hides is a warning."""
-    pytester.makepyfile(test_left=LEFT_ON)
     if where == "plugin":
         pytester.makeconftest(PROFILING)
-    assert "1 written" in run("--perf-update")
+    record(1, test_left=LEFT_ON)
     before = sys.getprofile()
     monkeypatch.setenv("WHERE", where)
     try:
@@ -524,10 +549,9 @@ def test_work(kernelgauge):
 
 
 def test_host_work_that_varies_hides_no_other(
-    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, record: Record, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytester.makepyfile(test_varying=VARYING)
-    assert "1 written" in run("--perf-update")
+    record(1, test_varying=VARYING)
     said = run()
     assert "1 passed" in said
     assert "warning: test_varying-test_work: host work was compared in part: more than 5 %" in said

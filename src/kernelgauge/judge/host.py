@@ -13,6 +13,8 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ..run import LINES, OF_RUNTIME, OF_SESSION, OF_THREADS, Origin, Run
 from ..trace import is_dispatched
 from .evidence import Cause, HostCalls
@@ -261,14 +263,7 @@ def host_causes(baseline: Baseline, run: Run) -> list[tuple[Cause, Sequence[Orig
     """
     if not (loss := is_host_loss(baseline, run)):
         return []
-    moved, old, new = other_calls(baseline, run), baseline.host_work, run.host_work
-    if not any(_has_more_lines(baseline, moved, sign) for sign in (1, -1)):
-        moved.pop(LINES, None)
-    by = {
-        name: (new.get(name, 0) - old.get(name, 0), moved.get(name, moved.get(_sum_of(name), 0)))
-        for name in dict.fromkeys((*run.host_work_origins, *new, *old))
-        if name in moved or not _is_excused(name, baseline, run)
-    }
+    by, old, new = _moved_calls(baseline, run), baseline.host_work, run.host_work
     more = {name: count for name, (count, of_sum) in by.items() if count > 0 < of_sum}
     if not more or loss["host_work"] is False:
         fewer = min(by, key=lambda name: by[name][0] if by[name][1] < 0 else 0)
@@ -276,6 +271,29 @@ def host_causes(baseline: Baseline, run: Run) -> list[tuple[Cause, Sequence[Orig
     causes = [_cause(place, baseline, run) for place in _places(more, baseline, run)]
     dearest = max(cause.weight_us for cause, _ in causes)
     return [each for each in causes if each[0].weight_us >= _NAMED_SHARE * dearest]
+
+
+def _moved_calls(baseline: Baseline, run: Run) -> dict[str, tuple[int, int]]:
+    """Return how many calls more each function has, and the sum that it is a part of."""
+    moved, old, new = other_calls(baseline, run), baseline.host_work, run.host_work
+    if not any(_has_more_lines(baseline, moved, sign) for sign in (1, -1)):
+        moved.pop(LINES, None)
+    return {
+        name: (new.get(name, 0) - old.get(name, 0), moved.get(name, moved.get(_sum_of(name), 0)))
+        for name in dict.fromkeys((*run.host_work_origins, *new, *old))
+        if name in moved or not _is_excused(name, baseline, run)
+    }
+
+
+def with_needed_callers(run: Run, baseline: Baseline) -> Run:
+    """Return a run with the callers of those functions alone that it calls more often than the
+    baseline: no others choose a line.
+    """
+    moved = _moved_calls(baseline, run) if is_host_loss(baseline, run) else {}
+    callers = {
+        name: each for name, each in run.host_work_callers.items() if moved.get(name, (0, 0))[0] > 0
+    }
+    return msgspec.structs.replace(run, host_work_callers=callers)
 
 
 def _specificity(name: str, us: Mapping[str, float], called: AbstractSet[str]) -> int:

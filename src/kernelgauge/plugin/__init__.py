@@ -29,9 +29,9 @@ WORKER_MEASURES = "kernelgauge_measures"  # likewise: its tests make workloads
 WORKER_SINCE = "kernelgauge_since"  # likewise, of `SINCE`
 # how many tests --perf-since has deselected; what to say of it
 SINCE = pytest.StashKey["tuple[int, str]"]()
-# whether a profiler of Python runs: before the first import of a test, behind the last, and before
-# the first test
-PROFILED = pytest.StashKey["list[bool]"]()
+# whether a profiler of Python runs: before "imports" of tests, behind them ("imported"), and before
+# the first of the "tests"
+PROFILED = pytest.StashKey["dict[str, bool]"]()
 _HOOKS = "kernelgauge-hooks"
 _SINCE = "run nothing if only documentation and other tests have changed since this revision"
 _MARKS = (
@@ -60,7 +60,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    early_config.stash[PROFILED] = [is_profiled()]
+    early_config.stash[PROFILED] = {"imports": is_profiled()}
 
 
 def pytest_configure(config: pytest.Config) -> None:

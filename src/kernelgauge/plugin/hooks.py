@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
         options, progress=(lambda _: None) if options.worker else status.show, waiting=waiting
     )
     config.stash[SESSION] = session
-    session.profiled = config.stash.setdefault(PROFILED, [])
+    session.profiled = config.stash.setdefault(PROFILED, {})
     # its file has the same text
     if has_terminal and sys.stdout.isatty() and not config.getoption("xmlpath", None):
         session.width = shutil.get_terminal_size().columns
@@ -191,7 +191,7 @@ def pytest_collection_modifyitems(
 @pytest.hookimpl(tryfirst=True)  # before a worker tells what it has collected
 def pytest_collection_finish(session: pytest.Session) -> None:
     config, ours = session.config, session.config.stash[SESSION]
-    ours.profiled.append(is_profiled())
+    ours.profiled["imported"] = is_profiled()
     with refusing(config):
         if ours.suites.error is not None:
             raise ours.suites.error
@@ -316,8 +316,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Give a test that measures what it calls the same data in each run: other data may take other
     shapes and kernels.
     """
-    if len(found := item.config.stash[SESSION].profiled) == 2:  # before the first test
-        found.append(is_profiled())
+    item.config.stash[SESSION].profiled.setdefault("tests", is_profiled())
     _seed(item)
 
 

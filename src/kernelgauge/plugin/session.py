@@ -43,7 +43,7 @@ from ..judge import (
 )
 from ..judge import evidence as e
 from ..judge.baseline import Baseline
-from ..judge.host import unseen_in
+from ..judge.host import unseen_in, with_needed_callers
 from ..judge.time_verdict import Context, not_measured
 from ..judge.timing import FALSE_ALARMS_PER_RUN, SUSPECTS_PER_RUN
 from ..measure import Settings
@@ -107,7 +107,7 @@ class Session:
         # by pytest's id; two of one that failed after its call too
         self.tests: dict[str, list[TestResult]] = {}
         self.without_times: set[str] = set()  # workloads that their tests want no times of
-        self.profiled: list[bool] = []  # of the plugin's `PROFILED`
+        self.profiled: dict[str, bool] = {}  # of the plugin's `PROFILED`
         self.width: int | None = None  # of the terminal, in columns; None: there is none
         # with --perf-strict: files of tests that are all collected
         self.whole_files: set[str] = set()
@@ -250,7 +250,9 @@ class Session:
 
         A plugin starts its own behind the imports.
         """
-        return self.profiled[:1] == [True] or self.profiled[1:] == [False, True]
+        asked = self.profiled.get
+        is_around = asked("imports", asked("imported", False))
+        return is_around or (asked("imported") is False and asked("tests", False))
 
     def withdraw(self, item: pytest.Item) -> None:
         """Forget the verdict of a test that was skipped, if no other one asks for it."""
@@ -820,6 +822,8 @@ class Session:
     def _workload_result(self, name: str) -> WorkloadResult:
         workload, baseline = self.suites.workloads[name], self._stored.get(name)
         run = self._measured[name].run if name in self._measured else None
+        if run is not None and isinstance(baseline, Baseline) and not self.options.calibrating:
+            run = with_needed_callers(run, baseline)
         error = self._errors.get((name, MEASUREMENT))
         return WorkloadResult(
             id=name,
