@@ -67,8 +67,8 @@ def test_package_has_few_concepts() -> None:
     """A cap on the lines of a file makes files of just that length; concepts are what a reader must
     learn.
     """
-    assert size.classes("src") <= 247
-    assert size.tokens("src") <= 199_239
+    assert size.classes("src") <= 240
+    assert size.tokens("src") <= 199_195
     assert size.kinds_of_evidence() <= 120
 
 

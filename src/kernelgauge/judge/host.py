@@ -263,7 +263,14 @@ def host_causes(baseline: Baseline, run: Run) -> list[tuple[Cause, Sequence[Orig
     """
     if not (loss := is_host_loss(baseline, run)):
         return []
-    by, old, new = _moved_calls(baseline, run), baseline.host_work, run.host_work
+    moved, old, new = other_calls(baseline, run), baseline.host_work, run.host_work
+    if not any(_has_more_lines(baseline, moved, sign) for sign in (1, -1)):
+        moved.pop(LINES, None)
+    by = {
+        name: (new.get(name, 0) - old.get(name, 0), moved.get(name, moved.get(_sum_of(name), 0)))
+        for name in dict.fromkeys((*run.host_work_origins, *new, *old))
+        if name in moved or not _is_excused(name, baseline, run)
+    }
     more = {name: count for name, (count, of_sum) in by.items() if count > 0 < of_sum}
     if not more or loss["host_work"] is False:
         fewer = min(by, key=lambda name: by[name][0] if by[name][1] < 0 else 0)
@@ -273,26 +280,12 @@ def host_causes(baseline: Baseline, run: Run) -> list[tuple[Cause, Sequence[Orig
     return [each for each in causes if each[0].weight_us >= _NAMED_SHARE * dearest]
 
 
-def _moved_calls(baseline: Baseline, run: Run) -> dict[str, tuple[int, int]]:
-    """Return how many calls more each function has, and the sum that it is a part of."""
-    moved, old, new = other_calls(baseline, run), baseline.host_work, run.host_work
-    if not any(_has_more_lines(baseline, moved, sign) for sign in (1, -1)):
-        moved.pop(LINES, None)
-    return {
-        name: (new.get(name, 0) - old.get(name, 0), moved.get(name, moved.get(_sum_of(name), 0)))
-        for name in dict.fromkeys((*run.host_work_origins, *new, *old))
-        if name in moved or not _is_excused(name, baseline, run)
-    }
-
-
 def with_needed_callers(run: Run, baseline: Baseline) -> Run:
     """Return a run with the callers of those functions alone that it calls more often than the
     baseline: no others choose a line.
     """
-    moved = _moved_calls(baseline, run) if is_host_loss(baseline, run) else {}
-    callers = {
-        name: each for name, each in run.host_work_callers.items() if moved.get(name, (0, 0))[0] > 0
-    }
+    more = Counter(run.host_work) - Counter(baseline.host_work)
+    callers = {name: run.host_work_callers[name] for name in more if name in run.host_work_callers}
     return msgspec.structs.replace(run, host_work_callers=callers)
 
 
