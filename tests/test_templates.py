@@ -138,30 +138,6 @@ def test_comment_goes_to_its_own_pull_request_alone(tmp_path, is_link):
         assert "kernelgauge 2" in created.read_text()
 
 
-@pytest.mark.parametrize(
-    ("said", "runs"),
-    [
-        ("kernelgauge: 3 of 3 workloads deselected: the same code as HEAD^1", "false"),
-        ("kernelgauge: 3 of 13 workloads deselected: a.py has changed since HEAD^1", "true"),
-        ("kernelgauge: 3 of 3 workloads deselected: a.py has changed since HEAD^1", "true"),
-        ("kernelgauge: 0 of 0 workloads deselected: the same code as HEAD^1", "true"),
-        ("ERROR: git knows no revision HEAD^1", "true"),
-    ],
-)  # fmt: skip
-def test_pull_request_measures_unless_all_is_the_same(tmp_path, said, runs):
-    yaml = pytest.importorskip("yaml")
-    jobs = yaml.safe_load((TEMPLATES / "github-actions/pre-merge.yml").read_text())["jobs"]
-    (step,) = (each for each in jobs["decide"]["steps"] if each.get("id") == "decide")
-    pytest_of_job, output = tmp_path / ".venv" / "bin" / "pytest", tmp_path / "output"
-    pytest_of_job.parent.mkdir(parents=True)
-    pytest_of_job.write_text(f"#!/bin/sh\necho '{said}'\nexit 5\n")
-    pytest_of_job.chmod(0o755)
-    environment = os.environ | {"GITHUB_OUTPUT": str(output), "RUNNER_TEMP": str(tmp_path)}
-    command = ["bash", "-eo", "pipefail", "-c", step["run"]]
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=60)
-    assert output.read_text() == f"runs={runs}\n"
-
-
 @pytest.mark.parametrize("name", names("kubernetes/*.yaml"))
 def test_manifests_are_valid(name):
     yaml = pytest.importorskip("yaml")

@@ -630,6 +630,8 @@ class Run(msgspec.Struct, frozen=True):
     host_work_callers: dict[str, dict[str, Count]] = {}  # which functions call each, and how often
     # the code of each line of the user's that calls something
     calling_code: tuple[str, ...] = ()
+    # a digest of the code of all functions of the user's and of packages that ran. Empty: not known
+    functions: str = ""
     copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"
     # Of each kernel, each of `synchronizing_ops` and each of `copying_ops`; None: not known. Empty:
     # of none.

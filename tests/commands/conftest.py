@@ -89,7 +89,7 @@ exec(Path("code.py").read_text())
 RUN = msgspec.json.decode(Path("run.json").read_bytes(), type=Run)
 
 
-def measure_groups(workloads, device, fingerprint, settings, progress, *, timed, replays):
+def measure_groups(workloads, device, fingerprint, settings, progress, *, timed, keeps_times, replays):
     times = {} if timed else {"samples": {}, "incomplete": NO_TIMES, "lack": Lack.NOT_ASKED}
     run = msgspec.structs.replace(RUN, workload=workloads[0].id, **times)
     yield {run.workload: SimpleNamespace(run=run, problem="", trace_json=b"{}", table="")}

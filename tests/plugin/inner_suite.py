@@ -104,7 +104,9 @@ def run_process(arguments, **how):
     )
 
 
-def measure_groups(workloads, device, fingerprint, settings, progress, *, timed, replays):
+def measure_groups(
+    workloads, device, fingerprint, settings, progress, *, timed, keeps_times, replays
+):
     note("measured.txt", workloads)
     progress("compiling")
     yield {each.id: measure(FAKES[each.id], fingerprint, timed) for each in workloads}

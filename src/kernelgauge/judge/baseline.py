@@ -309,6 +309,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     anchors: tuple[Anchor, ...] = ()
     choices: tuple[KernelChoice, ...] = ()  # as `Run.choices`
     calling_code: tuple[str, ...] = ()  # as `Run.calling_code`
+    functions: str = ""  # as `Run.functions`
     # fields of a newer version, which stay in the file while it is added to
     newer: dict[str, Any] = {}
 
@@ -459,6 +460,7 @@ def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> 
         )
         or (),
         calling_code=run.calling_code or (),
+        functions=run.functions,
         host_work=dict(sorted(run.host_work.items())),
         host_spread=run.host_spread,
         choices=tuple(replace(each, recorded="", error="") for each in run.choices) or (),
@@ -524,8 +526,14 @@ def combined(runs: Sequence[Baseline]) -> Baseline:
         if all(each.data.get(op) == texts for each in runs)
     }
     work, spread = joined_work([(each.host_work, each.host_spread) for each in runs])
+    functions = {each.functions for each in runs}
     return replace(
-        first, entries=merge_entries(runs), data=data, host_work=work, host_spread=spread
+        first,
+        entries=merge_entries(runs),
+        data=data,
+        host_work=work,
+        host_spread=spread,
+        functions=functions.pop() if len(functions) == 1 else "",
     )
 
 

@@ -421,6 +421,7 @@ class NotMeasured(Conclusion, frozen=True):  # a time is missing
     label: str
     why: str = ""
     side: str = ""  # the variant or revision
+    is_known: bool = False  # the baseline has it, of the same code
 
 
 class NoBaseline(Conclusion, frozen=True):

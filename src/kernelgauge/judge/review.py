@@ -287,6 +287,8 @@ def _with_later_facts(old: Baseline, new: Baseline) -> Baseline:
     is_one = len(old.processes) == 1
     names = (*_LATER_FACTS, *(["data"] if is_one else []))
     later = {name: getattr(new, name) for name in names if not getattr(old, name)}
+    if new.functions and new.processes[0].timers:  # other code, and no slower
+        later["functions"] = new.functions
     if later.get("host_work"):
         later["host_spread"] = new.host_spread
     unknown = [name for name in Counts.__struct_fields__ if getattr(old.counts, name) is None]
@@ -581,7 +583,7 @@ def with_runs(
         [(each.host_work, each.host_spread) for each in (old, *(new for _, new in added))]
     )
     fields = _unknown(old, newest) | {"entries": entries, "recorded": recorded, "counts": counts}
-    fields |= {"host_work": work, "host_spread": spread}
+    fields |= {"host_work": work, "host_spread": spread, "functions": newest.functions}
     judged = _judge_anchors(runs[-1], old, context, limits)
     return _with_anchors(msgspec.structs.replace(old, **fields), old, judged)
 

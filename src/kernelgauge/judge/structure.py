@@ -15,7 +15,15 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from ..errors import WorkloadError
 from ..run import Fingerprint, KernelChoice, Run, recorded_choice
-from ..trace import FACTS, Difference, Kind, configuration_change, decode, has_worse_code
+from ..trace import (
+    FACTS,
+    Difference,
+    KernelRecord,
+    Kind,
+    configuration_change,
+    decode,
+    has_worse_code,
+)
 from . import STRUCTURE, Status, Verdict
 from .baseline import Baseline, compare_fingerprints, count_changes, other_data
 from .cause import at_edited_lines, compare_launches, find_causes
@@ -196,6 +204,31 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     conclusion = StructureCompared(what, tuple(placed))
     facts = (*choices, *causes, *counts, *kernels)
     return Verdict(status, run.workload, STRUCTURE, conclusion, facts)
+
+
+def is_code_of(run: Run, baseline: Baseline) -> bool:
+    """Tell whether a run is of the code of its baseline: kernels and what they are given, functions
+    of Python, libraries and driver. What is not known is not the same.
+    """
+    work, varying = {**baseline.host_work, **run.host_work}, {**baseline.host_spread}
+    is_same_host = bool(work) and all(
+        name in varying or baseline.host_work.get(name) == run.host_work.get(name) for name in work
+    )
+    is_known = bool(run.functions) and run.functions == baseline.functions
+    if not (is_known and is_same_host) or run.fingerprint != baseline.fingerprint:
+        return False
+    if judge_structure(run, baseline).status is not Status.PASS:
+        return False
+    found = compare_launches(baseline, baseline.entry_like(run.kernels)[0].kernels, run)
+    return all(_is_same_kernel(*pair) for each in found for pair in each.pairs)
+
+
+def _is_same_kernel(old: KernelRecord, new: KernelRecord) -> bool:
+    if old.identity != new.identity or old.resources != new.resources:
+        return False
+    is_of_torch = (new.op or new.identity.name).startswith("aten::")
+    code = new.identity.source_hash or (new.resources and new.resources.code)
+    return bool(code) or is_of_torch
 
 
 def _is_same_code(found: Iterable[Difference]) -> bool:

@@ -28,11 +28,13 @@ from ..run import LINES, OF_RUNTIME, OF_SESSION, OF_THREADS, RUN_OF_CALLS, Origi
 from .compiler import Owner, owner_of, source_line
 from .device import Device
 from .instance import Instance, collector_paused
+from .nvml import digest
 
 _MOST_EVENTS = 1_000_000  # lines that run: a loop of more is as long as that
 _MOST_LINES = 2  # of code that call a function, the most frequent first
 # Once it is imported, it wraps functions that run eagerly: `torch.manual_seed`, those of einops.
 _OF_DYNAMO = re.compile(r"torch\.(_dynamo|_compile)\.")
+_OF_COMPILER = ("__compiled_fn", "__resume_at")  # names that Dynamo gives, with numbers
 _OF_INDUCTOR = re.compile(r"\bc[a-z2-7]{51}\.")  # a module of C++ that it compiled
 _COMPREHENSION = re.compile(r"(\.<locals>)?\.<(genexpr|\w+comp)>$")
 _PARTS, _NUMBERS = re.compile(r"[.:]"), re.compile(r"[\d_]+")
@@ -56,6 +58,7 @@ class HostWork:
     us: Mapping[str, float] = field(default_factory=dict)  # that a call of a function of C takes
     # of each function, and how often each calls it
     callers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    functions: str = ""  # as `Run.functions`
     problem: str = ""
 
     def located(self, calls: Mapping[str, tuple[Origin, ...]]) -> dict[str, tuple[Origin, ...]]:
@@ -90,6 +93,7 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
     every, origins = list[Counter[str]](), dict[str, tuple[Origin, ...]]()
     us: dict[str, float] = {}
     callers: dict[str, dict[str, int]] = {}
+    codes: set[str] = set()
     for number in range(2 * RUN_OF_CALLS):
         if number == RUN_OF_CALLS == every.count(every[0]):
             break
@@ -98,6 +102,7 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
         counts, found = _read(entries)
         origins |= found
         callers |= _callers(entries)
+        codes |= {repr(_content(each.code)) for each in entries if _is_versioned(each.code)}
         every.append(counts)
         for name, each in _times_us(entries).items():  # a clock errs upwards
             us[name] = min(each, us.get(name, each))
@@ -114,7 +119,7 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
             Origin(_shown_function(code), (source_line(code.co_filename, number),))
             for (code, number), _ in lines.most_common(_MOST_LINES)
         )
-    return HostWork(most, spread, origins, us, callers)
+    return HostWork(most, spread, origins, us, callers, digest(repr(sorted(codes))))
 
 
 def _shown_function(code: CodeType) -> str:
@@ -152,6 +157,26 @@ def _entries(call: Callable[[], object]) -> list[Any]:
         for each in profiles:  # freeing an enabled one, of a thread that goes on, would end another
             each.disable()
     return [entry for each in profiles for entry in each.getstats()]
+
+
+def _is_versioned(code: CodeType | str) -> bool:
+    """Return whether no version of torch, Triton or Python says what a function does."""
+    kinds = ("user", "library", "module of torch")
+    return isinstance(code, CodeType) and owner_of(code.co_filename) in kinds
+
+
+def _content(code: CodeType) -> Any:
+    """Return what a function does, with those defined in it, as every process has it."""
+    sets = [sorted(map(repr, each)) for each in code.co_consts if isinstance(each, frozenset)]
+    inner = [_content(each) for each in code.co_consts if isinstance(each, CodeType)]
+    others = [
+        re.sub(r" at 0x[0-9a-f]+", "", repr(each))
+        for each in code.co_consts
+        if not isinstance(each, (frozenset, CodeType))
+    ]
+    # Dynamo numbers what it compiles
+    names = [each for each in code.co_names if not each.startswith(_OF_COMPILER)]
+    return code.co_name, code.co_code, names, code.co_varnames, sets, inner, others
 
 
 def _code(entry: Any) -> Any:

@@ -484,6 +484,7 @@ class Measurement:
             host_work_origins=self.host.located(self.origins.calls),
             compiled_origins=self.origins.compiled,
             calling_code=self.origins.calling_code,
+            functions=self.host.functions,
             day=datetime.now(timezone.utc).date().isoformat(),
             trains=self.workload.pass_ in ("train", "step")
             or any("_backward" in op.name for op in window.ops),

@@ -26,7 +26,7 @@ from ..errors import (
     WorkloadError,
     disturbed,
 )
-from ..run import COMPILE_TIMERS, Fingerprint, Sample, Timer, summarize
+from ..run import COMPILE_TIMERS, Fingerprint, Run, Sample, Timer, summarize
 from ..trace import KernelIdentity
 from ..workload import Workload
 from . import Settings
@@ -67,6 +67,7 @@ def measure_groups(
     progress: Progress = lambda _: None,
     *,
     timed: bool = True,
+    keeps_times: Callable[[Run], bool] | None = None,
     replays: Mapping[str, Replay] = MappingProxyType({}),
 ) -> Iterator[dict[str, Result]]:
     """Profile workloads and, if `timed`, time them, interleaved, as many at once as can share
@@ -75,6 +76,7 @@ def measure_groups(
     Yield the results of those, by id, each with its run or with why there is none: a
     `WorkloadUnavailable` if it cannot run here, a `WorkloadError` if it fails, a `MeasurementError`
     if its records cannot be trusted. `replays`: the choices of autotuners, by workload.
+    `keeps_times`: whether a run needs no times, though the others do.
     """
     settings = settings.limited(device.most_replicates, device.most_busy_seconds)
     waiting: Sequence[Workload] = workloads
@@ -82,7 +84,7 @@ def measure_groups(
     with torch_set_up():
         while waiting:
             group = _Group(device, fingerprint, settings, progress, roots, replays)
-            results, waiting = group.measure(waiting, timed=timed)
+            results, waiting = group.measure(waiting, timed=timed, keeps_times=keeps_times)
             yield results
 
 
@@ -98,10 +100,15 @@ class _Group:
     roots: dict[str, object]
     replays: Mapping[str, Replay]
     measurements: list[Measurement] = field(default_factory=list)
+    _timed: list[Measurement] = field(default_factory=list)
     _controls: list[Measurement] = field(default_factory=list)
 
     def measure(
-        self, workloads: Sequence[Workload], *, timed: bool
+        self,
+        workloads: Sequence[Workload],
+        *,
+        timed: bool,
+        keeps_times: Callable[[Run], bool] | None,
     ) -> tuple[dict[str, Result], list[Workload]]:
         """Measure as many workloads as can share a process's compiled code.
 
@@ -109,7 +116,11 @@ class _Group:
         """
         failed: dict[str, Result] = {}
         deferred = self._prepare(workloads, failed)
-        if self.measurements and timed:
+        for measurement in self.measurements if timed else ():
+            untimed = measurement.result(self.fingerprint, {}) if keeps_times else None
+            if not (keeps_times and isinstance(untimed, Measured) and keeps_times(untimed.run)):
+                self._timed.append(measurement)
+        if self._timed:
             try:
                 # each instance is gone before the next one is built
                 for each in self.device.controls:
@@ -119,7 +130,7 @@ class _Group:
                     self._controls.append(control)
             except KernelgaugeError as error:
                 ending = without_frames(error, self.device)
-                for measurement in self.measurements:
+                for measurement in self._timed:
                     measurement.error = ending
             else:
                 self._go_round()
@@ -176,7 +187,7 @@ class _Group:
         usual_mhz: int | None = None  # the highest clock that any of them has shown
         progress_at = -math.inf
         for number in itertools.count():
-            active = [measurement for measurement in self.measurements if not measurement.is_done]
+            active = [measurement for measurement in self._timed if not measurement.is_done]
             if not active:
                 break
             broken = next(
@@ -193,7 +204,7 @@ class _Group:
                 left = math.fsum(measurement.seconds_left for measurement in active)
                 about = f", about {left:.0f} s left" if 1 <= left < math.inf else ""
                 self.progress(
-                    f"timing, pass {number + 1}: {len(active)} of {len(self.measurements)} workloads{about}"
+                    f"timing, pass {number + 1}: {len(active)} of {len(self._timed)} workloads{about}"
                 )
             for measurement in (*self._controls, *active):
                 readings = measurement.measure_once(number, usual_mhz)
@@ -215,7 +226,7 @@ class _Group:
                 expected=f"a copy and a GEMM of our own to stay within {100 * tolerated:g} %",
                 next_command="nvidia-smi -q -d PERFORMANCE,CLOCK   (is it throttled, or shared?)",
             )
-            for measurement in self.measurements:
+            for measurement in self._timed:
                 if measurement.error is None or isinstance(measurement.error, DeviceLost):
                     measurement.error = drifted
 

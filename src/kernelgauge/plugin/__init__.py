@@ -26,14 +26,10 @@ MEASURED_BY = pytest.StashKey["set[str]"]()  # workers of pytest-xdist that have
 # in what a worker of pytest-xdist tells its controller at the end
 WORKER_ERROR = "kernelgauge_error"
 WORKER_MEASURES = "kernelgauge_measures"  # likewise: its tests make workloads
-WORKER_SINCE = "kernelgauge_since"  # likewise, of `SINCE`
-# how many tests --perf-since has deselected; what to say of it
-SINCE = pytest.StashKey["tuple[int, str]"]()
 # whether a profiler of Python runs: before "imports" of tests, behind them ("imported"), and before
 # the first of the "tests"
 PROFILED = pytest.StashKey["dict[str, bool]"]()
 _HOOKS = "kernelgauge-hooks"
-_SINCE = "run nothing if only documentation and other tests have changed since this revision"
 _MARKS = (
     "workloads(**fields): run the test for each workload whose fields have these values (a tuple: one of them); they add up",
     "structure: needs no clock: kernels, launches and counts (kernelgauge)",
@@ -135,9 +131,6 @@ def pytest_testnodedown(node: Any) -> None:
     output = getattr(node, "workeroutput", {})
     if error := output.get(WORKER_ERROR):
         raise pytest.UsageError(error)
-    if since := output.get(WORKER_SINCE):
-        node.config.stash[SINCE] = since
-        _load_hooks(node.config.pluginmanager)
     if output.get(WORKER_MEASURES):
         node.config.stash.setdefault(MEASURED_BY, set()).add(node.gateway.id)
         _load_hooks(node.config.pluginmanager)
@@ -189,7 +182,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "measure what tests call by the fixture benchmark, of pytest-benchmark or pytest-codspeed"
     )
     add("--perf-benchmark", action="store_true", help=benchmarks)
-    add("--perf-since", metavar="REV", help=_SINCE)
+    changed = "time only what is not the code of its baseline: for pull requests"
+    add("--perf-changed", action="store_true", help=changed)
     no_confirm = "fail a slower time without measuring it in a fresh process: for jobs that repeat a failure themselves"
     add("--perf-no-confirm", action="store_true", help=no_confirm)
     seed = "seed of the random input that numerics are compared on"

@@ -27,10 +27,8 @@ from ..results.files import DOING, WAITING
 from . import (
     PROFILED,
     SESSION_KEY,
-    SINCE,
     SKIPPED,
     WORKER_MEASURES,
-    WORKER_SINCE,
     measuring_fixtures,
 )
 from .fixtures import END, SESSION, SUBJECT, Benchmark, gauge_of, judge_skipped, require_verdict
@@ -175,14 +173,6 @@ def pytest_collection_modifyitems(
         ours.whole_files = {*map(ours.suites.file_of, items)} - {*map(ours.suites.file_of, part)}
     yield
     selected = ours.suites.select(items)
-    if ours.options.since is not None and ours.suites.error is None:
-        from .since import deselect
-
-        try:
-            kept, said = deselect(config, selected, ours.suites)
-            config.stash[SINCE], selected = (len(selected) - len(kept), said), kept
-        except KernelgaugeError as error:
-            ours.suites.error = error
     if others := set(items) - set(selected):
         config.hook.pytest_deselected(items=list(others))
     items[:] = selected
@@ -350,23 +340,14 @@ def pytest_benchmark_group_stats(config: pytest.Config) -> Generator[None, Any, 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    has_deselected = session.config.stash.get(SINCE, (0, ""))[0]
-    # With --collect-only the exit code says that nothing is to be run.
-    is_empty = session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED
-    if has_deselected and is_empty and not session.config.option.collectonly:
-        session.exitstatus = pytest.ExitCode.OK
     if session.config.stash[SESSION].options.worker:
         keep_part(session.config.stash[SESSION], session.config)
-        if since := session.config.stash.get(SINCE, None):
-            session.config.workeroutput[WORKER_SINCE] = since  # type: ignore[attr-defined]
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     session = config.stash[SESSION]
-    if SINCE in config.stash:
-        terminalreporter.write_line(config.stash[SINCE][1])
     # A worker has a reporter too, which nobody sees.
     if not (session.options.worker or config.option.collectonly or config.option.setuponly):
         controller = config.pluginmanager.get_plugin(_CONTROLLER)

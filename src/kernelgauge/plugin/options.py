@@ -31,8 +31,8 @@ class Options:
     """What the command line and the ini file ask for.
 
     Attributes: root: of the project. calibrating: a process of `kernelgauge calibrate`: it
-        measures, compares nothing and writes to `reports`. since: a revision; only tests that a
-        change may reach run. compiles: measure how long workloads take to compile. tunes: let
+        measures, compares nothing and writes to `reports`. changed: only what is not the code of
+        its baseline is timed. compiles: measure how long workloads take to compile. tunes: let
         autotuners choose anew, whatever the baselines have. replicates: of each timer; None: as
         many as it takes. seed: of the random input that numerics are compared on; None: a new one
         for each test. arguments: all of pytest's, as they were given. repeated: those that a
@@ -51,7 +51,7 @@ class Options:
     update: bool = False
     calibrating: bool = False
     strict: bool = False
-    since: str | None = None
+    changed: bool = False
     compiles: bool = False
     tunes: bool = False
     replicates: int | None = None
@@ -118,6 +118,8 @@ def options_of(config: pytest.Config) -> Options:
     """
     root, here, ask = config.rootpath, config.invocation_params.dir, config.getoption
     calibration, update = ask("--perf-calibrate"), ask("--perf-update")
+    if update and ask("--perf-changed"):
+        raise pytest.UsageError("--perf-update times everything: leave out --perf-changed")
     worker: dict[str, Any] = getattr(config, "workerinput", {})
     # A worker's own are made up by pytest-xdist.
     arguments = tuple(worker.get(_INI + "arguments") or map(str, config.invocation_params.args))
@@ -140,7 +142,7 @@ def options_of(config: pytest.Config) -> Options:
         update=update is not None,
         calibrating=calibration is not None,
         strict=ask("--perf-strict"),
-        since=None if calibration else ask("--perf-since"),
+        changed=ask("--perf-changed") and calibration is None,
         compiles=ask("--perf-compile"),
         tunes=ask("--perf-tune"),
         replicates=_parsed(

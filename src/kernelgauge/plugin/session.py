@@ -12,11 +12,11 @@ import platform
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,7 @@ from ..judge import (
 from ..judge import evidence as e
 from ..judge.baseline import Baseline
 from ..judge.host import unseen_in, with_needed_callers
+from ..judge.structure import is_code_of
 from ..judge.time_verdict import Context, not_measured
 from ..judge.timing import FALSE_ALARMS_PER_RUN, SUSPECTS_PER_RUN
 from ..measure import Settings
@@ -124,6 +125,8 @@ class Session:
         self._asked = Counter[tuple[str, str]]()
         self._timing_tests: dict[str, list[str]] = {}  # by workload
         self._has_timing_tests = False  # of a suite: then all of its workloads are timed
+        # with --perf-changed: workloads whose times are not measured
+        self._of_baseline: set[str] = set()
         self._needs_run: set[str] = set()  # the others are only compared with float64
         self._measured: dict[str, Measured] = {}
         self._others: dict[str, Workload] = {}  # what tests say that their calls are faster than
@@ -353,7 +356,7 @@ class Session:
         )
         measured = [each for each in workloads if each.id in self._measured]
         for each in measured:
-            if self._asks(each, Timer.END_TO_END.label):
+            if self._asks(each, Timer.END_TO_END.label) and each.id not in self._of_baseline:
                 self._time_latency(each)
         self._judge(measured)
         for each in workloads:
@@ -470,9 +473,9 @@ class Session:
             )
             stored = {each.id: self._load(each, self.fingerprint.device) for each in workloads}
             replays = {name: self._replay(name, each) for name, each in stored.items()}
-            for results in self.measure_groups(
-                workloads, *machine, say, timed=timed, replays=replays
-            ):
+            keeps = partial(self._keeps_times, stored) if self.options.changed else None
+            how = {"timed": timed, "keeps_times": keeps, "replays": replays}
+            for results in self.measure_groups(workloads, *machine, say, **how):
                 for name, result in results.items():
                     if isinstance(result, NoKernelsError) and may_lack_kernels:
                         from ..measure.measurement import without_kernels
@@ -528,6 +531,27 @@ class Session:
             return any(self._asks(workload, timer.label) for timer in Timer)
         return self._has_timing_tests
 
+    def _keeps_times(
+        self, every: Mapping[str, Baseline | KernelgaugeError | None], run: Run
+    ) -> bool:
+        """Take note of a run of the code of its baseline, whose times no variant is compared with."""
+        asked = [each for each in self.device.timers if self._asked[run.workload, each.label] > 0]
+        of_ratios = {
+            each
+            for (name, subject), count in self._asked.items()
+            if subject == RATIO and count > 0
+            for each in (name, self._other(self.suites.workloads[name]).id)
+        }
+        stored = every[run.workload]
+        if (
+            isinstance(stored, Baseline)
+            and run.workload not in of_ratios
+            and all(each in process.timers for each in asked for process in stored.processes)
+            and is_code_of(run, stored)
+        ):
+            self._of_baseline.add(run.workload)
+        return run.workload in self._of_baseline
+
     def _keep_measured(
         self, workload: Workload, measured: Measured, stored: Baseline | KernelgaugeError | None
     ) -> None:
@@ -535,7 +559,8 @@ class Session:
         if measured.trace_json:
             self.artifacts.write(workload, measured.trace_json, measured.table)
             measured.trace_json, measured.table = b"", ""
-        incomplete = None if workload.id in self.without_times else measured.run.incomplete
+        has_none = workload.id in self.without_times | self._of_baseline
+        incomplete = None if has_none else measured.run.incomplete
         neighbours = self.options.neighbours
         measured.run = msgspec.structs.replace(
             measured.run, incomplete=incomplete, neighbours=neighbours
@@ -616,11 +641,21 @@ class Session:
             # with a baseline or without one
             if timer not in timers and self._asks(workload, timer.label):
                 error = self._missing.get((workload.id, timer))
-                self.keep(
-                    not_measured(timer, run)
-                    if error is None
-                    else judging.not_judged(run, timer, error)
-                )
+                if workload.id in self._of_baseline and timer not in COMPILE_TIMERS:
+                    self.keep(
+                        Verdict(
+                            Status.PASS,
+                            workload.id,
+                            timer.label,
+                            e.NotMeasured(run.label(timer), is_known=True),
+                        )
+                    )
+                else:
+                    self.keep(
+                        not_measured(timer, run)
+                        if error is None
+                        else judging.not_judged(run, timer, error)
+                    )
         subjects = [
             each
             for each in (STRUCTURE, *(each.label for each in timers))
@@ -653,14 +688,18 @@ class Session:
         """Judge the GPU time of a workload against that of another one, or of the variant that it
         says it is faster than.
         """
-        other = self._others.get(workload.id) or self.suites.sibling(
-            workload, variant=workload.faster_than
-        )
+        other = self._other(workload)
         traces = [self.options.shown(self.artifacts.trace(each)) for each in (other, workload)]
         comparisons = self._comparisons + len(self.suites.made)  # any test may make one
         run, by = self._run(workload), workload.by
         return judging.judge_variants(
             run, self._run(other), other.variant, traces, by=by, comparisons=comparisons
+        )
+
+    def _other(self, workload: Workload) -> Workload:
+        """Return what a workload says that it is faster than."""
+        return self._others.get(workload.id) or self.suites.sibling(
+            workload, variant=workload.faster_than
         )
 
     @property

@@ -205,7 +205,8 @@ def scope(results: Sequence[Results]) -> str:
         return ""
     judged, unjudged, by_subject = [], [], dict[str, list[Verdict]]()
     for each in _time_verdicts(results):
-        by_subject.setdefault(each.subject, []).append(each)
+        if not _is_kept(each):
+            by_subject.setdefault(each.subject, []).append(each)
     for subject, times in by_subject.items():
         known = [
             each.change
@@ -286,6 +287,18 @@ def recording_doubt(verdicts: Sequence[Verdict]) -> str:
     )
 
 
+def _kept(results: Sequence[Results]) -> list[str]:
+    """Return how many times were not measured, since they are of the code of the baseline."""
+    times = _time_verdicts(results)
+    kept = sum(map(_is_kept, times))
+    some = f"{kept} of {counted(len(times), 'time')}"
+    return [f"{some} not measured: the code of the baseline"] if kept else []
+
+
+def _is_kept(verdict: Verdict) -> bool:
+    return isinstance(verdict.conclusion, e.NotMeasured) and verdict.conclusion.is_known
+
+
 def _uncompared(results: Sequence[Results]) -> list[str]:
     """Return how many results, and tensors of others, could not be compared with float64, by
     reason; empty if all could.
@@ -327,7 +340,7 @@ def counts_text(results: Sequence[Results]) -> list[str]:
         else []
     )
     unjudged = ": ".join(filter(None, _unjudged(results)))
-    return [*texts, *filter(None, [unjudged]), *_uncompared(results)]
+    return [*texts, *filter(None, [unjudged]), *_kept(results), *_uncompared(results)]
 
 
 def describe(fingerprint: Fingerprint) -> str:
@@ -387,7 +400,9 @@ def unknown_machines(results: Results) -> list[str]:
         return []
     pairs = [(each.run, each.baseline) for each in results.workloads]
     judged = [
-        (run, baseline) for run, baseline in pairs if run is not None and baseline is not None
+        (run, baseline)
+        for run, baseline in pairs
+        if run is not None and baseline is not None and run.samples
     ]
     if not all(
         compare_fingerprints(baseline.fingerprint, run.fingerprint).identical
@@ -491,7 +506,7 @@ def _remarks(results: Results) -> Iterator[Section]:
         yield Section(lines=["baseline us: scaled to the speed of this host"])
     times_text = ": ".join(filter(None, [unjudged, why]))
     lines = [*([f"{status} {judged}"] if judged else []), *filter(None, [times_text])]
-    lines += _uncompared([results])
+    lines += [*_kept([results]), *_uncompared([results])]
     yield Section(lines=[*lines, *dict.fromkeys(machine)])
 
 

@@ -147,7 +147,8 @@ def _overlap(it: e.OverlapCompared, verdict: Verdict, name: str) -> str:
 
 
 def _not_measured(it: e.NotMeasured, *_: object) -> str:
-    side, why = f"{it.side}: " if it.side else "", f": {it.why}" if it.why else ""
+    reason = "the code of the baseline" if it.is_known else it.why
+    side, why = f"{it.side}: " if it.side else "", f": {reason}" if reason else ""
     return f"{side}{it.label} was not measured{why}"
 
 

@@ -1,0 +1,116 @@
+"""`--perf-changed`: what is the code of its baseline keeps the times of that, and nothing else does."""
+
+from typing import Any
+
+import pytest
+
+from tests.plugin.inner_project import text_of
+
+pytestmark = pytest.mark.timeout(300)
+
+MODEL = """
+import torch
+from torch import nn
+
+STEPS = 3
+
+@torch.library.custom_op("of_mine::doubled", mutates_args=())
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x.new_full(x.shape, 2.0)
+
+def scaled(x):
+    total = 0
+    for step in range(STEPS):
+        total += step  # 1
+    return x * 2
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return scaled(self.linear(x)).relu()
+
+class Same(Net):
+    pass
+"""
+TESTS = """
+import torch
+from model import Net, Same, doubled
+
+X = torch.ones(4, 8)
+
+def test_net(kernelgauge):
+    kernelgauge(Net(), X)
+
+def test_linear(kernelgauge):
+    kernelgauge(torch.nn.Linear(8, 8), X)
+"""
+# a kernel of code that nobody can read, and what another one is compared with
+OTHERS = """
+def test_custom(kernelgauge):
+    kernelgauge(doubled, X)
+
+def test_faster(kernelgauge):
+    kernelgauge.using(faster_than=Same())(Net(), X)
+"""
+EDITS = {
+    "an operator": ("total += step", "total += step ** 2"),
+    "a constant": ("STEPS = 3", "STEPS = 5"),
+    "a default": ("def scaled(x):", "def scaled(x, why=None):"),
+    "a shape": ("x * 2", "(x * 2)[None]"),
+}
+KEPT = "{} of {} times not measured: the code of the baseline"
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester) -> Any:
+    """Run pytest on the CPU; return its output."""
+    pytester.makeini("[pytest]\npythonpath = .\n")
+    return lambda *arguments: text_of(
+        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *arguments)
+    )
+
+
+def test_code_of_the_baseline_keeps_its_times(
+    pytester: pytest.Pytester, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(model=MODEL, test_x=TESTS)
+    assert "2 written" in run("--perf-update")
+    # comments, and where the lines are
+    pytester.makepyfile(model="# moved\n" + MODEL.replace("# 1", "# as before"))
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    again = pytester.runpytest_subprocess(
+        "-q", "--perf-device=cpu", "--perf-changed", "--perf-strict"
+    )
+    text = text_of(again)
+    assert KEPT.format(2, 2) in text
+    assert "2 passed" in text
+    assert "PASS (kernels)\n" in text
+    assert "not measured" not in run()
+
+
+def test_other_code_is_timed(pytester: pytest.Pytester, run: Any) -> None:
+    pytester.makepyfile(model=MODEL, test_x=TESTS)
+    run("--perf-update")
+    for name, (old, new) in EDITS.items():
+        assert old in MODEL
+        pytester.makepyfile(model=MODEL.replace(old, new))
+        text = run("--perf-changed")
+        assert KEPT.format(1, 2) in text, f"{name}: {text}"  # of test_linear
+    pytester.makepyfile(model=MODEL.replace(*EDITS["an operator"]))
+    # no slower: accepted, it is the code of the baseline
+    run("--perf-update")
+    assert KEPT.format(2, 2) in run("--perf-changed")
+
+
+def test_what_cannot_be_told_is_timed(pytester: pytest.Pytester, run: Any) -> None:
+    pytester.makepyfile(model=MODEL, test_x=TESTS.partition("def test_net")[0] + OTHERS)
+    run("--perf-update")
+    assert "not measured" not in run("--perf-changed")
+
+
+def test_update_times_everything(pytester: pytest.Pytester, run: Any) -> None:
+    pytester.makepyfile(model=MODEL, test_x=TESTS)
+    assert "--perf-update times everything" in run("--perf-update", "--perf-changed")
