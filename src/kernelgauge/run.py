@@ -628,8 +628,9 @@ class Run(msgspec.Struct, frozen=True):
     # where each is called, the most frequent first
     host_work_origins: dict[str, tuple[Origin, ...]] = {}
     host_work_callers: dict[str, dict[str, Count]] = {}  # which functions call each, and how often
-    # the code of each line of the user's that calls something
-    calling_code: tuple[str, ...] = ()
+    # the code of each line of the user's that calls something, and of the blocks around; and how
+    # often it runs in a call, 0 if that is not known
+    calling_code: dict[str, Count] = {}
     # a digest of the code of all functions of the user's and of packages that ran. Empty: not known
     functions: str = ""
     copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"

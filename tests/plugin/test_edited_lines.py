@@ -92,3 +92,74 @@ def test_edited_line_is_named_first(pytester: pytest.Pytester, run: Any) -> None
             (code, *_) = (row for row in failure.splitlines() if row.startswith("  code "))
             assert code.split(maxsplit=1)[1].startswith(at), (name, failure)
             assert line in code, (name, failure)
+
+
+MORE = """
+import torch
+from torch import nn
+
+class Deeper(nn.Module):
+    def forward(self, x):
+        for _ in range(4):  # loop
+            x = x.t()
+            x = x.t() + 1
+        return x
+
+class Cached(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.known = {}
+
+    def table(self, n):
+        if n not in self.known:  # cache
+            self.known[n] = torch.arange(n)
+            self.known[n] = self.known[n].cos()
+        return self.known[n]
+
+    def forward(self, x):
+        self.known.clear()
+        return x * self.table(8) + self.table(8)
+
+class Counted(nn.Module):
+    def forward(self, x):
+        number = 0
+        for _ in range(90):  # host
+            number = number + 2
+            number = number - 1
+        return x + 1
+"""
+OF_MORE = """
+import pytest, torch
+from model import Cached, Counted, Deeper
+
+@pytest.mark.kernelgauge(timing=False)
+@pytest.mark.parametrize("compiler", [None, "inductor"])
+@pytest.mark.parametrize("net", [Deeper, Cached, Counted])
+def test_x(kernelgauge, net, compiler):
+    kernelgauge.using(compile=compiler and {"backend": compiler})(net().eval(), torch.ones(8, 8))
+"""
+
+
+def test_line_that_runs_more_often_has_its_count(pytester: pytest.Pytester, run: Any) -> None:
+    pytester.makepyfile(model=MORE, test_x=OF_MORE)
+    assert "6 written" in run("--perf-update")
+    edited = MORE.replace("range(4)", "range(6)").replace("n not in self.known", "True")
+    pytester.makepyfile(model=edited.replace("range(90)", "range(150)"))
+    text = run()
+    assert text.count("REGRESSED  ") == 5, text  # no line of compiled code runs
+    rows = [row.removeprefix("  code").strip() for row in text.splitlines()]
+    loop = ["model.py:6  for _ in range(6):  # loop"]
+    loop += [
+        "model.py:7  Deeper  x = x.t()  (4 -> 6 times)",
+        "model.py:8  Deeper  x = x.t() + 1  (4 -> 6 times)",
+    ]
+    cache = ["model.py:17  if True:  # cache"]
+    cache += [
+        "model.py:18  Cached  self.known[n] = torch.arange(n)  (1 -> 2 times)",
+        "model.py:19  Cached  self.known[n] = self.known[n].cos()  (1 -> 2 times)",
+    ]
+    for lines in (loop, cache):  # eager and compiled
+        assert all(rows.count(line) >= 2 for line in lines), text
+    ops = text.partition("new ops: aten::t x4")[2].splitlines()
+    assert [row.removeprefix("  code").strip() for row in ops[1:4]] == loop, text
+    assert "model.py:29  Counted.forward()  for _ in range(150):  # host" in rows, text

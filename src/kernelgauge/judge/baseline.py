@@ -308,7 +308,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     host_spread: dict[str, Count] = {}
     anchors: tuple[Anchor, ...] = ()
     choices: tuple[KernelChoice, ...] = ()  # as `Run.choices`
-    calling_code: tuple[str, ...] = ()  # as `Run.calling_code`
+    calling_code: dict[str, Count] = {}  # as `Run.calling_code`
     functions: str = ""  # as `Run.functions`
     # fields of a newer version, which stay in the file while it is added to
     newer: dict[str, Any] = {}
@@ -459,7 +459,7 @@ def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> 
             for each in run.peak
         )
         or (),
-        calling_code=run.calling_code or (),
+        calling_code=run.calling_code,
         functions=run.functions,
         host_work=dict(sorted(run.host_work.items())),
         host_spread=run.host_spread,

@@ -147,6 +147,8 @@ def find_causes(
         for line in origin.lines
         for code in line.codes
     }
+    runs = _runs(run, baseline)
+    known -= _new_code(run, baseline)
     changes, alike = _kernel_changes(
         with_moves(compared), (run.fingerprint.arch, run.fingerprint.sm_count), is_timed=is_timed
     )
@@ -178,8 +180,11 @@ def find_causes(
         lines = {place.line for cause in causes for place in cause.places}
         causes += [peak] if lines.isdisjoint(place.line for place in peak.places[:1]) else []
     if not is_timed:
-        causes += [*_beside(causes, host_causes(baseline, run), {*baseline.calling_code})]
-    ordered: list[e.Cause | e.Rest] = [*order_causes(causes, known)]
+        usual = {*baseline.calling_code} - _new_code(run, baseline)
+        causes += [*_beside(causes, host_causes(baseline, run), usual)]
+    ordered: list[e.Cause | e.Rest] = [
+        _with_runs(each, runs) for each in order_causes(causes, known)
+    ]
     if is_timed and alike:
         rest = join_launches(alike)
         share = rest.after_us / rest.before_us - 1 if rest.before_us else 0.0
@@ -187,6 +192,31 @@ def find_causes(
             e.Rest(len(rest.after), share, rest.delta_us, is_unchanged=abs(share) < _UNCHANGED)
         )
     return ordered
+
+
+def _runs(run: Run, baseline: Baseline) -> dict[str, tuple[int, int]]:
+    """Return how often a line ran, and how often it runs now, by its code, where that differs and
+    is known.
+    """
+    pairs = {code: (baseline.calling_code.get(code, 0), n) for code, n in run.calling_code.items()}
+    return {code: pair for code, pair in pairs.items() if all(pair) and pair[0] != pair[1]}
+
+
+def _new_code(run: Run, baseline: Baseline) -> set[str]:
+    """Return the code of lines that call something and did not, or not as often; none if an older
+    baseline does not say which did.
+    """
+    more = {code for code, (old, new) in _runs(run, baseline).items() if old < new}
+    new = run.calling_code.keys() - baseline.calling_code.keys()
+    return more | new if baseline.calling_code else set()
+
+
+def _with_runs(cause: e.Cause, runs: Mapping[str, tuple[int, int]]) -> e.Cause:
+    places = (
+        msgspec.structs.replace(each, runs=runs.get(each.line.deepest.code))
+        for each in cause.places
+    )
+    return msgspec.structs.replace(cause, places=tuple(places))
 
 
 def _beside(
@@ -197,7 +227,7 @@ def _beside(
     """Yield the host's work; beside other causes without a few calls that cost nothing, and those
     at a line that another cause has.
 
-    `calling_code`: of the lines that called something before. A new one is named alone.
+    `calling_code`: of the lines that called something as often before. Others are named alone.
     """
     costs_us: dict[tuple[str, int], float] = {}
     for each in causes:
@@ -908,8 +938,9 @@ def _op_causes(
     other causes have.
 
     A baseline has no lines of ops. So a line is named if all ops of a name that is new there are
-    there alone: if the baseline lacks the name, if they have one line only, or if the baseline
-    knows all of their lines but one. Else a line is named that is new in kernels and has such ops.
+    there alone: if the baseline lacks the name, or if they have one line only. Else those are named
+    that are new or run more often; the one of which the baseline has no kernel; or one that is new
+    in kernels and has such ops.
     """
     places = {each.place for change in changes for part in change.parts for each in part.after}
     pairs = zip(run.ops, run.op_kernels or [None] * len(run.ops), strict=True)
@@ -935,6 +966,10 @@ def _op_causes(
         origins = run.op_origins.get(name, ())
         lines = {line for origin in origins for line in origin.lines}
         (sure if name not in then or len(lines) == 1 else others).extend(origins)
+    new_code = _new_code(run, baseline)
+    sure = sure or [
+        each for each in others if any(new_code.intersection(line.codes) for line in each.lines)
+    ]
     others = [each for each in others if _new_lines(each.lines, known) == [*each.lines]]
     if not sure and len({each.lines for each in others}) == 1:
         sure = others

@@ -257,6 +257,9 @@ class Place(msgspec.Struct, frozen=True):
     line: SourceLine
     module: str = ""
     passes: tuple[str, ...] = ()
+    runs: tuple[int, int] | None = (
+        None  # of the line, before and after; None: as often, or not known
+    )
 
 
 class Cause(Reason, frozen=True):  # what changed in one place

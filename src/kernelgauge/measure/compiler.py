@@ -314,7 +314,7 @@ _generated: dict[str, list[tuple[int, dict[str, tuple[Stack, ...]]]]] = {}
 # that called it in a graph.
 _cpp_sources: dict[str, set[str]] = {}
 _CPP = re.compile(r"(?s)(\w+) = async_compile\.cpp\w*\((?:\[.*?\], )?r?\'\'\'(.*?)\'\'\'")
-_traced_calls: dict[object, dict[str, set[Stack]]] = {}
+_traced_calls: dict[object, dict[str, Counter[Stack]]] = {}
 
 
 def stacks_at(file: str, line: int, since: int = 0) -> tuple[Stack, ...] | None:
@@ -376,7 +376,7 @@ def _keep_traced(
         if node.op.startswith("call_"):
             name = getattr(node.target, "__name__", str(node.target))
             calls = _traced_calls.setdefault(_compile_id(), {}).setdefault(
-                f"compiled {name}", set()
+                f"compiled {name}", Counter()
             )
             calls.update(_stacks(node.meta.get("stack_trace")))
             given = [
@@ -398,16 +398,16 @@ def compiled_constants(since: int) -> dict[str, tuple[str, ...]]:
     return {name: tuple(sorted(texts - {""})) for name, texts in sorted(found.items())}
 
 
-def compiled_calls(since: int) -> dict[str, tuple[Stack, ...]]:
+def compiled_calls(since: int) -> dict[str, dict[Stack, int]]:
     """Return where functions were called in the graphs traced after so many, by the names of
-    `compiled_constants`.
+    `compiled_constants`, and how often in one graph.
     """
-    found: dict[str, dict[Stack, None]] = defaultdict(dict)
+    found: dict[str, Counter[Stack]] = defaultdict(Counter)
     for name, stacks in chain.from_iterable(
         each.items() for each in [*_traced_calls.values()][since:]
     ):
-        found[name] |= dict.fromkeys(sorted(stacks))
-    return {name: tuple(stacks) for name, stacks in found.items()}
+        found[name] |= stacks
+    return {name: dict(sorted(stacks.items())) for name, stacks in found.items()}
 
 
 def cpp_source(name: str) -> str | None:

@@ -37,6 +37,8 @@ _OF_DYNAMO = re.compile(r"torch\.(_dynamo|_compile)\.")
 _OF_COMPILER = ("__compiled_fn", "__resume_at")  # names that Dynamo gives, with numbers
 _OF_INDUCTOR = re.compile(r"\bc[a-z2-7]{51}\.")  # a module of C++ that it compiled
 _COMPREHENSION = re.compile(r"(\.<locals>)?\.<(genexpr|\w+comp)>$")
+_BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith)
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PARTS, _NUMBERS = re.compile(r"[.:]"), re.compile(r"[\d_]+")
 _SHOWN_AS = (
     (re.compile(r"<built-in method (\S+) of (\S+) object.*>"), r"<\2.\1>"),
@@ -58,6 +60,8 @@ class HostWork:
     us: Mapping[str, float] = field(default_factory=dict)  # that a call of a function of C takes
     # of each function, and how often each calls it
     callers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    # how often each line of the user's code runs, by its code; empty: not counted
+    lines: Mapping[str, int] = field(default_factory=dict)
     functions: str = ""  # as `Run.functions`
     problem: str = ""
 
@@ -110,16 +114,21 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
     names = reduce(or_, every)
     most = +Counter({name: sorted(each[name] for each in every)[-2] for name in names})
     spread = reduce(or_, (most - counts for counts in every))
+    runs: Counter[str] = Counter()
     if not is_compiled and sys.gettrace() is None:
         with _calling(instance, device), _tracing() as lines:
             instance.call()
         most[LINES] = sum(lines.values())
+        for (code, number), count in lines.items():
+            runs[source_line(code.co_filename, number).code] += count
         # a lost cache is at the head of the function, and not in its dearest line
         origins[short(LINES)] = tuple(
             Origin(_shown_function(code), (source_line(code.co_filename, number),))
             for (code, number), _ in lines.most_common(_MOST_LINES)
         )
-    return HostWork(most, spread, origins, us, callers, digest(repr(sorted(codes))))
+    return HostWork(
+        most, spread, origins, us, callers, runs, functions=digest(repr(sorted(codes)))
+    )
 
 
 def _shown_function(code: CodeType) -> str:
@@ -335,6 +344,34 @@ def _statements(source: str) -> dict[int, int]:
                 lines = range(node.lineno, (node.end_lineno or 0) + 1)
                 found |= dict.fromkeys(lines, node.lineno)
     return found
+
+
+def lines_around(file: str, number: int) -> tuple[int, ...]:
+    """Return the lines that begin the loops and the other blocks around a line within its function,
+    the outermost first.
+    """
+    lines = linecache.getlines(file)
+    known, found = _around.get(file, (None, {}))
+    if known is not lines:  # the file has changed
+        found = {}
+        with suppress(SyntaxError):
+            _note_blocks(ast.parse("".join(lines)), (), found)
+        _around[file] = lines, found
+    return found.get(number, ())
+
+
+_around: dict[str, tuple[list[str] | None, dict[int, tuple[int, ...]]]] = {}
+
+
+def _note_blocks(node: ast.AST, around: tuple[int, ...], found: dict[int, tuple[int, ...]]) -> None:
+    for name, children in ast.iter_fields(node):
+        is_inside = name in ("body", "orelse")
+        above = (*around, node.lineno) if isinstance(node, _BLOCKS) and is_inside else around
+        for each in children if isinstance(children, list) else ():
+            if isinstance(each, ast.stmt):
+                lines = range(each.lineno, (each.end_lineno or 0) + 1)
+                found.update(dict.fromkeys(lines, above))
+                _note_blocks(each, () if isinstance(each, _SCOPES) else above, found)
 
 
 @contextmanager

@@ -483,7 +483,10 @@ class Measurement:
             host_work_callers={name: dict(each) for name, each in self.host.callers.items()},
             host_work_origins=self.host.located(self.origins.calls),
             compiled_origins=self.origins.compiled,
-            calling_code=self.origins.calling_code,
+            calling_code={
+                code: self.host.lines.get(code, runs)
+                for code, runs in self.origins.calling_code.items()
+            },
             functions=self.host.functions,
             day=datetime.now(timezone.utc).date().isoformat(),
             trains=self.workload.pass_ in ("train", "step")

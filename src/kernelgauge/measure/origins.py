@@ -61,7 +61,7 @@ from .compiler import (
     whole_function,
 )
 from .device import Device
-from .host import function_in_c, function_name, short
+from .host import function_in_c, function_name, lines_around, short
 from .instance import Arguments, Instance, collector_paused, old_objects_frozen
 from .profile import Profiler, ProfilerSession, exported
 from .reach import line_at_peak, lines_that_keep
@@ -114,7 +114,8 @@ class Origins:
     calls: Mapping[str, tuple[Origin, ...]] = field(
         default_factory=dict
     )  # where functions are, by their `host.short` names
-    calling_code: tuple[str, ...] = ()  # as `Run.calling_code`
+    # as `Run.calling_code`; of compiled code alone, how often its lines run
+    calling_code: Mapping[str, int] = field(default_factory=dict)
     problem: str = ""  # why nothing is known, where that is no matter of the call
 
 
@@ -145,9 +146,13 @@ def origins_of(
     kept_bytes = (held.grown_host_bytes or 0) + (found.grown_host_bytes or 0)
     kept_bytes = kept_bytes if kept_bytes >= _LEAST_KEPT_BYTES else 0
     data = compiled_constants(modules.since) if is_compiled else _data_of(instance, device)
-    ops, calling = dict(found.ops), {*found.calling_code}
+    ops, calling = dict(found.ops), dict(found.calling_code)
     for name, stacks in compiled_calls(modules.since).items() if is_compiled else ():
-        calling |= {frame[3] for stack in stacks for frame in _calling(stack)}
+        runs: Counter[str] = Counter()
+        for stack, count in stacks.items():
+            runs.update(dict.fromkeys((frame[3] for frame in _calling(stack)), count))
+        # A line may call one function several times, and another one once.
+        calling |= {code: min(n, calling.get(code) or n) for code, n in runs.items()}
         ops[name] = tuple(
             _origin(modules.around(stacks), {line: callers})
             for line, callers in _lines_of(stacks).items()
@@ -169,7 +174,7 @@ def origins_of(
         host_peak=held.host_peak,
         data=data,
         ops=ops,
-        calling_code=tuple(sorted(calling)),
+        calling_code=dict(sorted(calling.items())),
     )
 
 
@@ -254,7 +259,7 @@ def _found(
         peak_bytes=peak_bytes,
         compiled=tuple(dict.fromkeys(filter(None, map(sites.caller, called))))[:_MOST_LINES],
         calls=sites.callers(),
-        calling_code=tuple(sites.codes),
+        calling_code=dict.fromkeys(sites.codes, 0),
     )
 
 
@@ -776,20 +781,32 @@ def _line_of(stack: Stack) -> SourceLine | None:
 
 
 def _calling(stack: Stack) -> list[Frame]:
-    """Return the user's frames, without those where a function begins."""
-    return [
+    """Return the user's frames, without those where a function begins; then the loops and other
+    blocks around these lines.
+    """
+    frames = [
         frame for frame in stack if owner_of(frame[0]) == "user" and not frame[3].startswith("in ")
     ]
+    blocks = [
+        (file, above, name, source_line(file, above).code)
+        for file, number, name, _ in frames
+        for above in lines_around(file, number)
+    ]
+    return [*frames, *blocks]
 
 
 def _leading_to(stack: Stack) -> list[SourceLine]:
-    """Return the lines of the user's that lead to the innermost one, the outermost first."""
-    innermost = (_innermost(stack, "user") or ("", 0))[:2]
-    return [
-        SourceLine(shown_path(file), number, code)
-        for file, number, _, code in _calling(stack)
-        if (file, number) != innermost
+    """Return the lines of the user's that lead to the innermost one, the outermost first; then
+    itself and the blocks around them.
+    """
+    found = [
+        SourceLine(shown_path(file), number, code) for file, number, _, code in _calling(stack)
     ]
+    innermost = _innermost(stack, "user")
+    is_alone = innermost is not None and [(each.file, each.line) for each in found] == [
+        (shown_path(innermost[0]), innermost[1])
+    ]
+    return [] if is_alone else found
 
 
 def _lines_of(stacks: Iterable[Stack]) -> dict[SourceLine, tuple[SourceLine, ...]]:

@@ -532,7 +532,8 @@ def place_text(place: e.Place) -> str:
         else ""
     )
     line = place.line.deepest
-    return "  ".join(filter(None, (line.at, f"{place.module}{passes}".strip(), line.code)))
+    runs = f"({place.runs[0]:,} -> {place.runs[1]:,} times)" if place.runs else ""
+    return "  ".join(filter(None, (line.at, f"{place.module}{passes}".strip(), line.code, runs)))
 
 
 def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:

@@ -147,6 +147,9 @@ class SourceLine(msgspec.Struct, frozen=True, omit_defaults=True):
     def codes(self) -> tuple[str, str]:
         return self.code, self.deepest.code
 
+    def leading_to(self, line: SourceLine) -> SourceLine:
+        return line if self.at == line.at else msgspec.structs.replace(self, inner=line.deepest)
+
     def __str__(self) -> str:
         return f"{self.at}  {self.code}" if self.code else self.at
 
@@ -164,24 +167,18 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     is_backward: bool = False  # autograd launched it for these lines
     is_dynamic: bool | msgspec.UnsetType = msgspec.UNSET  # Inductor generated it for dynamic shapes
     calls: int = 0  # of a function on the host, which the line makes itself
-    # of each line, the user's lines that lead to it, the outermost first. Empty: there are none
+    # of each line, the user's lines that lead to it, the outermost first; then itself, and the blocks
+    # around these. Empty: there are none
     callers: tuple[tuple[SourceLine, ...], ...] = ()
 
     def below(self, known: AbstractSet[str]) -> Origin:
-        """Return it with the outermost line of the user's that is not `known` in place of each line:
-        what an edited line calls is its work.
+        """Return it with the outermost line of the user's that is not `known` in place of each line,
+        else the block: what an edited line calls is its work, and what an edited loop repeats.
         """
         if not self.callers:
             return self
         lines = (
-            next(
-                (
-                    msgspec.structs.replace(each, inner=line.deepest)
-                    for each in above
-                    if each.code not in known
-                ),
-                line,
-            )
+            next((each.leading_to(line) for each in above if each.code not in known), line)
             for line, above in zip(self.lines, self.callers, strict=True)
         )
         return msgspec.structs.replace(self, lines=tuple(lines), callers=())
