@@ -418,11 +418,12 @@ class Fingerprint(msgspec.Struct, frozen=True):
     deterministic: bool | None = None
 
 
-class OpRecord(msgspec.Struct, frozen=True):
+class OpRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """An op of the host lane, in order of start."""
 
     name: str
     input_shapes: tuple[Any, ...] = ()  # nested tuples of ints, as recorded
+    is_inner: bool = False  # another op of the dispatcher called it
 
 
 class KernelChoice(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -163,3 +163,22 @@ def test_line_that_runs_more_often_has_its_count(pytester: pytest.Pytester, run:
     ops = text.partition("new ops: aten::t x4")[2].splitlines()
     assert [row.removeprefix("  code").strip() for row in ops[1:4]] == loop, text
     assert "model.py:29  Counted.forward()  for _ in range(150):  # host" in rows, text
+
+
+def test_line_that_reads_a_tensor_is_named_by_its_call(pytester: pytest.Pytester, run: Any) -> None:
+    pytester.makepyfile(model=MODEL, helpers=HELPERS, test_x=TESTS)
+    assert "2 written" in run("--perf-update")
+    pytester.makepyfile(model=MODEL.replace("# 3", "; x[0].tolist()"))
+    for failure in run().split("REGRESSED  ")[1:3]:
+        cause, ops, code = failure.splitlines()[1:4]
+        assert cause == "  cause    host: Tensor.tolist 0 -> 1 call", failure
+        assert ops.strip().startswith("with 3 new ops: "), failure
+        assert code.endswith("described(x)  ; x[0].tolist()"), failure
+
+
+def test_new_ops_are_those_that_a_line_calls(pytester: pytest.Pytester, run: Any) -> None:
+    pytester.makepyfile(model=MODEL, helpers=HELPERS, test_x=TESTS)
+    assert "2 written" in run("--perf-update")
+    pytester.makepyfile(model=MODEL.replace("# 3", "; x.t(); x.flatten()"))
+    text = run()
+    assert "2 new ops: aten::t, aten::flatten\n" in text, text  # and no aten::transpose, aten::view

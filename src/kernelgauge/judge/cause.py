@@ -38,7 +38,7 @@ from ..trace import (
 )
 from . import evidence as e
 from .baseline import Baseline, count_changes, other_data
-from .host import host_causes
+from .host import host_causes, reads_tensor
 
 # A kernel that is only slower is a cause if it carries this share of the change; if none does, the
 # first ones are.
@@ -181,7 +181,7 @@ def find_causes(
         causes += [peak] if lines.isdisjoint(place.line for place in peak.places[:1]) else []
     if not is_timed:
         usual = {*baseline.calling_code} - _new_code(run, baseline)
-        causes += [*_beside(causes, host_causes(baseline, run), usual)]
+        causes = [*_with_host(causes, host_causes(baseline, run), usual)]
     ordered: list[e.Cause | e.Rest] = [
         _with_runs(each, runs) for each in order_causes(causes, known)
     ]
@@ -219,31 +219,46 @@ def _with_runs(cause: e.Cause, runs: Mapping[str, tuple[int, int]]) -> e.Cause:
     return msgspec.structs.replace(cause, places=tuple(places))
 
 
-def _beside(
+def _with_host(
     causes: Sequence[e.Cause],
     host: Iterable[tuple[e.Cause, Sequence[Origin]]],
     calling_code: AbstractSet[str],
 ) -> Iterator[e.Cause]:
-    """Yield the host's work; beside other causes without a few calls that cost nothing, and those
-    at a line that another cause has.
+    """Yield causes and the host's work; beside other causes without a few calls that cost nothing,
+    and those at a line that another cause has.
 
+    Where a line reads a tensor, as ``x.tolist()`` does, the ops are a part of that.
     `calling_code`: of the lines that called something as often before. Others are named alone.
     """
+    made = {_lines_in(each): each for each in causes if isinstance(each.change, e.OtherOps)}
+    located = []
+    for work, origins in host:
+        new = [each for each in origins if any(it.code not in calling_code for it in each.lines)]
+        # of the lines that run, the most frequent one may have run as often before
+        is_of_lines = isinstance(work.change, e.HostCalls) and work.change.function == LINES
+        cause = with_code(work, new if calling_code and (new or is_of_lines) else origins)
+        ops = made.get(_lines_in(cause)) if cause.places else None
+        change = cause.change
+        if isinstance(change, e.HostCalls) and reads_tensor(change.function) and ops is not None:
+            causes = [each for each in causes if each is not ops]
+            change = msgspec.structs.replace(change, ops=getattr(ops.change, "new", ()))
+        located.append(msgspec.structs.replace(cause, change=change))
     costs_us: dict[tuple[str, int], float] = {}
     for each in causes:
         for line in (line for it in each.places for line in (it.line, it.line.deepest)):
             place = line.file, line.line
             costs_us[place] = max(each.weight_us, costs_us.get(place, 0.0))
-    for cause, origins in host:
-        new = [each for each in origins if any(it.code not in calling_code for it in each.lines)]
-        # of the lines that run, the most frequent one may have run as often before
-        is_of_lines = isinstance(cause.change, e.HostCalls) and cause.change.function == LINES
-        located = with_code(cause, new if calling_code and (new or is_of_lines) else origins)
-        places = [(it.line.deepest.file, it.line.deepest.line) for it in located.places]
-        at_the_line = [costs_us[it] for it in places if it in costs_us]
+    yield from causes
+    for cause in located:
+        at_the_line = [costs_us[it] for it in _lines_in(cause) if it in costs_us]
         least_us = max(*at_the_line, _HOST_AT_A_LINE_US) if at_the_line else _HOST_US
         if not causes or cause.weight_us >= least_us:
-            yield located
+            yield cause
+
+
+def _lines_in(cause: e.Cause) -> frozenset[tuple[str, int]]:
+    """Return the lines of a cause that call what it says, by file and number."""
+    return frozenset((it.line.deepest.file, it.line.deepest.line) for it in cause.places)
 
 
 def _counted(
@@ -944,14 +959,17 @@ def _op_causes(
     """
     places = {each.place for change in changes for part in change.parts for each in part.after}
     pairs = zip(run.ops, run.op_kernels or [None] * len(run.ops), strict=True)
-    names = [(each.name, place in places) for each, place in pairs if is_dispatched(each.name)]
-    now, then = Counter(name for name, _ in names), Counter(baseline.ops)
+    ops = [(each, place in places) for each, place in pairs if is_dispatched(each.name)]
+    now, then = Counter(each.name for each, _ in ops), Counter(baseline.ops)
     new, gone = now - then, then - now if is_all else Counter[str]()
-    new -= Counter(name for name, is_caused in names if is_caused)
+    new -= Counter(each.name for each, is_caused in ops if is_caused)
     if not (new or gone) or (not is_all and new.total() < _NAMED_SHARE * then.total()):
         return []
     # a GPU's time is not the host's
     weight_us = _DISPATCH_US * new.total() if run.fingerprint.arch == "cpu" else 0.0
+    # what lines of code call, and not what that calls
+    own = Counter(each.name for each, is_caused in ops if not (is_caused or each.is_inner))
+    new = new & own or new
     repeated = tuple(
         (name, then[name], now[name])
         for name in new or gone

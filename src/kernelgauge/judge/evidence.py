@@ -235,6 +235,7 @@ class HostCalls(Change, frozen=True):
     before: int
     after: int
     more: int = 0  # calls of all functions at that line
+    ops: Counted = ()  # new ones that these calls make
 
 
 class OtherDtype(Change, frozen=True):  # the dtype that most kernels of a trace work in

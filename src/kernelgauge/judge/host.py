@@ -45,11 +45,12 @@ _WORK_LEAST_US = 3.0
 # Sums: a function may change its name.
 YOURS, OTHERS, THREADS = "(your functions)", "(other functions)", "threading"
 
+_READS = r"torch\.\S*\b(item|tolist|numpy)"  # the numbers of a tensor
 # Short as they may be, they wait for others, or change how all that follows runs.
 _ALWAYS_WORK = re.compile(
     r"<(time\.sleep|_warnings\.warn|(\w+: )?_thread\.start\w*"
     r"|(posix|_socket|function socket)\.(?!fspath)[\w.]+"  # calls of the system
-    r"|torch\.\S*\b(item|tolist|numpy|synchronize)"
+    rf"|{_READS}|torch\.\S*\bsynchronize"
     # switches; those of a part, such as Dynamo's, come with its work
     r"|torch(\._C)?\._?set_(?!grad_enabled)\w+)>"
     r"|json\.(dump|load)s?"  # they call an encoder in C that no profiler sees
@@ -63,6 +64,11 @@ def is_work(name: str, us: Mapping[str, float]) -> bool:
     """
     is_long = _is_of_c(name) and us.get(name, 0.0) >= _WORK_LEAST_US
     return is_long or bool(_ALWAYS_WORK.fullmatch(name) or OF_SESSION.match(name))
+
+
+def reads_tensor(name: str) -> bool:
+    """Return whether a function gives the numbers of a tensor to Python, by ops that no line names."""
+    return bool(re.fullmatch(f"<{_READS}>", name))
 
 
 def _is_of_c(name: str) -> bool:

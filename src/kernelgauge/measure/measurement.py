@@ -51,8 +51,10 @@ from ..trace import (
     dispatcher_ops,
     executions,
     input_texts,
+    is_dispatched,
     kernels_of_ops,
     metadata_ops_that_launched,
+    nested,
     number_streams,
 )
 from ..workload import Workload
@@ -452,7 +454,10 @@ class Measurement:
             host=digest(platform.node()) if platform.node() else None,
             controls=controls,
             conditions=conditions_of([each.readings for each in self.replicates]),
-            ops=tuple(OpRecord(op.name, op.input_shapes) for op in window.ops),
+            ops=tuple(
+                OpRecord(op.name, op.input_shapes, any(is_dispatched(each.name) for each in around))
+                for op, around in nested(window.ops)
+            ),
             op_kernels=tuple(kernels_of_ops(window, session.executions[-1])),
             launch_apis=tuple(launch.call.name for launch in window.launches),
             occupancy_queries=window.occupancy_queries,

@@ -636,9 +636,9 @@ def _host_calls(it: e.HostCalls) -> tuple[str, list[str]]:
         name.rpartition(": ")[2].removeprefix("builtins.").replace("torch._C.TensorBase", "Tensor")
     )
     others = it.more - it.after + it.before
-    return f"host: {name} {it.before:,} -> {it.after:,} call{'s' * (it.after != 1)}", [
-        f"and {others:,} more calls at that line"
-    ] if it.more and others > 0 else []
+    details = [f"and {others:,} more calls at that line"] if it.more and others > 0 else []
+    details += [f"with {', '.join(_ops(e.OtherOps(it.ops))[:1])}"] if it.ops else []
+    return f"host: {name} {it.before:,} -> {it.after:,} call{'s' * (it.after != 1)}", details
 
 
 def _beside(it: e.BesideKernels) -> str:

@@ -42,7 +42,7 @@ from .kernel import (
     was_autotuned,
     with_current_kind,
 )
-from .model import CALL, REGION, WHOLE, Trace, Window, busy_us, grouped, number_streams
+from .model import CALL, REGION, WHOLE, Trace, Window, busy_us, grouped, nested, number_streams
 from .names import KernelName, Kind, decode
 from .reader import BLOCK_BYTES, parse
 from .sources import read_blocks
@@ -118,6 +118,7 @@ __all__ = [
     "likeness",
     "metadata_ops_that_launched",
     "name_differences",
+    "nested",
     "number_streams",
     "origin_at",
     "other_texts",
