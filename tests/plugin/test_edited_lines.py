@@ -182,3 +182,22 @@ def test_new_ops_are_those_that_a_line_calls(pytester: pytest.Pytester, run: Any
     pytester.makepyfile(model=MODEL.replace("# 3", "; x.t(); x.flatten()"))
     text = run()
     assert "2 new ops: aten::t, aten::flatten\n" in text, text  # and no aten::transpose, aten::view
+
+
+def test_other_dtypes_have_names(pytester: pytest.Pytester, run: Any) -> None:
+    model = """
+def forward(x):
+    return x.sum(-1, dtype=torch.float32), torch.arange(8, dtype=torch.float32)
+"""
+    call = "def test_x(kernelgauge):\n    kernelgauge(forward, torch.ones(4, 8))\n"
+    pytester.makepyfile(test_x=f"import torch\n{model}\n{call}")
+    assert "1 written" in run("--perf-update")
+    pytester.makepyfile(test_x=f"import torch\n{model.replace('32', '64')}\n{call}")
+    text = run()
+    assert "cause    float32 -> float64 in 2 kernels\n           sum, arange\n" in text, text
+    (path,) = (pytester.path / "baselines").glob("*/*.json")  # as an older version wrote it
+    path.write_text(path.read_text().replace('"float32"', '"6"'))
+    text = run()
+    assert "cause    float32 -> float64 in 2 kernels\n" in text, text
+    pytester.makepyfile(test_x=f"import torch\n{model}\n{call}")
+    assert "1 passed" in run()

@@ -76,7 +76,13 @@ from .instance import (
 )
 from .nvml import Reading, conditions_of, digest, disturbances, highest_clock_mhz
 from .origins import Modules, origins_of
-from .profile import HoldTime, multiset_difference, names_with_configurations, profile_session
+from .profile import (
+    HoldTime,
+    multiset_difference,
+    names_with_configurations,
+    places_of_dtypes,
+    profile_session,
+)
 from .reach import held_bytes
 
 _NOTHING_COMPILED = CompileEvent(
@@ -612,9 +618,17 @@ class Measurement:
 
         A counter has another value in each call, and none is recorded.
         """
+        on_cpu = self.device.gpu is None
         ops = (execution[place].op for execution in self.structure.executions)
         return common_arguments(
-            [op.arguments(on_cpu=self.device.gpu is None) if op else () for op in ops]
+            [
+                op.arguments(
+                    on_cpu=on_cpu, dtypes=places_of_dtypes(op.name, len(op.concrete_inputs))
+                )
+                if op
+                else ()
+                for op in ops
+            ]
         )
 
     def _resources(self, place: int) -> Resources | None:

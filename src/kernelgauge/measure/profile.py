@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from ..trace import (
     Window,
     configuration_text,
     executions,
+    is_dispatched,
     parse,
 )
 from . import Settings
@@ -259,6 +260,22 @@ def _with_lists(trace: Trace, lists: _Lists) -> Trace:
             op = op.with_list(place, sizes, dtypes, strides)
         ops.append(op)
     return replace(trace, ops=tuple(ops)) if lists else trace
+
+
+@lru_cache
+def places_of_dtypes(op: str, count: int) -> tuple[int, ...]:
+    """Return at which places an op takes a dtype, if all its schemas of so many arguments agree."""
+    found = torch._C._jit_get_schemas_for_operator(op) if is_dispatched(op) else ()
+    schemas = (each.arguments for each in found)
+    of_place = zip(
+        *([str(it.real_type) for it in each] for each in schemas if len(each) == count), strict=True
+    )
+    return tuple(
+        place
+        for place, kinds in enumerate(of_place)
+        if any("ScalarType" in kind for kind in kinds)
+        and all("ScalarType" in kind or kind == "Tensor" for kind in kinds)
+    )
 
 
 def _problems(session: ProfilerSession, iterations: int) -> list[str]:

@@ -15,7 +15,7 @@ from ..judge import Status, Verdict
 from ..judge import evidence as e
 from ..judge.review import CodeMoved, Creep
 from ..run import LINES
-from ..trace import ChangeKind
+from ..trace import DTYPES, ChangeKind
 from .text import (
     Line,
     counted,
@@ -576,7 +576,10 @@ def _repeated(repeated: Iterable[tuple[str, int, int]]) -> list[str]:
 def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
     parts = [*(f"{old} -> {new}" for old, new in it.dtypes), *_sizes(it.sizes)]
     parts += ["other tensors"] if it.other_tensors else []
-    parts += [f"an argument {old} -> {new}" for old, new in it.arguments]
+    parts += [
+        f"{'' if {old, new}.issubset(DTYPES.values()) else 'an argument '}{old} -> {new}"
+        for old, new in it.arguments
+    ]
     parts += [f"{old or 'no'} -> {new or 'no'} {kind}" for kind, old, new in it.amounts]
     parts += [f"inputs {' -> '.join(it.layouts)}"] if it.layouts else []
     if it.stream is not None:

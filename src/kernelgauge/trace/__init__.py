@@ -42,7 +42,18 @@ from .kernel import (
     was_autotuned,
     with_current_kind,
 )
-from .model import CALL, REGION, WHOLE, Trace, Window, busy_us, grouped, nested, number_streams
+from .model import (
+    CALL,
+    DTYPES,
+    REGION,
+    WHOLE,
+    Trace,
+    Window,
+    busy_us,
+    grouped,
+    nested,
+    number_streams,
+)
 from .names import KernelName, Kind, decode
 from .reader import BLOCK_BYTES, parse
 from .sources import read_blocks
@@ -66,6 +77,7 @@ __all__ = [
     "CALL",
     "COPIES",
     "CPU",
+    "DTYPES",
     "FACTS",
     "MOST_OUTSIDE",
     "NO_TENSOR",

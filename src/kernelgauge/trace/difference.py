@@ -32,7 +32,7 @@ from .kernel import (
     resources_of,
     was_autotuned,
 )
-from .model import grouped
+from .model import DTYPES, grouped
 from .names import Kind
 from .steps import RowRange, StepRow, Steps
 from .summary import HostLane
@@ -653,7 +653,7 @@ def other_arguments(before: KernelRecord, after: KernelRecord) -> tuple[tuple[st
         if all(any(map(_FLOAT.search, each)) for each in sides):
             return other_texts(*sides)
         sides = [tuple(text for text in each if not _FLOAT.search(text)) for each in sides]
-    pairs = dict.fromkeys(zip(*sides, strict=True)) if len(sides[0]) == len(sides[1]) else ()
+    pairs = dict.fromkeys(map(_with_dtypes, *sides)) if len(sides[0]) == len(sides[1]) else ()
     return tuple(
         pair
         for pair in pairs
@@ -663,6 +663,15 @@ def other_arguments(before: KernelRecord, after: KernelRecord) -> tuple[tuple[st
         and not _may_be_one_list(*map(_LIST.fullmatch, pair))
         and not _is_spelling(before, *pair)
     )
+
+
+def _with_dtypes(before: str, after: str) -> tuple[str, str]:
+    """Return two arguments by the names of dtypes, if one is such a name: older baselines have
+    numbers.
+    """
+    if not {before, after}.intersection(DTYPES.values()):
+        return before, after
+    return DTYPES.get(before, before), DTYPES.get(after, after)
 
 
 def _is_spelling(kernel: KernelRecord, before: str, after: str) -> bool:

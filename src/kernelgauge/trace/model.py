@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import groupby, zip_longest
@@ -60,6 +60,16 @@ _NUMBERS, _FLOAT = (
     re.compile(r"\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+"),
 )
 
+# torch's numbers of dtypes (torch/headeronly/core/ScalarType.h)
+DTYPES = {
+    str(number): name
+    for number, name in enumerate(
+        "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool "
+        "qint8 quint8 qint32 bfloat16 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 bits8 bits16 "
+        "float8_e5m2 float8_e4m3fn float8_e5m2fnuz float8_e4m3fnuz uint16 uint32 uint64".split()
+    )
+}
+
 _LIST = "TensorList"  # begins the type of one; the dtypes of its tensors follow, where known
 _MOST_TEXTS = 8  # of tensors in their order
 
@@ -95,15 +105,18 @@ class Op(_Row, frozen=True, gc=False):
     num_stages: int | None = None
     kernel_hash: str | None = None
 
-    def arguments(self, *, on_cpu: bool) -> tuple[str, ...]:
+    def arguments(self, *, on_cpu: bool, dtypes: Collection[int] = ()) -> tuple[str, ...]:
         """Return switches and floats; on a CPU also integers, and the tensors of a list: a GPU's
         launch tells these.
+
+        `dtypes`: the places of those integers that are torch's numbers of dtypes.
         """
         texts = []
-        for text, kind, shape in zip_longest(
-            self.concrete_inputs, self.input_types, self.input_shapes, fillvalue=""
-        ):
-            if (_INTEGERS if on_cpu else _SWITCH).fullmatch(text):
+        columns = self.concrete_inputs, self.input_types, self.input_shapes
+        for place, (text, kind, shape) in enumerate(zip_longest(*columns, fillvalue="")):
+            if on_cpu and place in dtypes and text in DTYPES:
+                texts.append(DTYPES[text])
+            elif (_INTEGERS if on_cpu else _SWITCH).fullmatch(text):
                 texts.append(text)
             elif _NUMBERS.fullmatch(text) and not _INTEGERS.fullmatch(text):
                 texts.append(_FLOAT.sub(lambda each: repr(float(each[0])), text))
