@@ -201,3 +201,26 @@ def forward(x):
     assert "cause    float32 -> float64 in 2 kernels\n" in text, text
     pytester.makepyfile(test_x=f"import torch\n{model}\n{call}")
     assert "1 passed" in run()
+
+
+def test_other_lists_of_tensors_are_short(pytester: pytest.Pytester, run: Any) -> None:
+    test = """
+import torch
+SIZES = [(3072,), (3072,), (8, 4), (2,), (5,)]
+
+def forward(x):
+    torch._foreach_mul([torch.ones(each, dtype=torch.float32) for each in SIZES], 2.0)
+    return x + 1
+
+def test_x(kernelgauge):
+    kernelgauge(forward, torch.ones(4, 8))
+"""
+    pytester.makepyfile(test_x=test)
+    assert "1 written" in run("--perf-update")
+    pytester.makepyfile(test_x=test.replace("(8, 4)", "(8, 6)"))
+    text = run()
+    assert "cause    float32[8,4] -> float32[8,6] in 1 kernel\n           _foreach_mul\n" in text, (
+        text
+    )
+    pytester.makepyfile(test_x=test.replace("float32", "float64"))
+    assert "float32[3072] x2, float32[8,4], and 2 more -> float64[3072] x2, float64[8,4]," in run()

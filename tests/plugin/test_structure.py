@@ -156,7 +156,7 @@ def test_nested(kernelgauge):
     kernelgauge(torch.sin, torch.nested.nested_tensor([torch.rand(2, 8), torch.rand(3, 8)], layout=torch.jagged))
 """
 )
-LIST_OF_TWO = "2 tensors of 8192 numbers"
+OTHER_LIST = "float32[64,64] x2 -> float64[64,64] x2 in 1 kernel"
 CAUSES = {
     "pow": "an argument 2.0 -> 2.2 in 1 kernel",
     "exponent": "an argument 2 -> 2.000001 in 1 kernel",
@@ -169,12 +169,12 @@ CAUSES = {
     "compiled": "an argument 2.0 -> 2.2 in 1 kernel",
     "strides": "inputs contiguous -> [64,64] by strides 1,64 in 1 kernel",
     "strides_in_list": "inputs contiguous -> [64,64] by strides 1,64 in 1 kernel",
-    "einsum_dtypes": f"{LIST_OF_TWO}, float32[64,64] x2 -> {LIST_OF_TWO}, float64[64,64] x2 in ",
-    "einsum_shapes": "float32[64,32], float32[32,64] -> 2 tensors of 4096 numbers, float32[32,64], ",
-    "cat_dtypes": f"{LIST_OF_TWO}, float32[64,64] x2 -> {LIST_OF_TWO}, float64[64,64] x2 in ",
-    "stack_dtypes": f"{LIST_OF_TWO}, float32[64,64] x2 -> {LIST_OF_TWO}, float64[64,64] x2 in ",
-    "foreach_dtypes": f"{LIST_OF_TWO}, float32[64,64] x2 -> {LIST_OF_TWO}, float64[64,64] x2 in ",
-    "long_list": "40 tensors of 163840 numbers, float32[64,64] x40 -> 50 tensors of 204800 ",
+    "einsum_dtypes": OTHER_LIST,
+    "einsum_shapes": "float32[64,32], float32[32,64] -> float32[32,64], float32[64,32] in 1 kernel",
+    "cat_dtypes": OTHER_LIST,
+    "stack_dtypes": OTHER_LIST,
+    "foreach_dtypes": OTHER_LIST,
+    "long_list": "float32[64,64] x40 -> float32[64,64] x50 in 1 kernel",
     "indices": "8 -> 16 indices in 1 kernel",
     "sparse": " stored numbers in 1 kernel",
     "found": " numbers found in 1 kernel",

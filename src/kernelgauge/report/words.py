@@ -35,6 +35,7 @@ _WIDTH = 69  # of a reason: with its label, 80 columns
 _SEEN_HOST = 0.02  # a smaller difference of the host's speed says nothing
 _MOST_NAMES = 8  # of the kernels of one cause
 _MOST_PARTS = 4  # of what differs in their tensors
+_MOST_IN_LIST = 2  # of the tensors of a list
 
 
 def headline(verdict: Verdict) -> str:
@@ -576,10 +577,7 @@ def _repeated(repeated: Iterable[tuple[str, int, int]]) -> list[str]:
 def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
     parts = [*(f"{old} -> {new}" for old, new in it.dtypes), *_sizes(it.sizes)]
     parts += ["other tensors"] if it.other_tensors else []
-    parts += [
-        f"{'' if {old, new}.issubset(DTYPES.values()) else 'an argument '}{old} -> {new}"
-        for old, new in it.arguments
-    ]
+    parts += [_argument(old, new) for old, new in it.arguments]
     parts += [f"{old or 'no'} -> {new or 'no'} {kind}" for kind, old, new in it.amounts]
     parts += [f"inputs {' -> '.join(it.layouts)}"] if it.layouts else []
     if it.stream is not None:
@@ -587,6 +585,16 @@ def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
         parts.append("on a second stream" if new and not old else f"stream {old} -> {new}")
     what = ", ".join(first(parts, _MOST_PARTS))
     return f"{what} in {counted(sum(n for _, n in it.kernels), 'kernel')}", [_names(it.kernels)]
+
+
+def _argument(old: str, new: str) -> str:
+    """Return ``float32 -> float64``; of lists of tensors those that differ: ``float32[64] x2``."""
+    lists = [text.partition(" numbers, ")[2].split(", ") for text in (old, new)]
+    if [""] not in lists:
+        pairs = (lists, lists[::-1])
+        own = ([each for each in side if each not in other] or side for side, other in pairs)
+        return " -> ".join(", ".join(first(each, _MOST_IN_LIST)) for each in own)
+    return f"{'' if {old, new}.issubset(DTYPES.values()) else 'an argument '}{old} -> {new}"
 
 
 def _speed(it: e.OtherSpeed) -> tuple[str, list[str]]:
