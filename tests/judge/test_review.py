@@ -320,14 +320,19 @@ def test_plan_replaces_all_where_something_exact_differs(
     lines = [line.text for line in review_lines(change.details)]
     assert any(line.startswith(detail) for line in lines)
     assert (
-        lines[-1] == "processes behind a replaced time 5 -> 1 (kernelgauge calibrate records more)"
+        lines[-1]
+        == "its new times are of 1 process, the old ones of 5 (kernelgauge calibrate records more)"
     )
 
 
 @pytest.mark.parametrize(
     ("changes", "detail", "place"),
     [
-        ({"kernels": builders.mlp_kernels(xblock=256)}, "processes behind a replaced time", None),
+        (
+            {"kernels": builders.mlp_kernels(xblock=256)},
+            "its new times are of 1 process, the old ones of ",
+            None,
+        ),
         ({"device": steady(1.1)} | XBLOCK_512, "GPU time 200.0 -> 220.0 us  +10.00 %", 1),
     ],
 )
@@ -360,7 +365,7 @@ def test_accepted_dispatch_leaves_gpu_times_of_all_processes(kernels: Any) -> No
     )
     assert new.entries[0].device_time_us == old.entries[0].device_time_us
     assert review_lines(change.details)[-1].text.startswith(
-        "processes behind a replaced time 3 -> 1 "
+        "its new times are of 1 process, the old ones of 3 "
     )
     again = reviewed_run(slower, new)
     assert (again.change.action, again.evidence) == (KEEP, (FileNote("accepted already"),))

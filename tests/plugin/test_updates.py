@@ -260,3 +260,21 @@ def test_recording_says_which_times_are_too_noisy(project: Project, kernelgauge:
     result.stdout.no_fnmatch_line("warning: *")
     shutil.rmtree(project.baselines)
     assert said.removesuffix("*") in kernelgauge("accept")[1]
+
+
+@pytest.mark.timeout(120)
+def test_update_without_times_names_those_that_it_drops(pytester: pytest.Pytester) -> None:
+    test = """
+import pytest, torch
+
+@pytest.mark.kernelgauge(timing=True)
+def test_x(kernelgauge):
+    kernelgauge(lambda x: x + 1, torch.ones(4, 8))
+"""
+    arguments = ("-q", "--perf-device=cpu", "--perf-update")
+    pytester.makepyfile(test_x=test)
+    assert "1 written" in text_of(pytester.runpytest_inprocess(*arguments))
+    pytester.makepyfile(test_x=test.replace("+", "*").replace("True", "False"))
+    said = " ".join(text_of(pytester.runpytest_inprocess(*arguments)).split())
+    assert "its old times are dropped, as this run measured none: CPU time, end to end" in said
+    assert "kernelgauge calibrate" not in said

@@ -525,7 +525,14 @@ class MeasuredTime(Evidence, frozen=True):  # nothing is stored of it
 
 
 _OfFile = Literal[
-    "accepted already", "unchanged", "undeclared", "suite", "compile times", "result", "facts"
+    "accepted already",
+    "unchanged",
+    "undeclared",
+    "suite",
+    "times",
+    "compile times",
+    "result",
+    "facts",
 ]
 _OfCounts = Literal[
     "fewer processes", "processes", "times stay", "launches", "graph_breaks", "recompiles"

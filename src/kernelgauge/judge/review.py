@@ -5,6 +5,7 @@ join a baseline.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -12,7 +13,17 @@ from enum import Enum
 import msgspec
 
 from ..errors import BaselineError, NewerBaselineError
-from ..run import COMPILE_TIMERS, Counts, Observation, Run, Timer, by_place, mean_of, on_same_host
+from ..run import (
+    CALL_TIMERS,
+    COMPILE_TIMERS,
+    Counts,
+    Observation,
+    Run,
+    Timer,
+    by_place,
+    mean_of,
+    on_same_host,
+)
 from ..trace import (
     ChangeKind,
     KernelRecord,
@@ -511,23 +522,18 @@ def _file_notes(old: Baseline, planned: Baseline | None) -> Iterator[e.FileNote]
     sides = old.is_compared, planned.is_compared
     if sides[0] != sides[1] and (sides[0] is not None or old.entries is planned.entries):
         yield e.FileNote("result", *map(_COMPARED.__getitem__, sides))
-    timers = {timer for each in old.processes for timer in each.timers}
-    counts = [
-        [sum(timer in it.timers for it in side.processes) for side in (old, planned)]
-        for timer in timers
-    ]
-    known, left = min(
-        counts,
-        key=lambda each: each[1] - each[0],
-        default=(len(old.processes), len(planned.processes)),
-    )
-    if left < known:  # to measure them takes minutes
-        yield e.FileNote("fewer processes", str(known), str(left))
-    are_known, are_left = (
-        any(timer in each.timers for each in side.processes for timer in COMPILE_TIMERS)
+    known, left = (
+        Counter(timer for each in side.processes for timer in each.timers)
         for side in (old, planned)
     )
-    if are_known and not are_left:
+    fewer = [timer for timer in Timer if 0 < left[timer] < known[timer]]
+    if fewer:  # to measure them takes minutes
+        timer = min(fewer, key=lambda it: left[it] - known[it])
+        yield e.FileNote("fewer processes", str(known[timer]), str(left[timer]))
+    dropped = [timer for timer in Timer if known[timer] and not left[timer]]
+    if times := [it.label_on(old.fingerprint) for it in dropped if it in CALL_TIMERS]:
+        yield e.FileNote("times", after=", ".join(times))
+    if any(timer in COMPILE_TIMERS for timer in dropped):
         yield e.FileNote("compile times")
 
 
