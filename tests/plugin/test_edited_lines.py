@@ -1,5 +1,5 @@
-"""The line that was edited is named first, and then those that it leads to: a helper that launches
-for a line that is new did so before for others.
+"""What a failure says of edited lines. The one that was edited is named first, and then those that it
+leads to: a helper that launches for a line that is new did so before for others.
 """
 
 from typing import Any
@@ -224,3 +224,32 @@ def test_x(kernelgauge):
     )
     pytester.makepyfile(test_x=test.replace("float32", "float64"))
     assert "float32[3072] x2, float32[8,4], and 2 more -> float64[3072] x2, float64[8,4]," in run()
+
+
+def test_kernels_behind_a_graph_break_keep_their_lines(
+    pytester: pytest.Pytester, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(pytester.path / "inductor"))
+    model = """
+import torch
+
+def forward(x):
+    x = x @ x
+    torch._dynamo.graph_break()
+    return x.sin() @ x
+"""
+    test = """
+import torch
+from model import forward
+
+def test_x(kernelgauge):
+    kernelgauge.using(compile={}, timing=False)(forward, torch.ones(8, 8))
+"""
+    pytester.makepyfile(model=model, test_x=test)
+    assert "1 written" in run("--perf-update")
+    edited = model.replace("sin", "cos").lstrip()
+    for moved in ("", "# one\n# two\n"):  # Inductor's cache has the graph of the first
+        pytester.makepyfile(model=moved + edited)
+        number = 6 + moved.count("\n")
+        text = run()
+        assert f"  code     model.py:{number}  return x.cos() @ x\n" in text, text

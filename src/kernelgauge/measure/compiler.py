@@ -464,10 +464,13 @@ def _as_traced(stack: Stack, traced: Iterable[Stack]) -> Stack | None:
     """Return the one stack of the same functions and code that was traced; None if there is none,
     or several.
     """
-    alike = [
-        each for each in traced if [frame[2:] for frame in each] == [frame[2:] for frame in stack]
-    ]
+    alike = [each for each in traced if _code_of(each) == _code_of(stack)]
     return alike[0] if len(alike) == 1 else None
+
+
+def _code_of(stack: Stack) -> list[tuple[str, str]]:
+    """Return functions and code, without the line at which Dynamo resumed one."""
+    return [(whole_function(name), code) for _, _, name, code in stack]
 
 
 def _stacks(text: str | None) -> list[Stack]:

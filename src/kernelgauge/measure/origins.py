@@ -667,8 +667,11 @@ class _Sites:
         """
         file, owner = self._file(extra.caller.file_name)
         if owner in _NAMED:
-            line = source_line(file, extra.caller.line_number)
-            site = replace(site, frames=(*site.frames, (file, line.line, "", line.code)))
+            line, name = source_line(file, extra.caller.line_number), extra.caller.function_name
+            # the first line of what follows a graph break is that of the break
+            is_at_break = name.endswith(f"_at_{line.line}") and whole_function(name) != name
+            code = f"in {whole_function(name)}" if is_at_break else line.code
+            site = replace(site, frames=(*site.frames, (file, line.line, "", code)))
         callsite = getattr(extra, "callsite", None)
         self._note_call(event, extra, site)
         if callsite is None:  # a function in C
