@@ -530,7 +530,6 @@ _OfFile = Literal[
     "undeclared",
     "suite",
     "times",
-    "compile times",
     "result",
     "facts",
 ]

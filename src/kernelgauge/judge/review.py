@@ -531,10 +531,9 @@ def _file_notes(old: Baseline, planned: Baseline | None) -> Iterator[e.FileNote]
         timer = min(fewer, key=lambda it: left[it] - known[it])
         yield e.FileNote("fewer processes", str(known[timer]), str(left[timer]))
     dropped = [timer for timer in Timer if known[timer] and not left[timer]]
-    if times := [it.label_on(old.fingerprint) for it in dropped if it in CALL_TIMERS]:
-        yield e.FileNote("times", after=", ".join(times))
-    if any(timer in COMPILE_TIMERS for timer in dropped):
-        yield e.FileNote("compile times")
+    for timers in (CALL_TIMERS, COMPILE_TIMERS):
+        if labels := [it.label_on(old.fingerprint) for it in dropped if it in timers]:
+            yield e.FileNote("times", after=", ".join(labels))
 
 
 def _host_doubts(old: Baseline, new: Baseline) -> Iterator[e.OtherHostSpeed]:

@@ -65,6 +65,10 @@ class HostWork:
     functions: str = ""  # as `Run.functions`
     problem: str = ""
 
+    def with_runs(self, known: Mapping[str, int]) -> dict[str, int]:
+        """Return how often lines run, by their code: as counted here, else as is known."""
+        return {code: self.lines.get(code, runs) for code, runs in known.items()}
+
     def located(self, calls: Mapping[str, tuple[Origin, ...]]) -> dict[str, tuple[Origin, ...]]:
         """Return where each function is called.
 

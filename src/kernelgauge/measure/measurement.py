@@ -51,11 +51,10 @@ from ..trace import (
     dispatcher_ops,
     executions,
     input_texts,
-    is_dispatched,
     kernels_of_ops,
     metadata_ops_that_launched,
-    nested,
     number_streams,
+    ops_within_ops,
 )
 from ..workload import Workload
 from . import Settings
@@ -460,10 +459,7 @@ class Measurement:
             host=digest(platform.node()) if platform.node() else None,
             controls=controls,
             conditions=conditions_of([each.readings for each in self.replicates]),
-            ops=tuple(
-                OpRecord(op.name, op.input_shapes, any(is_dispatched(each.name) for each in around))
-                for op, around in nested(window.ops)
-            ),
+            ops=tuple(OpRecord(*each) for each in ops_within_ops(window)),
             op_kernels=tuple(kernels_of_ops(window, session.executions[-1])),
             launch_apis=tuple(launch.call.name for launch in window.launches),
             occupancy_queries=window.occupancy_queries,
@@ -494,10 +490,7 @@ class Measurement:
             host_work_callers={name: dict(each) for name, each in self.host.callers.items()},
             host_work_origins=self.host.located(self.origins.calls),
             compiled_origins=self.origins.compiled,
-            calling_code={
-                code: self.host.lines.get(code, runs)
-                for code, runs in self.origins.calling_code.items()
-            },
+            calling_code=self.host.with_runs(self.origins.calling_code),
             functions=self.host.functions,
             day=datetime.now(timezone.utc).date().isoformat(),
             trains=self.workload.pass_ in ("train", "step")

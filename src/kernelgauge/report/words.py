@@ -373,12 +373,11 @@ _FILE_NOTES = {
     "facts": "gets what an older version did not record: {it.after}. Its times stay",
     "result": "result with float64: {it.before} -> {it.after}",
     "fewer processes": "its new times are of {it.after} process{es}, the old ones of {it.before} (kernelgauge calibrate records more)",
-    "times": "its old times are dropped, as this run measured none: {it.after}",
+    "times": "its old times are dropped, as this run measured none: {it.after}{option}",
     "processes": "{it.after} process{es}",
     "launches": "{it.after} launch{es}",
     "graph_breaks": "{it.after} graph break{s}: recorded",
     "recompiles": "{it.after} recompile{s}: recorded",
-    "compile times": "its compile times are dropped: --perf-compile measures them",
 }
 _RUN_DOUBTS = {
     "cut short": "the run was cut short",
@@ -476,7 +475,10 @@ _REASONS: dict[type, tuple[str | Callable[[Any], str], str | Callable[[Any, str]
     e.FileNote: (
         lambda it: "counts" if it.what in ("launches", "graph_breaks", "recompiles") else "file",
         lambda it, _: _FILE_NOTES[it.what].format(
-            it=it, **({"s": "", "es": ""} if it.after == "1" else {"s": "s", "es": "es"})
+            it=it,
+            s="s" * (it.after != "1"),
+            es="es" * (it.after != "1"),
+            option="   (--perf-compile)" * ("compile" in it.after),
         ),
     ),
     e.RunDoubt: ("refused", lambda it, _: _RUN_DOUBTS[it.what].format(it=it)),

@@ -38,6 +38,7 @@ from .kernel import (
     is_dispatched,
     kernels_of_ops,
     metadata_ops_that_launched,
+    ops_within_ops,
     origin_at,
     was_autotuned,
     with_current_kind,
@@ -51,7 +52,6 @@ from .model import (
     Window,
     busy_us,
     grouped,
-    nested,
     number_streams,
 )
 from .names import KernelName, Kind, decode
@@ -130,8 +130,8 @@ __all__ = [
     "likeness",
     "metadata_ops_that_launched",
     "name_differences",
-    "nested",
     "number_streams",
+    "ops_within_ops",
     "origin_at",
     "other_texts",
     "pairs_of_other_shapes",

@@ -455,6 +455,12 @@ def kernels_of_ops(window: Window, ran: Sequence[Execution]) -> list[int | None]
     return found
 
 
+def ops_within_ops(window: Window) -> Iterator[tuple[str, tuple[Any, ...], bool]]:
+    """Yield name and shapes of each op, and whether an op of the dispatcher is around it."""
+    for op, around in nested(window.ops):
+        yield op.name, op.input_shapes, any(is_dispatched(each.name) for each in around)
+
+
 def metadata_ops_that_launched(window: Window) -> list[str]:
     """Return the names of metadata ops that launched something: a `reshape` that had to copy, for
     example.
