@@ -130,9 +130,7 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
             Origin(_shown_function(code), (source_line(code.co_filename, number),))
             for (code, number), _ in lines.most_common(_MOST_LINES)
         )
-    return HostWork(
-        most, spread, origins, us, callers, runs, functions=digest(repr(sorted(codes)))
-    )
+    return HostWork(most, spread, origins, us, callers, runs, functions=digest(repr(sorted(codes))))
 
 
 def _shown_function(code: CodeType) -> str:
