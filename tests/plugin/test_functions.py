@@ -394,17 +394,19 @@ def test_graph_break_is_recorded_unless_another_number_is_declared(
     assert "  next     if that is right: @pytest.mark.kernelgauge(graph_breaks=1)\n" in said
 
 
-def test_device_that_is_not_there_is_one_clear_failure(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "worker"])
+def test_device_that_is_not_there_is_a_usage_error(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     pytester.makepyfile(test_ops=OPS)
-    arguments = ("-q", "--perf-device=cuda", "-k", "test_sparse")
-    said = text_of(pytester.runpytest_subprocess("-p", "kernelgauge.plugin", *arguments))
-    assert said.count("no CUDA device\n  got  ") == 1, said
-    assert "choose_device" not in said  # no traceback
+    arguments = ("-q", "--perf-device=cuda", *workers)
+    done = pytester.runpytest_subprocess("-p", "kernelgauge.plugin", *arguments)
+    said = text_of(done)
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    assert said.count("ERROR: no CUDA device\n  got  ") == said.count("no CUDA") == 1, said
     assert "--perf-device cpu" in said
-    assert "INVALID measurement" in said
+    assert "Traceback" not in said
 
 
 def test_wrong_call_is_one_clear_failure(pytester: pytest.Pytester, run: Run) -> None:

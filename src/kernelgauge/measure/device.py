@@ -250,21 +250,25 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def choose_device(choice: DeviceChoice) -> Device:
-    """Return the device to measure on.
-
-    ``auto``: a GPU if there is one. Raises `KernelgaugeError` if ``cuda`` is not there.
-    """
-    if choice != "cpu" and torch.cuda.is_available():
-        return CudaDevice()
-    if choice == "cuda":
+def require_cuda() -> None:
+    """Raise `KernelgaugeError` if there is no CUDA device."""
+    if not torch.cuda.is_available():
         raise KernelgaugeError(
             "no CUDA device",
             got=f"torch {torch.__version__}, built for CUDA {torch.version.cuda}; torch.cuda.is_available() is False",
             expected="an NVIDIA GPU, its driver, and a torch built for CUDA",
             next_command="nvidia-smi   (does the driver see the GPU?)   or add: --perf-device cpu",
         )
-    return Device()
+
+
+def choose_device(choice: DeviceChoice) -> Device:
+    """Return the device to measure on.
+
+    ``auto``: a GPU if there is one. Raises `KernelgaugeError` if ``cuda`` is not there.
+    """
+    if choice == "cuda":
+        require_cuda()
+    return CudaDevice() if choice != "cpu" and torch.cuda.is_available() else Device()
 
 
 # The buffer that evicts the L2 must be larger than twice the cache: with less, lines of the

@@ -202,10 +202,15 @@ class Session:
         return self.device.fingerprint()
 
     def prepare(self) -> None:
-        """Find out before minutes of measuring whether the results can be written.
+        """Find out before minutes of measuring whether the device is there, and the results can be
+        written.
 
-        Raises `StorageError`.
+        Raises `KernelgaugeError`.
         """
+        if self.options.device == "cuda":
+            from ..measure.device import require_cuda
+
+            require_cuda()
         if not self.options.worker:
             self._folder_lock.hold(self.waiting)
             self.artifacts.prepare()
