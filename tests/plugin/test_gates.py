@@ -2,6 +2,8 @@
 catches.
 """
 
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -185,30 +187,62 @@ def test_skipped_file_with_baselines_fails_under_strict(
     )
 
 
+UNASKED = "no test asks for these baselines any more"
+
+
 @pytest.mark.parametrize(
-    ("old", "new", "says"),
+    ("old", "new"),
     [
-        ("test_relu", "test_relu_again", "test_whole-test_relu"),
-        ("def test_relu", "def tst_relu", "test_whole-test_relu"),
-        ("(kernelgauge):", "():\n    kernelgauge = lambda function, given: 0", "no test asks for a baseline"),
+        ("test_relu", "test_relu_again"),
+        ("def test_relu", "def tst_relu"),
+        ("(kernelgauge):", "():\n    kernelgauge = lambda function, given: 0"),
     ],
     ids=["renamed", "no test", "no fixture"],
-)  # fmt: skip
+)
 def test_baseline_without_its_test_fails_under_strict(
-    pytester: pytest.Pytester, run: Run, old: str, new: str, says: str
+    pytester: pytest.Pytester, run: Run, old: str, new: str
 ) -> None:
     whole = WHOLE.format(skips=False) + "\ndef test_other(): pass\n"
     pytester.makepyfile(test_whole=whole)
     run("--perf-update")
-    assert "no test asks for a baseline" not in run("--perf-strict")
+    assert UNASKED not in run("--perf-strict")
     pytester.makepyfile(test_whole=whole.replace(old, new))
     for chosen in ((), ("-k", "test_other"), ("-n", "1")):
         done = pytester.runpytest_inprocess("--perf-device=cpu", "--perf-strict", *chosen)
-        assert "no test asks for a baseline" in (said := text_of(done)), chosen
-        assert says in said
+        assert UNASKED in (said := text_of(done)), chosen
+        assert "test_whole-test_relu" in said
         assert done.ret != pytest.ExitCode.OK
     for some in (("test_whole.py::test_other", "--perf-strict"), ("-k", "test_other")):
-        assert "no test asks for a baseline" not in run(*some)
+        assert UNASKED not in run(*some)
+
+
+SIZES = """
+import pytest, torch
+
+@pytest.mark.kernelgauge(timing=False)
+@pytest.mark.parametrize("size", {sizes})
+def test_relu(kernelgauge, size):
+    kernelgauge(torch.relu, torch.ones(size))
+"""
+
+
+def test_summary_names_baselines_of_tests_that_are_gone(
+    pytester: pytest.Pytester, run: Run
+) -> None:
+    pytester.makepyfile(test_sizes=SIZES.format(sizes=[4, 16, 64]))
+    assert UNASKED not in run("--perf-update")
+    pytester.makepyfile(test_sizes=SIZES.format(sizes=[4, 8]))
+    for some in (("-k", "4"), ("--deselect", "test_sizes.py::test_relu[8]"), ("-m", "not gpu")):
+        assert (UNASKED in run(*some)) == ("-m" in some), some  # that deselects nothing
+    for whole in ((), ("-n", "2"), ("--perf-update",)):
+        (line,) = [each for each in run(*whole).splitlines() if UNASKED in each]
+        assert line.startswith(f"warning: {UNASKED}; git rm baselines/"), line
+    remove = line.partition("; ")[2].partition("   (")[0]
+    assert "test_sizes-test_relu-8.json" not in remove
+    for path in shlex.split(remove)[2:]:
+        Path(path).unlink()
+    assert UNASKED not in run("--perf-strict")
+    assert len([*pytester.path.glob("baselines/*/*.json")]) == 2
 
 
 def test_suite_that_skips_its_standard_tests_fails(project: Project) -> None:

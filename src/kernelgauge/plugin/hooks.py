@@ -166,12 +166,15 @@ def pytest_collection_modifyitems(
     ours, fixtures = config.stash[SESSION], measuring_fixtures(config)
     ours.suites.adopt(items, fixtures)
     is_part = config.getoption("lf", False) or any("::" in each for each in config.args)
-    if ours.options.strict and not is_part:
+    if not is_part:
         # Those that ask for `benchmark` measure in a run with --perf-benchmark.
         part = [each for each in items if "benchmark" in getattr(each, "fixturenames", ())]
         part = [] if "benchmark" in fixtures else part
         ours.whole_files = {*map(ours.suites.file_of, items)} - {*map(ours.suites.file_of, part)}
+    collected = len(items)
     yield
+    if len(items) < collected and not ours.options.strict:
+        ours.whole_files = set()  # whoever selects knows what else there is
     selected = ours.suites.select(items)
     if others := set(items) - set(selected):
         config.hook.pytest_deselected(items=list(others))

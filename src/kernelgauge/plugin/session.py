@@ -110,7 +110,7 @@ class Session:
         self.without_times: set[str] = set()  # workloads that their tests want no times of
         self.profiled: dict[str, bool] = {}  # of the plugin's `PROFILED`
         self.width: int | None = None  # of the terminal, in columns; None: there is none
-        # with --perf-strict: files of tests that are all collected
+        # files of tests that are all collected; without --perf-strict, all selected too
         self.whole_files: set[str] = set()
         # By workload and cause or error: the first test that showed it.
         self.shown_in: dict[tuple[str, e.Cause | str], str] = {}
@@ -776,28 +776,34 @@ class Session:
         name) and has baselines, or a baseline of a file without its test.
         """
         self.suites.require_workloads()
-        files = () if self.options.accepts else self.whole_files
-        stored = list(self.suites.stored("*")) if skipped_files or files else []
-        gone = [
-            (folder, name)
-            for folder, suite, name in stored
-            if suite in files and name not in self.suites.workloads
-        ]
-        gone = [each for each in gone if self._is_of_this_machine(each[:1])]
-        if gone:
-            baselines = self.options.shown(self.options.baselines)
-            paths = [f"{baselines}/{folder}/{name}.json" for folder, name in gone]
-            raise KernelgaugeError(
-                "no test asks for a baseline of its file",
-                got=", ".join(name for _, name in gone),
-                expected="tests of these names; after a rename: git mv OLD.json NEW.json",
-                next_command=shlex.join(["git", "rm", *paths]),
-            )
+        if self.options.strict and not self.options.accepts and (error := self._unasked()):
+            raise error
+        stored = list(self.suites.stored("*")) if skipped_files else []
         for skipped, why in skipped_files.items():
             if self._is_of_this_machine(
                 folder for folder, suite, _ in stored if f"{suite}/".startswith(f"{skipped}/")
             ):
                 raise KernelgaugeError(f"{skipped}: {SKIPPED}", got=why)
+
+    def _unasked(self) -> KernelgaugeError | None:
+        """Return an error about the baselines of this machine whose test is gone from its file."""
+        if not self.whole_files:
+            return None
+        gone = [
+            (folder, name)
+            for folder, suite, name in self.suites.stored("*", but=self.suites.workloads)
+            if suite in self.whole_files and self._is_of_this_machine([folder])
+        ]
+        if not gone:
+            return None
+        baselines = self.options.shown(self.options.baselines)
+        paths = [f"{baselines}/{folder}/{name}.json" for folder, name in gone]
+        remove = shlex.join(["git", "rm", *paths])
+        return KernelgaugeError(
+            "no test asks for these baselines any more",
+            got=", ".join(name for _, name in gone),
+            next_command=f"{remove}   (after a rename, first record it: --perf-update)",
+        )
 
     def _is_of_this_machine(self, folders: Iterable[str]) -> bool:
         found = set(folders)
@@ -862,6 +868,9 @@ class Session:
         for problem, cases in grouped(found, itemgetter(1)).items():
             if problem:
                 yield f"{named(name for name, _ in cases)}: {problem}"
+        is_said = self.options.strict and not self.options.accepts  # by `require_tests`
+        if found and not (is_said or self.options.calibrating) and (error := self._unasked()):
+            yield error.one_line
 
     def _workload_result(self, name: str) -> WorkloadResult:
         workload, baseline = self.suites.workloads[name], self._stored.get(name)

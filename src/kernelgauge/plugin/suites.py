@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
@@ -194,12 +194,14 @@ class Suites:
             return plain  # the file was moved
         return whole if owners or self._has_namesake(path, not_tests) else plain
 
-    def stored(self, names: str) -> Iterator[tuple[str, str, str]]:
+    def stored(self, names: str, *, but: Container[str] = ()) -> Iterator[tuple[str, str, str]]:
         """Yield the device's folder, the suite and the name of each baseline whose name fits a
-        pattern; an empty suite: it is unreadable.
+        pattern; an empty suite: it is unreadable. `but`: names to leave out.
         """
         with suppress(OSError):  # a name that is too long is refused later
             for path in self.options.baselines.glob(f"*/{names}.json"):
+                if path.stem in but:
+                    continue
                 suite = ""
                 with suppress(OSError, ValueError, KeyError):
                     require_inside(path, self.options.baselines)
