@@ -3,8 +3,9 @@
 import gc
 import importlib
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from importlib.metadata import PathDistribution, distributions
 from pathlib import Path
@@ -33,6 +34,35 @@ def store(tmp_path: Path) -> BaselineStore:
     return BaselineStore(tmp_path / "baselines")
 
 
+_PROGRAMS = ("pytest", "git", "pip", "nvidia-smi", "nsys", "kernelgauge")
+_PYTESTS_TOO = ("bisect", "calibrate", "compare")  # what they do not know goes to pytest
+
+
+@cache
+def command_options() -> dict[str, set[str]]:
+    """Return the options that each command takes, by its name."""
+    from kernelgauge.cli import _parser
+
+    (commands,) = (each.choices for each in _parser()._actions if each.dest == "==SUPPRESS==")
+    return {name: set(each._option_string_actions) for name, each in commands.items()}
+
+
+def named_options(command: str, text: str) -> Iterator[tuple[str, str]]:
+    """Yield each option that a text of a command names, and the command that has to take it: the
+    last one before it in its line, or that of the text. Other programs have options of their own.
+    """
+    for line in text.splitlines():
+        for part in re.split(r" {3}\(|; ", line):  # a note behind a command is no part of it
+            owner = command
+            for word in part.split():
+                if word in _PROGRAMS or owner == "kernelgauge":
+                    owner = word
+                elif re.fullmatch(r"-k|--[a-z][a-z-]+", option := word.strip("():,.")) and (
+                    owner in command_options() and owner not in _PYTESTS_TOO
+                ):
+                    yield owner, option
+
+
 @pytest.fixture
 def kernelgauge(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -48,6 +78,9 @@ def kernelgauge(
         with pytest.raises(SystemExit) as ended:
             importlib.import_module("kernelgauge.__main__")
         printed = capsys.readouterr()
+        name, options = str(*arguments[:1]), command_options()
+        named = named_options(name, printed.out + printed.err)
+        assert not {it for it in named if it[1] not in options[it[0]] | {*arguments}}
         return int(ended.value.code or 0), printed.out, printed.err
 
     return call

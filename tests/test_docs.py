@@ -15,6 +15,7 @@ import pytest
 from tools import size
 
 from tests.commands.conftest import Command
+from tests.conftest import command_options, named_options
 from tests.plugin.inner_project import text_of
 
 ROOT = Path(__file__).parents[1]
@@ -150,6 +151,19 @@ def test_reference_has_every_command(tool: dict[str, Any], reference: str) -> No
         chapter = reference.partition(f"### {parser.prog}\n")[2].partition("\n### ")[0]
         assert chapter
         assert not {name for name in options if name not in chapter}, parser.prog
+
+
+def test_pages_name_options_that_their_commands_take() -> None:
+    pages = [*ROOT.glob("docs/*.md"), *ROOT.glob("templates/*"), ROOT / "README.md"]
+    texts = [(each.name, each.read_text(encoding="utf-8")) for each in pages if each.is_file()]
+    found = {
+        (name, *named)
+        for name, text in texts
+        for command in re.findall(r"kernelgauge [^`\n]*", text)
+        for named in named_options("", command)
+    }
+    assert len(found) > 10
+    assert not {it for it in found if it[2] not in command_options()[it[1]]}
 
 
 def test_page_has_every_environment_variable() -> None:

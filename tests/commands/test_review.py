@@ -344,7 +344,8 @@ def test_accept_keeps_its_reason_for_review(command: Command) -> None:
 def test_accept_prints_the_command_that_keeps_a_reason(command: Command) -> None:
     recorded(command)
     folder = str(left(upgraded(), "nights/new run"))
-    offered = "\nto accept it: kernelgauge accept 'nights/new run' --because TEXT   (-k selects)\n"
+    accept = "kernelgauge accept 'nights/new run'"
+    offered = f"\nto accept it: {accept} --because TEXT\nto accept a part: {accept} -k {COMPILED} "
     assert offered in command("review", folder)[1]
     out = command("accept", folder, "-k", COMPILED)[1]
     (line,) = (each for each in out.splitlines() if each.startswith("to keep why: "))

@@ -266,7 +266,10 @@ def _review(options: argparse.Namespace) -> Exit:
         if refused:
             _say_measuring(refused, reviews, several[-1])
         if waiting:
-            say(printable(f"to accept it: {_again(options)} --because TEXT   (-k selects)"))
+            say(printable(f"to accept it: {_again(options)} --because TEXT"))
+        if len(waiting) > 1:
+            options.expression = _selecting([waiting[0].workload], reviews)
+            say(printable(f"to accept a part: {_again(options)} --because TEXT"))
     return Exit.NO
 
 
