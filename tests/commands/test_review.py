@@ -156,6 +156,52 @@ def test_accept_stores_the_selected_only(command: Command) -> None:
         assert f"{len(changed)} written to baselines" in out
 
 
+OPS = """
+import pytest
+
+@pytest.mark.parametrize("n", [4, 16])
+def test_mlp(kernelgauge, n): ...
+
+def test_ml(kernelgauge): ...
+"""
+# workload -> test
+NODES = {
+    "test_m-test_mlp-4": "test_m.py::test_mlp[4]",
+    "test_m-test_mlp-16": "test_m.py::test_mlp[16]",
+    "test_m-test_ml": "test_m.py::test_ml",
+}
+
+
+@pytest.mark.parametrize(
+    ("expression", "count"),
+    [
+        ("test_mlp[4]", 1),
+        ("test_mlp-4", 1),
+        ("[test_m-test_ml]", 1),
+        ("test_m-test_ml", 3),
+        ("[test_m-test_ml] or mlp[16]", 2),
+        ("mlp[", 2),
+        ("test_m.py and not [4", 2),
+        ("mlp-[4]", 0),
+    ],
+    ids=["test", "id", "one id", "part", "or", "bracket", "not", "none"],
+)
+def test_expression_of_accept_and_history_is_that_of_pytest(
+    command: Command, pytester: pytest.Pytester, expression: str, count: int
+) -> None:
+    pytester.makepyfile(test_m=OPS)
+    asked = ("--collect-only", "-q", "-k", expression)
+    collected = set(pytester.runpytest_inprocess(*asked).outlines) & {*NODES.values()}
+    assert len(collected) == count
+    tests = [builders.one_test("", workload=it, node=node) for it, node in NODES.items()]
+    folder = str(left(complete_results(*map(of, NODES), tests=tests)))
+    out = command("accept", "--dry-run", "-k", expression)[1]
+    of_history = command("history", folder, "-k", expression)[1]
+    wanted = {it for it, node in NODES.items() if node in collected}
+    assert {each.split()[1] for each in out.splitlines() if each.startswith("create")} == wanted
+    assert set(re.findall(r"(?m)^workload (\S+)", of_history)) == wanted
+
+
 def test_accept_names_the_refused_and_stores_the_others(command: Command) -> None:
     noisy = passing(verdict(Status.INVALID, headline="too noisy", workload=EAGER), name=EAGER)
     left(complete_results(noisy, of(LINEAR)))

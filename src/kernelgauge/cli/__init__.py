@@ -38,7 +38,10 @@ _GROUPS = {  # of the help, in the order of the work
     "Traces of torch.profiler": ("trace", "check-trace"),
     "Machines and nights": ("calibrate", "history"),
 }
-SELECTION = "as in pytest, for example 'mlp and not eager'"
+SELECTION = (  # of -k, in each command
+    "as in pytest, of parts of ids and test names: 'mlp and not eager', 'test_mlp[4]'; '[ID]' is "
+    "one id"
+)
 
 
 class Exit(IntEnum):
@@ -194,12 +197,7 @@ def _add_revision_commands(commands: Commands) -> None:
     add = comparing.add_argument
     add("base", metavar="BASE", help="a revision of git, for example main or HEAD~1")
     add("head", metavar="HEAD", nargs="?", help="another one (default: the working tree as it is)")
-    add(
-        "-k",
-        dest="expression",
-        metavar="EXPRESSION",
-        help=SELECTION,
-    )
+    add("-k", dest="expression", metavar="EXPRESSION", help=SELECTION)
     # A process runs in another folder. Links stay: the interpreter of a venv is one.
     add(
         "--base-python",
@@ -231,7 +229,13 @@ def _add_revision_commands(commands: Commands) -> None:
     add("--bad", metavar="REF", help="a later one with the change")
     lists = "outputs of 'pip freeze' instead of revisions, from good to bad"
     add("--packages", nargs="+", default=[], type=Path, metavar="LIST", help=lists)
-    add("-k", dest="workload", required=True, metavar="EXPRESSION", help="of one workload")
+    add(
+        "-k",
+        dest="workload",
+        required=True,
+        metavar="EXPRESSION",
+        help=f"one workload; {SELECTION}",
+    )
 
     suite = "the tests: a folder or a file (default: perf)"
     for parser in (comparing, bisecting):

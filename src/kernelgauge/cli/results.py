@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from ..errors import KernelgaugeError, ResultsError, printable
 from ..results import (
     Results,
+    TestResult,
     changed_sources,
     find_results,
     project_of,
@@ -283,16 +284,17 @@ def _accept(options: argparse.Namespace) -> Exit:
     require_force_under_ci(options, "accept")
     matches = _matcher(options.expression)
     several, store, lines = _load(options)
+    tests = [test for results in several for test in results.tests]
     say_page([lines])
     # One lock over the review and the writing: what is shown is what is written.
     with nullcontext() if options.dry_run else store.locked():
         reviews = review(several, store, Mode.ADD if options.add else Mode.ACCEPT)
-        if not any(matches(each.workload) for one in reviews.values() for each in one):
+        if not any(matches(each.workload, tests) for one in reviews.values() for each in one):
             say(printable(f"no workload of these results matches -k {options.expression!r}"))
             return Exit.NO
         plans, refused = select(
             reviews,
-            lambda each: matches(each.workload),
+            lambda each: matches(each.workload, tests),
             force=options.force,
             because=options.because,
             # who selects nothing means what changes
@@ -344,30 +346,39 @@ def _again(options: argparse.Namespace) -> str:
     return shlex.join(parts)
 
 
-def _matcher(expression: str) -> Callable[[str], bool]:
-    """Return whether a workload's id matches `-k` as its tests do in pytest. An empty expression
-    matches all.
+def _matcher(expression: str) -> Callable[[str, Iterable[TestResult]], bool]:
+    """Return whether pytest's `-k` would select one of the tests of a workload: each word is a part
+    of the workload's id, or of the name, class or path of the test. An empty one matches all.
 
     Raises `KernelgaugeError` if the expression is invalid.
     """
     if not expression:
-        return bool
+        return lambda *_: True
     # Private, and the only implementation there is. Imported here, since pytest takes longer than
     # the command.
     from _pytest.mark.expression import Expression
 
-    def matches(workload: str) -> bool:
-        name = f"[{workload}]".lower()  # as in the name of its tests
-        return compiled.evaluate(lambda part: part.lower() in name)  # type: ignore[arg-type]
+    def matches(workload: str, tests: Iterable[TestResult]) -> bool:
+        nodes = {each.node for each in tests if each.workload == workload} or {""}
+        return any(map(is_selected, (_keywords(workload, node) for node in nodes)))
+
+    def is_selected(keywords: str) -> bool:
+        return compiled.evaluate(lambda part: part.lower() in keywords)  # type: ignore[arg-type]
 
     try:
         compiled = Expression.compile(expression)
-        matches("")  # refuses name(key=value), which -m takes and -k does not
+        is_selected("")  # refuses name(key=value), which -m takes and -k does not
     except Exception as error:  # pytest 8 and 9 have different ones
         got = printable(f"{expression[:200]!r}: {error}")
-        expected = "as for pytest, for example -k 'mlp and not eager'"
+        expected = SELECTION
         raise KernelgaugeError("-k: invalid expression", got=got, expected=expected) from error
     return matches
+
+
+def _keywords(workload: str, node: str) -> str:
+    """Return what a word of `-k` may be a part of, on lines of their own."""
+    file, _, test = node.partition("::")
+    return "\n".join([f"[{workload}]", *file.split("/"), *test.split("::")]).lower()
 
 
 def _calibrate(options: argparse.Namespace) -> Exit:

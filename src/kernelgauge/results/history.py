@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
 from operator import itemgetter
@@ -18,7 +18,7 @@ from ..judge import Status, Verdict
 from ..judge.baseline import SOFTWARE_FIELDS, is_host_only
 from ..judge.timing import expected_variance, prior_for
 from ..run import ProcessTime, Timer, observe
-from . import Results, decode_results
+from . import Results, TestResult, decode_results
 from .files import read_file
 
 _FIRST_YEAR = 1970  # an invalid timestamp is year 1
@@ -53,13 +53,16 @@ class Night(NamedTuple):
 
 
 def read_nights(
-    history: Path, *, timer: Timer | None = None, matches: Callable[[str], bool] = bool
+    history: Path,
+    *,
+    timer: Timer | None = None,
+    matches: Callable[[str, Sequence[TestResult]], bool] = lambda *_: True,
 ) -> tuple[list[Night], list[str]]:
     """Return the times in a history, in order of machine, workload, place and time; and which files
     are left out, and why.
 
     A history is a folder with results of runs, whatever the names of the files. A time whose
-    verdict is INVALID is none. `matches`: whether a workload is asked for, by its id. Without a
+    verdict is INVALID is none. `matches`: whether a workload is asked for, by its id and the tests of its run. Without a
     `timer` it is that of the device, and on a CPU the latency.
 
     Raises `StorageError` if the history cannot be read.
@@ -95,7 +98,7 @@ def read_nights(
             nights |= {
                 (*night[:4], results.host): night
                 for night in nights_of(results, timer)
-                if matches(night.workload)
+                if matches(night.workload, results.tests)
             }
         except (OSError, ValueError, ResultsError) as error:
             why = error.got if isinstance(error, ResultsError) else error
