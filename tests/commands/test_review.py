@@ -481,6 +481,22 @@ def test_accept_names_files_that_changed_since_the_run(command: Command) -> None
     assert re.search(r"(?m)^changed +model.py, gone.py   \(since", command("accept")[1])
 
 
+@pytest.mark.parametrize("arch", ["sm_90", "cpu"])
+def test_accept_writes_kernels_that_changed_alone(command: Command, arch: str) -> None:
+    def store(**times: float) -> list[str]:
+        more = (builders.launched("add", 9.0, kind="pointwise"),) if times else ()
+        fields = {"kernels": (*mlp_kernels(**times), *more), "machine": fingerprint(arch=arch)}
+        left(complete_results(of(EAGER, **fields, counts=counts(launches=4 + len(more)))))
+        assert command("accept", "--force")[0] == 0
+        return [it.rstrip(",") for it in content()[EAGER].decode().splitlines() if "identity" in it]
+
+    before = store()
+    after = store(gate=56.4, up=57.6, us=38.0, down=56.0)  # and one more: down alone moved by 1 %
+    changed = [each for each in after if each not in before]
+    assert ["add" in changed[-1], len(changed)] == [True, 1 if arch == "cpu" else 2]
+    assert ('"device_time_us": 56.0' in changed[0]) == (arch != "cpu")
+
+
 def test_review_says_a_cause_once(command: Command) -> None:
     recorded(command)
     fewer = {"kernels": mlp_kernels()[:3], "counts": counts(launches=3, kernels=2)}

@@ -46,7 +46,7 @@ _NAMED_SHARE = 0.10
 _NAMED_AT_LEAST = 3
 # Below this, kernels of the same identity are called unchanged: the spread of one kernel's median
 # between processes.
-_UNCHANGED = 0.01
+UNCHANGED = 0.01
 _MOST_LINES, _MOST_OPS = 2, 2  # lines of code, and ops that launched what is new
 # what the names of functions in graphs begin with, in `Run.data` and `Run.op_origins`
 _COMPILED = "compiled "
@@ -189,7 +189,7 @@ def find_causes(
         rest = join_launches(alike)
         share = rest.after_us / rest.before_us - 1 if rest.before_us else 0.0
         ordered.append(
-            e.Rest(len(rest.after), share, rest.delta_us, is_unchanged=abs(share) < _UNCHANGED)
+            e.Rest(len(rest.after), share, rest.delta_us, is_unchanged=abs(share) < UNCHANGED)
         )
     return ordered
 

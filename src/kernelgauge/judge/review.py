@@ -53,6 +53,7 @@ from .baseline import (
     rounded,
     times_of,
 )
+from .cause import UNCHANGED
 from .host import is_host_loss, joined_work
 from .structure import choice_changes, judge_structure, placement_changes
 from .time_verdict import Context, doubt_of, judge, judge_time, stored_doubt, time_of
@@ -61,6 +62,7 @@ from .timing import Decision, Limits
 # A host that is slower than this was disturbed. Hosts of H200s changed their speed by factors of
 # 1.6 (benchmarks/data/earlier_detection) and 1.9 (tests/report/test_stored.py).
 _DISTURBED_HOST_FACTOR = 3.0
+_CLOCK_STEP_US = 0.032  # of the profiler on an H200
 
 
 class Action(str, Enum):
@@ -276,6 +278,12 @@ def _planned(
     """
     (fresh,) = new.entries
     entry, nearest = old.entry_like(fresh.kernels)
+    if comparison.identical:
+        kernels = _with_stored_times(
+            entry.kernels, fresh.kernels, is_cpu=new.fingerprint.arch == "cpu"
+        )
+        fresh = msgspec.structs.replace(fresh, kernels=kernels)
+        new = msgspec.structs.replace(new, entries=(fresh,))
     if keeps_times:
         timed = Entry(fresh.draws, fresh.kernels, entry.processes)
         return msgspec.structs.replace(new, entries=(timed,))
@@ -348,6 +356,24 @@ def _with_times(entry: Entry, fresh: Entry, moved: set[Timer]) -> Entry:
             for old, new in zip(each.before, each.after, strict=True)  # none may be lost
         )
     return Entry(entry.draws, kernels, processes or fresh.processes)
+
+
+def _with_stored_times(
+    stored: Sequence[KernelRecord], fresh: Sequence[KernelRecord], *, is_cpu: bool
+) -> tuple[KernelRecord, ...]:
+    """Return the fresh kernels, with the stored time of each that runs as before: the diff of the
+    file shows what changed.
+
+    A time moved if it differs by more than the same kernel's times in two processes do. Times of
+    ops on a CPU are not judged.
+    """
+    known: dict[KernelRecord, KernelRecord] = {}
+    for old, new in (pair for each in diff(stored, fresh) for pair in each.pairs):
+        moved_us = abs(new.device_time_us - old.device_time_us)
+        is_same_time = is_cpu or moved_us <= max(UNCHANGED * old.device_time_us, _CLOCK_STEP_US)
+        if is_same_time and new == msgspec.structs.replace(old, device_time_us=new.device_time_us):
+            known.setdefault(new, old)
+    return tuple(known.get(each, each) for each in fresh)
 
 
 def _is_stored(process: Process, old: Baseline) -> bool:
