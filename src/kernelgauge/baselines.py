@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from .errors import BaselineError, NewerBaselineError, StorageError
-from .judge import DECLARED, NUMERICS, Status, Verdict
+from .judge import DECLARED, NUMERICS, TIME_LABELS, Status, Verdict
 from .judge.baseline import Baseline, Recorded, decode_baseline, encode_baseline
 from .judge.evidence import Detail, FileNote, RunDoubt
 from .judge.review import (
@@ -375,12 +375,17 @@ def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Itera
 
     It may differ from the baseline.
     """
+    invalid = [
+        each
+        for each in workload.verdicts
+        if each.status is Status.INVALID and each.subject in TIME_LABELS
+    ]
     if results.was_cut_short:
-        yield RunDoubt("cut short")
+        yield RunDoubt("cut short", is_of_times=True)
     for test in results.failed_tests:
         end = workload.verdict(test.subject)
         if test.workload == workload.id and (end is None or not _is_acceptable(end)):
-            yield RunDoubt("test failed", test.name)
+            yield RunDoubt("test failed", test.name, is_of_times=end in invalid)
     for verdict in workload.verdicts:
         if verdict.status.fails and not _is_acceptable(verdict):
             yield verdict
@@ -390,11 +395,14 @@ def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Itera
     timers = [
         timer for timer in results.timers or CALL_TIMERS if run.kernels or timer is Timer.END_TO_END
     ]
-    missing = [timer.label_on(run.fingerprint) for timer in timers if run.sample(timer) is None]
-    if run.incomplete:
-        yield RunDoubt("incomplete", run.incomplete)
+    missing = [timer for timer in timers if run.sample(timer) is None]
+    if run.incomplete:  # not because nobody asked, nor because other kernels were timed
+        yield RunDoubt("incomplete", run.incomplete, is_of_times=run.lack is None)
     elif run.samples:  # else its test wants none
-        yield from (RunDoubt("not measured", label) for label in missing)
+        for timer in missing:
+            is_of_times = any(each.subject == timer.label for each in invalid)
+            label = timer.label_on(run.fingerprint)
+            yield RunDoubt("not measured", label, is_of_times=is_of_times)
 
 
 def _is_acceptable(verdict: Verdict) -> bool:

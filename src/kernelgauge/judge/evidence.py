@@ -552,6 +552,7 @@ class RunDoubt(Evidence, frozen=True):  # what speaks against storing a run
     what: _OfRun | _OfTests
     text: str = ""  # of which test or time, why, or when
     other: str = ""
+    is_of_times: bool = False  # the structure of the run is sound
 
 
 class ImpossibleTime(Evidence, frozen=True):

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import filterfalse
 
 import msgspec
 
@@ -33,7 +34,7 @@ from ..trace import (
     is_chosen,
     resource_changes,
 )
-from . import Status, Verdict
+from . import TIME_LABELS, Status, Verdict
 from . import evidence as e
 from .baseline import (
     Anchor,
@@ -193,7 +194,9 @@ def review_run(
     slow = tuple(_host_doubts(old, new))
     # What ran does not depend on the clock. Times of other software are no times of this one.
     is_other = comparison.identical and group in (Group.KERNELS, Group.CONFIGURATION)
-    kept = (*slow, e.FileNote("times stay")) if slow and is_other and not is_wrong else ()
+    can_keep = is_other and not is_wrong
+    untimed = [*filter(_is_of_times, doubts)] if can_keep and not is_fresh else []
+    kept = (*slow, e.FileNote("times stay")) if can_keep and (slow or untimed) else ()
     how = {"is_other_code": bool(code), "is_tuned": is_tuned, "keeps_times": bool(kept)}
     planned = new if is_wrong else _planned(old, new, comparison, group, by_timer, **how)
     if is_wrong and group is Group.SAME_SPEED:  # nobody knows it
@@ -212,7 +215,7 @@ def review_run(
         planned, added = fuller, tuple(_added(old, fuller))
     notes = (*added, *_file_notes(old, planned), *kept, *creep, *code)
     evidence: tuple[Fact, ...] = (judge_structure(run, old), *times, *notes)
-    doubts = [*doubts, *(() if kept else slow)]
+    doubts = [*filterfalse(untimed.__contains__, doubts), *(() if kept else slow)]
     if not is_fresh:
         # both in UTC
         if (
@@ -229,6 +232,14 @@ def review_run(
     action = Action.KEEP if planned is None else Action.UPDATE
     change = PlannedChange(action, run.workload, planned, (*comparison.moves, *evidence))
     return Reviewed(run.workload, group, suite, change, comparison.moves, evidence, tuple(doubts))
+
+
+def _is_of_times(doubt: Fact) -> bool:
+    """Return whether a doubt about a run leaves its structure sound."""
+    if isinstance(doubt, Verdict):
+        return doubt.subject in TIME_LABELS
+    is_of_times = isinstance(doubt, e.RunDoubt) and doubt.is_of_times
+    return is_of_times or isinstance(doubt, e.ImpossibleTime)
 
 
 def _code_moved(old: Baseline, run: Run) -> Iterator[CodeMoved]:
@@ -279,10 +290,8 @@ def _planned(
     (fresh,) = new.entries
     entry, nearest = old.entry_like(fresh.kernels)
     if comparison.identical:
-        kernels = _with_stored_times(
-            entry.kernels, fresh.kernels, is_cpu=new.fingerprint.arch == "cpu"
-        )
-        fresh = msgspec.structs.replace(fresh, kernels=kernels)
+        is_cpu = new.fingerprint.arch == "cpu"
+        fresh = _with_stored_times(entry, fresh, is_cpu=is_cpu)
         new = msgspec.structs.replace(new, entries=(fresh,))
     if keeps_times:
         timed = Entry(fresh.draws, fresh.kernels, entry.processes)
@@ -358,9 +367,7 @@ def _with_times(entry: Entry, fresh: Entry, moved: set[Timer]) -> Entry:
     return Entry(entry.draws, kernels, processes or fresh.processes)
 
 
-def _with_stored_times(
-    stored: Sequence[KernelRecord], fresh: Sequence[KernelRecord], *, is_cpu: bool
-) -> tuple[KernelRecord, ...]:
+def _with_stored_times(entry: Entry, fresh: Entry, *, is_cpu: bool) -> Entry:
     """Return the fresh kernels, with the stored time of each that runs as before: the diff of the
     file shows what changed.
 
@@ -368,12 +375,13 @@ def _with_stored_times(
     ops on a CPU are not judged.
     """
     known: dict[KernelRecord, KernelRecord] = {}
-    for old, new in (pair for each in diff(stored, fresh) for pair in each.pairs):
+    for old, new in (it for each in diff(entry.kernels, fresh.kernels) for it in each.pairs):
         moved_us = abs(new.device_time_us - old.device_time_us)
         is_same_time = is_cpu or moved_us <= max(UNCHANGED * old.device_time_us, _CLOCK_STEP_US)
         if is_same_time and new == msgspec.structs.replace(old, device_time_us=new.device_time_us):
             known.setdefault(new, old)
-    return tuple(known.get(each, each) for each in fresh)
+    kernels = tuple(known.get(each, each) for each in fresh.kernels)
+    return msgspec.structs.replace(fresh, kernels=kernels)
 
 
 def _is_stored(process: Process, old: Baseline) -> bool:

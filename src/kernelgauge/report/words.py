@@ -368,7 +368,7 @@ _FILE_NOTES = {
     "accepted already": "accepted already",
     "unchanged": "unchanged within noise: it stays as it is",
     "undeclared": "the suite no longer declares it: git rm its baseline, if that is meant",
-    "times stay": "its times stay: this host is too slow to record others",
+    "times stay": "its times stay: this run has none to trust",
     "suite": "suite {it.before} -> {it.after}",
     "facts": "gets what an older version did not record: {it.after}. Its times stay",
     "result": "result with float64: {it.before} -> {it.after}",
