@@ -26,6 +26,10 @@ def test_compiled(kernelgauge):
     call = lambda x: F.gelu(x.pow(2.2 if LOST else 2.0))
     kernelgauge.using(compile={"backend": "aot_eager"})(call, square())
 
+def test_compiled_dtype(kernelgauge):
+    kind = torch.float64 if LOST else torch.float32
+    kernelgauge.using(compile={})(lambda x: x.bfloat16().to(kind).sum(), square())
+
 def test_pow(kernelgauge):
     kernelgauge(lambda x: x.pow(2.2 if LOST else 2.0), square())
 
@@ -167,6 +171,7 @@ CAUSES = {
     "text": "an argument 'none' -> 'tanh' in 1 kernel",
     "texts": "an argument 'none' x3 -> 'none', an argument 'tanh' -> 'tanh' x3 in ",
     "compiled": "an argument 2.0 -> 2.2 in 1 kernel",
+    "compiled_dtype": "float32 -> float64 in ",
     "strides": "inputs contiguous -> [64,64] by strides 1,64 in 1 kernel",
     "strides_in_list": "inputs contiguous -> [64,64] by strides 1,64 in 1 kernel",
     "einsum_dtypes": OTHER_LIST,

@@ -374,17 +374,16 @@ def _keep_traced(
     constants = _traced_constants.setdefault(_compile_id(), set())
     for node in nodes:
         if node.op.startswith("call_"):
-            name = getattr(node.target, "__name__", str(node.target))
-            calls = _traced_calls.setdefault(_compile_id(), {}).setdefault(
-                f"compiled {name}", Counter()
-            )
-            calls.update(_stacks(node.meta.get("stack_trace")))
-            given = [
-                repr(each)
-                for each in tree_leaves((node.args, node.kwargs))
-                if isinstance(each, (float, str))
-            ]
-            constants.update((f"compiled {name}", each) for each in ("", *given))
+            name = f"compiled {getattr(node.target, '__name__', node.target)}"
+            leaves = tree_leaves((node.args, node.kwargs))
+            dtypes = [str(each)[6:] for each in leaves if isinstance(each, torch.dtype)]
+            # older baselines know no dtypes
+            given = {f"{name}, dtype": dtypes} if dtypes else {}
+            given[name] = [repr(each) for each in leaves if isinstance(each, (float, str))]
+            for key, texts in given.items():
+                calls = _traced_calls.setdefault(_compile_id(), {}).setdefault(key, Counter())
+                calls.update(_stacks(node.meta.get("stack_trace")))
+                constants.update((key, each) for each in ("", *texts))
     return original(self, graph, *args, **kwargs)
 
 
