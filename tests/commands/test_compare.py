@@ -199,6 +199,42 @@ def test_decided_workloads_are_not_measured_again(compare: Command, process: Pro
     assert ([each.id for each in results.workloads], sizes) == ([FIRST, SECOND], [3, 6])
 
 
+def test_same_code_is_measured_once(compare: Command, process: Process) -> None:
+    """FIRST is the same code in both, and of SECOND another function runs."""
+
+    def runs(functions: str) -> tuple[Run, ...]:
+        kernels = [replace(each, op="aten::mm") for each in measured().kernels]
+        facts = {"kernels": tuple(kernels), "host_work": {"len": 2}}
+        pairs = ((FIRST, "a"), (SECOND, functions))
+        return tuple(replace(measured(name), functions=it, **facts) for name, it in pairs)
+
+    pairs = [runs("a"), runs("b")], [runs("a")[1:], runs("b")[1:]] * 5
+    process.runs = [each for several in pairs for each in several]
+    tests = [
+        one_test("test_gpu_time", workload=name, subject="GPU time") for name in (FIRST, SECOND)
+    ]
+    process.change = lambda results: replace(results, tests=tuple(tests))
+    code, out, err = compare("HEAD", "--", "--perf-changed")
+    assert code == 0, out
+    assert "after process 1 of each side: 1 of 2 workloads decided" in err
+    assert "1 of 2 times not compared: the same code" in out
+    left_out = ["--perf-changed", f"--deselect={tests[0].node}"]
+    assert [each.arguments[1:] for each in process.seen] == [["--perf-changed"]] * 2 + [
+        left_out
+    ] * 4
+    # without the option, all is measured until it is decided
+    process.seen.clear()
+    process.runs = [runs("a")] * 6
+    compare("HEAD")
+    assert [each.arguments[1:] for each in process.seen] == [[]] * 6
+    # and with it, a pair is enough for what is the same
+    process.seen.clear()
+    process.runs = [runs("a")] * 2
+    _, out, _ = compare("HEAD", "--", "--perf-changed")
+    assert len(process.seen) == 2
+    assert "2 of 2 times not compared: the same code" in out
+
+
 def test_code_without_times_is_judged_by_its_structure(compare: Command, project: Path) -> None:
     for model, code, text in (("205", 0, "PASS"), ("205 fewer", 1, "kernels differ from HEAD")):
         (project / "model.txt").write_text(model)

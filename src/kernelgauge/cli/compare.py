@@ -19,7 +19,7 @@ from ..errors import MeasurementError
 from ..judge import Status
 from ..judge.evidence import Detail, Reason
 from ..judge.revisions import LOOKS, JudgedSet, judge_sets, looks, pair_steps
-from ..report.findings import brief, with_words
+from ..report.findings import brief, is_same_code, with_words
 from ..report.html import html
 from ..report.summary import error_commands, summary, summary_markdown
 from ..report.text import counted
@@ -31,6 +31,7 @@ from . import Exit, note, say, say_page
 
 _REPORTS = Path("reports", "compare")
 _INTERRUPTED = 2  # exit status of pytest
+_CHANGED = "--perf-changed"
 _FAR_MORE = 2  # times as many processes as there may be: they decide nothing
 _SHOWN_CHARACTERS = 300  # of a line about undecided workloads
 
@@ -68,7 +69,8 @@ def compare_revisions(options: argparse.Namespace) -> Exit:
             status = 0
         finally:  # an interruption loses no verdict
             if all(side.results for side in sides):
-                results = msgspec.structs.replace(_judged(*sides)[0], exit_status=status)
+                results = _judged(*sides, keeps_times=_keeps_times(options))[0]
+                results = msgspec.structs.replace(results, exit_status=status)
                 _report(results, processes=min(len(side.results) for side in sides))
             elif status:
                 note("cut short before both sides were measured: there are no verdicts")
@@ -109,6 +111,7 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
     started, most, chance = time.monotonic(), max(1, options.processes), random.Random()
     progress = processes.Progress(2 * most, budget_s=options.budget)
     is_over_budget, hopeless = False, list[str]()
+    keeps_times = _keeps_times(options)
     for done in range(1, most + 1):
         # what drifts meanwhile meets both alike, and no order is known
         for side in chance.sample((base, head), 2):
@@ -132,26 +135,41 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
             run.is_timed for side in (base, head) for each in side.results for run in each.runs
         )
         is_last = is_over_budget or not is_timed or not head.results[0].runs
-        if done == 1 or done in looks(options.processes) or is_last:
-            results, undecided = _judged(base, head)
-            hopeless = _note_noise(undecided, most, hopeless)
-        if done in looks(options.processes) or is_last:
-            total = sum(each.unavailable is None for each in results.workloads)
-            _note_look(undecided, total, processes=len(head.results))
-            if is_last or len(undecided) == len(hopeless):
+        is_look = done in looks(options.processes) or is_last
+        if not (is_look or done == 1):
+            continue
+        results, undecided = _judged(base, head, keeps_times=keeps_times)
+        hopeless = _note_noise(undecided, most, hopeless)
+        if is_look or keeps_times:
+            there = [each for each in results.workloads if each.unavailable is None]
+            # before the first look, nothing is decided but what is the same code
+            left = [
+                each.id
+                for each in there
+                if (each.id in undecided if is_look else not any(map(is_same_code, each.verdicts)))
+            ]
+            named = {name: undecided[name] for name in left if name in undecided}
+            _note_look(named, len(there), len(left), processes=len(head.results))
+            left = [each for each in left if not (is_look and each in hopeless)]
+            if is_last or not left:
                 break
             # A latency asks for no more processes. A test that makes its workload has all of its
             # times.
             deselected = [
                 f"--deselect={each.node}"
                 for each in head.results[0].tests
-                if each.workload not in undecided
-                or each.workload in hopeless
+                if each.workload not in left
                 or (
-                    each.subject == Timer.END_TO_END.label
+                    is_look
+                    and each.subject == Timer.END_TO_END.label
                     and each.node.endswith(f"[{each.workload}]")
                 )
             ]
+
+
+def _keeps_times(options: argparse.Namespace) -> bool:
+    """Return whether the same code need not be timed: nobody can tell that of another package."""
+    return _CHANGED in options.pytest_arguments and not options.packages
 
 
 def _note_noise(undecided: Mapping[str, JudgedSet], most: int, known: Collection[str]) -> list[str]:
@@ -169,12 +187,11 @@ def _note_noise(undecided: Mapping[str, JudgedSet], most: int, known: Collection
     return list(needed)
 
 
-def _note_look(undecided: Mapping[str, JudgedSet], total: int, *, processes: int) -> None:
+def _note_look(
+    undecided: Mapping[str, JudgedSet], total: int, left: int, *, processes: int
+) -> None:
     names = ", ".join(f"{name} ({', '.join(it.undecided)})" for name, it in undecided.items())
-    line = (
-        f"after process {processes} of each side: {total - len(undecided)} of {total} workloads "
-        "decided"
-    )
+    line = f"after process {processes} of each side: {total - left} of {total} workloads decided"
     line += f"; undecided: {names}" if names else ""
     note(shorten(line, _SHOWN_CHARACTERS, placeholder=" …"))
 
@@ -195,10 +212,10 @@ def _with_ids_of(base: Results, head: Results) -> Results:
     return msgspec.structs.replace(base, workloads=tuple(map(renamed, base.workloads)))
 
 
-def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, JudgedSet]]:
+def _judged(base: _Side, head: _Side, *, keeps_times: bool) -> tuple[Results, dict[str, JudgedSet]]:
     """Judge all processes of HEAD by those of BASE. Return results, and the undecided workloads.
 
-    A decided workload stays decided: its later processes did not measure it. What ran in BASE alone
+    `keeps_times`: as `judge_sets` has it. A decided workload stays decided: its later processes did not measure it. What ran in BASE alone
     fails, and so does all if nothing ran in both.
     """
     last = head.results[-1]
@@ -228,6 +245,7 @@ def _judged(base: _Side, head: _Side) -> tuple[Results, dict[str, JudgedSet]]:
             beside=[each for other, each in steps.items() if other != name],
             failures=(list(base.failures(name)), list(head.failures(name))),
             may_be_new=not is_nothing,
+            keeps_times=keeps_times,
         )
         if found.undecided:
             undecided[name] = found

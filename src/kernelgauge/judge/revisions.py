@@ -18,8 +18,8 @@ from ..run import Run, Sample, Timer
 from . import MEASUREMENT, Status, Verdict, without_doubtful_improvements, worst
 from .baseline import Baseline, by_configuration, combined, from_run
 from .evidence import NothingToCompare, ProcessesDiffer, Reason, RelativeChange, SlowerInPairs
-from .structure import judge_structure
-from .time_verdict import Context, judge_time, not_measured
+from .structure import is_code_of, judge_structure
+from .time_verdict import Context, judge_time, not_measured, same_code
 from .timing import FALSE_ALARMS_PER_RUN, Limits
 
 # processes of each side: from then on their own spread says more than what is known of other
@@ -74,6 +74,7 @@ def judge_sets(
     beside: Sequence[Sequence[float]] | None = None,
     failures: tuple[Sequence[Reason], Sequence[Reason]] = ((), ()),
     may_be_new: bool = True,
+    keeps_times: bool = False,
 ) -> JudgedSet:
     """Judge the second set of runs of a workload by the first one.
 
@@ -81,7 +82,8 @@ def judge_sets(
         a gate that it leaves open is smaller here than between nights. names: of the sets, for
         messages. beside: the steps of the other workloads (`pair_steps`), if processes of the same
         place ran one after the other, in random order. failures: of processes of each set. What ran
-        in the second one alone is INVALID unless it `may_be_new`.
+        in the second one alone is INVALID unless it `may_be_new`. keeps_times: whether the times of
+        the same code are the same.
     """
 
     def unjudged(conclusion: NothingToCompare, status: Status = Status.INVALID) -> Verdict:
@@ -111,6 +113,9 @@ def judge_sets(
         is_timed = any(run.is_timed for run in (*before, *after))
         found = (*failed, structure, *([missing] if is_timed else []))
         return JudgedSet(found, run=after[-1], baseline=baseline)
+    if keeps_times and all(is_code_of(run, baseline) for run in after):
+        times = [same_code(timer, after[-1]) for timer in after[-1].judged_timers]
+        return JudgedSet((*failed, structure, *times), run=after[-1], baseline=baseline)
     # The autotuner chooses anew in each process: the launch configuration that most of them have.
     first, *_ = alike = max(by_configuration(timed_after), key=len)
     near, asked = {timer: timer.timing.near_gate for timer in Timer}, limits or Limits()

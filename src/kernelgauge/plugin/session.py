@@ -45,7 +45,7 @@ from ..judge import evidence as e
 from ..judge.baseline import Baseline
 from ..judge.host import unseen_in, with_needed_callers
 from ..judge.structure import is_code_of
-from ..judge.time_verdict import Context, not_measured
+from ..judge.time_verdict import Context, not_measured, same_code
 from ..judge.timing import FALSE_ALARMS_PER_RUN, SUSPECTS_PER_RUN
 from ..measure import Settings
 from ..measure.nvml import digest_of, visible_gpus
@@ -647,14 +647,7 @@ class Session:
             if timer not in timers and self._asks(workload, timer.label):
                 error = self._missing.get((workload.id, timer))
                 if workload.id in self._of_baseline and timer not in COMPILE_TIMERS:
-                    self.keep(
-                        Verdict(
-                            Status.PASS,
-                            workload.id,
-                            timer.label,
-                            e.NotMeasured(run.label(timer), is_known=True),
-                        )
-                    )
+                    self.keep(same_code(timer, run))
                 else:
                     self.keep(
                         not_measured(timer, run)

@@ -316,6 +316,11 @@ def is_unconfirmed(verdict: Verdict) -> bool:
     return isinstance(getattr(verdict.conclusion, "doubt", None), e.FreshProcess)
 
 
+def is_same_code(verdict: Verdict) -> bool:
+    """Whether a time was not compared, since the code that took it is the same."""
+    return isinstance(verdict.conclusion, e.NotMeasured) and verdict.conclusion.is_known
+
+
 def baseline_commits(results: Sequence[Results]) -> str:
     """Return ``commit 5d500c5 of 2026-11-19``: what the baselines were recorded at; empty if nobody
     knows.

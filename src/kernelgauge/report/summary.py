@@ -29,6 +29,7 @@ from .findings import (
     failing_verdicts,
     findings,
     in_full,
+    is_same_code,
     is_unconfirmed,
     next_step,
     notable_verdicts,
@@ -205,7 +206,7 @@ def scope(results: Sequence[Results]) -> str:
         return ""
     judged, unjudged, by_subject = [], [], dict[str, list[Verdict]]()
     for each in _time_verdicts(results):
-        if not _is_kept(each):
+        if not is_same_code(each):
             by_subject.setdefault(each.subject, []).append(each)
     for subject, times in by_subject.items():
         known = [
@@ -288,15 +289,11 @@ def recording_doubt(verdicts: Sequence[Verdict]) -> str:
 
 
 def _kept(results: Sequence[Results]) -> list[str]:
-    """Return how many times were not measured, since they are of the code of the baseline."""
+    """Return how many times were not compared, since they are of the same code."""
     times = _time_verdicts(results)
-    kept = sum(map(_is_kept, times))
+    kept = sum(map(is_same_code, times))
     some = f"{kept} of {counted(len(times), 'time')}"
-    return [f"{some} not measured: the code of the baseline"] if kept else []
-
-
-def _is_kept(verdict: Verdict) -> bool:
-    return isinstance(verdict.conclusion, e.NotMeasured) and verdict.conclusion.is_known
+    return [f"{some} not compared: the same code"] if kept else []
 
 
 def _uncompared(results: Sequence[Results]) -> list[str]:

@@ -148,8 +148,9 @@ def _overlap(it: e.OverlapCompared, verdict: Verdict, name: str) -> str:
 
 
 def _not_measured(it: e.NotMeasured, *_: object) -> str:
-    reason = "the code of the baseline" if it.is_known else it.why
-    side, why = f"{it.side}: " if it.side else "", f": {reason}" if reason else ""
+    if it.is_known:
+        return f"{it.label} not compared: the same code"
+    side, why = f"{it.side}: " if it.side else "", f": {it.why}" if it.why else ""
     return f"{side}{it.label} was not measured{why}"
 
 
