@@ -12,7 +12,7 @@ MODEL = """
 import torch
 from torch import nn
 
-STEPS = 3
+STEPS, EACH, NUMBERS = 3, 2, (30_000,)
 
 @torch.library.custom_op("of_mine::doubled", mutates_args=())
 def doubled(x: torch.Tensor) -> torch.Tensor:
@@ -21,8 +21,11 @@ def doubled(x: torch.Tensor) -> torch.Tensor:
 def scaled(x):
     total = 0
     for step in range(STEPS):
-        total += step  # 1
-    return x * 2
+        if step % EACH:
+            total += step  # 1
+        else:
+            total -= step
+    return x * (1 + (30_000 in NUMBERS))
 
 class Net(nn.Module):
     def __init__(self):
@@ -57,9 +60,11 @@ def test_faster(kernelgauge):
 """
 EDITS = {
     "an operator": ("total += step", "total += step ** 2"),
-    "a constant": ("STEPS = 3", "STEPS = 5"),
+    "a constant": ("= 3, 2", "= 5, 2"),
     "a default": ("def scaled(x):", "def scaled(x, why=None):"),
-    "a shape": ("x * 2", "(x * 2)[None]"),
+    "a shape": ("return x", "return x[None]"),
+    "a branch": ("= 3, 2", "= 3, 3"),
+    "a value": ("(30_000,)", "(*range(30_001),)"),
 }
 KEPT = "{} of {} times not compared: the same code"
 

@@ -19,7 +19,7 @@ from . import MEASUREMENT, Status, Verdict, without_doubtful_improvements, worst
 from .baseline import Baseline, by_configuration, combined, from_run
 from .evidence import NothingToCompare, ProcessesDiffer, Reason, RelativeChange, SlowerInPairs
 from .structure import is_code_of, judge_structure
-from .time_verdict import Context, judge_time, not_measured, same_code
+from .time_verdict import Context, is_as_fast, judge_time, not_measured, same_code
 from .timing import FALSE_ALARMS_PER_RUN, Limits
 
 # processes of each side: from then on their own spread says more than what is known of other
@@ -113,7 +113,13 @@ def judge_sets(
         is_timed = any(run.is_timed for run in (*before, *after))
         found = (*failed, structure, *([missing] if is_timed else []))
         return JudgedSet(found, run=after[-1], baseline=baseline)
-    if keeps_times and all(is_code_of(run, baseline) for run in after):
+    latencies = [it.samples[Timer.END_TO_END] for it in after if Timer.END_TO_END in it.samples]
+    if (
+        keeps_times
+        and all(is_code_of(run, baseline) for run in after)
+        and latencies
+        and all(is_as_fast(each, baseline) for each in latencies)
+    ):
         times = [same_code(timer, after[-1]) for timer in after[-1].judged_timers]
         return JudgedSet((*failed, structure, *times), run=after[-1], baseline=baseline)
     # The autotuner chooses anew in each process: the launch configuration that most of them have.

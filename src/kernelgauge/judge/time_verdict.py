@@ -19,6 +19,7 @@ from ..run import (
     Lack,
     ProcessTime,
     Run,
+    Sample,
     Timer,
     least_of_most,
     observe,
@@ -429,6 +430,25 @@ def not_measured(timer: Timer, run: Run, side: str = "") -> Verdict:
         reasons = [e.Next(e.Advice.LOOK_AT_GPU)]
     conclusion = e.NotMeasured(timer.label_on(run.fingerprint), why, side)
     return Verdict(Status.INVALID, run.workload, timer.label, conclusion, tuple(reasons))
+
+
+def is_as_fast(latency: Sample, baseline: Baseline) -> bool:
+    """Return whether a short look finds no end-to-end latency above that of a baseline, neither by
+    the clock nor by the host's speed: no structure tells which values code works on.
+    """
+    known = [each.timers.get(Timer.END_TO_END) for each in baseline.processes]
+    references = [each.host_references_us.get(Timer.END_TO_END) for each in baseline.processes]
+    now, most = observe(latency), 1 + Timer.END_TO_END.timing.gate
+    return all(
+        old is not None
+        and now.mean_us <= most * old.mean_us
+        and (
+            reference is None
+            or now.control_us is None
+            or now.mean_us / now.control_us <= most * old.mean_us / reference
+        )
+        for old, reference in zip(known, references, strict=True)
+    )
 
 
 def same_code(timer: Timer, run: Run) -> Verdict:

@@ -313,6 +313,7 @@ _generated: dict[str, list[tuple[int, dict[str, tuple[Stack, ...]]]]] = {}
 # By kernel, the digests of its C++ source in each graph that has it; and by function, the stacks
 # that called it in a graph.
 _cpp_sources: dict[str, set[str]] = {}
+_GRAPH = re.compile(r"\bgraph_\d+_")
 _CPP = re.compile(r"(?s)(\w+) = async_compile\.cpp\w*\((?:\[.*?\], )?r?\'\'\'(.*?)\'\'\'")
 _traced_calls: dict[object, dict[str, Counter[Stack]]] = {}
 
@@ -444,7 +445,8 @@ def _keep_generated(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
     if not traced.issuperset(chain.from_iterable(kernels.values())):
         for stacks in kernels.values():
             stacks[:] = [now for stack in stacks if (now := _as_traced(stack, traced)) is not None]
-    for name, source in _CPP.findall(getattr(self, "source_code", None) or ""):
+    for name, numbered in _CPP.findall(getattr(self, "source_code", None) or ""):
+        source = _GRAPH.sub("graph_", numbered)  # the number is of the process
         _cpp_sources.setdefault(name, set()).add(hashlib.sha256(source.encode()).hexdigest()[:8])
     code = getattr(getattr(self, "current_callable", None), "__code__", None)
     if code is not None:

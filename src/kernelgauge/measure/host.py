@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, reduce
-from operator import or_
+from operator import itemgetter, or_
 from types import CodeType, FrameType
 from typing import Any
 
@@ -119,9 +119,12 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
     most = +Counter({name: sorted(each[name] for each in every)[-2] for name in names})
     spread = reduce(or_, (most - counts for counts in every))
     runs: Counter[str] = Counter()
+    is_whole = True
     if not is_compiled and sys.gettrace() is None:
         with _calling(instance, device), _tracing() as lines:
             instance.call()
+            is_whole = sys.gettrace() is not None
+        codes |= {f"{code.co_name} {counts}" for code, counts in _by_code(lines)}
         most[LINES] = sum(lines.values())
         for (code, number), count in lines.items():
             runs[source_line(code.co_filename, number).code] += count
@@ -130,7 +133,16 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
             Origin(_shown_function(code), (source_line(code.co_filename, number),))
             for (code, number), _ in lines.most_common(_MOST_LINES)
         )
-    return HostWork(most, spread, origins, us, callers, runs, functions=digest(repr(sorted(codes))))
+    functions = digest(repr(sorted(codes))) if is_whole else ""
+    return HostWork(most, spread, origins, us, callers, runs, functions)
+
+
+def _by_code(lines: Mapping[tuple[CodeType, int], int]) -> Iterator[tuple[CodeType, list[int]]]:
+    """Yield how often the lines of each function ran, in their order: comments move them."""
+    found = defaultdict[CodeType, list[int]](list)
+    for code, number in sorted(lines, key=itemgetter(1)):
+        found[code].append(lines[code, number])
+    yield from found.items()
 
 
 def _shown_function(code: CodeType) -> str:
@@ -172,8 +184,10 @@ def _entries(call: Callable[[], object]) -> list[Any]:
 
 def _is_versioned(code: CodeType | str) -> bool:
     """Return whether no version of torch, Triton or Python says what a function does."""
-    kinds = ("user", "library", "module of torch")
-    return isinstance(code, CodeType) and owner_of(code.co_filename) in kinds
+    if isinstance(code, str):
+        return False
+    is_made = code.co_filename.startswith("<") and not code.co_filename.startswith("<frozen ")
+    return is_made or owner_of(code.co_filename) in ("user", "library", "module of torch")
 
 
 def _content(code: CodeType) -> Any:

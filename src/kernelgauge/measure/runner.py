@@ -11,8 +11,8 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -54,6 +54,7 @@ from .profile import multiset_difference, names_with_configurations, profile_ses
 
 Result = Measured | KernelgaugeError
 Progress = Callable[[str], None]
+KeepsTimes = Callable[[Run, Callable[[], Sample]], bool]
 
 # a pass over a few workloads takes a tenth of that, and a log keeps every line
 _PROGRESS_INTERVAL_S = 2.0
@@ -67,7 +68,7 @@ def measure_groups(
     progress: Progress = lambda _: None,
     *,
     timed: bool = True,
-    keeps_times: Callable[[Run], bool] | None = None,
+    keeps_times: KeepsTimes | None = None,
     replays: Mapping[str, Replay] = MappingProxyType({}),
 ) -> Iterator[dict[str, Result]]:
     """Profile workloads and, if `timed`, time them, interleaved, as many at once as can share
@@ -76,7 +77,8 @@ def measure_groups(
     Yield the results of those, by id, each with its run or with why there is none: a
     `WorkloadUnavailable` if it cannot run here, a `WorkloadError` if it fails, a `MeasurementError`
     if its records cannot be trusted. `replays`: the choices of autotuners, by workload.
-    `keeps_times`: whether a run needs no times, though the others do.
+    `keeps_times`: whether a run needs no times, though the others do. It may ask for one replicate
+    of the latency.
     """
     settings = settings.limited(device.most_replicates, device.most_busy_seconds)
     waiting: Sequence[Workload] = workloads
@@ -108,7 +110,7 @@ class _Group:
         workloads: Sequence[Workload],
         *,
         timed: bool,
-        keeps_times: Callable[[Run], bool] | None,
+        keeps_times: KeepsTimes | None,
     ) -> tuple[dict[str, Result], list[Workload]]:
         """Measure as many workloads as can share a process's compiled code.
 
@@ -118,8 +120,11 @@ class _Group:
         deferred = self._prepare(workloads, failed)
         for measurement in self.measurements if timed else ():
             untimed = measurement.result(self.fingerprint, {}) if keeps_times else None
-            if not (keeps_times and isinstance(untimed, Measured) and keeps_times(untimed.run)):
-                self._timed.append(measurement)
+            if keeps_times and isinstance(untimed, Measured):
+                look = partial(_look_at_latency, measurement.workload, self.device, untimed)
+                if keeps_times(untimed.run, look):
+                    continue
+            self._timed.append(measurement)
         if self._timed:
             try:
                 # each instance is gone before the next one is built
@@ -276,6 +281,13 @@ def time_latency(
             progress(f"{workload.id}: the machine was disturbed: timing the latency again")
     expected = "a GPU of its own that nothing slows down while a latency is timed"
     raise disturbed(workload.id, disturbed_by, expected=expected)
+
+
+def _look_at_latency(workload: Workload, device: Device, measured: Measured) -> Sample:
+    """Time one replicate of the latency, while other code stays compiled."""
+    one = replace(measured, latency_replicates=1)
+    with grad_mode(workload), reporting(workload, "timing"), collector_paused():
+        return _time_rounds(workload, device, one, 0)[1]
 
 
 def _time_rounds(

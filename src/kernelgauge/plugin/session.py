@@ -45,7 +45,7 @@ from ..judge import evidence as e
 from ..judge.baseline import Baseline
 from ..judge.host import unseen_in, with_needed_callers
 from ..judge.structure import is_code_of
-from ..judge.time_verdict import Context, not_measured, same_code
+from ..judge.time_verdict import Context, is_as_fast, not_measured, same_code
 from ..judge.timing import FALSE_ALARMS_PER_RUN, SUSPECTS_PER_RUN
 from ..measure import Settings
 from ..measure.nvml import digest_of, visible_gpus
@@ -537,7 +537,10 @@ class Session:
         return self._has_timing_tests
 
     def _keeps_times(
-        self, every: Mapping[str, Baseline | KernelgaugeError | None], run: Run
+        self,
+        every: Mapping[str, Baseline | KernelgaugeError | None],
+        run: Run,
+        latency: Callable[[], Sample],
     ) -> bool:
         """Take note of a run of the code of its baseline, whose times no variant is compared with."""
         asked = [each for each in self.device.timers if self._asked[run.workload, each.label] > 0]
@@ -553,6 +556,7 @@ class Session:
             and run.workload not in of_ratios
             and all(each in process.timers for each in asked for process in stored.processes)
             and is_code_of(run, stored)
+            and is_as_fast(latency(), stored)
         ):
             self._of_baseline.add(run.workload)
         return run.workload in self._of_baseline
