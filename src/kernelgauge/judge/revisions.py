@@ -113,13 +113,7 @@ def judge_sets(
         is_timed = any(run.is_timed for run in (*before, *after))
         found = (*failed, structure, *([missing] if is_timed else []))
         return JudgedSet(found, run=after[-1], baseline=baseline)
-    latencies = [it.samples[Timer.END_TO_END] for it in after if Timer.END_TO_END in it.samples]
-    if (
-        keeps_times
-        and all(is_code_of(run, baseline) for run in after)
-        and latencies
-        and all(is_as_fast(each, baseline) for each in latencies)
-    ):
+    if keeps_times and _is_known(after, baseline):
         times = [same_code(timer, after[-1]) for timer in after[-1].judged_timers]
         return JudgedSet((*failed, structure, *times), run=after[-1], baseline=baseline)
     # The autotuner chooses anew in each process: the launch configuration that most of them have.
@@ -152,6 +146,16 @@ def judge_sets(
     structure = replace(_worst_structure(after, baseline, verdicts, names[1]), against=names[0])
     found = (*failed, *without_doubtful_improvements([structure, *verdicts]))
     return JudgedSet(found, tuple(undecided), needed, run, baseline)
+
+
+def _is_known(runs: Sequence[Run], baseline: Baseline) -> bool:
+    """Return whether runs are of the code of a baseline, and about as fast."""
+    latencies = [it.samples[Timer.END_TO_END] for it in runs if Timer.END_TO_END in it.samples]
+    return (
+        bool(latencies)
+        and all(is_code_of(run, baseline) for run in runs)
+        and all(is_as_fast(each, baseline) for each in latencies)
+    )
 
 
 def _worst_structure(
