@@ -58,6 +58,16 @@ def test_custom(kernelgauge):
 def test_faster(kernelgauge):
     kernelgauge.using(faster_than=Same())(Net(), X)
 """
+# Inductor numbers the graphs of a process in the C++ code of their kernels
+COMPILED = """
+import torch
+
+def test_first(kernelgauge):
+    kernelgauge.using(compile={})(lambda x: x.sin() + 1, torch.ones(64, 64))
+
+def test_second(kernelgauge):
+    kernelgauge.using(compile={})(lambda x: x.cos() * 2, torch.ones(64, 64))
+"""
 EDITS = {
     "an operator": ("total += step", "total += step ** 2"),
     "a constant": ("= 3, 2", "= 5, 2"),
@@ -114,6 +124,17 @@ def test_what_cannot_be_told_is_timed(pytester: pytest.Pytester, run: Any) -> No
     pytester.makepyfile(model=MODEL, test_x=TESTS.partition("def test_net")[0] + OTHERS)
     run("--perf-update")
     assert "the same code" not in run("--perf-changed")
+
+
+def test_graphs_compiled_before_are_no_other_code(
+    pytester: pytest.Pytester, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(test_x=COMPILED)
+    run("--perf-update")
+    monkeypatch.setenv("TORCHINDUCTOR_FX_GRAPH_CACHE", "0")
+    alone = ("-q", "--perf-device=cpu", "--perf-changed", "-k", "second")
+    text = text_of(pytester.runpytest_subprocess(*alone))
+    assert "1 of 1 time not compared: the same code" in text
 
 
 def test_update_times_everything(pytester: pytest.Pytester, run: Any) -> None:

@@ -39,6 +39,8 @@ from .evidence import (
 )
 from .host import is_host_loss, work_total
 
+# what calls compiled code, by whether a compile cache had it
+_OF_COMPILER = ("torch._dynamo.", "torch._functorch.", "torch._inductor.")
 _FORMS = {"arch": r"sm_\d+[af]?|gfx[0-9a-f]+|gpu|cpu", "cuda": r"\d+\.\d+"}
 
 
@@ -210,9 +212,12 @@ def is_code_of(run: Run, baseline: Baseline) -> bool:
     """Tell whether a run is of the code of its baseline: kernels and what they are given, functions
     of Python, libraries and driver. What is not known is not the same.
     """
-    work, varying = {**baseline.host_work, **run.host_work}, {**baseline.host_spread}
+    work = {**baseline.host_work, **run.host_work}
     is_same_host = bool(work) and all(
-        name in varying or baseline.host_work.get(name) == run.host_work.get(name) for name in work
+        name in baseline.host_spread
+        or name.startswith(_OF_COMPILER)
+        or baseline.host_work.get(name) == run.host_work.get(name)
+        for name in work
     )
     is_known = bool(run.functions) and run.functions == baseline.functions
     if not (is_known and is_same_host) or run.fingerprint != baseline.fingerprint:

@@ -313,7 +313,7 @@ _generated: dict[str, list[tuple[int, dict[str, tuple[Stack, ...]]]]] = {}
 # By kernel, the digests of its C++ source in each graph that has it; and by function, the stacks
 # that called it in a graph.
 _cpp_sources: dict[str, set[str]] = {}
-_GRAPH = re.compile(r"\bgraph_\d+_")
+_GRAPH = re.compile(r"graph_\d+_")
 _CPP = re.compile(r"(?s)(\w+) = async_compile\.cpp\w*\((?:\[.*?\], )?r?\'\'\'(.*?)\'\'\'")
 _traced_calls: dict[object, dict[str, Counter[Stack]]] = {}
 
