@@ -315,7 +315,7 @@ class _WithReference:
             reference.zero_grad()
             for each in (value for part in reference.modules() for value in vars(part).values()):
                 # of the copied parameters, with momenta in their old dtype
-                if isinstance(each, torch.optim.Optimizer):
+                if issubclass(type(each), torch.optim.Optimizer):
                     each.load_state_dict(each.state_dict())
         # compiled for another dtype, a custom op's own function may be wrong
         with restoring_settings(), _eager():

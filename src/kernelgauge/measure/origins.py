@@ -25,6 +25,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, compress, islice, pairwise, takewhile
 from operator import attrgetter, itemgetter
+from types import FunctionType, MethodType
 from typing import Any
 
 import msgspec
@@ -64,7 +65,7 @@ from .device import Device
 from .host import function_in_c, function_name, lines_around, short
 from .instance import Arguments, Instance, collector_paused, old_objects_frozen
 from .profile import Profiler, ProfilerSession, exported
-from .reach import line_at_peak, lines_that_keep
+from .reach import attributes_of, is_a, line_at_peak, lines_that_keep
 
 # functions of ours that only call the workload: no line of its code
 _CALLERS = ("_call_alone", "_loss")
@@ -542,7 +543,7 @@ class _Sites:
         self._allocations: list[tuple[int, int, int, str, _Site]] = []
         self._modules = modules
         self._prefixes = ("", *_prefix_regex())
-        self._loaded = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+        self._loaded = {str(attributes_of(it).get("__file__")) for it in [*sys.modules.values()]}
         self._files: dict[str, tuple[str, Owner]] = {}
         # of the last op that has the number
         self._forward: dict[tuple[int, int] | None, _Site] = {}
@@ -856,17 +857,18 @@ class Modules:
         parts = _parts(module) | _given(module, *arguments)
         whole = parts.get("")
         self.root = type(getattr(whole, "_orig_mod", whole)).__name__ if whole is not None else ""
-        found: dict[nn.Module, list[str]] = {}
+        # by id: two may be equal
+        found: dict[int, tuple[nn.Module, list[str]]] = {}
         for prefix, part in parts.items():
             for path, each in part.named_modules(prefix=prefix, remove_duplicate=False):
                 # Without the parts that torch.compile adds.
-                found.setdefault(each, []).append(
+                found.setdefault(id(each), (each, []))[1].append(
                     ".".join(name for name in path.split(".") if name != "_orig_mod")
                 )
         # A module that is used twice has both names.
-        self.names = {id(each): " = ".join(dict.fromkeys(paths)) for each, paths in found.items()}
+        self.names = {at: " = ".join(dict.fromkeys(paths)) for at, (_, paths) in found.items()}
         self._forwards: list[tuple[str, range, str]] = []  # file, lines, path
-        for each in found:
+        for each, _ in found.values():
             forward = getattr(type(each), "forward", None)  # None: a module of TorchScript
             code = forward and getattr(inspect.unwrap(forward), "__code__", None)
             if code is not None:
@@ -915,7 +917,7 @@ def _given(
     owner: Any, positional: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> dict[str, nn.Module]:
     """Return the modules among the arguments of a call, by the names of the parameters."""
-    if not any(isinstance(each, nn.Module) for each in (*positional, *keywords.values())):
+    if not any(is_a(each, nn.Module) for each in (*positional, *keywords.values())):
         return {}
     given: Mapping[str, Any] = keywords
     with suppress(TypeError, ValueError):  # a function in C may have no signature
@@ -924,22 +926,22 @@ def _given(
             .bind_partial(*positional, **keywords)
             .arguments
         )
-    return {name: part for name, part in given.items() if isinstance(part, nn.Module)}
+    return {name: part for name, part in given.items() if is_a(part, nn.Module)}
 
 
 def _parts(owner: Any) -> dict[str, nn.Module]:
     """Return the modules of a workload by name: itself, those of its object, or those among the
     variables of a function.
     """
-    if isinstance(owner, nn.Module):
+    if is_a(owner, nn.Module):
         return {"": owner}
-    if isinstance(owner, functools.partial):
+    if is_a(owner, functools.partial):
         return _parts(owner.func)
-    if inspect.ismethod(owner):
+    if is_a(owner, MethodType):
         return _parts(owner.__self__)
-    parts = getattr(owner, "__dict__", {})
-    if inspect.isfunction(owner):
+    parts = attributes_of(owner)
+    if is_a(owner, FunctionType):
         with suppress(ValueError):  # a variable that is not set yet
             variables = inspect.getclosurevars(owner)
             parts = {**variables.globals, **variables.nonlocals}
-    return {name: part for name, part in parts.items() if isinstance(part, nn.Module)}
+    return {name: part for name, part in parts.items() if is_a(part, nn.Module)}

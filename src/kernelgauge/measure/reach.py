@@ -1,18 +1,28 @@
 """What a call reaches: the tensors of its arguments, closures and globals, and of the objects
 there, moved in place.
+
+Nothing here runs a method of theirs. One may raise, import or compute: a tuple that refuses `len`,
+a proxy that loads what it stands for, a property.
 """
 
 from __future__ import annotations
 
-import copyreg
 import sys
 import tracemalloc
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from types import (
+    CodeType,
+    FrameType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any
 
 import torch
@@ -71,14 +81,35 @@ def reached_tensors(roots: object) -> list[torch.Tensor]:
     """Return each tensor that objects hold, once, without what each replicate has copies of
     (`copy_module`, `copy_arguments`).
     """
-    return [each for each in _reached(roots) if isinstance(each, torch.Tensor)]
+    return [each for each in _reached(roots) if is_a(each, torch.Tensor)]
 
 
-def _reached(roots: object) -> list[object]:
+def is_a(value: object, *kinds: type) -> bool:
+    """Return whether an object is of one of these kinds, whatever its `__class__` says."""
+    return issubclass(type(value), kinds)
+
+
+def attributes_of(value: object) -> Mapping[str, Any]:
+    """Return the attributes that an object, a class or a module has of its own."""
+    for kind in _bases_of(type(value)):
+        slot = _variables_of(kind).get("__dict__")
+        if type(slot) in (GetSetDescriptorType, MemberDescriptorType):  # no property
+            with suppress(AttributeError):  # this one has none
+                found: Any = slot.__get__(value)
+                # a kind of its own may import, or make, what it does not hold yet
+                return dict(dict.items(found)) if is_a(found, dict) else found
+    return {}
+
+
+_bases_of = type.__dict__["__mro__"].__get__
+_variables_of = type.__dict__["__dict__"].__get__
+
+
+def _reached(roots: object) -> list[Any]:
     """Return all that objects hold, each once, likewise."""
-    found: list[object] = []
+    found: list[Any] = []
     seen: dict[int, object] = {}  # by id; held, so that no other object takes it
-    waiting: deque[object] = deque([roots])
+    waiting: deque[Any] = deque([roots])
     while waiting:
         value = waiting.popleft()
         if (
@@ -89,9 +120,10 @@ def _reached(roots: object) -> list[object]:
             continue
         seen[id(value)] = value
         found.append(value)
-        if isinstance(value, partial) and value.func in (copy_module, copy_arguments):
+        if is_a(value, partial) and any(value.func is it for it in (copy_module, copy_arguments)):
             seen |= {id(each): each for each in _copied(value)}
-        waiting.extend(_parts(value))
+        with torch._C.DisableTorchFunctionSubclass():
+            waiting.extend(_parts(value))
     return found
 
 
@@ -107,51 +139,34 @@ def _copied(call: partial[Any]) -> Iterator[object]:
 
 def _parts(value: Any) -> Iterable[object]:
     """Return what an object holds."""
-    match value:
-        case torch.Tensor():
-            return [value.grad] if value.is_leaf else []
-        case Workload():
-            return [value.build, value.inputs, value.reference]
-        case torch.optim.Optimizer():
-            return _of_optimizer(value)
-        case dict():
-            # a kind of its own may import, or make, what it does not hold yet
-            return [*dict.values(value), *_attributes(value)]
-        case list() | tuple() | set() | frozenset() | deque():
-            return [*value, *_attributes(value)]
-        case partial():
-            return [value.func, value.args, value.keywords]
-        case MethodType() | staticmethod() | classmethod():
-            return [getattr(value, "__self__", None), value.__func__]
-        case property():
-            return [value.fget]
-        case FunctionType():
-            return [
-                *_cells(value),
-                value.__defaults__,
-                value.__kwdefaults__,
-                vars(value),
-                *_globals_of(value),
-            ]
-    return _attributes(value)
+    return next(parts for kind, parts in _PARTS.items() if is_a(value, kind))(value)
 
 
 def _attributes(value: Any) -> list[object]:
     """Return the attributes of an object and its classes; none of one that leads elsewhere."""
-    kind = value if isinstance(value, type) else type(value)
-    module = str(kind.__module__)
+    kind = value if is_a(value, type) else type(value)
+    module, own = _module_of(kind), attributes_of(value)
     # memory of a GPU cannot be pinned
-    is_pinning = isinstance(value, torch.utils.data.DataLoader) and value.pin_memory
+    is_pinning = is_a(value, torch.utils.data.DataLoader) and own.get("pin_memory")
     if is_pinning or module.startswith("torch._") or module.partition(".")[0] in _CLOSED:
         return []
-    names = [] if value is kind else copyreg._slotnames(kind)  # type: ignore[attr-defined]
-    slots = [getattr(value, name) for name in names if hasattr(value, name)]
-    own = list(getattr(value, "__dict__", {}).values())
+    found = list(own.values())
+    for each in _bases_of(kind):
+        variables = _variables_of(each)
+        for slot in variables.values() if value is not kind and "__slots__" in variables else ():
+            if type(slot) is MemberDescriptorType:
+                with suppress(AttributeError):  # not set
+                    found.append(slot.__get__(value))
     return [
-        *own,
-        *slots,
-        *(each for each in kind.__mro__ if str(each.__module__).partition(".")[0] != "torch"),
+        *found,
+        *(each for each in _bases_of(kind) if _module_of(each).partition(".")[0] != "torch"),
     ]
+
+
+def _module_of(kind: type) -> str:
+    """Return the name of the module that a class is defined in; empty if it has none."""
+    name = type.__dict__["__module__"].__get__(kind)
+    return name if type(name) is str else ""
 
 
 def _cells(function: FunctionType) -> Iterator[object]:
@@ -170,11 +185,9 @@ def _globals_of(function: FunctionType) -> Iterator[object]:
     for name in names & function.__globals__.keys():
         value = function.__globals__[name]
         yield value
-        if isinstance(value, ModuleType) and value.__name__.partition(".")[0] not in {
-            "torch",
-            *_CLOSED,
-        }:
-            yield from (vars(value)[each] for each in names & vars(value).keys())
+        own = attributes_of(value) if is_a(value, ModuleType) else {}
+        if own and str(own.get("__name__")).partition(".")[0] not in {"torch", *_CLOSED}:
+            yield from (own[each] for each in names & own.keys())
 
 
 def _names_in(code: CodeType) -> Iterator[str]:
@@ -186,12 +199,43 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 def _of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[object]:
     """Yield the parameters of an optimizer and its state, as `Optimizer.load_state_dict` places it."""
-    for group in optimizer.param_groups:
+    own = attributes_of(optimizer)
+    if not {"state", "param_groups"} <= own.keys():  # it stands for another one
+        yield from _attributes(optimizer)
+        return
+    states = {id(parameter): each for parameter, each in dict.items(own["state"])}
+    for group in own["param_groups"]:
         on_device = bool(group.get("fused") or group.get("capturable"))
         for parameter in group["params"]:
             yield parameter
-            state = optimizer.state.get(parameter, {})
+            state = states.get(id(parameter), {})
             yield from (value for name, value in state.items() if name != "step" or on_device)
+
+
+def _of_function(function: FunctionType) -> Iterator[object]:
+    yield from _cells(function)
+    yield from (function.__defaults__, function.__kwdefaults__, vars(function))
+    yield from _globals_of(function)
+
+
+_PARTS: dict[type, Callable[[Any], Iterable[object]]] = {
+    torch.Tensor: lambda it: [it.grad] if it.is_leaf else [],
+    Workload: lambda it: [it.build, it.inputs, it.reference],
+    torch.optim.Optimizer: _of_optimizer,
+    dict: lambda it: [*dict.values(it), *_attributes(it)],
+    list: lambda it: [*list.__iter__(it), *_attributes(it)],
+    tuple: lambda it: [*tuple.__iter__(it), *_attributes(it)],
+    set: lambda it: [*set.__iter__(it), *_attributes(it)],
+    frozenset: lambda it: [*frozenset.__iter__(it), *_attributes(it)],
+    deque: lambda it: [*deque.__iter__(it), *_attributes(it)],
+    partial: lambda it: [it.func, it.args, it.keywords],
+    MethodType: lambda it: [it.__self__, it.__func__],
+    staticmethod: lambda it: [it.__func__],
+    classmethod: lambda it: [it.__func__],
+    property: lambda it: [it.fget],
+    FunctionType: _of_function,
+    object: _attributes,
+}
 
 
 @contextmanager
@@ -327,7 +371,10 @@ def _lines_where(is_seen: Callable[[], bool], call: Callable[[], object]) -> lis
 def _sizes(function: object) -> Iterator[Callable[[], int]]:
     """Yield for each container that a function reaches what returns its size."""
     yield from (
-        each.__len__ for each in _reached(function) if isinstance(each, (list, dict, set, deque))
+        partial(kind.__len__, each)
+        for each in _reached(function)
+        for kind in (list, dict, set, deque)
+        if is_a(each, kind)
     )
 
 
@@ -336,15 +383,16 @@ def _records(function: object) -> Iterator[Callable[[], object]]:
     graph of autograd, by id.
     """
     for value in _reached(function):
-        if isinstance(value, FunctionType):
+        if is_a(value, FunctionType):
             yield partial(_recorded, lambda it: [*_cells(it), *_globals_of(it)], value)
-        elif not isinstance(value, (type, torch.Tensor)) and hasattr(value, "__dict__"):
-            yield partial(_recorded, lambda it: vars(it).values(), value)
+        elif not is_a(value, type, torch.Tensor) and attributes_of(value):
+            yield partial(_recorded, lambda it: attributes_of(it).values(), value)
 
 
-def _recorded(values_of: Callable[[Any], Iterable[object]], holder: object) -> list[int]:
-    return [
-        id(each)
-        for each in values_of(holder)
-        if isinstance(each, torch.Tensor) and each.grad_fn is not None
-    ]
+def _recorded(values_of: Callable[[Any], Iterable[Any]], holder: object) -> list[int]:
+    with torch._C.DisableTorchFunctionSubclass():
+        return [
+            id(each)
+            for each in values_of(holder)
+            if is_a(each, torch.Tensor) and each.grad_fn is not None
+        ]
