@@ -162,7 +162,7 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
     grown_host_bytes: int | None = None
     # of Python's allocators: the most that a call holds at once
     peak_host_bytes: Count | None = None
-    # of the tensors that the module holds before its first call; None: it is no module
+    # of the tensors that the module holds behind its first call; None: it is no module
     held_bytes: Count | None = None
     # that allocate or free memory of a GPU, or pin that of the host
     allocator_calls: Count | None = None

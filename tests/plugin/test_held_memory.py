@@ -1,4 +1,4 @@
-"""What a module holds before its first call: weights, buffers and caches."""
+"""What a module holds between calls: weights, buffers, caches and stored results."""
 
 import re
 
@@ -12,6 +12,9 @@ from torch import nn
 
 HELD = os.environ.get("HELD")
 
+class Record:
+    result = None
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -21,16 +24,30 @@ class Net(nn.Module):
         self.register_buffer("mask", torch.ones(9, 9, dtype=torch.int if HELD == "wide" else torch.bool))
         self.caches = {"keys": [torch.zeros(9)] * 2} if HELD != "list" else {"keys": [torch.zeros(9), torch.zeros(9)]}
 
+        self.store, self.record, self.cache = {}, Record(), None
+
     def forward(self, x):
-        return self.head(self.embedding(x))
+        if self.cache is None:
+            self.cache = torch.rand(9)
+        y = self.head(self.embedding(x))
+        if HELD == "store":
+            self.store["y"] = y
+        if HELD == "record":
+            self.record.result = y
+        return y
 
 @pytest.mark.kernelgauge(timing=False)
 def test_net(kernelgauge):
     kernelgauge(Net(), torch.arange(4))
+
+@pytest.mark.kernelgauge(timing=False, pass_="train")
+def test_gradients(kernelgauge):
+    run = kernelgauge(nn.Linear(8, 8), torch.randn(4, 8))
+    assert run.counts.held_bytes == 4 * (64 + 8)
 """
 
 
-@pytest.mark.parametrize("held", ["untied", "wide", "list"])
+@pytest.mark.parametrize("held", ["untied", "wide", "list", "store", "record"])
 def test_more_that_a_module_holds_is_a_loss(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, held: str
 ) -> None:
@@ -38,10 +55,11 @@ def test_more_that_a_module_holds_is_a_loss(
     run = lambda *given: text_of(  # noqa: E731
         pytester.runpytest_inprocess("-q", "--perf-device=cpu", *given)
     )
-    assert "1 written" in run("--perf-update")
-    assert "1 passed" in run()
+    assert "2 written" in run("--perf-update")
+    assert "2 passed" in run()
     monkeypatch.setenv("HELD", held)
     said = run()
+    assert "1 failed, 1 passed" in said
     assert "REGRESSED  other counts" in said
     assert "held bytes" in said
 

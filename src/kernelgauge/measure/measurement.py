@@ -208,11 +208,11 @@ class Measurement:
         self.replicates: list[Replicate] = []  # those that count
         self.spoilt: list[Replicate] = []  # those measured on a disturbed machine
         self.error: KernelgaugeError | None = None  # why it is measured no more
-        self.held_bytes = held_bytes(instance.module)
         with instance.grad_mode(), reporting(workload, "measuring"):
             before = compile_counts()
             with self.replay.active(workload):
                 self.graphs = first_call(instance)  # that each call compiled
+                self.held_bytes = held_bytes(instance.module)
                 after = compile_counts()
                 if device.gpu is not None and not is_control:
                     gc.collect()  # once for all calls of this one; and what others have left is freed

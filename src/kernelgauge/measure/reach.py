@@ -23,7 +23,7 @@ from types import (
     MethodType,
     ModuleType,
 )
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -105,15 +105,15 @@ _bases_of = type.__dict__["__mro__"].__get__
 _variables_of = type.__dict__["__dict__"].__get__
 
 
-def _reached(roots: object) -> list[Any]:
-    """Return all that objects hold, each once, likewise."""
+def _reached(roots: object, without: tuple[type, ...] = ()) -> list[Any]:
+    """Return all that objects hold, each once, likewise; nothing through objects of some kinds."""
     found: list[Any] = []
     seen: dict[int, object] = {}  # by id; held, so that no other object takes it
     waiting: deque[Any] = deque([roots])
     while waiting:
         value = waiting.popleft()
         if (
-            issubclass(type(value), _PLAIN)
+            issubclass(type(value), (*_PLAIN, *without))
             or type(value) in weakref.ProxyTypes
             or id(value) in seen
         ):
@@ -277,19 +277,24 @@ def _move(tensors: Iterable[tuple[torch.Tensor, torch.device]]) -> None:
 
 
 def held_bytes(module: object) -> int | None:
-    """Return the bytes of the tensors that a module holds before its first call: parameters,
-    buffers and those in attributes. None: it is no module.
+    """Return the bytes of the tensors that a module holds: parameters, buffers and those in
+    attributes, also of objects there, without gradients. None: it is no module.
     """
-    if not isinstance(module, nn.Module):
+    if not is_a(module, nn.Module):
         return None
+    roots = [attributes_of(each) for each in cast(nn.Module, module).modules()]
+    # through a function, or the class of an object, it would reach what others hold
+    tensors = [
+        it for it in _reached(roots, (type, FunctionType, MethodType)) if is_a(it, torch.Tensor)
+    ]
     sizes: dict[int, int] = {}  # by memory: tied weights share theirs
-    for each in module.modules():
-        # parameters and buffers are in dictionaries there
-        for tensor in tree_leaves([*vars(each).values()]):
+    with torch._C.DisableTorchFunctionSubclass():
+        gradients = {id(each.grad) for each in tensors if each.is_leaf}
+        for each in tensors:
             # a parameter of a lazy module has no memory yet
-            if isinstance(tensor, torch.Tensor) and not is_lazy(tensor):
+            if id(each) not in gradients and not is_lazy(each):
                 with suppress(NotImplementedError):  # a sparse tensor tells none
-                    memory = tensor.untyped_storage()
+                    memory = each.untyped_storage()
                     sizes[memory._cdata] = memory.nbytes()
     return sum(sizes.values())
 
