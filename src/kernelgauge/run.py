@@ -470,6 +470,7 @@ class CompileEvent(msgspec.Struct, frozen=True):
     code: str = ""
     module: str = ""  # as `Origin.module`
     function: str = ""  # that the line is in; empty: not known
+    inner: SourceLine | None = None  # of a library that it called, where it happened
 
 
 class PeakPart(msgspec.Struct, frozen=True):

@@ -345,6 +345,50 @@ def test_body(kernelgauge):
 """
 
 
+LIBRARY = """
+import torch
+
+def twice(x):
+    torch._dynamo.graph_break()
+    x = x.sin()
+    torch._dynamo.graph_break()
+    return x.sin()
+"""
+
+CALLS_A_LIBRARY = """
+import os, sys
+sys.path.insert(0, "site-packages")
+import library_that_breaks, torch
+
+def body(x):
+    if os.environ.get("BREAK"):
+        return library_that_breaks.twice(x)
+    return x.sin().sin()
+
+def test_body(kernelgauge):
+    run = kernelgauge(torch.compile(body, backend="BACKEND"), torch.randn(8))
+    assert {line.file for it in run.origins for line in it.lines} == {"test_ops.py"}
+"""
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_graph_break_in_a_library_names_the_call(
+    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """After the first break, Dynamo compiles the library's function without the code around it."""
+    pytester.makepyfile(test_ops=CALLS_A_LIBRARY.replace("BACKEND", backend))
+    (pytester.mkdir("site-packages") / "library_that_breaks.py").write_text(LIBRARY)
+    assert "1 written" in run("--perf-update")
+    monkeypatch.setenv("BREAK", "1")
+    said = run("-m", "not timing")
+    assert re.search(r"  cause    graph break: .*, 2 times\n", said)
+    assert (
+        "  code     test_ops.py:7  return library_that_breaks.twice(x)\n"
+        "           library_that_breaks.py:5  torch._dynamo.graph_break()\n"
+        "           library_that_breaks.py:7  torch._dynamo.graph_break()\n"
+    ) in said
+
+
 BREAKS_OF_A_BENCHMARK = """
 import pytest
 from test_ops import body, torch

@@ -378,7 +378,8 @@ def compile_causes(events: Iterable[CompileEvent]) -> list[e.Cause]:
     for each in events:
         origins = found.setdefault((each.kind, each.reason), [])
         if each.file:
-            origins.append(Origin(each.module, (SourceLine(each.file, each.line, each.code),)))
+            line = SourceLine(each.file, each.line, each.code, each.inner)
+            origins.append(Origin(each.module, (line,)))
     return [
         with_code(e.Cause(e.CompilerEvent(*event, max(1, len(origins))), explains=True), origins)
         for event, origins in found.items()

@@ -29,6 +29,7 @@ from importlib.util import find_spec
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 import torch
@@ -125,6 +126,7 @@ def reset_compiler() -> None:
         dynamo.counters.clear()
         dynamo.clear_compilation_metrics()
     _traced.clear()
+    _callers.clear()
     _traced_constants.clear()
     _traced_ops.clear()
     _traced_calls.clear()
@@ -140,7 +142,8 @@ def compile_counts() -> CompileCounts:
         return CompileCounts(0, 0)
     events: dict[object, CompileEvent] = {}
     for event in _events(dynamo):
-        events.setdefault((event.kind, event.file or event.reason, event.line), event)
+        at = event.inner or event
+        events.setdefault((event.kind, at.file or event.reason, at.line), event)
     # The counter lacks branches that depend on data. Their places are known; one may have been met
     # several times.
     places = sum(event.kind == "graph break" for event in events.values())
@@ -196,8 +199,8 @@ def _events(dynamo: Any) -> Iterator[CompileEvent]:
         if _is_of_optimizers(each):
             continue
         frames = [frame for frame in each.user_stack if not _is_in_torch(frame.filename)]
-        place = (frames[-1].filename, frames[-1].lineno, frames[-1].name) if frames else None
-        yield _event("graph break", _kind_of_break(each.reason), place)
+        places = [(frame.filename, frame.lineno, frame.name) for frame in frames]
+        yield _event("graph break", _kind_of_break(each.reason), *places)
     metrics = dynamo.get_compilation_metrics()
     for each in metrics:  # before the recompiles of its place: one event stands for a place
         if limit := _LIMIT.search(each.fail_reason or ""):
@@ -206,7 +209,7 @@ def _events(dynamo: Any) -> Iterator[CompileEvent]:
                 f"the {limit[2]} of {limit[1]} is reached, so the rest runs eagerly; {_guard(text)}"
             )
             start = each.co_filename, each.co_firstlineno, each.co_name
-            yield _event("recompile", reason, _place(text, *start))
+            yield _event("recompile", reason, *_places(text, *start))
     # After a break in a loop, say, or a suppressed error, Dynamo leaves a whole function alone: the
     # innermost is last.
     for each in reversed(metrics):
@@ -217,19 +220,16 @@ def _events(dynamo: Any) -> Iterator[CompileEvent]:
             left = f"{part} of `{whole_function(name)}`"
             failed = each.fail_user_frame_filename
             is_users = failed and not _is_in_torch(failed)
-            place = (
-                (failed, each.fail_user_frame_lineno, name)
-                if is_users
-                else (each.co_filename, each.co_firstlineno, name)
-            )
-            yield _event("graph break", f"{kind}: {left} runs eagerly", place)
+            places = [(each.co_filename, each.co_firstlineno, name)]
+            places += [(failed, each.fail_user_frame_lineno, name)] if is_users else []
+            yield _event("graph break", f"{kind}: {left} runs eagerly", *places)
     for code, failures in getattr(dynamo, "guard_failures", {}).items():
         # The guard of the newest compilation comes first: it is the one that keeps failing.
         # We call under a mode of our own, to know the lines of operators.
         messages = (str(each) for each in failures if "torch_function_mode" not in str(each))
         for text in sorted(messages, key=_compilation_number, reverse=True):
             start = code.co_filename, code.co_firstlineno, code.co_name
-            yield _event("recompile", _guard(text), _place(text, *start))
+            yield _event("recompile", _guard(text), *_places(text, *start))
 
 
 def _compilation_number(failure: str) -> int:
@@ -260,24 +260,54 @@ def _guard(failure: str) -> str:
     return text
 
 
-def _place(
+_Place = tuple[str, "int | None", str]  # file, line and function
+
+
+def _places(
     failure: str, file: str | None, line: int | None, function: str | None
-) -> tuple[str, int, str] | None:
-    """Return the line that a failed guard names, else the function that was compiled again."""
-    named = _frames(failure)
-    return named[-1][:3] if named else (file, line or 0, function or "") if file else None
+) -> Iterator[_Place]:
+    """Yield the function that was compiled again, and the line that a failed guard names."""
+    if file:
+        yield file, line or 0, function or ""
+    yield from (frame[:3] for frame in _frames(failure)[-1:])
 
 
-def _event(
-    kind: Literal["graph break", "recompile"],
-    reason: str,
-    place: tuple[str, int | None, str] | None,
-) -> CompileEvent:
-    if place is None:
+def _event(kind: Literal["graph break", "recompile"], reason: str, *places: _Place) -> CompileEvent:
+    """Return an event at the innermost of these places; of a library, at the line of the user's that
+    called it.
+    """
+    if not places:
         return CompileEvent(kind, reason)
+    place, inner = places[-1], None
+    if owner_of(place[0]) == "library":
+        around = [each for each in places if owner_of(each[0]) == "user"]
+        caller = (
+            around[-1] if around else _callers.get((places[0][0], whole_function(places[0][2])))
+        )
+        if caller is not None:
+            inner = source_line(place[0], place[1] or 0)
+            place = caller
     line = source_line(place[0], place[1] or 0)
     function = whole_function(place[2])
-    return CompileEvent(kind, reason, line.file, line.line, line.code, function=function)
+    return CompileEvent(
+        kind, reason, line.file, line.line, line.code, function=function, inner=inner
+    )
+
+
+# By file and function of compiled code of a library: the user's line that called it first.
+_callers: dict[tuple[str, str], _Place] = {}
+
+
+def _keep_caller(original: Any, self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+    """Keep the line of the user's that calls a function of a library, which Dynamo compiles."""
+    file, name = frame.f_code.co_filename, whole_function(frame.f_code.co_name)
+    above: FrameType | None = sys._getframe() if owner_of(file) == "library" else None
+    while above is not None and owner_of(above.f_code.co_filename) != "user":
+        above = above.f_back
+    if above is not None:
+        place = above.f_code.co_filename, above.f_lineno, above.f_code.co_name
+        _callers.setdefault((file, name), place)
+    return original(self, frame, *args, **kwargs)
 
 
 def whole_function(name: str) -> str:
@@ -343,10 +373,12 @@ def _keep_stacks(wrappers: ExitStack) -> None:
     """Keep the stacks of each graph and of its kernels, and have Dynamo and Inductor keep those
     that they would drop.
     """
+    from torch._dynamo.convert_frame import ConvertFrame
     from torch._dynamo.output_graph import OutputGraph
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
     wrap(wrappers, OutputGraph, "call_user_compiler", partial(_keep_traced, wrappers))
+    wrap(wrappers, ConvertFrame, "__call__", _keep_caller)
     # Dynamo leaves out the frames of torch's own modules: a graph of one of them alone would have
     # no line.
     wrap(wrappers, InstructionTranslatorBase, "is_co_filename_from_nn_modules", lambda *_: False)

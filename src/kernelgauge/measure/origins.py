@@ -643,6 +643,11 @@ class _Sites:
             stacks = stacks_at(file, number, since=self._modules.since)
             if stacks is None:
                 return None
+            # A function of a library that is compiled alone: the line that calls it.
+            stacks = tuple(
+                stack if _innermost(stack, "user", "module of torch") else (*site.frames, *stack)
+                for stack in stacks
+            )
             # Without a line it is a function of torch that is compiled: its caller asked for it.
             if lines := dict(islice(_lines_of(stacks).items(), _MOST_FUSED_LINES)):
                 # A size by its name, instead of a number.
