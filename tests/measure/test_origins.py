@@ -108,7 +108,10 @@ def places(run: Run) -> list[tuple[str, str, str]]:
     """
     file, found = str(sys.modules["planted"].__file__), []
     for kernel, origin in zip(run.kernels, run.origins, strict=True):
-        assert origin is not None, kernel
+        if origin is None:  # the sum of the outputs, and the gradient that a backward begins with
+            assert run.trains and kernel.identity.name in ("aten::sum", "aten::fill_"), kernel
+            found.append((kernel.identity.name, "", ""))
+            continue
         assert all(
             source_line(file, line.line).code == line.code
             for line in origin.lines

@@ -389,6 +389,29 @@ def test_graph_break_in_a_library_names_the_call(
     ) in said
 
 
+LOSSES = """
+import pytest, torch
+from torch import nn
+
+class Net(nn.Linear):
+    def forward(self, x):
+        y = super().forward(x)
+        return y.sin(), y.cos()
+
+@pytest.mark.parametrize("compile", [None, {}])
+def test_net(kernelgauge, compile):
+    run = kernelgauge.using(pass_="train", compile=compile)(Net(8, 8), torch.randn(4, 8))
+    files = {line.file for it in run.origins if it for line in it.lines}
+    assert "test_ops.py" in files and files <= {"test_ops.py", "torch/nn/modules/linear.py"}
+"""
+
+
+def test_code_that_sums_a_loss_is_no_origin(pytester: pytest.Pytester, run: Run) -> None:
+    """A `train` pass sums the outputs in code of ours."""
+    pytester.makepyfile(test_ops=LOSSES)
+    assert "2 passed" in run("--perf-update", "-m", "not timing")
+
+
 BREAKS_OF_A_BENCHMARK = """
 import pytest
 from test_ops import body, torch

@@ -301,10 +301,11 @@ _callers: dict[tuple[str, str], _Place] = {}
 def _keep_caller(original: Any, self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
     """Keep the line of the user's that calls a function of a library, which Dynamo compiles."""
     file, name = frame.f_code.co_filename, whole_function(frame.f_code.co_name)
-    above: FrameType | None = sys._getframe() if owner_of(file) == "library" else None
-    while above is not None and owner_of(above.f_code.co_filename) != "user":
+    # from torch's, behind this one and that of `wrap`, to the line of ours that runs the workload
+    above: FrameType | None = sys._getframe(2) if owner_of(file) == "library" else None
+    while above and owner_of(above.f_code.co_filename) not in ("user", "kernelgauge"):
         above = above.f_back
-    if above is not None:
+    if above and owner_of(above.f_code.co_filename) == "user":
         place = above.f_code.co_filename, above.f_lineno, above.f_code.co_name
         _callers.setdefault((file, name), place)
     return original(self, frame, *args, **kwargs)

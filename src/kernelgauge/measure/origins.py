@@ -67,8 +67,6 @@ from .instance import Arguments, Instance, collector_paused, old_objects_frozen
 from .profile import Profiler, ProfilerSession, exported
 from .reach import attributes_of, is_a, line_at_peak, lines_that_keep
 
-# functions of ours that only call the workload: no line of its code
-_CALLERS = ("_call_alone", "_loss")
 # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _STACKS_ON_PYTHON_3_13 = (2, 8)
 _MOST_LINES = 8  # where memory grows, or compiled code is called: more are not read
@@ -693,8 +691,8 @@ class _Sites:
         frame = (file, number, name, f"in {whole_function(name)}")
         if name == BaseTorchFunctionMode.__torch_function__.__name__:
             return site
-        if owner == "kernelgauge":  # the frames around it are those of the tests
-            return _Site(frames=() if name in _CALLERS else (frame,))
+        if owner == "kernelgauge":  # no code of the workload, and around it is that of the tests
+            return _Site()
         if owner == "user":  # an operator in it has no frame, and its line is not the caller's
             return replace(site, frames=(*site.frames, frame), function=(file, number))
         return site
@@ -776,10 +774,10 @@ class _Sites:
 
 
 def _line_of(stack: Stack) -> SourceLine | None:
-    """Return the innermost line of the user's, with a library's below it; else a library's, one of
-    a module of torch, or ours.
+    """Return the innermost line of the user's, with a library's below it; else a library's, or one
+    of a module of torch.
     """
-    for owner in ("user", "library", "module of torch", "kernelgauge"):
+    for owner in ("user", "library", "module of torch"):
         places = [place for place, frame in enumerate(stack) if owner_of(frame[0]) == owner]
         if places:
             file, line, _, code = stack[places[-1]]
