@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands.conftest import Command
 from tests.plugin.inner_project import ID, Project, fake, text_of
 from tests.plugin.test_functions import Run, run, statuses
 
@@ -243,6 +244,23 @@ def test_summary_names_baselines_of_tests_that_are_gone(
         Path(path).unlink()
     assert UNASKED not in run("--perf-strict")
     assert len([*pytester.path.glob("baselines/*/*.json")]) == 2
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
+def test_review_has_the_baseline_of_a_renamed_test(
+    pytester: pytest.Pytester, run: Run, kernelgauge: Command, workers: tuple[str, ...]
+) -> None:
+    pytester.makepyfile(test_sizes=SIZES.format(sizes=[4, 8]))
+    run("--perf-update")
+    pytester.makepyfile(test_sizes=SIZES.format(sizes=[4, 16]))
+    for some, groups in ((("-k", "16"), 1), (workers, 2)):
+        run(*some)
+        code, said, _ = kernelgauge("review")
+        assert (code, "new: 1" in said) == (1, True), said
+        assert ("vanished: 1" in said) == (groups == 2), said
+    assert "no test asks for it any more: git rm its baseline" in said
+    assert kernelgauge("accept")[0] == 0
+    assert len([*pytester.path.glob("baselines/*/*.json")]) == 3
 
 
 def test_suite_that_skips_its_standard_tests_fails(project: Project) -> None:

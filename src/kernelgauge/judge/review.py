@@ -88,7 +88,7 @@ class Group(str, Enum):
     CONFIGURATION = "configuration"  # same kernels, other launch configuration
     KERNELS = "kernels"  # other kernels, or other counts
     NEW = "new"
-    # the suite no longer declares it: its file stays until somebody removes it
+    # no test asks for it any more: its file stays until somebody removes it
     VANISHED = "vanished"
     NOT_MEASURED = "not-measured"
 

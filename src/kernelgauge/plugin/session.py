@@ -783,23 +783,30 @@ class Session:
             ):
                 raise KernelgaugeError(f"{skipped}: {SKIPPED}", got=why)
 
+    def _gone(self) -> list[tuple[str, str, str]]:
+        """Return folder, file and name of each baseline of this machine whose test is gone from its
+        file.
+        """
+        return (
+            [
+                each
+                for each in self.suites.stored("*", but=self.suites.workloads)
+                if each[1] in self.whole_files and self._is_of_this_machine(each[:1])
+            ]
+            if self.whole_files
+            else []
+        )
+
     def _unasked(self) -> KernelgaugeError | None:
-        """Return an error about the baselines of this machine whose test is gone from its file."""
-        if not self.whole_files:
-            return None
-        gone = [
-            (folder, name)
-            for folder, suite, name in self.suites.stored("*", but=self.suites.workloads)
-            if suite in self.whole_files and self._is_of_this_machine([folder])
-        ]
-        if not gone:
+        """Return an error about the baselines that are `_gone`."""
+        if not (gone := self._gone()):
             return None
         baselines = self.options.shown(self.options.baselines)
-        paths = [f"{baselines}/{folder}/{name}.json" for folder, name in gone]
+        paths = [f"{baselines}/{folder}/{name}.json" for folder, _, name in gone]
         remove = shlex.join(["git", "rm", *paths])
         return KernelgaugeError(
             "no test asks for these baselines any more",
-            got=", ".join(name for _, name in gone),
+            got=", ".join(name for *_, name in gone),
             next_command=f"{remove}   (after a rename, first record it: --perf-update)",
         )
 
@@ -852,7 +859,7 @@ class Session:
             release=self._release,
             timers=tuple(self.device.timers) if runs else (),
             comparisons=self._comparisons if runs else 0,
-            declared=self.suites.declared(),
+            declared=self.suites.declared({file for _, file, _ in ([] if only else self._gone())}),
             baselines=shown(self.options.baselines),
             sources=sources_of(self.options.root),
         )

@@ -232,14 +232,15 @@ class Suites:
         ]
         return any(map(_asks_to_measure, others))
 
-    def declared(self) -> dict[str, tuple[str, ...]]:
-        """Return the ids of all workloads that suites declare, by suite.
+    def declared(self, whole_files: Collection[str] = ()) -> dict[str, tuple[str, ...]]:
+        """Return the ids of all workloads that suites declare, by suite, and of those that tests of
+        whole files make, by file.
 
-        Which tests a file has, no run knows for sure.
+        Which tests another file has, no run knows for sure.
         """
-        found: dict[str, tuple[str, ...]] = {}
+        found: dict[str, tuple[str, ...]] = dict.fromkeys(whole_files, ())
         for name, suite in self.suite_of.items():
-            if name not in self.made:
+            if name not in self.made or suite in found:
                 found[suite] = (*found.get(suite, ()), name)
         return found
 

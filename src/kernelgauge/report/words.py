@@ -368,7 +368,7 @@ _NOT_FRESH = {
 _FILE_NOTES = {
     "accepted already": "accepted already",
     "unchanged": "unchanged within noise: it stays as it is",
-    "undeclared": "the suite no longer declares it: git rm its baseline, if that is meant",
+    "undeclared": "no test asks for it any more: git rm its baseline, if that is meant",
     "times stay": "its times stay: this run has none to trust",
     "suite": "suite {it.before} -> {it.after}",
     "facts": "gets what an older version did not record: {it.after}. Its times stay",
