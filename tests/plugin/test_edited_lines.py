@@ -165,6 +165,37 @@ def test_line_that_runs_more_often_has_its_count(pytester: pytest.Pytester, run:
     assert "model.py:29  Counted.forward()  for _ in range(150):  # host" in rows, text
 
 
+REPEATED = """
+import torch
+
+def shifted(x):
+    return (x - 1).gt(0).float()
+
+def forward(x):
+    h = torch.zeros_like(x)
+    for _ in range(4):
+        reset = shifted(h)
+        h = h * 0.9 - reset
+        h = h * shifted(h)
+    return h
+"""
+
+
+def test_repeated_line_comes_before_its_helper(pytester: pytest.Pytester, run: Any) -> None:
+    test = "import torch\nfrom model import forward\n\ndef test_x(kernelgauge):\n"
+    test += "    kernelgauge.using(timing=False)(forward, torch.ones(4, 8))\n"
+    pytester.makepyfile(model=REPEATED, test_x=test)
+    assert "1 written" in run("--perf-update")
+    call = "        reset = shifted(h)\n"
+    pytester.makepyfile(model=REPEATED.replace(call, 2 * call))
+    (code, *more) = run().partition("  code ")[2].splitlines()
+    assert code.strip() in (
+        f"model.py:{number}  reset = shifted(h)  (4 -> 8 times)" for number in (9, 10)
+    )
+    helper = "model.py:4  return (x - 1).gt(0).float()  (8 -> 12 times)"
+    assert more[0].strip() == helper, more
+
+
 def test_line_that_reads_a_tensor_is_named_by_its_call(pytester: pytest.Pytester, run: Any) -> None:
     pytester.makepyfile(model=MODEL, helpers=HELPERS, test_x=TESTS)
     assert "2 written" in run("--perf-update")

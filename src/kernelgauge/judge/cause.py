@@ -109,14 +109,15 @@ def compare_launches(
 
 
 def at_edited_lines(run: Run, baseline: Baseline) -> Run:
-    """Return a run with the outermost line that the baseline lacks wherever one leads to a line:
-    what an edited line calls is its work.
+    """Return a run with the outermost line that the baseline lacks, else that runs more often,
+    wherever one leads to a line: what an edited line calls is its work.
 
     An older baseline does not say which lines it has.
     """
     known = frozenset(baseline.calling_code)
     if not known:
         return run
+    repeated = _new_code(run, baseline) & known
 
     def below(found: Any) -> Any:
         if isinstance(found, Mapping):
@@ -125,7 +126,7 @@ def at_edited_lines(run: Run, baseline: Baseline) -> Run:
             return tuple(map(below, found))
         if isinstance(found, PeakPart):
             return msgspec.structs.replace(found, origin=below(found.origin))
-        return found.below(known) if isinstance(found, Origin) else found
+        return found.below(known, repeated) if isinstance(found, Origin) else found
 
     located = (name for name in Run.__struct_fields__ if name == "peak" or "origins" in name)
     places = {name: below(getattr(run, name)) for name in located}
@@ -213,7 +214,11 @@ def _new_code(run: Run, baseline: Baseline) -> set[str]:
 
 def _with_runs(cause: e.Cause, runs: Mapping[str, tuple[int, int]]) -> e.Cause:
     places = (
-        msgspec.structs.replace(each, runs=runs.get(each.line.deepest.code))
+        msgspec.structs.replace(
+            each,
+            runs=runs.get(each.line.deepest.code),
+            outer_runs=runs.get(each.line.code) if each.line.inner else None,
+        )
         for each in cause.places
     )
     return msgspec.structs.replace(cause, places=tuple(places))
@@ -490,12 +495,11 @@ class _Change:
 
     @property
     def marks(self) -> set[object]:
-        """What tells the place: its lines of code; where none is known, the kernels that were
-        there.
+        """What tells the place: its lines of code, and the text of those that lead to others; where
+        none is known, the kernels that were there.
         """
-        lines: set[object] = {
-            line for origin in filter(None, self.origins) for line in origin.lines
-        }
+        found = {line for origin in filter(None, self.origins) for line in origin.lines}
+        lines: set[object] = {(it.file, it.code, it.inner) for it in found if it.inner} | found
         if not lines and (self.waits or self.copies):
             return {call.partition(": ")[0] for call in (*self.waits, *self.copies)}
         return lines or {

@@ -258,9 +258,9 @@ class Place(msgspec.Struct, frozen=True):
     line: SourceLine
     module: str = ""
     passes: tuple[str, ...] = ()
-    runs: tuple[int, int] | None = (
-        None  # of the line, before and after; None: as often, or not known
-    )
+    # of the deepest line, before and after; None: as often, or not known
+    runs: tuple[int, int] | None = None
+    outer_runs: tuple[int, int] | None = None  # of the line that leads to it
 
 
 class Cause(Reason, frozen=True):  # what changed in one place

@@ -16,7 +16,7 @@ from ..judge import evidence as e
 from ..results import Results, TestResult
 from ..run import SourceLine
 from .text import Line, counted, labelled, short_commit
-from .words import BASELINE, cause_text, dearest_code, headline, place_text, reason_line
+from .words import BASELINE, cause_text, dearest_code, headline, place_text, reason_line, runs_text
 
 CAUSES_WITH_CODE = 2  # of a verdict; each other one has one line
 _MOST_LINES = 12  # of a failure in the terminal
@@ -63,7 +63,7 @@ def code_lines(cause: e.Cause) -> list[str]:
     shown: dict[SourceLine, str] = {}  # a line that leads to others may launch too
     for place in cause.places:
         outer = msgspec.structs.replace(place.line, inner=None)
-        shown.setdefault(outer, str(outer))
+        shown.setdefault(outer, "  ".join(filter(None, (str(outer), runs_text(place.outer_runs)))))
         shown[place.line.deepest] = place_text(place)
     return [
         *shown.values(),

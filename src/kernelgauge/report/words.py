@@ -537,8 +537,13 @@ def place_text(place: e.Place) -> str:
         else ""
     )
     line = place.line.deepest
-    runs = f"({place.runs[0]:,} -> {place.runs[1]:,} times)" if place.runs else ""
-    return "  ".join(filter(None, (line.at, f"{place.module}{passes}".strip(), line.code, runs)))
+    parts = (line.at, f"{place.module}{passes}".strip(), line.code, runs_text(place.runs))
+    return "  ".join(filter(None, parts))
+
+
+def runs_text(runs: tuple[int, int] | None) -> str:
+    """Return how often a line ran and runs now, in brackets; empty if that is not known."""
+    return f"({runs[0]:,} -> {runs[1]:,} times)" if runs else ""
 
 
 def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:

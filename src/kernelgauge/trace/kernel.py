@@ -171,16 +171,22 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
     # around these. Empty: there are none
     callers: tuple[tuple[SourceLine, ...], ...] = ()
 
-    def below(self, known: AbstractSet[str]) -> Origin:
+    def below(self, known: AbstractSet[str], repeated: AbstractSet[str] = frozenset()) -> Origin:
         """Return it with the outermost line of the user's that is not `known` in place of each line,
         else the block: what an edited line calls is its work, and what an edited loop repeats.
+
+        If all are known, the outermost one that is `repeated` more often takes the place.
         """
+
+        def outermost(line: SourceLine, above: Sequence[SourceLine]) -> SourceLine:
+            new = (each for each in above if each.code not in known)
+            more = (each for each in above if each.code in repeated)
+            found = next(chain(new, more), None)
+            return found.leading_to(line) if found else line
+
         if not self.callers:
             return self
-        lines = (
-            next((each.leading_to(line) for each in above if each.code not in known), line)
-            for line, above in zip(self.lines, self.callers, strict=True)
-        )
+        lines = map(outermost, self.lines, self.callers)
         return msgspec.structs.replace(self, lines=tuple(lines), callers=())
 
     @property
