@@ -196,6 +196,34 @@ def test_repeated_line_comes_before_its_helper(pytester: pytest.Pytester, run: A
     assert more[0].strip() == helper, more
 
 
+FORCES = """
+import torch
+from torch import nn
+
+NET = nn.Sequential(nn.Linear(3, 8), nn.SiLU(), nn.Linear(8, 1))
+
+def forces(x):
+    x = x.detach().requires_grad_()
+    energy = NET(x).sum()
+    return torch.autograd.grad(energy, x)[0]
+"""
+
+
+def test_edited_line_that_calls_a_backward_is_named_first(
+    pytester: pytest.Pytester, run: Any
+) -> None:
+    test = "import torch\nfrom model import forces\n\ndef test_x(kernelgauge):\n"
+    test += "    kernelgauge.using(timing=False)(lambda x: forces(x), torch.ones(4, 3))\n"
+    pytester.makepyfile(model=FORCES, test_x=test)
+    assert "1 written" in run("--perf-update")
+    pytester.makepyfile(model=FORCES.replace("energy, x)", "energy, x, create_graph=True)"))
+    first, second, *_ = run().partition("  code ")[2].splitlines()
+    assert (
+        first.strip() == "model.py:9  return torch.autograd.grad(energy, x, create_graph=True)[0]"
+    )
+    assert second.strip() == "model.py:8  (backward)  energy = NET(x).sum()"
+
+
 def test_line_that_reads_a_tensor_is_named_by_its_call(pytester: pytest.Pytester, run: Any) -> None:
     pytester.makepyfile(model=MODEL, helpers=HELPERS, test_x=TESTS)
     assert "2 written" in run("--perf-update")

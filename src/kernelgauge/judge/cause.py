@@ -50,6 +50,7 @@ UNCHANGED = 0.01
 _MOST_LINES, _MOST_OPS = 2, 2  # lines of code, and ops that launched what is new
 # what the names of functions in graphs begin with, in `Run.data` and `Run.op_origins`
 _COMPILED = "compiled "
+_BACKWARD = "<torch._C._EngineBase.run_backward>"  # what `grad` and `backward` of torch call
 _ACCUMULATES = "aten::add_"  # how autograd adds to a gradient
 _SEEN_IDLE = 0.05  # of a step, or of the time of its copies: less differs between two profiles
 # The same three kernels left an H200 idle for 20 us of a step in one profile, and for 115 us in
@@ -110,7 +111,8 @@ def compare_launches(
 
 def at_edited_lines(run: Run, baseline: Baseline) -> Run:
     """Return a run with the outermost line that the baseline lacks, else that runs more often,
-    wherever one leads to a line: what an edited line calls is its work.
+    wherever one leads to a line: what an edited line calls is its work. What a backward pass runs
+    for a line of the forward, the line that calls this pass leads to as well.
 
     An older baseline does not say which lines it has.
     """
@@ -118,6 +120,8 @@ def at_edited_lines(run: Run, baseline: Baseline) -> Run:
     if not known:
         return run
     repeated = _new_code(run, baseline) & known
+    passes = run.host_work_origins.get(_BACKWARD, ())
+    calling = [line for each in passes for lines in each.callers or (each.lines,) for line in lines]
 
     def below(found: Any) -> Any:
         if isinstance(found, Mapping):
@@ -126,7 +130,13 @@ def at_edited_lines(run: Run, baseline: Baseline) -> Run:
             return tuple(map(below, found))
         if isinstance(found, PeakPart):
             return msgspec.structs.replace(found, origin=below(found.origin))
-        return found.below(known, repeated) if isinstance(found, Origin) else found
+        if not isinstance(found, Origin):
+            return found
+        if found.is_backward and calling:
+            above = found.callers or tuple((line,) for line in found.lines)
+            callers = tuple((*each, *calling) for each in above)
+            found = msgspec.structs.replace(found, callers=callers)
+        return found.below(known, repeated)
 
     located = (name for name in Run.__struct_fields__ if name == "peak" or "origins" in name)
     places = {name: below(getattr(run, name)) for name in located}
