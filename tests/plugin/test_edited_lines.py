@@ -196,6 +196,45 @@ def test_repeated_line_comes_before_its_helper(pytester: pytest.Pytester, run: A
     assert more[0].strip() == helper, more
 
 
+DETACHED = """
+import torch
+
+def forward(x):
+    h = torch.zeros_like(x)
+    for _ in range(4):
+        h = h.detach()
+        h = (h * 0.9).detach()
+    return h
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "edited", "code"),
+    [
+        ("        h = h.detach()\n", "", ["h = h.detach()  (4 -> 0 times)"]),
+        (
+            "(h * 0.9).detach()",
+            "h * 0.9",
+            ["model.py:7  h = h * 0.9", "h = (h * 0.9).detach()  (4 -> 0 times)"],
+        ),
+        ("h * 0.9", "0.9 * h", []),  # not a lost op
+    ],
+    ids=["removed", "edited", "other"],
+)
+def test_line_of_lost_ops_is_shown(
+    pytester: pytest.Pytester, run: Any, line: str, edited: str, code: list[str]
+) -> None:
+    test = "import torch\nfrom model import forward\n\ndef test_x(kernelgauge):\n"
+    test += "    kernelgauge.using(timing=False)(forward, torch.ones(4, 8))\n"
+    pytester.makepyfile(model=DETACHED, test_x=test)
+    assert "1 written" in run("--perf-update")
+    pytester.makepyfile(model=DETACHED.replace(line, edited))
+    text = run()
+    assert ("4 fewer ops: aten::detach x4" in text) == bool(code), text
+    shown = text.partition("  code ")[2].partition("  counts")[0].splitlines()
+    assert [each.strip() for each in shown] == code, text
+
+
 FORCES = """
 import torch
 from torch import nn

@@ -226,7 +226,7 @@ def _with_runs(cause: e.Cause, runs: Mapping[str, tuple[int, int]]) -> e.Cause:
     places = (
         msgspec.structs.replace(
             each,
-            runs=runs.get(each.line.deepest.code),
+            runs=runs.get(each.line.deepest.code, each.runs),
             outer_runs=runs.get(each.line.code) if each.line.inner else None,
         )
         for each in cause.places
@@ -970,7 +970,7 @@ def _op_causes(
     A baseline has no lines of ops. So a line is named if all ops of a name that is new there are
     there alone: if the baseline lacks the name, or if they have one line only. Else those are named
     that are new or run more often; the one of which the baseline has no kernel; or one that is new
-    in kernels and has such ops.
+    in kernels and has such ops. If ops are gone alone, `_at_lost_lines`.
     """
     places = {each.place for change in changes for part in change.parts for each in part.after}
     pairs = zip(run.ops, run.op_kernels or [None] * len(run.ops), strict=True)
@@ -1008,7 +1008,32 @@ def _op_causes(
         sure = others
     at = {it.lines for name in (*new, *gone) for it in run.op_origins.get(name, ())}
     sure = sure or [each for each in _edited(run.origins, known) if each.lines in at]
-    return [with_code(cause, sure, known)]
+    cause = with_code(cause, sure, known)
+    return [cause if new or sure else _at_lost_lines(cause, gone, run, baseline)]
+
+
+def _at_lost_lines(cause: e.Cause, gone: Iterable[str], run: Run, baseline: Baseline) -> e.Cause:
+    """Return a cause with the lines that ran ops which are gone, and run less often now; else with
+    new lines, and those that nothing runs any more: where these were is not known.
+
+    More than two tell nothing.
+    """
+    fewer = {code for code, (before, after) in _runs(run, baseline).items() if after < before}
+    left = chain.from_iterable(run.op_origins.get(name, ()) for name in gone)
+    if fewer and (known := [it for it in left if fewer.intersection(it.codes)]):
+        return with_code(cause, known)
+    now, then, new = run.calling_code, baseline.calling_code, _new_code(run, baseline)
+    lost = [code for code, runs in then.items() if now and runs and code not in now]
+    if not 0 < len(lost) <= _MOST_LINES:
+        return cause
+    places = [e.Place(SourceLine("", 0, code), runs=(then[code], 0)) for code in lost]
+    edited = [
+        each
+        for each in chain(*run.op_origins.values())
+        if any(new.intersection(line.codes) for line in each.lines)
+    ]
+    cause = with_code(cause, edited if len({each.lines for each in edited}) <= _MOST_LINES else ())
+    return msgspec.structs.replace(cause, places=(*cause.places, *places))
 
 
 def _new_lines(lines: Iterable[SourceLine], known: AbstractSet[str]) -> list[SourceLine]:

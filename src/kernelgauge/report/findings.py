@@ -227,7 +227,7 @@ def findings(results: Sequence[Results]) -> list[list[Finding]]:
             if finding.cause is not None
             else []
         )
-        marks: set[object] = {(each.file, each.line) for each in places}
+        marks: set[object] = {(each.file, each.line or each.code) for each in places}
         marks = marks or {finding.cause.identity if finding.cause is not None else finding.text}
         known = next((cluster for cluster in clusters if cluster[0] & marks), None)
         if known is None:
