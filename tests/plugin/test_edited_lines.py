@@ -351,3 +351,17 @@ def test_x(kernelgauge):
         number = 6 + moved.count("\n")
         text = run()
         assert f"  code     model.py:{number}  return x.cos() @ x\n" in text, text
+
+
+def test_compiled_ops_that_are_gone_are_named(pytester: pytest.Pytester, run: Any) -> None:
+    model = (
+        "import torch\n\ndef forward(x, given):\n    if not given == None:\n        x = x + given\n"
+    )
+    test = "import torch\nfrom model import forward\n\ndef test_x(kernelgauge):\n    gauge = "
+    test += "kernelgauge.using(compile={}, timing=False)\n    gauge(forward, *torch.ones(2, 8))\n"
+    model += "    return x.tanh()\n"
+    pytester.makepyfile(model=model, test_x=test)
+    assert "1 written" in run("--perf-update")
+    pytester.makepyfile(model=model.replace("not given == None", "given is not None"))
+    text = run()
+    assert "torch.compile was given 2 ops instead of 3\n           gone: eq\n" in text, text

@@ -175,7 +175,9 @@ def find_causes(
         for cause, origins in _counted(run, baseline, counts, known)
     ]
     if counts.get("compiled_ops") is not None and not causes:
-        ops = e.CompiledOps(baseline.counts.compiled_ops, run.counts.compiled_ops)
+        ops = e.CompiledOps(
+            baseline.counts.compiled_ops, run.counts.compiled_ops, *_other_functions(run, baseline)
+        )
         causes.append(with_code(e.Cause(ops), _of_new_compiled_ops(run, baseline, known), known))
     is_explained = (is_timed and changes) or counts.get("graph_launches")
     if baseline.ops and "dispatcher_ops" in counts and not is_explained:
@@ -882,6 +884,17 @@ def _add_calls_of_run(
             isinstance(speed, e.OtherSpeed)
             and speed.after_us < (1 + _BEHIND_A_PAUSE) * speed.before_us
         )
+
+
+def _other_functions(run: Run, baseline: Baseline) -> list[tuple[str, ...]]:
+    """Return the functions in graphs that the baseline lacks, and those that the run lacks; none if
+    one of them does not say which it has.
+    """
+    sides = [
+        {name.removeprefix(_COMPILED) for name in data if name.startswith(_COMPILED)}
+        for data in (run.data, baseline.data)
+    ]
+    return [tuple(sorted(one - other)) for one, other in (sides, sides[::-1])] if all(sides) else []
 
 
 def _of_new_compiled_ops(run: Run, baseline: Baseline, known: AbstractSet[str]) -> Sequence[Origin]:

@@ -221,6 +221,8 @@ class PeakMemory(Change, frozen=True):  # the most that a call holds at once
 class CompiledOps(Change, frozen=True):  # how many ops torch.compile was given
     before: int | None
     after: int | None
+    new: tuple[str, ...] = ()  # functions that it was not given before
+    gone: tuple[str, ...] = ()
 
 
 class OtherOps(Change, frozen=True):  # ops of the dispatcher that are new, and that are gone

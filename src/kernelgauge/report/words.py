@@ -706,7 +706,11 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
     ),
     e.CompiledOps: lambda it: (
         f"torch.compile was given {it.after} ops instead of {it.before}",
-        [],
+        [
+            f"{word}: {', '.join(names)}"
+            for word, names in (("new", it.new), ("gone", it.gone))
+            if names
+        ],
     ),
     e.OtherOps: _ops,
     e.HostCalls: _host_calls,
