@@ -2,6 +2,7 @@
 --perf-benchmark.
 """
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -814,3 +815,22 @@ def test_module_with_lock_is_copied_and_compared(pytester: pytest.Pytester) -> N
         assert error in block.split("\n___")[0]
     assert len(found) == 11
     assert "not compared" not in said
+
+
+def test_accepted_file_lists_its_ops_by_name(
+    pytester: pytest.Pytester, run: Run, kernelgauge: Command
+) -> None:
+    test = "import torch\ndef test_x(kernelgauge):\n    kernelgauge.using(timing=False)"
+    calls = "lambda x: x.tanh().sin().cos().exp().abs().neg().relu().t().clone()"
+    pytester.makepyfile(test_x=f"{test}({calls}, torch.ones(4, 8))")
+    run("--perf-update")
+    (file,) = pytester.path.glob("baselines/*/*.json")
+    before = json.loads(file.read_text())["ops"]
+    pytester.makepyfile(
+        test_x=f"{test}({calls.replace('x.tanh', 'x.clone().tanh')}, torch.ones(4, 8))"
+    )
+    run()
+    assert kernelgauge("accept")[0] == 0
+    after = json.loads(file.read_text())["ops"]
+    assert list(after) == list(before) == sorted(before)
+    assert {name for name, n in after.items() if before[name] != n} >= {"aten::clone"}

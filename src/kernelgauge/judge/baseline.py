@@ -450,9 +450,10 @@ def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> 
         entries=(Entry(draws=1, kernels=kernels, processes=(process_of(run),)),),
         recorded=recorded,
         origins=origins,
-        ops=dict(Counter(each.name for each in run.ops if is_dispatched(each.name))),
-        host_calls=dict(Counter((*run.synchronizing_ops, *run.copying_ops))),
-        data=run.data,
+        # by name: an op that runs earlier is no change of its file
+        ops=_by_name(Counter(each.name for each in run.ops if is_dispatched(each.name))),
+        host_calls=_by_name(Counter((*run.synchronizing_ops, *run.copying_ops))),
+        data=_by_name(run.data),
         compile_events=run.compile_events,
         peak=tuple(
             replace(each, origin=each.origin and replace(each.origin, callers=()))
@@ -461,10 +462,17 @@ def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> 
         or (),
         calling_code=run.calling_code,
         functions=run.functions,
-        host_work=dict(sorted(run.host_work.items())),
-        host_spread=run.host_spread,
+        host_work=_by_name(run.host_work),
+        host_spread=_by_name(run.host_spread),
         choices=tuple(replace(each, recorded="", error="") for each in run.choices) or (),
     )
+
+
+_Value = TypeVar("_Value")
+
+
+def _by_name(values: Mapping[str, _Value]) -> dict[str, _Value]:
+    return dict(sorted(values.items()))
 
 
 def _averaged(
