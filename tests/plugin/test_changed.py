@@ -148,3 +148,19 @@ def test_graphs_compiled_before_are_no_other_code(
 def test_update_times_everything(pytester: pytest.Pytester, run: Any) -> None:
     pytester.makepyfile(model=MODEL, test_x=TESTS)
     assert "--perf-update times everything" in run("--perf-update", "--perf-changed")
+
+
+@pytest.mark.parametrize("arguments", [["--perf-changed"], ["-m", "not timing"]])
+def test_page_of_untimed_run_compares_no_times(
+    pytester: pytest.Pytester, run: Any, arguments: list[str]
+) -> None:
+    linear = TESTS.partition("def test_net")[0] + TESTS[TESTS.index("def test_linear") :]
+    pytester.makepyfile(model=MODEL, test_x=linear)
+    run("--perf-update")
+    assert "1 passed" in run(*arguments)
+    page = (pytester.path / "reports" / "latest" / "report.html").read_text()
+    kernels = page[page.index("<h3>Kernels</h3>") :]
+    assert "1 in both</span>" in kernels
+    assert "with the same kernels</summary>" in kernels
+    for words in ("us</span>", "of the call", "+0.00", " us</title>"):
+        assert words not in kernels, words

@@ -23,6 +23,7 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import NamedTuple
 
+import msgspec
 from jinja2 import Environment, FileSystemBytecodeCache, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -339,10 +340,14 @@ class _Workload(Row):
 
     @cached_property
     def launches(self) -> list[Difference]:
-        """Return each launch of this run, with its partner, and those that it lacks, in order."""
+        """Return each launch of this run, with its partner, and those that it lacks, in order.
+
+        Beside a baseline, launches of a run that was not timed have no times: it profiled one call.
+        """
         run, baseline = self.result.run, self.result.baseline
         if run is None:
             return []
+        is_timed = baseline is None or Timer.DEVICE in run.samples
         stored: Sequence[KernelRecord] = run.kernels
         if baseline is not None and baseline.entries:  # in the time that the run is compared with
             run = at_edited_lines(run, baseline)
@@ -350,6 +355,12 @@ class _Workload(Row):
             stored = baseline.entry_like(run.kernels)[0].kernels_in(
                 judged.before_us if judged is not None else None
             )
+        if not is_timed:
+            stored, kernels = (
+                [msgspec.structs.replace(each, device_time_us=0.0) for each in side]
+                for side in (stored, run.kernels)
+            )
+            run = msgspec.structs.replace(run, kernels=tuple(kernels))
         found: list[Difference] = []
         for each in compare_launches(baseline, stored, run):
             if not each.what.is_pair:
