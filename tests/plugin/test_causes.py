@@ -292,3 +292,33 @@ def test_cause_stands_alone_at_the_line_that_changed(
         )
         assert named == causes, said
         assert [lines[int(number) - 1].strip() for number in numbers] == codes, said
+
+
+SIX_LINES = "\n".join(f"    x = x.sin() * {number}" for number in range(2, 8))
+SIX_EDITS = f"""
+import pytest, torch
+
+pytestmark = pytest.mark.kernelgauge(timing=False)
+
+def several(x):
+{SIX_LINES}
+    return x
+
+def test_several(kernelgauge):
+    kernelgauge(several, torch.randn(4, 8))
+"""
+
+
+def test_failure_keeps_counts_and_names_the_option_that_shows_all(
+    pytester: pytest.Pytester,
+) -> None:
+    def run(*arguments: str) -> str:
+        return text_of(pytester.runpytest_inprocess(*arguments))
+
+    pytester.makepyfile(test_six=SIX_EDITS)
+    run("--perf-update")
+    pytester.makepyfile(test_six=SIX_EDITS.replace("sin()", "sin().exp()"))
+    assert re.search(r"  counts   launches 12 -> 18, .*\n  more .* with pytest -v\n", run())
+    said = run("-q")
+    assert re.search(r"  counts   launches 12 -> 18, .*\n  more .* with pytest -vv\n", said)
+    assert "  more " not in run("-q", "-vv")

@@ -243,7 +243,8 @@ def _failure(item: pytest.Item, verdict: Verdict) -> str:
     """Return how a failing test ends: in a few lines, and the causes only where no test of the
     workload has named them yet.
     """
-    if item.config.get_verbosity() > 0:
+    verbosity = item.config.get_verbosity()
+    if verbosity > 0:
         return in_full(verdict)
     session = item.config.stash[SESSION]
     causes = [each.identity for each in verdict.reasons if isinstance(each, Cause)][
@@ -253,7 +254,9 @@ def _failure(item: pytest.Item, verdict: Verdict) -> str:
         session.shown_in.setdefault((verdict.workload, cause), item.name) for cause in causes
     ]
     see = "" if item.name in named_in else next(iter(named_in), "")
-    return brief(verdict, see=see, more="in the report, or with pytest -v", width=session.width)
+    verbose = f"-{'v' * (1 - verbosity)}"  # each -q takes one away
+    more = f"in the report, or with pytest {verbose}"
+    return brief(verdict, see=see, more=more, width=session.width)
 
 
 def _end(item: pytest.Item, verdict: Verdict) -> None:

@@ -98,21 +98,20 @@ def brief(
     lines += reasons(
         only_reasons(verdict, *_LEFT_OUT, *([e.Cause] if see else []), is_without=True)
     )
-    counts = ", ".join(line.text for line in reasons(only_reasons(verdict, e.CountMoved)))
-    lines += [Line("counts", counts)] if counts else []
-    rows, last, baseline = (
+    moved = ", ".join(line.text for line in reasons(only_reasons(verdict, e.CountMoved)))
+    rows, counts, last, baseline = (
         _rows(each)
         for each in (
             lines,
+            [Line("counts", moved)] if moved else [],
             reasons(only_reasons(verdict, e.Next)),
             reasons(only_reasons(verdict, e.BaselineFile)),
         )
     )
     rows = [_title(verdict), *rows]
-    most = _MOST_LINES - len(baseline) - len(last)
-    if len(rows) > most:
-        rows = [*rows[: most - 1], f"  {'more':<8} {more}"]
-    rows += baseline
+    most = _MOST_LINES - len(counts) - len(baseline) - len(last)
+    left_out = [f"  {'more':<8} {more}"] if len(rows) > most else []
+    rows = [*rows[: most - len(left_out)], *counts, *left_out, *baseline]
     shown = rows if width is None else [_fitting(row, width) for row in rows]
     return "\n".join([*shown, *last])
 
