@@ -141,6 +141,15 @@ class Layer(nn.Module):
     def forward(self, x):
         return x.sin() * 2
 
+def test_recorded_by_autograd(kernelgauge):
+    layers = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
+
+    def tiles(x):
+        with nullcontext() if LOST else torch.no_grad():
+            return sum(layers(part) for part in x.chunk(4))
+
+    kernelgauge(tiles, torch.randn(1024, 64))
+
 def test_compiled_no_more(kernelgauge):
     layer = Layer()
     if not LOST:
@@ -243,6 +252,7 @@ ONLY = {
         ["each call leaves 1.7 kB more in memory"],
         ["self.total = self.total + (loss if LOST else loss.detach())"],
     ),
+    "recorded_by_autograd": (["autograd records the call: has a no_grad or inference_mode gone?"], []),
     "compiled_no_more": (["nothing is compiled any more: each op runs by itself"], []),
     "decoded_whole": ([LONGER], [TOKEN]),
     # What is new at an edited line stands before what more kernels have.

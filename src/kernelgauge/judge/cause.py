@@ -65,6 +65,8 @@ _BEHIND_A_PAUSE = 0.10
 _DISPATCH_US = 1.0
 _HOST_US = 1.0  # host work that costs less is not shown beside other causes
 _HOST_AT_A_LINE_US = 20.0  # nor less than this, at a line that another cause names
+# what a call keeps for a backward moves, and no line of these is the reason
+_OF_MEMORY = (e.PeakMemory, e.MemoryGrowth, e.AllocatorCalls)
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")  # the number of a layer in the path of a module
 # values in the reason of a recompile: ``size of x at index 0 is 8, no longer 4``
 _VALUES = re.compile(r" is .*no longer .*|\d[\w.]*")
@@ -168,11 +170,15 @@ def find_causes(
     causes = compile_causes(_new_events(baseline, run))
     if baseline.counts.compiled_ops and run.counts.compiled_ops == 0 and not causes:
         causes.append(e.Cause(e.NoLonger("compile"), explains=True))
+    is_recorded = baseline.counts.autograd_nodes == 0 and "autograd_nodes" in counts
+    if is_recorded:
+        causes.append(e.Cause(e.NoLonger("skip autograd"), explains=True))
     _name_kept_gradients(run, changes)
     causes += [each.cause(known, is_timed=is_timed) for each in changes]
     causes += [
         with_code(cause, origins, known)
         for cause, origins in _counted(run, baseline, counts, known)
+        if not (is_recorded and isinstance(cause.change, _OF_MEMORY))
     ]
     if counts.get("compiled_ops") is not None and not causes:
         ops = e.CompiledOps(
@@ -187,7 +193,7 @@ def find_causes(
         counts.get("peak_allocated_bytes")
         and peaks[0] is not None
         and peaks[1] is not None
-        and not is_timed
+        and not (is_timed or is_recorded)
     ):
         peak = _peak_cause(run, baseline, peaks[0], peaks[1])
         lines = {place.line for cause in causes for place in cause.places}

@@ -204,7 +204,7 @@ class AllocatorCalls(Change, frozen=True):
 
 
 class NoLonger(Change, frozen=True):  # what a call does not do any more
-    what: Literal["compile", "drop gradients"]
+    what: Literal["compile", "drop gradients", "skip autograd"]
 
 
 class LostGraph(Change, frozen=True):  # what CUDA graphs launched is launched one by one

@@ -200,16 +200,9 @@ def _count(it: e.CountMoved, _: str) -> str:
     what = {"kernels": "distinct kernels", "host_work": "calls of functions"}.get(
         it.field, it.field.replace("_", " ")
     )
-    more = (
-        " (has a no_grad or inference_mode gone?)"
-        if it.field == "autograd_nodes" and not it.before
-        else ""
-    )
     now = f" -> {it.after}" if it.after != it.before else ", of other functions"
-    return (
-        f"{what} "
-        f"{it.before}{now}{more if it.is_judged else ', not judged: another version of torch'}"
-    )
+    judged = "" if it.is_judged else ", not judged: another version of torch"
+    return f"{what} {it.before}{now}{judged}"
 
 
 def _kernel(it: e.KernelMoved, _: str) -> str:
@@ -671,6 +664,7 @@ def _beside(it: e.BesideKernels) -> str:
 
 _NO_LONGER = {
     "compile": "nothing is compiled any more: each op runs by itself",
+    "skip autograd": "autograd records the call: has a no_grad or inference_mode gone?",
     "drop gradients": "gradients are added to those of the last call: they are no longer dropped",
 }
 _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
