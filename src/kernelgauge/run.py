@@ -98,10 +98,7 @@ class Timer(str, Enum):
         return not (self.timing.on_cpu and fingerprint.arch == "cpu")
 
 
-# as an error names them: reports say "latency"
-TIMER_NAMES = ", ".join(
-    f"{each.value} (the latency)" if each is Timer.END_TO_END else each.value for each in Timer
-)
+TIMER_NAMES = ", ".join(each.value for each in Timer)  # as an error names them
 _COMPILE = Timing("", "compile", 0.25, 3.0, 0.1, 0.25, is_alike=True, is_confirmed=False)
 # What stands for the iterations of one replicate: durations of kernels come in steps of 32 ns, 1 %
 # of the shortest. A median stays on a step, the mean of the middle half does not, and is as robust.

@@ -150,6 +150,15 @@ def test_recorded_by_autograd(kernelgauge):
 
     kernelgauge(tiles, torch.randn(1024, 64))
 
+def test_kept_longer(kernelgauge):
+    def call(x):
+        part = x[:1536] * 2
+        if not LOST:
+            del part
+        return x * 2
+
+    kernelgauge(call, torch.randn(49152))
+
 def test_compiled_no_more(kernelgauge):
     layer = Layer()
     if not LOST:
@@ -226,7 +235,7 @@ def test_decoded_by_an_edited_line(kernelgauge):
 FOUR_TIMES = (
     "16 mul_out instead of 4, 4 allreduce_ instead of 1, 16 copy_bucket_to_grad instead of 4"
 )
-LONGER = "size 1 -> 5, size 1 -> 6 in 28 kernels\nembedding x2, addmm x14, layer_norm x12"
+LONGER = "input dimensions 1 -> 5, 1 -> 6 in 28 kernels\nembedding x2, addmm x14, layer_norm x12"
 KERNEL = "abs_add_cos_exp_mul_neg_relu_sigmoid_sin_sum_tanh_0"
 TOKEN = "token = step(head(layers(embed(new)))[-1:], tokens)"
 ONLY = {
@@ -253,6 +262,10 @@ ONLY = {
         ["self.total = self.total + (loss if LOST else loss.detach())"],
     ),
     "recorded_by_autograd": (["autograd records the call: has a no_grad or inference_mode gone?"], []),
+    "kept_longer": (
+        ["peak memory 196,620 -> 202,764 bytes\n+6.1 kB at the first line below"],
+        ["part = x[:1536] * 2"],
+    ),
     "compiled_no_more": (["nothing is compiled any more: each op runs by itself"], []),
     "decoded_whole": ([LONGER], [TOKEN]),
     # What is new at an edited line stands before what more kernels have.

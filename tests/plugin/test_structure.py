@@ -185,7 +185,7 @@ CAUSES = {
     "found": " numbers found in 1 kernel",
     "kept": "each call leaves 20.",
     # torch's profiler records no number in float64; the other one is still an integer
-    "scalar": "other tensors in 1 kernel",
+    "scalar": "another number of tensors or dimensions in 1 kernel",
     "dimension": "an argument -1 -> 2 in 1 kernel",
     "kept_at_times": "each call leaves 12.",  # the least of five calls, by call
     "unbounded_cache": "each call leaves 20.",

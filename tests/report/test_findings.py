@@ -36,6 +36,35 @@ def within(line: int) -> e.Place:
     )
 
 
+OLD, DEEPER = (("arange", 2),), (("mul", 100), ("arange", 26))
+SIZES = (("1", "17"), ("2", "34"), ("1", "18"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (e.OtherKernels("replaced", OLD, DEEPER), "124 more kernels: mul x100, arange x24"),
+        (
+            e.OtherKernels("replaced", OLD, DEEPER[:1]),
+            "100 kernels instead of 2: mul x100\nwas arange x2",
+        ),
+        (
+            e.OtherKernels("replaced", OLD, DEEPER, sizes=SIZES[:1]),
+            "126 kernels instead of 2, input dimension 1 -> 17: mul x100, arange x26\nwas arange x2",
+        ),
+        (
+            e.OtherPlacement((("cos", 3),), sizes=SIZES),
+            "input dimensions 1 -> 17, 2 -> 34, and 1 more in 3 kernels\ncos x3",
+        ),
+        (e.PeakMemory(196_608, 202_752), "peak memory 196,608 -> 202,752 bytes"),
+        (e.PeakMemory(196_608, 302_752), "peak memory 0.2 MB -> 0.3 MB"),
+    ],
+)
+def test_words_of_a_change_are_true_to_its_numbers(change: Any, said: str) -> None:
+    because = dataclasses.replace(verdict(), reasons=(e.Cause(change),))
+    assert [line.text for line in f.reasons(because)] == [said]
+
+
 def clusters(*workloads: WorkloadResult) -> list[str]:
     return [
         "".join(sorted(case.workload for case in cases))

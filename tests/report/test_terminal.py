@@ -65,14 +65,14 @@ def test_reports_of_a_cpu_name_no_gpu() -> None:
     )
     said = "\n".join([summary_text(found), *map(brief, verdicts)])
     assert said.startswith("AMD EPYC, torch 2.13.0\n")
-    assert " latency   base-" in said
+    assert "  end to   base-" in said
     judged = verdicts[0]  # what the table shows is what is judged, and not the time of the ops
     us = [f"{each:.1f}" for each in (judged.after_us or 0.0, judged.before_us or 0.0)]
     assert re.search(rf"(?m)^a +4 +{' +'.join(us)} +-0.0 % +[A-Z]", said), said
     page = html([found])
     script = page[page.index("<style>") : page.index("</style>")]  # of any report
     for text in (said, summary_markdown([found]), page.replace(script, "")):
-        assert "latency" in text
+        assert "end to end" in text
         assert "GPU" not in text
 
 
@@ -81,6 +81,7 @@ def test_reports_of_a_cpu_name_no_gpu() -> None:
     [
         (206.5, "206.5 116.0 +78.0 %", " (this host was 16 % slower)"),
         (178.0, "178.0 100.0 +78.0 %", ""),
+        (176.7, "176.7 99.3 +78.0 %", ""),
     ],
 )
 def test_change_at_equal_host_speed_agrees_with_its_numbers(
@@ -107,7 +108,11 @@ def test_change_at_equal_host_speed_agrees_with_its_numbers(
     ("statuses", "status", "about"),
     [
         ({}, "PASS", "time not judged"),
-        ({"GPU time": Status.PASS, "end to end": Status.NOT_JUDGED}, "PASS", "latency not judged"),
+        (
+            {"GPU time": Status.PASS, "end to end": Status.NOT_JUDGED},
+            "PASS",
+            "end to end not judged",
+        ),
         ({"GPU time": Status.REGRESSED, "end to end": Status.NOT_JUDGED}, "REGRESSED", "GPU time"),
     ],
 )
@@ -143,11 +148,11 @@ def seen(sensitivity: float | None = None) -> e.RelativeChange:
 SCOPES = {
     "all": (
         [("GPU time", 0.01), ("end to end", 0.767)],
-        "PASS (kernels, GPU time at +1 %, latency at +77 %)",
+        "PASS (kernels, GPU time at +1 %, end to end at +77 %)",
     ),
     "one": (
         [("GPU time", None), ("end to end", 0.767), ("end to end", 0.95), ("end to end", None)],
-        "PASS (kernels, latency at +77 to +95 % in 2 of 3); GPU time not judged",
+        "PASS (kernels, end to end at +77 to +95 % in 2 of 3); GPU time not judged",
     ),
     "none": ([("GPU time", None), ("end to end", None)], "PASS, structure only"),
 }

@@ -51,7 +51,7 @@ from .text import (
 from .text import (
     times as repeated,
 )
-from .words import headline, host_speed, reason_line, slower_host
+from .words import headline, host_factor, host_speed, reason_line, slower_host
 
 _STYLES: dict[Status | None, str] = {
     Status.PASS: "green",
@@ -109,7 +109,7 @@ class Row:
             return "time not confirmed"
         if status in _PASSES:
             times = [each for each in self.result.verdicts if each.subject in TIME_LABELS]
-            unjudged = [_short(each.subject) for each in times if each.status not in _PASSES]
+            unjudged = [each.subject for each in times if each.status not in _PASSES]
             names = "time" if len(unjudged) == len(times) else ", ".join(unjudged)
             return f"{names} not judged" if names else ""
         verdicts = (
@@ -149,7 +149,7 @@ class Row:
         return (
             str(run.counts.launches),
             mean(run.samples[timer]) if timer in run.samples else "-",
-            us(before_us * slower_host(verdict)) if verdict is not None and before_us else "-",
+            us(before_us * host_factor(verdict)) if verdict is not None and before_us else "-",
             change_text(verdict) or "-",
         )
 
@@ -197,8 +197,8 @@ def _is_structure_only(results: Sequence[Results]) -> bool:
 
 
 def scope(results: Sequence[Results]) -> str:
-    """Return what a pass has judged, and how finely: ``(kernels, latency at +77 %); CPU time not
-    judged``.
+    """Return what a pass has judged, and how finely: ``(kernels, end to end at +77 %); CPU time
+    not judged``.
 
     Empty if it is no pass, or if its status says it.
     """
@@ -215,7 +215,7 @@ def scope(results: Sequence[Results]) -> str:
             if each.status is not Status.NOT_JUDGED and each.change is not None
         ]
         if not known:
-            unjudged.append(_short(subject))
+            unjudged.append(subject)
             continue
         seen = sorted(
             (each for each in known if each.sensitivity is not None), key=attrgetter("sensitivity")
@@ -227,7 +227,7 @@ def scope(results: Sequence[Results]) -> str:
             else ""
         )
         some = f" in {len(known)} of {len(times)}" if len(known) < len(times) else ""
-        judged.append(f"{_short(subject)}{at}{some}")
+        judged.append(f"{subject}{at}{some}")
     rest = f"; {', '.join(unjudged)} not judged" if unjudged else ""
     kernels = (
         ["kernels"]
@@ -235,10 +235,6 @@ def scope(results: Sequence[Results]) -> str:
         else []
     )
     return f"({', '.join([*kernels, *judged])}){rest}"
-
-
-def _short(subject: str) -> str:
-    return "latency" if subject == Timer.END_TO_END.label else subject
 
 
 def _time_verdicts(results: Sequence[Results]) -> list[Verdict]:
@@ -418,12 +414,12 @@ def _shown_timer(device: Fingerprint) -> Timer:
 
 
 def _time_column(results: Results) -> str:
-    """Return whose time a table shows: ``GPU us``, or on a CPU ``latency us``; ``time us`` where
+    """Return whose time a table shows: ``GPU us``, or on a CPU ``end to end us``; ``time us`` where
     nothing was measured.
     """
     if results.fingerprint is None:
         return "time us"
-    return "GPU us" if _shown_timer(results.fingerprint) is Timer.DEVICE else "latency us"
+    return "GPU us" if _shown_timer(results.fingerprint) is Timer.DEVICE else "end to end us"
 
 
 # -- on a terminal ---------------------------------------------------------------------------------
@@ -461,7 +457,15 @@ def _table(results: Results, recorded: Collection[str]) -> Section:
     On a narrow terminal the last column is left out, since the failures name the tests.
     """
     # Titles of two lines: a default id and all columns fit in 80.
-    titles = ("launches", _time_column(results).replace(" ", "\n"), "base-\nline us", "change")
+    words = _time_column(results).split()
+    half = len(words) // 2
+    time_column = f"{' '.join(words[:half])}\n{' '.join(words[half:])}"
+    titles = (
+        "launches",
+        time_column,
+        "base-\nline us",
+        "change",
+    )
     numbers = (Column(title, number=True) for title in titles)
     columns = (
         Column("workload", is_cut=True),
@@ -499,7 +503,9 @@ def _remarks(results: Results) -> Iterator[Section]:
         for line in reasons(only_reasons(verdict, e.Machine))
     )
     times = filter(None, (each.result.time_verdict(Timer.END_TO_END) for each in rows(results)))
-    if _time_column(results).startswith("latency") and any(slower_host(it) != 1 for it in times):
+    if _time_column(results).startswith(Timer.END_TO_END.label) and any(
+        slower_host(it) != 1 for it in times
+    ):
         yield Section(lines=["baseline us: scaled to the speed of this host"])
     times_text = ": ".join(filter(None, [unjudged, why]))
     lines = [*([f"{status} {judged}"] if judged else []), *filter(None, [times_text])]

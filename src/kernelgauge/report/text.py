@@ -74,6 +74,12 @@ def megabytes(count: int) -> str:
     )
 
 
+def bytes_change(before: int, after: int) -> str:
+    """Return ``0.6 MB -> 1.4 MB``; of two that would read the same, all digits."""
+    old, new = megabytes(before), megabytes(after)
+    return f"{old} -> {new}" if old != new else f"{before:,} -> {after:,} bytes"
+
+
 def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
 

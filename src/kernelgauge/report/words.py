@@ -7,6 +7,7 @@ is compared with.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from ..run import LINES
 from ..trace import DTYPES, ChangeKind
 from .text import (
     Line,
+    bytes_change,
     counted,
     first,
     interval_text,
@@ -35,6 +37,7 @@ _WIDTH = 69  # of a reason: with its label, 80 columns
 _SEEN_HOST = 0.02  # a smaller difference of the host's speed says nothing
 _MOST_NAMES = 8  # of the kernels of one cause
 _MOST_PARTS = 4  # of what differs in their tensors
+_MOST_SIZES = 2  # of dimensions
 _MOST_IN_LIST = 2  # of the tensors of a list
 
 
@@ -90,15 +93,20 @@ def _time(it: e.TimeCompared, verdict: Verdict, name: str) -> str:
 
 
 def slower_host(verdict: Verdict) -> float:
+    """Return `host_factor`, or 1 where nobody would see it."""
+    factor = host_factor(verdict)
+    return factor if abs(factor - 1) >= _SEEN_HOST else 1.0
+
+
+def host_factor(verdict: Verdict) -> float:
     """Return how often as long this host takes as that of the baseline, where the change leaves it
-    out; 1 where it does not, or where nobody would see it.
+    out; 1 where it does not.
     """
     change, before_us = verdict.change, verdict.before_us
     at_host_speed = getattr(verdict.conclusion, "at_host_speed", False)
     if not (at_host_speed and change is not None and before_us and verdict.after_us):
         return 1.0
-    factor = verdict.after_us / (before_us * (1 + change.estimate))
-    return factor if abs(factor - 1) >= _SEEN_HOST else 1.0
+    return verdict.after_us / (before_us * (1 + change.estimate))
 
 
 def _doubted_time(it: e.TimeDoubted, verdict: Verdict, name: str) -> str:
@@ -544,10 +552,17 @@ def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:
     there.
     """
     old, new = (sum(count for _, count in side) for side in (it.before, it.after))
+    dtypes = _dtypes(*it.dtypes)
+    # What was there is among what is there now: the others are more.
+    is_alike = it.what == ChangeKind.REPLACED.value and not (dtypes or it.sizes or it.layouts)
+    befores, afters = Counter(dict(it.before)), Counter(dict(it.after))
+    more = afters - befores if old and is_alike and befores < afters else Counter[str]()
     if not old or not new:
         text = counted(new, "new kernel") if new else f"{counted(old, 'kernel')} gone"
     elif old == new:
         text = "another kernel" if new == 1 else f"{new} other kernels"
+    elif more:
+        text = f"{new - old} more kernel{'s' * (new - old != 1)}"
     else:
         text = f"{counted(new, 'kernel')} instead of {old}"
     text = {
@@ -562,9 +577,10 @@ def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:
     is_moved = it.what == ChangeKind.MOVED.value
     by = f"by {' and '.join(it.ops)}" if it.ops and not is_moved else ""
     inputs = f"inputs {' -> '.join(it.layouts)}" if it.layouts else ""
-    parts = [text, _dtypes(*it.dtypes), " and ".join(_sizes(it.sizes)), inputs, by]
-    was = [f"was {_names(it.before)}"] if old and new and not is_moved else []
-    return f"{', '.join(filter(None, parts))}: {_names(it.after or it.before)}", [
+    parts = [text, dtypes, *_sizes(it.sizes), inputs, by]
+    was = [f"was {_names(it.before)}"] if old and new and not (is_moved or more) else []
+    names = tuple(more.items()) or it.after or it.before
+    return f"{', '.join(filter(None, parts))}: {_names(names)}", [
         *was,
         *_repeated(it.repeated),
     ]
@@ -578,7 +594,7 @@ def _repeated(repeated: Iterable[tuple[str, int, int]]) -> list[str]:
 
 def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
     parts = [*(f"{old} -> {new}" for old, new in it.dtypes), *_sizes(it.sizes)]
-    parts += ["other tensors"] if it.other_tensors else []
+    parts += ["another number of tensors or dimensions"] if it.other_tensors else []
     parts += [_argument(old, new) for old, new in it.arguments]
     parts += [f"{old or 'no'} -> {new or 'no'} {kind}" for kind, old, new in it.amounts]
     parts += [f"inputs {' -> '.join(it.layouts)}"] if it.layouts else []
@@ -695,7 +711,7 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
     e.NoLonger: lambda it: (_NO_LONGER[it.what], []),
     e.BesideKernels: lambda it: (_beside(it), []),
     e.PeakMemory: lambda it: (
-        f"peak memory{' of Python' * it.is_host} {megabytes(it.before)} -> {megabytes(it.after)}",
+        f"peak memory{' of Python' * it.is_host} {bytes_change(it.before, it.after)}",
         [f"+{megabytes(it.more)} at the first line below"] if it.more else [],
     ),
     e.CompiledOps: lambda it: (
@@ -724,8 +740,11 @@ def _dtypes(old: Sequence[str], new: Sequence[str]) -> str:
     return f"{less} -> {more}" if less else f"now also {more}"
 
 
-def _sizes(sizes: Iterable[tuple[str, str]]) -> list[str]:
-    return [f"size {old or 'none'} -> {new or 'none'}" for old, new in sizes]
+def _sizes(sizes: Sequence[tuple[str, str]]) -> list[str]:
+    """Return ``input dimensions 1 -> 17, 2 -> 34, and 3 more``; empty if none differs."""
+    texts = [f"{old or 'none'} -> {new or 'none'}" for old, new in sizes]
+    noun = f"input dimension{'s' * (len(texts) > 1)}"
+    return [f"{noun} {', '.join(first(texts, _MOST_SIZES))}"] if texts else []
 
 
 def _names(kernels: e.Counted) -> str:
