@@ -81,7 +81,7 @@ def reviewed(
     ("changes", "group"),
     [
         ({}, Group.SAME_SPEED),
-        ({"samples": {}}, Group.SAME_SPEED),
+        ({"samples": {}}, Group.UNTIMED),
         (SOURCE, Group.SAME_SPEED),
         ({"device": steady(1.1)}, Group.SPEED),
         ({"device": steady(0.9)}, Group.SPEED),

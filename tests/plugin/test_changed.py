@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands.conftest import Command
 from tests.plugin.inner_project import text_of
 
 pytestmark = pytest.mark.timeout(300)
@@ -152,12 +153,15 @@ def test_update_times_everything(pytester: pytest.Pytester, run: Any) -> None:
 
 @pytest.mark.parametrize("arguments", [["--perf-changed"], ["-m", "not timing"]])
 def test_page_of_untimed_run_compares_no_times(
-    pytester: pytest.Pytester, run: Any, arguments: list[str]
+    pytester: pytest.Pytester, run: Any, kernelgauge: Command, arguments: list[str]
 ) -> None:
     linear = TESTS.partition("def test_net")[0] + TESTS[TESTS.index("def test_linear") :]
     pytester.makepyfile(model=MODEL, test_x=linear)
     run("--perf-update")
     assert "1 passed" in run(*arguments)
+    said = kernelgauge("review")[1]
+    assert "same kernels, not timed: 1\n" in said
+    assert "unchanged within noise" not in said
     page = (pytester.path / "reports" / "latest" / "report.html").read_text()
     kernels = page[page.index("<h3>Kernels</h3>") :]
     assert "1 in both</span>" in kernels

@@ -291,7 +291,7 @@ def test_recording_says_which_times_are_too_noisy(project: Project, kernelgauge:
     said = "warning: a run like this one cannot judge 2 of 9 times that were recorded: the replicates scatter too much on this host; *"
     project.record().stdout.fnmatch_lines([said])
     result = project.run()
-    result.stdout.fnmatch_lines(["PASS*latency * in 1 of 3*"])
+    result.stdout.fnmatch_lines(["PASS*end to end * in 1 of 3*"])
     result.stdout.no_fnmatch_line("warning: *")
     shutil.rmtree(project.baselines)
     assert said.removesuffix("*") in kernelgauge("accept")[1]
@@ -308,6 +308,8 @@ def test_x(kernelgauge):
 """
     arguments = ("-q", "--perf-device=cpu", "--perf-update")
     pytester.makepyfile(test_x=test)
+    said = text_of(pytester.runpytest_inprocess(*arguments, "-m", "not timing"))
+    assert "\nselect the tests of its times too, or store it as it is: kernelgauge" in said
     assert "1 written" in text_of(pytester.runpytest_inprocess(*arguments))
     pytester.makepyfile(test_x=test.replace("+", "*").replace("True", "False"))
     said = " ".join(text_of(pytester.runpytest_inprocess(*arguments)).split())

@@ -258,7 +258,7 @@ def _review(options: argparse.Namespace) -> Exit:
         say_page(page)
     found = [each for reviewed in reviews.values() for each in reviewed]
     refused = [each for each in found if each.doubts]
-    settled = (Group.SAME_SPEED, Group.NOT_MEASURED)
+    settled = (Group.SAME_SPEED, Group.UNTIMED, Group.NOT_MEASURED)
     waiting = [each for each in found if each.group not in settled and not each.doubts]
     if not (refused or waiting):
         return Exit.YES

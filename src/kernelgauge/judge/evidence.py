@@ -529,6 +529,7 @@ class MeasuredTime(Evidence, frozen=True):  # nothing is stored of it
 _OfFile = Literal[
     "accepted already",
     "unchanged",
+    "untimed",
     "undeclared",
     "suite",
     "times",

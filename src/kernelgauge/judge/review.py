@@ -84,6 +84,7 @@ class Group(str, Enum):
     """What became of a workload: its name on the command line."""
 
     SAME_SPEED = "same-speed"
+    UNTIMED = "untimed"  # same kernels, and the run has no times
     SPEED = "speed"  # same kernels, slower or faster
     CONFIGURATION = "configuration"  # same kernels, other launch configuration
     KERNELS = "kernels"  # other kernels, or other counts
@@ -199,7 +200,7 @@ def review_run(
     kept = (*slow, e.FileNote("times stay")) if can_keep and (slow or untimed) else ()
     how = {"is_other_code": bool(code), "is_tuned": is_tuned, "keeps_times": bool(kept)}
     planned = new if is_wrong else _planned(old, new, comparison, group, by_timer, **how)
-    if is_wrong and group is Group.SAME_SPEED:  # nobody knows it
+    if is_wrong and group in (Group.SAME_SPEED, Group.UNTIMED):  # nobody knows it
         group = Group.SPEED
     judged = _judge_anchors(run, old, context, limits)
     creep = tuple(_creep(judged, by_timer, is_written=planned is not None))
@@ -213,7 +214,7 @@ def review_run(
     added: tuple[e.FileNote, ...] = ()
     if planned is None and (fuller := _with_later_facts(old, new)) != old:
         planned, added = fuller, tuple(_added(old, fuller))
-    notes = (*added, *_file_notes(old, planned), *kept, *creep, *code)
+    notes = (*added, *_file_notes(old, planned, is_timed=bool(times)), *kept, *creep, *code)
     evidence: tuple[Fact, ...] = (judge_structure(run, old), *times, *notes)
     doubts = [*filterfalse(untimed.__contains__, doubts), *(() if kept else slow)]
     if not is_fresh:
@@ -531,6 +532,8 @@ def _group(
         return Group.KERNELS
     if nearest < Likeness.SAME_CONFIGURATION or choice_changes(old, run):
         return Group.CONFIGURATION
+    if not times:
+        return Group.UNTIMED
     is_same = all(each.status in (Status.PASS, Status.NOT_JUDGED) for each in times)
     # an inconclusive time is not known to be as fast
     return Group.SAME_SPEED if is_same else Group.SPEED
@@ -547,9 +550,9 @@ def _summary(run: Run) -> Iterator[Fact]:
             yield e.MeasuredTime(timer.label_on(run.fingerprint), run.time_us(timer))
 
 
-def _file_notes(old: Baseline, planned: Baseline | None) -> Iterator[e.FileNote]:
+def _file_notes(old: Baseline, planned: Baseline | None, *, is_timed: bool) -> Iterator[e.FileNote]:
     if planned is None:
-        yield e.FileNote("unchanged")
+        yield e.FileNote("unchanged" if is_timed else "untimed")
         return
     if old.suite != planned.suite:
         yield e.FileNote("suite", old.suite, planned.suite)

@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from ..baselines import Mode, Plans, judge_by_themselves, plan_update, written_text
-from ..errors import KernelgaugeError, ResultsError, printable
+from ..errors import NO_TIMES, KernelgaugeError, ResultsError, printable
 from ..judge import Status
 from ..judge.evidence import FileNote
 from ..judge.review import Action, PlannedChange, Reviewed
@@ -226,14 +226,14 @@ class Recorder:
         lines = [f"not stored: {line}" for line in refusal_lines(refused)]
         if refused:
             force = f"store it as it is: {self._options.accept_command('--force')}"
-            self._fail(
-                "\n".join(
-                    [
-                        *lines,
-                        f"mend what failed, or measure it again on a quiet machine, or {force}",
-                    ]
-                )
+            doubts = [doubt for each in refused for doubt in each.doubts]
+            is_unasked = all(getattr(each, "text", "") == NO_TIMES for each in doubts)
+            better = (
+                "select the tests of its times too"
+                if is_unasked
+                else "mend what failed, or measure it again on a quiet machine"
             )
+            self._fail("\n".join([*lines, f"{better}, or {force}"]))
         try:
             if results.fingerprint is None or not plan:
                 raise KernelgaugeError(

@@ -46,6 +46,7 @@ from .words import headline, reason_line
 _ACTION_STYLES = {Action.CREATE: "green", Action.UPDATE: "yellow", Action.KEEP: "dim"}
 _GROUPS = {  # heading and style
     Group.SAME_SPEED: ("same kernels, no other speed", "green"),
+    Group.UNTIMED: ("same kernels, not timed", "green"),
     Group.SPEED: ("same kernels, slower or faster", "yellow"),
     Group.CONFIGURATION: ("same kernels, other launch configuration", "yellow"),
     Group.KERNELS: ("other kernels, or other counts", "yellow"),
@@ -130,7 +131,8 @@ def _group_section(found: Sequence[Reviewed], shared: Container[str]) -> Section
     quiet = [
         each
         for each in found
-        if each.group is Group.SAME_SPEED and not (each.doubts or _creeps(each.evidence))
+        if each.group in (Group.SAME_SPEED, Group.UNTIMED)
+        and not (each.doubts or _creeps(each.evidence))
     ]
     left_out = quiet[_MOST_UNCHANGED:]
     lines: list[Line] = []

@@ -369,6 +369,7 @@ _NOT_FRESH = {
 _FILE_NOTES = {
     "accepted already": "accepted already",
     "unchanged": "unchanged within noise: it stays as it is",
+    "untimed": "not timed: it stays as it is",
     "undeclared": "no test asks for it any more: git rm its baseline, if that is meant",
     "times stay": "its times stay: this run has none to trust",
     "suite": "suite {it.before} -> {it.after}",
