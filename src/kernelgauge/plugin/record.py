@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from ..baselines import Mode, Plans, judge_by_themselves, plan_update, written_text
-from ..errors import NO_TIMES, KernelgaugeError, ResultsError, printable
+from ..errors import KernelgaugeError, ResultsError, printable
 from ..judge import Status
 from ..judge.evidence import FileNote
 from ..judge.review import Action, PlannedChange, Reviewed
@@ -47,6 +47,7 @@ from ..results import (
     read_results,
 )
 from ..results.files import write_atomically
+from ..run import Lack
 from ..trace import grouped
 from ..workload import Workload
 from . import MEASURED_BY, SESSION_KEY, SKIPPED, WORKER_ERROR
@@ -226,8 +227,10 @@ class Recorder:
         lines = [f"not stored: {line}" for line in refusal_lines(refused)]
         if refused:
             force = f"store it as it is: {self._options.accept_command('--force')}"
-            doubts = [doubt for each in refused for doubt in each.doubts]
-            is_unasked = all(getattr(each, "text", "") == NO_TIMES for each in doubts)
+            lacks = {each.id: each.run.lack for each in results.workloads if each.run}
+            is_unasked = not results.failed_tests and all(
+                lacks.get(each.workload) is Lack.NOT_ASKED for each in refused
+            )
             better = (
                 "select the tests of its times too"
                 if is_unasked
