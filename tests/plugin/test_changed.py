@@ -137,13 +137,13 @@ def test_what_cannot_be_told_is_timed(pytester: pytest.Pytester, run: Any) -> No
 
 
 @pytest.mark.usefixtures("steady")
-def test_graphs_compiled_before_are_no_other_code(
-    pytester: pytest.Pytester, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graphs_compiled_before_are_no_other_code(pytester: pytest.Pytester, run: Any) -> None:
+    from torch._inductor import config
+
     pytester.makepyfile(test_x=COMPILED)
     run("--perf-update")
-    monkeypatch.setattr("torch._inductor.config.fx_graph_cache", False)
-    assert "1 of 1 time not compared: the same code" in run("--perf-changed", "-k", "second")
+    with config.patch(fx_graph_cache=False):
+        assert "1 of 1 time not compared: the same code" in run("--perf-changed", "-k", "second")
 
 
 def test_update_times_everything(pytester: pytest.Pytester, run: Any) -> None:

@@ -625,7 +625,7 @@ def with_runs(
         [(each.host_work, each.host_spread) for each in (old, *(new for _, new in added))]
     )
     fields = _unknown(old, newest) | {"entries": entries, "recorded": recorded, "counts": counts}
-    fields |= {"host_work": work, "host_spread": spread, "functions": newest.functions}
+    fields |= {"host_work": work, "host_spread": spread, "functions": joined.functions}
     judged = _judge_anchors(runs[-1], old, context, limits)
     return _with_anchors(msgspec.structs.replace(old, **fields), old, judged)
 

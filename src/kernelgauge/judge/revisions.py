@@ -113,7 +113,7 @@ def judge_sets(
         is_timed = any(run.is_timed for run in (*before, *after))
         found = (*failed, structure, *([missing] if is_timed else []))
         return JudgedSet(found, run=after[-1], baseline=baseline)
-    if keeps_times and _is_known(after, baseline):
+    if keeps_times and _is_known(after, baseline, limits or Limits()):
         times = [same_code(timer, after[-1]) for timer in after[-1].judged_timers]
         return JudgedSet((*failed, structure, *times), run=after[-1], baseline=baseline)
     # The autotuner chooses anew in each process: the launch configuration that most of them have.
@@ -148,13 +148,13 @@ def judge_sets(
     return JudgedSet(found, tuple(undecided), needed, run, baseline)
 
 
-def _is_known(runs: Sequence[Run], baseline: Baseline) -> bool:
+def _is_known(runs: Sequence[Run], baseline: Baseline, limits: Limits) -> bool:
     """Return whether runs are of the code of a baseline, and about as fast."""
     latencies = [it.samples[Timer.END_TO_END] for it in runs if Timer.END_TO_END in it.samples]
     return (
         bool(latencies)
         and all(is_code_of(run, baseline) for run in runs)
-        and all(is_as_fast(each, baseline) for each in latencies)
+        and all(is_as_fast(each, baseline, limits) for each in latencies)
     )
 
 

@@ -432,13 +432,15 @@ def not_measured(timer: Timer, run: Run, side: str = "") -> Verdict:
     return Verdict(Status.INVALID, run.workload, timer.label, conclusion, tuple(reasons))
 
 
-def is_as_fast(latency: Sample, baseline: Baseline) -> bool:
-    """Return whether a short look finds no end-to-end latency above that of a baseline, neither by
-    the clock nor by the host's speed: no structure tells which values code works on.
+def is_as_fast(latency: Sample, baseline: Baseline, limits: Limits) -> bool:
+    """Return whether a short look finds no end-to-end latency that is above that of a baseline by
+    more than the gate, neither by the clock nor by the host's speed: no structure tells which values
+    code works on.
     """
-    known = [each.timers.get(Timer.END_TO_END) for each in baseline.processes]
-    references = [each.host_references_us.get(Timer.END_TO_END) for each in baseline.processes]
-    now, most = observe(latency), 1 + Timer.END_TO_END.timing.gate
+    timer = Timer.END_TO_END
+    known = [each.timers.get(timer) for each in baseline.processes]
+    references = [each.host_references_us.get(timer) for each in baseline.processes]
+    now, most = observe(latency), 1 + limits.gate.get(timer, timer.timing.gate)
     return all(
         old is not None
         and now.mean_us <= most * old.mean_us

@@ -78,8 +78,9 @@ def resources_of_call(session: ProfilerSession) -> list[Resources | None]:
     objects = gc.get_objects() if names and "triton" in sys.modules else []
     # By kind first: a process with whole models in it has millions of objects, and a few thousand
     # kinds.
-    kinds = {id(kind): type.__dict__["__name__"].__get__(kind) for kind in map(type, objects)}
-    ours = {at for at, name in kinds.items() if name in (*_LOADED, _AUTOTUNER)}
+    kinds = {id(kind): kind for kind in map(type, objects)}
+    name_of = type.__dict__["__name__"].__get__
+    ours = {at for at, kind in kinds.items() if name_of(kind) in (*_LOADED, _AUTOTUNER)}
     for each in [each for each in objects if id(type(each)) in ours]:
         if type(each).__name__ == _AUTOTUNER:
             tuned.add(getattr(getattr(each, "base_fn", None), "__name__", ""))

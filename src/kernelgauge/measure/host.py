@@ -192,16 +192,20 @@ def _is_versioned(code: CodeType | str) -> bool:
 
 def _content(code: CodeType) -> Any:
     """Return what a function does, with those defined in it, as every process has it."""
-    sets = [sorted(map(repr, each)) for each in code.co_consts if isinstance(each, frozenset)]
-    inner = [_content(each) for each in code.co_consts if isinstance(each, CodeType)]
-    others = [
-        re.sub(r" at 0x[0-9a-f]+", "", repr(each))
-        for each in code.co_consts
-        if not isinstance(each, (frozenset, CodeType))
-    ]
     # Dynamo numbers what it compiles
     names = [each for each in code.co_names if not each.startswith(_OF_COMPILER)]
-    return code.co_name, code.co_code, names, code.co_varnames, sets, inner, others
+    variables = code.co_varnames, code.co_freevars, code.co_cellvars
+    return code.co_name, code.co_code, names, variables, _constant(code.co_consts)
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, CodeType):
+        return _content(value)
+    if isinstance(value, frozenset):
+        return sorted(map(repr, map(_constant, value)))  # its order is of the process
+    if isinstance(value, tuple):
+        return list(map(_constant, value))
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _code(entry: Any) -> Any:

@@ -13,7 +13,7 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cached_property, partial
@@ -546,18 +546,19 @@ class Session:
         """Take note of a run of the code of its baseline, whose times no variant is compared with."""
         asked = [each for each in self.device.timers if self._asked[run.workload, each.label] > 0]
         of_ratios = {
-            each
-            for (name, subject), count in self._asked.items()
-            if subject == RATIO and count > 0
-            for each in (name, self._other(self.suites.workloads[name]).id)
+            name for (name, subject), n in self._asked.items() if subject == RATIO and n > 0
         }
+        for name in [*of_ratios]:
+            with suppress(KernelgaugeError):  # the test of the ratio raises it
+                of_ratios.add(self._other(self.suites.workloads[name]).id)
+        limits = self.suites.limits(self.suites.workloads[run.workload])
         stored = every[run.workload]
         if (
             isinstance(stored, Baseline)
             and run.workload not in of_ratios
             and all(each in process.timers for each in asked for process in stored.processes)
             and is_code_of(run, stored)
-            and any(is_as_fast(latency(), stored) for _ in range(_LOOKS))
+            and any(is_as_fast(latency(), stored, limits) for _ in range(_LOOKS))
         ):
             self._of_baseline.add(run.workload)
         return run.workload in self._of_baseline

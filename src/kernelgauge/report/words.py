@@ -373,7 +373,7 @@ _FILE_NOTES = {
     "undeclared": "no test asks for it any more: git rm its baseline, if that is meant",
     "times stay": "its times stay: this run has none to trust",
     "suite": "suite {it.before} -> {it.after}",
-    "facts": "gets what an older version did not record: {it.after}. Its times stay",
+    "facts": "gets {it.after} of this run, which it lacked or which are of other code. Its times stay",
     "result": "result with float64: {it.before} -> {it.after}",
     "fewer processes": "its new times are of {it.after} process{es}, the old ones of {it.before} (kernelgauge calibrate records more)",
     "times": "its old times are dropped, as this run measured none: {it.after}{option}",

@@ -186,8 +186,9 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
 
         if not self.callers:
             return self
-        lines = map(outermost, self.lines, self.callers)
-        return msgspec.structs.replace(self, lines=tuple(lines), callers=())
+        pairs = zip(self.lines, self.callers, strict=True)
+        lines = tuple(outermost(*each) for each in pairs)
+        return msgspec.structs.replace(self, lines=lines, callers=())
 
     @property
     def codes(self) -> list[str]:
