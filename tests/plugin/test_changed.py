@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kernelgauge.errors import WorkloadError
 from tests.commands.conftest import Command
 from tests.plugin.inner_project import text_of
 
@@ -144,6 +145,20 @@ def test_graphs_compiled_before_are_no_other_code(pytester: pytest.Pytester, run
     run("--perf-update")
     with config.patch(fx_graph_cache=False):
         assert "1 of 1 time not compared: the same code" in run("--perf-changed", "-k", "second")
+
+
+def test_look_that_fails_spoils_no_other_workload(
+    pytester: pytest.Pytester, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(workload: Any, *_: object) -> None:
+        raise WorkloadError(f"{workload.id}: no memory left")
+
+    pytester.makepyfile(model=MODEL, test_x=TESTS)
+    run("--perf-update")
+    monkeypatch.setattr("kernelgauge.measure.runner._look_at_latency", failing)
+    text = run("--perf-changed", "-k", "net")
+    assert "1 passed" in text
+    assert "the same code" not in text
 
 
 def test_update_times_everything(pytester: pytest.Pytester, run: Any) -> None:
