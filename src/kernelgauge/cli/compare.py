@@ -142,7 +142,7 @@ def _measure(base: _Side, head: _Side, options: argparse.Namespace) -> None:
         hopeless = _note_noise(undecided, most, hopeless)
         if is_look or keeps_times:
             there = [each for each in results.workloads if each.unavailable is None]
-            # before the first look, nothing is decided but what is the same code
+            # before the first look, only the same code is decided
             left = [
                 each.id
                 for each in there
@@ -215,8 +215,8 @@ def _with_ids_of(base: Results, head: Results) -> Results:
 def _judged(base: _Side, head: _Side, *, keeps_times: bool) -> tuple[Results, dict[str, JudgedSet]]:
     """Judge all processes of HEAD by those of BASE. Return results, and the undecided workloads.
 
-    `keeps_times`: as `judge_sets` has it. A decided workload stays decided: its later processes did not measure it. What ran in BASE alone
-    fails, and so does all if nothing ran in both.
+    A decided workload stays decided: its later processes did not measure it. What ran in BASE alone
+    fails, and so does all if nothing ran in both. `keeps_times`: passed on to `judge_sets`.
     """
     last = head.results[-1]
     # later processes leave out the tests that are decided

@@ -450,7 +450,7 @@ def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> 
         entries=(Entry(draws=1, kernels=kernels, processes=(process_of(run),)),),
         recorded=recorded,
         origins=origins,
-        # by name: an op that runs earlier is no change of its file
+        # by name, so that an op that runs earlier changes no line of the file
         ops=_by_name(Counter(each.name for each in run.ops if is_dispatched(each.name))),
         host_calls=_by_name(Counter((*run.synchronizing_ops, *run.copying_ops))),
         data=_by_name(run.data),

@@ -18,7 +18,7 @@ from ..run import Run, Sample, Timer
 from . import MEASUREMENT, Status, Verdict, without_doubtful_improvements, worst
 from .baseline import Baseline, by_configuration, combined, from_run
 from .evidence import NothingToCompare, ProcessesDiffer, Reason, RelativeChange, SlowerInPairs
-from .structure import is_code_of, judge_structure
+from .structure import has_same_code, judge_structure
 from .time_verdict import Context, is_as_fast, judge_time, not_measured, same_code
 from .timing import FALSE_ALARMS_PER_RUN, Limits
 
@@ -153,7 +153,7 @@ def _is_known(runs: Sequence[Run], baseline: Baseline, limits: Limits) -> bool:
     latencies = [it.samples[Timer.END_TO_END] for it in runs if Timer.END_TO_END in it.samples]
     return (
         bool(latencies)
-        and all(is_code_of(run, baseline) for run in runs)
+        and all(has_same_code(run, baseline) for run in runs)
         and all(is_as_fast(each, baseline, limits) for each in latencies)
     )
 

@@ -190,7 +190,7 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
         facts = (*choices, *counts)
         return Verdict(Status.PASS, run.workload, STRUCTURE, StructureCompared(), facts)
     is_same_work = not (kernels or placed or lost)
-    if losses == {"compiled_ops": True} and is_same_work and _is_same_code(found):
+    if losses == {"compiled_ops": True} and is_same_work and _are_same_sources(found):
         notes = find_causes(run, baseline, found, is_timed=False)
         return Verdict(Status.PASS, run.workload, STRUCTURE, StructureCompared(), (*notes, *counts))
     statuses = {each.status for each in times}
@@ -208,9 +208,9 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     return Verdict(status, run.workload, STRUCTURE, conclusion, facts)
 
 
-def is_code_of(run: Run, baseline: Baseline) -> bool:
-    """Tell whether a run is of the code of its baseline: kernels and what they are given, functions
-    of Python, libraries and driver. What is not known is not the same.
+def has_same_code(run: Run, baseline: Baseline) -> bool:
+    """Return whether a run has the code of its baseline: kernels and their arguments, Python
+    functions, libraries and driver. What one side does not know counts as different.
     """
     work = {**baseline.host_work, **run.host_work}
     is_same_host = bool(work) and all(
@@ -236,7 +236,7 @@ def _is_same_kernel(old: KernelRecord, new: KernelRecord) -> bool:
     return bool(code) or is_of_torch
 
 
-def _is_same_code(found: Iterable[Difference]) -> bool:
+def _are_same_sources(found: Iterable[Difference]) -> bool:
     """Tell whether a compiler made the same kernels: what it was given besides did not reach the
     device.
     """

@@ -182,7 +182,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "measure what tests call by the fixture benchmark, of pytest-benchmark or pytest-codspeed"
     )
     add("--perf-benchmark", action="store_true", help=benchmarks)
-    changed = "time only what is not the code of its baseline: for pull requests"
+    changed = "time only workloads whose code differs from that of their baselines"
     add("--perf-changed", action="store_true", help=changed)
     no_confirm = "fail a slower time without measuring it in a fresh process: for jobs that repeat a failure themselves"
     add("--perf-no-confirm", action="store_true", help=no_confirm)

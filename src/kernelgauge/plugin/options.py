@@ -31,8 +31,8 @@ class Options:
     """What the command line and the ini file ask for.
 
     Attributes: root: of the project. calibrating: a process of `kernelgauge calibrate`: it
-        measures, compares nothing and writes to `reports`. changed: only what is not the code of
-        its baseline is timed. compiles: measure how long workloads take to compile. tunes: let
+        measures, compares nothing and writes to `reports`. changed: time only workloads whose
+        code differs from that of their baselines. compiles: measure how long workloads take to compile. tunes: let
         autotuners choose anew, whatever the baselines have. replicates: of each timer; None: as
         many as it takes. seed: of the random input that numerics are compared on; None: a new one
         for each test. arguments: all of pytest's, as they were given. repeated: those that a

@@ -44,7 +44,7 @@ from ..judge import (
 from ..judge import evidence as e
 from ..judge.baseline import Baseline
 from ..judge.host import unseen_in, with_needed_callers
-from ..judge.structure import is_code_of
+from ..judge.structure import has_same_code
 from ..judge.time_verdict import Context, is_as_fast, not_measured, same_code
 from ..judge.timing import FALSE_ALARMS_PER_RUN, SUSPECTS_PER_RUN
 from ..measure import Settings
@@ -126,8 +126,8 @@ class Session:
         self._asked = Counter[tuple[str, str]]()
         self._timing_tests: dict[str, list[str]] = {}  # by workload
         self._has_timing_tests = False  # of a suite: then all of its workloads are timed
-        # with --perf-changed: workloads whose times are not measured
-        self._of_baseline: set[str] = set()
+        # with --perf-changed: workloads that keep the times of their baselines
+        self._keeping_times: set[str] = set()
         self._needs_run: set[str] = set()  # the others are only compared with float64
         self._measured: dict[str, Measured] = {}
         self._others: dict[str, Workload] = {}  # what tests say that their calls are faster than
@@ -362,7 +362,7 @@ class Session:
         )
         measured = [each for each in workloads if each.id in self._measured]
         for each in measured:
-            if self._asks(each, Timer.END_TO_END.label) and each.id not in self._of_baseline:
+            if self._asks(each, Timer.END_TO_END.label) and each.id not in self._keeping_times:
                 self._time_latency(each)
         self._judge(measured)
         for each in workloads:
@@ -543,7 +543,9 @@ class Session:
         run: Run,
         latency: Callable[[], Sample],
     ) -> bool:
-        """Take note of a run of the code of its baseline, whose times no variant is compared with."""
+        """Return whether a run has the code of its baseline, and no variant is compared with its
+        times. Remember it.
+        """
         asked = [each for each in self.device.timers if self._asked[run.workload, each.label] > 0]
         of_ratios = {
             name for (name, subject), n in self._asked.items() if subject == RATIO and n > 0
@@ -557,11 +559,11 @@ class Session:
             isinstance(stored, Baseline)
             and run.workload not in of_ratios
             and all(each in process.timers for each in asked for process in stored.processes)
-            and is_code_of(run, stored)
+            and has_same_code(run, stored)
             and any(is_as_fast(latency(), stored, limits) for _ in range(_LOOKS))
         ):
-            self._of_baseline.add(run.workload)
-        return run.workload in self._of_baseline
+            self._keeping_times.add(run.workload)
+        return run.workload in self._keeping_times
 
     def _keep_measured(
         self, workload: Workload, measured: Measured, stored: Baseline | KernelgaugeError | None
@@ -570,7 +572,7 @@ class Session:
         if measured.trace_json:
             self.artifacts.write(workload, measured.trace_json, measured.table)
             measured.trace_json, measured.table = b"", ""
-        has_none = workload.id in self.without_times | self._of_baseline
+        has_none = workload.id in self.without_times | self._keeping_times
         incomplete = None if has_none else measured.run.incomplete
         neighbours = self.options.neighbours
         measured.run = msgspec.structs.replace(
@@ -652,7 +654,7 @@ class Session:
             # with a baseline or without one
             if timer not in timers and self._asks(workload, timer.label):
                 error = self._missing.get((workload.id, timer))
-                if workload.id in self._of_baseline and timer not in COMPILE_TIMERS:
+                if workload.id in self._keeping_times and timer not in COMPILE_TIMERS:
                     self.keep(same_code(timer, run))
                 else:
                     self.keep(
