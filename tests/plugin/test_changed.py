@@ -70,6 +70,27 @@ def test_first(kernelgauge):
 def test_second(kernelgauge):
     kernelgauge.using(compile={})(lambda x: x.cos() * 2, torch.ones(64, 64))
 """
+# two modules, and a test that reads the times of one
+SUITE = """
+import torch
+from torch import nn
+from kernelgauge import Workload
+
+def pytest_kernelgauge_workloads():
+    one = lambda: (torch.ones(8, 8),)
+    return [Workload(name, variant, nn.ReLU, one, dtype="fp32")
+            for name, variant in (("net", "eager"), ("net", "other"), ("relu", "eager"))]
+"""
+READS_TIMES = """
+import pytest
+from kernelgauge import Timer
+
+@pytest.mark.timing
+@pytest.mark.workloads(module="net", variant="other")
+def test_as_fast(run, sibling):
+    timer = Timer.END_TO_END
+    assert run.time_us(timer) < 100 * sibling(variant="eager").time_us(timer)
+"""
 EDITS = {
     "an operator": ("total += step", "total += step ** 2"),
     "a constant": ("= 3, 2", "= 5, 2"),
@@ -121,6 +142,17 @@ def test_other_code_is_timed(pytester: pytest.Pytester, run: Any) -> None:
     # no slower: accepted, it is the code of the baseline
     run("--perf-update")
     assert KEPT.format(2, 2) in run("--perf-changed")
+
+
+@pytest.mark.usefixtures("steady")
+def test_times_that_a_test_reads_are_measured(pytester: pytest.Pytester, run: Any) -> None:
+    standard = "from kernelgauge.standard import *"
+    pytester.makepyfile(conftest=SUITE, test_standard=standard, test_own=READS_TIMES)
+    run("--perf-update")
+    text = run("--perf-changed")
+    assert KEPT.format(1, 3) in text  # of relu
+    assert "failed" not in text
+    assert KEPT.format(3, 3) in run("--perf-changed", "--deselect", "test_own.py")
 
 
 def test_value_that_takes_longer_is_timed(pytester: pytest.Pytester, run: Any) -> None:

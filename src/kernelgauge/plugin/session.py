@@ -126,6 +126,8 @@ class Session:
         self._asked = Counter[tuple[str, str]]()
         self._timing_tests: dict[str, list[str]] = {}  # by workload
         self._has_timing_tests = False  # of a suite: then all of its workloads are timed
+        # modules whose times a test reads from their runs, or from those of their variants and shapes
+        self._modules_read: set[str] = set()
         # with --perf-changed: workloads that keep the times of their baselines
         self._keeping_times: set[str] = set()
         self._needs_run: set[str] = set()  # the others are only compared with float64
@@ -243,6 +245,8 @@ class Session:
             subjects, is_timing = subjects_of(item), item.get_closest_marker("timing") is not None
             self._asked.update((workload.id, subject) for subject in subjects)
             self._has_timing_tests |= is_timing
+            if is_timing and not subjects:
+                self._modules_read.add(workload.module)
             # Ratios need another workload, and no fresh process confirms compile times.
             if (is_timing or MADE_BY_TEST in item.stash) and not is_conditional(item):
                 node = f"{item.path}::{item.nodeid.partition('::')[2]}"
@@ -543,8 +547,8 @@ class Session:
         run: Run,
         latency: Callable[[], Sample],
     ) -> bool:
-        """Return whether a run has the code of its baseline, and no variant is compared with its
-        times. Remember it.
+        """Return whether a run has the code of its baseline, and no test reads its times or compares
+        a variant with them. Remember it.
         """
         asked = [each for each in self.device.timers if self._asked[run.workload, each.label] > 0]
         of_ratios = {
@@ -553,10 +557,11 @@ class Session:
         for name in [*of_ratios]:
             with suppress(KernelgaugeError):  # the test of the ratio raises it
                 of_ratios.add(self._other(self.suites.workloads[name]).id)
-        limits = self.suites.limits(self.suites.workloads[run.workload])
-        stored = every[run.workload]
+        workload, stored = self.suites.workloads[run.workload], every[run.workload]
+        limits = self.suites.limits(workload)
         if (
             isinstance(stored, Baseline)
+            and workload.module not in self._modules_read
             and run.workload not in of_ratios
             and all(each in process.timers for each in asked for process in stored.processes)
             and has_same_code(run, stored)
