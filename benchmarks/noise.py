@@ -14,7 +14,7 @@ import argparse
 import dataclasses
 import json
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -50,7 +50,7 @@ from kernelgauge.run import (
     observe,
     on_same_host,
 )
-from kernelgauge.trace.difference import Likeness
+from kernelgauge.trace.difference import are_alike
 
 FILE = ROOT / "src" / "kernelgauge" / "judge" / "noise.json"
 # from here on, the resolution of the profiler is the smaller part of a GPU time's spread
@@ -198,7 +198,7 @@ def groups(suites: Sequence[Suite], timer: Timer) -> Iterator[Group]:
     Of a host's clock: those at the host speed of the last one.
     """
     for workload, by_gpu in times_by_gpu(suites, timer).items():
-        for (gpu, _), (kernels, times) in by_gpu.items():
+        for gpu, (kernels, times) in by_gpu.items():
             alike = on_same_host(times, times[-1]) if times[-1].is_host_clock else times
             if len(alike) > 1 and (
                 not alike[0].is_host_clock or alike[0].is_by_host or timer is Timer.HOST
@@ -213,12 +213,12 @@ def groups(suites: Sequence[Suite], timer: Timer) -> Iterator[Group]:
 
 def times_by_gpu(
     suites: Sequence[Suite], timer: Timer, *, is_by_folder: bool = False
-) -> dict[str, dict[tuple[str, int], tuple[int, list[ProcessTime]]]]:
-    """Return the kernels of a call and the times of each GPU and launch configuration, by workload.
+) -> dict[str, dict[str, tuple[int, list[ProcessTime]]]]:
+    """Return the kernels of a call and the times of each GPU, by workload.
 
     `is_by_folder`: apart for each folder of records, with its name behind the GPU's.
     """
-    found: dict[str, dict[tuple[str, int], tuple[int, list[ProcessTime]]]] = defaultdict(dict)
+    found: dict[str, dict[str, tuple[int, list[ProcessTime]]]] = defaultdict(dict)
     for workload in sorted({name for suite in suites for name in suite.runs}):
         models = {
             run.fingerprint.device
@@ -237,12 +237,9 @@ def times_by_gpu(
             if baseline is None:
                 continue
             gemm = gemm_kernel(own[0].runs[workload].controls)
-            for number, entry in enumerate(
-                baseline.entries[: None if timer is not Timer.HOST else 1]
-            ):
-                for each in baseline.times(timer, entry, gemm=gemm):
-                    key = (f"{model} {each.place}", number)
-                    found[workload].setdefault(key, (baseline.counts.launches, []))[1].append(each)
+            for each in baseline.times(timer, gemm=gemm):
+                key = f"{model} {each.place}"
+                found[workload].setdefault(key, (baseline.counts.launches, []))[1].append(each)
     return found
 
 
@@ -350,8 +347,8 @@ def between_nights(suites: Sequence[Suite], timer: Timer, process: float) -> flo
     ratios: list[float] = []
     for by_gpu in times_by_gpu(suites, timer, is_by_folder=True).values():
         by_place: dict[object, list[list[ProcessTime]]] = defaultdict(list)
-        for (place, number), (_, times) in by_gpu.items():
-            by_place[place.partition("|")[0], number].append(times)
+        for place, (_, times) in by_gpu.items():
+            by_place[place.partition("|")[0]].append(times)
         for one, other in (sides for sides in by_place.values() if len(sides) == 2):
             alike = on_same_host(other, one[-1]) if one[0].is_host_clock else other
             if not alike or one[0].observation.mean_us < _LONG_US:
@@ -380,15 +377,11 @@ def _moves(
         context = Context(1, known)
         for name, run in other.runs.items():
             baseline = baselines[name]
-            if (
-                baseline is None
-                or baseline.entry_like(run.kernels)[1] < Likeness.SAME_CONFIGURATION
-            ):
+            if baseline is None or not are_alike(baseline.kernels, run.kernels):
                 continue
             gemm = gemm_kernel(run.controls)
             before, after = (
-                each.times(timer, each.entries[0], gemm=gemm)[0]
-                for each in (baseline, from_run(run, suite="perf"))
+                each.times(timer, gemm=gemm)[0] for each in (baseline, from_run(run, suite="perf"))
             )
             (usual, now), twins = context.twins(run, [before], [after])
             yield run, before, after, None if twins is None else (usual[0], now[0])
@@ -414,8 +407,7 @@ def beyond_the_copy(
     found: list[tuple[float, int, float, float]] = []
     for workload, by_gpu in times_by_gpu(suites, Timer.DEVICE).items():
         kernels = next(suite.runs[workload].kernels for suite in suites if workload in suite.runs)
-        usual = Counter(number for _, number in by_gpu).most_common(1)[0][0]
-        groups = [times for (_, number), (_, times) in by_gpu.items() if number == usual]
+        groups = [times for _, times in by_gpu.values()]
         if followed_reference(kernels) != COPY or len(groups) < 2:
             continue
         rests = [fmean(each.logarithm - _followed(each, COPY) for each in it) for it in groups]
@@ -500,18 +492,13 @@ def print_slopes(suites: Sequence[Suite]) -> None:
         for name in (COPY, GEMM):
             points = [
                 (
-                    number,
                     fmean(math.log(each.references_us[name]) for each in times),
                     fmean(each.logarithm for each in times),
                 )
-                for (_, number), (_, times) in by_gpu.items()
+                for _, times in by_gpu.values()
                 if all(name in each.references_us for each in times)
             ]
-            # Of the launch configuration that was chosen most often.
-            usual = Counter(point[0] for point in points).most_common(1)[0][0]
-            x, y = (
-                np.array([point[axis] for point in points if point[0] == usual]) for axis in (1, 2)
-            )
+            x, y = np.array(points).T
             x, y = x - x.mean(), y - y.mean()
             slope = x @ y / (x @ x)
             error = math.sqrt(((y - slope * x) ** 2).sum() / (len(x) - 2) / (x @ x))

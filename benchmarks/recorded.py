@@ -26,10 +26,11 @@ from kernelgauge.judge.baseline import (
     Process,
     decode_baseline,
     from_run,
-    merge_entries,
+    joined_entry,
 )
 from kernelgauge.results import WorkloadResult
 from kernelgauge.run import Observation, Run, Sample, Timer
+from kernelgauge.trace import are_alike
 
 __all__ = [
     "DATA",
@@ -238,7 +239,11 @@ def slower_run(run: Run, fraction: float, timers: Sequence[Timer]) -> Run:
 def baseline_of(suites: Sequence[Suite], workload: str) -> Baseline | None:
     """Return the baseline that these processes make of a workload; None if none measured it."""
     singles = [_single(each, workload) for each in suites if workload in each.runs]
-    return msgspec.structs.replace(singles[0], entries=merge_entries(singles)) if singles else None
+    # of the launch configuration that most of them have
+    alike = ([it for it in singles if are_alike(it.kernels, each.kernels)] for each in singles)
+    most = max(alike, key=len, default=[])
+    entry = joined_entry([each.entry for each in most]) if most else None
+    return msgspec.structs.replace(most[0], entries=(entry,)) if entry else None
 
 
 @lru_cache(maxsize=4096)

@@ -303,18 +303,6 @@ def calibrated(
     return combined([from_run(each, suite=suite, recorded=recorded) for each in runs])
 
 
-def drawn(draws: dict[int, int], *, us: dict[int, float] | None = None, **changes: Any) -> Baseline:
-    """A baseline of as many processes as the autotuner drew each XBLOCK in; `us`: what the fused
-    kernel takes with it.
-    """
-    runs = [
-        run(kernels=mlp_kernels(us=(us or {}).get(xblock, 38.1), xblock=xblock), **changes)
-        for xblock, count in draws.items()
-        for _ in range(count)
-    ]
-    return calibrated(runs, suite="perf")
-
-
 # -- results ---------------------------------------------------------------------------------------
 
 CHANGE = RelativeChange(0.081, 0.079, 0.084, 0.999)

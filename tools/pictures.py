@@ -24,14 +24,12 @@ _THEMES = {
         "quiet": "#59636e",
         "gemm": "#b6cdf2",
         "other": "#b8e0c2",
-        "slow": "#f5b9a0",
     },
     "dark": {
         "text": "#f0f6fc",
         "quiet": "#9198a1",
         "gemm": "#27477a",
         "other": "#1f5c37",
-        "slow": "#8a3b20",
     },
 }
 
@@ -49,28 +47,15 @@ class Lane:
 
 
 def lanes() -> list[Lane]:
-    """Read the lanes from the baselines. The fastest of the autotuner's choices comes first."""
+    """Read the lanes from the baselines."""
     found = []
     for variant in ("eager", "liger", "compiled"):
         baseline = json.loads(
             (_BASELINES / f"mlp-{variant}-{_SHAPE}.json").read_text(encoding="utf-8")
         )
-        for entry in baseline["entries"]:
-            entry["kernels"] = [entry["kernels"][row] for row in entry["sequence"]]
-        entries = sorted(baseline["entries"], key=lambda entry: sum(map(_us, entry["kernels"])))
-        compiles = sum(entry["draws"] for entry in entries)
-        for index, entry in enumerate(entries):
-            tuned = (
-                f", autotuner's choice in {entry['draws']} of {compiles}"
-                if len(entries) > 1
-                else ""
-            )
-            title = f"{variant}: {len(entry['kernels'])} launches{tuned}"
-            found.append(
-                Lane(
-                    title, tuple(_drawn(kernel, is_slower=index > 0) for kernel in entry["kernels"])
-                )
-            )
+        (entry,) = baseline["entries"]
+        kernels = tuple(_drawn(entry["kernels"][row]) for row in entry["sequence"])
+        found.append(Lane(f"{variant}: {len(kernels)} launches", kernels))
     return found
 
 
@@ -78,12 +63,12 @@ def _us(kernel: dict[str, Any]) -> float:
     return float(kernel["device_time_us"])
 
 
-def _drawn(kernel: dict[str, Any], *, is_slower: bool) -> tuple[str, str, float]:
+def _drawn(kernel: dict[str, Any]) -> tuple[str, str, float]:
     name = kernel["identity"]["name"]
     if kernel["identity"]["kind"] == "gemm":
         return "GEMM", "gemm", _us(kernel)
     if name.startswith("triton_"):
-        return "fused", "slow" if is_slower else "other", _us(kernel)
+        return "fused", "other", _us(kernel)
     short = next((each for each in ("Gelu", "Mul", "geglu") if each in name), name)
     return short.lower(), "other", _us(kernel)
 

@@ -363,7 +363,7 @@ def _reviewed(
     whole = with_runs(old, [run for _, _, run in measured], **origin)
     if isinstance(whole, NotAdded):
         return replace(newest, change=None, doubts=(*newest.doubts, whole))
-    count = sum(len(entry.processes) for entry in whole.entries)
+    count = len(whole.processes)
     creep = (each for each in newest.evidence if isinstance(each, Creep))
     details = (FileNote("processes", after=str(count)), *creep)
     change = PlannedChange(Action.UPDATE if old else Action.CREATE, run.workload, whole, details)

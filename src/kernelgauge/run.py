@@ -55,7 +55,6 @@ class Timing(msgspec.Struct, frozen=True):
     )
     statistic: Statistic = "lower decile"
     is_host_clock: bool = True
-    is_alike: bool = False  # whatever launch configuration an autotuner chooses
     is_confirmed: bool = True  # a fresh process must be slower too
     # what it is called on a CPU, where it is shown and not judged. Empty: it is judged there
     on_cpu: str = ""
@@ -99,7 +98,7 @@ class Timer(str, Enum):
 
 
 TIMER_NAMES = ", ".join(each.value for each in Timer)  # as an error names them
-_COMPILE = Timing("", "compile", 0.25, 3.0, 0.1, 0.25, is_alike=True, is_confirmed=False)
+_COMPILE = Timing("", "compile", 0.25, 3.0, 0.1, 0.25, is_confirmed=False)
 # What stands for the iterations of one replicate: durations of kernels come in steps of 32 ns, 1 %
 # of the shortest. A median stays on a step, the mean of the middle half does not, and is as robust.
 # What disturbs a host clock only ever adds time, so its lower decile is far steadier than its
@@ -117,9 +116,7 @@ _TIMINGS = {
     Timer.END_TO_END: Timing(
         "end to end", "latency", 0.25, near_gate=0.1, statistic="lower decile of runs"
     ),
-    Timer.HOST: Timing(
-        "host dispatch", "dispatch", 0.05, near_gate=0.02, wanted=0.05, is_alike=True
-    ),
+    Timer.HOST: Timing("host dispatch", "dispatch", 0.05, near_gate=0.02, wanted=0.05),
     Timer.COLD_COMPILE: msgspec.structs.replace(_COMPILE, label="cold compile"),
     Timer.WARM_COMPILE: msgspec.structs.replace(_COMPILE, label="warm compile"),
 }

@@ -110,6 +110,15 @@ def test_calibrated_of_exact_difference_is_refused() -> None:
             calibrated([run(), run(), run(**changes)])
 
 
+def test_older_file_keeps_the_configuration_that_was_chosen_most() -> None:
+    def add(stored: dict[str, Any]) -> None:
+        stored["entries"][0]["draws"] = 2
+        stored["entries"].append(copy.deepcopy(stored["entries"][0]) | {"draws": 1})
+        stored["entries"][1]["kernels"][2]["identity"].update(kernel_kwargs="XBLOCK=512")
+
+    assert decoded(changed(add)) == decoded(WHOLE)
+
+
 def test_stored_kernel_gets_the_kind_that_a_rule_knows_now() -> None:
     old = baseline(
         kernels=(launched("fused_moe_kernel", 10.0, kind="other"),),
@@ -134,13 +143,6 @@ def refusal(content: bytes) -> BaselineError:
     assert WHERE in str(error.where)
     assert all((error.got, error.expected, error.next_command))
     return error
-
-
-def second_entry(stored: dict[str, Any]) -> Any:
-    """The same kernels in another configuration, as the autotuner may choose it."""
-    stored["entries"].append(copy.deepcopy(stored["entries"][0]))
-    stored["entries"][1]["kernels"][2]["identity"].update(kernel_kwargs="XBLOCK=512", num_warps=8)
-    return stored["entries"][1]
 
 
 def process(stored: dict[str, Any]) -> Any:
@@ -190,10 +192,8 @@ def test_decode_of_other_schema_is_refused() -> None:
         # contradictions
         (lambda s: s.update(workload="mlp-eager"), "belongs to another workload, mlp-eager"),
         (lambda s: s.update(entries=[]), "length >= 1 - at `$.entries`"),
-        (lambda s: second_entry(s)["kernels"].reverse(), "kernels differ from those of the first entry"),
         (lambda s: s["counts"].update(launches=7), "7 launches, but there are 4 kernels"),
         # values that no measurement shows
-        (lambda s: s["entries"][0].update(draws=0), "`int` >= 1 - at `$.entries[0].draws`"),
         (lambda s: device(s).update(mean_us=5e-324), "`float` >= 0.001 - at `$.entries[0].processes[0].timers[...].mean_us"),
         (lambda s: process(s)["controls"]["copy"].update(device_time_us=1.1e12), "`float` <= 1000000000000.0"),
     ],

@@ -41,7 +41,6 @@ from tests.builders import (
     baseline,
     calibrated,
     counts,
-    drawn,
     fingerprint,
     judged_time,
     pair,
@@ -238,9 +237,11 @@ def host_only(us: float, control_us: float = builders.CONTROL_US) -> dict[str, A
     return {"host": (us,) * 4, "end_to_end": None, "host_control_us": control_us}
 
 
-def with_fresh(old: Sequence[Process], fresh: Sequence[Process], timer: Timer) -> list[Process]:
+def with_fresh(
+    old: Sequence[Process], fresh: Sequence[Process], timer: Timer
+) -> tuple[Process, ...]:
     """Return old processes without a time, and fresh ones with that time only."""
-    return [*without_times(old, {timer}), *without_times(fresh, set(Timer) - {timer})]
+    return *without_times(old, {timer}), *without_times(fresh, set(Timer) - {timer})
 
 
 SLOW_HOST = {
@@ -253,7 +254,6 @@ SLOW_HOST = {
 UNMOVED = [
     # kernel times within the noise
     (baseline(), {"kernels": builders.mlp_kernels(gate=56.4)}, KEEP),
-    (drawn({1024: 3, 512: 2}), XBLOCK_512, KEEP),
     (baseline(device=(200.0,)), {"device": (210.0,)}, KEEP),  # one replicate
     (baseline(device=steady()), {"device": NOISY}, KEEP),
     (baseline(host=steady()), {"host": steady(2), "host_control_us": None}, KEEP),
@@ -313,7 +313,7 @@ def test_plan_replaces_all_where_something_exact_differs(
     changes: dict[str, Any], detail: str
 ) -> None:
     observed = {name: value for name, value in changes.items() if name != "suite"}
-    change = plan_one(drawn({1024: 3, 512: 2}), run(**observed), suite=changes.get("suite", "perf"))
+    change = plan_one(calibrated([run()] * 5), run(**observed), suite=changes.get("suite", "perf"))
     assert (change.action, msgspec.structs.replace(change.baseline, anchors=())) == (
         UPDATE,
         baseline(**changes),
@@ -326,28 +326,13 @@ def test_plan_replaces_all_where_something_exact_differs(
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "detail", "place"),
-    [
-        (
-            {"kernels": builders.mlp_kernels(xblock=256)},
-            "its new times are of 1 process, the old ones of ",
-            None,
-        ),
-        ({"device": steady(1.1)} | XBLOCK_512, "GPU time 200.0 -> 220.0 us  +10.00 %", 1),
-    ],
-)
-def test_plan_keeps_only_the_entry_that_runs(changes: Any, detail: str, place: int | None) -> None:
-    old, (fresh,) = drawn({1024: 3, 512: 2}, device=steady()), baseline(**changes).entries
-    change = plan_one(old, run(**changes))
+def test_plan_replaces_all_times_of_another_launch_configuration() -> None:
+    old = calibrated([run(device=steady())] * 3)
+    change = plan_one(old, run(**XBLOCK_512))
     assert change.action is UPDATE
-    assert any(line.text.startswith(detail) for line in review_lines(change.details))
-    expected = fresh
-    if place is not None:
-        left = old.entries[place]
-        processes = with_fresh(left.processes, fresh.processes, Timer.DEVICE)
-        expected = msgspec.structs.replace(fresh, draws=left.draws, processes=tuple(processes))
-    assert change.baseline.entries == (expected,)
+    assert change.baseline.entries == baseline(**XBLOCK_512).entries
+    said = "its new times are of 1 process, the old ones of 3"
+    assert any(line.text.startswith(said) for line in review_lines(change.details))
 
 
 @pytest.mark.parametrize("kernels", [builders.mlp_kernels(gate=56.4), SOURCE["kernels"]])
@@ -371,12 +356,6 @@ def test_accepted_dispatch_leaves_gpu_times_of_all_processes(kernels: Any) -> No
     again = reviewed_run(slower, new)
     assert (again.change.action, again.evidence) == (KEEP, (FileNote("accepted already"),))
     assert with_added(new, [slower]) == new
-    for xblock in (1024, 256):  # a choice that is stored, and a new one
-        slow = run(host=(90.0,) * 4, kernels=builders.mlp_kernels(xblock=xblock))
-        assert (
-            len(plan_one(drawn({1024: 3, 512: 2}), slow).baseline.times(Timer.HOST, old.entries[0]))
-            == 1
-        )
 
 
 def hand_written(width: int, us: float = 56.0, **of_fused: Any) -> tuple[KernelRecord, ...]:
@@ -414,14 +393,17 @@ def joined_with(**changes: Any) -> Baseline | review.NotAdded:
     return with_added(calibrated(processes()), processes(place=1, **changes))
 
 
-SLOW_CHOICE = {"kernels": builders.mlp_kernels(us=56.0, xblock=512)}
 NOT_JOINED = [
     ({"machine": fingerprint(power_limit_watts=500.0)}, r"^power_limit_watts 700\.0 -> 500\.0$"),
     ({"counts": counts(memsets=3)}, r"^memsets 2 -> 3$"),
     ({"machine": DRIVER}, r"^driver \S+ -> 590\.1$"),
     (SOURCE, r"^generated source of its kernels"),
     ({"gpu": ELSEWHERE, "device": 225.0}, r"^GPU time 205\.\d -> 225.0 us  [+]"),
-    ({"host": 80.0, **SLOW_CHOICE}, r"host dispatch 50\.0 -> 80\.0 us"),
+    ({"host": 80.0}, r"host dispatch 50\.0 -> 80\.0 us"),
+    (
+        {"kernels": builders.mlp_kernels(us=56.0, xblock=512)},
+        "launch configurations differ from the baseline",
+    ),
     ({"device": 225.5, "controls": pair(33.0, 165.0)}, "the GPU itself changed its speed"),
 ]
 
@@ -434,15 +416,10 @@ def test_joined_of_a_change_is_refused_and_named(new: dict[str, Any], said: str)
 
 
 def test_joined_kernel_times_are_means_over_processes() -> None:
-    """An entry that an update has replaced has kept its draws, and has one process."""
     stored = calibrated(processes()[:1])
-    stored = msgspec.structs.replace(
-        stored, entries=(msgspec.structs.replace(stored.entries[0], draws=9),)
-    )
     more = processes(place=1, kernels=builders.mlp_kernels(gate=60.0))
     (joined,) = with_added(stored, more).entries
-    assert (joined.draws, len(joined.processes)) == (12, 4)
-    assert [entry.draws for entry in joined_with(device=224.0, **SLOW_CHOICE).entries] == [3, 3]
+    assert len(joined.processes) == 4
     # of two that are alike: 57 in one process, 59 in three
     assert joined.kernels[0].device_time_us == 58.5
 

@@ -14,7 +14,7 @@ from kernelgauge.judge.baseline import compare_fingerprints
 from kernelgauge.judge.evidence import Cause, CompilerEvent, StructureCompared
 from kernelgauge.judge.structure import Expectation, judge_structure, mismatches
 from kernelgauge.report import words
-from kernelgauge.run import CompileEvent, OpRecord, Origin, SourceLine
+from kernelgauge.run import CompileEvent, KernelChoice, OpRecord, Origin, SourceLine
 from kernelgauge.trace import KernelIdentity, KernelRecord
 from kernelgauge.trace.kernel import IN_LISTS, Resources
 from tests import builders
@@ -64,9 +64,28 @@ def judged(
 
 NONE = {"ran": (), "after": {"launches": 0}}
 SPLIT = {"ran": (GATE, *PARTS, LAST), "after": {"launches": 5}}
+# the stored one is told by its launch
+CHOICE = KernelChoice(MIDDLE.identity.unnumbered, "", "XBLOCK=512,num_warps=8")
 OF_KERNELS = [
-    # the autotuner's choice
-    ({"ran": mlp_kernels(us=55.4, xblock=512)}, "PASS", "same kernels, same counts", ""),
+    (
+        {"ran": mlp_kernels(us=55.4, xblock=512)},
+        "CHANGED",
+        "launch conf",
+        f"{FUSED}: XBLOCK 1024 -> 512, num_warps 4 -> 8",
+    ),
+    (
+        {"ran": mlp_kernels(us=55.4, xblock=512), "choices": (CHOICE,)},
+        "PASS",
+        "same kernels, same counts",
+        "",
+    ),
+    # no choice was stored
+    (
+        {"stored": (WIDE,), "ran": (NARROW,), "choices": (KernelChoice(GEMM, "", "BLOCK=8"),)},
+        "PASS",
+        "same kernels, same counts",
+        "",
+    ),
     ({"ran": (GATE, UP, MIDDLE, launched(GEMM, 50.0))}, "CHANGED", KERNELS, f"- {DOWN}|+ {GEMM}"),
     (SPLIT, "REGRESSED", KERNELS, f"- {GEMM}|- {FUSED}|+ mul|+ add|+ exp"),
     (NONE, "CHANGED", KERNELS, f"- {GEMM}|- {GEMM}|- {FUSED}|- {DOWN}"),
@@ -347,7 +366,6 @@ OF_CODE = [
     (coded(None), coded(72, spilled_words=9), False),  # an older baseline does not know
     (coded(spilled_words=None), coded(spilled_words=9), False),
     (coded(), coded(72, spilled_words=9, **TUNED), False),  # the autotuner's choice
-    (tuned(32), tuned(72, xblock=512), False),
     (
         coded(options="", is_tuned=True),
         coded(72, options="", is_tuned=True),

@@ -9,7 +9,7 @@ from kernelgauge.judge.baseline import Baseline
 from kernelgauge.judge.evidence import RelativeChange, TimeCompared
 from kernelgauge.report.stored import calibration_section, review_lines
 from kernelgauge.report.text import as_text
-from tests.builders import calibrated, drawn, fingerprint, run, verdict
+from tests.builders import calibrated, fingerprint, run, verdict
 
 
 def columns(stored: Baseline, timer: str = "GPU time", *, comparisons: int = 21) -> list[float]:
@@ -22,19 +22,19 @@ def columns(stored: Baseline, timer: str = "GPU time", *, comparisons: int = 21)
 
 
 def test_gpu_time_on_another_gpu_needs_a_larger_change() -> None:
-    time_us, noise, here, there = columns(drawn({1024: 10}))
+    time_us, noise, here, there = columns(calibrated([run()] * 10))
     assert 0 < noise < here < there < 100 < time_us
     assert (
-        columns(drawn({1024: 10}), "host dispatch")[2]
-        < columns(drawn({1024: 10}), "host dispatch")[3]
+        columns(calibrated([run()] * 10), "host dispatch")[2]
+        < columns(calibrated([run()] * 10), "host dispatch")[3]
         < 30
     )
     # there is no number for a latency elsewhere
-    assert columns(drawn({1024: 10}), "end to end")[3] == float("inf")
+    assert columns(calibrated([run()] * 10), "end to end")[3] == float("inf")
     assert (
-        columns(drawn({1024: 10}), comparisons=1000)[3]
+        columns(calibrated([run()] * 10), comparisons=1000)[3]
         > there
-        > columns(drawn({1024: 10}), comparisons=1)[3]
+        > columns(calibrated([run()] * 10), comparisons=1)[3]
     )
     on_cpu = calibrated([run(machine=fingerprint(arch="cpu")) for _ in range(2)], suite="perf")
     assert columns(on_cpu, "end to end")[3] == float("inf")

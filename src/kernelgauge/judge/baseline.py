@@ -39,10 +39,9 @@ from ..run import (
 )
 from ..trace import (
     KernelRecord,
-    Likeness,
+    are_alike,
     common_arguments,
     is_dispatched,
-    likeness,
     other_texts,
     with_current_kind,
 )
@@ -216,12 +215,8 @@ class Process(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One launch configuration of the workload's kernels.
+    """The workload's kernels in their launch configurations, and the times of each process."""
 
-    Inductor's autotuner chooses between several.
-    """
-
-    draws: Annotated[int, msgspec.Meta(ge=1, le=10**9)]  # in how many compiles it was chosen
     kernels: tuple[KernelRecord, ...]
     processes: Annotated[tuple[Process, ...], msgspec.Meta(min_length=1)]
 
@@ -293,6 +288,8 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     workload: str
     fingerprint: Fingerprint
     counts: Counts
+    # One. Older files have an entry for each configuration that an autotuner chose, the most
+    # frequent first.
     entries: Annotated[tuple[Entry, ...], msgspec.Meta(min_length=1)]
     recorded: Recorded | None = None
     origins: tuple[Origin | None, ...] = ()  # of each kernel; shown and never judged
@@ -322,47 +319,33 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return the choices that a run must take: an older baseline tells those of Inductor's
         kernels by their launches.
         """
-        identities = {
-            each.identity for each in self.entries[0].kernels if each.identity.is_inductors
-        }
+        identities = {each.identity for each in self.kernels if each.identity.is_inductors}
         return self.choices or tuple(
             KernelChoice(each.unnumbered, "", config, each.source_hash or "")
             for each in sorted(identities, key=lambda it: it.name)
             if (config := each.choice)
         )
 
-    def entry_like(self, kernels: Sequence[KernelRecord]) -> tuple[Entry, Likeness]:
-        """Return the entry to compare kernels with: of their own configuration, else the one chosen
-        most often.
-        """
-        best = max(self.entries, key=lambda entry: (likeness(entry.kernels, kernels), entry.draws))
-        return best, likeness(best.kernels, kernels)
+    @property
+    def entry(self) -> Entry:
+        return self.entries[0]
 
-    def entries_of(self, timer: Timer | None, entry: Entry) -> tuple[Entry, ...]:
-        """Return the entries whose times of a timer are comparable: all for the host's work, which
-        is the same in each.
-        """
-        return self.entries if timer and timer.timing.is_alike else (entry,)
+    @property
+    def kernels(self) -> tuple[KernelRecord, ...]:
+        return self.entry.kernels
 
-    def times(self, timer: Timer, entry: Entry, *, gemm: str | None = None) -> list[ProcessTime]:
-        """Return the times of each process. Every configuration counts for the host's work, which
-        is the same.
+    @property
+    def processes(self) -> tuple[Process, ...]:
+        return self.entry.processes
+
+    def times(self, timer: Timer, *, gemm: str | None = None) -> list[ProcessTime]:
+        """Return the times of each process.
 
         `gemm`: name of the run's reference GEMM. The time of another one is not comparable.
         """
-        processes = [
-            process for each in self.entries_of(timer, entry) for process in each.processes
-        ]
-        times_us = [
-            process.timers[timer].mean_us for process in entry.processes if timer in process.timers
-        ]
-        return times_of(
-            processes, timer, is_compared_by_host(timer, self, entry.device_time_us, times_us), gemm
-        )
-
-    @property
-    def processes(self) -> list[Process]:
-        return [process for entry in self.entries for process in entry.processes]
+        times_us = [each.timers[timer].mean_us for each in self.processes if timer in each.timers]
+        is_by_host = is_compared_by_host(timer, self, self.entry.device_time_us, times_us)
+        return times_of(self.processes, timer, is_by_host, gemm)
 
 
 def is_compared_by_host(
@@ -447,7 +430,7 @@ def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> 
         workload=run.workload,
         fingerprint=run.fingerprint,
         counts=run.counts,
-        entries=(Entry(draws=1, kernels=kernels, processes=(process_of(run),)),),
+        entries=(Entry(kernels, (process_of(run),)),),
         recorded=recorded,
         origins=origins,
         # by name, so that an op that runs earlier changes no line of the file
@@ -495,7 +478,6 @@ def _averaged(
 
 
 _Stored = TypeVar("_Stored", KernelRecord, ControlTime, Observation)
-_Launched = TypeVar("_Launched", Entry, Run)
 
 
 def rounded(stored: _Stored) -> _Stored:
@@ -514,9 +496,8 @@ def rounded(stored: _Stored) -> _Stored:
 def combined(runs: Sequence[Baseline]) -> Baseline:
     """Return the baseline of several runs of one workload, each from a process of its own.
 
-    It has one entry for each launch configuration. Raises `ValueError` if the runs ran other
-    kernels, counted other things or ran on other machines: such a difference is a change and no
-    noise.
+    Raises `ValueError` if the runs ran other kernels or launch configurations, counted other things
+    or ran on other machines: such a difference is a change and no noise.
     """
     first = runs[0]
     for other in runs[1:]:
@@ -526,8 +507,8 @@ def combined(runs: Sequence[Baseline]) -> Baseline:
             )
         if not (comparison := compare_fingerprints(first.fingerprint, other.fingerprint)).identical:
             raise ValueError(f"the processes ran on different machines or software: {comparison}")
-        if likeness(first.entries[0].kernels, other.entries[0].kernels) is Likeness.OTHER_KERNELS:
-            raise ValueError("the processes ran different kernels")
+        if not are_alike(first.kernels, other.kernels):
+            raise ValueError("the processes ran different kernels or launch configurations")
     data = {
         op: texts
         for op, texts in first.data.items()
@@ -537,7 +518,7 @@ def combined(runs: Sequence[Baseline]) -> Baseline:
     functions = {each.functions for each in runs}
     return replace(
         first,
-        entries=merge_entries(runs),
+        entries=(joined_entry([each.entry for each in runs]),),
         data=data,
         host_work=work,
         host_spread=spread,
@@ -545,46 +526,23 @@ def combined(runs: Sequence[Baseline]) -> Baseline:
     )
 
 
-def merge_entries(baselines: Sequence[Baseline]) -> tuple[Entry, ...]:
-    """Return one entry for each launch configuration, with all its processes.
-
-    The most frequent one comes first.
-    """
-    merged: list[Entry] = []
-    for group in by_configuration(entry for baseline in baselines for entry in baseline.entries):
-        processes = tuple(process for entry in group for process in entry.processes)
-        kernels: list[KernelRecord] = []
-        for of_one in zip(*(entry.kernels for entry in group), strict=True):
-            times = (
-                len(entry.processes) * each.device_time_us
-                for entry, each in zip(group, of_one, strict=True)
-            )
-            known = [each.resources for each in of_one if each.resources is not None]
-            one = replace(of_one[0], device_time_us=math.fsum(times) / len(processes))
-            one = replace(one, arguments=common_arguments([each.arguments for each in of_one]))
-            resources = known[0].filled(known[-1]) if known else None
-            if resources and len({each.layout for each in known if each.layout}) > 1:
-                resources = replace(resources, layout="")
-            kernels.append(replace(one, resources=resources))
-        merged.append(
-            Entry(sum(entry.draws for entry in group), tuple(map(rounded, kernels)), processes)
+def joined_entry(entries: Sequence[Entry]) -> Entry:
+    """Return an entry with the processes of all, which have the same launch configurations."""
+    processes = tuple(process for entry in entries for process in entry.processes)
+    kernels: list[KernelRecord] = []
+    for of_one in zip(*(entry.kernels for entry in entries), strict=True):
+        times = (
+            len(entry.processes) * each.device_time_us
+            for entry, each in zip(entries, of_one, strict=True)
         )
-    return tuple(sorted(merged, key=lambda entry: entry.draws, reverse=True))
-
-
-def by_configuration(items: Iterable[_Launched]) -> list[list[_Launched]]:
-    """Group items by launch configuration, in order of the first of each."""
-    groups: list[list[_Launched]] = []
-    for item in items:
-        alike = (
-            each
-            for each in groups
-            if likeness(each[0].kernels, item.kernels) >= Likeness.SAME_CONFIGURATION
-        )
-        if (group := next(alike, None)) is None:
-            groups.append(group := [])
-        group.append(item)
-    return groups
+        known = [each.resources for each in of_one if each.resources is not None]
+        one = replace(of_one[0], device_time_us=math.fsum(times) / len(processes))
+        one = replace(one, arguments=common_arguments([each.arguments for each in of_one]))
+        resources = known[0].filled(known[-1]) if known else None
+        if resources and len({each.layout for each in known if each.layout}) > 1:
+            resources = replace(resources, layout="")
+        kernels.append(rounded(replace(one, resources=resources)))
+    return Entry(tuple(kernels), processes)
 
 
 # -- the file --------------------------------------------------------------------------------------
@@ -719,16 +677,8 @@ def decode_baseline(content: bytes, *, where: str, workload: str) -> Baseline:
             next_command=f"git checkout {'--theirs ' if conflict else ''}-- {where}   "
             "(or delete it and record again with --perf-update)",
         ) from error
-    entries = (
-        replace(
-            entry,
-            kernels=tuple(
-                replace(it, identity=with_current_kind(it.identity)) for it in entry.kernels
-            ),
-        )
-        for entry in baseline.entries
-    )
-    return replace(baseline, entries=tuple(entries))
+    kernels = (replace(it, identity=with_current_kind(it.identity)) for it in baseline.kernels)
+    return replace(baseline, entries=(replace(baseline.entry, kernels=tuple(kernels)),))
 
 
 def _refuse_contradictions(baseline: Baseline, workload: str) -> None:
@@ -738,14 +688,5 @@ def _refuse_contradictions(baseline: Baseline, workload: str) -> None:
     if baseline.workload != workload:
         raise ValueError(f"it belongs to another workload, {baseline.workload[:200]}")
     launches = baseline.counts.launches
-    names = [[each.identity.name for each in entry.kernels] for entry in baseline.entries]
-    for index, kernels in enumerate(names):
-        if kernels != names[0]:
-            raise ValueError(
-                f"kernels differ from those of the first entry - at `$.entries[{index}].kernels`"
-            )
-        if launches != len(kernels):
-            raise ValueError(
-                f"{launches} launches, but there are {len(kernels)} kernels - at "
-                f"`$.entries[{index}]`"
-            )
+    if launches != (count := len(baseline.kernels)):
+        raise ValueError(f"{launches} launches, but there are {count} kernels - at `$.entries[0]`")

@@ -213,8 +213,7 @@ def _new_ops(baseline: Baseline, run: Run) -> int:
     if ops == baseline.ops and not breaks:
         return 0
     kernels, usual = (
-        Counter(each.identity.name for each in side)
-        for side in (run.kernels, baseline.entries[0].kernels)
+        Counter(each.identity.name for each in side) for side in (run.kernels, baseline.kernels)
     )
     return max(1, (ops - Counter(baseline.ops)).total() + (kernels - usual).total() + abs(breaks))
 

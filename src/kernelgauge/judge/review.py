@@ -27,9 +27,10 @@ from ..run import (
 )
 from ..trace import (
     ChangeKind,
+    KernelIdentity,
     KernelRecord,
     Kind,
-    Likeness,
+    are_alike,
     diff,
     is_chosen,
     resource_changes,
@@ -49,7 +50,7 @@ from .baseline import (
     from_run,
     gemm_kernel,
     is_compared_by_host,
-    merge_entries,
+    joined_entry,
     other_data,
     rounded,
     times_of,
@@ -246,7 +247,7 @@ def _is_of_times(doubt: Fact) -> bool:
 def _code_moved(old: Baseline, run: Run) -> Iterator[CodeMoved]:
     if compare_fingerprints(old.fingerprint, run.fingerprint).foreign:
         return
-    for each in diff(old.entry_like(run.kernels)[0].kernels, run.kernels):
+    for each in diff(old.kernels, run.kernels):
         for one, other in each.pairs:
             if each.what is ChangeKind.REPLACED:
                 if one.identity.kind == other.identity.kind and one.identity.kind in _OF_LIBRARIES:
@@ -288,23 +289,25 @@ def _planned(
     A time that did not move stays as it is stored, so that slow drift adds up until it shows.
     `keeps_times`: so does every time, because the host was too slow.
     """
-    (fresh,) = new.entries
-    entry, nearest = old.entry_like(fresh.kernels)
+    fresh, entry = new.entry, old.entry
     if comparison.identical:
         is_cpu = new.fingerprint.arch == "cpu"
         fresh = _with_stored_times(entry, fresh, is_cpu=is_cpu)
         new = msgspec.structs.replace(new, entries=(fresh,))
     if keeps_times:
-        timed = Entry(fresh.draws, fresh.kernels, entry.processes)
-        return msgspec.structs.replace(new, entries=(timed,))
+        return msgspec.structs.replace(new, entries=(Entry(fresh.kernels, entry.processes),))
     is_same = comparison.identical and old.suite == new.suite and group is not Group.KERNELS
-    if not is_same or nearest <= Likeness.OTHER_CHOICE or is_tuned:
+    if not is_same or not are_alike(entry.kernels, fresh.kernels) or is_tuned:
         return new
     moved = {timer for timer, each in times.items() if each.status in _MOVED}
-    if nearest is Likeness.IDENTICAL and not (moved or is_other_code):
+    is_same_code = _identities(entry.kernels) == _identities(fresh.kernels) and not is_other_code
+    if is_same_code and not moved:
         return None
-    # Runs take the choices of this run: other launch configurations return by a change alone.
     return msgspec.structs.replace(new, entries=(_with_times(entry, fresh, moved),))
+
+
+def _identities(kernels: Iterable[KernelRecord]) -> list[KernelIdentity]:
+    return [each.identity for each in kernels]
 
 
 def _with_later_facts(old: Baseline, new: Baseline) -> Baseline:
@@ -323,10 +326,9 @@ def _with_later_facts(old: Baseline, new: Baseline) -> Baseline:
     unknown = [name for name in Counts.__struct_fields__ if getattr(old.counts, name) is None]
     counts = {name: getattr(new.counts, name) for name in unknown}
     later["counts"] = msgspec.structs.replace(old.counts, **counts)
-    (fresh,), (entry, *others) = new.entries, old.entries
-    pairs = [pair for each in diff(entry.kernels, fresh.kernels) for pair in each.pairs]
+    pairs = [pair for each in diff(old.kernels, new.kernels) for pair in each.pairs]
     if is_one and any(_knows_less(*pair) for pair in pairs):
-        later["entries"] = (_with_times(entry, fresh, set()), *others)
+        later["entries"] = (_with_times(old.entry, new.entry, set()),)
     if old.recorded is not None and new.is_compared is not None:
         later["recorded"] = msgspec.structs.replace(old.recorded, compared=new.is_compared)
     return msgspec.structs.replace(old, **later)
@@ -365,7 +367,7 @@ def _with_times(entry: Entry, fresh: Entry, moved: set[Timer]) -> Entry:
             for each in diff(entry.kernels, fresh.kernels)
             for old, new in zip(each.before, each.after, strict=True)  # none may be lost
         )
-    return Entry(entry.draws, kernels, processes or fresh.processes)
+    return Entry(kernels, processes or fresh.processes)
 
 
 def _with_stored_times(entry: Entry, fresh: Entry, *, is_cpu: bool) -> Entry:
@@ -501,13 +503,10 @@ def _with_anchors(new: Baseline, old: Baseline, judged: Sequence[_Judged]) -> Ba
 
 
 def _anchor(old: Baseline, timers: Sequence[Timer], release: str | None) -> Anchor:
-    """Return the stored times as an anchor: of each place their mean, of the slowest launch
-    configuration.
-    """
-    entry = max(old.entries, key=lambda each: each.device_time_us)
+    """Return the stored times as an anchor: of each place their mean."""
     found: dict[str | None, dict[Timer, Observation]] = {}
     for timer in timers:
-        for group in by_place(old.times(timer, entry)):
+        for group in by_place(old.times(timer)):
             mean = mean_of(on_same_host(group, group[-1]))
             found.setdefault(mean.place, {})[timer] = rounded(mean.observation)
     firsts = {each.place: each for each in reversed(old.processes)}
@@ -520,17 +519,16 @@ def _anchor(old: Baseline, timers: Sequence[Timer], release: str | None) -> Anch
 def _group(
     old: Baseline, run: Run, new: Baseline, comparison: Comparison, times: Sequence[Verdict]
 ) -> Group:
-    entry, nearest = old.entry_like(new.entries[0].kernels)
     if comparison.foreign:
         return Group.NEW
     data = other_data(old.data, new.data)
-    is_placed = placement_changes(
-        diff(entry.kernels, new.entries[0].kernels), new.fingerprint, data
-    )
+    found = diff(old.kernels, new.kernels)
+    is_placed = placement_changes(found, new.fingerprint, data)
     is_other_work = count_changes(old.counts, new.counts) or is_host_loss(old, run)
-    if nearest is Likeness.OTHER_KERNELS or is_placed or is_other_work:
+    names = [[it.unnumbered for it in _identities(each.kernels)] for each in (old, new)]
+    if names[0] != names[1] or is_placed or is_other_work:
         return Group.KERNELS
-    if nearest < Likeness.SAME_CONFIGURATION or choice_changes(old, run):
+    if not are_alike(old.kernels, new.kernels) or choice_changes(old, run):
         return Group.CONFIGURATION
     if not times:
         return Group.UNTIMED
@@ -577,7 +575,7 @@ def _host_doubts(old: Baseline, new: Baseline) -> Iterator[e.OtherHostSpeed]:
     """Yield how slow the host was, where it was much slower: what is recorded on such a host hides
     regressions.
     """
-    (process,) = new.entries[0].processes
+    (process,) = new.processes
     alike = (each for each in old.processes if each.place == process.place)
     usual_us = max((us for each in alike for us in each.host_references_us.values()), default=0.0)
     now_us = max(process.host_references_us.values(), default=0.0)
@@ -619,7 +617,7 @@ def with_runs(
     if old is None:
         return joined
     recorded = max(filter(None, (old.recorded, recorded)), key=lambda each: each.at, default=None)
-    entries, (_, newest) = merge_entries([old, joined]), added[-1]
+    entries, (_, newest) = (joined_entry([old.entry, joined.entry]),), added[-1]
     counts = msgspec.structs.replace(old.counts, **_unknown(old.counts, newest.counts))
     work, spread = joined_work(
         [(each.host_work, each.host_spread) for each in (old, *(new for _, new in added))]
@@ -644,10 +642,7 @@ def _unknown(old: Counts | Baseline, new: Counts | Baseline) -> dict[str, object
 def _differences(
     old: Baseline, run: Run, context: Context, limits: Limits | None
 ) -> Iterator[Fact]:
-    """Yield what is no noise.
-
-    The times of another launch configuration may differ, the host's work may not.
-    """
+    """Yield what is no noise."""
     comparison = compare_fingerprints(old.fingerprint, run.fingerprint)
     yield from comparison.moves
     if why := stored_doubt(old, run):
@@ -659,16 +654,16 @@ def _differences(
         yield from [each for each in structure.reasons if isinstance(each, e.CountMoved)] or (
             structure,
         )
-    _, nearest = old.entry_like(run.kernels)
-    if nearest is Likeness.SAME_CONFIGURATION:
+    if not are_alike(old.kernels, run.kernels):
+        yield from choice_changes(old, run)
+    elif _identities(old.kernels) != _identities(run.kernels):
         yield e.RunDoubt("other source")
-    for timer, verdict in _time_verdicts(old, run, context, limits).items():
+    for verdict in _time_verdicts(old, run, context, limits).values():
         # the reference kernels
         moved = [each for each in verdict.reasons if isinstance(each, e.Machine)]
         more_would_help = any(isinstance(each, e.Next) for each in verdict.reasons)
         if verdict.status in (Status.REGRESSED, Status.IMPROVED):
-            if timer is Timer.HOST or nearest is Likeness.IDENTICAL:
-                yield verdict
+            yield verdict
         elif moved:
             yield from moved
         elif verdict.status is Status.UNDECIDED and not more_would_help:

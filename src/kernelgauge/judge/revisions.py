@@ -15,8 +15,9 @@ from typing import NamedTuple
 import msgspec
 
 from ..run import Run, Sample, Timer
+from ..trace import are_alike
 from . import MEASUREMENT, Status, Verdict, without_doubtful_improvements, worst
-from .baseline import Baseline, by_configuration, combined, from_run
+from .baseline import Baseline, combined, from_run
 from .evidence import NothingToCompare, ProcessesDiffer, Reason, RelativeChange, SlowerInPairs
 from .structure import has_same_code, judge_structure
 from .time_verdict import Context, is_as_fast, judge_time, not_measured, same_code
@@ -99,7 +100,8 @@ def judge_sets(
         how = NothingToCompare(names[bool(before)], "missing" if is_missing else "failed")
         return JudgedSet((unjudged(how, status),))
     try:
-        baseline = combined([from_run(run) for run in timed_before or before])
+        alike_before, alike = _alike(timed_before or before, timed_after)
+        baseline = combined([from_run(run) for run in alike_before])
     except ValueError as error:
         return JudgedSet((unjudged(NothingToCompare(names[0], "differ", str(error))),))
     failed = [unjudged(NothingToCompare(names[1], "failed in some"))] if failures[1] else []
@@ -116,8 +118,7 @@ def judge_sets(
     if keeps_times and _is_known(after, baseline, limits or Limits()):
         times = [same_code(timer, after[-1]) for timer in after[-1].judged_timers]
         return JudgedSet((*failed, structure, *times), run=after[-1], baseline=baseline)
-    # The autotuner chooses anew in each process: the launch configuration that most of them have.
-    first, *_ = alike = max(by_configuration(timed_after), key=len)
+    first = alike[0]
     near, asked = {timer: timer.timing.near_gate for timer in Timer}, limits or Limits()
     asked, context = (
         Limits(near | asked.gate, asked.sensitivity),
@@ -146,6 +147,26 @@ def judge_sets(
     structure = replace(_worst_structure(after, baseline, verdicts, names[1]), against=names[0])
     found = (*failed, *without_doubtful_improvements([structure, *verdicts]))
     return JudgedSet(found, tuple(undecided), needed, run, baseline)
+
+
+def _alike(before: Sequence[Run], after: Sequence[Run]) -> tuple[list[Run], list[Run]]:
+    """Return the runs of each side that are compared: an autotuner may choose anew in each process.
+    They have the launch configuration that most of both sides have, else the most of one side.
+
+    Raises `ValueError` if those of `before` ran other kernels.
+    """
+    if len({tuple(each.identity.unnumbered for each in run.kernels) for run in before}) > 1:
+        raise ValueError("the processes ran different kernels")
+
+    def like(run: Run, runs: Sequence[Run]) -> list[Run]:
+        return [each for each in runs if are_alike(each.kernels, run.kernels)]
+
+    def most(side: Sequence[Run]) -> list[Run]:
+        return max((like(run, side) for run in side), key=len, default=[])
+
+    pairs = [(like(run, before), like(run, after)) for run in before]
+    best = max(pairs, key=lambda pair: (min(map(len, pair)), max(map(len, pair))))
+    return best if best[1] else (most(before), most(after))
 
 
 def _is_known(runs: Sequence[Run], baseline: Baseline, limits: Limits) -> bool:

@@ -5,7 +5,7 @@ baseline.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain, zip_longest
@@ -145,9 +145,8 @@ def _matches(name: str | None, pattern: str | None) -> bool:
 def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ()) -> Verdict:
     """Compare kernels (names, order, number of launches, shapes, streams) and every count exactly.
 
-    The launch configuration counts too, except for Inductor's kernels: its autotuner chooses theirs
-    anew for each compile, and the device time's verdict names it. More of anything counted is
-    REGRESSED, and so is other structure where a time is. Other structure without such a loss is
+    The launch configuration counts too, but for what an autotuner chose anew: its choice was not
+    stored, or another one was asked for and is named. More of anything counted is REGRESSED, and so is other structure where a time is. Other structure without such a loss is
     CHANGED. Lower counts of the same kernels are IMPROVED, where every time was judged and none is
     worse. Where torch is another version than in the baseline, dispatcher ops and memory are shown
     and not judged.
@@ -159,9 +158,9 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     if comparison.foreign:
         return Verdict(Status.INCOMPARABLE, run.workload, STRUCTURE, NotCompared(comparison.moves))
     run = at_edited_lines(run, baseline)
-    entry, _ = baseline.entry_like(run.kernels)
-    found = compare_launches(baseline, entry.kernels, run)
-    kernels = kernel_changes(found, of_inductor=False)
+    found = compare_launches(baseline, baseline.kernels, run)
+    choices = choice_changes(baseline, run)
+    kernels = kernel_changes(found, _chosen_anew(baseline, run, choices))
     others = {move.name for move in comparison.moved}
     moved = count_changes(baseline.counts, run.counts)
     if not (run.samples or moved.get("recompiles")):  # without times it makes fewer calls
@@ -184,7 +183,6 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
         )
     data = other_data(baseline.data, run.data)
     placed = placement_changes(found, run.fingerprint, data)
-    choices = choice_changes(baseline, run)
     lost = [each for each in choices if each.is_lost]
     if not (kernels or placed or losses or lost):
         facts = (*choices, *counts)
@@ -224,7 +222,7 @@ def has_same_code(run: Run, baseline: Baseline) -> bool:
         return False
     if judge_structure(run, baseline).status is not Status.PASS:
         return False
-    found = compare_launches(baseline, baseline.entry_like(run.kernels)[0].kernels, run)
+    found = compare_launches(baseline, baseline.kernels, run)
     return all(_is_same_kernel(*pair) for each in found for pair in each.pairs)
 
 
@@ -288,6 +286,17 @@ def choice_changes(baseline: Baseline, run: Run) -> list[ChoiceMoved]:
     return found
 
 
+def _chosen_anew(baseline: Baseline, run: Run, moved: Iterable[ChoiceMoved]) -> set[str]:
+    """Return the kernels whose autotuner had no choice to take, or was asked to choose anew."""
+    known = baseline.choices_to_replay()
+    chosen = {each.kernel for each in moved if not each.is_lost}
+    return chosen | {
+        each.kernel
+        for each in run.choices
+        if recorded_choice(known, each.kernel, each.key, each.source) is None
+    }
+
+
 def uncompiled(choice: KernelChoice, could: Iterable[str]) -> list[ChoiceMoved]:
     """Return the first configuration that does not compile for a GPU that is not here, of those
     that could.
@@ -302,10 +311,10 @@ def uncompiled(choice: KernelChoice, could: Iterable[str]) -> list[ChoiceMoved]:
     ]
 
 
-def kernel_changes(found: Iterable[Difference], *, of_inductor: bool = True) -> list[KernelMoved]:
+def kernel_changes(found: Iterable[Difference], chosen: Collection[str] = ()) -> list[KernelMoved]:
     """Return each kernel that is gone, new or launched in another configuration.
 
-    `of_inductor`: whether the configurations of Inductor's kernels count.
+    `chosen`: the kernels whose configuration an autotuner chose anew, and nothing is said of it.
     """
     moved: list[KernelMoved] = []
     for each in found:
@@ -313,7 +322,7 @@ def kernel_changes(found: Iterable[Difference], *, of_inductor: bool = True) -> 
             moved += [
                 KernelMoved(old.identity.shown, new.identity.shown, configuration)
                 for old, new in each.pairs
-                if of_inductor or not new.identity.is_inductors
+                if new.identity.unnumbered not in chosen
                 if (configuration := configuration_change(old.identity, new.identity))
             ]
         else:

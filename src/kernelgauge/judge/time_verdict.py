@@ -25,13 +25,12 @@ from ..run import (
     observe,
     on_same_host,
 )
-from ..trace import KernelIdentity, KernelRecord, Kind, Likeness, diff, likeness
+from ..trace import KernelIdentity, KernelRecord, Kind, are_alike, diff
 from . import RATIO, Status, Verdict
 from . import evidence as e
 from .baseline import (
     COMPILE_COUNTS,
     Baseline,
-    Entry,
     Process,
     compare_fingerprints,
     gemm_kernel,
@@ -99,10 +98,10 @@ class Context:
         is_alone: bool = False,
     ) -> None:
         self.comparisons, self.level, self.is_alone = comparisons, level, is_alone
-        self._known: dict[str, tuple[Run, Baseline, Entry]] = {}
+        self._known: dict[str, tuple[Run, Baseline]] = {}
         for run, baseline in judged:
             if not compare_fingerprints(baseline.fingerprint, run.fingerprint).foreign:
-                self._known[run.workload] = (run, baseline, baseline.entry_like(run.kernels)[0])
+                self._known[run.workload] = (run, baseline)
         self._scatters: dict[tuple[str, Timer, str | None], Scatter] = {}
 
     def prior(
@@ -137,8 +136,8 @@ class Context:
     def _scatter(self, name: str, timer: Timer, place: str | None) -> Scatter:
         key = (name, timer, place)
         if key not in self._scatters:
-            run, baseline, entry = self._known[name]
-            times = [each for each in baseline.times(timer, entry) if each.place == place]
+            run, baseline = self._known[name]
+            times = [each for each in baseline.times(timer) if each.place == place]
             if times and times[0].is_host_clock:
                 times = on_same_host(times, times[-1])
             prior = prior_for(timer, run.fingerprint, trains=run.trains)
@@ -178,43 +177,28 @@ class Context:
         """Yield what a workload does on each place and now, as its twin does, and how far this
         moved: logarithms.
         """
-        for name, (twin, baseline, entry) in self._known.items():
+        for name, (twin, baseline) in self._known.items():
             shared = {each.identity for each in twin.kernels} & {
                 each.identity for each in run.kernels
             }
-            weight = _part(run.kernels, shared)
             is_same = compare_fingerprints(baseline.fingerprint, twin.fingerprint).identical
             if (
                 name == run.workload
                 or Timer.DEVICE not in twin.samples
                 or not is_same
-                or weight < _SHARED
+                or _part(run.kernels, shared) < _SHARED
             ):
                 continue
-            is_one_choice = likeness(entry.kernels, twin.kernels) >= Likeness.SAME_CONFIGURATION
-            if is_one_choice and places <= {each.place for each in entry.processes}:
-                entries, weight = [entry], 1.0
-                shared = {each.identity for each in (*entry.kernels, *twin.kernels)}
-            # the autotuner chose otherwise somewhere: the shared kernels count alone, and the rest
-            # is taken to stay
-            else:
-                entries = [
-                    each
-                    for each in baseline.entries
-                    if shared <= {it.identity for it in each.kernels}
-                ]
+            if not are_alike(baseline.kernels, twin.kernels):
+                continue
             logs: dict[str | None, list[float]] = {place: [] for place in places}
-            for chosen, process in (
-                (each, process) for each in entries for process in each.processes
-            ):
+            for process in baseline.processes:
                 if process.place in places and Timer.DEVICE in process.timers:
-                    us = _part(chosen.kernels, shared) * process.timers[Timer.DEVICE].mean_us
-                    logs[process.place].append(math.log(us))
+                    logs[process.place].append(math.log(process.timers[Timer.DEVICE].mean_us))
             if all(logs.values()):
                 usual = {place: fmean(values) for place, values in logs.items()}
-                now = math.log(_part(twin.kernels, shared) * twin.time_us(Timer.DEVICE))
-                moved = now - fmean(usual.values())
-                yield {place: weight * value for place, value in usual.items()}, weight * now, moved
+                now = math.log(twin.time_us(Timer.DEVICE))
+                yield usual, now, now - fmean(usual.values())
 
 
 def _part(kernels: Sequence[KernelRecord], identities: set[KernelIdentity]) -> float:
@@ -307,12 +291,11 @@ def judge_time(
         )
     if timer not in run.samples:
         return not_measured(timer, run)
-    entry, _ = baseline.entry_like(run.kernels)
     gemm = gemm_kernel(run.controls)
-    before = baseline.times(timer, entry, gemm=gemm)
+    before = baseline.times(timer, gemm=gemm)
     if not before:
         return Verdict(Status.NO_BASELINE, run.workload, timer.label, e.NoBaseline(is_partial=True))
-    if why := stored_doubt(baseline, run, timer, entry):
+    if why := stored_doubt(baseline, run, timer):
         found = Verdict(
             Status.NOT_JUDGED,
             run.workload,
@@ -329,7 +312,7 @@ def judge_time(
         before, after, prior, context, run=run, is_other_software=bool(comparison.moved)
     )
     after_us = decision.after.observation.mean_us
-    reasons = tuple(_reasons(timer, run, baseline, entry, decision))
+    reasons = tuple(_reasons(timer, run, baseline, decision))
     conclusion = e.TimeCompared(decision.after.is_by_host, decision.doubt)
     return Verdict(
         decision.status,
@@ -463,18 +446,14 @@ def _reasons(
     timer: Timer,
     run: Run,
     baseline: Baseline,
-    entry: Entry,
     decision: Decision,
 ) -> Iterator[e.Reason]:
-    """Yield why a time is judged so.
-
-    `entry`: of the run's launch configuration, or the nearest one.
-    """
+    """Yield why a time is judged so."""
     has_moved = decision.status in (Status.REGRESSED, Status.IMPROVED)
     if decision.status is Status.NOT_JUDGED and decision.doubt is not None:
         yield decision.doubt
     if has_moved:
-        yield from _causes(timer, run, baseline, entry, decision)
+        yield from _causes(timer, run, baseline, decision)
     if timer is Timer.DEVICE and (has_moved or decision.machine):
         limits_ms = tuple(((run.conditions and run.conditions.throttled_ms) or {}).items())
         if decision.moves is None:
@@ -490,20 +469,18 @@ def _reasons(
         yield e.Next(e.Advice.CALIBRATE)
 
 
-def _causes(
-    timer: Timer, run: Run, baseline: Baseline, entry: Entry, decision: Decision
-) -> Iterator[e.Reason]:
+def _causes(timer: Timer, run: Run, baseline: Baseline, decision: Decision) -> Iterator[e.Reason]:
     """Yield what changed: of the GPU time its kernels; of the host's times its work, and where the
     time went.
     """
     run = at_edited_lines(run, baseline)
     if timer is Timer.DEVICE:
         # What the GPU's own change of speed did to every kernel is no reason: `Machine` names it.
-        usual = entry.kernels_in(decision.before_us * math.exp(decision.machine))
+        usual = baseline.entry.kernels_in(decision.before_us * math.exp(decision.machine))
         compared = compare_launches(baseline, usual, run)
         yield from find_causes(run, baseline, compared, is_timed=True)
         return
-    compared = compare_launches(baseline, entry.kernels, run)
+    compared = compare_launches(baseline, baseline.kernels, run)
     causes = find_causes(run, baseline, compared, is_timed=False)
     yield from causes
     if timer in COMPILE_TIMERS:
@@ -514,7 +491,7 @@ def _causes(
     ops = (baseline.counts.dispatcher_ops, run.counts.dispatcher_ops)
     if ops[0] != ops[1] or (timer is Timer.HOST and not causes):
         yield e.DispatcherOps(*ops, is_slower=decision.status is Status.REGRESSED)
-    gpu_us = [each.observation.mean_us for each in baseline.times(Timer.DEVICE, entry)]
+    gpu_us = [each.observation.mean_us for each in baseline.times(Timer.DEVICE)]
     if timer is not Timer.END_TO_END or Timer.DEVICE not in run.samples or not gpu_us:
         return
     # A latency is the time that the GPU is busy, and the time that it idles.
@@ -567,20 +544,12 @@ def run_doubts(run: Run) -> Iterator[e.ImpossibleTime]:
         yield e.ImpossibleTime(timer.label_on(run.fingerprint), why)
 
 
-def stored_doubt(
-    baseline: Baseline, run: Run, timer: Timer | None = None, entry: Entry | None = None
-) -> e.Doubt | None:
+def stored_doubt(baseline: Baseline, run: Run, timer: Timer | None = None) -> e.Doubt | None:
     """Return why a stored time that the run would be compared with cannot be. None: it may be.
 
-    `timer`: None: any of them. `entry`: None: of any launch configuration.
+    `timer`: None: any of them.
     """
-    entries = baseline.entries if entry is None else baseline.entries_of(timer, entry)
-    return doubt_of(
-        [process for each in entries for process in each.processes],
-        baseline.counts.launches,
-        run,
-        timer,
-    )
+    return doubt_of(baseline.processes, baseline.counts.launches, run, timer)
 
 
 def doubt_of(

@@ -349,12 +349,10 @@ class _Workload(Row):
             return []
         is_timed = baseline is None or Timer.DEVICE in run.samples
         stored: Sequence[KernelRecord] = run.kernels
-        if baseline is not None and baseline.entries:  # in the time that the run is compared with
+        if baseline is not None:  # in the time that the run is compared with
             run = at_edited_lines(run, baseline)
             judged = self.result.time_verdict(Timer.DEVICE)
-            stored = baseline.entry_like(run.kernels)[0].kernels_in(
-                judged.before_us if judged is not None else None
-            )
+            stored = baseline.entry.kernels_in(judged.before_us if judged is not None else None)
         if not is_timed:
             stored, kernels = (
                 [msgspec.structs.replace(each, device_time_us=0.0) for each in side]

@@ -291,7 +291,7 @@ def calibration_section(baselines: Mapping[str, Baseline], *, comparisons: int) 
         (workload, timer.label, *_numbers(baseline, timer, comparisons))
         for workload, baseline in baselines.items()
         for timer in Timer
-        if timer.is_judged_on(baseline.fingerprint) and baseline.times(timer, baseline.entries[0])
+        if timer.is_judged_on(baseline.fingerprint) and baseline.times(timer)
     ]
     titles = ("us", "spread\n%", "caught\nfrom %", "else-\nwhere %")
     columns = [
@@ -315,13 +315,12 @@ def red_nights_a_year(baselines: Mapping[str, Baseline], *, comparisons: int) ->
     for timer in CALL_TIMERS:
         known = []
         for baseline in baselines.values():
-            entry = baseline.entries[0]
-            times = baseline.times(timer, entry)
+            times = baseline.times(timer)
             if times and timer.is_judged_on(baseline.fingerprint):
                 here = on_same_host(
                     [each for each in times if each.place == times[-1].place], times[-1]
                 )
-                known.append((here, prior_for(timer, baseline.fingerprint), entry.kernels))
+                known.append((here, prior_for(timer, baseline.fingerprint), baseline.kernels))
         scatters = [scatter(here, prior, len(kernels)) for here, prior, kernels in known]
         whole = Scatter(*map(math.fsum, zip(*scatters, strict=True))) if scatters else Scatter()
         ranks = chance.permutation(_NIGHTS)  # of this machine among all, by its noise
@@ -348,13 +347,13 @@ def _numbers(baseline: Baseline, timer: Timer, comparisons: int) -> tuple[str, .
     """Return the columns of one timer; each process stands for the one that measures next, and the
     median is shown.
     """
-    entry, kernels = baseline.entries[0], baseline.counts.launches
-    times = baseline.times(timer, entry, gemm=gemm_kernel(entry.processes[-1].controls))
+    kernels = baseline.counts.launches
+    times = baseline.times(timer, gemm=gemm_kernel(baseline.processes[-1].controls))
     prior = prior_for(timer, baseline.fingerprint)
 
     def sensitivity(after: ProcessTime) -> float | None:
         return judge(
-            times, [after], prior, Context(comparisons), kernels=entry.kernels
+            times, [after], prior, Context(comparisons), kernels=baseline.kernels
         ).change.sensitivity
 
     def spread(after: ProcessTime) -> float:
@@ -383,7 +382,7 @@ def times_beside(
     another speed, is left out. Where the host alone fills the time, all are at the host speed of
     this run.
     """
-    sample, before = run.samples[timer], baseline.times(timer, baseline.entry_like(run.kernels)[0])
+    sample, before = run.samples[timer], baseline.times(timer)
     if not before:
         return []
     now = observe(sample, is_by_host=before[0].is_by_host)

@@ -402,10 +402,7 @@ def unknown_machines(results: Results) -> list[str]:
         for run, baseline in judged
     ):
         return []  # another software joins no baseline
-    known = [
-        (run.place, {each.place for entry in old.entries for each in entry.processes})
-        for run, old in judged
-    ]
+    known = [(run.place, {each.place for each in old.processes}) for run, old in judged]
     return sorted({place for place, places in known if place is not None and place not in places})
 
 
@@ -627,7 +624,7 @@ def _kernel_diffs(results: Results) -> Iterator[Section]:
         if workload is None or workload.run is None or not workload.baseline or not case.cause:
             continue
         run = at_edited_lines(workload.run, workload.baseline)
-        stored = workload.baseline.entry_like(run.kernels)[0].kernels
+        stored = workload.baseline.kernels
         rows = [("", 0)]  # the mark and the name, and how often in a row
         for each in compare_launches(workload.baseline, stored, run):
             marks = (

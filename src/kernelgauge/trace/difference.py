@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, IntEnum
+from enum import Enum
 from functools import partial
 from itertools import chain, zip_longest
 from math import fsum, prod
@@ -30,7 +30,6 @@ from .kernel import (
     occupancy,
     paired_kwargs,
     resources_of,
-    was_autotuned,
 )
 from .model import DTYPES, grouped
 from .names import Kind
@@ -150,35 +149,13 @@ def _likeness_of_blocks(blocks: Iterable[_Block]) -> int:
     return sum(1 + (old.context == new.context) for old, new in pairs)
 
 
-class Likeness(IntEnum):
-    """How much two launch sequences are alike. More is more."""
-
-    OTHER_KERNELS = 0
-    SAME_NAMES = 1
-    OTHER_CHOICE = 2  # nothing but what Inductor's autotuner chose differs
-    SAME_CONFIGURATION = 3  # from another source: another version of Inductor, say
-    IDENTICAL = 4
-
-
-def likeness(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> Likeness:
-    """Compare the identities of two launch sequences, in order."""
-    before, after = [kernel.identity for kernel in one], [kernel.identity for kernel in other]
-    if before == after:
-        return Likeness.IDENTICAL
-    if [identity.unnumbered for identity in before] != [identity.unnumbered for identity in after]:
-        return Likeness.OTHER_KERNELS
-    others = [
-        pair
-        for pair in zip(before, after, strict=True)
-        if pair[0].without_source != pair[1].without_source
+def are_alike(one: Sequence[KernelRecord], other: Sequence[KernelRecord]) -> bool:
+    """Return whether two launch sequences have the same names and launch configurations. Their
+    sources may differ: another version of Inductor, say.
+    """
+    return [each.identity.without_source for each in one] == [
+        each.identity.without_source for each in other
     ]
-    if not others:
-        return Likeness.SAME_CONFIGURATION
-    return (
-        Likeness.OTHER_CHOICE
-        if all(was_autotuned(*pair) for pair in others)
-        else Likeness.SAME_NAMES
-    )
 
 
 def pairs_of_other_shapes(
