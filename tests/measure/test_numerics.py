@@ -392,6 +392,11 @@ def writes() -> Callable[..., Any]:
     return call
 
 
+def keeps_result(y: torch.Tensor, module: Linear) -> torch.Tensor:
+    module.last = [y]
+    return y
+
+
 IN_PLACE: dict[str, Any] = {  # writes over its first input, and reads an expanded one
     "build": lambda: lambda x, row: x.mul_(2).add_(row),
     "inputs": lambda: (torch.randn(5, 4), torch.randn(4).expand(5, 4)),
@@ -403,6 +408,7 @@ EQUAL: dict[str, dict[str, Any]] = {
         "build": lambda: lambda x, *, y: x + y,
         "inputs": lambda: ((torch.randn(4),), {"y": torch.randn(4)}),
     },
+    "keeps its result": {"build": lambda: Linear(keeps_result), "pass_": "call"},
     "zeros": {"build": zeros, "reference": zeros},
     "held convolution": {
         "build": partial(held, partial(nn.Conv1d, 4, 3, 2), trains=False),
