@@ -137,6 +137,20 @@ def test_list_of_losses(kernelgauge):
 def test_sum_of_losses(kernelgauge):
     kernelgauge.using(pass_="call")(Steps().summed, torch.randn(4, 8))
 
+def test_no_longer_detached(kernelgauge):
+    model = deep()
+
+    def call(x):
+        losses = []
+        for _ in range(3):
+            loss = model(x).square().mean()
+            if not LOST:
+                loss = loss.detach()
+            losses.append(loss)
+        return torch.stack(losses).mean()
+
+    kernelgauge.using(pass_="call")(call, torch.randn(4, 8))
+
 class Layer(nn.Module):
     def forward(self, x):
         return x.sin() * 2
@@ -261,6 +275,8 @@ ONLY = {
         ["each call leaves 1.7 kB more in memory"],
         ["self.total = self.total + (loss if LOST else loss.detach())"],
     ),
+    # the line is gone
+    "no_longer_detached": (["the graph of autograd is kept: a tensor is no longer detached\n60 -> 62 autograd nodes"], []),
     "recorded_by_autograd": (["autograd records the call: has a no_grad or inference_mode gone?"], []),
     "kept_longer": (
         ["peak memory 196,620 -> 202,764 bytes\n+6.1 kB at the first line below"],

@@ -150,3 +150,176 @@ def test_line_that_keeps_is_named_beside_objects_that_refuse(
     said = run()
     assert said.count("REGRESSED  other counts") == 2
     assert len(re.findall(r"code +test_x.py:36 .*self.kept.append", said)) == 2
+
+
+STORES = """
+import os, pytest, torch
+from torch import nn
+
+EDITED = os.environ.get("EDITED")
+LAST, TABLES = {}, {}
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x * x)
+        return (x * x).sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.saved_tensors[0] * gradient
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.last = nn.Linear(64, 256), None
+
+    def forward(self, x):
+        y = self.up(x).relu()
+        if EDITED:
+            self.last = (y,)
+        return y
+
+def loss_of(net, x):
+    if x.shape not in TABLES:  # of another test, maybe
+        TABLES[x.shape] = torch.ones(999)
+    loss = net(x).pow(2).mean()
+    if EDITED:
+        LAST["loss"] = loss
+    return loss.detach()
+
+def square_of(x):
+    loss = Square.apply(x)
+    if EDITED:
+        LAST["square"] = loss
+    return loss.detach()
+
+def kept(net, x):
+    loss = net(x).pow(2).mean()
+    LAST["kept"] = loss if EDITED else loss.detach()
+    return loss.detach()
+
+def seldom(x):
+    result = x.cos()
+    LAST["calls"] = LAST.get("calls", 0) + 1
+    if LAST["calls"] % 3 == 0:
+        LAST["seldom"] = result
+    return result
+
+given = pytest.mark.kernelgauge(timing=False, pass_="call")
+
+@given
+def test_module(kernelgauge):
+    kernelgauge(Net(), torch.randn(32, 64))
+
+@given
+def test_function(kernelgauge):
+    kernelgauge(loss_of, nn.Linear(64, 256), torch.randn(32, 64))
+
+@given
+def test_kept(kernelgauge):
+    kernelgauge(kept, nn.Linear(64, 256), torch.randn(32, 64))
+
+@given
+def test_own_function(kernelgauge):
+    kernelgauge(square_of, torch.randn(64, 64, requires_grad=True))
+
+@given
+def test_closure(kernelgauge):
+    net, held = nn.Linear(64, 256), {}
+    def call(x):
+        y = net(x).relu()
+        if EDITED:
+            held["y"] = [y]
+        return y.detach()
+    kernelgauge(call, torch.randn(32, 64))
+
+@given
+def test_seldom(kernelgauge):
+    kernelgauge(seldom, torch.randn(999))
+"""
+_OUTPUT = 4 * 32 * 256  # bytes of a tensor
+MORE_HELD = {  # what is held without the edit and with it, and the line
+    # behind the ReLU there is nothing else to keep
+    "module": (4 * 256 * 65, 4 * 256 * 65 + _OUTPUT, "self.last = (y,)"),
+    # what `pow` keeps, and the loss
+    "function": (0, _OUTPUT + 4, 'LAST["loss"] = loss'),
+    "kept": (4, _OUTPUT + 4, "loss.detach()"),
+    "own_function": (0, 4 * 64 * 64 + 4, 'LAST["square"] = loss'),
+    "closure": (0, _OUTPUT, 'held["y"] = [y]'),
+}
+
+
+def test_line_that_keeps_a_graph_is_the_cause(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(test_x=STORES)
+    run = lambda *given: text_of(  # noqa: E731
+        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *given)
+    )
+    assert "6 written" in run("--perf-update")
+    assert "6 passed" in run()
+    assert "1 passed" in run("-k", "test_function")  # which fills the table itself
+    monkeypatch.setenv("EDITED", "1")
+    said = run()
+    assert "5 failed, 1 passed" in said
+    for name, (before, after, line) in MORE_HELD.items():
+        own = said.partition(f"test_x-test_{name}: REGRESSED")[2].partition("baseline ")[0]
+        assert f"held bytes {before} -> {after}" in own
+        cause, code = re.findall(r"(?:cause|code) +(.*)", own)[:2]
+        graph = "the graph of autograd is kept: a tensor is no longer detached"
+        assert cause == graph if name == "kept" else cause.endswith("kB more held between calls")
+        assert own.count("kB more held between calls") == 1
+        assert code.endswith(line)
+
+
+GROWS = """
+import os, pytest, torch
+from torch import nn
+
+EDITED = os.environ.get("EDITED")
+HISTORY = []
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.numbers = nn.Linear(64, 8), []
+
+    def forward(self, x):
+        self.numbers.append(len(x))
+        y = self.linear(x)
+        if EDITED:
+            HISTORY.append(y.detach())
+        return y
+
+compiled = torch.compile(nn.Sequential(nn.Linear(64, 64), nn.ReLU()))
+
+def run(x):
+    y = compiled(x)
+    if EDITED:
+        HISTORY.append(y.detach())
+    return y * 2
+
+@pytest.mark.kernelgauge(timing=False)
+@pytest.mark.parametrize("kind", ["eager", "compiled"])
+def test_net(kernelgauge, kind):
+    kernelgauge(Net() if kind == "eager" else run, torch.randn(64, 64))
+"""
+
+
+def test_new_line_that_keeps_is_named_alone(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another container has always grown; and no line of compiled code is watched."""
+    pytester.makepyfile(test_x=GROWS)
+    run = lambda *given: text_of(  # noqa: E731
+        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *given)
+    )
+    assert "2 written" in run("--perf-update")
+    monkeypatch.setenv("EDITED", "1")
+    said = run()
+    for kind, note in (("eager", ""), ("compiled", "below: new lines; what keeps it is unknown")):
+        own = said.partition(f"test_x-test_net-{kind}: REGRESSED")[2].partition("  counts ")[0]
+        cause = own.partition("each call leaves ")[2]
+        assert note in cause
+        assert re.findall(r"test_x.py:\d+  (?:Net  )?(.*)", cause) == ["HISTORY.append(y.detach())"]

@@ -137,6 +137,7 @@ _SOFTWARE_OF = dict.fromkeys(
         "grown_bytes",
         "cyclic_bytes",
         "grown_host_bytes",
+        "held_bytes",  # autograd chooses what it saves
         *_COUNTS_OF_COMPILER,
     ),
     frozenset({"torch"}),

@@ -180,6 +180,8 @@ def find_causes(
         for cause, origins in _counted(run, baseline, counts, known)
         if not (is_recorded and isinstance(cause.change, _OF_MEMORY))
     ]
+    if not is_recorded:
+        causes += _held_causes(run, baseline, counts, known, are_alike=not changes)
     if counts.get("compiled_ops") is not None and not causes:
         ops = e.CompiledOps(
             baseline.counts.compiled_ops, run.counts.compiled_ops, *_other_functions(run, baseline)
@@ -320,10 +322,70 @@ def _counted(
     ):
         if counts.get(name):
             grown = (getattr(after, name) or 0) - (getattr(before, name) or 0)
-            is_cyclic = name == "cyclic_bytes"
-            keeping = () if is_cyclic else run.keeping_origins
-            growth = e.MemoryGrowth(grown, "host" in name, is_cyclic, bool(keeping))
-            yield e.Cause(growth), keeping or origins
+            is_cyclic, is_host = name == "cyclic_bytes", "host" in name
+            keeping = [] if is_cyclic else _keeping(run, baseline)
+            new = [] if is_cyclic or keeping or origins else _at_new_code(run, baseline)
+            growth = e.MemoryGrowth(
+                grown,
+                is_host,
+                is_cyclic,
+                lines="keeps" if keeping else "allocates" if origins else "new" if new else "",
+            )
+            yield e.Cause(growth), keeping or origins or new
+
+
+def _held_causes(
+    run: Run,
+    baseline: Baseline,
+    counts: Mapping[str, bool | None],
+    known: AbstractSet[str],
+    *,
+    are_alike: bool,
+) -> Iterator[e.Cause]:
+    """Yield what is held between calls and was not, and a graph of autograd that a lost detach keeps.
+
+    `are_alike`: whether the launches are: others may record more by themselves.
+    """
+    now = Counter(each.name for each in run.ops if is_dispatched(each.name))
+    then = Counter(baseline.ops)
+    sides = [
+        (each.autograd_nodes or 0, each.held_bytes or 0) for each in (baseline.counts, run.counts)
+    ]
+    (old, held_before), (new, held_now) = sides
+    if counts.get("grown_bytes"):  # which says so
+        return
+    more = held_now - held_before if counts.get("held_bytes") else 0
+    keeping = _keeping(run, baseline) if more else []
+    has_more_nodes = bool(counts.get("autograd_nodes")) and are_alike
+    if new and (then - now)["aten::detach"] and not now - then and (more or has_more_nodes):
+        change = e.NoLonger("detach", (old, new) if has_more_nodes else None, more)
+        cause = e.Cause(change, explains=True)
+        yield (
+            with_code(cause, keeping, known)
+            if keeping
+            else _at_lost_lines(cause, ["aten::detach"], run, baseline)
+        )
+    elif more:
+        growth = e.MemoryGrowth(more, is_held=True)
+        yield with_code(e.Cause(growth), keeping or _at_new_code(run, baseline), known)
+
+
+def _keeping(run: Run, baseline: Baseline) -> list[Origin]:
+    """Return the lines that keep something of each call; where some are new, those alone."""
+    usual = baseline.calling_code.keys() - _new_code(run, baseline)
+    found = run.keeping_origins
+    return [it for it in found if not usual.intersection(it.codes)] or [*found]
+
+
+def _at_new_code(run: Run, baseline: Baseline) -> list[Origin]:
+    """Return where ops come from at lines that are new, or run more often; none of many lines."""
+    new = _new_code(run, baseline)
+    found = [
+        each
+        for each in chain(*run.op_origins.values())
+        if any(new.intersection(line.codes) for line in each.lines)
+    ]
+    return found if len({each.lines for each in found}) <= _MOST_LINES else []
 
 
 def find_trace_causes(
@@ -1041,17 +1103,12 @@ def _at_lost_lines(cause: e.Cause, gone: Iterable[str], run: Run, baseline: Base
     left = chain.from_iterable(run.op_origins.get(name, ()) for name in gone)
     if fewer and (known := [it for it in left if fewer.intersection(it.codes)]):
         return with_code(cause, known)
-    now, then, new = run.calling_code, baseline.calling_code, _new_code(run, baseline)
+    now, then = run.calling_code, baseline.calling_code
     lost = [code for code, runs in then.items() if now and runs and code not in now]
     if not 0 < len(lost) <= _MOST_LINES:
         return cause
     places = [e.Place(SourceLine("", 0, code), runs=(then[code], 0)) for code in lost]
-    edited = [
-        each
-        for each in chain(*run.op_origins.values())
-        if any(new.intersection(line.codes) for line in each.lines)
-    ]
-    cause = with_code(cause, edited if len({each.lines for each in edited}) <= _MOST_LINES else ())
+    cause = with_code(cause, _at_new_code(run, baseline))
     return msgspec.structs.replace(cause, places=(*cause.places, *places))
 
 

@@ -193,7 +193,9 @@ class MemoryGrowth(Change, frozen=True):  # what each call leaves in memory, bey
     # of the process, outside of the memory that torch allocates on the device
     is_host: bool = False
     is_cyclic: bool = False  # until Python collects cycles of references
-    is_kept: bool = False  # whether its lines are those that keep it; else those that allocate it
+    is_held: bool = False  # it does not add up: the next call replaces it
+    # what its lines do; empty: none is known, or that is not said
+    lines: Literal["", "keeps", "allocates", "new"] = ""
 
 
 # how often a call asks the device for memory, or gives it back
@@ -204,7 +206,9 @@ class AllocatorCalls(Change, frozen=True):
 
 
 class NoLonger(Change, frozen=True):  # what a call does not do any more
-    what: Literal["compile", "drop gradients", "skip autograd"]
+    what: Literal["compile", "detach", "drop gradients", "skip autograd"]
+    nodes: tuple[int, int] | None = None  # that autograd records, before and after, if they differ
+    held_bytes: int = 0  # more than before, behind a call
 
 
 class LostGraph(Change, frozen=True):  # what CUDA graphs launched is launched one by one

@@ -518,7 +518,9 @@ class Measurement:
             grown_host_bytes=self.origins.grown_host_bytes,
             cyclic_bytes=self.origins.cyclic_bytes,
             peak_host_bytes=self.origins.peak_host_bytes,
-            held_bytes=self.held_bytes,
+            held_bytes=self.held_bytes
+            if self.origins.kept_bytes is None
+            else (self.held_bytes or 0) + self.origins.kept_bytes,
             allocator_calls=None if self.device.gpu is None else allocator_calls,
             graph_launches=None if self.device.gpu is None else window.graph_launches,
             compiled_ops=self.compiled_ops,

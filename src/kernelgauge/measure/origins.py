@@ -26,13 +26,13 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, compress, islice, pairwise, takewhile
 from operator import attrgetter, itemgetter
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import torch
 from torch import nn
 from torch.overrides import BaseTorchFunctionMode
-from torch.profiler import record_function
+from torch.profiler import ProfilerActivity, record_function
 from torch.utils._pytree import tree_leaves
 
 from ..errors import is_profiled, shown_path
@@ -65,7 +65,7 @@ from .device import Device
 from .host import function_in_c, function_name, lines_around, short
 from .instance import Arguments, Instance, collector_paused, old_objects_frozen
 from .profile import Profiler, ProfilerSession, exported
-from .reach import attributes_of, is_a, line_at_peak, lines_that_keep
+from .reach import attributes_of, held_addresses, is_a, line_at_peak, lines_that_keep
 
 # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _STACKS_ON_PYTHON_3_13 = (2, 8)
@@ -79,6 +79,7 @@ _MOST_PARTS = 100
 # LEAST, so many groups of as many calls say how much each keeps at least. Fewer bytes are none: those
 # of lists that grow, say (see `judge.baseline`).
 _KEPT_CALLS, _KEPT_GROUPS, _LEAST_KEPT_BYTES, _FRAMES = 6, 3, 1024, 32
+_SEVERAL = _KEPT_CALLS - 1
 _LEAST_PEAK_BYTES = 65536  # whose line is looked for
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _NAMED = ("user", "library", "module of torch", "generated")  # whose frames are kept
@@ -100,6 +101,9 @@ class Origins:
     growth: tuple[Origin, ...] = ()  # where that was allocated, the most first
     cyclic_bytes: int | None = None  # that Python's collector frees, and where, likewise
     cyclic: tuple[Origin, ...] = ()
+    # that each call allocates and leaves, but for what `reach.held_bytes` counts
+    kept_bytes: int | None = None
+    is_storing: bool = False  # whether each call leaves any, those included
     grown_host_bytes: int | None = None  # likewise: by Python, and on a GPU by tensors on the host
     host_growth: tuple[Origin, ...] = ()
     keeping: tuple[Origin, ...] = ()  # the lines that keep what grows
@@ -158,14 +162,17 @@ def origins_of(
         )
     keeping: tuple[Origin, ...] = ()
     # else Dynamo would compile what the trace looks at
-    if (grown_bytes or kept_bytes) and not is_compiled:
-        lines = lines_that_keep(
-            instance.module, functools.partial(_call_alone, instance, device, nullcontext())
-        )
+    is_growing = bool(grown_bytes or kept_bytes)
+    if (is_growing or held.is_storing) and not is_compiled:
+        call = functools.partial(_call_alone, instance, device, nullcontext())
+        roots = [instance.module, instance.calls]
+        with old_objects_frozen():  # each call collects
+            lines = lines_that_keep(roots, call, is_growing=is_growing)
         keeping = tuple(Origin(modules.root, (source_line(*each),)) for each in lines)
     return replace(
         found,
         grown_bytes=grown_bytes,
+        kept_bytes=held.kept_bytes,
         grown_host_bytes=kept_bytes,
         host_growth=(*found.host_growth, *held.host_growth),
         keeping=keeping,
@@ -323,10 +330,10 @@ def _held(instance: Instance, device: Device, *, is_traced: bool, has_graphs: bo
     """
     again = functools.partial(_call_alone, instance, device, nullcontext())
     peaks: list[int] = []
+    stored: list[tuple[int, int]] = []  # one that stores each fifth time may be any call
 
-    def call(times: int) -> tuple[list[int], list[int]]:
-        """Return what Python holds behind each call, and what the device does."""
-        sizes: list[int] = []
+    def call(times: int) -> tuple[list[int], list[int]]:  # what Python holds, and the device
+        sizes, left = list[int](), list[int]()
 
         def traced() -> None:
             before = tracemalloc.get_traced_memory()[0]
@@ -336,7 +343,10 @@ def _held(instance: Instance, device: Device, *, is_traced: bool, has_graphs: bo
             sizes.append(now)
             peaks.append(most - before)
 
-        left = [_left_allocated(traced, device) for _ in range(times)]
+        for _ in range(times):
+            size, at = _left_allocated(traced, device)
+            left.append(size)
+            stored.append(_stored_bytes(instance, at))
         return sizes, list(accumulate(left))
 
     is_ours = not tracemalloc.is_tracing()
@@ -347,17 +357,19 @@ def _held(instance: Instance, device: Device, *, is_traced: bool, has_graphs: bo
             peak = min(peaks[1:])
             at_peak = line_at_peak(again) if is_traced and peak >= _LEAST_PEAK_BYTES else ()
             found = Origins(
+                kept_bytes=None if has_graphs else min(stored)[1],
+                is_storing=min(stored)[0] > 0,
                 peak_host_bytes=peak,
                 host_peak=tuple(Origin("", (source_line(*each),)) for each in at_peak),
             )
             # Every fifth call may keep something; a cache fills once, and what workers of a data
             # loader hold goes later.
-            several = _KEPT_CALLS - 1
             grown, grown_bytes = 0, 0
             if any(_most_kept(each) >= _LEAST_KEPT_BYTES for each in first):
                 grown, grown_bytes = (
-                    min(after - before for before, after in pairwise(levels[::several])) // several
-                    for levels in call(_KEPT_GROUPS * several + 1)
+                    min(after - before for before, after in pairwise(levels[::_SEVERAL]))
+                    // _SEVERAL
+                    for levels in call(_KEPT_GROUPS * _SEVERAL + 1)
                 )
             if grown_bytes >= _LEAST_KEPT_BYTES and not has_graphs:
                 found = replace(found, grown_bytes=grown_bytes)
@@ -368,7 +380,7 @@ def _held(instance: Instance, device: Device, *, is_traced: bool, has_graphs: bo
                 tracemalloc.start(_FRAMES)
             again()  # replaces what the last one holds
             before = tracemalloc.take_snapshot()
-            call(several)
+            call(_SEVERAL)
             differences = tracemalloc.take_snapshot().compare_to(before, "traceback")
     finally:
         if is_ours:
@@ -382,25 +394,68 @@ def _most_kept(levels: Sequence[int]) -> int:
     return max(after - before for before, after in pairwise(levels))
 
 
-def _left_allocated(call: Callable[[], None], device: Device) -> int:
-    """Return how many bytes more a device has allocated behind a call.
+def _stored_bytes(instance: Instance, sizes: Mapping[int, int]) -> tuple[int, int]:
+    """Return the bytes that a call has stored for the next one, and those of them that
+    `reach.held_bytes` does not count.
+
+    `sizes`: of the memory that it has allocated and not freed, by address.
+    """
+    if not sizes:
+        return 0, 0
+    own, dropped = held_addresses(instance.module, instance.calls, are_new=instance.is_sequence)
+    stored = sizes.keys() - dropped
+    return sum(sizes[each] for each in stored), sum(sizes[each] for each in stored - own)
+
+
+def _left_allocated(call: Callable[[], None], device: Device) -> tuple[int, dict[int, int]]:
+    """Return how many bytes more are allocated behind a call, on the device, and the sizes of what
+    the call itself has allocated and not freed, by address.
 
     No allocator of a CPU tells. The profiler sees each allocation, and here no op.
     """
-    if device.gpu is not None:
-        before = torch.cuda.memory_stats(device.torch_device)
-        call()
-        after = torch.cuda.memory_stats(device.torch_device)
-        return int(after["requested_bytes.all.current"] - before["requested_bytes.all.current"])
-    with Profiler(activities=device.activities, profile_memory=True) as profiler:
+    before = _requested_bytes(device)
+    with Profiler(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         torch._C._autograd._enable_record_function(False)
         try:
             call()
         finally:
             torch._C._autograd._enable_record_function(True)
     assert profiler.profiler is not None
-    events = profiler.profiler.kineto_results.events()
-    return sum(each.nbytes() for each in events if each.name() == "[memory]")
+    events = profiler.profiler.kineto_results.experimental_event_tree()
+    typed = [each.typed for each in sorted(events, key=attrgetter("start_time_ns"))]
+    sizes: dict[int, int] = {}
+    left = 0
+    for extra in (extra for kind, extra in typed if kind.name == "Allocation"):
+        left += extra.alloc_size
+        sizes.pop(extra.ptr, None)
+        sizes |= {extra.ptr: extra.alloc_size} if extra.alloc_size > 0 else {}
+    if device.gpu is None:
+        return left, sizes
+    requested = _requested_sizes()
+    return _requested_bytes(device) - before, {
+        each: requested.get(each, size) for each, size in sizes.items()
+    }
+
+
+def _requested_bytes(device: Device) -> int:
+    if device.gpu is None:
+        return 0
+    return int(torch.cuda.memory_stats(device.torch_device)["requested_bytes.all.current"])
+
+
+def _requested_sizes() -> dict[int, int]:
+    """Return the size that was asked for of each block of CUDA's memory, by address.
+
+    A block may be larger, by what lay free around it.
+    """
+    found: dict[int, int] = {}
+    with suppress(RuntimeError):  # the allocator of CUDA itself takes no snapshot
+        for segment in cast(Any, torch.cuda).memory_snapshot():
+            address = segment["address"]
+            for block in segment["blocks"]:
+                found[address] = block["requested_size"]
+                address += block["size"]
+    return found
 
 
 def _frames(traceback: tracemalloc.Traceback) -> Stack:
@@ -424,9 +479,10 @@ def _data_of_call(instance: Instance, device: Device) -> dict[str, tuple[str, ..
     """Return what each op does by its data and by its texts, as `Run.data` has it."""
     noted: defaultdict[str, Counter[str]] = defaultdict(Counter)
     follows_data = False  # what comes later has sizes that the data choose
+    unknown: set[str] = set()  # ops with such indices: a sum of the others is of fewer calls
 
     def run(op: Any, args: Any, kwargs: Any) -> Any:
-        nonlocal follows_data
+        nonlocal follows_data, unknown
         result = op(*args, **kwargs)
         found: dict[str, int] = {}
         sparse = [
@@ -448,8 +504,8 @@ def _data_of_call(instance: Instance, device: Device) -> dict[str, tuple[str, ..
             # ``x * 0.3``
             if kind in ("str", "Optional[str]") or (kind == "Tensor" and isinstance(value, float)):
                 found[repr(value)] = 1
-            elif kind == "List[Optional[Tensor]]" and not follows_data:
-                # the profiler records none
+            elif kind == "List[Optional[Tensor]]":  # the profiler records none
+                unknown |= {op._schema.name} if follows_data else set()
                 found[INDICES] = sum(each.numel() for each in value if each is not None)
         follows_data |= _chooses_sizes(op, args)
         if found:
@@ -457,12 +513,15 @@ def _data_of_call(instance: Instance, device: Device) -> dict[str, tuple[str, ..
         return result
 
     _call_alone(instance, device, DispatchMode(run))
+    for each in unknown:
+        del noted[each][INDICES]
     return {
         op: tuple(
             f"{count} {name}" if name in AMOUNTS else f"{name} x{count}" if count > 1 else name
             for name, count in found.items()
         )
         for op, found in noted.items()
+        if found
     }
 
 

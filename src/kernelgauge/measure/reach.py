@@ -282,47 +282,80 @@ def held_bytes(module: object) -> int | None:
     """
     if not is_a(module, nn.Module):
         return None
+    return sum({at._cdata: at.nbytes() for at in _memory(_held_tensors(module))}.values())
+
+
+def held_addresses(module: object, inputs: object, *, are_new: bool) -> tuple[set[int], set[int]]:
+    """Return the addresses of the memory that `held_bytes` counts, and of that which others drop:
+    gradients, and inputs with what they hold.
+
+    `are_new`: whether each call has inputs of its own.
+    """
+    own = _held_tensors(module) if is_a(module, nn.Module) else []
+    with torch._C.DisableTorchFunctionSubclass():
+        others = [each.grad for each in reached_tensors([module, inputs]) if each.is_leaf]
+    others += reached_tensors(inputs) if are_new else []
+    return set(_addresses(own)), set(_addresses(each for each in others if each is not None))
+
+
+def _addresses(tensors: Iterable[torch.Tensor]) -> Iterator[int]:
+    for each in _memory(tensors):
+        with suppress(RuntimeError):  # a tensor without data tells none
+            yield each.data_ptr()
+
+
+def _held_tensors(module: object) -> list[torch.Tensor]:
     roots = [attributes_of(each) for each in cast(nn.Module, module).modules()]
     # through a function, or the class of an object, it would reach what others hold
     tensors = [
         it for it in _reached(roots, (type, FunctionType, MethodType)) if is_a(it, torch.Tensor)
     ]
-    sizes: dict[int, int] = {}  # by memory: tied weights share theirs
     with torch._C.DisableTorchFunctionSubclass():
         gradients = {id(each.grad) for each in tensors if each.is_leaf}
+    return [each for each in tensors if id(each) not in gradients]
+
+
+def _memory(tensors: Iterable[torch.Tensor]) -> Iterator[torch.UntypedStorage]:
+    """Yield the memory of tensors: tied weights share theirs."""
+    with torch._C.DisableTorchFunctionSubclass():
         for each in tensors:
-            # a parameter of a lazy module has no memory yet
-            if id(each) not in gradients and not is_lazy(each):
+            if not is_lazy(each):  # a parameter of a lazy module has no memory yet
                 with suppress(NotImplementedError):  # a sparse tensor tells none
-                    memory = each.untyped_storage()
-                    sizes[memory._cdata] = memory.nbytes()
-    return sum(sizes.values())
+                    yield each.untyped_storage()
 
 
 _CALLS_WATCHED = 2  # what grows in each of them grows always
 
 
-def lines_that_keep(function: object, call: Callable[[], object]) -> list[tuple[str, int]]:
+def lines_that_keep(
+    function: object, call: Callable[[], object], *, is_growing: bool
+) -> list[tuple[str, int]]:
     """Return file and line of the user's code that keeps something of each call, in order; empty
     where nothing shows it.
 
-    A container that the call reaches grows there. If none does, an attribute or a variable gets
-    another tensor that autograd has recorded, maybe with the graphs of all calls before. What a
-    cache in C holds is not seen, nor code of another thread.
+    A container that the call reaches grows there. If none does, an attribute, a variable or a
+    container gets another tensor: one that autograd has recorded, maybe with the graphs of all
+    calls before. What a cache in C holds is not seen, nor code of another thread.
+
+    `is_growing`: whether the calls keep ever more. Else any tensor counts, and no container that
+    grows.
     """
-    sizes, records = list(_sizes(function)), list(_records(function))
+    sizes = list(_sizes(function)) if is_growing else []
+    contents = list(_contents(function, are_recorded=is_growing))
     for _ in range(_CALLS_WATCHED):
-        lengths, recorded = [size() for size in sizes], [record() for record in records]
+        lengths, held = [size() for size in sizes], [content() for content in contents]
         call()
         sizes = [size for size, old in zip(sizes, lengths, strict=True) if size() > old]
-        records = [record for record, old in zip(records, recorded, strict=True) if record() != old]
-    watched: list[Callable[[], object]] = [*sizes] or records
-    states: list[object] = [state() for state in watched]
+        contents = [content for content, old in zip(contents, held, strict=True) if content() - old]
+    watched: list[Callable[[], Any]] = [*sizes] or contents
+    states: list[Any] = [state() for state in watched]
 
     def has_changed() -> bool:
         nonlocal states
         before, states = states, [state() for state in watched]
-        return states != before
+        return any(
+            new != old if sizes else new - old for new, old in zip(states, before, strict=True)
+        )
 
     return list(dict.fromkeys(_lines_where(has_changed, call))) if watched else []
 
@@ -383,21 +416,41 @@ def _sizes(function: object) -> Iterator[Callable[[], int]]:
     )
 
 
-def _records(function: object) -> Iterator[Callable[[], object]]:
-    """Yield for each function or object that a function reaches what returns its tensors with a
-    graph of autograd, by id.
+def _contents(function: object, *, are_recorded: bool) -> Iterator[Callable[[], set[int]]]:
+    """Yield for each function, object or container that a function reaches what returns its tensors,
+    by id, with those in containers there.
+
+    `are_recorded`: only those with a graph of autograd.
     """
     for value in _reached(function):
-        if is_a(value, FunctionType):
-            yield partial(_recorded, lambda it: [*_cells(it), *_globals_of(it)], value)
-        elif not is_a(value, type, torch.Tensor) and attributes_of(value):
-            yield partial(_recorded, lambda it: attributes_of(it).values(), value)
+        if not is_a(value, type, torch.Tensor):
+            yield partial(_tensors_of, value, are_recorded=are_recorded)
 
 
-def _recorded(values_of: Callable[[Any], Iterable[Any]], holder: object) -> list[int]:
+_ITEMS: dict[type, Callable[[Any], Iterable[object]]] = {
+    dict: dict.values,
+    list: list.__iter__,
+    tuple: tuple.__iter__,
+    set: set.__iter__,
+    deque: deque.__iter__,
+}
+_DEEPEST = 3  # containers in containers
+
+
+def _tensors_of(holder: object, *, are_recorded: bool) -> set[int]:
+    found: set[int] = set()
+    level: list[object] = [holder]
+    if is_a(holder, FunctionType):
+        level = [*_cells(cast(FunctionType, holder)), *_globals_of(cast(FunctionType, holder))]
+    elif own := attributes_of(holder):
+        level += own.values()
     with torch._C.DisableTorchFunctionSubclass():
-        return [
-            id(each)
-            for each in values_of(holder)
-            if is_a(each, torch.Tensor) and each.grad_fn is not None
-        ]
+        for _ in range(_DEEPEST):
+            tensors = (cast(torch.Tensor, each) for each in level if is_a(each, torch.Tensor))
+            found |= {id(it) for it in tensors if not are_recorded or it.grad_fn is not None}
+            level = [it for each in level for it in _items(each)]
+    return found
+
+
+def _items(value: object) -> Iterable[object]:
+    return next((items(value) for kind, items in _ITEMS.items() if is_a(value, kind)), ())

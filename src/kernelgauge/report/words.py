@@ -679,11 +679,36 @@ def _beside(it: e.BesideKernels) -> str:
     return f"{it.after:g} copies and memsets {'as before' if it.before == it.after else f'instead of {it.before:g}'}"
 
 
+def _held(count: int) -> str:
+    return f"{megabytes(count)} more held between calls"
+
+
+def _growth(it: e.MemoryGrowth) -> tuple[str, list[str]]:
+    if it.is_held:
+        return _held(it.bytes), []
+    text = f"each call leaves {megabytes(it.bytes)} more in "
+    text += "the memory of the process" if it.is_host else "memory"
+    if it.is_cyclic:
+        return f"{text}, in cycles of references that Python collects later", []
+    note = "what keeps it is unknown"
+    below = {"allocates": "where it is allocated", "new": "new lines"}.get(it.lines)
+    notes = [f"below: {below}; {note}" if below else note]
+    return text, notes if it.lines != "keeps" else []
+
+
 _NO_LONGER = {
+    "detach": "the graph of autograd is kept: a tensor is no longer detached",
     "compile": "nothing is compiled any more: each op runs by itself",
     "skip autograd": "autograd records the call: has a no_grad or inference_mode gone?",
     "drop gradients": "gradients are added to those of the last call: they are no longer dropped",
 }
+
+
+def _no_longer(it: e.NoLonger) -> tuple[str, list[str]]:
+    nodes = [f"{' -> '.join(map(str, it.nodes))} autograd nodes"] if it.nodes else []
+    return _NO_LONGER[it.what], [*nodes, *([_held(it.held_bytes)] if it.held_bytes else [])]
+
+
 _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
     e.OtherKernels: _other_kernels,
     e.OtherPlacement: _placement,
@@ -697,19 +722,13 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
         f"{it.event}: {it.reason}" + (f", {it.times} times" if it.times > 1 else ""),
         [],
     ),
-    e.MemoryGrowth: lambda it: (
-        f"each call leaves {megabytes(it.bytes)} more in {'the memory of the process' if it.is_host else 'memory'}"
-        + ", in cycles of references that Python collects later" * it.is_cyclic,
-        []
-        if it.is_kept or it.is_cyclic
-        else ["below: where it is allocated; what keeps it is unknown"],
-    ),
+    e.MemoryGrowth: _growth,
     e.AllocatorCalls: lambda it: (
         f"each call allocates or frees memory {it.after} times instead of {it.before}, past torch's cache",
         times(it.ops),
     ),
     e.LostGraph: lambda _: ("no CUDA graph any more: each kernel is launched by itself", []),
-    e.NoLonger: lambda it: (_NO_LONGER[it.what], []),
+    e.NoLonger: _no_longer,
     e.BesideKernels: lambda it: (_beside(it), []),
     e.PeakMemory: lambda it: (
         f"peak memory{' of Python' * it.is_host} {bytes_change(it.before, it.after)}",
