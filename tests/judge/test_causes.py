@@ -332,10 +332,17 @@ def test_cause_of_a_higher_peak_is_the_line_that_allocates_more() -> None:
     assert reasons(judge_structure(now, stored_run()), "code") == []
     verdict = judge_structure(now, stored)
     assert reasons(verdict, "cause") == [
-        "peak memory 1.0 MB -> 6.0 MB\n+3.0 MB at the first line below"
+        "peak memory 1.0 MB -> 6.0 MB (+5.0 MB)\n+3.0 MB at the first line below"
     ]
     assert reasons(verdict, "code") == [
         "model.py:7  mlp  y = down(h)\nmodel.py:7  mlp  z = y.float()"
+    ]
+    # most of what an edited line allocates, it has always allocated
+    now = run(
+        counts=counts(peak_allocated_bytes=1_500_000), peak=at((1_500_000, "h = up(x).float()"))
+    )
+    assert reasons(judge_structure(now, stored), "cause") == [
+        "peak memory 1.0 MB -> 1.5 MB (+500.0 kB)\n1.5 MB of it at the first line below"
     ]
 
 

@@ -279,7 +279,7 @@ ONLY = {
     "no_longer_detached": (["the graph of autograd is kept: a tensor is no longer detached\n60 -> 62 autograd nodes"], []),
     "recorded_by_autograd": (["autograd records the call: has a no_grad or inference_mode gone?"], []),
     "kept_longer": (
-        ["peak memory 196,620 -> 202,764 bytes\n+6.1 kB at the first line below"],
+        ["peak memory 196.6 kB -> 202.8 kB (+6.1 kB)\n6.1 kB of it at the first line below"],
         ["part = x[:1536] * 2"],
     ),
     "compiled_no_more": (["nothing is compiled any more: each op runs by itself"], []),

@@ -56,8 +56,12 @@ SIZES = (("1", "17"), ("2", "34"), ("1", "18"))
             e.OtherPlacement((("cos", 3),), sizes=SIZES),
             "input dimensions 1 -> 17, 2 -> 34, and 1 more in 3 kernels\ncos x3",
         ),
-        (e.PeakMemory(196_608, 202_752), "peak memory 196,608 -> 202,752 bytes"),
-        (e.PeakMemory(196_608, 302_752), "peak memory 0.2 MB -> 0.3 MB"),
+        (
+            e.PeakMemory(5_000_000, 5_020_000),
+            "peak memory 5,000,000 -> 5,020,000 bytes (+20.0 kB)",
+        ),
+        (e.PeakMemory(196_608, 202_752), "peak memory 196.6 kB -> 202.8 kB (+6.1 kB)"),
+        (e.PeakMemory(2_000_000, 1_500_000), "peak memory 2.0 MB -> 1.5 MB (-500.0 kB)"),
     ],
 )
 def test_words_of_a_change_are_true_to_its_numbers(change: Any, said: str) -> None:

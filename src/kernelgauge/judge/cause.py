@@ -1022,6 +1022,7 @@ def _peak_cause(run: Run, baseline: Baseline, old: int, new: int) -> e.Cause:
     usual: Counter[object] = Counter()
     for part in baseline.peak:
         usual[codes(part)] += part.bytes
+    lines = {code for part in baseline.peak if part.origin for code in part.origin.codes}
     more: Counter[SourceLine] = Counter()  # bytes, by line
     origins: dict[Origin, None] = {}
     for part in run.peak if baseline.peak else ():
@@ -1032,8 +1033,12 @@ def _peak_cause(run: Run, baseline: Baseline, old: int, new: int) -> e.Cause:
             more.update(dict.fromkeys(part.origin.lines, part.bytes - known))
     by_size = sorted(origins, key=lambda origin: -max(more[line] for line in origin.lines))
     change = e.PeakMemory(old, new, max(more.values(), default=0))
-    return with_code(
+    cause = with_code(
         e.Cause(change), by_size, costs_us={(line,): float(size) for line, size in more.items()}
+    )
+    is_new = bool(cause.places) and lines.isdisjoint(cause.places[0].line.codes)
+    return msgspec.structs.replace(
+        cause, change=msgspec.structs.replace(change, is_new_line=is_new)
     )
 
 

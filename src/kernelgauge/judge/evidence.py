@@ -220,6 +220,7 @@ class PeakMemory(Change, frozen=True):  # the most that a call holds at once
     after: int
     more: int = 0  # bytes, at the first line of code shown
     is_host: bool = False  # of Python's allocators
+    is_new_line: bool = False  # the baseline has none at that line: these are all
 
 
 class CompiledOps(Change, frozen=True):  # how many ops torch.compile was given

@@ -67,7 +67,7 @@ def megabytes(count: int) -> str:
     """Return ``5.8 MB``: of a million bytes; fewer than a thousand as they are."""
     return (
         f"{count / 1e6:.1f} MB"
-        if count >= 1e5
+        if count >= 1e6
         else f"{count / 1e3:.1f} kB"
         if count >= 1000
         else f"{count} bytes"
@@ -75,9 +75,10 @@ def megabytes(count: int) -> str:
 
 
 def bytes_change(before: int, after: int) -> str:
-    """Return ``0.6 MB -> 1.4 MB``; of two that would read the same, all digits."""
-    old, new = megabytes(before), megabytes(after)
-    return f"{old} -> {new}" if old != new else f"{before:,} -> {after:,} bytes"
+    """Return ``1.6 MB -> 2.4 MB (+800.0 kB)``; of two that would read the same, all digits."""
+    old, new, sign = megabytes(before), megabytes(after), "+" if after > before else "-"
+    pair = f"{old} -> {new}" if old != new else f"{before:,} -> {after:,} bytes"
+    return f"{pair} ({sign}{megabytes(abs(after - before))})"
 
 
 def percent(share: float) -> str:

@@ -732,7 +732,12 @@ _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
     e.BesideKernels: lambda it: (_beside(it), []),
     e.PeakMemory: lambda it: (
         f"peak memory{' of Python' * it.is_host} {bytes_change(it.before, it.after)}",
-        [f"+{megabytes(it.more)} at the first line below"] if it.more else [],
+        [
+            f"{megabytes(it.more)} of it at the first line below"
+            if it.is_new_line
+            else f"+{megabytes(it.more)} at the first line below"
+        ]
+        * bool(it.more),
     ),
     e.CompiledOps: lambda it: (
         f"torch.compile was given {it.after} ops instead of {it.before}",
