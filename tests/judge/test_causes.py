@@ -342,7 +342,7 @@ def test_cause_of_a_higher_peak_is_the_line_that_allocates_more() -> None:
         counts=counts(peak_allocated_bytes=1_500_000), peak=at((1_500_000, "h = up(x).float()"))
     )
     assert reasons(judge_structure(now, stored), "cause") == [
-        "peak memory 1.0 MB -> 1.5 MB (+500.0 kB)\n1.5 MB of it at the first line below"
+        "peak memory 1.0 MB -> 1.5 MB (+451.4 kB)\n1.5 MB of it at the first line below"
     ]
 
 

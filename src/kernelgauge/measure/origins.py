@@ -421,20 +421,29 @@ def _left_allocated(call: Callable[[], None], device: Device) -> tuple[int, dict
         finally:
             torch._C._autograd._enable_record_function(True)
     assert profiler.profiler is not None
-    events = profiler.profiler.kineto_results.experimental_event_tree()
-    typed = [each.typed for each in sorted(events, key=attrgetter("start_time_ns"))]
-    sizes: dict[int, int] = {}
-    left = 0
-    for extra in (extra for kind, extra in typed if kind.name == "Allocation"):
-        left += extra.alloc_size
-        sizes.pop(extra.ptr, None)
-        sizes |= {extra.ptr: extra.alloc_size} if extra.alloc_size > 0 else {}
+    results = profiler.profiler.kineto_results
+    sizes = _allocated(results)
     if device.gpu is None:
-        return left, sizes
+        return sum(it.nbytes() for it in results.events() if it.name() == "[memory]"), sizes
     requested = _requested_sizes()
-    return _requested_bytes(device) - before, {
-        each: requested.get(each, size) for each, size in sizes.items()
-    }
+    sizes = {each: requested.get(each, size) for each, size in sizes.items()}
+    return _requested_bytes(device) - before, sizes
+
+
+def _allocated(results: Any) -> dict[int, int]:
+    """Return the sizes of what a profiler saw allocated and not freed, by address."""
+    sizes: dict[int, int] = {}
+    with suppress(AttributeError):  # private names: another version may lack them
+        waiting, found = [*results.experimental_event_tree()], []
+        while waiting:
+            event = waiting.pop()
+            waiting += event.children
+            found += [event] if event.typed[0].name == "Allocation" else []
+        for event in sorted(found, key=attrgetter("start_time_ns")):
+            extra = event.typed[1]
+            sizes.pop(extra.ptr, None)
+            sizes |= {extra.ptr: extra.alloc_size} if extra.alloc_size > 0 else {}
+    return sizes
 
 
 def _requested_bytes(device: Device) -> int:
