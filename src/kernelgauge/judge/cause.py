@@ -323,7 +323,7 @@ def _counted(
         if counts.get(name):
             grown = (getattr(after, name) or 0) - (getattr(before, name) or 0)
             is_cyclic, is_host = name == "cyclic_bytes", "host" in name
-            keeping = [] if is_cyclic else _keeping(run, baseline)
+            keeping = [] if is_cyclic else _keeping(run, baseline) or run.keeping_origins
             new = [] if is_cyclic or keeping or origins else _at_new_code(run, baseline)
             growth = e.MemoryGrowth(
                 grown,
@@ -371,10 +371,9 @@ def _held_causes(
 
 
 def _keeping(run: Run, baseline: Baseline) -> list[Origin]:
-    """Return the lines that keep something of each call; where some are new, those alone."""
+    """Return the lines that keep something of each call and did not run before, or not as often."""
     usual = baseline.calling_code.keys() - _new_code(run, baseline)
-    found = run.keeping_origins
-    return [it for it in found if not usual.intersection(it.codes)] or [*found]
+    return [each for each in run.keeping_origins if not usual.intersection(each.codes)]
 
 
 def _at_new_code(run: Run, baseline: Baseline) -> list[Origin]:
