@@ -26,13 +26,13 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, compress, islice, pairwise, takewhile
 from operator import attrgetter, itemgetter
 from types import FunctionType, MethodType
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import torch
 from torch import nn
 from torch.overrides import BaseTorchFunctionMode
-from torch.profiler import ProfilerActivity, record_function
+from torch.profiler import record_function
 from torch.utils._pytree import tree_leaves
 
 from ..errors import is_profiled, shown_path
@@ -101,7 +101,7 @@ class Origins:
     growth: tuple[Origin, ...] = ()  # where that was allocated, the most first
     cyclic_bytes: int | None = None  # that Python's collector frees, and where, likewise
     cyclic: tuple[Origin, ...] = ()
-    # that each call allocates and leaves, but for what `reach.held_bytes` counts
+    # that each call allocates and leaves, but for what `reach.held_bytes` counts: on a CPU
     kept_bytes: int | None = None
     is_storing: bool = False  # whether each call leaves any, those included
     grown_host_bytes: int | None = None  # likewise: by Python, and on a GPU by tensors on the host
@@ -357,7 +357,7 @@ def _held(instance: Instance, device: Device, *, is_traced: bool, has_graphs: bo
             peak = min(peaks[1:])
             at_peak = line_at_peak(again) if is_traced and peak >= _LEAST_PEAK_BYTES else ()
             found = Origins(
-                kept_bytes=None if has_graphs else min(stored)[1],
+                kept_bytes=None if device.gpu is not None else min(stored)[1],
                 is_storing=min(stored)[0] > 0,
                 peak_host_bytes=peak,
                 host_peak=tuple(Origin("", (source_line(*each),)) for each in at_peak),
@@ -408,13 +408,17 @@ def _stored_bytes(instance: Instance, sizes: Mapping[int, int]) -> tuple[int, in
 
 
 def _left_allocated(call: Callable[[], None], device: Device) -> tuple[int, dict[int, int]]:
-    """Return how many bytes more are allocated behind a call, on the device, and the sizes of what
-    the call itself has allocated and not freed, by address.
+    """Return how many bytes more are allocated behind a call, on the device, and on a CPU the sizes
+    of what the call itself has allocated and not freed, by address.
 
     No allocator of a CPU tells. The profiler sees each allocation, and here no op.
     """
-    before = _requested_bytes(device)
-    with Profiler(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    if device.gpu is not None:
+        before = torch.cuda.memory_stats(device.torch_device)
+        call()
+        after = torch.cuda.memory_stats(device.torch_device)
+        return int(after["requested_bytes.all.current"] - before["requested_bytes.all.current"]), {}
+    with Profiler(activities=device.activities, profile_memory=True) as profiler:
         torch._C._autograd._enable_record_function(False)
         try:
             call()
@@ -422,12 +426,8 @@ def _left_allocated(call: Callable[[], None], device: Device) -> tuple[int, dict
             torch._C._autograd._enable_record_function(True)
     assert profiler.profiler is not None
     results = profiler.profiler.kineto_results
-    sizes = _allocated(results)
-    if device.gpu is None:
-        return sum(it.nbytes() for it in results.events() if it.name() == "[memory]"), sizes
-    requested = _requested_sizes()
-    sizes = {each: requested.get(each, size) for each, size in sizes.items()}
-    return _requested_bytes(device) - before, sizes
+    left = sum(each.nbytes() for each in results.events() if each.name() == "[memory]")
+    return left, _allocated(results)
 
 
 def _allocated(results: Any) -> dict[int, int]:
@@ -444,27 +444,6 @@ def _allocated(results: Any) -> dict[int, int]:
             sizes.pop(extra.ptr, None)
             sizes |= {extra.ptr: extra.alloc_size} if extra.alloc_size > 0 else {}
     return sizes
-
-
-def _requested_bytes(device: Device) -> int:
-    if device.gpu is None:
-        return 0
-    return int(torch.cuda.memory_stats(device.torch_device)["requested_bytes.all.current"])
-
-
-def _requested_sizes() -> dict[int, int]:
-    """Return the size that was asked for of each block of CUDA's memory, by address.
-
-    A block may be larger, by what lay free around it.
-    """
-    found: dict[int, int] = {}
-    with suppress(RuntimeError):  # the allocator of CUDA itself takes no snapshot
-        for segment in cast(Any, torch.cuda).memory_snapshot():
-            address = segment["address"]
-            for block in segment["blocks"]:
-                found[address] = block["requested_size"]
-                address += block["size"]
-    return found
 
 
 def _frames(traceback: tracemalloc.Traceback) -> Stack:
