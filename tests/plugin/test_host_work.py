@@ -320,6 +320,47 @@ def test_host_work_beside_each_op_is_a_loss_if_long(
     assert verdict in run()
 
 
+EQUAL = """
+import pytest, torch
+from torch import nn
+
+class Net(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 8)
+        self.seen = self.last = 0
+
+    def forward(self, x):
+        h = super().forward(x)
+        {body}
+
+@pytest.mark.kernelgauge(timing=False)
+def test_net(kernelgauge):
+    kernelgauge(Net(), torch.randn(4, 8))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # torch calls 12 functions for each
+        ("return h", "self.seen = self.seen + 1; self.last = 2; return h"),
+        ("return abs(h)", "return h.abs()"),
+        ("return h.abs()", "return abs(h)"),
+        ("return h.clone().detach()", "return h.detach().clone()"),  # fewer autograd nodes
+    ],
+    ids=["attributes", "method", "operator", "detached"],
+)
+def test_edit_that_costs_nothing_passes(
+    pytester: pytest.Pytester, run: Run, record: Record, before: str, after: str
+) -> None:
+    record(1, test_equal=EQUAL.format(body=before))
+    pytester.makepyfile(test_equal=EQUAL.format(body=after))
+    assert "1 passed" in run()
+    often = f"for _ in range(60): self.seen = 3\n        {after}"
+    pytester.makepyfile(test_equal=EQUAL.format(body=often))
+    assert "REGRESSED" in run()
+
+
 # A training step of more than 200 calls: most functions run once, and `isinstance` at many lines.
 INSIDE = """
 import copy, dataclasses, inspect, json, logging, re, typing

@@ -60,7 +60,10 @@ def _structure(it: e.StructureCompared, verdict: Verdict, name: str) -> str:
         )
     if it.placed:
         return f"same kernels, other {' and '.join(it.placed)}"
-    return "same kernels, same counts" if verdict.status is Status.PASS else "other counts"
+    if verdict.status is not Status.PASS:
+        return "other counts"
+    is_other = any(isinstance(each, e.CountMoved) and each.is_judged for each in verdict.reasons)
+    return f"same kernels, {'other' if is_other else 'same'} counts"
 
 
 def _time(it: e.TimeCompared, verdict: Verdict, name: str) -> str:
