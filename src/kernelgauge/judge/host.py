@@ -414,7 +414,7 @@ def _cause(
         for name in more
     }
     cost_us = sum(costs[name] * count for name, count in more.items())
-    is_loop = 2 * _LINE_US * more[LINES] >= cost_us
+    is_loop = 0 < more[LINES] >= cost_us / (2 * _LINE_US)  # a call may take 0.0 us
     name = LINES if is_loop else max(more, key=lambda name: _specificity(name, us, called))
     change = HostCalls(name, baseline.host_work.get(name, 0), run.host_work[name], more.total())
     lines = [each.lines for each in origins]

@@ -539,11 +539,31 @@ def owner_of(file: str) -> Owner:
         folders = (_TORCH / "nn" / "modules", _TORCH / "nn" / "utils", _TORCH / "optim")
         is_module = path.parent in folders and path.name not in ("module.py", "optimizer.py")
         return "module of torch" if is_module else "other"
+    if package := _package_of(path):
+        return "other" if package == "triton" else "library"
     # of this Python, of the system, or of the user
-    if not {"site-packages", "dist-packages"}.isdisjoint(path.parts):
-        return "other" if "-packages/triton/" in file else "library"
     is_python = path.is_relative_to(sysconfig.get_path("stdlib")) or file.startswith("<")
     return "other" if is_python else "user"
+
+
+def _package_of(path: Path) -> str:
+    """Return the installed package or module that a file is part of; empty if it is part of none."""
+    for folder in path.parents:
+        name = path.relative_to(folder).parts[0]
+        if folder.name in ("site-packages", "dist-packages") or name in _installed(folder):
+            return name
+    return ""
+
+
+@lru_cache(maxsize=256)
+def _installed(folder: Path) -> frozenset[str]:
+    """Return what an installer has put into a folder, as ``pip install --target`` does.
+
+    Of an editable install, the folder of the sources has no ``dist-info``.
+    """
+    records = folder.glob("*.dist-info/RECORD")
+    rows = chain.from_iterable(each.read_text("utf-8").splitlines() for each in records)
+    return frozenset(row.partition(",")[0].partition("/")[0] for row in rows)
 
 
 def _is_in_torch(file: str) -> bool:
