@@ -548,7 +548,7 @@ def owner_of(file: str) -> Owner:
 
 def _package_of(path: Path) -> str:
     """Return the installed package or module that a file is part of; empty if it is part of none."""
-    for folder in path.parents:
+    for folder in reversed(path.parents):
         name = path.relative_to(folder).parts[0]
         if folder.name in ("site-packages", "dist-packages") or name in _installed(folder):
             return name
