@@ -548,7 +548,9 @@ def place_text(place: e.Place) -> str:
 
 def runs_text(runs: tuple[int, int] | None) -> str:
     """Return how often a line ran and runs now, in brackets; empty if that is not known."""
-    return f"({runs[0]:,} -> {runs[1]:,} times)" if runs else ""
+    if not runs:
+        return ""
+    return f"({runs[0]:,} -> {runs[1]:,} times)" if any(runs) else "(gone)"
 
 
 def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:
@@ -684,7 +686,7 @@ def _beside(it: e.BesideKernels) -> str:
 
 _NO_LONGER = {
     "compile": "nothing is compiled any more: each op runs by itself",
-    "skip autograd": "autograd records the call: has a no_grad or inference_mode gone?",
+    "skip autograd": "autograd records the call: has a no_grad, inference_mode or detach gone?",
     "drop gradients": "gradients are added to those of the last call: they are no longer dropped",
 }
 _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
