@@ -291,6 +291,32 @@ def test_call_that_autograd_records_now_has_its_line(
     assert [each.strip() for each in shown] == code, text
 
 
+FITS = """
+import torch
+
+def fit(x):
+    net = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for _ in range(3):
+        net(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_edited_argument_of_a_constructor_is_named_first(
+    pytester: pytest.Pytester, run: Any
+) -> None:
+    test = "import torch\nfrom model import fit\n\ndef test_x(kernelgauge):\n"
+    test += "    kernelgauge.using(timing=False)(fit, torch.ones(4, 8))\n"
+    pytester.makepyfile(model=FITS, test_x=test)
+    assert "1 written" in run("--perf-update")
+    pytester.makepyfile(model=FITS.replace("lr=0.01", "lr=0.01, momentum=0.9"))
+    first, second, *_ = run().partition("  code ")[2].splitlines()
+    constructor = "model.py:5  optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)"
+    assert (first.strip(), second.split()[0]) == (constructor, "model.py:8"), second
+
+
 DELETED = """
 import torch
 

@@ -207,6 +207,7 @@ def find_causes(
     if not is_timed:
         usual = {*baseline.calling_code} - _new_code(run, baseline)
         causes = [*_with_host(causes, host_causes(baseline, run), usual)]
+        causes = _with_other_edits(order_causes(causes, known), run, baseline)
     stored = _stored_lines(run, baseline)
     ordered: list[e.Cause | e.Rest] = [
         _with_runs(each, runs, stored) for each in order_causes(causes, known)
@@ -237,6 +238,31 @@ def _new_code(run: Run, baseline: Baseline) -> set[str]:
     return more | new if baseline.calling_code else set()
 
 
+def _lines_of_today(run: Run) -> dict[tuple[str, str], SourceLine]:
+    """Return the lines of a run, without those that they lead to, by file and code."""
+    return {
+        (line.file, line.code): msgspec.structs.replace(line, inner=None)
+        for origins in (run.origins, *run.op_origins.values(), *run.host_work_origins.values())
+        for origin in filter(None, origins)
+        for line in chain(origin.lines, map(attrgetter("deepest"), origin.lines))
+    }
+
+
+def _with_other_edits(causes: Sequence[e.Cause], run: Run, baseline: Baseline) -> Sequence[e.Cause]:
+    """Return causes, the first one with the lines that were edited where none has one: an argument
+    of a constructor, say, decides what an untouched line launches. More than two tell nothing.
+    """
+    then = baseline.calling_code
+    new = run.calling_code.keys() - then.keys() if then else set()
+    named = {code for cause in causes for each in cause.places for code in each.line.codes}
+    lines = [line for line in _lines_of_today(run).values() if line.code in new]
+    if not causes or not 0 < len(lines) <= _MOST_LINES or named & new:
+        return causes
+    (first, *others), edited = causes, tuple(map(e.Place, lines))
+    places, dearest = (*edited, *first.places), first.dearest + len(edited)
+    return [msgspec.structs.replace(first, places=places, dearest=dearest), *others]
+
+
 def _recorded_cause(run: Run, baseline: Baseline, known: AbstractSet[str]) -> e.Cause:
     """Return that autograd records a call, with the edited line, and those that kept it from that
     and that nothing runs any more; else with the first line that it records.
@@ -258,12 +284,7 @@ def _stored_lines(run: Run, baseline: Baseline) -> dict[SourceLine, e.Place]:
     today, or without one; none if an older baseline does not say which code it has.
     """
     then, now = baseline.calling_code, run.calling_code
-    today = {
-        (line.file, line.code): line
-        for origins in (run.origins, *run.op_origins.values(), *run.host_work_origins.values())
-        for origin in filter(None, origins)
-        for line in chain(origin.lines, map(attrgetter("deepest"), origin.lines))
-    }
+    today = _lines_of_today(run)
     lines = (line for origin in filter(None, baseline.origins) for line in origin.lines)
     return {
         line: e.Place(
@@ -271,7 +292,7 @@ def _stored_lines(run: Run, baseline: Baseline) -> dict[SourceLine, e.Place]:
             runs=(then[line.code], 0) if line.code in then.keys() - now.keys() else None,
         )
         for line in (lines if then and now else ())
-        if line not in today.values()
+        if msgspec.structs.replace(line, inner=None) not in today.values()
     }
 
 
@@ -1020,10 +1041,11 @@ def _peak_cause(run: Run, baseline: Baseline, old: int, new: int) -> e.Cause:
             origins[part.origin] = None
             more.update(dict.fromkeys(part.origin.lines, part.bytes - known))
     by_size = sorted(origins, key=lambda origin: -max(more[line] for line in origin.lines))
-    change = e.PeakMemory(old, new, max(more.values(), default=0))
-    return with_code(
-        e.Cause(change), by_size, costs_us={(line,): float(size) for line, size in more.items()}
-    )
+    known = {code for line in more for code in line.codes} - _new_code(run, baseline)
+    costs_us = {(line,): float(size) for line, size in more.items()}
+    cause = with_code(e.Cause(), by_size, known, costs_us)
+    first = next((more[place.line] for place in cause.places), 0)
+    return msgspec.structs.replace(cause, change=e.PeakMemory(old, new, first))
 
 
 def _op_causes(
