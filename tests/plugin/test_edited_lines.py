@@ -317,6 +317,52 @@ def test_edited_argument_of_a_constructor_is_named_first(
     assert (first.strip(), second.split()[0]) == (constructor, "model.py:8"), second
 
 
+ON_SEVERAL_LINES = """
+import torch
+
+def forward(xs):
+    totals = [
+        torch.zeros(
+            8,
+            # of all rows
+            dtype=torch.float32,
+        )
+        for x in xs
+    ]
+    for total, x in zip(
+        totals * 2,
+        xs,
+    ):
+        total += x
+    return totals
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "code"),
+    [
+        (
+            ("float32", "float64"),
+            ["model.py:5  totals = [torch.zeros(8, dtype=torch.float64) for x in xs]"],
+        ),
+        (
+            ("xs,\n    )", "[*xs, *xs],\n    )"),
+            ["model.py:12  for total, x in zip(totals * 2, [*xs, *xs]):"],
+        ),
+    ],
+)
+def test_edited_row_of_a_statement_is_shown_with_all_of_it(
+    pytester: pytest.Pytester, run: Any, edit: tuple[str, str], code: list[str]
+) -> None:
+    test = "import torch\nfrom model import forward\n\ndef test_x(kernelgauge):\n"
+    test += "    kernelgauge.using(timing=False)(lambda x: forward([x, x]), torch.ones(8))\n"
+    pytester.makepyfile(model=ON_SEVERAL_LINES, test_x=test)
+    assert "1 written" in run("--perf-update")
+    pytester.makepyfile(model=ON_SEVERAL_LINES.replace(*edit))
+    shown = run().partition("  code ")[2].splitlines()
+    assert [each.strip() for each in shown[: len(code)]] == code, shown
+
+
 DELETED = """
 import torch
 

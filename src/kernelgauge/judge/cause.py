@@ -207,7 +207,7 @@ def find_causes(
     if not is_timed:
         usual = {*baseline.calling_code} - _new_code(run, baseline)
         causes = [*_with_host(causes, host_causes(baseline, run), usual)]
-        causes = _with_other_edits(order_causes(causes, known), run, baseline)
+        causes = [*_with_other_edits(order_causes(causes, known), run, baseline)]
     stored = _stored_lines(run, baseline)
     ordered: list[e.Cause | e.Rest] = [
         _with_runs(each, runs, stored) for each in order_causes(causes, known)
@@ -1041,9 +1041,9 @@ def _peak_cause(run: Run, baseline: Baseline, old: int, new: int) -> e.Cause:
             origins[part.origin] = None
             more.update(dict.fromkeys(part.origin.lines, part.bytes - known))
     by_size = sorted(origins, key=lambda origin: -max(more[line] for line in origin.lines))
-    known = {code for line in more for code in line.codes} - _new_code(run, baseline)
-    costs_us = {(line,): float(size) for line, size in more.items()}
-    cause = with_code(e.Cause(), by_size, known, costs_us)
+    usual_code = {code for line in more for code in line.codes} - _new_code(run, baseline)
+    sizes: dict[Sequence[SourceLine], float] = {(line,): size for line, size in more.items()}
+    cause = with_code(e.Cause(), by_size, usual_code, sizes)
     first = next((more[place.line] for place in cause.places), 0)
     return msgspec.structs.replace(cause, change=e.PeakMemory(old, new, first))
 

@@ -19,7 +19,7 @@ import re
 import sys
 import sysconfig
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -321,12 +321,50 @@ def _kind_of_break(text: str) -> str:
     return "a branch that depends on data" if first.startswith("generic_jump") else first
 
 
+_MOST_CODE = 200  # characters of a statement
+_AT_BRACKETS = re.compile(r"(?<=[(\[{]) |,? (?=[)\]}])")  # where a formatter begins a row
+# by file: its lines, which are others once it has changed, and its statements
+_parsed: dict[str, tuple[Sequence[str], Mapping[int, tuple[int, int]]]] = {}
+
+
 def source_line(file: str, number: int) -> SourceLine:
-    """Return a line; for the first one of a function, which is all that compiled code tells, ``in
-    forward``.
+    """Return a line of code: of yours with its whole statement; for the first one of a function,
+    which is all that compiled code tells, ``in forward``.
     """
     code = linecache.getline(file, number).strip()
+    if owner_of(file) == "user":
+        lines = linecache.getlines(file)
+        if _parsed.get(file, ((), {}))[0] is not lines:
+            _parsed[file] = lines, statements("".join(lines))
+        first, last = _parsed[file][1].get(number, (number, number))
+        if first <= number <= last > first:
+            rows = (line.strip() for line in lines[first - 1 : last])
+            code = " ".join(row for row in rows if row and row[0] != "#")
+            code = _AT_BRACKETS.sub("", code)[:_MOST_CODE]
     return SourceLine(shown_path(file), number, re.sub(r"^(?:async )?def (\w+).*", r"in \1", code))
+
+
+@lru_cache
+def statements(source: str) -> Mapping[int, tuple[int, int]]:
+    """Return the first line of the statement that each line is part of, and the last; of a block,
+    the last one of its head.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    with suppress(SyntaxError):
+        for node in ast.walk(ast.parse(source)):  # the inner ones last
+            if isinstance(node, ast.stmt):
+                first, last = node.lineno, node.end_lineno or 0
+                parts = getattr(node, "body", None) or getattr(node, "cases", None)
+                head = last if parts is None else first
+                if parts and isinstance(parts[0], ast.stmt):
+                    head = max(first, _first_line(parts[0]) - 1)
+                found |= dict.fromkeys(range(first, last + 1), (first, head))
+    return found
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(each.lineno for each in decorators)])
 
 
 # -- what each generated kernel was made of --------------------------------------------------------
