@@ -16,7 +16,7 @@ from kernelgauge.judge.timing import Limits
 from kernelgauge.report.findings import in_full
 from kernelgauge.report.stored import doubt_text
 from kernelgauge.results import Results, TestResult, WorkloadResult
-from kernelgauge.run import Timer
+from kernelgauge.run import Lack, Timer
 from tests import builders
 from tests.builders import WORKLOAD, complete_results, one_test, passing, run, verdict, workload
 
@@ -120,6 +120,13 @@ REGRESSION, ERROR = verdict(Status.REGRESSED), verdict(Status.INVALID, "measurem
             passing_run(incomplete="a CUDA error"),
             {},
             ["it was not measured in full (a CUDA error)"],
+        ),
+        (
+            passing_run(
+                incomplete="other kernels", lack=Lack.OTHER_KERNELS, other_kernels="sin, cos"
+            ),
+            {},
+            ["it was not measured in full (other kernels: sin, cos)"],
         ),
         (without(Timer.DEVICE), {}, ["GPU time was not measured (was its test deselected?)"]),
         (without(Timer.HOST), {"timers": (Timer.DEVICE, Timer.END_TO_END)}, []),

@@ -397,7 +397,8 @@ def _shortcomings(results: Results, workload: WorkloadResult, run: Run) -> Itera
     ]
     missing = [timer for timer in timers if run.sample(timer) is None]
     if run.incomplete:  # not because nobody asked, nor because other kernels were timed
-        yield RunDoubt("incomplete", run.incomplete, is_of_times=run.lack is None)
+        why = ": ".join(filter(None, (run.incomplete, run.other_kernels)))
+        yield RunDoubt("incomplete", why, is_of_times=run.lack is None)
     elif not run.samples.keys().isdisjoint(CALL_TIMERS):  # else nobody wants one
         for timer in missing:
             is_of_times = any(each.subject == timer.label for each in invalid)

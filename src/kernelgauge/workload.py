@@ -244,9 +244,10 @@ def copy_module(function: Any) -> Any:
 
 
 def copy_deeply(value: Any) -> Any:
-    """Return a deep copy that shares what refuses to be copied: a lock, a thread pool, a file.
+    """Return a deep copy that shares what refuses to be copied: a lock, a thread pool, a file. The
+    copy of a result that a module has kept has no graph.
 
-    A tensor or module that refuses is an error: a call may change it, and a cast would. So is a
+    Another tensor or module that refuses is an error: a call may change it, and a cast would. So is a
     container, which fails by what is in it.
     """
     import torch
@@ -272,9 +273,10 @@ def copy_deeply(value: Any) -> Any:
             )
             refused = next(whole, copied[-1])
             is_endless = id(refused) in shared or len(shared) == _MOST_SHARED
-            if is_endless or isinstance(copied[-1], never):
+            is_result = isinstance(refused, torch.Tensor) and refused.grad_fn is not None
+            if is_endless or (isinstance(copied[-1], never) and not is_result):
                 raise
-            shared[id(refused)] = refused
+            shared[id(refused)] = refused.detach().clone() if is_result else refused
             # What has been copied is not copied again: weights are large. Attributes are: they may
             # lead to copies that are not done.
             underway = set(map(id, copied))

@@ -110,6 +110,19 @@ def test_calibrated_of_exact_difference_is_refused() -> None:
             calibrated([run(), run(), run(**changes)])
 
 
+def test_lines_that_moved_change_no_file() -> None:
+    stored = [
+        baseline(
+            origins=tuple(
+                Origin("net", (SourceLine("m.py", place + by, "y = f(x)"),)) for place in range(4)
+            )
+        )
+        for by in (10, 11)
+    ]
+    assert stored[0] == stored[1]
+    assert decoded(encode_baseline(stored[0])) == stored[0]
+
+
 def test_older_file_keeps_the_configuration_that_was_chosen_most() -> None:
     def add(stored: dict[str, Any]) -> None:
         stored["entries"][0]["draws"] = 2

@@ -145,7 +145,7 @@ ONE_NEW = "1 new kernel: vectorized_layer_norm_kernel (+5.0 us)"
         # of a fusion, the lines that are new
         ([fused(9.0)], [fused(12.0)], [STORED], (MOVED,), f"{SLOWER}: {FUSED}  9.0 -> 12.0 us (+3.0 us)", "m.py:8  mlp  x8"),
         # a kernel that is gone: the baseline knows the code
-        ([GATE, MIDDLE], [GATE], [lines(3), lines(4)], (), f"1 kernel gone: {FUSED} (-38.1 us)", "m.py:4  mlp  x4"),
+        ([GATE, MIDDLE], [GATE], [lines(3), lines(4)], (), f"1 kernel gone: {FUSED} (-38.1 us)", "m.py  mlp  x4"),
         # of several lines, the most expensive ones
         ([GATE], [CHEAP, DEAR, GATE], (), (lines(1, 9), lines(2, 9), None), "2 new kernels: cheap, dear (+31.0 us)",
          "m.py:9  mlp  x9\nm.py:2  mlp  x2\nand 1 more line"),

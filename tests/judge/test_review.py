@@ -276,6 +276,17 @@ def test_plan_keeps_what_did_not_move(old: Baseline, new: dict[str, Any], action
         )
 
 
+def test_plan_replaces_a_time_of_a_slower_moment_of_the_same_host() -> None:
+    of_host = {name: host_only(50.0, us) for name, us in (("usual", 14.0), ("slow", 28.0))}
+    for stored, now, action in (("slow", "usual", UPDATE), ("usual", "slow", KEEP)):
+        old, new = (
+            msgspec.structs.replace(run(**of_host[each]), host="h") for each in (stored, now)
+        )
+        assert plan_one(calibrated([old]), new).action is action
+        elsewhere = msgspec.structs.replace(new, host="other")
+        assert plan_one(calibrated([old]), elsewhere).action is KEEP
+
+
 def test_plan_moves_what_a_test_would_call_slower() -> None:
     """A level of its own would move files that the tests call unchanged."""
     old, moved = baseline(device=steady()), []

@@ -6,12 +6,13 @@ import math
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 
 from kernelgauge.judge import Status
 from kernelgauge.judge.revisions import JudgedSet, by_chance, find_creep, judge_sets, looks
 from kernelgauge.judge.timing import Limits
-from kernelgauge.run import Run, Timer
+from kernelgauge.run import KernelChoice, Run, Timer
 from tests.builders import counts, fingerprint, launched, mlp_kernels, reasons, run
 
 COMPARISONS = 3 * 21  # three looks at a suite of seven workloads with three times
@@ -57,6 +58,29 @@ def test_one_side_that_scatters_is_not_slower() -> None:
         [at(*[us] * 8) for us in side] for side in ((205.0, 205.01, 205.02), (215.0, 205.0, 210.0))
     )
     assert judged(before, after).verdicts[1].status is not Status.REGRESSED
+
+
+TUNED = {1024: "XBLOCK=1024,num_warps=4", 512: "XBLOCK=512,num_warps=8"}
+
+
+def tuned(xblock: int, us: float) -> Run:
+    """A process whose autotuner chose an XBLOCK."""
+    kernels = mlp_kernels(xblock=xblock)
+    choice = KernelChoice(kernels[2].identity.unnumbered, "", TUNED[xblock])
+    return msgspec.structs.replace(at(*[us] * 8), kernels=kernels, choices=(choice,))
+
+
+def test_choices_of_both_sides_are_compared_with_their_like() -> None:
+    before = [tuned(1024, 205.0), tuned(1024, 205.01), tuned(512, 223.0)]
+    unlucky = [tuned(512, 223.01), tuned(512, 223.0), tuned(512, 223.02)]
+    assert [each.status for each in judged(before, unlucky).verdicts] == [Status.PASS] * 2
+    # nothing alike: the most of each side
+    slower = judged(before[:2], unlucky).verdicts
+    assert [each.status for each in slower] == [Status.PASS, Status.REGRESSED]
+    assert "autotuner chose another launch configuration" in reasons(slower[1], "cause")[0]
+    other = [msgspec.structs.replace(before[0], kernels=mlp_kernels()[:3]), *before[1:]]
+    (unjudged,) = judged(other, unlucky).verdicts
+    assert unjudged.status is Status.INVALID
 
 
 @pytest.mark.parametrize(("slower", "least", "most"), [(0.0, 0.0, 0.01), (0.0025, 0.95, 1.0)])

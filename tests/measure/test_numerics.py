@@ -367,6 +367,36 @@ def masked(value: float | None, x: torch.Tensor) -> torch.Tensor:
     return torch.where(x > 0, torch.finfo(x.dtype).min if value is None else value, x)
 
 
+def held(build: Callable[[], nn.Module], *, trains: bool) -> Callable[..., Any]:
+    """A function whose module no copy in float64 has."""
+    module = build()
+
+    def call(x: torch.Tensor) -> Any:
+        y = module(x)
+        if not trains:
+            return y
+        module.zero_grad()
+        y.square().sum().backward()
+        return [each.grad for each in module.parameters()]
+
+    return call
+
+
+def writes() -> Callable[..., Any]:
+    bank, places = torch.zeros(8, 4), torch.tensor([1, 3])
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        bank[places] = x.sin()
+        return 2 * bank
+
+    return call
+
+
+def keeps_result(y: torch.Tensor, module: Linear) -> torch.Tensor:
+    module.last = [y]
+    return y
+
+
 IN_PLACE: dict[str, Any] = {  # writes over its first input, and reads an expanded one
     "build": lambda: lambda x, row: x.mul_(2).add_(row),
     "inputs": lambda: (torch.randn(5, 4), torch.randn(4).expand(5, 4)),
@@ -378,7 +408,28 @@ EQUAL: dict[str, dict[str, Any]] = {
         "build": lambda: lambda x, *, y: x + y,
         "inputs": lambda: ((torch.randn(4),), {"y": torch.randn(4)}),
     },
+    "keeps its result": {"build": lambda: Linear(keeps_result), "pass_": "call"},
     "zeros": {"build": zeros, "reference": zeros},
+    "held convolution": {
+        "build": partial(held, partial(nn.Conv1d, 4, 3, 2), trains=False),
+        "inputs": lambda: (torch.randn(5, 4, 6),),
+        "dtype": None,
+    },
+    "backward of what is held": {
+        "build": partial(
+            held,
+            lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)),
+            trains=True,
+        ),
+        "inputs": lambda: (torch.randn(5, 4),),
+        "dtype": None,
+        "pass_": "call",
+    },
+    "writes to what is held": {
+        "build": writes,
+        "inputs": lambda: (torch.randn(2, 4),),
+        "dtype": None,
+    },
     "of nothing": CLOSURE | {"reference": lambda: lambda: 2 * SQUARE},
     "masked by -inf": {"build": lambda: partial(masked, -math.inf), "dtype": "bf16"},
     "masked by the least number": {"build": lambda: partial(masked, None), "dtype": "bf16"},

@@ -136,8 +136,9 @@ def test_other_code_is_timed(pytester: pytest.Pytester, run: Any) -> None:
     for name, (old, new) in EDITS.items():
         assert old in MODEL
         pytester.makepyfile(model=MODEL.replace(old, new))
-        text = run("--perf-changed")
+        text = run("-v", "--perf-changed")
         assert KEPT.format(1, 2) in text, f"{name}: {text}"  # of test_linear
+        assert "test_x-test_net: timing, since other " in text, text
     pytester.makepyfile(model=MODEL.replace(*EDITS["an operator"]))
     # no slower: accepted, it is the code of the baseline
     run("--perf-update")

@@ -490,7 +490,7 @@ def test_wrong_call_is_one_clear_failure(pytester: pytest.Pytester, run: Run) ->
         ("test_host: it runs no kernel", "pytest --perf-benchmark"),
         ("test_generator: its call returns a generator", "lambda x: list(f(x))"),
         ("test_raises: running failed", "RuntimeError: mat1"),
-        ("test_alternates: its calls differ in their work", "of [1, 2] launches"),
+        ("test_alternates: its calls differ in their work", "not in all: cos"),
         ("test_forward: running failed", 'next     pass_="call"'),
     ):
         assert what in said
@@ -807,7 +807,7 @@ def test_module_with_lock_is_copied_and_compared(pytester: pytest.Pytester) -> N
         each.id.removeprefix("test_net-test_net-"): each
         for each in read_results(Path("reports/latest/results.json")).workloads
     }
-    errors = {"submodule": "no second module", "result": "Only Tensors", "anew": "_thread.lock"}
+    errors = {"submodule": "no second module", "anew": "_thread.lock"}
     failed = {name for name, each in found.items() if each.status is Status.INVALID}
     assert failed == errors.keys(), said
     for name, error in errors.items():

@@ -39,6 +39,7 @@ from ..run import (
 )
 from ..trace import (
     KernelRecord,
+    SourceLine,
     are_alike,
     common_arguments,
     is_dispatched,
@@ -422,7 +423,7 @@ def process_of(run: Run) -> Process:
 def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> Baseline:
     """Return the baseline that accepting `run` would store. `suite`: none if nothing stores it."""
     # msgspec 0.18 omits the default itself alone
-    origins = tuple(each and replace(each, callers=()) for each in run.origins) or ()
+    origins = tuple(map(_stored_origin, run.origins)) or ()
     kernels = _averaged(run.kernels, origins)
     return Baseline(
         schema_version=SCHEMA_VERSION,
@@ -438,17 +439,27 @@ def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> 
         host_calls=_by_name(Counter((*run.synchronizing_ops, *run.copying_ops))),
         data=_by_name(run.data),
         compile_events=run.compile_events,
-        peak=tuple(
-            replace(each, origin=each.origin and replace(each.origin, callers=()))
-            for each in run.peak
-        )
-        or (),
+        peak=tuple(replace(each, origin=_stored_origin(each.origin)) for each in run.peak) or (),
         calling_code=run.calling_code,
         functions=run.functions,
         host_work=_by_name(run.host_work),
         host_spread=_by_name(run.host_spread),
         choices=tuple(replace(each, recorded="", error="") for each in run.choices) or (),
     )
+
+
+def _stored_origin(origin: Origin | None) -> Origin | None:
+    """Return an origin without its callers and numbers of lines: a line that is added above would
+    change all those below it.
+    """
+    if origin is None:
+        return None
+    return replace(origin, callers=(), lines=tuple(dict.fromkeys(map(_unnumbered, origin.lines))))
+
+
+def _unnumbered(line: SourceLine) -> SourceLine:
+    inner = line.inner and _unnumbered(line.inner)
+    return replace(line, line=0 if line.code else line.line, inner=inner)
 
 
 _Value = TypeVar("_Value")

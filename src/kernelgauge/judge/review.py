@@ -300,10 +300,22 @@ def _planned(
     if not is_same or not are_alike(entry.kernels, fresh.kernels) or is_tuned:
         return new
     moved = {timer for timer, each in times.items() if each.status in _MOVED}
+    moved |= {timer for timer, each in times.items() if _is_of_slower_moment(old, new, each)}
     is_same_code = _identities(entry.kernels) == _identities(fresh.kernels) and not is_other_code
     if is_same_code and not moved:
         return None
     return msgspec.structs.replace(new, entries=(_with_times(entry, fresh, moved),))
+
+
+def _is_of_slower_moment(old: Baseline, new: Baseline, time: Verdict) -> bool:
+    """Return whether a time was stored when its host was too slow to be compared with the same host
+    now: nothing could be judged by it.
+    """
+    hosts = {each.host for each in (*old.processes, *new.processes)}
+    speeds = [each for each in time.reasons if isinstance(each, e.OtherHostSpeed)]
+    return (
+        len(hosts) == 1 and None not in hosts and any(it.after_us < it.before_us for it in speeds)
+    )
 
 
 def _identities(kernels: Iterable[KernelRecord]) -> list[KernelIdentity]:

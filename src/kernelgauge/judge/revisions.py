@@ -19,7 +19,7 @@ from ..trace import are_alike
 from . import MEASUREMENT, Status, Verdict, without_doubtful_improvements, worst
 from .baseline import Baseline, combined, from_run
 from .evidence import NothingToCompare, ProcessesDiffer, Reason, RelativeChange, SlowerInPairs
-from .structure import has_same_code, judge_structure
+from .structure import judge_structure, other_code
 from .time_verdict import Context, is_as_fast, judge_time, not_measured, same_code
 from .timing import FALSE_ALARMS_PER_RUN, Limits
 
@@ -174,7 +174,7 @@ def _is_known(runs: Sequence[Run], baseline: Baseline, limits: Limits) -> bool:
     latencies = [it.samples[Timer.END_TO_END] for it in runs if Timer.END_TO_END in it.samples]
     return (
         bool(latencies)
-        and all(has_same_code(run, baseline) for run in runs)
+        and not any(other_code(run, baseline) for run in runs)
         and all(is_as_fast(each, baseline, limits) for each in latencies)
     )
 

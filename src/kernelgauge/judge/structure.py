@@ -211,10 +211,12 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     return Verdict(status, run.workload, STRUCTURE, conclusion, facts)
 
 
-def has_same_code(run: Run, baseline: Baseline) -> bool:
-    """Return whether a run has the code of its baseline: kernels and their arguments, Python
-    functions, libraries and driver. What one side does not know counts as different.
+def other_code(run: Run, baseline: Baseline) -> str:
+    """Return what may be other code than a baseline's: kernels or their arguments, Python functions,
+    libraries or driver; empty: it has the same. What one side does not know counts as different.
     """
+    if run.fingerprint != baseline.fingerprint:
+        return "other software or hardware"
     work = {**baseline.host_work, **run.host_work}
     is_same_host = bool(work) and all(
         name in baseline.host_spread
@@ -222,16 +224,16 @@ def has_same_code(run: Run, baseline: Baseline) -> bool:
         or baseline.host_work.get(name) == run.host_work.get(name)
         for name in work
     )
-    is_known = bool(run.functions) and run.functions == baseline.functions
-    if not (is_known and is_same_host) or run.fingerprint != baseline.fingerprint:
-        return False
     verdict = judge_structure(run, baseline)
-    if verdict.status is not Status.PASS or any(
-        isinstance(each, CountMoved) for each in verdict.reasons
-    ):
-        return False
+    is_moved = any(isinstance(each, CountMoved) for each in verdict.reasons)
+    if verdict.status is not Status.PASS or is_moved:
+        return "other structure"
     found = compare_launches(baseline, baseline.kernels, run)
-    return all(_is_same_kernel(*pair) for each in found for pair in each.pairs)
+    if not all(_is_same_kernel(*pair) for each in found for pair in each.pairs):
+        return "kernels whose code is other or not known"
+    if not (run.functions and baseline.functions):
+        return "the baseline does not know its Python functions"
+    return "" if is_same_host and run.functions == baseline.functions else "other Python functions"
 
 
 def _is_same_kernel(old: KernelRecord, new: KernelRecord) -> bool:

@@ -181,7 +181,7 @@ def _untrusted(
         return MeasurementError(
             f"{instance.workload.id}: its calls differ in their work",
             got=got,
-            expected='the same launches in every call; with pass_="step" each one starts from the same weights',
+            expected='the same launches in every call: let it begin by resetting what earlier calls left; pass_="step" does so with weights',
         )
     return MeasurementError(
         f"{instance.workload.id}: the profiler's records cannot be trusted",
@@ -283,13 +283,17 @@ def _problems(session: ProfilerSession, iterations: int) -> list[str]:
     problems, windows = list(session.trace.pairing_problems()), session.windows
     if len(windows) != iterations:
         problems.append(f"lost: {len(windows)} of {iterations} iterations are in the trace")
-    sequences = {
-        tuple(execution.identity for execution in executions) for executions in session.executions
-    }
+    sequences = Counter(tuple(each.identity for each in it) for it in session.executions)
     if len(sequences) > 1:
         counts = sorted({len(sequence) for sequence in sequences})
+        (usual, _), *others = sequences.most_common()
+        sides = ((usual, others[-1][0]), (others[-1][0], usual))
+        names = dict.fromkeys(
+            each.shown for one, other in sides for each in multiset_difference(one, other)
+        )
         problems.append(
-            f"the iterations differ: {len(sequences)} launch sequences, of {counts} launches"
+            f"the iterations differ: {len(sequences)} launch sequences, of {counts} launches; "
+            f"not in all: {', '.join([*names][:_SHOWN_PROBLEMS])}"
         )
     # what must be the same in each iteration, or some of it was lost
     exact: dict[str, list[object]] = {

@@ -44,7 +44,7 @@ from ..judge import (
 from ..judge import evidence as e
 from ..judge.baseline import Baseline
 from ..judge.host import unseen_in, with_needed_callers
-from ..judge.structure import has_same_code
+from ..judge.structure import other_code
 from ..judge.time_verdict import Context, is_as_fast, not_measured, same_code
 from ..judge.timing import FALSE_ALARMS_PER_RUN, SUSPECTS_PER_RUN
 from ..measure import Settings
@@ -548,7 +548,7 @@ class Session:
         latency: Callable[[], Sample],
     ) -> bool:
         """Return whether a run has the code of its baseline, and no test reads its times or compares
-        a variant with them. Remember it.
+        a variant with them. Remember it; else say why it is timed.
         """
         asked = [each for each in self.device.timers if self._asked[run.workload, each.label] > 0]
         of_ratios = {
@@ -558,17 +558,21 @@ class Session:
             with suppress(KernelgaugeError):  # the test of the ratio raises it
                 of_ratios.add(self._other(self.suites.workloads[name]).id)
         workload, stored = self.suites.workloads[run.workload], every[run.workload]
-        limits = self.suites.limits(workload)
-        if (
-            isinstance(stored, Baseline)
-            and workload.module not in self._modules_read
-            and run.workload not in of_ratios
-            and all(each in process.timers for each in asked for process in stored.processes)
-            and has_same_code(run, stored)
-            and any(is_as_fast(latency(), stored, limits) for _ in range(_LOOKS))
-        ):
+        limits, why = self.suites.limits(workload), ""
+        if not isinstance(stored, Baseline):
+            why = "no baseline"
+        elif workload.module in self._modules_read or run.workload in of_ratios:
+            why = "a test reads its times"
+        elif not all(each in process.timers for each in asked for process in stored.processes):
+            why = "the baseline lacks a time"
+        elif not (why := other_code(run, stored)):
+            is_as_usual = any(is_as_fast(latency(), stored, limits) for _ in range(_LOOKS))
+            why = "" if is_as_usual else "a short look was slower"
+        if not why:
             self._keeping_times.add(run.workload)
-        return run.workload in self._keeping_times
+        else:
+            self.progress(f"{run.workload}: timing, since {why}")
+        return not why
 
     def _keep_measured(
         self, workload: Workload, measured: Measured, stored: Baseline | KernelgaugeError | None

@@ -130,7 +130,7 @@ class SourceLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of code."""
 
     file: str  # relative to the working directory, or to the packages
-    line: int  # 0: not known
+    line: int = 0  # 0: not known, or of a baseline: code that it has may stand elsewhere now
     code: str = ""
     # of a library that it called, which asked for the launch. None: this line did
     inner: SourceLine | None = None
