@@ -337,6 +337,14 @@ def test_cause_of_a_higher_peak_is_the_line_that_allocates_more() -> None:
     assert reasons(verdict, "code") == [
         "model.py:7  mlp  y = down(h)\nmodel.py:7  mlp  z = y.float()"
     ]
+    edited = {"z = y.float()": 1}
+    known = msgspec.structs.replace(stored, calling_code={"h = up(x)": 1, "y = down(h)": 1})
+    now = msgspec.structs.replace(now, calling_code={**known.calling_code, **edited})
+    verdict = judge_structure(now, known)
+    assert reasons(verdict, "cause") == [
+        "peak memory 1.0 MB -> 6.0 MB (+5.0 MB)\n2.0 MB of it at the first line below"
+    ]
+    assert reasons(verdict, "code")[0].startswith("model.py:7  mlp  z = y.float()")
     # most of what an edited line allocates, it has always allocated
     now = run(
         counts=counts(peak_allocated_bytes=1_500_000), peak=at((1_500_000, "h = up(x).float()"))

@@ -197,7 +197,7 @@ def test_repeated_line_comes_before_its_helper(pytester: pytest.Pytester, run: A
 
 
 DETACHED = """
-import torch
+import json, torch
 
 def forward(x):
     h = torch.zeros_like(x)
@@ -228,11 +228,164 @@ def test_line_of_lost_ops_is_shown(
     test += "    kernelgauge.using(timing=False)(forward, torch.ones(4, 8))\n"
     pytester.makepyfile(model=DETACHED, test_x=test)
     assert "1 written" in run("--perf-update")
-    pytester.makepyfile(model=DETACHED.replace(line, edited))
+    model = DETACHED.replace(line, edited)
+    pytester.makepyfile(model=model.replace("return h", "json.dumps(3)\n    return h"))
+    text = run()  # of which that alone fails, so it comes first
+    assert "REGRESSED  other counts\n  cause    host: json.dumps 0 -> 1 call" in text, text
+    fewer = text.partition("4 fewer ops: aten::detach x4")[2]
+    assert bool(fewer) == bool(code), text
+    shown = fewer.partition("  code ")[2].partition("  counts")[0].splitlines()
+    assert [each.strip() for each in shown] == code, text
+
+
+SWITCHED = """
+import torch
+
+def forward(net, x):
+    with torch.no_grad():
+        total = torch.zeros(())
+        for _ in range(4):
+            total = total + net(x).sum()
+        return total
+
+@torch.no_grad()
+def decorated(net, x):
+    return net(x) * 2
+
+def detached(net, x):
+    return x * net.bias.detach()
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "edit", "code"),
+    [
+        (
+            "forward",
+            ("with torch.no_grad()", "if True"),
+            [
+                "model.py:4  if True:",
+                "model.py:5  total = torch.zeros(())",
+                "with torch.no_grad():  (gone)",
+            ],
+        ),
+        ("decorated", ("@torch.no_grad()\n", ""), ["model.py:11  net  return net(x) * 2"]),
+        (
+            "detached",
+            (".detach()", ""),
+            ["model.py:15  return x * net.bias", "return x * net.bias.detach()  (gone)"],
+        ),
+    ],
+)
+def test_call_that_autograd_records_now_has_its_line(
+    pytester: pytest.Pytester, run: Any, function: str, edit: tuple[str, str], code: list[str]
+) -> None:
+    test = f"import torch\nfrom model import {function}\n\ndef test_x(kernelgauge):\n"
+    test += "    net, gauge = torch.nn.Linear(8, 8), kernelgauge.using(timing=False)\n"
+    test += f"    gauge(lambda x: {function}(net, x), torch.ones(4, 8))\n"
+    pytester.makepyfile(model=SWITCHED, test_x=test)
+    assert "1 written" in run("--perf-update")
+    pytester.makepyfile(model=SWITCHED.replace(*edit))
     text = run()
-    assert ("4 fewer ops: aten::detach x4" in text) == bool(code), text
     shown = text.partition("  code ")[2].partition("  counts")[0].splitlines()
     assert [each.strip() for each in shown] == code, text
+
+
+FITS = """
+import torch
+
+def fit(x):
+    net = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for _ in range(3):
+        net(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_edited_argument_of_a_constructor_is_named_first(
+    pytester: pytest.Pytester, run: Any
+) -> None:
+    test = "import torch\nfrom model import fit\n\ndef test_x(kernelgauge):\n"
+    test += "    kernelgauge.using(timing=False)(fit, torch.ones(4, 8))\n"
+    pytester.makepyfile(model=FITS, test_x=test)
+    assert "1 written" in run("--perf-update")
+    pytester.makepyfile(model=FITS.replace("lr=0.01", "lr=0.01, momentum=0.9"))
+    first, second, *_ = run().partition("  code ")[2].splitlines()
+    constructor = "model.py:5  optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)"
+    assert (first.strip(), second.split()[0]) == (constructor, "model.py:8"), second
+
+
+ON_SEVERAL_LINES = """
+import torch
+
+def forward(xs):
+    totals = [
+        torch.zeros(
+            8,
+            # of all rows
+            dtype=torch.float32,
+        )
+        for x in xs
+    ]
+    for total, x in zip(
+        totals * 2,
+        xs,
+    ):
+        total += x
+    return totals
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "code"),
+    [
+        (
+            ("float32", "float64"),
+            ["model.py:5  totals = [torch.zeros(8, dtype=torch.float64) for x in xs]"],
+        ),
+        (
+            ("xs,\n    )", "[*xs, *xs],\n    )"),
+            ["model.py:12  for total, x in zip(totals * 2, [*xs, *xs]):"],
+        ),
+    ],
+)
+def test_edited_row_of_a_statement_is_shown_with_all_of_it(
+    pytester: pytest.Pytester, run: Any, edit: tuple[str, str], code: list[str]
+) -> None:
+    test = "import torch\nfrom model import forward\n\ndef test_x(kernelgauge):\n"
+    test += "    kernelgauge.using(timing=False)(lambda x: forward([x, x]), torch.ones(8))\n"
+    pytester.makepyfile(model=ON_SEVERAL_LINES, test_x=test)
+    assert "1 written" in run("--perf-update")
+    pytester.makepyfile(model=ON_SEVERAL_LINES.replace(*edit))
+    shown = run().partition("  code ")[2].splitlines()
+    assert [each.strip() for each in shown[: len(code)]] == code, shown
+
+
+DELETED = """
+import torch
+
+def causal(x):
+    n = x.shape[-1]
+    index = torch.arange(n)
+    return x.masked_fill(index[:, None] < index[None, :], 0.0)
+"""
+
+
+def test_deleted_code_has_no_number_of_today(pytester: pytest.Pytester, run: Any) -> None:
+    test = "import torch\nfrom model import causal\n\ndef test_x(kernelgauge):\n"
+    test += "    kernelgauge.using(timing=False)(causal, torch.ones(8, 8))\n"
+    pytester.makepyfile(model=DELETED, test_x=test)
+    assert "1 written" in run("--perf-update")
+    edited = DELETED.replace("torch.arange(n)", "[[i < j for j in range(n)] for i in range(n)]")
+    edited = edited.replace("index[:, None] < index[None, :]", "torch.tensor(index)")
+    pytester.makepyfile(model=edited.replace("import torch\n", "import torch\n\n"))
+    gone = run().partition("2 kernels gone: arange, lt\n")[2].partition("  counts")[0]
+    assert [each.strip() for each in gone.removeprefix("  code ").splitlines()] == [
+        "model.py  index = torch.arange(n)  (1 -> 0 times)",
+        "model.py  return x.masked_fill(index[:, None] < index[None, :], 0.0)  (1 -> 0 times)",
+    ]
 
 
 FORCES = """
@@ -363,5 +516,6 @@ def test_compiled_ops_that_are_gone_are_named(pytester: pytest.Pytester, run: An
     pytester.makepyfile(model=model, test_x=test)
     assert "1 written" in run("--perf-update")
     pytester.makepyfile(model=model.replace("not given == None", "given is not None"))
-    text = run()
-    assert "torch.compile was given 2 ops instead of 3\n           gone: eq\n" in text, text
+    assert "1 passed" in run()
+    report = (pytester.path / "reports/latest/report.html").read_text()
+    assert "torch.compile was given 2 ops instead of 3\ngone: eq" in report

@@ -318,7 +318,7 @@ def test_functions_are_compared_with_their_baselines(
         Status.PASS,
         *[Status.CHANGED] * 3,
     ]
-    for what in ("has a no_grad or inference_mode gone?", "autograd nodes 0 -> 2", "an argument True -> False", "an argument 1 -> 0",
+    for what in ("has a no_grad, inference_mode or detach gone?", "autograd nodes 0 -> 2", "an argument True -> False", "an argument 1 -> 0",
                  "float32[8,8] x3 -> float32[8,8] x2 in 1 kernel", "fp8_e4m3 -> fp8_e5m2"):  # fmt: skip
         assert what in said
 

@@ -320,6 +320,89 @@ def test_host_work_beside_each_op_is_a_loss_if_long(
     assert verdict in run()
 
 
+ZOO = """
+def walk(n):
+    found = []
+    for number in range(n):
+        half = number / 2
+        found.append(half)
+    return found
+"""
+USES_ZOO = """
+import pytest, torch, zoo
+
+def forward(x):
+    zoo.walk({n})
+    return x * 2
+
+@pytest.mark.kernelgauge(timing=False)
+def test_zoo(kernelgauge):
+    kernelgauge(forward, torch.randn(4, 8))
+"""
+
+
+@pytest.mark.parametrize(
+    ("installed", "is_yours"), [("zoo.py", False), ("__editable__.zoo.pth", True)]
+)
+def test_package_in_a_target_folder_is_a_library(
+    pytester: pytest.Pytester, run: Run, record: Record, installed: str, *, is_yours: bool
+) -> None:
+    """As `pip install --target` leaves it: with the list of its files beside it."""
+    pytester.makeini("[pytest]\npythonpath = site\n")
+    metadata = pytester.mkdir("site") / "zoo-1.0.dist-info"
+    metadata.mkdir()
+    metadata.joinpath("RECORD").write_text(f"zoo-1.0.dist-info/RECORD,,\n{installed},,\n")
+    metadata.with_name("zoo.py").write_text(ZOO)
+    record(1, test_zoo=USES_ZOO.format(n=3))
+    pytester.makepyfile(test_zoo=USES_ZOO.format(n=300))
+    said = run()
+    cause = "14 -> 905 lines of your code run" if is_yours else "list.append 3 -> 300 calls"
+    assert f"cause    host: {cause}\n" in said
+    assert is_yours or "code     test_zoo.py:4  zoo.walk(300)\n" in said
+
+
+EQUAL = """
+import pytest, torch
+from torch import nn
+
+class Net(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 8)
+        self.seen = self.last = 0
+
+    def forward(self, x):
+        h = super().forward(x)
+        {body}
+
+@pytest.mark.kernelgauge(timing=False)
+def test_net(kernelgauge):
+    net = Net()
+    kernelgauge(lambda x: net(x), torch.randn(4096, 8))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # torch calls 12 functions for each
+        ("return h", "self.seen = self.seen + 1; self.last = 2; return h"),
+        ("return abs(h) + abs(h)", "return abs(h) + h.abs()"),
+        ("return h.abs()", "return abs(h)"),
+        ("return h.clone().detach()", "return h.detach().clone()"),  # fewer autograd nodes
+    ],
+    ids=["attributes", "method", "operator", "detached"],
+)
+def test_edit_that_costs_nothing_passes(
+    pytester: pytest.Pytester, run: Run, record: Record, before: str, after: str
+) -> None:
+    record(1, test_equal=EQUAL.format(body=before))
+    pytester.makepyfile(test_equal=EQUAL.format(body=after))
+    assert "1 passed" in run()
+    often = f"for _ in range(60): self.seen = 3\n        {after}"
+    pytester.makepyfile(test_equal=EQUAL.format(body=often))
+    assert "REGRESSED" in run()
+
+
 # A training step of more than 200 calls: most functions run once, and `isinstance` at many lines.
 INSIDE = """
 import copy, dataclasses, inspect, json, logging, re, typing

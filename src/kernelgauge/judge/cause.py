@@ -70,12 +70,13 @@ _OF_MEMORY = (e.PeakMemory, e.MemoryGrowth, e.AllocatorCalls)
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")  # the number of a layer in the path of a module
 # values in the reason of a recompile: ``size of x at index 0 is 8, no longer 4``
 _VALUES = re.compile(r" is .*no longer .*|\d[\w.]*")
+_SWITCHES_GRADIENTS = re.compile(r"no_grad|inference_mode|set_grad_enabled|detach")
 _FLOAT = re.compile(r"[bf]+p?\d+(_\w+)?")  # a dtype of floating point: bf16, fp32, fp8_e4m3
 
 
 def order_causes(causes: Iterable[e.Cause], known: AbstractSet[str] = frozenset()) -> list[e.Cause]:
     """Return what explains others first, then other kernels of an edited line, then the largest
-    effect.
+    effect; without times, what is gone comes last.
 
     `known`: the lines that launched kernels before.
     """
@@ -85,10 +86,15 @@ def order_causes(causes: Iterable[e.Cause], known: AbstractSet[str] = frozenset(
         codes = {code for each in cause.places for code in each.line.codes} if known else set()
         return is_of_kernels and not codes <= known
 
+    def is_gone(cause: e.Cause) -> bool:
+        now = getattr(cause.change, "after", getattr(cause.change, "new", True))
+        return cause.delta_us is None and not (now or cause.waits or cause.copies)
+
     return sorted(
         causes,
         key=lambda cause: (
             not cause.explains,
+            is_gone(cause),
             not is_edited(cause),
             -cause.weight_us,
             not cause.waits,
@@ -172,7 +178,7 @@ def find_causes(
         causes.append(e.Cause(e.NoLonger("compile"), explains=True))
     is_recorded = baseline.counts.autograd_nodes == 0 and "autograd_nodes" in counts
     if is_recorded:
-        causes.append(e.Cause(e.NoLonger("skip autograd"), explains=True))
+        causes.append(_recorded_cause(run, baseline, known))
     _name_kept_gradients(run, changes)
     causes += [each.cause(known, is_timed=is_timed) for each in changes]
     causes += [
@@ -203,8 +209,10 @@ def find_causes(
     if not is_timed:
         usual = {*baseline.calling_code} - _new_code(run, baseline)
         causes = [*_with_host(causes, host_causes(baseline, run), usual)]
+        causes = [*_with_other_edits(order_causes(causes, known), run, baseline)]
+    stored = _stored_lines(run, baseline)
     ordered: list[e.Cause | e.Rest] = [
-        _with_runs(each, runs) for each in order_causes(causes, known)
+        _with_runs(each, runs, stored) for each in order_causes(causes, known)
     ]
     if is_timed and alike:
         rest = join_launches(alike)
@@ -232,15 +240,79 @@ def _new_code(run: Run, baseline: Baseline) -> set[str]:
     return more | new if baseline.calling_code else set()
 
 
-def _with_runs(cause: e.Cause, runs: Mapping[str, tuple[int, int]]) -> e.Cause:
-    places = (
-        msgspec.structs.replace(
-            each,
-            runs=runs.get(each.line.deepest.code, each.runs),
-            outer_runs=runs.get(each.line.code) if each.line.inner else None,
+def _lines_of_today(run: Run) -> dict[tuple[str, str], SourceLine]:
+    """Return the lines of a run, without those that they lead to, by file and code."""
+    return {
+        (line.file, line.code): msgspec.structs.replace(line, inner=None)
+        for origins in (run.origins, *run.op_origins.values(), *run.host_work_origins.values())
+        for origin in filter(None, origins)
+        for line in chain(origin.lines, map(attrgetter("deepest"), origin.lines))
+    }
+
+
+def _with_other_edits(causes: Sequence[e.Cause], run: Run, baseline: Baseline) -> Sequence[e.Cause]:
+    """Return causes, the first one with the lines that were edited where none has one: an argument
+    of a constructor, say, decides what an untouched line launches. More than two tell nothing.
+    """
+    then = baseline.calling_code
+    new = run.calling_code.keys() - then.keys() if then else set()
+    named = {code for cause in causes for each in cause.places for code in each.line.codes}
+    lines = [line for line in _lines_of_today(run).values() if line.code in new]
+    if not causes or not 0 < len(lines) <= _MOST_LINES or named & new:
+        return causes
+    (first, *others), edited = causes, tuple(map(e.Place, lines))
+    places, dearest = (*edited, *first.places), first.dearest + len(edited)
+    return [msgspec.structs.replace(first, places=places, dearest=dearest), *others]
+
+
+def _recorded_cause(run: Run, baseline: Baseline, known: AbstractSet[str]) -> e.Cause:
+    """Return that autograd records a call, with the edited line, and those that kept it from that
+    and that nothing runs any more; else with the first line that it records.
+    """
+    lost = baseline.calling_code.keys() - run.calling_code if run.calling_code else set()
+    gone = [
+        e.Place(SourceLine("", 0, code), runs=(0, 0))  # a ``with`` runs at its end, too
+        for code in sorted(filter(_SWITCHES_GRADIENTS.search, lost))
+    ]
+    pairs = zip(run.kernels, run.origins, strict=False)
+    recorded = [] if gone else [it for kernel, it in pairs if kernel.inputs and it]
+    cause = e.Cause(e.NoLonger("skip autograd"), explains=True)
+    cause = with_code(cause, (_edited(run.origins, known) or recorded)[:1], known)
+    return msgspec.structs.replace(cause, places=(*cause.places, *gone[:_MOST_LINES]))
+
+
+def _stored_lines(run: Run, baseline: Baseline) -> dict[SourceLine, e.Place]:
+    """Return the lines that the baseline alone has, as they are to be shown: with the number of
+    today, or without one; none if an older baseline does not say which code it has.
+    """
+    then, now = baseline.calling_code, run.calling_code
+    today = _lines_of_today(run)
+    lines = (line for origin in filter(None, baseline.origins) for line in origin.lines)
+    return {
+        line: e.Place(
+            today.get((line.file, line.code), SourceLine(line.file, 0, line.code)),
+            runs=(then[line.code], 0) if line.code in then.keys() - now.keys() else None,
         )
-        for each in cause.places
-    )
+        for line in (lines if then and now else ())
+        if msgspec.structs.replace(line, inner=None) not in today.values()
+    }
+
+
+def _with_runs(
+    cause: e.Cause, runs: Mapping[str, tuple[int, int]], stored: Mapping[SourceLine, e.Place]
+) -> e.Cause:
+    places = []
+    for place in cause.places:
+        known = stored.get(place.line, place)
+        line = known.line
+        places.append(
+            msgspec.structs.replace(
+                place,
+                line=line,
+                runs=runs.get(line.deepest.code, known.runs),
+                outer_runs=runs.get(line.code) if line.inner else None,
+            )
+        )
     return msgspec.structs.replace(cause, places=tuple(places))
 
 
@@ -1031,14 +1103,13 @@ def _peak_cause(run: Run, baseline: Baseline, old: int, new: int) -> e.Cause:
             origins[part.origin] = None
             more.update(dict.fromkeys(part.origin.lines, part.bytes - known))
     by_size = sorted(origins, key=lambda origin: -max(more[line] for line in origin.lines))
-    change = e.PeakMemory(old, new, max(more.values(), default=0))
-    cause = with_code(
-        e.Cause(change), by_size, costs_us={(line,): float(size) for line, size in more.items()}
-    )
+    usual_code = {code for line in more for code in line.codes} - _new_code(run, baseline)
+    sizes: dict[Sequence[SourceLine], float] = {(line,): size for line, size in more.items()}
+    cause = with_code(e.Cause(), by_size, usual_code, sizes)
+    first = next((more[place.line] for place in cause.places), 0)
     is_new = bool(cause.places) and lines.isdisjoint(cause.places[0].line.codes)
-    return msgspec.structs.replace(
-        cause, change=msgspec.structs.replace(change, is_new_line=is_new)
-    )
+    change = e.PeakMemory(old, new, first, is_new_line=is_new)
+    return msgspec.structs.replace(cause, change=change)
 
 
 def _op_causes(

@@ -35,9 +35,16 @@ _LEAST_ALONE = 1 / 200
 _NAMED_SHARE = 0.10  # of what is more, at one line
 # For the order of causes alone: of a line, of any function, and of one that is judged by itself.
 _LINE_US, _CALL_US, _WORK_US = 0.05, 0.1, 10.0
-# Beside an op of 1 us or more, a call of a function of yours, or of one of C that takes so long under
-# the counter, is little: `list.append` takes 0.1 us. So are two lines.
-_SHORT_US, _LINES_OF_AN_OP = 0.25, 2
+# Beside an op of 1 us or more, a call of a function of yours is little, or of one of these: whatever
+# they are given, they take 0.1 us. A clock would tell some of them from others by chance. So are two
+# lines.
+_SHORT = re.compile(
+    r"<(builtins\.(callable|getattr|hasattr|id|isinstance|issubclass|iter|len|next|setattr)"
+    r"|(collections\.deque|dict|list|set)\.(add|append|get|items|keys|pop|popleft|values)"
+    r"|math\.(ceil|exp|floor|is\w+|log2?|sqrt)|str\.(ends|starts)with"
+    r"|time\.(monotonic|perf_counter|time)(_ns)?)>"
+)
+_LINES_OF_AN_OP = 2
 # A call of a function of C that takes so long under the counter is work. `posix.fspath` takes 0.1 us,
 # `sorted` of three numbers 0.7, `str.split` of 300 words 6. Beside three or four busy jobs on two
 # cores, 369 cheap calls take 2.4 at most in each of eight processes (tests/plugin/host_costs.py).
@@ -56,6 +63,12 @@ _ALWAYS_WORK = re.compile(
     r"|json\.(dump|load)s?"  # they call an encoder in C that no profiler sees
 )
 
+# The time of these is that of the op that an operator runs, as in ``abs(x)``.
+_OPERATORS = re.compile(r"<(_operator\.\w+|builtins\.(abs|divmod|pow|round))>")
+# A library's functions that look an attribute or a class up: they call a dozen others for one
+# ``self.seen = 3``.
+_LOOKUPS = re.compile(r"(?!.*\.py:).*\.__((del|get|set)attr|instancecheck)__")
+
 
 def is_work(name: str, us: Mapping[str, float]) -> bool:
     """Return whether one more call of a function is a loss by itself.
@@ -73,12 +86,17 @@ def reads_tensor(name: str) -> bool:
 
 def _is_of_c(name: str) -> bool:
     """Return whether a function is written in C, and neither handles threads nor runs ops."""
-    is_known = OF_RUNTIME.match(name) or OF_THREADS.match(name)
+    is_known = OF_RUNTIME.match(name) or OF_THREADS.match(name) or _OPERATORS.fullmatch(name)
     return name.startswith("<") and not is_known
 
 
-def _is_short(name: str, us: Mapping[str, float]) -> bool:
-    return name == YOURS or _is_yours(name) or (_is_of_c(name) and us.get(name, 0.0) <= _SHORT_US)
+def _short_calls(counts: Mapping[str, int]) -> int:
+    """Return how many calls there are of the most frequent short function: yours are one."""
+    short: Counter[str] = Counter()
+    for name, count in counts.items():
+        if name == YOURS or _is_yours(name) or _SHORT.fullmatch(name):
+            short[name if name[0] == "<" else YOURS] += count
+    return max(short.values(), default=0)
 
 
 def _is_yours(name: str) -> bool:
@@ -170,6 +188,7 @@ def other_calls(baseline: Baseline, run: Run) -> dict[str, int]:
     has_chance = any(map(OF_THREADS.match, old)) and any(
         map(OF_THREADS.match, (*varying, *run.host_spread))
     )
+    inner = _calls_of_lookups(old, run)
     brought = _CALLS_OF_AN_OP * _new_ops(baseline, run)
     least = _LEAST_ALONE * work_total(old)
 
@@ -194,12 +213,26 @@ def other_calls(baseline: Baseline, run: Run) -> dict[str, int]:
         if is_known and not (has_chance and is_of_threads):
             is_sum = brought and _comes_with_ops(name, us) and not _is_excused(name, baseline, run)
             counted = _sum_of(name) if is_sum else counted_as(name)
-            moved[counted] += new.get(name, 0) - old.get(name, 0)
+            moved[counted] += new.get(name, 0) - old.get(name, 0) - inner[name]
             limits[counted] += 2 * varying.get(name, 0)
     for name in moved if brought else ():
         if _comes_with_ops(name, us):
             moved[name] = max(0, moved[name] - brought)
     return {name: count for name, count in moved.items() if abs(count) > limits[name]}
+
+
+def _calls_of_lookups(old: Mapping[str, int], run: Run) -> Counter[str]:
+    """Return how many of its new calls a function has from a lookup: a part of one call."""
+    more = Counter(run.host_work) - Counter(old)
+    lookups = {name for name in more if _LOOKUPS.fullmatch(name)}
+    own = _own_calls(more, lookups, run) if lookups else more
+    return Counter(
+        {
+            name: count - own[name] * (not name.endswith("__instancecheck__"))
+            for name, count in more.items()
+            if not is_work(name, run.host_us)
+        }
+    )
 
 
 def _is_excused(name: str, baseline: Baseline, run: Run) -> bool:
@@ -249,8 +282,7 @@ def is_host_loss(baseline: Baseline, run: Run) -> dict[str, bool | None]:
             for name, count in moved.items()
             if sign * count > 0 and name != LINES
         }
-        short = sum(count for name, count in counts.items() if _is_short(name, run.host_us))
-        sums.append(sum(counts.values()) - min(short, _beside_ops(baseline)))
+        sums.append(sum(counts.values()) - min(_short_calls(counts), _beside_ops(baseline)))
         changed.append(
             sums[-1] >= least
             or any(is_work(name, run.host_us) for name in counts)
@@ -382,7 +414,7 @@ def _cause(
         for name in more
     }
     cost_us = sum(costs[name] * count for name, count in more.items())
-    is_loop = 2 * _LINE_US * more[LINES] >= cost_us
+    is_loop = 0 < more[LINES] >= cost_us / (2 * _LINE_US)  # a call may take 0.0 us
     name = LINES if is_loop else max(more, key=lambda name: _specificity(name, us, called))
     change = HostCalls(name, baseline.host_work.get(name, 0), run.host_work[name], more.total())
     lines = [each.lines for each in origins]

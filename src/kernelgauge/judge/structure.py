@@ -146,10 +146,11 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     """Compare kernels (names, order, number of launches, shapes, streams) and every count exactly.
 
     The launch configuration counts too, but for what an autotuner chose anew: its choice was not
-    stored, or another one was asked for and is named. More of anything counted is REGRESSED, and so is other structure where a time is. Other structure without such a loss is
-    CHANGED. Lower counts of the same kernels are IMPROVED, where every time was judged and none is
-    worse. Where torch is another version than in the baseline, dispatcher ops and memory are shown
-    and not judged.
+    stored, or another one was asked for and is named. More of anything counted is REGRESSED, and so
+    is other structure where a time is. Other structure without such a loss is CHANGED. Lower counts
+    of the same kernels, and none higher, are IMPROVED where every time was judged and none is worse,
+    else PASS, unless nothing is compiled any more. Where torch is another version than in the
+    baseline, dispatcher ops and memory are shown and not judged.
 
     Args:
         times: verdicts on the times of the run; none: it was not timed.
@@ -188,16 +189,20 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
         facts = (*choices, *counts)
         return Verdict(Status.PASS, run.workload, STRUCTURE, StructureCompared(), facts)
     is_same_work = not (kernels or placed or lost)
-    if losses == {"compiled_ops": True} and is_same_work and _are_same_sources(found):
-        notes = find_causes(run, baseline, found, is_timed=False)
-        return Verdict(Status.PASS, run.workload, STRUCTURE, StructureCompared(), (*notes, *counts))
+    is_note = losses == {"compiled_ops": True} and is_same_work and _are_same_sources(found)
+    is_less = {*losses.values()} == {False} and is_same_work
+    is_less &= not ("compiled_ops" in losses and run.counts.compiled_ops == 0)
     statuses = {each.status for each in times}
     are_times_good = bool(times) and statuses <= {Status.PASS, Status.IMPROVED}
     status = Status.CHANGED
-    if any(losses.values()) or Status.REGRESSED in statuses:
+    if is_note:
+        status = Status.PASS
+    elif any(losses.values()) or Status.REGRESSED in statuses:
         status = Status.REGRESSED
     elif are_times_good and is_same_work and False in losses.values():
         status = Status.IMPROVED
+    elif is_less:
+        status = Status.PASS
     is_other = any(None in (each.before, each.after) for each in kernels)
     what = ("kernels" if is_other else "configurations") if kernels or lost else ""
     causes = find_causes(run, baseline, found, is_timed=False)
@@ -219,7 +224,9 @@ def other_code(run: Run, baseline: Baseline) -> str:
         or baseline.host_work.get(name) == run.host_work.get(name)
         for name in work
     )
-    if judge_structure(run, baseline).status is not Status.PASS:
+    verdict = judge_structure(run, baseline)
+    is_moved = any(isinstance(each, CountMoved) for each in verdict.reasons)
+    if verdict.status is not Status.PASS or is_moved:
         return "other structure"
     found = compare_launches(baseline, baseline.kernels, run)
     if not all(_is_same_kernel(*pair) for each in found for pair in each.pairs):

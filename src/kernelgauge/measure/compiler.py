@@ -19,7 +19,7 @@ import re
 import sys
 import sysconfig
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -321,12 +321,50 @@ def _kind_of_break(text: str) -> str:
     return "a branch that depends on data" if first.startswith("generic_jump") else first
 
 
+_MOST_CODE = 200  # characters of a statement
+_AT_BRACKETS = re.compile(r"(?<=[(\[{]) |,? (?=[)\]}])")  # where a formatter begins a row
+# by file: its lines, which are others once it has changed, and its statements
+_parsed: dict[str, tuple[Sequence[str], Mapping[int, tuple[int, int]]]] = {}
+
+
 def source_line(file: str, number: int) -> SourceLine:
-    """Return a line; for the first one of a function, which is all that compiled code tells, ``in
-    forward``.
+    """Return a line of code: of yours with its whole statement; for the first one of a function,
+    which is all that compiled code tells, ``in forward``.
     """
     code = linecache.getline(file, number).strip()
+    if owner_of(file) == "user":
+        lines = linecache.getlines(file)
+        if _parsed.get(file, ((), {}))[0] is not lines:
+            _parsed[file] = lines, statements("".join(lines))
+        first, last = _parsed[file][1].get(number, (number, number))
+        if first <= number <= last > first:
+            rows = (line.strip() for line in lines[first - 1 : last])
+            code = " ".join(row for row in rows if row and row[0] != "#")
+            code = _AT_BRACKETS.sub("", code)[:_MOST_CODE]
     return SourceLine(shown_path(file), number, re.sub(r"^(?:async )?def (\w+).*", r"in \1", code))
+
+
+@lru_cache
+def statements(source: str) -> Mapping[int, tuple[int, int]]:
+    """Return the first line of the statement that each line is part of, and the last; of a block,
+    the last one of its head.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    with suppress(SyntaxError):
+        for node in ast.walk(ast.parse(source)):  # the inner ones last
+            if isinstance(node, ast.stmt):
+                first, last = node.lineno, node.end_lineno or 0
+                parts = getattr(node, "body", None) or getattr(node, "cases", None)
+                head = last if parts is None else first
+                if parts and isinstance(parts[0], ast.stmt):
+                    head = max(first, _first_line(parts[0]) - 1)
+                found |= dict.fromkeys(range(first, last + 1), (first, head))
+    return found
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(each.lineno for each in decorators)])
 
 
 # -- what each generated kernel was made of --------------------------------------------------------
@@ -539,11 +577,31 @@ def owner_of(file: str) -> Owner:
         folders = (_TORCH / "nn" / "modules", _TORCH / "nn" / "utils", _TORCH / "optim")
         is_module = path.parent in folders and path.name not in ("module.py", "optimizer.py")
         return "module of torch" if is_module else "other"
+    if package := _package_of(path):
+        return "other" if package == "triton" else "library"
     # of this Python, of the system, or of the user
-    if not {"site-packages", "dist-packages"}.isdisjoint(path.parts):
-        return "other" if "-packages/triton/" in file else "library"
     is_python = path.is_relative_to(sysconfig.get_path("stdlib")) or file.startswith("<")
     return "other" if is_python else "user"
+
+
+def _package_of(path: Path) -> str:
+    """Return the installed package or module that a file is part of; empty if it is part of none."""
+    for folder in reversed(path.parents):
+        name = path.relative_to(folder).parts[0]
+        if folder.name in ("site-packages", "dist-packages") or name in _installed(folder):
+            return name
+    return ""
+
+
+@lru_cache(maxsize=256)
+def _installed(folder: Path) -> frozenset[str]:
+    """Return what an installer has put into a folder, as ``pip install --target`` does.
+
+    Of an editable install, the folder of the sources has no ``dist-info``.
+    """
+    records = folder.glob("*.dist-info/RECORD")
+    rows = chain.from_iterable(each.read_text("utf-8").splitlines() for each in records)
+    return frozenset(row.partition(",")[0].partition("/")[0] for row in rows)
 
 
 def _is_in_torch(file: str) -> bool:

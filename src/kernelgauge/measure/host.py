@@ -18,14 +18,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache, lru_cache, reduce
+from functools import cache, reduce
 from operator import itemgetter, or_
 from types import CodeType, FrameType
 from typing import Any
 
 from ..errors import is_profiled, shown_path
 from ..run import LINES, OF_RUNTIME, OF_SESSION, OF_THREADS, RUN_OF_CALLS, Origin
-from .compiler import Owner, owner_of, source_line
+from .compiler import Owner, owner_of, source_line, statements
 from .device import Device
 from .instance import Instance, collector_paused
 from .nvml import digest
@@ -354,18 +354,6 @@ def short(name: str) -> str:
     return f"<{'.' * is_type}{end}>"
 
 
-@lru_cache
-def _statements(source: str) -> dict[int, int]:
-    """Return the first line of the statement that each line is part of."""
-    found: dict[int, int] = {}
-    with suppress(SyntaxError):
-        for node in ast.walk(ast.parse(source)):  # the inner ones last
-            if isinstance(node, ast.stmt):
-                lines = range(node.lineno, (node.end_lineno or 0) + 1)
-                found |= dict.fromkeys(lines, node.lineno)
-    return found
-
-
 def lines_around(file: str, number: int) -> tuple[int, ...]:
     """Return the lines that begin the loops and the other blocks around a line within its function,
     the outermost first.
@@ -401,9 +389,9 @@ def _tracing() -> Iterator[Counter[tuple[CodeType, int]]]:
     left = _MOST_EVENTS
 
     @cache
-    def begins(file: str) -> dict[int, int]:
+    def begins(file: str) -> Mapping[int, tuple[int, int]]:
         linecache.checkcache(file)
-        return _statements("".join(linecache.getlines(file)))
+        return statements("".join(linecache.getlines(file)))
 
     def enter(frame: FrameType, *_: object) -> Callable[..., Any] | None:
         code, last = frame.f_code, (0, -1)
@@ -412,7 +400,8 @@ def _tracing() -> Iterator[Counter[tuple[CodeType, int]]]:
             nonlocal left, last
             if event == "line":
                 number = frame.f_lineno
-                at = begins(code.co_filename).get(number, number), frame.f_lasti
+                first, _ = begins(code.co_filename).get(number, (number, number))
+                at = first, frame.f_lasti
                 # one statement on several lines is one, unless it loops
                 lines[code, number] += at[0] != last[0] or at[1] <= last[1]
                 last = at

@@ -60,7 +60,10 @@ def _structure(it: e.StructureCompared, verdict: Verdict, name: str) -> str:
         )
     if it.placed:
         return f"same kernels, other {' and '.join(it.placed)}"
-    return "same kernels, same counts" if verdict.status is Status.PASS else "other counts"
+    if verdict.status is not Status.PASS:
+        return "other counts"
+    is_other = any(isinstance(each, e.CountMoved) and each.is_judged for each in verdict.reasons)
+    return f"same kernels, {'other' if is_other else 'same'} counts"
 
 
 def _time(it: e.TimeCompared, verdict: Verdict, name: str) -> str:
@@ -545,7 +548,9 @@ def place_text(place: e.Place) -> str:
 
 def runs_text(runs: tuple[int, int] | None) -> str:
     """Return how often a line ran and runs now, in brackets; empty if that is not known."""
-    return f"({runs[0]:,} -> {runs[1]:,} times)" if runs else ""
+    if not runs:
+        return ""
+    return f"({runs[0]:,} -> {runs[1]:,} times)" if any(runs) else "(gone)"
 
 
 def _other_kernels(it: e.OtherKernels) -> tuple[str, list[str]]:
@@ -699,7 +704,7 @@ def _growth(it: e.MemoryGrowth) -> tuple[str, list[str]]:
 _NO_LONGER = {
     "detach": "the graph of autograd is kept: a tensor is no longer detached",
     "compile": "nothing is compiled any more: each op runs by itself",
-    "skip autograd": "autograd records the call: has a no_grad or inference_mode gone?",
+    "skip autograd": "autograd records the call: has a no_grad, inference_mode or detach gone?",
     "drop gradients": "gradients are added to those of the last call: they are no longer dropped",
 }
 

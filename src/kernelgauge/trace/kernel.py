@@ -148,7 +148,13 @@ class SourceLine(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.code, self.deepest.code
 
     def leading_to(self, line: SourceLine) -> SourceLine:
-        return line if self.at == line.at else msgspec.structs.replace(self, inner=line.deepest)
+        """Return this line with another below it; or that one, if both are of one statement."""
+        is_one = bool(self.code) and (self.file, self.code) == (line.file, line.code)
+        return (
+            line
+            if is_one or self.at == line.at
+            else msgspec.structs.replace(self, inner=line.deepest)
+        )
 
     def __str__(self) -> str:
         return f"{self.at}  {self.code}" if self.code else self.at
