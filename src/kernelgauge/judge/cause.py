@@ -196,14 +196,8 @@ def find_causes(
     is_explained = (is_timed and changes) or counts.get("graph_launches")
     if baseline.ops and "dispatcher_ops" in counts and not is_explained:
         causes += _op_causes(run, baseline, known, changes, is_all=not causes)
-    peaks = baseline.counts.peak_allocated_bytes, run.counts.peak_allocated_bytes
-    if (
-        counts.get("peak_allocated_bytes")
-        and peaks[0] is not None
-        and peaks[1] is not None
-        and not (is_timed or is_recorded)
-    ):
-        peak = _peak_cause(run, baseline, peaks[0], peaks[1])
+    if counts.get("peak_allocated_bytes") and not (is_timed or is_recorded):
+        peak = _peak_cause(run, baseline)
         lines = {place.line for cause in causes for place in cause.places}
         causes += [peak] if lines.isdisjoint(place.line for place in peak.places[:1]) else []
     if not is_timed:
@@ -401,7 +395,7 @@ def _counted(
                 grown,
                 is_host,
                 is_cyclic,
-                lines="keeps" if keeping else "allocates" if origins else "new" if new else "",
+                is_kept=True if keeping else False if origins or new else None,
             )
             yield e.Cause(growth), keeping or origins or new
 
@@ -1082,7 +1076,7 @@ def _name_kept_gradients(run: Run, changes: Iterable[_Change]) -> None:
             each.change, each.explains = e.NoLonger("drop gradients"), True
 
 
-def _peak_cause(run: Run, baseline: Baseline, old: int, new: int) -> e.Cause:
+def _peak_cause(run: Run, baseline: Baseline) -> e.Cause:
     """Return where a call allocates more memory of its peak than in the baseline; an older baseline
     does not say where.
     """
@@ -1108,6 +1102,7 @@ def _peak_cause(run: Run, baseline: Baseline, old: int, new: int) -> e.Cause:
     cause = with_code(e.Cause(), by_size, usual_code, sizes)
     first = next((more[place.line] for place in cause.places), 0)
     is_new = bool(cause.places) and lines.isdisjoint(cause.places[0].line.codes)
+    old, new = (each.peak_allocated_bytes or 0 for each in (baseline.counts, run.counts))
     change = e.PeakMemory(old, new, first, is_new_line=is_new)
     return msgspec.structs.replace(cause, change=change)
 

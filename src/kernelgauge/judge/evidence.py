@@ -194,8 +194,8 @@ class MemoryGrowth(Change, frozen=True):  # what each call leaves in memory, bey
     is_host: bool = False
     is_cyclic: bool = False  # until Python collects cycles of references
     is_held: bool = False  # it does not add up: the next call replaces it
-    # what its lines do; empty: none is known, or that is not said
-    lines: Literal["", "keeps", "allocates", "new"] = ""
+    # whether its lines keep it; else they allocate it, or are new. None: no line is known
+    is_kept: bool | None = None
 
 
 # how often a call asks the device for memory, or gives it back

@@ -696,9 +696,8 @@ def _growth(it: e.MemoryGrowth) -> tuple[str, list[str]]:
     if it.is_cyclic:
         return f"{text}, in cycles of references that Python collects later", []
     note = "what keeps it is unknown"
-    below = {"allocates": "where it is allocated", "new": "new lines"}.get(it.lines)
-    notes = [f"below: {below}; {note}" if below else note]
-    return text, notes if it.lines != "keeps" else []
+    notes = [f"below: lines that allocate it, or are new; {note}" if it.is_kept is False else note]
+    return text, [] if it.is_kept else notes
 
 
 _NO_LONGER = {
