@@ -156,8 +156,8 @@ class Counts(msgspec.Struct, frozen=True, omit_defaults=True):
     grown_host_bytes: int | None = None
     # of Python's allocators: the most that a call holds at once
     peak_host_bytes: Count | None = None
-    # Of tensors: those that the module holds behind its first call, and those that each call leaves
-    # elsewhere until the next one, also by a graph of autograd. Without gradients.
+    # Of tensors: those that the module holds behind its first call; on a CPU also those that each
+    # call leaves elsewhere until the next one, by a graph of autograd too. Without gradients.
     held_bytes: Count | None = None
     # that allocate or free memory of a GPU, or pin that of the host
     allocator_calls: Count | None = None

@@ -165,6 +165,8 @@ def test_structure_of_each_count_is_judged() -> None:
             verdict = judged({field: before}, {field: after}, times=times)
             if field == "compiled_ops" and after == more:
                 status = Status.PASS  # in a graph of the same kernels they did not reach the GPU
+            if field == "graph_launches" and not times:
+                status = Status.CHANGED  # a part may be launched one by one
             passed = "same kernels, " * (status is Status.PASS)
             assert (verdict.status, words.headline(verdict)) == (status, f"{passed}other counts")
             assert reasons(verdict, "counts") == [f"{field.replace('_', ' ')} {before} -> {after}"]

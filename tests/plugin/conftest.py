@@ -2,6 +2,7 @@
 
 import functools
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ def outside_of_ci(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # rewriting the assertions of a project takes a sixth of its run, and its header a thirtieth
     monkeypatch.setenv("PYTEST_ADDOPTS", f"{plugins} --assert=plain --no-header")
     monkeypatch.setattr(os, "fsync", lambda _: None)  # no disk fails here
+    # an edit of as many characters, in the same second, would run the code of before
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(pages, "_environment", ENVIRONMENT)
 
 

@@ -138,7 +138,7 @@ def test_other_code_is_timed(pytester: pytest.Pytester, run: Any) -> None:
         pytester.makepyfile(model=MODEL.replace(old, new))
         text = run("-v", "--perf-changed")
         assert KEPT.format(1, 2) in text, f"{name}: {text}"  # of test_linear
-        assert "test_x-test_net: timing, since other " in text, text
+        assert "test_x-test_net: timing: other " in text, text
     pytester.makepyfile(model=MODEL.replace(*EDITS["an operator"]))
     # no slower: accepted, it is the code of the baseline
     run("--perf-update")

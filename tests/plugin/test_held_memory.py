@@ -323,7 +323,10 @@ def test_new_line_that_keeps_is_named_alone(
     assert "2 written" in run("--perf-update")
     monkeypatch.setenv("EDITED", "1")
     said = run()
-    for kind, note in (("eager", ""), ("compiled", "below: lines that allocate it, or are new; what keeps it is unknown")):
+    for kind, note in (
+        ("eager", ""),
+        ("compiled", "below: lines that allocate it, or are new; what keeps it is unknown"),
+    ):
         own = said.partition(f"test_x-test_net-{kind}: REGRESSED")[2].partition("  counts ")[0]
         cause = own.partition("each call leaves ")[2]
         assert note in cause

@@ -39,8 +39,8 @@ _LINE_US, _CALL_US, _WORK_US = 0.05, 0.1, 10.0
 # they are given, they take 0.1 us. A clock would tell some of them from others by chance. So are two
 # lines.
 _SHORT = re.compile(
-    r"<(builtins\.(callable|getattr|hasattr|id|isinstance|issubclass|iter|len|next|setattr)"
-    r"|(collections\.deque|dict|list|set)\.(add|append|get|items|keys|pop|popleft|values)"
+    r"<(builtins\.(callable|getattr|hasattr|id|isinstance|issubclass|iter|len|setattr)"
+    r"|(collections\.deque|dict|set)\.(add|append|get|items|keys|pop|popleft|values)|list\.append"
     r"|math\.(ceil|exp|floor|is\w+|log2?|sqrt)|str\.(ends|starts)with"
     r"|time\.(monotonic|perf_counter|time)(_ns)?)>"
 )

@@ -667,7 +667,8 @@ def _differences(
             structure,
         )
     if not are_alike(old.kernels, run.kernels):
-        yield from choice_changes(old, run)
+        moved: Sequence[Fact] = choice_changes(old, run)
+        yield from moved or (e.RunDoubt("other source"),)
     elif _identities(old.kernels) != _identities(run.kernels):
         yield e.RunDoubt("other source")
     for verdict in _time_verdicts(old, run, context, limits).values():

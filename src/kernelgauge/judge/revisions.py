@@ -100,7 +100,7 @@ def judge_sets(
         how = NothingToCompare(names[bool(before)], "missing" if is_missing else "failed")
         return JudgedSet((unjudged(how, status),))
     try:
-        alike_before, alike = _alike(timed_before or before, timed_after)
+        alike_before, alike, left_out = _alike(timed_before or before, timed_after)
         baseline = combined([from_run(run) for run in alike_before])
     except ValueError as error:
         return JudgedSet((unjudged(NothingToCompare(names[0], "differ", str(error))),))
@@ -125,7 +125,7 @@ def judge_sets(
         Context(comparisons, level=FALSE_ALARMS_PER_RUN, is_alone=True),
     )
     is_cpu = first.fingerprint.arch == "cpu"
-    is_paired = len(before) == len(after) and len(alike) == len(timed_after)
+    is_paired = len(before) == len(after) and not left_out
     verdicts, undecided, needed = list[Verdict](), [], 0
     # the first process measured all; later ones may leave out a latency
     for timer in first.judged_timers:
@@ -149,24 +149,25 @@ def judge_sets(
     return JudgedSet(found, tuple(undecided), needed, run, baseline)
 
 
-def _alike(before: Sequence[Run], after: Sequence[Run]) -> tuple[list[Run], list[Run]]:
-    """Return the runs of each side that are compared: an autotuner may choose anew in each process.
-    They have the launch configuration that most of both sides have, else the most of one side.
+def _alike(before: Sequence[Run], after: Sequence[Run]) -> tuple[list[Run], list[Run], int]:
+    """Return the runs of each side that are compared, and how many are not: an autotuner may choose
+    anew in each process. They have the launch configuration that most of `after` have, else the
+    most of `before`.
 
     Raises `ValueError` if those of `before` ran other kernels.
     """
     if len({tuple(each.identity.unnumbered for each in run.kernels) for run in before}) > 1:
         raise ValueError("the processes ran different kernels")
 
-    def like(run: Run, runs: Sequence[Run]) -> list[Run]:
-        return [each for each in runs if are_alike(each.kernels, run.kernels)]
+    def like(run: Run, side: Sequence[Run]) -> list[Run]:
+        return [each for each in side if are_alike(each.kernels, run.kernels)]
 
     def most(side: Sequence[Run]) -> list[Run]:
         return max((like(run, side) for run in side), key=len, default=[])
 
-    pairs = [(like(run, before), like(run, after)) for run in before]
-    best = max(pairs, key=lambda pair: (min(map(len, pair)), max(map(len, pair))))
-    return best if best[1] else (most(before), most(after))
+    alike = most(after)
+    same = (like(alike[0], before) if alike else []) or most(before)
+    return same, alike, len(before) + len(after) - len(same) - len(alike)
 
 
 def _is_known(runs: Sequence[Run], baseline: Baseline, limits: Limits) -> bool:

@@ -599,8 +599,10 @@ def _installed(folder: Path) -> frozenset[str]:
 
     Of an editable install, the folder of the sources has no ``dist-info``.
     """
-    records = folder.glob("*.dist-info/RECORD")
-    rows = chain.from_iterable(each.read_text("utf-8").splitlines() for each in records)
+    rows: list[str] = []
+    for each in folder.glob("*.dist-info/RECORD"):
+        with suppress(OSError, UnicodeDecodeError):  # it is no installer's
+            rows += each.read_text("utf-8").splitlines()
     return frozenset(row.partition(",")[0].partition("/")[0] for row in rows)
 
 

@@ -472,8 +472,8 @@ class _OneDtype(TorchFunctionMode):
         name, kwargs = getattr(function, "__name__", "_"), kwargs or {}
         # those that write to a tensor, or ask for its attributes, need that one itself
         if inspect.isbuiltin(function) and not (name.startswith("_") or name.endswith("_")):
-            leaves = [each for each in tree_leaves(args) if isinstance(each, torch.Tensor)]
-            dtypes = {each.dtype for each in leaves}
+            leaves = tree_leaves((args, kwargs))
+            dtypes = {each.dtype for each in leaves if isinstance(each, torch.Tensor)}
             is_mixed = torch.float64 in dtypes and dtypes & (_ROUNDED - {torch.float64})
             if is_mixed and "out" not in kwargs:
                 args, kwargs = tree_map(_promoted, (args, kwargs))
@@ -487,14 +487,24 @@ def _in_float64(op: Any, args: Any, kwargs: Any) -> Any:
     autograd makes for a gradient.
     """
     if op._schema.is_mutable:
-        if isinstance(args[0], torch.Tensor) and args[0].dtype in _ROUNDED:
-            args = (args[0], *tree_map(partial(_rounded, args[0].dtype), args[1:]))
-        return op(*args, **kwargs)
+        return op(*_like_what_is_written(op, args), **kwargs)
     args, kwargs = tree_map(_promoted, (args, kwargs))
     in_backward = torch._C._current_graph_task_id() >= 0
     is_of_gradient = op is torch.ops.aten._to_copy.default and in_backward
     result = op(*args, **kwargs)
     return result if is_of_gradient else tree_map(_promoted, result)
+
+
+def _like_what_is_written(op: Any, args: Any) -> Any:
+    """Return arguments in the dtype of the only one that the op writes to."""
+    pairs = [*zip(op._schema.arguments, args, strict=False)]
+    written = [value for each, value in pairs if each.alias_info and each.alias_info.is_write]
+    if len(written) != 1 or not isinstance(written[0], torch.Tensor):
+        return args
+    if written[0].dtype not in _ROUNDED:
+        return args
+    cast = partial(_rounded, written[0].dtype)
+    return [each if each is written[0] else tree_map(cast, each) for each in args]
 
 
 def _rounded(dtype: torch.dtype, value: Any) -> Any:

@@ -408,8 +408,8 @@ def _stored_bytes(instance: Instance, sizes: Mapping[int, int]) -> tuple[int, in
 
 
 def _left_allocated(call: Callable[[], None], device: Device) -> tuple[int, dict[int, int]]:
-    """Return how many bytes more are allocated behind a call, on the device, and on a CPU the sizes
-    of what the call itself has allocated and not freed, by address.
+    """Return how many bytes more a device has allocated behind a call. On a CPU, return also the
+    sizes of what the call has allocated and not freed, by address.
 
     No allocator of a CPU tells. The profiler sees each allocation, and here no op.
     """

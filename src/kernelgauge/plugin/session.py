@@ -571,7 +571,7 @@ class Session:
         if not why:
             self._keeping_times.add(run.workload)
         else:
-            self.progress(f"{run.workload}: timing, since {why}")
+            self.progress(f"{run.workload}: timing: {why}")
         return not why
 
     def _keep_measured(

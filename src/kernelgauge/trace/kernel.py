@@ -61,9 +61,7 @@ class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_inductors(self) -> bool:
-        """Tell whether Inductor generated it for Triton: each compile chooses the launch
-        configuration anew.
-        """
+        """Tell whether Inductor generated it for Triton, and may tune it."""
         return self.decoded.backend == "inductor-triton"
 
     @property
