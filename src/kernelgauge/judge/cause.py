@@ -76,7 +76,7 @@ _FLOAT = re.compile(r"[bf]+p?\d+(_\w+)?")  # a dtype of floating point: bf16, fp
 
 def order_causes(causes: Iterable[e.Cause], known: AbstractSet[str] = frozenset()) -> list[e.Cause]:
     """Return what explains others first, then other kernels of an edited line, then the largest
-    effect; without times, what is gone comes last.
+    effect; without times, causes that remove work come last.
 
     `known`: the lines that launched kernels before.
     """
@@ -408,7 +408,7 @@ def _held_causes(
     *,
     are_alike: bool,
 ) -> Iterator[e.Cause]:
-    """Yield what is held between calls and was not, and a graph of autograd that a lost detach keeps.
+    """Yield what is newly held between calls, and a graph that is kept since a detach is gone.
 
     `are_alike`: whether the launches are: others may record more by themselves.
     """

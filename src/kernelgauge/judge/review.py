@@ -654,7 +654,7 @@ def _unknown(old: Counts | Baseline, new: Counts | Baseline) -> dict[str, object
 def _differences(
     old: Baseline, run: Run, context: Context, limits: Limits | None
 ) -> Iterator[Fact]:
-    """Yield what is no noise."""
+    """Yield what differs by more than noise."""
     comparison = compare_fingerprints(old.fingerprint, run.fingerprint)
     yield from comparison.moves
     if why := stored_doubt(old, run):

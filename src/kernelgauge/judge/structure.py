@@ -145,9 +145,9 @@ def _matches(name: str | None, pattern: str | None) -> bool:
 def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ()) -> Verdict:
     """Compare kernels (names, order, number of launches, shapes, streams) and every count exactly.
 
-    The launch configuration counts too, but for what an autotuner chose anew: its choice was not
-    stored, or another one was asked for and is named. More of anything counted is REGRESSED, and so
-    is other structure where a time is. Other structure without such a loss is CHANGED. Lower counts
+    The launch configuration counts too, unless an autotuner chose it anew: none was stored, or
+    `--perf-tune` asked for that. More of anything counted is REGRESSED. So is other structure where
+    a time is REGRESSED. Other structure without such a loss is CHANGED. Lower counts
     of the same kernels, and none higher, are IMPROVED where every time was judged and none is worse,
     else PASS, unless less is compiled or in CUDA graphs. Where torch is another version than in the
     baseline, dispatcher ops and memory are shown and not judged.
@@ -326,7 +326,7 @@ def uncompiled(choice: KernelChoice, could: Iterable[str]) -> list[ChoiceMoved]:
 def kernel_changes(found: Iterable[Difference], chosen: Collection[str] = ()) -> list[KernelMoved]:
     """Return each kernel that is gone, new or launched in another configuration.
 
-    `chosen`: the kernels whose configuration an autotuner chose anew, and nothing is said of it.
+    `chosen`: kernels whose configuration may differ, since an autotuner chose it anew.
     """
     moved: list[KernelMoved] = []
     for each in found:

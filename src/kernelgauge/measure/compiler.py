@@ -601,7 +601,7 @@ def _installed(folder: Path) -> frozenset[str]:
     """
     rows: list[str] = []
     for each in folder.glob("*.dist-info/RECORD"):
-        with suppress(OSError, UnicodeDecodeError):  # it is no installer's
+        with suppress(OSError, UnicodeDecodeError):  # another tool wrote it
             rows += each.read_text("utf-8").splitlines()
     return frozenset(row.partition(",")[0].partition("/")[0] for row in rows)
 

@@ -278,7 +278,7 @@ def _move(tensors: Iterable[tuple[torch.Tensor, torch.device]]) -> None:
 
 def held_bytes(module: object) -> int | None:
     """Return the bytes of the tensors that a module holds: parameters, buffers and those in
-    attributes, also of objects there, without gradients. None: it is no module.
+    attributes, also of objects there, without gradients. None: of a plain function.
     """
     if not is_a(module, nn.Module):
         return None
@@ -328,7 +328,7 @@ _CALLS_WATCHED = 2  # what grows in each of them grows always
 
 
 def lines_that_keep(
-    function: object, call: Callable[[], object], *, is_growing: bool
+    roots: object, call: Callable[[], object], *, is_growing: bool
 ) -> list[tuple[str, int]]:
     """Return file and line of the user's code that keeps something of each call, in order; empty
     where nothing shows it.
@@ -340,8 +340,8 @@ def lines_that_keep(
     `is_growing`: whether the calls keep ever more. Else any tensor counts, and no container that
     grows.
     """
-    sizes = list(_sizes(function)) if is_growing else []
-    contents = list(_contents(function, are_recorded=is_growing))
+    sizes = list(_sizes(roots)) if is_growing else []
+    contents = list(_contents(roots, are_recorded=is_growing))
     for _ in range(_CALLS_WATCHED):
         lengths, held = [size() for size in sizes], [content() for content in contents]
         call()
