@@ -101,7 +101,7 @@ class Origins:
     growth: tuple[Origin, ...] = ()  # where that was allocated, the most first
     cyclic_bytes: int | None = None  # that Python's collector frees, and where, likewise
     cyclic: tuple[Origin, ...] = ()
-    # that each call allocates and leaves, but for what `reach.held_bytes` counts: on a CPU
+    # that each call allocates and leaves, but for what `reach.held_bytes` counts
     kept_bytes: int | None = None
     is_storing: bool = False  # whether each call leaves any, those included
     grown_host_bytes: int | None = None  # likewise: by Python, and on a GPU by tensors on the host
@@ -357,7 +357,7 @@ def _held(instance: Instance, device: Device, *, is_traced: bool, has_graphs: bo
             peak = min(peaks[1:])
             at_peak = line_at_peak(again) if is_traced and peak >= _LEAST_PEAK_BYTES else ()
             found = Origins(
-                kept_bytes=None if device.gpu is not None else min(stored)[1],
+                kept_bytes=min(stored)[1],
                 is_storing=min(stored)[0] > 0,
                 peak_host_bytes=peak,
                 host_peak=tuple(Origin("", (source_line(*each),)) for each in at_peak),
@@ -408,16 +408,18 @@ def _stored_bytes(instance: Instance, sizes: Mapping[int, int]) -> tuple[int, in
 
 
 def _left_allocated(call: Callable[[], None], device: Device) -> tuple[int, dict[int, int]]:
-    """Return how many bytes more a device has allocated behind a call. On a CPU, return also the
-    sizes of what the call has allocated and not freed, by address.
+    """Return how many bytes more a device has allocated behind a call, and the sizes of what the
+    call has allocated and not freed, by address.
 
-    No allocator of a CPU tells. The profiler sees each allocation, and here no op.
+    A GPU's allocator lists its blocks. No allocator of a CPU tells: the profiler sees each
+    allocation, and here no op.
     """
     if device.gpu is not None:
-        before = torch.cuda.memory_stats(device.torch_device)
+        before = _blocks(device)
         call()
-        after = torch.cuda.memory_stats(device.torch_device)
-        return int(after["requested_bytes.all.current"] - before["requested_bytes.all.current"]), {}
+        after = _blocks(device)
+        left = sum(after.values()) - sum(before.values())
+        return left, {each: after[each] for each in after.keys() - before.keys()}
     with Profiler(activities=device.activities, profile_memory=True) as profiler:
         torch._C._autograd._enable_record_function(False)
         try:
@@ -428,6 +430,17 @@ def _left_allocated(call: Callable[[], None], device: Device) -> tuple[int, dict
     results = profiler.profiler.kineto_results
     left = sum(each.nbytes() for each in results.events() if each.name() == "[memory]")
     return left, _allocated(results)
+
+
+def _blocks(device: Device) -> dict[int, int]:
+    """Return the sizes of what is allocated on a GPU, by address."""
+    return {
+        block["address"]: block["requested_size"]
+        for segment in torch.cuda.memory_snapshot()
+        if segment["device"] == device.torch_device.index
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    }
 
 
 def _allocated(results: Any) -> dict[int, int]:
