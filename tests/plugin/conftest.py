@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import kernelgauge.report.html as pages
-from tests.plugin.inner_project import Project
+from tests.plugin.inner_project import Project, Run, text_of
 
 ENVIRONMENT = functools.cache(pages._environment)  # compiles the templates of the report once
 
@@ -32,3 +32,12 @@ def outside_of_ci(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("COLUMNS", "200")  # the summary's table is as wide as the terminal
     return Project(pytester)
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester) -> Run:
+    """Run pytest on the CPU, in a folder that its tests import from; return its output."""
+    pytester.makeini("[pytest]\npythonpath = .\n")
+    return lambda *arguments: text_of(
+        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *arguments)
+    )

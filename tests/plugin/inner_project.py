@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from kernelgauge import Timer
 from kernelgauge.results import Results, read_results
 from tests import builders
 
+Run = Callable[..., str]  # with the arguments of pytest; returns what it prints
 ID, COMPILED, LINEAR = "mlp-eager-bf16-4x8", "mlp-compiled-bf16-4x8", "linear-eager-bf16-4x8"
 VERDICT = "kernelgauge_verdict"
 SHORT = {

@@ -6,7 +6,7 @@ import pytest
 
 from kernelgauge.errors import WorkloadError
 from tests.commands.conftest import Command
-from tests.plugin.inner_project import text_of
+from tests.plugin.inner_project import Run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -102,22 +102,13 @@ KEPT = "{} of {} times not compared: the same code"
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester) -> Any:
-    """Run pytest on the CPU; return its output."""
-    pytester.makeini("[pytest]\npythonpath = .\n")
-    return lambda *arguments: text_of(
-        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *arguments)
-    )
-
-
-@pytest.fixture
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the latency be that of the baseline: other jobs run beside tests."""
     monkeypatch.setattr("kernelgauge.plugin.session.is_as_fast", lambda *_: True)
 
 
 @pytest.mark.usefixtures("steady")
-def test_code_of_the_baseline_keeps_its_times(pytester: pytest.Pytester, run: Any) -> None:
+def test_code_of_the_baseline_keeps_its_times(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(model=MODEL, test_x=TESTS)
     assert "2 written" in run("--perf-update")
     # comments, and where the lines are
@@ -130,7 +121,7 @@ def test_code_of_the_baseline_keeps_its_times(pytester: pytest.Pytester, run: An
 
 
 @pytest.mark.usefixtures("steady")
-def test_other_code_is_timed(pytester: pytest.Pytester, run: Any) -> None:
+def test_other_code_is_timed(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(model=MODEL, test_x=TESTS)
     run("--perf-update")
     for name, (old, new) in EDITS.items():
@@ -146,7 +137,7 @@ def test_other_code_is_timed(pytester: pytest.Pytester, run: Any) -> None:
 
 
 @pytest.mark.usefixtures("steady")
-def test_times_that_a_test_reads_are_measured(pytester: pytest.Pytester, run: Any) -> None:
+def test_times_that_a_test_reads_are_measured(pytester: pytest.Pytester, run: Run) -> None:
     standard = "from kernelgauge.standard import *"
     pytester.makepyfile(conftest=SUITE, test_standard=standard, test_own=READS_TIMES)
     run("--perf-update")
@@ -156,7 +147,7 @@ def test_times_that_a_test_reads_are_measured(pytester: pytest.Pytester, run: An
     assert KEPT.format(3, 3) in run("--perf-changed", "--deselect", "test_own.py")
 
 
-def test_value_that_takes_longer_is_timed(pytester: pytest.Pytester, run: Any) -> None:
+def test_value_that_takes_longer_is_timed(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(model=MODEL, test_x=TESTS)
     run("--perf-update")
     pytester.makepyfile(model=MODEL.replace("(30_000,)", "(*range(30_001),)"))
@@ -164,14 +155,14 @@ def test_value_that_takes_longer_is_timed(pytester: pytest.Pytester, run: Any) -
 
 
 @pytest.mark.usefixtures("steady")
-def test_what_cannot_be_told_is_timed(pytester: pytest.Pytester, run: Any) -> None:
+def test_what_cannot_be_told_is_timed(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(model=MODEL, test_x=TESTS.partition("def test_net")[0] + OTHERS)
     run("--perf-update")
     assert "the same code" not in run("--perf-changed")
 
 
 @pytest.mark.usefixtures("steady")
-def test_graphs_compiled_before_are_no_other_code(pytester: pytest.Pytester, run: Any) -> None:
+def test_graphs_compiled_before_are_no_other_code(pytester: pytest.Pytester, run: Run) -> None:
     from torch._inductor import config
 
     pytester.makepyfile(test_x=COMPILED)
@@ -181,7 +172,7 @@ def test_graphs_compiled_before_are_no_other_code(pytester: pytest.Pytester, run
 
 
 def test_look_that_fails_spoils_no_other_workload(
-    pytester: pytest.Pytester, run: Any, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(workload: Any, *_: object) -> None:
         raise WorkloadError(f"{workload.id}: no memory left")
@@ -194,14 +185,14 @@ def test_look_that_fails_spoils_no_other_workload(
     assert "the same code" not in text
 
 
-def test_update_times_everything(pytester: pytest.Pytester, run: Any) -> None:
+def test_update_times_everything(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(model=MODEL, test_x=TESTS)
     assert "--perf-update times everything" in run("--perf-update", "--perf-changed")
 
 
 @pytest.mark.parametrize("arguments", [["--perf-changed"], ["-m", "not timing"]])
 def test_page_of_untimed_run_compares_no_times(
-    pytester: pytest.Pytester, run: Any, kernelgauge: Command, arguments: list[str]
+    pytester: pytest.Pytester, run: Run, kernelgauge: Command, arguments: list[str]
 ) -> None:
     linear = TESTS.partition("def test_net")[0] + TESTS[TESTS.index("def test_linear") :]
     pytester.makepyfile(model=MODEL, test_x=linear)

@@ -3,7 +3,6 @@ interpreter; each run of pytest makes one, and a text file says what the tuner m
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from kernelgauge.results import read_results
 from tests.commands.conftest import Command
-from tests.plugin.inner_project import text_of
+from tests.plugin.inner_project import Run, text_of
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.timeout(300)
@@ -57,7 +56,6 @@ def test_change(kernelgauge):
     with open("ran.txt", "a") as file:
         print(ran[len(ran) // 2], file=file)  # while it was measured
 """
-Run = Callable[..., str]
 WIDE = "SIZE=128,num_stages=3,num_warps=4"
 NARROW = "SIZE=32,num_stages=3,num_warps=4"
 

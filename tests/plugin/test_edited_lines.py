@@ -2,11 +2,9 @@
 leads to: a helper that launches for a line that is new did so before for others.
 """
 
-from typing import Any
-
 import pytest
 
-from tests.plugin.inner_project import text_of
+from tests.plugin.inner_project import Run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -69,16 +67,7 @@ EDITS = {
 }
 
 
-@pytest.fixture
-def run(pytester: pytest.Pytester) -> Any:
-    """Run pytest on the CPU; return its output."""
-    pytester.makeini("[pytest]\npythonpath = .\n")
-    return lambda *arguments: text_of(
-        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *arguments)
-    )
-
-
-def test_edited_line_is_named_first(pytester: pytest.Pytester, run: Any) -> None:
+def test_edited_line_is_named_first(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(helpers=HELPERS, model=MODEL, test_x=TESTS)
     assert "2 written" in run("--perf-update")
     for name, (mark, line) in EDITS.items():
@@ -140,7 +129,7 @@ def test_x(kernelgauge, net, compiler):
 """
 
 
-def test_line_that_runs_more_often_has_its_count(pytester: pytest.Pytester, run: Any) -> None:
+def test_line_that_runs_more_often_has_its_count(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(model=MORE, test_x=OF_MORE)
     assert "6 written" in run("--perf-update")
     edited = MORE.replace("range(4)", "range(6)").replace("n not in self.known", "True")
@@ -181,7 +170,7 @@ def forward(x):
 """
 
 
-def test_repeated_line_comes_before_its_helper(pytester: pytest.Pytester, run: Any) -> None:
+def test_repeated_line_comes_before_its_helper(pytester: pytest.Pytester, run: Run) -> None:
     test = "import torch\nfrom model import forward\n\ndef test_x(kernelgauge):\n"
     test += "    kernelgauge.using(timing=False)(forward, torch.ones(4, 8))\n"
     pytester.makepyfile(model=REPEATED, test_x=test)
@@ -222,7 +211,7 @@ def forward(x):
     ids=["removed", "edited", "other"],
 )
 def test_line_of_lost_ops_is_shown(
-    pytester: pytest.Pytester, run: Any, line: str, edited: str, code: list[str]
+    pytester: pytest.Pytester, run: Run, line: str, edited: str, code: list[str]
 ) -> None:
     test = "import torch\nfrom model import forward\n\ndef test_x(kernelgauge):\n"
     test += "    kernelgauge.using(timing=False)(forward, torch.ones(4, 8))\n"
@@ -278,7 +267,7 @@ def detached(net, x):
     ],
 )
 def test_call_that_autograd_records_now_has_its_line(
-    pytester: pytest.Pytester, run: Any, function: str, edit: tuple[str, str], code: list[str]
+    pytester: pytest.Pytester, run: Run, function: str, edit: tuple[str, str], code: list[str]
 ) -> None:
     test = f"import torch\nfrom model import {function}\n\ndef test_x(kernelgauge):\n"
     test += "    net, gauge = torch.nn.Linear(8, 8), kernelgauge.using(timing=False)\n"
@@ -305,7 +294,7 @@ def fit(x):
 
 
 def test_edited_argument_of_a_constructor_is_named_first(
-    pytester: pytest.Pytester, run: Any
+    pytester: pytest.Pytester, run: Run
 ) -> None:
     test = "import torch\nfrom model import fit\n\ndef test_x(kernelgauge):\n"
     test += "    kernelgauge.using(timing=False)(fit, torch.ones(4, 8))\n"
@@ -352,7 +341,7 @@ def forward(xs):
     ],
 )
 def test_edited_row_of_a_statement_is_shown_with_all_of_it(
-    pytester: pytest.Pytester, run: Any, edit: tuple[str, str], code: list[str]
+    pytester: pytest.Pytester, run: Run, edit: tuple[str, str], code: list[str]
 ) -> None:
     test = "import torch\nfrom model import forward\n\ndef test_x(kernelgauge):\n"
     test += "    kernelgauge.using(timing=False)(lambda x: forward([x, x]), torch.ones(8))\n"
@@ -373,7 +362,7 @@ def causal(x):
 """
 
 
-def test_deleted_code_has_no_number_of_today(pytester: pytest.Pytester, run: Any) -> None:
+def test_deleted_code_has_no_number_of_today(pytester: pytest.Pytester, run: Run) -> None:
     test = "import torch\nfrom model import causal\n\ndef test_x(kernelgauge):\n"
     test += "    kernelgauge.using(timing=False)(causal, torch.ones(8, 8))\n"
     pytester.makepyfile(model=DELETED, test_x=test)
@@ -402,7 +391,7 @@ def forces(x):
 
 
 def test_edited_line_that_calls_a_backward_is_named_first(
-    pytester: pytest.Pytester, run: Any
+    pytester: pytest.Pytester, run: Run
 ) -> None:
     test = "import torch\nfrom model import forces\n\ndef test_x(kernelgauge):\n"
     test += "    kernelgauge.using(timing=False)(lambda x: forces(x), torch.ones(4, 3))\n"
@@ -416,7 +405,7 @@ def test_edited_line_that_calls_a_backward_is_named_first(
     assert second.strip() == "model.py:8  (backward)  energy = NET(x).sum()"
 
 
-def test_line_that_reads_a_tensor_is_named_by_its_call(pytester: pytest.Pytester, run: Any) -> None:
+def test_line_that_reads_a_tensor_is_named_by_its_call(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(model=MODEL, helpers=HELPERS, test_x=TESTS)
     assert "2 written" in run("--perf-update")
     pytester.makepyfile(model=MODEL.replace("# 3", "; x[0].tolist()"))
@@ -427,7 +416,7 @@ def test_line_that_reads_a_tensor_is_named_by_its_call(pytester: pytest.Pytester
         assert code.endswith("described(x)  ; x[0].tolist()"), failure
 
 
-def test_new_ops_are_those_that_a_line_calls(pytester: pytest.Pytester, run: Any) -> None:
+def test_new_ops_are_those_that_a_line_calls(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(model=MODEL, helpers=HELPERS, test_x=TESTS)
     assert "2 written" in run("--perf-update")
     pytester.makepyfile(model=MODEL.replace("# 3", "; x.t(); x.flatten()"))
@@ -435,7 +424,7 @@ def test_new_ops_are_those_that_a_line_calls(pytester: pytest.Pytester, run: Any
     assert "2 new ops: aten::t, aten::flatten\n" in text, text  # and no aten::transpose, aten::view
 
 
-def test_other_dtypes_have_names(pytester: pytest.Pytester, run: Any) -> None:
+def test_other_dtypes_have_names(pytester: pytest.Pytester, run: Run) -> None:
     model = """
 def forward(x):
     return x.sum(-1, dtype=torch.float32), torch.arange(8, dtype=torch.float32)
@@ -454,7 +443,7 @@ def forward(x):
     assert "1 passed" in run()
 
 
-def test_other_lists_of_tensors_are_short(pytester: pytest.Pytester, run: Any) -> None:
+def test_other_lists_of_tensors_are_short(pytester: pytest.Pytester, run: Run) -> None:
     test = """
 import torch
 SIZES = [(3072,), (3072,), (8, 4), (2,), (5,)]
@@ -478,7 +467,7 @@ def test_x(kernelgauge):
 
 
 def test_kernels_behind_a_graph_break_keep_their_lines(
-    pytester: pytest.Pytester, run: Any, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(pytester.path / "inductor"))
     model = """
@@ -506,7 +495,7 @@ def test_x(kernelgauge):
         assert f"  code     model.py:{number}  return x.cos() @ x\n" in text, text
 
 
-def test_compiled_ops_that_are_gone_are_named(pytester: pytest.Pytester, run: Any) -> None:
+def test_compiled_ops_that_are_gone_are_named(pytester: pytest.Pytester, run: Run) -> None:
     model = (
         "import torch\n\ndef forward(x, given):\n    if not given == None:\n        x = x + given\n"
     )

@@ -4,14 +4,13 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from kernelgauge.judge import RATIO, Status
 from kernelgauge.measure.measurement import Measurement, Replicate
 from kernelgauge.results import read_results
-from tests.plugin.inner_project import text_of
+from tests.plugin.inner_project import Run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -190,12 +189,9 @@ def steady_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester, steady_clock: None) -> Any:
-    """Run pytest on the CPU; return its output."""
+def run(run: Run, pytester: pytest.Pytester, steady_clock: None) -> Run:
     pytester.makeini("[pytest]\nkernelgauge_replicates = 4\n")
-    return lambda *arguments: text_of(
-        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *arguments)
-    )
+    return run
 
 
 def statuses() -> dict[str, list[Status]]:
@@ -208,7 +204,7 @@ def statuses() -> dict[str, list[Status]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_call_beside_other_code_is_judged_by_both(
-    pytester: pytest.Pytester, run: Any, case: str
+    pytester: pytest.Pytester, run: Run, case: str
 ) -> None:
     call, expected = CASES[case]
     pytester.makepyfile(test_speed=CODE + TEST.format(*call))
@@ -218,7 +214,7 @@ def test_call_beside_other_code_is_judged_by_both(
 
 
 @pytest.mark.parametrize("options", REFUSED)
-def test_wrong_option_is_refused(pytester: pytest.Pytester, run: Any, options: str) -> None:
+def test_wrong_option_is_refused(pytester: pytest.Pytester, run: Run, options: str) -> None:
     pytester.makepyfile(test_speed=CODE + TEST.format(options, "square, x"))
     said = run()
     assert REFUSED[options] in said
@@ -234,7 +230,7 @@ def test_shape(kernelgauge, rows):
 """
 
 
-def test_each_shape_has_its_ratio(pytester: pytest.Pytester, run: Any) -> None:
+def test_each_shape_has_its_ratio(pytester: pytest.Pytester, run: Run) -> None:
     pytester.makepyfile(test_speed=CODE + SHAPES)
     run()
     assert statuses() == {
@@ -243,7 +239,7 @@ def test_each_shape_has_its_ratio(pytester: pytest.Pytester, run: Any) -> None:
     }
 
 
-def test_baseline_is_needed_by_strict_runs_alone(pytester: pytest.Pytester, run: Any) -> None:
+def test_baseline_is_needed_by_strict_runs_alone(pytester: pytest.Pytester, run: Run) -> None:
     test = TEST.format("faster_than=slow(torch.relu)", "torch.relu, x")
     pytester.makepyfile(test_speed=CODE + test)
     assert "1 passed" in (said := run())
@@ -265,7 +261,7 @@ def test_baseline_is_needed_by_strict_runs_alone(pytester: pytest.Pytester, run:
     ("call", "outcome", "files"), [("slow(torch.relu)", FAILED, 0), ("torch.relu", SKIPPED, 1)]
 )
 def test_update_overrules_no_ratio(
-    pytester: pytest.Pytester, run: Any, call: str, outcome: str, files: int
+    pytester: pytest.Pytester, run: Run, call: str, outcome: str, files: int
 ) -> None:
     pytester.makepyfile(test_speed=CODE + TEST.format("faster_than=torch.relu", f"{call}, x"))
     assert outcome in run("--perf-update")

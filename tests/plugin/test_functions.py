@@ -4,7 +4,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from kernelgauge.measure import numerics
 from kernelgauge.results import Results, read_results
 from kernelgauge.run import Timer
 from tests.commands.conftest import Command
-from tests.plugin.inner_project import Project, text_of
+from tests.plugin.inner_project import Project, Run, text_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -261,16 +260,12 @@ test_attention-neg1 test_attention-1_5 TestModule-test_structure test_sequence t
 test_drawn_sizes test_sparse test_autograd test_switch test_counter test_dimension test_tensors_of_a_list test_float8
 """
 IDS = [f"test_ops-{name}" for name in TESTS.split()]
-Run = Callable[..., str]
 
 
 @pytest.fixture
-def run(pytester: pytest.Pytester) -> Run:
-    """Run pytest on the CPU; return its output."""
+def run(run: Run, pytester: pytest.Pytester) -> Run:
     pytester.makeini("[pytest]\nkernelgauge_replicates = 2\n")
-    return lambda *arguments: text_of(
-        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *arguments)
-    )
+    return run
 
 
 def results() -> Results:

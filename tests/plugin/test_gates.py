@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.commands.conftest import Command
-from tests.plugin.inner_project import ID, Project, fake, text_of
-from tests.plugin.test_functions import Run, run, statuses
+from tests.plugin.inner_project import ID, Project, Run, fake, text_of
+from tests.plugin.test_functions import run, statuses
 
 __all__ = ["run"]
 pytestmark = pytest.mark.timeout(300)

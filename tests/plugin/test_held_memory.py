@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.plugin.inner_project import text_of
+from tests.plugin.inner_project import Run, text_of
 
 HOLDS = """
 import os, pytest, torch
@@ -50,12 +50,9 @@ def test_gradients(kernelgauge):
 
 @pytest.mark.parametrize("held", ["untied", "wide", "list", "store", "record"])
 def test_more_that_a_module_holds_is_a_loss(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, held: str
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, run: Run, held: str
 ) -> None:
     pytester.makepyfile(test_x=HOLDS)
-    run = lambda *given: text_of(  # noqa: E731
-        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *given)
-    )
     assert "2 written" in run("--perf-update")
     assert "2 passed" in run()
     monkeypatch.setenv("HELD", held)
@@ -140,13 +137,10 @@ def test_net(kernelgauge, kind):
 
 
 def test_line_that_keeps_is_named_beside_objects_that_refuse(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     """Their methods are the user's: a walk through them runs none."""
     pytester.makepyfile(test_x=REFUSING)
-    run = lambda *given: text_of(  # noqa: E731
-        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *given)
-    )
     assert "2 written" in run("--perf-update")
     assert "2 passed" in run()
     monkeypatch.setenv("KEEPS", "1")
@@ -256,12 +250,9 @@ MORE_HELD = {  # what is held without the edit and with it, and the line
 
 
 def test_line_that_keeps_a_graph_is_the_cause(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     pytester.makepyfile(test_x=STORES)
-    run = lambda *given: text_of(  # noqa: E731
-        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *given)
-    )
     assert "6 written" in run("--perf-update")
     assert "6 passed" in run()
     assert "1 passed" in run("-k", "test_function")  # which fills the table itself
@@ -313,13 +304,10 @@ def test_net(kernelgauge, kind):
 
 
 def test_new_line_that_keeps_is_named_alone(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     """Another container has always grown; and no line of compiled code is watched."""
     pytester.makepyfile(test_x=GROWS)
-    run = lambda *given: text_of(  # noqa: E731
-        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *given)
-    )
     assert "2 written" in run("--perf-update")
     monkeypatch.setenv("EDITED", "1")
     said = run()

@@ -14,7 +14,7 @@ from kernelgauge.judge import STRUCTURE
 from kernelgauge.judge.evidence import Cause
 from kernelgauge.judge.structure import judge_structure
 from kernelgauge.results import read_results
-from tests.plugin.inner_project import text_of
+from tests.plugin.inner_project import Run
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -93,16 +93,7 @@ CAUSES = {
     "uncached": r"2 -> 9\d\d lines of your code run",
     "hooked": "test_host.py:note 0 -> 6 calls",
 }
-Run = Callable[..., str]
 Record = Callable[..., None]
-
-
-@pytest.fixture
-def run(pytester: pytest.Pytester) -> Run:
-    """Run pytest on the CPU; return its output."""
-    return lambda *arguments: text_of(
-        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *arguments)
-    )
 
 
 @pytest.fixture

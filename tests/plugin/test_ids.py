@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.test_functions import Run, results, run, statuses
+from tests.plugin.inner_project import Run
+from tests.plugin.test_functions import results, run, statuses
 
 __all__ = ["run"]
 pytestmark = pytest.mark.timeout(300)

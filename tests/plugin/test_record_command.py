@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from tests.plugin.inner_project import text_of
+from tests.plugin.inner_project import Run
 
 TESTS = """
 import os, pytest, torch
@@ -21,11 +21,8 @@ def test_worse(kernelgauge):
 
 
 def test_command_stores_no_other_test(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    run = lambda *given: text_of(  # noqa: E731
-        pytester.runpytest_inprocess("-q", "--perf-device=cpu", *given)
-    )
     pytester.makepyfile(test_x=TESTS.format(first="one"))
     assert "2 written" in run("--perf-update")
     pytester.makepyfile(test_x=TESTS.format(first="renamed"))

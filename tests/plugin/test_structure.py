@@ -2,7 +2,6 @@
 data, and what a call keeps.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from kernelgauge.judge import Status
 from kernelgauge.results import read_results
 from tests.planted import LOSING
-from tests.plugin.inner_project import text_of
+from tests.plugin.inner_project import Run, text_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -201,7 +200,6 @@ CAUSES = {
     "kept_at_times": "each call leaves 12.",  # the least of five calls, by call
     "unbounded_cache": "each call leaves 20.",
 }
-Run = Callable[..., str]
 
 
 @pytest.fixture

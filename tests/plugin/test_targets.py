@@ -2,13 +2,12 @@
 
 import re
 import sys
-from collections.abc import Callable
 
 import pytest
 
 from kernelgauge.judge.baseline import decode_baseline
 from tests.commands.conftest import Command
-from tests.plugin.inner_project import text_of
+from tests.plugin.inner_project import Run, text_of
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.timeout(300)
@@ -121,9 +120,6 @@ tuned = triton.autotune(choices, key=[])(double)
 def test_double(kernelgauge):
     kernelgauge(lambda: tuned[1,](x))
 """
-
-
-Run = Callable[..., str]
 
 
 @pytest.fixture

@@ -436,7 +436,7 @@ def _blocks(device: Device) -> dict[int, int]:
     """Return the sizes of what is allocated on a GPU, by address."""
     return {
         block["address"]: block["requested_size"]
-        for segment in torch.cuda.memory_snapshot()
+        for segment in torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
         if segment["device"] == device.torch_device.index
         for block in segment["blocks"]
         if block["state"] == "active_allocated"
