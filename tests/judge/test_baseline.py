@@ -225,8 +225,8 @@ def test_processes_keep_what_they_have_in_common() -> None:
             mlp_kernels()[0], arguments=arguments, resources=Resources(layout=layout)
         )
         for arguments, layout in (
-            (("0.5", "True"), "contiguous"),
-            (("0.25", "True"), "[8,8] by strides 1,8"),
+            (("a=0.5", "b=True"), "contiguous"),
+            (("a=0.25", "b=True"), "[8,8] by strides 1,8"),
         )
     ]
     data = [
@@ -236,6 +236,6 @@ def test_processes_keep_what_they_have_in_common() -> None:
     runs = [run(kernels=(kernel,), data=each) for kernel, each in zip(kernels, data, strict=True)]
     both = calibrated(runs)
     (kernel,) = both.entries[0].kernels
-    assert (kernel.arguments, kernel.resources) == (("", "True"), Resources())
+    assert (kernel.arguments, kernel.resources) == (("a=", "b=True"), Resources())
     assert both.data == {"aten::mm": ("8 stored numbers",)}
     assert all(judge_structure(each, both).status is Status.PASS for each in runs)

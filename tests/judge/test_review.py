@@ -187,7 +187,7 @@ LATER: dict[str, Any] = {
     "data": {"aten::index": ("8 numbers found",)},
     "counts": counts(compiled_ops=7),
     "kernels": tuple(
-        msgspec.structs.replace(each, arguments=("0.5",)) for each in builders.mlp_kernels()
+        msgspec.structs.replace(each, arguments=("p=0.5",)) for each in builders.mlp_kernels()
     ),
 }
 
@@ -466,10 +466,10 @@ def test_new_spill_is_accepted_and_other_code_is_no_change() -> None:
 
 def test_joined_has_the_code_and_counts_that_the_stored_lack() -> None:
     stored = measured(kernels=coded(64, None))
-    newer = tuple(msgspec.structs.replace(each, arguments=("True",)) for each in coded(64, 7))
+    newer = tuple(msgspec.structs.replace(each, arguments=("a=True",)) for each in coded(64, 7))
     joined = with_added(stored, [run(kernels=newer, device=steady(), gpu="two")])
     (kernel, *_) = joined.entries[0].kernels
-    assert (kernel.resources, kernel.arguments) == (Resources(64, 0, 7), ("True",))
+    assert (kernel.resources, kernel.arguments) == (Resources(64, 0, 7), ("a=True",))
     assert joined_with(counts=counts(generated_kernels=2)).counts == counts(generated_kernels=2)
 
 

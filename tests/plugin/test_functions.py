@@ -77,7 +77,7 @@ def test_switch(kernelgauge):
 def test_counter(kernelgauge):
     calls = itertools.count()
     run = kernelgauge(lambda x: x.roll(next(calls), 0), torch.randn(8, 8))
-    assert run.kernels[0].arguments == ("", "[0]")  # the first is another in each call
+    assert run.kernels[0].arguments == ("shifts=", "dims=[0]")  # the first is another in each call
 
 def test_dimension(kernelgauge):
     kernelgauge(lambda x: x.cumsum(0 if "LOST" in os.environ else 1), torch.randn(8, 8))
@@ -313,7 +313,7 @@ def test_functions_are_compared_with_their_baselines(
         Status.PASS,
         *[Status.CHANGED] * 3,
     ]
-    for what in ("has a no_grad, inference_mode or detach gone?", "autograd nodes 0 -> 2", "an argument True -> False", "an argument 1 -> 0",
+    for what in ("has a no_grad, inference_mode or detach gone?", "autograd nodes 0 -> 2", "is_causal True -> False", "dim 1 -> 0",
                  "float32[8,8] x3 -> float32[8,8] x2 in 1 kernel", "fp8_e4m3 -> fp8_e5m2"):  # fmt: skip
         assert what in said
 

@@ -150,8 +150,24 @@ def test_schedule(kernelgauge):
 
 drawn = random.Random().random()
 
-def test_drawn(kernelgauge):
-    kernelgauge(lambda x: torch.add(x, x, alpha=drawn), square())
+def test_number_of_data(kernelgauge):
+    data = torch.full((64, 64), drawn)
+    kernelgauge(lambda x: torch.add(x, x, alpha=data.mean().item() / 3) * (data[0].tolist()[0] / 3), square())
+
+def test_computed(kernelgauge):
+    kernelgauge(lambda x: x * 2 + x * (32 ** -0.5 if LOST else 32 ** 0.5), square())
+
+def test_given(kernelgauge):
+    kernelgauge(lambda x: x.round(decimals=2) if LOST else x.round(), square())
+
+def test_one_of_several(kernelgauge):
+    kernelgauge(lambda x: x * (0.5 if LOST else 0.25) + x * 0.125, square())
+
+def test_text_of_a_function(kernelgauge):
+    kernelgauge(lambda x: torch.einsum("ij,jk->ik" if LOST else "ij,kj->ik", x, x), square())
+
+def test_text_left_out(kernelgauge):
+    kernelgauge(lambda x: torch.fft.fft(x, norm="ortho") if LOST else torch.fft.fft(x), square())
 
 def test_drawn_in_call(kernelgauge):
     kernelgauge(lambda x: (x[torch.rand(64) > 0.5].clamp(max=x.max().item()), logging.warning("x"))[0], square())
@@ -170,14 +186,19 @@ def test_nested(kernelgauge):
 )
 OTHER_LIST = "float32[64,64] x2 -> float64[64,64] x2 in 1 kernel"
 CAUSES = {
-    "pow": "an argument 2.0 -> 2.2 in 1 kernel",
-    "exponent": "an argument 2 -> 2.000001 in 1 kernel",
-    "norm": "an argument inf -> 2.5 in 1 kernel",
-    "bound": "an argument (none) -> 6.0 in 1 kernel",
-    "optimizer": "an argument 0.999 -> 0.99 in 1 kernel",
+    "pow": "exponent 2.0 -> 2.2 in 1 kernel",
+    "exponent": "exponent 2 -> 2.000001 in 1 kernel",
+    "norm": "ord inf -> 2.5 in 1 kernel",
+    "bound": "max (none) -> 6.0 in 1 kernel",
+    "optimizer": "beta2 0.999 -> 0.99 in 1 kernel",
+    "computed": "an argument 5.656854 -> 0.1767767 in 1 kernel",
+    "given": "decimals (none) -> 2 in 1 kernel",
+    "one_of_several": "an argument 0.25 -> 0.5 in 1 kernel",
+    "text_of_a_function": "equation 'ij,kj->ik' -> 'ij,jk->ik' in 1 kernel",
+    "text_left_out": "norm (none) -> 'ortho' in 1 kernel",
     "factor": "an argument 0.3 -> 0.4 in 1 kernel",
-    "text": "an argument 'none' -> 'tanh' in 1 kernel",
-    "texts": "an argument 'none' x3 -> 'none', an argument 'tanh' -> 'tanh' x3 in ",
+    "text": "approximate 'none' -> 'tanh' in 1 kernel",
+    "texts": "approximate 'none' -> 'tanh' in 2 kernels",
     "compiled": "an argument 2.0 -> 2.2 in 1 kernel",
     "compiled_dtype": "float32 -> float64 in ",
     "strides": "inputs contiguous -> [64,64] by strides 1,64 in 1 kernel",
@@ -196,7 +217,7 @@ CAUSES = {
     "kept": "each call leaves 20.",
     # torch's profiler records no number in float64; the other one is still an integer
     "scalar": "another number of tensors or dimensions in 1 kernel",
-    "dimension": "an argument -1 -> 2 in 1 kernel",
+    "dimension": "dim -1 -> 2 in 1 kernel",
     "kept_at_times": "each call leaves 12.",  # the least of five calls, by call
     "unbounded_cache": "each call leaves 20.",
 }

@@ -178,7 +178,10 @@ def other_data(
         (old, old_texts), (new, new_texts) = (amounts_of(side[op]) for side in (before, after))
         pairs = ((kind, old.get(kind), new.get(kind)) for kind in old | new)
         amounts = tuple(each for each in pairs if not _are_alike(*each))
-        if (texts := other_texts(old_texts, new_texts)) or amounts:
+        # an older baseline has no names of arguments
+        is_known = not is_dispatched(op) or all("=" in each for each in old_texts)
+        texts = other_texts(old_texts, new_texts) if is_known else ()
+        if texts or amounts:
             found[op] = OtherPlacement((), arguments=texts, amounts=amounts)
     return found
 

@@ -31,6 +31,7 @@ from ..trace import (
     KernelRecord,
     Kind,
     are_alike,
+    arguments_by_name,
     diff,
     is_chosen,
     resource_changes,
@@ -354,11 +355,8 @@ def _added(old: Baseline, fuller: Baseline) -> Iterator[e.FileNote]:
 
 def _knows_less(before: KernelRecord, after: KernelRecord) -> bool:
     """Tell whether a launch lacks what another recorded of the same one."""
-    pairs = zip(before.arguments, after.arguments, strict=False)
-    has_less = len(before.arguments) < len(after.arguments) or any(
-        new.startswith(f"{old}, ")
-        for old, new in pairs  # the tensors of a list
-    )
+    old, new = (arguments_by_name(each.arguments) for each in (before, after))
+    has_less = old is None and new is not None
     return has_less or (before.resources is None and after.resources is not None)
 
 

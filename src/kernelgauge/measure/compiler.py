@@ -33,6 +33,7 @@ from types import FrameType
 from typing import Any, Literal
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -100,6 +101,19 @@ class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _dispatch(self, op: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._run(op, args, kwargs or {})
+
+
+class FunctionMode(TorchFunctionMode):
+    """Runs each function of torch by a function of it, its arguments and its keyword arguments."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        super().__init__()
+        self._run = run
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return self._run(function, args, kwargs or {})
 
 
 # Outside of the class: a method there has torch import Dynamo, which takes seconds, to keep it from

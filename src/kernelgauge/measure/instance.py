@@ -8,6 +8,8 @@ import copy
 import dataclasses
 import gc
 import inspect
+import random
+import sys
 import threading
 import time
 import traceback
@@ -310,6 +312,7 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
         steps = 1 + 2 * _PADDING_STEP * (replicate % _PLACES)
         padding = torch.empty(_PADDING_BYTES * steps, dtype=torch.int8, device=target)
         device.generator.manual_seed(seed)
+        seed_others(seed)
         with target:
             module = workload.build()
         # calls give those
@@ -319,6 +322,13 @@ def build(workload: Workload, device: Device, *, replicate: int = 0, seed: int =
         if not callable(module):
             raise TypeError(f"build() returned {type(module).__name__}, expected something to call")
         return Instance(workload, device, module, seed=seed, padding=padding)
+
+
+def seed_others(seed: int) -> None:
+    """Seed what draws numbers beside torch."""
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed)
 
 
 def _placed(value: Any, place: Callable[[Any], Any], placed: dict[int, tuple[Any, Any]]) -> Any:

@@ -8,9 +8,12 @@ import gc
 import math
 import platform
 import time
-from collections.abc import Coroutine, Generator, Sequence
+from collections import Counter
+from collections.abc import Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cached_property
+from itertools import chain
 from statistics import fmean, median
 
 import msgspec
@@ -79,7 +82,7 @@ from .profile import (
     HoldTime,
     multiset_difference,
     names_with_configurations,
-    places_of_dtypes,
+    parameters_of,
     profile_session,
 )
 from .reach import held_bytes
@@ -482,7 +485,7 @@ class Measurement:
             keeping_origins=self.origins.keeping[:_SHOWN_ORIGINS],
             allocating_ops=tuple(text for text, _ in allocating_ops),
             allocation_origins=self.origins.allocations[:_SHOWN_ORIGINS],
-            data=dict(self.origins.data),
+            data=self._data(),
             peak=self.origins.peak,
             host_work=dict(self.host.counts),
             host_spread=dict(self.host.spread),
@@ -608,23 +611,62 @@ class Measurement:
             for place, each in enumerate(last)
         )
 
-    def _arguments(self, place: int) -> tuple[str, ...]:
+    def _arguments(self, place: int) -> tuple[str, ...] | None:
         """Return the arguments of a launch.
 
         A counter has another value in each call, and none is recorded.
         """
-        on_cpu = self.device.gpu is None
-        ops = (execution[place].op for execution in self.structure.executions)
-        return common_arguments(
-            [
-                op.arguments(
-                    on_cpu=on_cpu, dtypes=places_of_dtypes(op.name, len(op.concrete_inputs))
-                )
-                if op
-                else ()
-                for op in ops
-            ]
-        )
+        found = []
+        for op in (execution[place].op for execution in self.structure.executions):
+            if op is None:
+                return None
+            texts = op.arguments(
+                parameters_of(op.name, len(op.concrete_inputs)), follows_data=self._reads_data
+            )
+            found.append(tuple(f"{name}={text}" for name, text in texts.items()))
+        op = self.structure.executions[-1][place].op
+        given = self._given.get(op.external_id, {}) if op else {}
+        own = tuple(f"{name}={text}" for name, text in given.items())
+        return common_arguments([(*each, *own) for each in found])
+
+    @cached_property
+    def _reads_data(self) -> bool:
+        """Whether numbers may follow from data: the host reads a tensor."""
+        names = {each.rpartition(".")[2] for each in self.host.counts}
+        return self.origins.reads_data or bool(names & {"tolist", "numpy", "__array__"})
+
+    @cached_property
+    def _given(self) -> dict[int | None, Mapping[str, str]]:
+        """What each op is given beside what the profiler records, by its id."""
+        ops: dict[str, list[int | None]] = {}
+        for op in dispatcher_ops(self.structure.windows[-1]):
+            ops.setdefault(op.name, []).append(op.external_id)
+        found: dict[int | None, Mapping[str, str]] = {}
+        for name, given in self.origins.given.items():
+            numbers = ops.get(name, [])
+            if len(given) == len(numbers):
+                found |= zip(numbers, given, strict=True)
+            else:  # nobody knows which of them has what
+                found |= dict.fromkeys(numbers, dict.fromkeys(chain.from_iterable(given), ""))
+        return found
+
+    def _data(self) -> dict[str, tuple[str, ...]]:
+        """Return what ops do by their data, and what they are given where no launch has it."""
+        of_launches = {each.op.external_id for each in self.structure.executions[-1] if each.op}
+        told = {id(texts) for number, texts in self._given.items() if number in of_launches}
+        data = dict(self.origins.data)
+        for name, given in self.origins.given.items():
+            texts = Counter(
+                f"{key}={text}"
+                for each in given
+                if id(each) not in told
+                for key, text in each.items()
+                if text
+            )
+            own = (f"{text} x{count}" if count > 1 else text for text, count in texts.items())
+            if found := (*data.get(name, ()), *own):
+                data[name] = found
+        return data
 
     def _resources(self, place: int) -> Resources | None:
         """Return the resources of a launch; without a layout that differs between calls."""

@@ -16,13 +16,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import KernelgaugeError, WorkloadError
 from ..workload import Dtype, Workload, copy_deeply
 from .choices import Replay
-from .compiler import DispatchMode, reset_compiler, restoring_settings, torch_set_up
+from .compiler import DispatchMode, FunctionMode, reset_compiler, restoring_settings, torch_set_up
 from .device import Device
 from .instance import (
     TORCH_DTYPES,
@@ -457,27 +456,23 @@ def _noting_dtypes(device: Device, dtypes: set[torch.dtype]) -> DispatchMode:
 @contextmanager
 def _promoting() -> Iterator[None]:
     """Compute in float64 what code makes or holds in fewer bits."""
-    with _OneDtype(), DispatchMode(_in_float64):
+    with FunctionMode(_in_one_dtype), DispatchMode(_in_float64):
         yield
 
 
-class _OneDtype(TorchFunctionMode):
-    """Gives a function of torch tensors of one dtype, above autograd: a convolution refuses a bias
-    of another one before it runs an op.
+def _in_one_dtype(function: Any, args: Any, kwargs: Any) -> Any:
+    """Give a function of torch tensors of one dtype, above autograd: a convolution refuses a bias of
+    another one before it runs an op.
     """
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        name, kwargs = getattr(function, "__name__", "_"), kwargs or {}
-        # those that write to a tensor, or ask for its attributes, need that one itself
-        if inspect.isbuiltin(function) and not (name.startswith("_") or name.endswith("_")):
-            leaves = tree_leaves((args, kwargs))
-            dtypes = {each.dtype for each in leaves if isinstance(each, torch.Tensor)}
-            is_mixed = torch.float64 in dtypes and dtypes & (_ROUNDED - {torch.float64})
-            if is_mixed and "out" not in kwargs:
-                args, kwargs = tree_map(_promoted, (args, kwargs))
-        return function(*args, **kwargs)
+    name = getattr(function, "__name__", "_")
+    # those that write to a tensor, or ask for its attributes, need that one itself
+    if inspect.isbuiltin(function) and not (name.startswith("_") or name.endswith("_")):
+        leaves = tree_leaves((args, kwargs))
+        dtypes = {each.dtype for each in leaves if isinstance(each, torch.Tensor)}
+        is_mixed = torch.float64 in dtypes and dtypes & (_ROUNDED - {torch.float64})
+        if is_mixed and "out" not in kwargs:
+            args, kwargs = tree_map(_promoted, (args, kwargs))
+    return function(*args, **kwargs)
 
 
 def _in_float64(op: Any, args: Any, kwargs: Any) -> Any:

@@ -37,7 +37,6 @@ from torch.utils._pytree import tree_leaves
 
 from ..errors import is_profiled, shown_path
 from ..run import (
-    AMOUNTS,
     FOUND,
     INDICES,
     RETURNED,
@@ -48,10 +47,20 @@ from ..run import (
     SourceLine,
     common_path,
 )
-from ..trace import REGION, Execution, Window, dispatcher_ops, executions, grouped, parse
+from ..trace import (
+    REGION,
+    Execution,
+    Window,
+    dispatcher_ops,
+    executions,
+    grouped,
+    number_text,
+    parse,
+)
 from .compiler import (
     DispatchMode,
     Frame,
+    FunctionMode,
     Owner,
     Stack,
     compiled_calls,
@@ -64,11 +73,13 @@ from .compiler import (
 from .device import Device
 from .host import function_in_c, function_name, lines_around, short
 from .instance import Arguments, Instance, collector_paused, old_objects_frozen
-from .profile import Profiler, ProfilerSession, exported
+from .profile import TEXT, Profiler, ProfilerSession, exported, texts_of
 from .reach import attributes_of, held_addresses, is_a, line_at_peak, lines_that_keep
 
 # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _STACKS_ON_PYTHON_3_13 = (2, 8)
+_INDICES = "List[Optional[Tensor]]"  # a type in a schema
+_Texts = dict[str, str]  # by name of an argument
 _MOST_LINES = 8  # where memory grows, or compiled code is called: more are not read
 # of a fusion: of one that has more, a line that is not stored would look new in the next run
 _MOST_FUSED_LINES = 100
@@ -111,6 +122,10 @@ class Origins:
     host_peak: tuple[Origin, ...] = ()  # the line
     allocations: tuple[Origin, ...] = ()  # of calls that allocate or free memory of the device
     data: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # as `Run.data`
+    # what a profiler does not record of each run of an op, in order, by name of the op and of the
+    # argument: texts, and numbers in place of a tensor
+    given: Mapping[str, Sequence[Mapping[str, str]]] = field(default_factory=dict)
+    reads_data: bool = False  # whether the host reads a tensor
     peak: tuple[PeakPart, ...] = ()  # what the call had allocated at its peak, the most first
     peak_bytes: int | None = None  # of all of it
     compiled: tuple[Origin, ...] = ()  # where compiled code was called
@@ -148,7 +163,8 @@ def origins_of(
         grown_bytes = max(grown_bytes, held.grown_bytes or 0)
     kept_bytes = (held.grown_host_bytes or 0) + (found.grown_host_bytes or 0)
     kept_bytes = kept_bytes if kept_bytes >= _LEAST_KEPT_BYTES else 0
-    data = compiled_constants(modules.since) if is_compiled else _data_of(instance, device)
+    noted = Origins(data=compiled_constants(modules.since))
+    noted = noted if is_compiled else _data_of(instance, device)
     ops, calling = dict(found.ops), dict(found.calling_code)
     for name, stacks in compiled_calls(modules.since).items() if is_compiled else ():
         runs: Counter[str] = Counter()
@@ -178,7 +194,9 @@ def origins_of(
         keeping=keeping,
         peak_host_bytes=held.peak_host_bytes,
         host_peak=held.host_peak,
-        data=data,
+        data=noted.data,
+        given=noted.given,
+        reads_data=noted.reads_data,
         ops=ops,
         calling_code=dict(sorted(calling.items())),
     )
@@ -468,22 +486,28 @@ def _frames(traceback: tracemalloc.Traceback) -> Stack:
     )[::-1]
 
 
-def _data_of(instance: Instance, device: Device) -> dict[str, tuple[str, ...]]:
-    """Return what ops do by their data in each of two calls; nothing if a call fails under a mode."""
+def _data_of(instance: Instance, device: Device) -> Origins:
+    """Return what ops do by their data and are given in each of two calls; nothing if a call fails
+    under a mode.
+    """
     with suppress(Exception), collector_paused(), old_objects_frozen():
         one, other = (_data_of_call(instance, device) for _ in range(2))
-        return {op: texts for op, texts in one.items() if other.get(op) == texts}
-    return {}
+        data = {op: each for op, each in one.data.items() if other.data.get(op) == each}
+        given = {op: each for op, each in one.given.items() if other.given.get(op) == each}
+        return replace(one, data=data, given=given)
+    return Origins()
 
 
-def _data_of_call(instance: Instance, device: Device) -> dict[str, tuple[str, ...]]:
-    """Return what each op does by its data and by its texts, as `Run.data` has it."""
+def _data_of_call(instance: Instance, device: Device) -> Origins:
+    """Return what each op does by its data, and what it is given."""
     noted: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    given, of_functions = defaultdict[str, list[_Texts]](list), defaultdict[str, list[_Texts]](list)
+    reads_data = False
     follows_data = False  # what comes later has sizes that the data choose
     unknown: set[str] = set()  # ops with such indices: a sum of the others is of fewer calls
 
     def run(op: Any, args: Any, kwargs: Any) -> Any:
-        nonlocal follows_data, unknown
+        nonlocal follows_data, unknown, reads_data
         result = op(*args, **kwargs)
         found: dict[str, int] = {}
         sparse = [
@@ -499,31 +523,50 @@ def _data_of_call(instance: Instance, device: Device) -> dict[str, tuple[str, ..
             found[FOUND if op.namespace == "aten" else RETURNED] = sum(
                 each.numel() for each in tree_leaves(result) if isinstance(each, torch.Tensor)
             )
-        given = dict(zip((it.name for it in op._schema.arguments), args, strict=False)) | kwargs
-        for each in op._schema.arguments:
-            value, kind = given.get(each.name, each.default_value), str(each.type)
-            # ``x * 0.3``
-            if kind in ("str", "Optional[str]") or (kind == "Tensor" and isinstance(value, float)):
-                found[repr(value)] = 1
-            elif kind == "List[Optional[Tensor]]":  # the profiler records none
-                unknown |= {op._schema.name} if follows_data else set()
-                found[INDICES] = sum(each.numel() for each in value if each is not None)
+        values = dict(zip((it.name for it in op._schema.arguments), args, strict=False)) | kwargs
+        lists = [values[it.name] for it in op._schema.arguments if str(it.type) == _INDICES]
+        if lists:  # the profiler records none
+            unknown |= {op._schema.name} if follows_data else set()
+            found[INDICES] = sum(each.numel() for each in lists[0] if each is not None)
+        given[op._schema.name].append(_texts_of(op._schema, values, follows_data=reads_data))
         follows_data |= _chooses_sizes(op, args)
+        reads_data |= torch.Tag.data_dependent_output in op.tags
         if found:
             noted[op._schema.name].update(found)
         return result
 
-    _call_alone(instance, device, DispatchMode(run))
+    def call(function: Any, args: Any, kwargs: Any) -> Any:
+        name = f"aten::{getattr(function, '__name__', '')}"
+        if names := texts_of(name):
+            texts = (each for each in args if isinstance(each, str))
+            named = {each: kwargs[each] if each in kwargs else next(texts, None) for each in names}
+            of_functions[name].append({k: repr(v) for k, v in named.items() if isinstance(v, str)})
+        return function(*args, **kwargs)
+
+    with FunctionMode(call):
+        _call_alone(instance, device, DispatchMode(run))
     for each in unknown:
         del noted[each][INDICES]
-    return {
-        op: tuple(
-            f"{count} {name}" if name in AMOUNTS else f"{name} x{count}" if count > 1 else name
-            for name, count in found.items()
-        )
+    data = {
+        op: tuple(f"{count} {name}" for name, count in found.items())
         for op, found in noted.items()
         if found
     }
+    # an op that is made of others is not dispatched
+    every = {op: each for op, each in (of_functions | given).items() if any(each)}
+    return Origins(data=data, given=every, reads_data=reads_data)
+
+
+def _texts_of(schema: Any, values: Mapping[str, Any], *, follows_data: bool) -> _Texts:
+    """Return the texts that an op is given, and the numbers in place of a tensor (``x * 0.3``)."""
+    texts = {}
+    for each in schema.arguments:
+        value, kind = values.get(each.name, each.default_value), str(each.type)
+        if kind in TEXT and value is not None:
+            texts[each.name] = repr(value)
+        elif kind == "Tensor" and isinstance(value, float):
+            texts[each.name] = number_text(value, follows_data=follows_data)
+    return texts
 
 
 def _chooses_sizes(func: Any, args: Any) -> bool:

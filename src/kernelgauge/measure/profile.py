@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -263,19 +264,46 @@ def _with_lists(trace: Trace, lists: _Lists) -> Trace:
 
 
 @lru_cache
-def places_of_dtypes(op: str, count: int) -> tuple[int, ...]:
-    """Return at which places an op takes a dtype, if all its schemas of so many arguments agree."""
+def parameters_of(op: str, count: int) -> dict[int, tuple[str, bool]]:
+    """Return the name of each parameter of an op, by place, and whether it is a dtype, where all its
+    schemas of so many arguments agree.
+    """
+    found = {}
+    schemas = (each.arguments for each in schemas_of(op))
+    for place, parts in enumerate(
+        zip(*(each for each in schemas if len(each) == count), strict=True)
+    ):
+        kinds = [str(each.real_type) for each in parts]
+        are_dtypes = ["ScalarType" in kind for kind in kinds]
+        is_dtype = any(are_dtypes) and all(
+            is_one or kind == "Tensor" for is_one, kind in zip(are_dtypes, kinds, strict=True)
+        )
+        if len(names := {each.name for each in parts}) == 1 or is_dtype:
+            found[place] = names.pop() if len(names) == 1 else "dtype", is_dtype
+    return found
+
+
+TEXT = ("str", "Optional[str]")  # types in a schema
+
+
+@lru_cache
+def texts_of(op: str) -> tuple[str, ...]:
+    """Return the names of the parameters of an op that are texts, in any of its schemas."""
+    every = chain.from_iterable(each.arguments for each in schemas_of(op))
+    return tuple(dict.fromkeys(each.name for each in every if str(each.type) in TEXT))
+
+
+def schemas_of(op: str) -> list[Any]:
+    """Return the schemas of an op for tensors, without those that write into given ones: others are
+    of TorchScript's numbers and lists.
+    """
     found = torch._C._jit_get_schemas_for_operator(op) if is_dispatched(op) else ()
-    schemas = (each.arguments for each in found)
-    of_place = zip(
-        *([str(it.real_type) for it in each] for each in schemas if len(each) == count), strict=True
-    )
-    return tuple(
-        place
-        for place, kinds in enumerate(of_place)
-        if any("ScalarType" in kind for kind in kinds)
-        and all("ScalarType" in kind or kind == "Tensor" for kind in kinds)
-    )
+    return [
+        each
+        for each in found
+        if any("Tensor" in str(it.type) for it in each.arguments)
+        and not any(it.is_out for it in each.arguments)
+    ]
 
 
 def _problems(session: ProfilerSession, iterations: int) -> list[str]:

@@ -6,7 +6,6 @@ They wire; what they mean is decided elsewhere.
 from __future__ import annotations
 
 import os
-import random
 import re
 import shutil
 import sys
@@ -322,10 +321,10 @@ def _seed(item: pytest.Item) -> None:
     if MADE_BY_TEST in item.stash:
         import torch
 
+        from ..measure.instance import seed_others
+
         torch.manual_seed(_SEED)
-        random.seed(_SEED)
-        if numpy := sys.modules.get("numpy"):
-            numpy.random.seed(_SEED)
+        seed_others(_SEED)
 
 
 @pytest.hookimpl(optionalhook=True, wrapper=True)

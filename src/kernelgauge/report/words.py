@@ -613,12 +613,16 @@ def _placement(it: e.OtherPlacement) -> tuple[str, list[str]]:
 
 def _argument(old: str, new: str) -> str:
     """Return ``float32 -> float64``; of lists of tensors those that differ: ``float32[64] x2``."""
+    name, _, old = old.rpartition("=")
+    new = new.rpartition("=")[2]
     lists = [text.partition(" numbers, ")[2].split(", ") for text in (old, new)]
     if [""] not in lists:
         pairs = (lists, lists[::-1])
         own = ([each for each in side if each not in other] or side for side, other in pairs)
         return " -> ".join(", ".join(first(each, _MOST_IN_LIST)) for each in own)
-    return f"{'' if {old, new}.issubset(DTYPES.values()) else 'an argument '}{old} -> {new}"
+    is_plain = name in ("", "other", "self") or name.isdigit()
+    what = "" if {old, new}.issubset(DTYPES.values()) else "an argument" if is_plain else name
+    return f"{what} {old} -> {new}".strip()
 
 
 def _speed(it: e.OtherSpeed) -> tuple[str, list[str]]:

@@ -27,6 +27,7 @@ from .kernel import (
     Origin,
     Resources,
     SourceLine,
+    arguments_by_name,
     block_shared_kib,
     common_arguments,
     configuration_change,
@@ -52,6 +53,7 @@ from .model import (
     busy_us,
     grouped,
     number_streams,
+    number_text,
 )
 from .names import KernelName, Kind, decode
 from .reader import BLOCK_BYTES, parse
@@ -107,6 +109,7 @@ __all__ = [
     "Window",
     "alike",
     "are_alike",
+    "arguments_by_name",
     "block_shared_kib",
     "busy_us",
     "common_arguments",
@@ -129,6 +132,7 @@ __all__ = [
     "metadata_ops_that_launched",
     "name_differences",
     "number_streams",
+    "number_text",
     "ops_within_ops",
     "origin_at",
     "other_texts",

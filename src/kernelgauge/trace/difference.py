@@ -25,13 +25,14 @@ from .kernel import (
     IN_LISTS,
     KernelRecord,
     Resources,
+    arguments_by_name,
     configuration_change,
     configuration_text,
     occupancy,
     paired_kwargs,
     resources_of,
 )
-from .model import DTYPES, grouped
+from .model import grouped
 from .names import Kind
 from .steps import RowRange, StepRow, Steps
 from .summary import HostLane
@@ -609,46 +610,23 @@ def _relocated_rows(
 # -- the code of one kernel ------------------------------------------------------------------------
 
 
-# Floats, which older baselines lack; and numbers of so many digits that no constant has them.
-_FLOAT, _COMPUTED = re.compile(r"\d\.|\de|inf|nan"), re.compile(r"(?:\d\.?){12}")
-_LIST = re.compile(r"((\d+) tensors of \d+ numbers)(, .+)?")
-_MOST_IN_LIST = 30  # tensors: of a longer list a trace has none
+_ABSENT = "(none)"  # an argument that is not given
 _SHAPE, _INTEGER = re.compile(r"\[([\d,]*)\]"), re.compile(r" ?-?\d+")
 
 
 def other_arguments(before: KernelRecord, after: KernelRecord) -> tuple[tuple[str, str], ...]:
-    """Return the arguments of one op that differ. Empty: one side does not know.
-
-    A number that was computed on both sides may be one of data, or random. What an op does
-    otherwise for some numbers, as ``pow`` does for 2 and 0.5, it does for constants.
+    """Return the arguments of one op that differ: ``max=6`` and ``max=7``. Empty: one side does
+    not know.
     """
-    sides = [before.arguments, after.arguments]
-    if before.op != after.op:
+    old, new = (arguments_by_name(each.arguments) for each in (before, after))
+    if before.op != after.op or old is None or new is None:
         return ()
-    if len(sides[0]) != len(sides[1]):
-        # no older baseline: one side was given more
-        if all(any(map(_FLOAT.search, each)) for each in sides):
-            return other_texts(*sides)
-        sides = [tuple(text for text in each if not _FLOAT.search(text)) for each in sides]
-    pairs = dict.fromkeys(map(_with_dtypes, *sides)) if len(sides[0]) == len(sides[1]) else ()
+    pairs = [(name, old.get(name, _ABSENT), new.get(name, _ABSENT)) for name in old | new]
     return tuple(
-        pair
-        for pair in pairs
-        if pair[0] != pair[1]
-        and all(pair)
-        and not all(map(_COMPUTED.search, pair))
-        and not _may_be_one_list(*map(_LIST.fullmatch, pair))
-        and not _is_spelling(before, *pair)
+        (f"{name}={one}", f"{name}={other}")
+        for name, one, other in pairs
+        if one != other and one and other and not _is_spelling(before, one, other)
     )
-
-
-def _with_dtypes(before: str, after: str) -> tuple[str, str]:
-    """Return two arguments by the names of dtypes, if one is such a name: older baselines have
-    numbers.
-    """
-    if not {before, after}.intersection(DTYPES.values()):
-        return before, after
-    return DTYPES.get(before, before), DTYPES.get(after, after)
 
 
 def _is_spelling(kernel: KernelRecord, before: str, after: str) -> bool:
@@ -658,7 +636,7 @@ def _is_spelling(kernel: KernelRecord, before: str, after: str) -> bool:
     """
     if "pow" in (kernel.op or kernel.identity.name):
         return False
-    shape = _SHAPE.search("".join(kernel.inputs[:1] or kernel.arguments))
+    shape = _SHAPE.search("".join(kernel.inputs[:1] or kernel.arguments or ()))
     rank = shape[1].count(",") + 1 if shape else 0
     sides = [text.strip("[]").split(",") for text in (before, after)]
     return len(sides[0]) == len(sides[1]) and all(
@@ -672,21 +650,11 @@ def _is_spelling(kernel: KernelRecord, before: str, after: str) -> bool:
     )
 
 
-def _may_be_one_list(before: re.Match[str] | None, after: re.Match[str] | None) -> bool:
-    """Tell whether two texts of lists of tensors say the same, as far as both know: older baselines
-    lack dtypes and shapes, and have a long list as an empty one.
-    """
-    if before is None or after is None or (before[3] is None) == (after[3] is None):
-        return False
-    was_long = before[2] == "0" and int(after[2]) > _MOST_IN_LIST
-    return before[1] == after[1] or was_long
-
-
 def other_texts(before: Iterable[str], after: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Pair texts that are on one side alone, in order."""
     old, new = Counter(before), Counter(after)
-    pairs = zip_longest((old - new).elements(), (new - old).elements(), fillvalue="(none)")
-    return tuple(pair for pair in pairs if not all(map(_COMPUTED.search, pair)))
+    pairs = zip_longest((old - new).elements(), (new - old).elements(), fillvalue=_ABSENT)
+    return tuple(pairs)
 
 
 def other_layouts(before: KernelRecord, after: KernelRecord) -> tuple[str, str] | None:
@@ -696,7 +664,7 @@ def other_layouts(before: KernelRecord, after: KernelRecord) -> tuple[str, str] 
     return next((pair for pair in pairs if all(pair) and pair[0] != pair[1]), None)
 
 
-NO_TENSOR = "(none)"
+NO_TENSOR = _ABSENT
 
 
 def _other_inputs(

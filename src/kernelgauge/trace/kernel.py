@@ -212,8 +212,8 @@ class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         stream: 0 for the default stream, or else that of the first launch of the call; 1 for the
             next one, and so on.
         resources: None: not known.
-        arguments: those of the op that are no tensors, see `Op.arguments`; "" for one that differs
-            between calls or processes. Empty: it has none, or they are not known.
+        arguments: those of the op that are no tensors: ``dim=-1``, see `Op.arguments`; ``dim=`` for
+            one that differs between calls or processes. None: not known.
         origin: where it comes from; None: not known. Files have the origins beside the launches.
         call: the number of the call of a sequence that launched it.
         place: among the launches of its run.
@@ -227,7 +227,7 @@ class KernelRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     inputs: tuple[str, ...] = ()
     stream: int = 0
     resources: Resources | None = None
-    arguments: tuple[str, ...] = ()
+    arguments: tuple[str, ...] | None = None
     origin: Origin | None = None
     call: int | None = None
     place: int = -1
@@ -357,14 +357,27 @@ def input_texts(shapes: Iterable[Any], types: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def common_arguments(several: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the arguments of one launch in several calls or processes, "" for one that differs.
-
-    Where some know fewer, as older baselines do, the others count.
+def common_arguments(several: Iterable[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    """Return the arguments of one launch in several calls or processes, without a value for one
+    that differs. Those that are not known do not count.
     """
-    most = max(map(len, several), default=0)
-    columns = zip(*(each for each in several if len(each) == most), strict=True)
-    return tuple(each[0] if len(set(each)) == 1 else "" for each in columns)
+    known = [each for each in map(arguments_by_name, several) if each is not None]
+    names = dict.fromkeys(chain.from_iterable(known))
+    values = {name: {each.get(name, "") for each in known} for name in names}
+    return (
+        tuple(f"{name}={one.pop() if len(one) == 1 else ''}" for name, one in values.items())
+        if known
+        else None
+    )
+
+
+def arguments_by_name(arguments: tuple[str, ...] | None) -> dict[str, str] | None:
+    """Return the values of `KernelRecord.arguments`; None: not known. Older baselines lack names,
+    and some of the arguments.
+    """
+    if arguments is None or not all("=" in each for each in arguments):
+        return None
+    return {name: value for name, _, value in (each.partition("=") for each in arguments)}
 
 
 def _layout(shapes: tuple[Any, ...], strides: tuple[Any, ...]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from itertools import groupby, zip_longest
@@ -54,7 +54,10 @@ _ALLOCATION = re.compile(
 )
 # What the profiler writes for an argument: a switch, an integer or a list of integers; or other
 # numbers, as ``2.`` and ``0.10000000000000001`` (C++ with all digits), or a list of them.
-_SWITCH, _INTEGERS = re.compile("True|False"), re.compile(r"True|False|-?\d+|\[[-\d, ]*\]")
+_INTEGERS, _COMPUTED = (
+    re.compile(r"True|False|-?\d+|\[[-\d, ]*\]"),
+    re.compile(r"(?:\d\.?){12}"),
+)
 _NUMBERS, _FLOAT = (
     re.compile(r"\[?(?:[-+.,\dej ]|inf|nan)+\]?"),
     re.compile(r"\d+\.\d*(?:e[-+]?\d+)?|\d+e[-+]?\d+"),
@@ -105,24 +108,29 @@ class Op(_Row, frozen=True, gc=False):
     num_stages: int | None = None
     kernel_hash: str | None = None
 
-    def arguments(self, *, on_cpu: bool, dtypes: Collection[int] = ()) -> tuple[str, ...]:
-        """Return switches and floats; on a CPU also integers, and the tensors of a list: a GPU's
-        launch tells these.
+    def arguments(
+        self, parameters: Mapping[int, tuple[str, bool]], *, follows_data: bool
+    ) -> dict[str, str]:
+        """Return the text of each switch, number, list of numbers, dtype, and list of tensors.
 
-        `dtypes`: the places of those integers that are torch's numbers of dtypes.
+        `parameters`: by place, the name of a parameter, and whether it is a dtype. Another one has
+        its place for a name. `follows_data`: as of `number_text`.
         """
-        texts = []
+        found = {}
         columns = self.concrete_inputs, self.input_types, self.input_shapes
         for place, (text, kind, shape) in enumerate(zip_longest(*columns, fillvalue="")):
-            if on_cpu and place in dtypes and text in DTYPES:
-                texts.append(DTYPES[text])
-            elif (_INTEGERS if on_cpu else _SWITCH).fullmatch(text):
-                texts.append(text)
-            elif _NUMBERS.fullmatch(text) and not _INTEGERS.fullmatch(text):
-                texts.append(_FLOAT.sub(lambda each: repr(float(each[0])), text))
-            elif on_cpu and is_list(kind):
-                texts.append(_text_of_list(shape, kind.split()[1:]))
-        return tuple(texts)
+            name, is_dtype = parameters.get(place, (str(place), False))
+            if is_dtype and text in DTYPES:
+                found[name] = DTYPES[text]
+            elif _INTEGERS.fullmatch(text):
+                found[name] = text
+            elif _NUMBERS.fullmatch(text):
+                found[name] = _FLOAT.sub(
+                    lambda each: number_text(float(each[0]), follows_data=follows_data), text
+                )
+            elif is_list(kind):
+                found[name] = _text_of_list(shape, kind.split()[1:])
+        return found
 
     def with_list(
         self, place: int, shapes: Sequence[Any], dtypes: Sequence[str], strides: Sequence[Any]
@@ -137,6 +145,16 @@ class Op(_Row, frozen=True, gc=False):
             for name, new in news.items()
         }
         return msgspec.structs.replace(self, **changes)
+
+
+def number_text(value: float, *, follows_data: bool) -> str:
+    """Return a number as it is compared.
+
+    One of so many digits that no constant has them was computed: the last ones depend on a library
+    of mathematics. Empty where it may follow from data, of which another process has others.
+    """
+    text = repr(value)
+    return text if not _COMPUTED.search(text) else "" if follows_data else f"{value:.7g}"
 
 
 def is_list(kind: str) -> bool:
