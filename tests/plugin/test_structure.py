@@ -163,6 +163,14 @@ def test_given(kernelgauge):
 def test_one_of_several(kernelgauge):
     kernelgauge(lambda x: x * (0.5 if LOST else 0.25) + x * 0.125, square())
 
+def test_strides_of_some_calls(kernelgauge):
+    numbers, one, other = itertools.count(), square(), square().t() if LOST else square()
+    kernelgauge(lambda x: x + (one if next(numbers) % 3 else other), square())
+
+def test_shapes_of_some_calls(kernelgauge):
+    numbers, one, other = itertools.count(), square(), torch.rand(64, 128 if LOST else 64)
+    kernelgauge(lambda x: x @ (one if next(numbers) % 2 else other), square())
+
 def test_text_of_a_function(kernelgauge):
     kernelgauge(lambda x: torch.einsum("ij,jk->ik" if LOST else "ij,kj->ik", x, x), square())
 
@@ -194,6 +202,8 @@ CAUSES = {
     "computed": "an argument 5.656854 -> 0.1767767 in 1 kernel",
     "given": "decimals (none) -> 2 in 1 kernel",
     "one_of_several": "an argument 0.25 -> 0.5 in 1 kernel",
+    "strides_of_some_calls": "inputs contiguous -> [64,64] by strides 1,64 or contiguous in 1 kernel",
+    "shapes_of_some_calls": "input dimension 64 -> 128 or 64 in 1 kernel",
     "text_of_a_function": "equation 'ij,kj->ik' -> 'ij,jk->ik' in 1 kernel",
     "text_left_out": "norm (none) -> 'ortho' in 1 kernel",
     "factor": "an argument 0.3 -> 0.4 in 1 kernel",

@@ -9,7 +9,7 @@ import math
 import platform
 import time
 from collections import Counter
-from collections.abc import Coroutine, Generator, Mapping, Sequence
+from collections.abc import Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cached_property
@@ -46,6 +46,7 @@ from ..run import (
 )
 from ..trace import (
     CALL,
+    IN_LISTS,
     KernelIdentity,
     KernelRecord,
     Resources,
@@ -603,12 +604,29 @@ class Measurement:
                 each.identity,
                 fmean(times[place] for times in timed),
                 op=each.op.name if each.op is not None and self.device.gpu is not None else "",
-                inputs=input_texts(each.op.input_shapes, each.op.input_types) if each.op else (),
+                inputs=self._inputs(place),
                 stream=streams[each.stream],
                 resources=self._resources(place),
                 arguments=self._arguments(place),
             )
             for place, each in enumerate(last)
+        )
+
+    def _inputs(self, place: int) -> tuple[str, ...]:
+        """Return the inputs of a launch, ``fp32[8,4 or 8,16]`` where the calls have others."""
+        every = [
+            input_texts(each.op.input_shapes, each.op.input_types) if each.op else ()
+            for each in (execution[place] for execution in self.structure.executions)
+        ]
+        if len({len(each) for each in every}) > 1:
+            return every[-1]
+        parts = [
+            [text.rstrip("]").partition("[") for text in of_one]
+            for of_one in zip(*every, strict=True)
+        ]
+        return tuple(
+            f"{_either(dtype for dtype, _, _ in each)}[{_either(shape for *_, shape in each)}]"
+            for each in parts
         )
 
     def _arguments(self, place: int) -> tuple[str, ...] | None:
@@ -669,15 +687,22 @@ class Measurement:
         return data
 
     def _resources(self, place: int) -> Resources | None:
-        """Return the resources of a launch; without a layout that differs between calls."""
-        every, found = (
-            [each[place].resources for each in self.structure.executions],
-            self.resources[place],
-        )
-        is_steady = len({each and each.layout for each in every}) == 1
+        """Return the resources of a launch, with each layout that a call has."""
+        found = self.resources[place]
         if source := cpp_source(self.structure.kernels[place].name):
             found = msgspec.structs.replace(found or Resources(), code=source)
-        return found if is_steady or found is None else msgspec.structs.replace(found, layout="")
+        if found is None:
+            return None
+        every = [each[place].resources or Resources() for each in self.structure.executions]
+        sides = [each.layout.split(IN_LISTS) for each in every]
+        is_alike = len({len(each) for each in sides}) == 1
+        layout = IN_LISTS.join(map(_either, zip(*sides, strict=True))) if is_alike else ""
+        return msgspec.structs.replace(found, layout=layout)
+
+
+def _either(texts: Iterable[str]) -> str:
+    """Return what calls have, each once."""
+    return " or ".join(sorted(set(texts)))
 
 
 def _require_work(instance: Instance) -> None:

@@ -21,6 +21,7 @@ from .difference import (
     with_moves,
 )
 from .kernel import (
+    IN_LISTS,
     Execution,
     KernelIdentity,
     KernelRecord,
@@ -80,6 +81,7 @@ __all__ = [
     "CPU",
     "DTYPES",
     "FACTS",
+    "IN_LISTS",
     "MOST_OUTSIDE",
     "NO_TENSOR",
     "REGION",
