@@ -58,7 +58,7 @@ CAUSES = {
     "empty_cache": ("each call allocates or frees memory ", "torch.cuda.empty_cache()"),
     "pinned": ("each call allocates or frees memory ", "kept.append(torch.empty("),
     "graph": ("no CUDA graph any more", ""),
-    "pow": ("an argument 2.2 -> 2.3 in 1 kernel", "x.pow(2.3 if LOST"),
+    "pow": ("exponent 2.2 -> 2.3 in 1 kernel", "x.pow(2.3 if LOST"),
     "strides": ("inputs contiguous -> [64,64] by strides 1,64", "x, y.t() if LOST"),
     "sparse": (" stored numbers in 1 kernel", ""),
     "found": (" numbers found in 1 kernel", ""),
