@@ -265,21 +265,19 @@ def _with_lists(trace: Trace, lists: _Lists) -> Trace:
 
 @lru_cache
 def parameters_of(op: str, count: int) -> dict[int, tuple[str, bool]]:
-    """Return the name of each parameter of an op, by place, and whether it is a dtype, where all its
-    schemas of so many arguments agree.
+    """Return the name of each parameter of an op that is no tensor, by place, and whether it is a
+    dtype, where all its schemas of so many arguments agree.
     """
+    schemas = [each.arguments for each in schemas_of(op) if len(each.arguments) == count]
     found = {}
-    schemas = (each.arguments for each in schemas_of(op))
-    for place, parts in enumerate(
-        zip(*(each for each in schemas if len(each) == count), strict=True)
-    ):
-        kinds = [str(each.real_type) for each in parts]
-        are_dtypes = ["ScalarType" in kind for kind in kinds]
-        is_dtype = any(are_dtypes) and all(
-            is_one or kind == "Tensor" for is_one, kind in zip(are_dtypes, kinds, strict=True)
-        )
-        if len(names := {each.name for each in parts}) == 1 or is_dtype:
-            found[place] = names.pop() if len(names) == 1 else "dtype", is_dtype
+    for place, parts in enumerate(zip(*schemas, strict=True)):
+        others = {
+            (each.name, "ScalarType" in str(each.real_type))
+            for each in parts
+            if str(each.type) != "Tensor"
+        }
+        if len(others) == 1:
+            found[place] = others.pop()
     return found
 
 
@@ -294,15 +292,13 @@ def texts_of(op: str) -> tuple[str, ...]:
 
 
 def schemas_of(op: str) -> list[Any]:
-    """Return the schemas of an op for tensors, without those that write into given ones: others are
-    of TorchScript's numbers and lists.
-    """
+    """Return the schemas of an op for tensors: others are of TorchScript's numbers and lists."""
     found = torch._C._jit_get_schemas_for_operator(op) if is_dispatched(op) else ()
     return [
         each
         for each in found
         if any("Tensor" in str(it.type) for it in each.arguments)
-        and not any(it.is_out for it in each.arguments)
+        and not each.overload_name.startswith("prim")
     ]
 
 
