@@ -770,10 +770,17 @@ def _dtypes(old: Sequence[str], new: Sequence[str]) -> str:
 
 
 def _sizes(sizes: Sequence[tuple[str, str]]) -> list[str]:
-    """Return ``input dimensions 1 -> 17, 2 -> 34, and 3 more``; empty if none differs."""
-    texts = [f"{old or 'none'} -> {new or 'none'}" for old, new in sizes]
-    noun = f"input dimension{'s' * (len(texts) > 1)}"
-    return [f"{noun} {', '.join(first(texts, _MOST_SIZES))}"] if texts else []
+    """Return ``input dimensions 1 -> 17, 2 -> 34, and 3 more`` and ``input shape [16] -> [2,16]``;
+    empty if none differs.
+    """
+    nouns: dict[str, list[str]] = {}
+    for old, new in sizes:
+        noun = "input shape" if old.startswith("[") else "input dimension"
+        nouns.setdefault(noun, []).append(f"{old or 'none'} -> {new or 'none'}")
+    return [
+        f"{noun}{'s' * (len(texts) > 1)} {', '.join(first(texts, _MOST_SIZES))}"
+        for noun, texts in nouns.items()
+    ]
 
 
 def _names(kernels: e.Counted) -> str:
