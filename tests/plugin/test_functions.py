@@ -452,6 +452,17 @@ def test_graph_break_is_recorded_unless_another_number_is_declared(
     assert "test_ops-test_body: REGRESSED" in said
     assert re.search(r"  cause    graph break: .*\n  code     test_ops.py:7  ", said)
     assert re.search(r"  counts   .*graph breaks 0 -> 1", said)
+
+    # the worst verdict stands first, as in the table, and what is declared below it
+    monkeypatch.setenv("DECLARED", "0")
+    said = run("-m", "not timing")
+    assert "test_ops-test_body: REGRESSED" in said
+    below = "\nalso CHANGED  differs from what the workload declares\n  why      1 graph break, 0"
+    assert below in said, said
+    assert "  next     if that is right: kernelgauge.using(graph_breaks=1)(f, x)\n" in said
+    assert re.search(r"\ntest_ops-test_body +\d+ REGRESSED structure\n", said), said
+    assert "kernelgauge accept" not in said
+    monkeypatch.delenv("DECLARED")
     pytester.makepyfile(test_bench=BREAKS_OF_A_BENCHMARK)
     said = run("--perf-benchmark", "test_bench.py", "-m", "not timing")
     assert "  next     if that is right: @pytest.mark.kernelgauge(graph_breaks=1)\n" in said

@@ -348,7 +348,7 @@ _STEPS = {
     "shape that depends on data, and for an autotuner (cudnn.benchmark)",
     e.Advice.LOOK_AT_GPU: "nvidia-smi -q -d PERFORMANCE,PIDS   (throttled, or shared?)",
     e.Advice.AGAIN: "run it again on a quiet machine",
-    e.Advice.MEND: "mend or declare what fails above: it cannot be accepted",
+    e.Advice.MEND: "not accepted while a declaration fails: mend the code or declare it",
 }
 _UNCLEAR = {
     "unknown machine": "{name} does not know this machine",
