@@ -70,7 +70,7 @@ def _time(it: e.TimeCompared, verdict: Verdict, name: str) -> str:
     # no run leaves that
     if (change := verdict.change) is None or None in (verdict.before_us, verdict.after_us):
         return verdict.subject
-    line = f"{verdict.subject} {verdict.before_us:.1f} -> {verdict.after_us:.1f} us"
+    line = f"{verdict.subject} {baseline_us(verdict):.1f} -> {verdict.after_us:.1f} us"
     why = "" if it.doubt is None else reason_line(it.doubt, name).text
     if verdict.status is Status.NOT_JUDGED and why:
         return f"{line}, not judged: {why}"
@@ -99,6 +99,11 @@ def slower_host(verdict: Verdict) -> float:
     """Return `host_factor`, or 1 where nobody would see it."""
     factor = host_factor(verdict)
     return factor if abs(factor - 1) >= _SEEN_HOST else 1.0
+
+
+def baseline_us(verdict: Verdict) -> float | None:
+    """Return the baseline's time; at the speed of this host where the change is."""
+    return verdict.before_us and verdict.before_us * host_factor(verdict)
 
 
 def host_factor(verdict: Verdict) -> float:
