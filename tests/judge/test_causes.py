@@ -141,7 +141,7 @@ ONE_NEW = "1 new kernel: vectorized_layer_norm_kernel (+5.0 us)"
          "m.py:26  layers.10, layers.*.*  x26"),
         # forward and backward of one line
         ([GATE], [PARTS[0], GATE, PARTS[1]], (), (lines(7), lines(1), lines(7, is_backward=True)),
-         "2 new kernels, in 2 places: pow, mean (+8.0 us)", "m.py:7  mlp (forward and backward)  x7"),
+         "2 new kernels: pow, mean (+8.0 us)", "m.py:7  mlp (forward and backward)  x7"),
         # of a fusion, the lines that are new
         ([fused(9.0)], [fused(12.0)], [STORED], (MOVED,), f"{SLOWER}: {FUSED}  9.0 -> 12.0 us (+3.0 us)", "m.py:8  mlp  x8"),
         # a kernel that is gone: the baseline knows the code

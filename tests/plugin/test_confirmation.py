@@ -61,6 +61,24 @@ def test_slower_time_is_measured_in_a_fresh_process(
     result.stdout.fnmatch_lines(lines)
 
 
+@pytest.mark.parametrize(
+    ("changes", "subject"),
+    [
+        ({"host_us": 60.0}, "host"),
+        ({"host_us": 60.0, "counts": {"dispatcher_ops": 4}}, "host"),
+        ({"gelu_us": 3.0}, "device"),
+    ],
+)
+def test_faster_clock_of_the_same_code_is_not_to_be_accepted(
+    project: Project, changes: dict[str, Any], subject: str
+) -> None:
+    project.record()
+    project.set(fake(**changes))
+    said = text_of(project.run())
+    assert project.verdicts()[subject] == "IMPROVED"
+    assert ("kernelgauge accept" in said) == (changes != {"host_us": 60.0}), said
+
+
 def test_time_of_a_cpus_ops_is_shown_and_not_judged(project: Project) -> None:
     cpu: dict[str, Any] = {"arch": "cpu", "device": "CPU AMD EPYC, 1 threads"}
     project.set(fake(), **cpu)

@@ -508,3 +508,62 @@ def test_compiled_ops_that_are_gone_are_named(pytester: pytest.Pytester, run: Ru
     assert "1 passed" in run()
     report = (pytester.path / "reports/latest/report.html").read_text()
     assert "torch.compile was given 2 ops instead of 3\ngone: eq" in report
+
+
+TENSORS = """
+import torch
+
+def square(x):
+    return x * x
+
+def squares(x):
+    for part in x:
+        x = x + square(part)
+    return x
+
+def biased(x, y):
+    return x + y
+
+def tilted(x, y):
+    return torch.add(x.mT, y.mT)
+"""
+OF_TENSORS = """
+import torch
+from model import biased, squares, tilted
+
+def test_places(kernelgauge):
+    kernelgauge.using(timing=False)(squares, torch.ones(5, 8))
+
+def test_ranks(kernelgauge):
+    kernelgauge.using(timing=False)(biased, torch.ones(2, 16, 4, 4), torch.ones(16, 1, 1))
+
+def test_layouts(kernelgauge):
+    kernelgauge.using(timing=False)(tilted, torch.ones(8, 16), torch.ones(8, 16))
+"""
+
+
+def test_cause_counts_lines_and_shows_whole_shapes(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makepyfile(model=TENSORS, test_x=OF_TENSORS)
+    assert "3 written" in run("--perf-update")
+    edited = TENSORS.replace("x * x", "x.clone() * x")
+    pytester.makepyfile(model=edited.replace("x + y", "x + y.expand_as(x).contiguous()"))
+    text = run()
+    (cause, code) = text.partition("  cause ")[2].splitlines()[:2]
+    assert cause.strip() == "5 new kernels: clone x5", text
+    assert code.split(maxsplit=1)[1] == "model.py:4  return x.clone() * x", text
+    assert "input shape [16,1,1] -> [2,16,4,4] in 1 kernel\n" in text, text
+    pytester.makepyfile(model=TENSORS.replace("y.mT", "y.mT.contiguous()"))
+    text = run("-k", "layouts")
+    assert "inputs [16,8] by strides 1,16 -> contiguous in 1 kernel" in text, text
+
+
+def test_page_has_no_number_for_a_line_that_is_gone(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makepyfile(model=TENSORS, test_x=OF_TENSORS)
+    assert "1 written" in run("--perf-update", "-k", "places")
+    pytester.makepyfile(model=TENSORS.replace("x * x", "x"))
+    text = run("-k", "places")
+    assert "  code     model.py  return x * x  (5 -> 0 times)\n" in text, text
+    page = (pytester.path / "reports/latest/report.html").read_text()
+    assert "<br>model.py <" in page
+    assert "model.py:0" not in page
+    assert "5 kernels in order of launch; 5 gone<" in page

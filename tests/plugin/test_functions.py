@@ -203,6 +203,9 @@ def test_forward(kernelgauge):
     x = torch.randn(4, requires_grad=True)
     kernelgauge.using(pass_="forward")(lambda x: x.sum().backward(), x)
 
+def test_untrained(kernelgauge):
+    kernelgauge.using(pass_="train")(nn.functional.mse_loss, torch.randn(4), torch.randn(4))
+
 @pytest.mark.kernelgauge("bf16")
 def test_mark(kernelgauge):
     pass
@@ -452,6 +455,17 @@ def test_graph_break_is_recorded_unless_another_number_is_declared(
     assert "test_ops-test_body: REGRESSED" in said
     assert re.search(r"  cause    graph break: .*\n  code     test_ops.py:7  ", said)
     assert re.search(r"  counts   .*graph breaks 0 -> 1", said)
+
+    # the worst verdict stands first, as in the table, and what is declared below it
+    monkeypatch.setenv("DECLARED", "0")
+    said = run("-m", "not timing")
+    assert "test_ops-test_body: REGRESSED" in said
+    below = "\nalso CHANGED  differs from what the workload declares\n  why      1 graph break, 0"
+    assert below in said, said
+    assert "  next     if that is right: kernelgauge.using(graph_breaks=1)(f, x)\n" in said
+    assert re.search(r"\ntest_ops-test_body +\d+ REGRESSED structure\n", said), said
+    assert "kernelgauge accept" not in said
+    monkeypatch.delenv("DECLARED")
     pytester.makepyfile(test_bench=BREAKS_OF_A_BENCHMARK)
     said = run("--perf-benchmark", "test_bench.py", "-m", "not timing")
     assert "  next     if that is right: @pytest.mark.kernelgauge(graph_breaks=1)\n" in said
@@ -487,11 +501,13 @@ def test_wrong_call_is_one_clear_failure(pytester: pytest.Pytester, run: Run) ->
         ("test_raises: running failed", "RuntimeError: mat1"),
         ("test_alternates: its calls differ in their work", "not in all: cos"),
         ("test_forward: running failed", 'next     pass_="call"'),
+        ("test_untrained: running failed", "expected an input with requires_grad=True"),
+        ("nothing to store", "  next     mend what failed\n"),
     ):
         assert what in said
         assert got in said
     assert "Traceback" not in said
-    assert "9 failed" in said
+    assert "10 failed" in said
     assert "2 errors" in said
     assert not list(pytester.path.glob("baselines/*/*.json"))
 
@@ -829,3 +845,27 @@ def test_accepted_file_lists_its_ops_by_name(
     after = json.loads(file.read_text())["ops"]
     assert list(after) == list(before) == sorted(before)
     assert {name for name, n in after.items() if before[name] != n} >= {"aten::clone"}
+
+
+TANH = """
+import torch
+
+def test_x(kernelgauge):
+    kernelgauge(torch.tanh, torch.randn(64, 64))
+"""
+
+
+def test_time_that_is_not_judged_has_no_baseline_beside_it(
+    pytester: pytest.Pytester, run: Run
+) -> None:
+    pytester.makepyfile(test_ops=TANH)
+    assert "1 written" in run("--perf-update")
+    (file,) = pytester.path.glob("baselines/*/*.json")
+    # a host that was nine times as fast
+    stored = re.sub(
+        r'("control_us": )([\d.]+)', lambda it: f"{it[1]}{float(it[2]) / 9}", file.read_text()
+    )
+    file.write_text(stored)
+    said = run()
+    assert re.search(r"\ntest_ops-test_x +1 +[\d.]+ +PASS +time not judged\n", said), said
+    assert "baseline us" not in said

@@ -281,7 +281,7 @@ SIGMOID = "h = h * torch.sigmoid(h)"
 PLANTED = {
     "clone-eager-forward": ("1 new kernel: clone", "mlp", "u = u.clone()"),
     "more_work-eager-train": (
-        "6 new kernels, in 2 places: sigmoid, mul",
+        "6 new kernels: sigmoid, mul",
         "mlp (forward and backward)",
         SIGMOID,
     ),

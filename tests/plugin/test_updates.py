@@ -288,7 +288,7 @@ def test_recording_says_which_times_are_too_noisy(project: Project, kernelgauge:
     project.record().stdout.no_fnmatch_line("warning: *")
     project.add_to_conftest(SCATTERED)
     shutil.rmtree(project.baselines)
-    said = "warning: a run like this one cannot judge 2 of 9 times that were recorded: the replicates scatter too much on this host; *"
+    said = f"warning: a run like this one cannot judge 2 of 9 times that were recorded ({ID}, {COMPILED}): the replicates scatter too much on this host; *"
     project.record().stdout.fnmatch_lines([said])
     result = project.run()
     result.stdout.fnmatch_lines(["PASS*end to end * in 1 of 3*"])

@@ -58,7 +58,7 @@ FAULTS = {
             "*2 graph breaks, 0 declared",
             "  next     if that is right: Workload(..., graph_breaks=2)",
             "  counts   graph breaks 0 -> 2, recompiles 0 -> 1",
-            "  next     mend or declare what fails above: it cannot be accepted",
+            "  next     not accepted while a declaration fails: mend the code or declare it",
         ),
     ),
     "new": Fault({}, every("NO_BASELINE")),

@@ -95,12 +95,14 @@ def test_change_at_equal_host_speed_agrees_with_its_numbers(
         after_us=after_us,
     )
     assert brief(slower).partition("\n")[0] == (
-        f"{slower.workload}: REGRESSED  end to end 100.0 -> {after_us} us  "
+        f"{slower.workload}: REGRESSED  end to end {shown_us.split()[1]} -> {after_us} us  "
         f"+78.00 % (+60.00 … +90.00) at equal host speed{note}"
     )
     one = workload(slower, run=run(machine=CPU, end_to_end=(after_us,) * 4))
-    said = summary_text(results(one, fingerprint=CPU, gpu=None))
+    found = results(one, fingerprint=CPU, gpu=None)
+    said = summary_text(found)
     assert f" 4 {shown_us} REGRESSED" in " ".join(said.split())
+    assert f">{shown_us.split()[1]} -&gt; {after_us} us  +78.00 % (+" in html([found])
     assert ("scaled to the speed of this host" in said) is bool(note)
 
 

@@ -873,6 +873,7 @@ def _described(change: _Change, befores: Counter[str], afters: Counter[str]) -> 
         each.identity.shown: 1 if each.identity.kind == Kind.COMMUNICATION.value else _OFTEN
         for each in after
     }
+    lines = {(each.module, each.lines) for each in filter(None, change.origins)}
     other = e.OtherKernels(
         what=(whole.what if len(whats) == 1 else ChangeKind.REPLACED).value,
         before=_names(before),
@@ -883,7 +884,8 @@ def _described(change: _Change, befores: Counter[str], afters: Counter[str]) -> 
             {tuple(_LAYER.findall(origin.module)[:1]) for origin in filter(None, change.origins)}
             - {()}
         ),
-        places=len(change.parts),
+        # one line that runs several times is one place
+        places=min(len(change.parts), len(lines) or len(change.parts)),
         dtypes=(dtypes[0], dtypes[1]),
         sizes=tuple(dict.fromkeys(size for pair in pairs for size in _sizes(*pair))),
         layouts=moves[0][1:] if moves else None,
@@ -930,12 +932,19 @@ def _placement_change(
 
 
 def _sizes(old: KernelRecord, new: KernelRecord) -> list[tuple[str, str]]:
-    """Return the sizes of the tensors that differ, each once."""
-    shapes = (pair for pair in FACTS["shapes"](old, new) if NO_TENSOR not in pair)
-    sizes = chain.from_iterable(
-        zip(*(side.split(",") for side in pair), strict=False) for pair in shapes
-    )
-    return list(dict.fromkeys(pair for pair in sizes if pair[0] != pair[1]))
+    """Return the sizes of the tensors that differ, each once: of other numbers of dimensions the
+    whole shapes, in brackets.
+    """
+    found: dict[tuple[str, str], None] = {}
+    for before, after in FACTS["shapes"](old, new):
+        sides = before.split(","), after.split(",")
+        if len(sides[0]) != len(sides[1]):
+            pairs = [(f"[{before}]", f"[{after}]")]
+        else:
+            pairs = [pair for pair in zip(*sides, strict=True) if pair[0] != pair[1]]
+        if NO_TENSOR not in (before, after):
+            found |= dict.fromkeys(pairs)
+    return list(found)
 
 
 def _names(kernels: Iterable[KernelRecord]) -> e.Counted:

@@ -470,6 +470,8 @@ def reporting(workload: Workload, doing: str) -> Iterator[None]:
         failed = WorkloadError(f"{workload.id}: {doing} failed", where=where, got=got)
         if workload.pass_ == "forward" and "does not require grad" in got:
             failed.next_command = 'pass_="call" (it runs its own backward), "train" or "step": "forward" has no autograd'
+        elif workload.pass_ == "train" and "does not require grad" in got:
+            failed.expected = "an input with requires_grad=True, or a module with parameters"
         elif "same device" in got or "other tensors on" in got:
             hint = "make what the call creates on the device of its inputs: device=x.device (in a test: kernelgauge.device)"
             failed.next_command = hint

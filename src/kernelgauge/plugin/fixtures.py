@@ -16,7 +16,7 @@ import pytest
 from ..errors import KernelgaugeError, WorkloadError
 from ..judge import DECLARED, MEASUREMENT, NUMERICS, RATIO, STRUCTURE, WORST_FIRST, Status, Verdict
 from ..judge.evidence import Cause
-from ..report.findings import CAUSES_WITH_CODE, brief, in_full
+from ..report.findings import CAUSES_WITH_CODE, also, brief, in_full
 from ..report.words import headline
 from ..run import CALL_TIMERS, COMPILE_TIMERS, Run
 from ..workload import Workload
@@ -202,11 +202,6 @@ def record_verdicts(item: pytest.Item, *verdicts: Verdict) -> None:
             WORST_FIRST.index(each.status),
         ),
     )
-    # What is declared wrongly cannot be accepted: it comes before what can.
-    shown = next(
-        (each for each in verdicts if each.subject == DECLARED and session.fails(each)), verdict
-    )
-    shown = verdict if verdict.status is Status.INVALID else shown
     _end(item, verdict)
     change = verdict.change
     for name, value in (  # of a time: pytest's --junitxml has them
@@ -218,12 +213,8 @@ def record_verdicts(item: pytest.Item, *verdicts: Verdict) -> None:
         if value is not None:
             item.user_properties.append((f"kernelgauge_{name}", f"{value:.6g}"))
     if session.fails(verdict):
-        also = [
-            f"also {headline(each)}"
-            for each in verdicts
-            if session.fails(each) and each is not shown
-        ]
-        pytest.fail("\n".join([_failure(item, shown), *also]), pytrace=False)
+        others = (each for each in verdicts if session.fails(each) and each is not verdict)
+        pytest.fail("\n".join([_failure(item, verdict), *map(also, others)]), pytrace=False)
     accepts = session.options.accepts
     if verdict.status is Status.NO_BASELINE and not accepts:
         is_made = MADE_BY_TEST in item.stash

@@ -239,9 +239,10 @@ class Recorder:
             self._fail("\n".join([*lines, f"{better}, or {force}"]))
         try:
             if results.fingerprint is None or not plan:
+                again = self._session.suites.command(suites=_suites(results))
                 raise KernelgaugeError(
                     "nothing to store: no workload that was measured may become a baseline",
-                    next_command=self._session.suites.command(suites=_suites(results)),
+                    next_command="mend what failed" if results.failed_tests else again,
                 )
             # The table has the new ones.
             if changes := [each for each in plan if each.action is not Action.CREATE]:

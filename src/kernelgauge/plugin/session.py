@@ -688,15 +688,15 @@ class Session:
         if self._is_profiled_by_user:
             stored = msgspec.structs.replace(stored, host_work={})
         verdicts = judging.judge_by_baseline(self.suites, run, stored, timers, context, why)
+        is_same_code = verdicts[0].status is Status.PASS
+        advised = partial(judging.advised, self.suites, is_same_code=is_same_code)
         kept = [
-            self.keep(judging.advised(self.suites, each, run, stored, path, declared))
+            self.keep(advised(each, run, stored, path, declared))
             for each in verdicts
             if each.subject in subjects
         ]
         # Other structure explains a time.
-        is_confirmed = (
-            self.options.confirms and not self.options.accepts and verdicts[0].status is Status.PASS
-        )
+        is_confirmed = self.options.confirms and not self.options.accepts and is_same_code
         return [each for each in kept if is_confirmed and judging.needs_confirmation(each, run)]
 
     def _judge_ratio(self, workload: Workload) -> Verdict:

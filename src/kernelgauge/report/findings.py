@@ -84,6 +84,17 @@ def in_full(verdict: Verdict) -> str:
     return "\n".join([_title(verdict), *_rows(reasons(verdict))])
 
 
+def also(verdict: Verdict) -> str:
+    """Return a verdict that fails below a worse one: with what is declared, which no other says."""
+    declared = [
+        each
+        for each in verdict.reasons
+        if isinstance(each, e.Mismatch) or getattr(each, "step", None) is e.Advice.TOLERATE
+    ]
+    title = f"also {verdict.status.value}  {headline(verdict)}"
+    return "\n".join([title, *_rows(map(reason_line, declared))])
+
+
 def brief(
     verdict: Verdict, *, see: str = "", more: str = "in the report", width: int | None = None
 ) -> str:

@@ -44,6 +44,7 @@ from .text import (
     counted,
     cut,
     first,
+    named,
     sensitivity_text,
     short_commit,
     us,
@@ -51,7 +52,7 @@ from .text import (
 from .text import (
     times as repeated,
 )
-from .words import headline, host_factor, host_speed, reason_line, slower_host
+from .words import baseline_us, headline, host_speed, reason_line, slower_host
 
 _STYLES: dict[Status | None, str] = {
     Status.PASS: "green",
@@ -138,19 +139,19 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         """Return launches, the time that is judged first, the baseline's, and the change; a dash
-        for what is not known.
+        for what is not known, or was not judged.
         """
         run = self.result.run
         if run is None:
             return ("-",) * 4
         timer = self.timer
         verdict = self.result.time_verdict(timer)
-        before_us = verdict.before_us if verdict is not None else None
+        before_us, change = verdict and baseline_us(verdict), change_text(verdict)
         return (
             str(run.counts.launches),
             mean(run.samples[timer]) if timer in run.samples else "-",
-            us(before_us * host_factor(verdict)) if verdict is not None and before_us else "-",
-            change_text(verdict) or "-",
+            us(before_us) if before_us and change else "-",
+            change or "-",
         )
 
 
@@ -269,18 +270,19 @@ def recording_doubt(verdicts: Sequence[Verdict]) -> str:
     commonest reason; empty if none is. `verdicts`: on each, by itself.
     """
     doubts = [
-        reason_line(doubt).text
+        (each.workload, reason_line(doubt).text)
         for each in verdicts
         if each.status in (Status.NOT_JUDGED, Status.UNDECIDED)
         and (doubt := getattr(each.conclusion, "doubt", None)) is not None
     ]
     if not doubts:
         return ""
-    why = Counter(doubts).most_common(1)[0][0]
+    why = Counter(why for _, why in doubts).most_common(1)[0][0]
+    names = named(dict.fromkeys(name for name, _ in doubts))
     some = f"{len(doubts)} of {counted(len(verdicts), 'time')}"
     return (
-        f"a run like this one cannot judge {some} that were recorded: {why}; record again on a "
-        "quiet machine"
+        f"a run like this one cannot judge {some} that were recorded ({names}): {why}; record "
+        "again on a quiet machine"
     )
 
 
@@ -501,7 +503,7 @@ def _remarks(results: Results) -> Iterator[Section]:
     )
     times = filter(None, (each.result.time_verdict(Timer.END_TO_END) for each in rows(results)))
     if _time_column(results).startswith(Timer.END_TO_END.label) and any(
-        slower_host(it) != 1 for it in times
+        change_text(it) and slower_host(it) != 1 for it in times
     ):
         yield Section(lines=["baseline us: scaled to the speed of this host"])
     times_text = ": ".join(filter(None, [unjudged, why]))

@@ -70,7 +70,7 @@ def _time(it: e.TimeCompared, verdict: Verdict, name: str) -> str:
     # no run leaves that
     if (change := verdict.change) is None or None in (verdict.before_us, verdict.after_us):
         return verdict.subject
-    line = f"{verdict.subject} {verdict.before_us:.1f} -> {verdict.after_us:.1f} us"
+    line = f"{verdict.subject} {baseline_us(verdict):.1f} -> {verdict.after_us:.1f} us"
     why = "" if it.doubt is None else reason_line(it.doubt, name).text
     if verdict.status is Status.NOT_JUDGED and why:
         return f"{line}, not judged: {why}"
@@ -99,6 +99,11 @@ def slower_host(verdict: Verdict) -> float:
     """Return `host_factor`, or 1 where nobody would see it."""
     factor = host_factor(verdict)
     return factor if abs(factor - 1) >= _SEEN_HOST else 1.0
+
+
+def baseline_us(verdict: Verdict) -> float | None:
+    """Return the baseline's time; at the speed of this host where the change is."""
+    return verdict.before_us and verdict.before_us * host_factor(verdict)
 
 
 def host_factor(verdict: Verdict) -> float:
@@ -348,7 +353,7 @@ _STEPS = {
     "shape that depends on data, and for an autotuner (cudnn.benchmark)",
     e.Advice.LOOK_AT_GPU: "nvidia-smi -q -d PERFORMANCE,PIDS   (throttled, or shared?)",
     e.Advice.AGAIN: "run it again on a quiet machine",
-    e.Advice.MEND: "mend or declare what fails above: it cannot be accepted",
+    e.Advice.MEND: "not accepted while a declaration fails: mend the code or declare it",
 }
 _UNCLEAR = {
     "unknown machine": "{name} does not know this machine",
@@ -774,10 +779,17 @@ def _dtypes(old: Sequence[str], new: Sequence[str]) -> str:
 
 
 def _sizes(sizes: Sequence[tuple[str, str]]) -> list[str]:
-    """Return ``input dimensions 1 -> 17, 2 -> 34, and 3 more``; empty if none differs."""
-    texts = [f"{old or 'none'} -> {new or 'none'}" for old, new in sizes]
-    noun = f"input dimension{'s' * (len(texts) > 1)}"
-    return [f"{noun} {', '.join(first(texts, _MOST_SIZES))}"] if texts else []
+    """Return ``input dimensions 1 -> 17, 2 -> 34, and 3 more`` and ``input shape [16] -> [2,16]``;
+    empty if none differs.
+    """
+    nouns: dict[str, list[str]] = {}
+    for old, new in sizes:
+        noun = "input shape" if old.startswith("[") else "input dimension"
+        nouns.setdefault(noun, []).append(f"{old or 'none'} -> {new or 'none'}")
+    return [
+        f"{noun}{'s' * (len(texts) > 1)} {', '.join(first(texts, _MOST_SIZES))}"
+        for noun, texts in nouns.items()
+    ]
 
 
 def _names(kernels: e.Counted) -> str:

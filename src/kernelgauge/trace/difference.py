@@ -22,6 +22,7 @@ import msgspec
 from rapidfuzz.distance import LCSseq
 
 from .kernel import (
+    CONTIGUOUS,
     IN_LISTS,
     KernelRecord,
     Resources,
@@ -658,10 +659,18 @@ def other_texts(before: Iterable[str], after: Iterable[str]) -> tuple[tuple[str,
 
 
 def other_layouts(before: KernelRecord, after: KernelRecord) -> tuple[str, str] | None:
-    """Return how the inputs of two launches lie in memory, if both know that and it differs."""
+    """Return how the inputs of two launches lie in memory, if both know that and it differs:
+    without those that lie alike.
+    """
     old, new = ((each.resources or Resources()).layout.split(IN_LISTS) for each in (before, after))
     pairs = zip(old, new, strict=False)  # an older baseline does not know lists of tensors
-    return next((pair for pair in pairs if all(pair) and pair[0] != pair[1]), None)
+    found = next((pair for pair in pairs if all(pair) and pair[0] != pair[1]), None)
+    if found is None:
+        return None
+    one, other = (Counter(side.split(", ")) for side in found)
+    # in another order, they are the same
+    sides = [", ".join((a - b).elements()) for a, b in ((one, other), (other, one))]
+    return (sides[0] or CONTIGUOUS, sides[1] or CONTIGUOUS) if any(sides) else found
 
 
 NO_TENSOR = _ABSENT

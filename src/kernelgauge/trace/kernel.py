@@ -30,6 +30,7 @@ from .names import KernelName, Kind, decode, kind_of_words
 _NUMBER = re.compile(r"_\d+$")  # of a kernel in its program
 _GRAPH_NUMBER = re.compile(r"^graph_\d+_")
 IN_LISTS = "; in lists "
+CONTIGUOUS = "contiguous"
 
 
 class KernelIdentity(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -386,9 +387,7 @@ def _layout(shapes: tuple[Any, ...], strides: tuple[Any, ...]) -> str:
     lists = [each for each in pairs if each[0] and not isinstance(each[0][0], int)]
     in_lists = _strided(chain(*(zip(*each, strict=False) for each in lists)))
     texts = [", ".join(_strided(pairs)), ", ".join(dict.fromkeys(in_lists))]
-    return (
-        IN_LISTS.join(each or "contiguous" for each in texts[: 1 + bool(lists)]) if strides else ""
-    )
+    return IN_LISTS.join(each or CONTIGUOUS for each in texts[: 1 + bool(lists)]) if strides else ""
 
 
 def _strided(pairs: Iterable[tuple[Any, Any]]) -> Iterator[str]:
