@@ -436,10 +436,7 @@ def forward(x):
     text = run()
     assert "cause    float32 -> float64 in 2 kernels\n           sum, arange\n" in text, text
     (path,) = (pytester.path / "baselines").glob("*/*.json")  # as an older version wrote it
-    path.write_text(path.read_text().replace('"float32"', '"6"'))
-    text = run()
-    assert "cause    float32 -> float64 in 2 kernels\n" in text, text
-    pytester.makepyfile(test_x=f"import torch\n{model}\n{call}")
+    path.write_text(path.read_text().replace('"dtype=', '"'))
     assert "1 passed" in run()
 
 

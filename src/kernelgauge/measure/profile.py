@@ -297,7 +297,7 @@ def schemas_of(op: str) -> list[Any]:
     return [
         each
         for each in found
-        if any("Tensor" in str(it.type) for it in each.arguments)
+        if any("Tensor" in str(it.type) for it in (*each.arguments, *each.returns))
         and not each.overload_name.startswith("prim")
     ]
 
