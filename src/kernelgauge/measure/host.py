@@ -15,7 +15,7 @@ import re
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, reduce
@@ -24,7 +24,15 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ..errors import is_profiled, shown_path
-from ..run import LINES, OF_RUNTIME, OF_SESSION, OF_THREADS, RUN_OF_CALLS, Origin
+from ..run import (
+    LINES,
+    OF_RUNTIME,
+    OF_SESSION,
+    OF_THREADS,
+    RUN_OF_CALLS,
+    Origin,
+    SourceLine,
+)
 from .compiler import Owner, owner_of, source_line, statements
 from .device import Device
 from .instance import Instance, collector_paused
@@ -38,6 +46,7 @@ _OF_COMPILER = ("__compiled_fn", "__resume_at")  # names that Dynamo gives, with
 _OF_INDUCTOR = re.compile(r"\bc[a-z2-7]{51}\.")  # a module of C++ that it compiled
 _COMPREHENSION = re.compile(r"(\.<locals>)?\.<(genexpr|\w+comp)>$")
 _BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith)
+_BRANCHES = (ast.For, ast.AsyncFor, ast.While, ast.If)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PARTS, _NUMBERS = re.compile(r"[.:]"), re.compile(r"[\d_]+")
 _SHOWN_AS = (
@@ -65,9 +74,28 @@ class HostWork:
     functions: str = ""  # as `Run.functions`
     problem: str = ""
 
-    def with_runs(self, known: Mapping[str, int]) -> dict[str, int]:
-        """Return how often lines run, by their code: as counted here, else as is known."""
-        return {code: self.lines.get(code, runs) for code, runs in known.items()}
+    def with_runs(
+        self, known: Mapping[str, int], heads: Mapping[str, Sequence[SourceLine]]
+    ) -> dict[str, int]:
+        """Return how often lines run, by their code: as counted here, else as is known; 0 for the
+        others of `heads`.
+        """
+        runs = {each.code: 0 for lines in heads.values() for each in lines}
+        runs |= {code: self.lines.get(code, runs) for code, runs in known.items()}
+        return dict(sorted(runs.items()))
+
+    def with_heads(
+        self, known: Mapping[str, Sequence[SourceLine]]
+    ) -> dict[str, tuple[SourceLine, ...]]:
+        """Return the heads around lines without the blocks that did not run, where that is known."""
+        return {
+            at: tuple(
+                each
+                for each in heads
+                if not self.lines or each.code in self.lines or each.code.startswith(("in ", "@"))
+            )
+            for at, heads in known.items()
+        }
 
     def located(self, calls: Mapping[str, tuple[Origin, ...]]) -> dict[str, tuple[Origin, ...]]:
         """Return where each function is called.
@@ -369,6 +397,47 @@ def lines_around(file: str, number: int) -> tuple[int, ...]:
 
 
 _around: dict[str, tuple[list[str] | None, dict[int, tuple[int, ...]]]] = {}
+
+
+def heads_around(file: str, number: int) -> Sequence[SourceLine]:
+    """Return the function around a line as ``in Net.forward``, its decorators, and the heads of its
+    loops and branches, which may call nothing.
+    """
+    lines = linecache.getlines(file)
+    known, found = _heads.get(file, (None, {}))
+    if known is not lines:  # the file has changed
+        found = {}
+        with suppress(SyntaxError):
+            _note_heads(ast.parse("".join(lines)), file, "", [], found)
+        _heads[file] = lines, found
+    return found.get(number, ())
+
+
+_heads: dict[str, tuple[list[str] | None, dict[int, list[SourceLine]]]] = {}
+
+
+def _note_heads(
+    node: ast.AST, file: str, name: str, own: list[SourceLine], found: dict[int, list[SourceLine]]
+) -> None:
+    """Note the heads of each function below a node, by its lines. `own`: of the function around."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.expr):
+            continue
+        if isinstance(each, _SCOPES):
+            inner, heads = f"{name}.{each.name}".lstrip("."), list[SourceLine]()
+            if not isinstance(each, ast.ClassDef):
+                heads.append(SourceLine(shown_path(file), each.lineno, f"in {inner}"))
+                heads += [
+                    SourceLine(shown_path(file), it.lineno, f"@{ast.unparse(it)} def {inner}")
+                    for it in each.decorator_list
+                ]
+                lines = range(each.lineno, (each.end_lineno or 0) + 1)
+                found.update(dict.fromkeys(lines, heads))
+            _note_heads(each, file, inner, heads, found)
+            continue
+        if isinstance(each, _BRANCHES):
+            own.append(source_line(file, each.lineno))
+        _note_heads(each, file, name, own, found)
 
 
 def _note_blocks(node: ast.AST, around: tuple[int, ...], found: dict[int, tuple[int, ...]]) -> None:
