@@ -14,6 +14,7 @@ import linecache
 import re
 import sys
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from typing import Any
 from ..errors import is_profiled, shown_path
 from ..run import (
     LINES,
+    OF_CLOCK,
     OF_RUNTIME,
     OF_SESSION,
     OF_THREADS,
@@ -39,6 +41,10 @@ from .instance import Instance, collector_paused
 from .nvml import digest
 
 _MOST_EVENTS = 1_000_000  # lines that run: a loop of more is as long as that
+# One call pauses beside each look at a clock, and for so long in all: a progress bar refreshes each
+# 0.1 s.
+_PAUSE_S, _PAUSES_S = 0.1, 2.0
+_CLOCKS = re.compile(r"<time\.(monotonic|perf_counter|time)(_ns)?>")
 _MOST_LINES = 2  # of code that call a function, the most frequent first
 # Once it is imported, it wraps functions that run eagerly: `torch.manual_seed`, those of einops.
 _OF_DYNAMO = re.compile(r"torch\.(_dynamo|_compile)\.")
@@ -146,6 +152,7 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
     names = reduce(or_, every)
     most = +Counter({name: sorted(each[name] for each in every)[-2] for name in names})
     spread = reduce(or_, (most - counts for counts in every))
+    spread |= _spread_by_clock(instance, device, most, entries)
     runs: Counter[str] = Counter()
     is_whole = True
     if not is_compiled and sys.gettrace() is None:
@@ -163,6 +170,43 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
         )
     functions = digest(repr(sorted(codes))) if is_whole else ""
     return HostWork(most, spread, origins, us, callers, runs, functions)
+
+
+def _spread_by_clock(
+    instance: Instance, device: Device, usual: Mapping[str, int], entries: list[Any]
+) -> Counter[str]:
+    """Return how many calls more or fewer each function has where those that read a clock are
+    slower; their sum as `OF_CLOCK`, unless the user's code itself calls others.
+    """
+    reading = [
+        each
+        for each in entries
+        if any(_CLOCKS.fullmatch(_name(called.code)) for called in each.calls or ())
+    ]
+    events = sum(2 * it.callcount for each in reading for it in (each, *each.calls))
+    if not events:
+        return Counter()
+    codes, pause_s = {id(each.code) for each in reading}, min(_PAUSE_S, _PAUSES_S / events)
+
+    def timer() -> float:  # which `cProfile` asks at each call and return
+        if id(sys._getframe(1).f_code) in codes:
+            time.sleep(pause_s)
+        return time.perf_counter()
+
+    slow: list[Any] = []
+    with suppress(Exception), _calling(instance, device):  # it may have a time limit
+        slow = _entries(instance.call, timer)
+    if not slow:
+        return Counter()
+    counts = _read(slow)[0]
+    spread = Counter({it: abs(counts[it] - usual.get(it, 0)) for it in {*counts, *usual}})
+    of_user = (
+        {(name, by): n for name, each in side.items() for by, n in each.items() if ".py:" in by}
+        for side in map(_callers, (entries, slow))
+    )
+    if next(of_user) == next(of_user):
+        spread[OF_CLOCK] = sum(n for name, n in spread.items() if not OF_THREADS.match(name))
+    return +spread
 
 
 def _by_code(lines: Mapping[tuple[CodeType, int], int]) -> Iterator[tuple[CodeType, list[int]]]:
@@ -189,9 +233,10 @@ def _calling(instance: Instance, device: Device) -> Iterator[None]:
         device.synchronize()
 
 
-def _entries(call: Callable[[], object]) -> list[Any]:
+def _entries(call: Callable[[], object], timer: Callable[[], float] | None = None) -> list[Any]:
     """Return what `cProfile` counts of a call, in this thread and in those that start in it."""
-    profiles, before = [cProfile.Profile()], threading.getprofile()
+    profiles = [cProfile.Profile(timer) if timer else cProfile.Profile()]
+    before = threading.getprofile()
 
     def start(*_: object) -> None:
         profiles.append(cProfile.Profile())
