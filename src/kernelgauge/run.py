@@ -538,6 +538,7 @@ class Conditions(msgspec.Struct, frozen=True):
 
 
 LINES = "lines"  # of `Run.host_work`: lines of the user's code that run
+OF_CLOCK = "(clock)"  # in `Run.host_spread`: the part of it that leaves the lines alone
 # names in it of functions of C that come with ops and kernels: of torch, of Triton, of extensions
 OF_RUNTIME = re.compile(r"<(torch|generated|_*triton|PyCapsule|function |\w+>)")
 # names in it of functions that wait, wake up and clean up when chance says so
@@ -626,8 +627,12 @@ class Run(msgspec.Struct, frozen=True):
     host_work_origins: dict[str, tuple[Origin, ...]] = {}
     host_work_callers: dict[str, dict[str, Count]] = {}  # which functions call each, and how often
     # the code of each line of the user's that calls something, and of the blocks around; and how
-    # often it runs in a call, 0 if that is not known
+    # often it runs in a call, 0 if that is not known. With 0, that of `heads`, too
     calling_code: dict[str, Count] = {}
+    # Of each of these lines, as ``net.py:7``: the function around it, ``in Net.forward``, then its
+    # decorators and the heads of its loops and branches, which may call nothing.
+    heads: dict[str, tuple[SourceLine, ...]] = {}
+    recorded_origins: tuple[Origin, ...] = ()  # where autograd records, the first line first
     # a digest of the code of all functions of the user's and of packages that ran. Empty: not known
     functions: str = ""
     copying_ops: tuple[str, ...] = ()  # "aten::clone: Memcpy DtoD (Device -> Device), 1024 bytes"

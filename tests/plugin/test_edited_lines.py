@@ -243,6 +243,20 @@ def decorated(net, x):
 
 def detached(net, x):
     return x * net.bias.detach()
+
+class Sampler:
+    @torch.no_grad()
+    def sample(self, net, x):
+        times = torch.linspace(0, 1, 3).flip(0).tolist()
+        return self.steps(net, x * 2, times)
+
+    def steps(self, net, x, times):
+        for time in times:
+            x = x + time * net(x)
+        return x
+
+def sampled(net, x):
+    return Sampler().sample(net, x)
 """
 
 
@@ -254,11 +268,24 @@ def detached(net, x):
             ("with torch.no_grad()", "if True"),
             [
                 "model.py:4  if True:",
-                "model.py:5  total = torch.zeros(())",
+                "model.py:7  net  total = total + net(x).sum()",
                 "with torch.no_grad():  (gone)",
             ],
         ),
-        ("decorated", ("@torch.no_grad()\n", ""), ["model.py:11  net  return net(x) * 2"]),
+        (
+            "decorated",
+            ("@torch.no_grad()\ndef decorated", "def decorated"),
+            ["model.py:11  net  return net(x) * 2", "@torch.no_grad() def decorated  (gone)"],
+        ),
+        (
+            "sampled",
+            ("    @torch.no_grad()\n    def sample", "    def sample"),
+            [
+                "model.py:20  return self.steps(net, x * 2, times)",
+                "model.py:24  net  x = x + time * net(x)",
+                "@torch.no_grad() def Sampler.sample  (gone)",
+            ],
+        ),
         (
             "detached",
             (".detach()", ""),
@@ -278,6 +305,80 @@ def test_call_that_autograd_records_now_has_its_line(
     text = run()
     shown = text.partition("  code ")[2].partition("  counts")[0].splitlines()
     assert [each.strip() for each in shown] == code, text
+
+
+GENERATES = """
+import torch
+
+class Model:
+    def __init__(self):
+        self.scale, self.table, self.is_hot = 2.0, None, True
+
+    def step(self, x, cache):
+        if cache is not None:
+            x = x[:, -1:]
+        new = torch.tanh(x)
+        return new if cache is None else torch.cat((cache, new), 1)
+
+    def generate(self, x):
+        cache = None
+        for _ in range(3):
+            new = self.step(x, cache)
+            if self.scale == 2.0:  # cache
+                cache = new
+            x = torch.cat((x, new[:, -1:]), 1)
+        return x
+
+    def looked_up(self, x):
+        if self.table is None:  # table
+            self.fill(x)
+        return self.times(x)
+
+    def fill(self, x):
+        self.table = [x]
+
+    def times(self, x):
+        if len(self.table) == 1:
+            self.table.append(x.cos())
+        return self.table[1] * x
+
+    def heated(self, x):
+        x = x + 1
+        if self.is_hot:  # hot
+            x = x.exp()
+        return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "edit", "code"),
+    [
+        ("generate", ("2.0:", "3.0:"), ["model.py:17  if self.scale == 3.0:  # cache"]),
+        (
+            "looked_up",
+            ("self.table is None", "self.table is not x"),
+            [
+                "model.py:23  if self.table is not x:  # table",
+                "model.py:32  self.table.append(x.cos())",
+            ],
+        ),
+        (
+            "heated",
+            ("self.is_hot:", "self.is_hot is None:"),
+            ["model.py:37  if self.is_hot is None:  # hot"],
+        ),
+    ],
+)
+def test_edited_condition_that_calls_nothing_is_named_first(
+    pytester: pytest.Pytester, run: Run, method: str, edit: tuple[str, str], code: list[str]
+) -> None:
+    test = "import torch\nfrom model import Model\n\ndef test_x(kernelgauge):\n"
+    test += f"    kernelgauge.using(timing=False)(Model().{method}, torch.ones(4, 8))\n"
+    pytester.makepyfile(model=GENERATES, test_x=test)
+    assert "1 written" in run("--perf-update")
+    pytester.makepyfile(model=GENERATES.replace(*edit))
+    shown = run().partition("  code ")[2].splitlines()
+    assert [each.strip() for each in shown[: len(code)]] == code, shown
 
 
 FITS = """

@@ -633,3 +633,70 @@ def test_host_work_that_varies_hides_no_other(
     assert "cause    host: time.sleep 0 -> 1 call" in run()
     monkeypatch.setenv("FAULT", "spread")
     assert "cause    host: posix.stat 3 -> " in run()
+
+
+BAR = """
+import json, sys, time
+
+class Bar:
+    def __init__(self, items):
+        self.items, self.last = items, time.monotonic()
+
+    def __iter__(self):
+        for number, each in enumerate(self.items):
+            yield each
+            now = time.monotonic()
+            if now - self.last >= 0.01:
+                self.last = now
+                self.show(number)
+
+    def show(self, number):
+        sys.stderr.write("\\r" + json.dumps(number))
+"""
+SHOWS = """
+import json, os, time
+from bars import Bar
+
+def forward(x):
+    for _ in Bar(range(3)):
+        x = x.relu()
+        time.sleep(float(os.environ["LAG"]))
+        pass
+    return x
+"""
+
+
+def test_work_that_follows_a_clock_is_no_loss(
+    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makeini("[pytest]\npythonpath = . site-packages\n")
+    pytester.mkdir("site-packages").joinpath("bars.py").write_text(BAR)
+    test = "import torch\nfrom model import forward\n\ndef test_x(kernelgauge):\n"
+    test += "    kernelgauge.using(timing=False)(forward, torch.ones(4, 8))\n"
+    pytester.makepyfile(model=SHOWS, test_x=test)
+    monkeypatch.setenv("LAG", "0")
+    assert "1 written" in run("--perf-update")
+    monkeypatch.setenv("LAG", "0.015")
+    assert "1 passed" in run()
+    for line, cause in (
+        ("print(time.sleep(0))", "time.sleep 3 -> 6 calls"),
+        ("[json.dumps(each) for each in range(9)]", "json.dumps 0 -> "),
+        ("for number in range(60): number + 1", "lines of your code run"),
+    ):
+        pytester.makepyfile(model=SHOWS.replace("pass", line))
+        text = run()
+        assert "REGRESSED" in text, text
+        assert cause in text, text
+
+
+def test_captured_output_below_a_failure_is_short(pytester: pytest.Pytester, run: Run) -> None:
+    test = "import json, torch\n\ndef forward(x):\n    print('printed')\n    return x + 1\n\n"
+    test += "def test_x(kernelgauge):\n"
+    test += "    kernelgauge.using(timing=False)(forward, torch.ones(4, 8))\n"
+    pytester.makepyfile(test_x=test)
+    assert "1 written" in run("--perf-update")
+    pytester.makepyfile(test_x=test.replace("return", "json.dumps(3)\n    return"))
+    text = run()
+    assert text.count("\nprinted") == 20, text
+    assert " more lines: pytest -vv shows them\nprinted\n" in text, text
+    assert run("-vvv").count("\nprinted") > 20

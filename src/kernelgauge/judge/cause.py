@@ -70,6 +70,7 @@ _OF_MEMORY = (e.PeakMemory, e.MemoryGrowth, e.AllocatorCalls)
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")  # the number of a layer in the path of a module
 # values in the reason of a recompile: ``size of x at index 0 is 8, no longer 4``
 _VALUES = re.compile(r" is .*no longer .*|\d[\w.]*")
+_DECORATED = re.compile(r"^@.* def ")  # as in `Run.heads`
 _SWITCHES_GRADIENTS = re.compile(r"no_grad|inference_mode|set_grad_enabled|detach")
 _FLOAT = re.compile(r"[bf]+p?\d+(_\w+)?")  # a dtype of floating point: bf16, fp32, fp8_e4m3
 
@@ -128,6 +129,7 @@ def at_edited_lines(run: Run, baseline: Baseline) -> Run:
     if not known:
         return run
     repeated = _new_code(run, baseline) & known
+    heads, decorated = _edited_heads(run, baseline), _once_decorated(run, baseline)
     passes = run.host_work_origins.get(_BACKWARD, ())
     calling = [line for each in passes for lines in each.callers or (each.lines,) for line in lines]
 
@@ -144,11 +146,41 @@ def at_edited_lines(run: Run, baseline: Baseline) -> Run:
             above = found.callers or tuple((line,) for line in found.lines)
             callers = tuple((*each, *calling) for each in above)
             found = msgspec.structs.replace(found, callers=callers)
-        return found.below(known, repeated)
+        if not (heads or decorated):
+            return found.below(known, repeated)
+        above = found.callers or tuple((line,) for line in found.lines)
+        edited = {line.code for each in above for line in each if line.at in decorated}
+        callers = tuple(
+            tuple(filter(None, chain(*((line, heads.get(line.at)) for line in each))))
+            for each in above
+        )
+        found = msgspec.structs.replace(found, callers=callers)
+        return found.below(known - edited, repeated)
 
     located = (name for name in Run.__struct_fields__ if name == "peak" or "origins" in name)
     places = {name: below(getattr(run, name)) for name in located}
     return msgspec.structs.replace(run, **places)
+
+
+def _edited_heads(run: Run, baseline: Baseline) -> dict[str, SourceLine]:
+    """Return, by the place of a line, the first decorator or head of a block in its function that the
+    baseline lacks: a lost cache is a condition that calls nothing.
+
+    An older baseline does not say which heads a function has.
+    """
+    known = baseline.calling_code
+    return {
+        at: next(each for each in heads if each.code not in known)
+        for at, heads in run.heads.items()
+        if heads and heads[0].code in known and any(each.code not in known for each in heads)
+    }
+
+
+def _once_decorated(run: Run, baseline: Baseline) -> set[str]:
+    """Return the places of lines in functions that have lost a decorator."""
+    lost = filter(_DECORATED.search, baseline.calling_code.keys() - run.calling_code)
+    functions = {_DECORATED.sub("in ", code) for code in lost}
+    return {at for at, heads in run.heads.items() if heads and heads[0].code in functions}
 
 
 def find_causes(
@@ -252,6 +284,7 @@ def _with_other_edits(causes: Sequence[e.Cause], run: Run, baseline: Baseline) -
     new = run.calling_code.keys() - then.keys() if then else set()
     named = {code for cause in causes for each in cause.places for code in each.line.codes}
     lines = [line for line in _lines_of_today(run).values() if line.code in new]
+    lines += dict.fromkeys(_edited_heads(run, baseline).values())
     if not causes or not 0 < len(lines) <= _MOST_LINES or named & new:
         return causes
     (first, *others), edited = causes, tuple(map(e.Place, lines))
@@ -260,18 +293,20 @@ def _with_other_edits(causes: Sequence[e.Cause], run: Run, baseline: Baseline) -
 
 
 def _recorded_cause(run: Run, baseline: Baseline, known: AbstractSet[str]) -> e.Cause:
-    """Return that autograd records a call, with the edited line, and those that kept it from that
-    and that nothing runs any more; else with the first line that it records.
+    """Return that autograd records a call, with the line that it records first in a function that
+    lost a decorator, else the edited line, else the first one; and those that kept it from that and
+    that nothing runs any more.
     """
     lost = baseline.calling_code.keys() - run.calling_code if run.calling_code else set()
     gone = [
         e.Place(SourceLine("", 0, code), runs=(0, 0))  # a ``with`` runs at its end, too
         for code in sorted(filter(_SWITCHES_GRADIENTS.search, lost))
     ]
-    pairs = zip(run.kernels, run.origins, strict=False)
-    recorded = [] if gone else [it for kernel, it in pairs if kernel.inputs and it]
+    decorated, recorded = _once_decorated(run, baseline), run.recorded_origins
+    first = [it for it in recorded if any(line.at in decorated for line in it.lines)]
+    first = first or _edited(recorded, known) or _edited(run.origins, known)
     cause = e.Cause(e.NoLonger("skip autograd"), explains=True)
-    cause = with_code(cause, (_edited(run.origins, known) or recorded)[:1], known)
+    cause = with_code(cause, (first or recorded)[:1], known)
     return msgspec.structs.replace(cause, places=(*cause.places, *gone[:_MOST_LINES]))
 
 

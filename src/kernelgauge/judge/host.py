@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..run import LINES, OF_RUNTIME, OF_SESSION, OF_THREADS, Origin, Run
+from ..run import LINES, OF_CLOCK, OF_RUNTIME, OF_SESSION, OF_THREADS, Origin, Run
 from ..trace import is_dispatched
 from .evidence import Cause, HostCalls
 
@@ -157,7 +157,9 @@ def is_no_longer_counted(baseline: Baseline, run: Run) -> bool:
 def varies_much(baseline: Baseline) -> bool:
     """Return whether so many calls vary that the lines do too: these are counted in one call."""
     varying = sum(
-        count for name, count in baseline.host_spread.items() if not OF_THREADS.match(name)
+        -count if name == OF_CLOCK else count
+        for name, count in baseline.host_spread.items()
+        if not OF_THREADS.match(name)
     )
     return varying > _VARIES * work_total(baseline.host_work)
 

@@ -14,8 +14,9 @@ import linecache
 import re
 import sys
 import threading
+import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, reduce
@@ -24,13 +25,26 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ..errors import is_profiled, shown_path
-from ..run import LINES, OF_RUNTIME, OF_SESSION, OF_THREADS, RUN_OF_CALLS, Origin
+from ..run import (
+    LINES,
+    OF_CLOCK,
+    OF_RUNTIME,
+    OF_SESSION,
+    OF_THREADS,
+    RUN_OF_CALLS,
+    Origin,
+    SourceLine,
+)
 from .compiler import Owner, owner_of, source_line, statements
 from .device import Device
 from .instance import Instance, collector_paused
 from .nvml import digest
 
 _MOST_EVENTS = 1_000_000  # lines that run: a loop of more is as long as that
+# One call pauses beside each look at a clock, and for so long in all: a progress bar refreshes each
+# 0.1 s.
+_PAUSE_S, _PAUSES_S = 0.1, 2.0
+_CLOCKS = re.compile(r"<time\.(monotonic|perf_counter|time)(_ns)?>")
 _MOST_LINES = 2  # of code that call a function, the most frequent first
 # Once it is imported, it wraps functions that run eagerly: `torch.manual_seed`, those of einops.
 _OF_DYNAMO = re.compile(r"torch\.(_dynamo|_compile)\.")
@@ -38,6 +52,7 @@ _OF_COMPILER = ("__compiled_fn", "__resume_at")  # names that Dynamo gives, with
 _OF_INDUCTOR = re.compile(r"\bc[a-z2-7]{51}\.")  # a module of C++ that it compiled
 _COMPREHENSION = re.compile(r"(\.<locals>)?\.<(genexpr|\w+comp)>$")
 _BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith)
+_BRANCHES = (ast.For, ast.AsyncFor, ast.While, ast.If)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PARTS, _NUMBERS = re.compile(r"[.:]"), re.compile(r"[\d_]+")
 _SHOWN_AS = (
@@ -65,9 +80,28 @@ class HostWork:
     functions: str = ""  # as `Run.functions`
     problem: str = ""
 
-    def with_runs(self, known: Mapping[str, int]) -> dict[str, int]:
-        """Return how often lines run, by their code: as counted here, else as is known."""
-        return {code: self.lines.get(code, runs) for code, runs in known.items()}
+    def with_runs(
+        self, known: Mapping[str, int], heads: Mapping[str, Sequence[SourceLine]]
+    ) -> dict[str, int]:
+        """Return how often lines run, by their code: as counted here, else as is known; 0 for the
+        others of `heads`.
+        """
+        runs = {each.code: 0 for lines in heads.values() for each in lines}
+        runs |= {code: self.lines.get(code, runs) for code, runs in known.items()}
+        return dict(sorted(runs.items()))
+
+    def with_heads(
+        self, known: Mapping[str, Sequence[SourceLine]]
+    ) -> dict[str, tuple[SourceLine, ...]]:
+        """Return the heads around lines without the blocks that did not run, where that is known."""
+        return {
+            at: tuple(
+                each
+                for each in heads
+                if not self.lines or each.code in self.lines or each.code.startswith(("in ", "@"))
+            )
+            for at, heads in known.items()
+        }
 
     def located(self, calls: Mapping[str, tuple[Origin, ...]]) -> dict[str, tuple[Origin, ...]]:
         """Return where each function is called.
@@ -118,6 +152,7 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
     names = reduce(or_, every)
     most = +Counter({name: sorted(each[name] for each in every)[-2] for name in names})
     spread = reduce(or_, (most - counts for counts in every))
+    spread |= _spread_by_clock(instance, device, most, entries)
     runs: Counter[str] = Counter()
     is_whole = True
     if not is_compiled and sys.gettrace() is None:
@@ -135,6 +170,43 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
         )
     functions = digest(repr(sorted(codes))) if is_whole else ""
     return HostWork(most, spread, origins, us, callers, runs, functions)
+
+
+def _spread_by_clock(
+    instance: Instance, device: Device, usual: Mapping[str, int], entries: list[Any]
+) -> Counter[str]:
+    """Return how many calls more or fewer each function has where those that read a clock are
+    slower; their sum as `OF_CLOCK`, unless the user's code itself calls others.
+    """
+    reading = [
+        each
+        for each in entries
+        if any(_CLOCKS.fullmatch(_name(called.code)) for called in each.calls or ())
+    ]
+    events = sum(2 * it.callcount for each in reading for it in (each, *each.calls))
+    if not events:
+        return Counter()
+    codes, pause_s = {id(each.code) for each in reading}, min(_PAUSE_S, _PAUSES_S / events)
+
+    def timer() -> float:  # which `cProfile` asks at each call and return
+        if id(sys._getframe(1).f_code) in codes:
+            time.sleep(pause_s)
+        return time.perf_counter()
+
+    slow: list[Any] = []
+    with suppress(Exception), _calling(instance, device):  # it may have a time limit
+        slow = _entries(instance.call, timer)
+    if not slow:
+        return Counter()
+    counts = _read(slow)[0]
+    spread = Counter({it: abs(counts[it] - usual.get(it, 0)) for it in {*counts, *usual}})
+    of_user = (
+        {(name, by): n for name, each in side.items() for by, n in each.items() if ".py:" in by}
+        for side in map(_callers, (entries, slow))
+    )
+    if next(of_user) == next(of_user):
+        spread[OF_CLOCK] = sum(n for name, n in spread.items() if not OF_THREADS.match(name))
+    return +spread
 
 
 def _by_code(lines: Mapping[tuple[CodeType, int], int]) -> Iterator[tuple[CodeType, list[int]]]:
@@ -161,9 +233,10 @@ def _calling(instance: Instance, device: Device) -> Iterator[None]:
         device.synchronize()
 
 
-def _entries(call: Callable[[], object]) -> list[Any]:
+def _entries(call: Callable[[], object], timer: Callable[[], float] | None = None) -> list[Any]:
     """Return what `cProfile` counts of a call, in this thread and in those that start in it."""
-    profiles, before = [cProfile.Profile()], threading.getprofile()
+    profiles = [cProfile.Profile(timer) if timer else cProfile.Profile()]
+    before = threading.getprofile()
 
     def start(*_: object) -> None:
         profiles.append(cProfile.Profile())
@@ -369,6 +442,47 @@ def lines_around(file: str, number: int) -> tuple[int, ...]:
 
 
 _around: dict[str, tuple[list[str] | None, dict[int, tuple[int, ...]]]] = {}
+
+
+def heads_around(file: str, number: int) -> Sequence[SourceLine]:
+    """Return the function around a line as ``in Net.forward``, its decorators, and the heads of its
+    loops and branches, which may call nothing.
+    """
+    lines = linecache.getlines(file)
+    known, found = _heads.get(file, (None, {}))
+    if known is not lines:  # the file has changed
+        found = {}
+        with suppress(SyntaxError):
+            _note_heads(ast.parse("".join(lines)), file, "", [], found)
+        _heads[file] = lines, found
+    return found.get(number, ())
+
+
+_heads: dict[str, tuple[list[str] | None, dict[int, list[SourceLine]]]] = {}
+
+
+def _note_heads(
+    node: ast.AST, file: str, name: str, own: list[SourceLine], found: dict[int, list[SourceLine]]
+) -> None:
+    """Note the heads of each function below a node, by its lines. `own`: of the function around."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.expr):
+            continue
+        if isinstance(each, _SCOPES):
+            inner, heads = f"{name}.{each.name}".lstrip("."), list[SourceLine]()
+            if not isinstance(each, ast.ClassDef):
+                heads.append(SourceLine(shown_path(file), each.lineno, f"in {inner}"))
+                heads += [
+                    SourceLine(shown_path(file), it.lineno, f"@{ast.unparse(it)} def {inner}")
+                    for it in each.decorator_list
+                ]
+                lines = range(each.lineno, (each.end_lineno or 0) + 1)
+                found.update(dict.fromkeys(lines, heads))
+            _note_heads(each, file, inner, heads, found)
+            continue
+        if isinstance(each, _BRANCHES):
+            own.append(source_line(file, each.lineno))
+        _note_heads(each, file, name, own, found)
 
 
 def _note_blocks(node: ast.AST, around: tuple[int, ...], found: dict[int, tuple[int, ...]]) -> None:

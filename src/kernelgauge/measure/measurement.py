@@ -446,6 +446,7 @@ class Measurement:
     ) -> Run:
         session, window = self.structure, self.structure.windows[-1]
         incomplete, lack = self._incomplete()
+        transfers = [(*each.copies, *each.memsets) for each in session.windows]
         # a steady call has the fewest
         allocating_ops = min((each.allocating_ops for each in session.windows), key=len)
         return Run(
@@ -469,10 +470,7 @@ class Measurement:
             occupancy_queries=window.occupancy_queries,
             metadata_ops_that_launched=tuple(metadata_ops_that_launched(window)),
             steps=len(session.trace.steps()),
-            transfers_us=fmean(
-                sum(one.time_us for one in (*each.copies, *each.memsets))
-                for each in session.windows
-            ),
+            transfers_us=fmean(sum(one.time_us for one in each) for each in transfers),
             synchronizing_ops=tuple(text for text, _ in window.synchronizing_ops),
             copying_ops=tuple(text for text, _ in window.copying_ops),
             origins=self.origins.kernels,
@@ -494,7 +492,9 @@ class Measurement:
             host_work_callers={name: dict(each) for name, each in self.host.callers.items()},
             host_work_origins=self.host.located(self.origins.calls),
             compiled_origins=self.origins.compiled,
-            calling_code=self.host.with_runs(self.origins.calling_code),
+            calling_code=self.host.with_runs(self.origins.calling_code, self.origins.heads),
+            heads=self.host.with_heads(self.origins.heads),
+            recorded_origins=self.origins.recorded,
             functions=self.host.functions,
             day=datetime.now(timezone.utc).date().isoformat(),
             trains=self.workload.pass_ in ("train", "step")

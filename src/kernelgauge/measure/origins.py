@@ -71,7 +71,7 @@ from .compiler import (
     whole_function,
 )
 from .device import Device
-from .host import function_in_c, function_name, lines_around, short
+from .host import function_in_c, function_name, heads_around, lines_around, short
 from .instance import Arguments, Instance, collector_paused, old_objects_frozen
 from .profile import TEXT, Profiler, ProfilerSession, exported, texts_of
 from .reach import attributes_of, held_addresses, is_a, line_at_peak, lines_that_keep
@@ -134,6 +134,9 @@ class Origins:
     )  # where functions are, by their `host.short` names
     # as `Run.calling_code`; of compiled code alone, how often its lines run
     calling_code: Mapping[str, int] = field(default_factory=dict)
+    # of these lines, by their place, as `heads_around` returns them
+    heads: Mapping[str, Sequence[SourceLine]] = field(default_factory=dict)
+    recorded: tuple[Origin, ...] = ()  # where autograd records, the first line first
     problem: str = ""  # why nothing is known, where that is no matter of the call
 
 
@@ -165,10 +168,11 @@ def origins_of(
     kept_bytes = kept_bytes if kept_bytes >= _LEAST_KEPT_BYTES else 0
     noted = Origins(data=compiled_constants(modules.since))
     noted = noted if is_compiled else _data_of(instance, device)
-    ops, calling = dict(found.ops), dict(found.calling_code)
+    ops, calling, heads = dict(found.ops), dict(found.calling_code), dict(found.heads)
     for name, stacks in compiled_calls(modules.since).items() if is_compiled else ():
         runs: Counter[str] = Counter()
         for stack, count in stacks.items():
+            heads |= _heads(stack)
             runs.update(dict.fromkeys((frame[3] for frame in _calling(stack)), count))
         # A line may call one function several times, and another one once.
         calling |= {code: min(n, calling.get(code) or n) for code, n in runs.items()}
@@ -199,6 +203,7 @@ def origins_of(
         reads_data=noted.reads_data,
         ops=ops,
         calling_code=dict(sorted(calling.items())),
+        heads=heads,
     )
 
 
@@ -284,6 +289,8 @@ def _found(
         compiled=tuple(dict.fromkeys(filter(None, map(sites.caller, called))))[:_MOST_LINES],
         calls=sites.callers(),
         calling_code=dict.fromkeys(sites.codes, 0),
+        heads=sites.heads,
+        recorded=sites.recorded(),
     )
 
 
@@ -639,6 +646,7 @@ class _Sites:
         self._lines: dict[Stack, SourceLine | None] = {}
         self._leading: dict[SourceLine, dict[SourceLine, None]] = {}  # to each of these
         self.codes: set[str] = set()  # of the lines of the user's that call something
+        self.heads: dict[str, Sequence[SourceLine]] = {}  # as `Origins.heads`
         self._calls: list[tuple[int, int]] = []  # when each began and ended
         # time, address, bytes, device
         self._allocations: list[tuple[int, int, int, str, _Site]] = []
@@ -812,6 +820,7 @@ class _Sites:
                 self._leading.setdefault(line, {}).update(dict.fromkeys(_leading_to(site.frames)))
             if self._calls:  # before, there are the lines of the test
                 self.codes |= {frame[3] for frame in _calling(site.frames)}
+                self.heads |= _heads(site.frames)
         name, line = function_in_c(event.name), self._lines[site.frames]
         by_user = self._file(extra.caller.file_name)[1] == "user"
         if callsite := getattr(extra, "callsite", None):
@@ -842,6 +851,14 @@ class _Sites:
                 for line in most[:_MOST_CALLERS]
             )
         return dict(sorted(found.items(), key=lambda each: not each[1][0].calls))
+
+    def recorded(self) -> tuple[Origin, ...]:
+        """Return where autograd records, the first line first: a later op has a higher number."""
+        last: Counter[int] = Counter()
+        for thread, number in filter(None, self._forward):
+            last[thread] = max(last[thread], number)
+        sites = (site for key, site in self._forward.items() if key and key[1] < last[key[0]])
+        return self.distinct(sites)[:_MOST_LINES]
 
     def _dispatched(self, event: Any, extra: Any, site: _Site) -> _Site:
         number = extra.sequence_number
@@ -903,6 +920,14 @@ def _calling(stack: Stack) -> list[Frame]:
         for above in lines_around(file, number)
     ]
     return [*frames, *blocks]
+
+
+def _heads(stack: Stack) -> dict[str, Sequence[SourceLine]]:
+    """Return the heads around each line of the user's, by its place."""
+    return {
+        f"{shown_path(file)}:{number}": heads_around(file, number)
+        for file, number, *_ in _calling(stack)
+    }
 
 
 def _leading_to(stack: Stack) -> list[SourceLine]:

@@ -229,6 +229,18 @@ _TORCHS_RECORD = rf"(?:DEBUG|INFO|WARNING) +torch\.[^\n]*\n?(?:(?!{_RECORD})(?:[
 _NOT_THE_USERS = re.compile(f"^(?:{_PROFILERS_LINE}|{_TORCHS_LINE}|{_TORCHS_RECORD})", re.MULTILINE)
 
 
+_MOST_CAPTURED = 20  # lines of a section: each of a hundred calls prints the same ones
+
+
+def _cut_captured(text: str, most: int) -> str:
+    """Return captured output without the lines in its middle, if it has more than `most`."""
+    lines = text.splitlines(keepends=True)
+    if len(lines) <= most:
+        return text
+    first, last = ("".join(each) for each in (lines[: most // 2], lines[-(most // 2) :]))
+    return f"{first.rstrip()}\n... {len(lines) - most} more lines: pytest -vv shows them\n{last}"
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
@@ -237,7 +249,10 @@ def pytest_runtest_makereport(
     tests, workload = item.config.stash[SESSION].tests, workload_of(item)
     if workload is not None and "TORCH_LOGS" not in os.environ:
         texts = [(name, _NOT_THE_USERS.sub("", text)) for name, text in report.sections]
-        report.sections = [(name, text) for name, text in texts if text.strip()]
+        most = sys.maxsize if item.config.get_verbosity() > 1 else _MOST_CAPTURED
+        report.sections = [
+            (name, _cut_captured(text, most)) for name, text in texts if text.strip()
+        ]
     if report.when == "setup":
         tests.pop(item.nodeid, None)  # an attempt before this one
     if report.skipped:
