@@ -633,3 +633,36 @@ def test_host_work_that_varies_hides_no_other(
     assert "cause    host: time.sleep 0 -> 1 call" in run()
     monkeypatch.setenv("FAULT", "spread")
     assert "cause    host: posix.stat 3 -> " in run()
+
+
+SOME_CALLS = """
+import os, pytest, torch
+
+EDITED = os.environ.get("EDITED")
+
+@pytest.mark.kernelgauge(timing=False)
+@pytest.mark.parametrize(("every", "phase"), [(2, 0), (2, 1), (3, 0), (5, 0)])
+def test_loop(kernelgauge, every, phase):
+    calls = 0
+    def run(x):
+        nonlocal calls
+        calls += 1
+        total = 0
+        if calls % every == phase:
+            for n in range(900 if EDITED else 300):
+                total += n
+        return x * 2
+    kernelgauge(run, torch.ones(3))
+"""
+
+
+def test_loop_of_some_calls_is_seen_whichever_they_are(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    pytester.makepyfile(test_x=SOME_CALLS)
+    assert "4 written" in run("--perf-update")
+    assert "4 passed" in run()
+    monkeypatch.setenv("EDITED", "1")
+    said = run()
+    assert "4 failed" in said
+    assert len(re.findall(r"host: 60\d -> 1,80\d lines of your code run", said)) == 4
