@@ -666,3 +666,37 @@ def test_loop_of_some_calls_is_seen_whichever_they_are(
     said = run()
     assert "4 failed" in said
     assert len(re.findall(r"host: 60\d -> 1,80\d lines of your code run", said)) == 4
+
+
+SOME_PEAKS = """
+import os, pytest, torch
+
+EDITED = os.environ.get("EDITED")
+
+@pytest.mark.kernelgauge(timing=False)
+@pytest.mark.parametrize("every", [1, 3, 5])
+def test_peak(kernelgauge, every):
+    calls = 0
+    def run(x):
+        nonlocal calls
+        calls += 1
+        y = x * 2
+        if EDITED and calls % every == 0:
+            list(range(50_000))  # planted
+        return y
+    kernelgauge(run, torch.ones(3))
+"""
+
+
+def test_peak_of_some_calls_has_its_line(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    pytester.makepyfile(test_x=SOME_PEAKS)
+    assert "3 written" in run("--perf-update")
+    assert "3 passed" in run()
+    monkeypatch.setenv("EDITED", "1")
+    said = run()
+    for every in (1, 3, 5):
+        own = said.partition(f"test_x-test_peak-{every}: REGRESSED")[2].partition("baseline ")[0]
+        assert "peak host bytes" in own
+        assert re.search(r"cause +.*Python.*\n +code +test_x.py:\d+ .*# planted", own)

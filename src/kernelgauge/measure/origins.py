@@ -40,6 +40,7 @@ from ..run import (
     FOUND,
     INDICES,
     RETURNED,
+    RUN_OF_CALLS,
     STORED,
     CompileEvent,
     Origin,
@@ -164,10 +165,11 @@ def origins_of(
         has_graphs=structure.replays_graphs,
         held_at_first=held_at_first or 0,
     )
-    for _ in range(_KEPT_CALLS if held.grown_bytes else 0):  # one of a few calls may keep it
+    for number in range(_KEPT_CALLS if held.grown_bytes else 0):  # one of a few calls may keep it
         if found.growth or not found.kernels:
             break
-        _call_alone(instance, device, nullcontext())  # else each second one is never profiled
+        for _ in range(1 if number < 4 else 2):  # else each second or third one is never profiled
+            _call_alone(instance, device, nullcontext())
         again = _profiled(instance, modules, structure, device, is_compiled=is_compiled)
         found = replace(found, growth=again.growth)
     grown_bytes = found.grown_bytes
@@ -398,23 +400,18 @@ def _held(
     try:
         with collector_paused(), old_objects_frozen():
             first = call(_KEPT_CALLS)
-            peak = min(peaks[1:])
-            at_peak = line_at_peak(again) if is_traced and peak >= _LEAST_PEAK_BYTES else ()
+            vary = max(peaks) - min(peaks) >= _LEAST_PEAK_BYTES  # each fifth call is two of ten
+            call(2 * RUN_OF_CALLS - _KEPT_CALLS if vary else 0)
+            peak = sorted(peaks)[-2]
+            at_peak = _lines_at_peak(again, peak) if is_traced else []
             found = Origins(
                 held_bytes=_steady(held, held_at_first) + min(stored)[1],
                 is_storing=min(stored)[0] > 0,
                 peak_host_bytes=peak,
                 host_peak=tuple(Origin("", (source_line(*each),)) for each in at_peak),
             )
-            # Every fifth call may keep something; a cache fills once, and what workers of a data
-            # loader hold goes later.
-            grown, grown_bytes = 0, 0
-            if any(_most_kept(each) >= _LEAST_KEPT_BYTES for each in first):
-                grown, grown_bytes = (
-                    min(after - before for before, after in pairwise(levels[::_SEVERAL]))
-                    // _SEVERAL
-                    for levels in call(_KEPT_GROUPS * _SEVERAL + 1)
-                )
+            is_kept = any(_most_kept(each) >= _LEAST_KEPT_BYTES for each in first)
+            grown, grown_bytes = _kept_by_several(call) if is_kept else (0, 0)
             if grown_bytes >= _LEAST_KEPT_BYTES and not has_graphs:
                 found = replace(found, grown_bytes=grown_bytes)
             if grown < _LEAST_KEPT_BYTES:
@@ -427,6 +424,29 @@ def _held(
         if is_ours:
             tracemalloc.stop()
     return replace(found, grown_host_bytes=grown, host_growth=lines)
+
+
+def _kept_by_several(call: Callable[[int], tuple[list[int], list[int]]]) -> tuple[int, int]:
+    """Return the least that calls in a row keep, each: of Python's memory, and of the device's.
+
+    Every fifth call may keep something; a cache fills once, and what workers of a data loader hold
+    goes later.
+    """
+    python, device = (
+        min(after - before for before, after in pairwise(levels[::_SEVERAL])) // _SEVERAL
+        for levels in call(_KEPT_GROUPS * _SEVERAL + 1)
+    )
+    return python, device
+
+
+def _lines_at_peak(once: Callable[[], None], peak: int) -> list[tuple[str, int]]:
+    """Return `line_at_peak` of a call that holds as much; empty if none of a few does."""
+    for _ in range(RUN_OF_CALLS if peak >= _LEAST_PEAK_BYTES else 0):
+        before = tracemalloc.get_traced_memory()[0]
+        lines = line_at_peak(once)
+        if tracemalloc.get_traced_memory()[1] - before > peak - _LEAST_PEAK_BYTES // 2:
+            return lines
+    return []
 
 
 def _growing_lines(once: Callable[[], None], call: Callable[[int], object]) -> tuple[Origin, ...]:
