@@ -862,13 +862,14 @@ class _Sites:
 
         One of the user's that a library calls, such as a hook, has its own line.
         """
+        if not self._calls:  # of the test, and of what runs it
+            return
         if site.frames not in self._lines:  # else the call is one of ours, beside the workload
             is_asked = _innermost(site.frames, "user", "library", "module of torch")
             self._lines[site.frames] = line = _line_of(site.frames) if is_asked else None
             if line is not None:
                 self._leading.setdefault(line, {}).update(dict.fromkeys(_leading_to(site.frames)))
-            if self._calls:  # before, there are the lines of the test
-                self.codes |= {frame[3] for frame in _calling(site.frames)}
+            self.codes |= {frame[3] for frame in _calling(site.frames)}
         name, line = function_in_c(event.name), self._lines[site.frames]
         by_user = self._file(extra.caller.file_name)[1] == "user"
         if callsite := getattr(extra, "callsite", None):
