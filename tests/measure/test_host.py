@@ -136,3 +136,11 @@ def test_call_that_refuses_a_tracer_is_not_counted(cpu: Device) -> None:
     found = measured(cpu, tiny(build=lambda: refusing))
     assert found.problem == "host work was not counted: RuntimeError: no debugger"
     assert not found.run.host_work
+
+
+def test_lines_that_lead_to_the_measurement_lead_to_no_call(cpu: Device) -> None:
+    def measure() -> Any:  # on one line with what is measured
+        return measured(cpu, tiny(build=lambda: lambda x: sorted(x.tolist()) and x * 2)).run
+
+    for origin in measure().host_work_origins["<builtins.sorted>"]:
+        assert {it for above in origin.callers for it in above} <= {*origin.lines}

@@ -10,7 +10,7 @@ import pytest
 from kernelgauge.judge import STRUCTURE
 from kernelgauge.results import read_results
 from tests.builders import reasons
-from tests.plugin.inner_project import text_of
+from tests.plugin.inner_project import Run, text_of
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -361,3 +361,30 @@ def test_failure_keeps_counts_and_names_the_option_that_shows_all(
     said = run("-q")
     assert re.search(r"  counts   launches 12 -> 18, .*\n  more .* with pytest -vv\n", said)
     assert "  more " not in run("-q", "-vv")
+
+
+STEP = """
+import pytest, torch
+from torch import nn
+
+@pytest.mark.kernelgauge(timing=False)
+def test_step(kernelgauge):
+    net = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+
+    def step(x):
+        net(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    kernelgauge(step, torch.randn(4, 8))
+"""
+
+
+def test_deleted_line_that_dropped_gradients_is_shown(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makepyfile(test_step=STEP)
+    assert "1 written" in run("--perf-update")
+    pytester.makepyfile(test_step=STEP.replace("optimizer.zero_grad()", ""))
+    said = run()
+    assert "cause    gradients are added to those of the last call" in said
+    assert re.search(r"code +optimizer.zero_grad\(\)  \(1 -> 0 times\)", said)

@@ -319,3 +319,81 @@ def test_new_line_that_keeps_is_named_alone(
         cause = own.partition("each call leaves ")[2]
         assert note in cause
         assert re.findall(r"test_x.py:\d+  (?:Net  )?(.*)", cause) == ["HISTORY.append(y.detach())"]
+
+
+ROTATES = """
+import collections, os, pytest, torch
+from torch import nn
+
+EDITED = os.environ.get("EDITED")
+given = pytest.mark.kernelgauge(timing=False)
+
+class Net(nn.Module):
+    def __init__(self, kept=()):
+        super().__init__()
+        self.linear, self.kept = nn.Linear(64, 64), kept
+        self.now = self.before = self.third = None
+        self.calls = 0
+
+    def forward(self, x):
+        y = self.linear(x)
+        self.kept.append(y)
+        return y * 2
+
+class Buffers(Net):
+    def forward(self, x):
+        if EDITED:
+            self.before = self.now
+        self.now = self.linear(x)
+        return self.now * 2
+
+class Third(Net):
+    def forward(self, x):
+        self.calls += 1
+        y = self.linear(x)
+        if EDITED and self.calls % 3 == 0:
+            self.third = y
+        return y * 2
+
+@given
+def test_longer(kernelgauge):
+    kernelgauge(Net(collections.deque(maxlen=8 if EDITED else 3)), torch.randn(32, 64))
+
+@given
+def test_endless(kernelgauge):
+    kernelgauge(Net([] if EDITED else collections.deque(maxlen=4)), torch.randn(32, 64))
+
+@given
+def test_buffers(kernelgauge):
+    kernelgauge(Buffers(), torch.randn(32, 64))
+
+@given
+def test_third(kernelgauge):
+    kernelgauge(Third(), torch.randn(32, 64))
+"""
+_WEIGHTS, _ROW = 4 * 65 * 64, 4 * 32 * 64  # bytes
+HELD_IN_TURN = {  # bytes held without the edit and with it, in results; and what is said
+    "longer": (3, 8, "41.0 kB more held between calls"),
+    # its first call alone says how much it holds
+    "endless": (4, 1, "each call leaves 8.2 kB more in memory"),
+    "buffers": (1, 2, "8.2 kB more held between calls"),
+    "third": (0, 1, "8.2 kB more held between calls"),
+}
+
+
+def test_results_that_replace_others_are_held_and_no_growth(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    """A profiler's session does not know the size of what was allocated before it."""
+    pytester.makepyfile(test_x=ROTATES)
+    assert "4 written" in run("--perf-update")
+    assert "4 passed" in run()
+    monkeypatch.setenv("EDITED", "1")
+    said = run()
+    assert "4 failed" in said
+    for name, (before, after, cause) in HELD_IN_TURN.items():
+        own = said.partition(f"test_x-test_{name}: REGRESSED")[2].partition("baseline ")[0]
+        held = [_WEIGHTS + rows * _ROW for rows in (before, after)]
+        assert "held bytes {} -> {}".format(*held) in own
+        assert cause in own
+        assert ("grown bytes" in own) == (name == "endless")

@@ -700,3 +700,70 @@ def test_captured_output_below_a_failure_is_short(pytester: pytest.Pytester, run
     assert text.count("\nprinted") == 20, text
     assert " more lines: pytest -vv shows them\nprinted\n" in text, text
     assert run("-vvv").count("\nprinted") > 20
+
+
+SOME_CALLS = """
+import os, pytest, torch
+
+EDITED = os.environ.get("EDITED")
+
+@pytest.mark.kernelgauge(timing=False)
+@pytest.mark.parametrize(("every", "phase"), [(2, 0), (2, 1), (3, 0), (5, 0)])
+def test_loop(kernelgauge, every, phase):
+    calls = 0
+    def run(x):
+        nonlocal calls
+        calls += 1
+        total = 0
+        if calls % every == phase:
+            for n in range(900 if EDITED else 300):
+                total += n
+        return x * 2
+    kernelgauge(run, torch.ones(3))
+"""
+
+
+def test_loop_of_some_calls_is_seen_whichever_they_are(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    pytester.makepyfile(test_x=SOME_CALLS)
+    assert "4 written" in run("--perf-update")
+    assert "4 passed" in run()
+    monkeypatch.setenv("EDITED", "1")
+    said = run()
+    assert "4 failed" in said
+    assert len(re.findall(r"host: 60\d -> 1,80\d lines of your code run", said)) == 4
+
+
+SOME_PEAKS = """
+import os, pytest, torch
+
+EDITED = os.environ.get("EDITED")
+
+@pytest.mark.kernelgauge(timing=False)
+@pytest.mark.parametrize("every", [1, 3, 5])
+def test_peak(kernelgauge, every):
+    calls = 0
+    def run(x):
+        nonlocal calls
+        calls += 1
+        y = x * 2
+        if EDITED and calls % every == 0:
+            list(range(50_000))  # planted
+        return y
+    kernelgauge(run, torch.ones(3))
+"""
+
+
+def test_peak_of_some_calls_has_its_line(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    pytester.makepyfile(test_x=SOME_PEAKS)
+    assert "3 written" in run("--perf-update")
+    assert "3 passed" in run()
+    monkeypatch.setenv("EDITED", "1")
+    said = run()
+    for every in (1, 3, 5):
+        own = said.partition(f"test_x-test_peak-{every}: REGRESSED")[2].partition("baseline ")[0]
+        assert "peak host bytes" in own
+        assert re.search(r"cause +.*Python.*\n +code +test_x.py:\d+ .*# planted", own)

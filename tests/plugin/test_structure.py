@@ -203,7 +203,7 @@ CAUSES = {
     "given": "decimals (none) -> 2 in 1 kernel",
     "one_of_several": "an argument 0.25 -> 0.5 in 1 kernel",
     "strides_of_some_calls": "inputs contiguous -> [64,64] by strides 1,64 or contiguous in 1 kernel",
-    "shapes_of_some_calls": "input dimension 64 -> 128 or 64 in 1 kernel",
+    "shapes_of_some_calls": "input shape [64,64] -> [64,128 or 64,64] in 1 kernel",
     "text_of_a_function": "equation 'ij,kj->ik' -> 'ij,jk->ik' in 1 kernel",
     "text_left_out": "norm (none) -> 'ortho' in 1 kernel",
     "factor": "an argument 0.3 -> 0.4 in 1 kernel",

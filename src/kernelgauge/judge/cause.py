@@ -212,7 +212,12 @@ def find_causes(
     if is_recorded:
         causes.append(_recorded_cause(run, baseline, known))
     _name_kept_gradients(run, changes)
-    causes += [each.cause(known, is_timed=is_timed) for each in changes]
+    causes += [
+        each.cause(known, is_timed=is_timed)
+        if each.change != _KEEPS_GRADIENTS
+        else _at_lost_lines(each.cause(known, is_timed=is_timed), (), run, baseline)
+        for each in changes
+    ]
     causes += [
         with_code(cause, origins, known)
         for cause, origins in _counted(run, baseline, counts, known)
@@ -1103,6 +1108,9 @@ def _of_new_compiled_ops(run: Run, baseline: Baseline, known: AbstractSet[str]) 
     )
 
 
+_KEEPS_GRADIENTS = e.NoLonger("drop gradients")
+
+
 def _name_kept_gradients(run: Run, changes: Iterable[_Change]) -> None:
     """Say of additions that are new, and that no line asked for, what they are: autograd adds to a
     gradient that is there.
@@ -1117,7 +1125,7 @@ def _name_kept_gradients(run: Run, changes: Iterable[_Change]) -> None:
     )
     if ops == {_ACCUMULATES} and is_of_autograd and not any(launch.origin for launch in launches):
         for each in new:
-            each.change, each.explains = e.NoLonger("drop gradients"), True
+            each.change, each.explains = _KEEPS_GRADIENTS, True
 
 
 def _peak_cause(run: Run, baseline: Baseline) -> e.Cause:

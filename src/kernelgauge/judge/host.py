@@ -155,7 +155,7 @@ def is_no_longer_counted(baseline: Baseline, run: Run) -> bool:
 
 
 def varies_much(baseline: Baseline) -> bool:
-    """Return whether so many calls vary that the lines do too: these are counted in one call."""
+    """Return whether so many calls vary that the lines do too."""
     varying = sum(
         -count if name == OF_CLOCK else count
         for name, count in baseline.host_spread.items()

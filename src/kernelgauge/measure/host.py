@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import cache, reduce
 from operator import itemgetter, or_
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import is_profiled, shown_path
 from ..run import (
@@ -40,6 +40,7 @@ from .device import Device
 from .instance import Instance, collector_paused
 from .nvml import digest
 
+_K = TypeVar("_K")
 _MOST_EVENTS = 1_000_000  # lines that run: a loop of more is as long as that
 # One call pauses beside each look at a clock, and for so long in all: a progress bar refreshes each
 # 0.1 s.
@@ -118,7 +119,7 @@ class HostWork:
 
 
 def host_work_of(instance: Instance, device: Device, *, is_compiled: bool) -> HostWork:
-    """Count the functions of a few more calls, and the lines of one.
+    """Count the functions of a few more calls, and the lines of as many.
 
     `is_compiled`: lines would make Dynamo compile anew.
     """
@@ -148,19 +149,18 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
         every.append(counts)
         for name, each in _times_us(entries).items():  # a clock errs upwards
             us[name] = min(each, us.get(name, each))
-    # A cost in each fifth call is in two calls of ten. A rarer one may be in none next time.
-    names = reduce(or_, every)
-    most = +Counter({name: sorted(each[name] for each in every)[-2] for name in names})
+    # A rarer cost than that of each fifth call may be in none next time.
+    most = _second_most(every)
     spread = reduce(or_, (most - counts for counts in every))
     spread |= _spread_by_clock(instance, device, most, entries)
     runs: Counter[str] = Counter()
     is_whole = True
     if not is_compiled and sys.gettrace() is None:
-        with _calling(instance, device), _tracing() as lines:
-            instance.call()
-            is_whole = sys.gettrace() is not None
+        traced, is_whole = _traced_calls(instance, device)
+        lines = _second_most(traced)
         codes |= {f"{code.co_name} {counts}" for code, counts in _by_code(lines)}
-        most[LINES] = sum(lines.values())
+        # of a call: two of them may take other branches
+        most[LINES] = _second_most([Counter({LINES: each.total()}) for each in traced])[LINES]
         for (code, number), count in lines.items():
             runs[source_line(code.co_filename, number).code] += count
         # a lost cache is at the head of the function, and not in its dearest line
@@ -207,6 +207,33 @@ def _spread_by_clock(
     if next(of_user) == next(of_user):
         spread[OF_CLOCK] = sum(n for name, n in spread.items() if not OF_THREADS.match(name))
     return +spread
+
+
+def _second_most(every: Sequence[Counter[_K]]) -> Counter[_K]:
+    """Return the second most of several calls, by key: a cost in each fifth is in two of ten."""
+    names = reduce(or_, every)
+    return +Counter({name: sorted(each[name] for each in every)[-2:][0] for name in names})
+
+
+def _traced_calls(
+    instance: Instance, device: Device
+) -> tuple[list[Counter[tuple[CodeType, int]]], bool]:
+    """Return how often each line runs in a few calls, and whether they were traced to their end.
+
+    No call follows those that have run as many lines as may be traced in all.
+    """
+    every = list[Counter[tuple[CodeType, int]]]()
+    for number in range(2 * RUN_OF_CALLS):
+        is_dear = number * max((each.total() for each in every), default=0) > _MOST_EVENTS
+        if is_dear or number == RUN_OF_CALLS == every.count(every[0]):
+            break
+        with _calling(instance, device), _tracing() as lines:
+            instance.call()
+            is_whole = sys.gettrace() is not None
+        every.append(lines)
+        if not is_whole:
+            break
+    return every, is_whole
 
 
 def _by_code(lines: Mapping[tuple[CodeType, int], int]) -> Iterator[tuple[CodeType, list[int]]]:

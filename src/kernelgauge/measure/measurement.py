@@ -216,7 +216,7 @@ class Measurement:
             before = compile_counts()
             with self.replay.active(workload):
                 self.graphs = first_call(instance)  # that each call compiled
-                self.held_bytes = held_bytes(instance.module)
+                held_at_first = held_bytes(instance.module)
                 after = compile_counts()
                 if device.gpu is not None and not is_control:
                     gc.collect()  # once for all calls of this one; and what others have left is freed
@@ -255,7 +255,7 @@ class Measurement:
                 if is_control
                 else host_work_of(instance, device, is_compiled=has_compiled)
             )
-            self.origins = origins_of(instance, self.modules, self.structure, device)
+            self.origins = origins_of(instance, self.modules, self.structure, device, held_at_first)
             # For all replicates. Inductor records a CUDA graph for the addresses of each instance,
             # and keeps them all: a call looks for its own among them, so that its dispatch would
             # take longer with each (docs/measuring.md). A compiled optimizer has the addresses of
@@ -522,9 +522,7 @@ class Measurement:
             grown_host_bytes=self.origins.grown_host_bytes,
             cyclic_bytes=self.origins.cyclic_bytes,
             peak_host_bytes=self.origins.peak_host_bytes,
-            held_bytes=self.held_bytes
-            if self.origins.kept_bytes is None
-            else (self.held_bytes or 0) + self.origins.kept_bytes,
+            held_bytes=self.origins.held_bytes,
             allocator_calls=None if self.device.gpu is None else allocator_calls,
             graph_launches=None if self.device.gpu is None else window.graph_launches,
             compiled_ops=self.compiled_ops,

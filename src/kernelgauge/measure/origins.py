@@ -40,6 +40,7 @@ from ..run import (
     FOUND,
     INDICES,
     RETURNED,
+    RUN_OF_CALLS,
     STORED,
     CompileEvent,
     Origin,
@@ -74,7 +75,7 @@ from .device import Device
 from .host import function_in_c, function_name, heads_around, lines_around, short
 from .instance import Arguments, Instance, collector_paused, old_objects_frozen
 from .profile import TEXT, Profiler, ProfilerSession, exported, texts_of
-from .reach import attributes_of, held_addresses, is_a, line_at_peak, lines_that_keep
+from .reach import attributes_of, held_addresses, held_bytes, is_a, line_at_peak, lines_that_keep
 
 # torch: before it, a session with stacks crashes (pytorch/pytorch#144094)
 _STACKS_ON_PYTHON_3_13 = (2, 8)
@@ -112,8 +113,8 @@ class Origins:
     growth: tuple[Origin, ...] = ()  # where that was allocated, the most first
     cyclic_bytes: int | None = None  # that Python's collector frees, and where, likewise
     cyclic: tuple[Origin, ...] = ()
-    # that each call allocates and leaves, but for what `reach.held_bytes` counts
-    kept_bytes: int | None = None
+    # behind a call: what `reach.held_bytes` counts, and what the call allocates and leaves beside it
+    held_bytes: int | None = None
     is_storing: bool = False  # whether each call leaves any, those included
     grown_host_bytes: int | None = None  # likewise: by Python, and on a GPU by tensors on the host
     host_growth: tuple[Origin, ...] = ()
@@ -141,10 +142,16 @@ class Origins:
 
 
 def origins_of(
-    instance: Instance, modules: Modules, structure: ProfilerSession, device: Device
+    instance: Instance,
+    modules: Modules,
+    structure: ProfilerSession,
+    device: Device,
+    held_at_first: int | None = None,
 ) -> Origins:
     """Make a few more calls and return where launches and memory come from, and what ops do by
     their data.
+
+    `held_at_first`: what the module held behind its first call.
     """
     # Under a mode, Dynamo would compile again, also code that it has given up to run eagerly, or
     # run compiled code eagerly.
@@ -154,32 +161,30 @@ def origins_of(
         or modules.are_compiled
     )
     found = _profiled(instance, modules, structure, device, is_compiled=is_compiled)
-    held = _held(instance, device, is_traced=not is_compiled, has_graphs=structure.replays_graphs)
-    for _ in range(_KEPT_CALLS if held.grown_bytes else 0):  # one of a few calls may keep it
+    held = _held(
+        instance,
+        device,
+        is_traced=not is_compiled,
+        has_graphs=structure.replays_graphs,
+        held_at_first=held_at_first or 0,
+    )
+    for number in range(_KEPT_CALLS if held.grown_bytes else 0):  # one of a few calls may keep it
         if found.growth or not found.kernels:
             break
-        _call_alone(instance, device, nullcontext())  # else each second one is never profiled
+        for _ in range(1 if number < 4 else 2):  # else each second or third one is never profiled
+            _call_alone(instance, device, nullcontext())
         again = _profiled(instance, modules, structure, device, is_compiled=is_compiled)
         found = replace(found, growth=again.growth)
     grown_bytes = found.grown_bytes
-    if grown_bytes is not None:  # both calls that are profiled may keep nothing
-        grown_bytes = max(grown_bytes, held.grown_bytes or 0)
+    # Both calls that are profiled may keep nothing. And a tensor that one of them replaces may be
+    # older than the session, which then does not see how much goes.
+    if grown_bytes is not None and max(grown_bytes, held.grown_bytes or 0) >= _LEAST_KEPT_BYTES:
+        grown_bytes = held.grown_bytes or 0
     kept_bytes = (held.grown_host_bytes or 0) + (found.grown_host_bytes or 0)
     kept_bytes = kept_bytes if kept_bytes >= _LEAST_KEPT_BYTES else 0
     noted = Origins(data=compiled_constants(modules.since))
     noted = noted if is_compiled else _data_of(instance, device)
-    ops, calling, heads = dict(found.ops), dict(found.calling_code), dict(found.heads)
-    for name, stacks in compiled_calls(modules.since).items() if is_compiled else ():
-        runs: Counter[str] = Counter()
-        for stack, count in stacks.items():
-            heads |= _heads(stack)
-            runs.update(dict.fromkeys((frame[3] for frame in _calling(stack)), count))
-        # A line may call one function several times, and another one once.
-        calling |= {code: min(n, calling.get(code) or n) for code, n in runs.items()}
-        ops[name] = tuple(
-            _origin(modules.around(stacks), {line: callers})
-            for line, callers in _lines_of(stacks).items()
-        )
+    found = _with_compiled(found, modules) if is_compiled else found
     keeping: tuple[Origin, ...] = ()
     # else Dynamo would compile what the trace looks at
     is_growing = bool(grown_bytes or kept_bytes)
@@ -192,7 +197,8 @@ def origins_of(
     return replace(
         found,
         grown_bytes=grown_bytes,
-        kept_bytes=held.kept_bytes,
+        growth=found.growth if grown_bytes else (),
+        held_bytes=held.held_bytes,
         grown_host_bytes=kept_bytes,
         host_growth=(*found.host_growth, *held.host_growth),
         keeping=keeping,
@@ -201,10 +207,24 @@ def origins_of(
         data=noted.data,
         given=noted.given,
         reads_data=noted.reads_data,
-        ops=ops,
-        calling_code=dict(sorted(calling.items())),
-        heads=heads,
     )
+
+
+def _with_compiled(found: Origins, modules: Modules) -> Origins:
+    """Return what was found with the calls that Dynamo has traced."""
+    ops, calling, heads = dict(found.ops), dict(found.calling_code), dict(found.heads)
+    for name, stacks in compiled_calls(modules.since).items():
+        runs: Counter[str] = Counter()
+        for stack, count in stacks.items():
+            heads |= _heads(stack)
+            runs.update(dict.fromkeys((frame[3] for frame in _calling(stack)), count))
+        # A line may call one function several times, and another one once.
+        calling |= {code: min(n, calling.get(code) or n) for code, n in runs.items()}
+        ops[name] = tuple(
+            _origin(modules.around(stacks), {line: callers})
+            for line, callers in _lines_of(stacks).items()
+        )
+    return replace(found, ops=ops, calling_code=dict(sorted(calling.items())), heads=heads)
 
 
 def _profiled(
@@ -288,7 +308,7 @@ def _found(
         peak_bytes=peak_bytes,
         compiled=tuple(dict.fromkeys(filter(None, map(sites.caller, called))))[:_MOST_LINES],
         calls=sites.callers(),
-        calling_code=dict.fromkeys(sites.codes, 0),
+        calling_code=dict.fromkeys(sorted(sites.codes), 0),
         heads=sites.heads,
         recorded=sites.recorded(),
     )
@@ -347,15 +367,19 @@ def _call_alone(instance: Instance, device: Device, mode: Any) -> None:
     gc.collect()  # a call's cycles of references replace those of the call before
 
 
-def _held(instance: Instance, device: Device, *, is_traced: bool, has_graphs: bool) -> Origins:
-    """Return the bytes that a call keeps, of the device's memory and of Python's, and those that
-    Python has at once, with the lines that allocate them.
+def _held(
+    instance: Instance, device: Device, *, is_traced: bool, has_graphs: bool, held_at_first: int
+) -> Origins:
+    """Return the bytes that a call keeps, of the device's memory and of Python's, those that are
+    held between calls, and those that Python has at once, with the lines that allocate them.
 
     `is_traced`: whether lines may be traced. `has_graphs`: the memory of a CUDA graph is its own.
+    `held_at_first`: what the module held behind its first call.
     """
     again = functools.partial(_call_alone, instance, device, nullcontext())
     peaks: list[int] = []
     stored: list[tuple[int, int]] = []  # one that stores each fifth time may be any call
+    held: list[int] = []  # by the module, behind each call
 
     def call(times: int) -> tuple[list[int], list[int]]:  # what Python holds, and the device
         sizes, left = list[int](), list[int]()
@@ -371,7 +395,10 @@ def _held(instance: Instance, device: Device, *, is_traced: bool, has_graphs: bo
         for _ in range(times):
             size, at = _left_allocated(traced, device)
             left.append(size)
-            stored.append(_stored_bytes(instance, at))
+            if len(held) < _KEPT_CALLS:
+                stored.append(_stored_bytes(instance, at))
+                # a call that leaves nothing allocated stores nothing new
+                held.append((held_bytes(instance.module) or 0) if at or not held else held[-1])
         return sizes, list(accumulate(left))
 
     is_ours = not tracemalloc.is_tracing()
@@ -379,23 +406,18 @@ def _held(instance: Instance, device: Device, *, is_traced: bool, has_graphs: bo
     try:
         with collector_paused(), old_objects_frozen():
             first = call(_KEPT_CALLS)
-            peak = min(peaks[1:])
-            at_peak = line_at_peak(again) if is_traced and peak >= _LEAST_PEAK_BYTES else ()
+            vary = max(peaks) - min(peaks) >= _LEAST_PEAK_BYTES  # each fifth call is two of ten
+            call(2 * RUN_OF_CALLS - _KEPT_CALLS if vary else 0)
+            peak = sorted(peaks)[-2]
+            at_peak = _lines_at_peak(again, peak) if is_traced else []
             found = Origins(
-                kept_bytes=min(stored)[1],
+                held_bytes=_steady(held, held_at_first) + min(stored)[1],
                 is_storing=min(stored)[0] > 0,
                 peak_host_bytes=peak,
                 host_peak=tuple(Origin("", (source_line(*each),)) for each in at_peak),
             )
-            # Every fifth call may keep something; a cache fills once, and what workers of a data
-            # loader hold goes later.
-            grown, grown_bytes = 0, 0
-            if any(_most_kept(each) >= _LEAST_KEPT_BYTES for each in first):
-                grown, grown_bytes = (
-                    min(after - before for before, after in pairwise(levels[::_SEVERAL]))
-                    // _SEVERAL
-                    for levels in call(_KEPT_GROUPS * _SEVERAL + 1)
-                )
+            is_kept = any(_most_kept(each) >= _LEAST_KEPT_BYTES for each in first)
+            grown, grown_bytes = _kept_by_several(call) if is_kept else (0, 0)
             if grown_bytes >= _LEAST_KEPT_BYTES and not has_graphs:
                 found = replace(found, grown_bytes=grown_bytes)
             if grown < _LEAST_KEPT_BYTES:
@@ -403,16 +425,50 @@ def _held(instance: Instance, device: Device, *, is_traced: bool, has_graphs: bo
             if is_ours:
                 tracemalloc.stop()
                 tracemalloc.start(_FRAMES)
-            again()  # replaces what the last one holds
-            before = tracemalloc.take_snapshot()
-            call(_SEVERAL)
-            differences = tracemalloc.take_snapshot().compare_to(before, "traceback")
+            lines = _growing_lines(again, call)
     finally:
         if is_ours:
             tracemalloc.stop()
-    stacks = (_frames(each.traceback) for each in differences[:_MOST_LINES] if each.size_diff > 0)
-    lines = tuple(Origin("", (line,)) for line in _lines_of(stacks))
     return replace(found, grown_host_bytes=grown, host_growth=lines)
+
+
+def _kept_by_several(call: Callable[[int], tuple[list[int], list[int]]]) -> tuple[int, int]:
+    """Return the least that calls in a row keep, each: of Python's memory, and of the device's.
+
+    Every fifth call may keep something; a cache fills once, and what workers of a data loader hold
+    goes later.
+    """
+    python, device = (
+        min(after - before for before, after in pairwise(levels[::_SEVERAL])) // _SEVERAL
+        for levels in call(_KEPT_GROUPS * _SEVERAL + 1)
+    )
+    return python, device
+
+
+def _lines_at_peak(once: Callable[[], None], peak: int) -> list[tuple[str, int]]:
+    """Return `line_at_peak` of a call that holds as much; empty if none of a few does."""
+    for _ in range(RUN_OF_CALLS if peak >= _LEAST_PEAK_BYTES else 0):
+        before = tracemalloc.get_traced_memory()[0]
+        lines = line_at_peak(once)
+        if tracemalloc.get_traced_memory()[1] - before > peak - _LEAST_PEAK_BYTES // 2:
+            return lines
+    return []
+
+
+def _growing_lines(once: Callable[[], None], call: Callable[[int], object]) -> tuple[Origin, ...]:
+    """Return the lines that allocate what Python keeps of several calls. `tracemalloc` runs."""
+    once()  # replaces what the last one holds
+    before = tracemalloc.take_snapshot()
+    call(_SEVERAL)
+    differences = tracemalloc.take_snapshot().compare_to(before, "traceback")
+    stacks = (_frames(each.traceback) for each in differences[:_MOST_LINES] if each.size_diff > 0)
+    return tuple(Origin("", (line,)) for line in _lines_of(stacks))
+
+
+def _steady(levels: Sequence[int], first: int) -> int:
+    """Return the most that calls hold, but for one of them; `first` where that only grows."""
+    only_grows = levels[-1] > levels[0] and [*levels] == sorted(levels)
+    return first if only_grows else sorted(levels)[-2]
 
 
 def _most_kept(levels: Sequence[int]) -> int:
@@ -813,14 +869,15 @@ class _Sites:
 
         One of the user's that a library calls, such as a hook, has its own line.
         """
+        if not self._calls:  # of the test, and of what runs it
+            return
         if site.frames not in self._lines:  # else the call is one of ours, beside the workload
             is_asked = _innermost(site.frames, "user", "library", "module of torch")
             self._lines[site.frames] = line = _line_of(site.frames) if is_asked else None
             if line is not None:
                 self._leading.setdefault(line, {}).update(dict.fromkeys(_leading_to(site.frames)))
-            if self._calls:  # before, there are the lines of the test
-                self.codes |= {frame[3] for frame in _calling(site.frames)}
-                self.heads |= _heads(site.frames)
+            self.codes |= {frame[3] for frame in _calling(site.frames)}
+            self.heads |= _heads(site.frames)
         name, line = function_in_c(event.name), self._lines[site.frames]
         by_user = self._file(extra.caller.file_name)[1] == "user"
         if callsite := getattr(extra, "callsite", None):
