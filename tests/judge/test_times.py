@@ -467,6 +467,18 @@ def test_cpu_latency_is_red_only_if_a_fresh_process_agrees(fresh: Any, status: s
     assert confirm(verdict, LATENCY, first, second, before, Context(1)).status is Status(status)
 
 
+@pytest.mark.parametrize(
+    ("fresh", "status"),
+    [(times(9.0), "REGRESSED"), (SCATTERED, "NOT_JUDGED"), (times(), "NOT_JUDGED")],
+)
+def test_dispatch_is_red_only_if_a_fresh_process_agrees(fresh: Any, status: str) -> None:
+    before = calibrated([on_host("here", host=times()) for _ in range(2)])
+    first, second = (on_host("here", host=each) for each in (times(9.0), fresh))
+    verdict = judged_time(HOST, first, before)
+    assert verdict.status is Status.REGRESSED
+    assert confirm(verdict, HOST, first, second, before, Context(1)).status is Status(status)
+
+
 def chosen(xblock: int, us: float) -> Run:
     return run(kernels=mlp_kernels(us=us, xblock=xblock), device=times((161.9 + us) / 200))
 

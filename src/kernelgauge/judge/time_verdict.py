@@ -338,9 +338,9 @@ def confirm(
     """Return the verdict on a slower time after a fresh process has measured it too. It stays, or
     is NOT_JUDGED.
 
-    A process that passes contradicts the first one. On a CPU, so does one that decides nothing:
-    unchanged calls take more than twice as long there at times. One of another structure
-    contradicts nothing. What makes a run suspect makes the fresh process suspect too.
+    A process that passes contradicts the first one. By the clock of a host, so does one that
+    decides nothing: unchanged calls take more than twice as long there at times. One of another
+    structure contradicts nothing. What makes a run suspect makes the fresh process suspect too.
     """
     structure = judge_structure(fresh, baseline)
     if structure.status is not Status.PASS or kernel_changes(diff(run.kernels, fresh.kernels)):
@@ -349,8 +349,8 @@ def confirm(
     if found.change is None or found.after_us is None:
         return verdict.because(e.NoFreshProcess("not measured"))
     measured = e.FreshProcess(found.after_us, found.change, found.status.value)
-    is_cpu, is_red = run.fingerprint.arch == "cpu", found.status is Status.REGRESSED
-    if not (found.status in (Status.PASS, Status.IMPROVED) or (is_cpu and not is_red)):
+    is_host, is_red = timer.timing.is_host_clock, found.status is Status.REGRESSED
+    if not (found.status in (Status.PASS, Status.IMPROVED) or (is_host and not is_red)):
         return verdict.because(measured)
     reasons = tuple(each for each in verdict.reasons if not isinstance(each, e.Next))
     conclusion = msgspec.structs.replace(verdict.conclusion, doubt=measured)
