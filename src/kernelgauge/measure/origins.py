@@ -556,7 +556,12 @@ def _data_of(instance: Instance, device: Device) -> Origins:
     with suppress(Exception), collector_paused(), old_objects_frozen():
         one, other = (_data_of_call(instance, device) for _ in range(2))
         data = {op: each for op, each in one.data.items() if other.data.get(op) == each}
-        given = {op: each for op, each in one.given.items() if other.given.get(op) == each}
+        given = {
+            op: each
+            if other.given.get(op) == each
+            else [dict.fromkeys(texts, "") for texts in each]
+            for op, each in one.given.items()
+        }
         return replace(one, data=data, given=given)
     return Origins()
 
