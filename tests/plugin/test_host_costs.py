@@ -48,11 +48,10 @@ GREEN = "contexts function_mode noise imported array dates printed growing"
 ASIDE_GREEN = """
 replaced finalized product saved parsed options digits rngs cloned sizes
 """
-# The cause names what the planted function calls, or another line of the change: `attribute` and
-# `rlock` on a slow machine.
-UNNAMED = "attribute home hooks lost_property trained grad_modes autocast flags logged of_gradients"
+# The cause names what the planted function calls, or another line of the change.
+UNNAMED = "home hooks lost_property trained grad_modes autocast flags logged of_gradients"
 ASIDE_UNNAMED = """
-asyncio executor rlock seeded traced dispatched anomaly deterministic logged_state
+asyncio executor seeded traced dispatched anomaly deterministic logged_state
 """
 ELSEWHERE = "hooks reloaded"
 ASIDE_ELSEWHERE = "executor"
@@ -87,5 +86,5 @@ def test_host_costs_of_a_microsecond_pass(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = planted(pytester, monkeypatch, HARMLESS)
-    # on a slow machine `re.match` and `codecs.lookup` take more than 3 us
-    assert {name for name, each in said.items() if each.is_red} <= {"matched", "decoded"}
+    # on a slow machine `re.match` takes more than 3 us
+    assert {name for name, each in said.items() if each.is_red} <= {"matched"}

@@ -265,8 +265,8 @@ def _with_lists(trace: Trace, lists: _Lists) -> Trace:
 
 @lru_cache
 def parameters_of(op: str, count: int) -> dict[int, tuple[str, bool]]:
-    """Return the name of each parameter of an op that is no tensor, by place, and whether it is a
-    dtype, where all its schemas of so many arguments agree.
+    """Return the name of each parameter of an op but its tensors, by place, and whether it is a
+    dtype. All its schemas of so many arguments agree on it.
     """
     schemas = [each.arguments for each in schemas_of(op) if len(each.arguments) == count]
     found = {}
@@ -292,7 +292,7 @@ def texts_of(op: str) -> tuple[str, ...]:
 
 
 def schemas_of(op: str) -> list[Any]:
-    """Return the schemas of an op for tensors: others are of TorchScript's numbers and lists."""
+    """Return the schemas of an op for tensors. TorchScript has others, of numbers and lists."""
     found = torch._C._jit_get_schemas_for_operator(op) if is_dispatched(op) else ()
     return [
         each

@@ -139,7 +139,7 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         """Return launches, the time that is judged first, the baseline's, and the change; a dash
-        for what is not known, or was not judged.
+        where one is unknown or was left unjudged.
         """
         run = self.result.run
         if run is None:
