@@ -1,5 +1,6 @@
 """`--perf-changed`: what is the code of its baseline keeps the times of that, and nothing else does."""
 
+import json
 from typing import Any
 
 import pytest
@@ -134,6 +135,22 @@ def test_other_code_is_timed(pytester: pytest.Pytester, run: Run) -> None:
     # no slower: accepted, it is the code of the baseline
     run("--perf-update")
     assert KEPT.format(2, 2) in run("--perf-changed")
+
+
+@pytest.mark.usefixtures("steady")
+def test_time_that_was_accepted_alone_is_kept(pytester: pytest.Pytester, run: Run) -> None:
+    slow = MODEL.replace("    total = 0\n", "    total = 0\n    time.sleep(1e-4)\n")
+    pytester.makepyfile(model=f"import time\n{slow}", test_x=TESTS)
+    run("--perf-update", "-k", "net")
+    pytester.makepyfile(model=f"import time\n{slow.replace('1e-4', '1e-2')}")
+    text = run("--perf-update", "-k", "net")
+    assert "1 written" in text, text
+    (file,) = (pytester.path / "baselines").rglob("test_x-test_net.json")
+    (entry,) = json.loads(file.read_bytes())["entries"]
+    timers = [each["timers"] for each in entry["processes"]]
+    assert len(timers) == 2, timers  # that of the ops is the old one
+    text = run("-v", "--perf-changed", "-k", "net")
+    assert "1 of 1 time not compared: the same code" in text, text
 
 
 @pytest.mark.usefixtures("steady")

@@ -563,7 +563,7 @@ class Session:
             why = "no baseline"
         elif workload.module in self._modules_read or run.workload in of_ratios:
             why = "a test reads its times"
-        elif not all(each in process.timers for each in asked for process in stored.processes):
+        elif not all(stored.times(each) for each in asked):
             why = "the baseline lacks a time"
         elif not (why := other_code(run, stored)):
             is_as_usual = any(is_as_fast(latency(), stored, limits) for _ in range(_LOOKS))
