@@ -433,8 +433,7 @@ def is_as_fast(latency: Sample, baseline: Baseline, limits: Limits) -> bool:
         )
 
     return bool(known) and all(
-        is_at_most(each.timers[timer].mean_us, each.host_references_us.get(timer))
-        for each in known
+        is_at_most(each.timers[timer].mean_us, each.host_references_us.get(timer)) for each in known
     )
 
 
