@@ -627,11 +627,12 @@ class Run(msgspec.Struct, frozen=True):
     host_work_origins: dict[str, tuple[Origin, ...]] = {}
     host_work_callers: dict[str, dict[str, Count]] = {}  # which functions call each, and how often
     # the code of each line of the user's that calls something, and of the blocks around; and how
-    # often it runs in a call, 0 if that is not known. With 0, that of `heads`, too
+    # often it runs in a call, 0 if that is not known
     calling_code: dict[str, Count] = {}
-    # Of each of these lines, as ``net.py:7``: the function around it, ``in Net.forward``, then its
-    # decorators and the heads of its loops and branches, which may call nothing.
-    heads: dict[str, tuple[SourceLine, ...]] = {}
+    # Of each of these lines, as ``net.py:7``: the function around it, ``def Net.forward``; and by the
+    # place of that, then its decorators and the statements that ran, which may call nothing.
+    statements: dict[str, tuple[SourceLine, ...]] = {}
+    statement_codes: tuple[str, ...] = ()  # of all statements of these functions
     recorded_origins: tuple[Origin, ...] = ()  # where autograd records, the first line first
     # a digest of the code of all functions of the user's and of packages that ran. Empty: not known
     functions: str = ""

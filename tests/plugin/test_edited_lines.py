@@ -381,6 +381,103 @@ def test_edited_condition_that_calls_nothing_is_named_first(
     assert [each.strip() for each in shown[: len(code)]] == code, shown
 
 
+DECIDES = """
+import torch
+
+class Model:
+    heads = 2
+
+    def split(self, x):
+        heads = self.heads
+        return x.view(-1, heads, 8 // heads).transpose(0, 1)
+
+    def __call__(self, x):
+        times, dtype = 2, torch.float32
+        y = self.split(x).to(dtype)
+        for _ in range(times):
+            y = y * 2
+        return y
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("= self.heads", "= 2 * self.heads", "model.py:7  heads = 2 * self.heads"),
+        ("= 2, torch", "= 4, torch", "model.py:11  times, dtype = 4, torch.float32"),
+        ("float32", "float64", "model.py:11  times, dtype = 2, torch.float64"),
+        # beside a line that is new itself, another new one says nothing
+        ("y = y * 2", "unused = 3\n            y = y * 2 * 2", "model.py:15  y = y * 2 * 2"),
+    ],
+)
+def test_edited_statement_that_decides_what_a_line_does_is_named_first(
+    pytester: pytest.Pytester, run: Run, old: str, new: str, code: str
+) -> None:
+    test = "import torch\nfrom model import Model\n\ndef test_x(kernelgauge):\n"
+    test += "    kernelgauge.using(timing=False)(Model(), torch.ones(4, 8))\n"
+    pytester.makepyfile(model=DECIDES, test_x=test)
+    assert "1 written" in run("--perf-update")
+    assert DECIDES.count(old) == 1
+    pytester.makepyfile(model=DECIDES.replace(old, new))
+    said = run()
+    assert said.partition("  code ")[2].splitlines()[0].strip() == code, said
+
+
+GUARDED = """
+import torch
+
+def paired(x):
+    x = x * 2
+    at = torch.arange(8).view(1, -1).reshape(2, 4)
+    return x[at[0]]
+
+def joined(x):
+    return paired(x).view(-1, 2).sum()
+"""
+
+
+def test_edited_line_comes_before_a_new_guard_elsewhere(
+    pytester: pytest.Pytester, run: Run
+) -> None:
+    test = "import torch\nfrom model import joined\n\ndef test_x(kernelgauge):\n"
+    test += "    kernelgauge.using(timing=False)(joined, torch.ones(8, 8))\n"
+    pytester.makepyfile(model=GUARDED, test_x=test)
+    assert "1 written" in run("--perf-update")
+    edited = GUARDED.replace("paired(x).view", "paired(x).reshape")
+    edited = edited.replace("    at =", "    if not paired:\n        raise ValueError\n    at =")
+    pytester.makepyfile(model=edited)
+    said = run()
+    code = said.partition("  code ")[2].splitlines()[0].strip()
+    assert code == "model.py:11  return paired(x).reshape(-1, 2).sum()", said
+
+
+RECORDS = """
+import torch
+
+def mine(x):
+    with torch.no_grad():
+        near = x.relu().sigmoid()
+    return near.argmax()
+
+def step(x):
+    (x[mine(x)] * x).sum().backward()
+"""
+
+
+def test_lost_no_grad_within_a_step_has_its_line(pytester: pytest.Pytester, run: Run) -> None:
+    test = "import torch\nfrom model import step\n\ndef test_x(kernelgauge):\n"
+    test += "    x = torch.ones(8, requires_grad=True)\n"
+    test += "    kernelgauge.using(timing=False)(lambda: step(x))\n"
+    pytester.makepyfile(model=RECORDS, test_x=test)
+    assert "1 written" in run("--perf-update")
+    pytester.makepyfile(model=RECORDS.replace("no_grad", "enable_grad"))
+    said = run()
+    assert "cause    autograd records more of the call" in said, said
+    code = said.partition("  code ")[2].splitlines()
+    assert code[0].strip() == "model.py:4  with torch.enable_grad():", said
+    assert "with torch.no_grad():  (gone)" in said
+
+
 FITS = """
 import torch
 

@@ -735,6 +735,26 @@ def test_loop_of_some_calls_is_seen_whichever_they_are(
     assert len(re.findall(r"host: 60\d -> 1,80\d lines of your code run", said)) == 4
 
 
+FILLS = """
+import itertools, pytest, torch
+
+@pytest.mark.kernelgauge(timing=False)
+@pytest.mark.parametrize("most", [1, 2, 3, 90])
+def test_queue(kernelgauge, most):
+    calls = itertools.count()
+    rows = torch.ones(99, 3)
+    kernelgauge(lambda x: (rows[:1 + next(calls) % most] * x).sum(), torch.ones(3))
+"""
+
+
+def test_state_that_fills_is_said_when_it_is_recorded(pytester: pytest.Pytester, run: Run) -> None:
+    pytester.makepyfile(test_x=FILLS)
+    said = run("--perf-update")
+    assert "4 written" in said
+    (names,) = re.findall(r"(.+): its tensors are others in each call", said)
+    assert names == "test_x-test_queue-3, test_x-test_queue-90"
+
+
 SOME_PEAKS = """
 import os, pytest, torch
 

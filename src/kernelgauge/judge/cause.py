@@ -70,7 +70,8 @@ _OF_MEMORY = (e.PeakMemory, e.MemoryGrowth, e.AllocatorCalls)
 _LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")  # the number of a layer in the path of a module
 # values in the reason of a recompile: ``size of x at index 0 is 8, no longer 4``
 _VALUES = re.compile(r" is .*no longer .*|\d[\w.]*")
-_DECORATED = re.compile(r"^@.* def ")  # as in `Run.heads`
+_DECORATED = re.compile(r"^@.* def ")  # as in `Run.statements`
+_HEAD = re.compile(r"(async )?(el)?(if|for|while)\b")  # of a block
 _SWITCHES_GRADIENTS = re.compile(r"no_grad|inference_mode|set_grad_enabled|detach")
 _FLOAT = re.compile(r"[bf]+p?\d+(_\w+)?")  # a dtype of floating point: bf16, fp32, fp8_e4m3
 
@@ -129,58 +130,72 @@ def at_edited_lines(run: Run, baseline: Baseline) -> Run:
     if not known:
         return run
     repeated = _new_code(run, baseline) & known
-    heads, decorated = _edited_heads(run, baseline), _once_decorated(run, baseline)
+    edited, decorated = _edited_statements(run, baseline), _once_decorated(run, baseline)
     passes = run.host_work_origins.get(_BACKWARD, ())
     calling = [line for each in passes for lines in each.callers or (each.lines,) for line in lines]
 
-    def below(found: Any) -> Any:
-        if isinstance(found, Mapping):
-            return {name: below(each) for name, each in found.items()}
+    as_before = known.union(baseline.statements)
+
+    def above(found: Origin) -> Sequence[Sequence[SourceLine]]:
+        return found.callers or tuple((line,) for line in found.lines)
+
+    def is_edited(path: Iterable[SourceLine]) -> bool:
+        return any(line.code not in as_before or line.at in decorated for line in path)
+
+    def below(found: Any, *, adds: bool = True) -> Any:
+        if isinstance(found, Mapping):  # of several places of an op, an edited line tells more
+            new = {
+                name
+                for name, each in found.items()
+                if any(is_edited(path) for it in each for path in above(it))
+            }
+            return {name: below(each, adds=name not in new) for name, each in found.items()}
         if isinstance(found, tuple):
-            return tuple(map(below, found))
+            return tuple(below(each, adds=adds) for each in found)
         if isinstance(found, PeakPart):
             return msgspec.structs.replace(found, origin=below(found.origin))
         if not isinstance(found, Origin):
             return found
         if found.is_backward and calling:
-            above = found.callers or tuple((line,) for line in found.lines)
-            callers = tuple((*each, *calling) for each in above)
+            callers = tuple((*each, *calling) for each in above(found))
             found = msgspec.structs.replace(found, callers=callers)
-        if not (heads or decorated):
-            return found.below(known, repeated)
-        above = found.callers or tuple((line,) for line in found.lines)
-        edited = {line.code for each in above for line in each if line.at in decorated}
+        undecorated = {line.code for each in above(found) for line in each if line.at in decorated}
         callers = tuple(
-            tuple(filter(None, chain(*((line, heads.get(line.at)) for line in each))))
-            for each in above
+            tuple(filter(None, chain(*((line, edited.get(line.at)) for line in each))))
+            if adds and not is_edited(each)
+            else tuple(each)
+            for each in above(found)
         )
         found = msgspec.structs.replace(found, callers=callers)
-        return found.below(known - edited, repeated)
+        return found.below(known - undecorated, repeated)
 
     located = (name for name in Run.__struct_fields__ if name == "peak" or "origins" in name)
     places = {name: below(getattr(run, name)) for name in located}
     return msgspec.structs.replace(run, **places)
 
 
-def _edited_heads(run: Run, baseline: Baseline) -> dict[str, SourceLine]:
-    """Return, by the place of a line, the first decorator or head of a block in its function that the
-    baseline lacks: a lost cache is a condition that calls nothing.
+def _edited_statements(run: Run, baseline: Baseline) -> dict[str, SourceLine]:
+    """Return, by the place of a line, the first decorator or statement in its function that is new and
+    calls nothing, or leads past others: a size, or the condition of a cache.
 
-    An older baseline does not say which heads a function has.
+    An older baseline does not say which statements a function has.
     """
-    known = baseline.calling_code
-    return {
-        at: next(each for each in heads if each.code not in known)
-        for at, heads in run.heads.items()
-        if heads and heads[0].code in known and any(each.code not in known for each in heads)
-    }
+    known, calling = frozenset(baseline.statements), run.calling_code
+
+    def first_new(statements: Iterable[SourceLine]) -> SourceLine | None:
+        new = (it for it in statements if it.code not in known)
+        return next((it for it in new if it.code not in calling or _HEAD.match(it.code)), None)
+
+    own = {at: each for at, each in run.statements.items() if each[0].code in known}
+    edited = {at: first_new(each) for at, each in own.items()}
+    return {at: new for at, (function, *_) in own.items() if (new := edited.get(function.at))}
 
 
 def _once_decorated(run: Run, baseline: Baseline) -> set[str]:
     """Return the places of lines in functions that have lost a decorator."""
-    lost = filter(_DECORATED.search, baseline.calling_code.keys() - run.calling_code)
-    functions = {_DECORATED.sub("in ", code) for code in lost}
-    return {at for at, heads in run.heads.items() if heads and heads[0].code in functions}
+    lost = filter(_DECORATED.search, {*baseline.statements}.difference(run.statement_codes))
+    functions = {_DECORATED.sub("def ", code) for code in lost}
+    return {at for at, (first, *_) in run.statements.items() if first.code in functions}
 
 
 def find_causes(
@@ -192,14 +207,9 @@ def find_causes(
     Args: compared: by `compare_launches`, of the same run. is_timed: whether times count. Else a
         kernel that is only slower is no cause, nor what the autotuner chose.
     """
-    known = {
-        code
-        for origin in filter(None, baseline.origins)
-        for line in origin.lines
-        for code in line.codes
-    }
+    lines = chain.from_iterable(it.lines for it in baseline.origins if it)
+    known = {code for line in lines for code in line.codes} - _new_code(run, baseline)
     runs = _runs(run, baseline)
-    known -= _new_code(run, baseline)
     changes, alike = _kernel_changes(
         with_moves(compared), (run.fingerprint.arch, run.fingerprint.sm_count), is_timed=is_timed
     )
@@ -235,8 +245,10 @@ def find_causes(
         causes += _op_causes(run, baseline, known, changes, is_all=not causes)
     if counts.get("peak_allocated_bytes") and not (is_timed or is_recorded):
         peak = _peak_cause(run, baseline)
-        lines = {place.line for cause in causes for place in cause.places}
-        causes += [peak] if lines.isdisjoint(place.line for place in peak.places[:1]) else []
+        named = {place.line for cause in causes for place in cause.places}
+        causes += [peak] if named.isdisjoint(place.line for place in peak.places[:1]) else []
+    if counts.get("autograd_nodes") and not causes:
+        causes.append(_recorded_cause(run, baseline, known))
     if not is_timed:
         usual = {*baseline.calling_code} - _new_code(run, baseline)
         causes = [*_with_host(causes, host_causes(baseline, run), usual)]
@@ -289,7 +301,7 @@ def _with_other_edits(causes: Sequence[e.Cause], run: Run, baseline: Baseline) -
     new = run.calling_code.keys() - then.keys() if then else set()
     named = {code for cause in causes for each in cause.places for code in each.line.codes}
     lines = [line for line in _lines_of_today(run).values() if line.code in new]
-    lines += dict.fromkeys(_edited_heads(run, baseline).values())
+    lines += dict.fromkeys(_edited_statements(run, baseline).values())
     if not causes or not 0 < len(lines) <= _MOST_LINES or named & new:
         return causes
     (first, *others), edited = causes, tuple(map(e.Place, lines))
@@ -298,11 +310,15 @@ def _with_other_edits(causes: Sequence[e.Cause], run: Run, baseline: Baseline) -
 
 
 def _recorded_cause(run: Run, baseline: Baseline, known: AbstractSet[str]) -> e.Cause:
-    """Return that autograd records a call, with the line that it records first in a function that
-    lost a decorator, else the edited line, else the first one; and those that kept it from that and
-    that nothing runs any more.
+    """Return that autograd records a call, or more of it, with the line that it records first in a
+    function that lost a decorator, else the edited line, else the first one if it recorded none;
+    and those that kept it from that and that nothing runs any more.
     """
-    lost = baseline.calling_code.keys() - run.calling_code if run.calling_code else set()
+    then, now = (
+        {*each.calling_code, *codes}
+        for each, codes in ((baseline, baseline.statements), (run, run.statement_codes))
+    )
+    lost = then - now if now else set()
     gone = [
         e.Place(SourceLine("", 0, code), runs=(0, 0))  # a ``with`` runs at its end, too
         for code in sorted(filter(_SWITCHES_GRADIENTS.search, lost))
@@ -310,8 +326,10 @@ def _recorded_cause(run: Run, baseline: Baseline, known: AbstractSet[str]) -> e.
     decorated, recorded = _once_decorated(run, baseline), run.recorded_origins
     first = [it for it in recorded if any(line.at in decorated for line in it.lines)]
     first = first or _edited(recorded, known) or _edited(run.origins, known)
-    cause = e.Cause(e.NoLonger("skip autograd"), explains=True)
-    cause = with_code(cause, (first or recorded)[:1], known)
+    old = baseline.counts.autograd_nodes
+    nodes = (old, run.counts.autograd_nodes or 0) if old else None
+    cause = e.Cause(e.NoLonger("skip autograd", nodes), explains=True)
+    cause = with_code(cause, (first or (() if nodes else recorded))[:1], known)
     return msgspec.structs.replace(cause, places=(*cause.places, *gone[:_MOST_LINES]))
 
 

@@ -536,19 +536,24 @@ _OfFile = Literal[
     "unchanged",
     "untimed",
     "undeclared",
-    "suite",
     "times",
     "result",
     "facts",
 ]
 _OfCounts = Literal[
-    "fewer processes", "processes", "times stay", "launches", "graph_breaks", "recompiles"
+    "fewer processes",
+    "processes",
+    "times stay",
+    "launches",
+    "graph_breaks",
+    "recompiles",
+    "unsteady",
 ]
 
 
 class FileNote(Evidence, frozen=True):  # what becomes of a file of the baselines
     what: _OfFile | _OfCounts
-    before: str = ""  # the suites, or how many processes, launches, ... it has
+    before: str = ""  # how many processes, launches, ... it has
     after: str = ""
 
 

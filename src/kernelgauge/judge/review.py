@@ -77,7 +77,7 @@ class Action(str, Enum):
 
 
 # Fields of a baseline that an older version did not record.
-_LATER_FACTS = ("ops", "host_calls", "peak", "host_work", "choices", "calling_code")
+_LATER_FACTS = ("ops", "host_calls", "peak", "host_work", "choices", "calling_code", "statements")
 _COMPARED = {None: "not known", True: "compared", False: "not compared"}
 _MOVED = (Status.REGRESSED, Status.IMPROVED, Status.NO_BASELINE)  # what an acceptance writes
 
@@ -553,17 +553,19 @@ def _summary(run: Run) -> Iterator[Fact]:
     for name in ("graph_breaks", "recompiles"):
         if count := getattr(run.counts, name):
             yield e.FileNote(name, after=str(count))
+    if any(text.count(" or ") > 1 for each in run.kernels for text in each.inputs):  # of 3 calls
+        yield e.FileNote("unsteady")
     for timer in Timer:
         if timer in run.samples:
             yield e.MeasuredTime(timer.label_on(run.fingerprint), run.time_us(timer))
 
 
-def _file_notes(old: Baseline, planned: Baseline | None, *, is_timed: bool) -> Iterator[e.FileNote]:
+def _file_notes(old: Baseline, planned: Baseline | None, *, is_timed: bool) -> Iterator[Fact]:
     if planned is None:
         yield e.FileNote("unchanged" if is_timed else "untimed")
         return
     if old.suite != planned.suite:
-        yield e.FileNote("suite", old.suite, planned.suite)
+        yield e.Move("suite", old.suite, planned.suite)
     sides = old.is_compared, planned.is_compared
     if sides[0] != sides[1] and (sides[0] is not None or old.entries is planned.entries):
         yield e.FileNote("result", *map(_COMPARED.__getitem__, sides))

@@ -56,7 +56,6 @@ _OF_COMPILER = ("__compiled_fn", "__resume_at")  # names that Dynamo gives, with
 _OF_INDUCTOR = re.compile(r"\bc[a-z2-7]{51}\.")  # a module of C++ that it compiled
 _COMPREHENSION = re.compile(r"(\.<locals>)?\.<(genexpr|\w+comp)>$")
 _BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith)
-_BRANCHES = (ast.For, ast.AsyncFor, ast.While, ast.If)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PARTS, _NUMBERS = re.compile(r"[.:]"), re.compile(r"[\d_]+")
 _SHOWN_AS = (
@@ -84,27 +83,21 @@ class HostWork:
     functions: str = ""  # as `Run.functions`
     problem: str = ""
 
-    def with_runs(
-        self, known: Mapping[str, int], heads: Mapping[str, Sequence[SourceLine]]
-    ) -> dict[str, int]:
-        """Return how often lines run, by their code: as counted here, else as is known; 0 for the
-        others of `heads`.
-        """
-        runs = {each.code: 0 for lines in heads.values() for each in lines}
-        runs |= {code: self.lines.get(code, runs) for code, runs in known.items()}
-        return dict(sorted(runs.items()))
+    def with_runs(self, known: Mapping[str, int]) -> dict[str, int]:
+        """Return how often lines run, by their code: as counted here, else as is known."""
+        return {code: self.lines.get(code, runs) for code, runs in sorted(known.items())}
 
-    def with_heads(
+    def that_run(
         self, known: Mapping[str, Sequence[SourceLine]]
     ) -> dict[str, tuple[SourceLine, ...]]:
-        """Return the heads around lines without the blocks that did not run, where that is known."""
+        """Return statements without those that did not run, where that is known."""
         return {
             at: tuple(
                 each
-                for each in heads
-                if not self.lines or each.code in self.lines or each.code.startswith(("in ", "@"))
+                for each in statements
+                if not self.lines or each.code in self.lines or each.code.startswith(("def ", "@"))
             )
-            for at, heads in known.items()
+            for at, statements in known.items()
         }
 
     def located(self, calls: Mapping[str, tuple[Origin, ...]]) -> dict[str, tuple[Origin, ...]]:
@@ -471,69 +464,62 @@ def lines_around(file: str, number: int) -> tuple[int, ...]:
     """Return the lines that begin the loops and the other blocks around a line within its function,
     the outermost first.
     """
+    return _surroundings(file).get(number, ((), ()))[1]
+
+
+def statements_around(file: str, number: int) -> Sequence[SourceLine]:
+    """Return the function around a line as ``def Net.forward``, its decorators and its statements: one
+    that calls nothing may decide what a line does.
+    """
+    return _surroundings(file).get(number, ((), ()))[0]
+
+
+_Around = tuple[Sequence[SourceLine], tuple[int, ...]]  # of a line: its function, and blocks
+_around: dict[str, tuple[list[str], dict[int, _Around]]] = {}
+
+
+def _surroundings(file: str) -> Mapping[int, _Around]:
     lines = linecache.getlines(file)
     known, found = _around.get(file, (None, {}))
     if known is not lines:  # the file has changed
         found = {}
         with suppress(SyntaxError):
-            _note_blocks(ast.parse("".join(lines)), (), found)
+            _note(ast.parse("".join(lines)), file, "", [], (), found)
         _around[file] = lines, found
-    return found.get(number, ())
+    return found
 
 
-_around: dict[str, tuple[list[str] | None, dict[int, tuple[int, ...]]]] = {}
-
-
-def heads_around(file: str, number: int) -> Sequence[SourceLine]:
-    """Return the function around a line as ``in Net.forward``, its decorators, and the heads of its
-    loops and branches, which may call nothing.
-    """
-    lines = linecache.getlines(file)
-    known, found = _heads.get(file, (None, {}))
-    if known is not lines:  # the file has changed
-        found = {}
-        with suppress(SyntaxError):
-            _note_heads(ast.parse("".join(lines)), file, "", [], found)
-        _heads[file] = lines, found
-    return found.get(number, ())
-
-
-_heads: dict[str, tuple[list[str] | None, dict[int, list[SourceLine]]]] = {}
-
-
-def _note_heads(
-    node: ast.AST, file: str, name: str, own: list[SourceLine], found: dict[int, list[SourceLine]]
+def _note(
+    node: ast.AST,
+    file: str,
+    name: str,
+    own: list[SourceLine],
+    around: tuple[int, ...],
+    found: dict[int, _Around],
 ) -> None:
-    """Note the heads of each function below a node, by its lines. `own`: of the function around."""
-    for each in ast.iter_child_nodes(node):
-        if isinstance(each, ast.expr):
-            continue
-        if isinstance(each, _SCOPES):
-            inner, heads = f"{name}.{each.name}".lstrip("."), list[SourceLine]()
-            if not isinstance(each, ast.ClassDef):
-                heads.append(SourceLine(shown_path(file), each.lineno, f"in {inner}"))
-                heads += [
-                    SourceLine(shown_path(file), it.lineno, f"@{ast.unparse(it)} def {inner}")
-                    for it in each.decorator_list
-                ]
-                lines = range(each.lineno, (each.end_lineno or 0) + 1)
-                found.update(dict.fromkeys(lines, heads))
-            _note_heads(each, file, inner, heads, found)
-            continue
-        if isinstance(each, _BRANCHES):
-            own.append(source_line(file, each.lineno))
-        _note_heads(each, file, name, own, found)
-
-
-def _note_blocks(node: ast.AST, around: tuple[int, ...], found: dict[int, tuple[int, ...]]) -> None:
-    for name, children in ast.iter_fields(node):
-        is_inside = name in ("body", "orelse")
+    """Note what is around each line below a node. `own`: the statements of its function so far."""
+    for part, children in ast.iter_fields(node):
+        is_inside = isinstance(node, _BLOCKS) and part in ("body", "orelse")
         above = (*around, node.lineno) if isinstance(node, _BLOCKS) and is_inside else around
         for each in children if isinstance(children, list) else ():
-            if isinstance(each, ast.stmt):
-                lines = range(each.lineno, (each.end_lineno or 0) + 1)
-                found.update(dict.fromkeys(lines, above))
-                _note_blocks(each, () if isinstance(each, _SCOPES) else above, found)
+            if isinstance(each, (ast.ExceptHandler, ast.match_case)):
+                _note(each, file, name, own, above, found)
+            if not isinstance(each, ast.stmt):
+                continue
+            scope, statements, blocks = name, own, above
+            if isinstance(each, _SCOPES):
+                scope, statements, blocks = f"{name}.{each.name}".lstrip("."), [], ()
+                if not isinstance(each, ast.ClassDef):
+                    heads = [f"@{ast.unparse(it)} def {scope}" for it in each.decorator_list]
+                    statements += [
+                        SourceLine(shown_path(file), each.lineno, it)
+                        for it in (f"def {scope}", *heads)
+                    ]
+            elif not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)):
+                own.append(source_line(file, each.lineno))
+            lines = range(each.lineno, (each.end_lineno or 0) + 1)
+            found.update(dict.fromkeys(lines, (statements, above)))
+            _note(each, file, scope, statements, blocks, found)
 
 
 @contextmanager

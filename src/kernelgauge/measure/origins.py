@@ -72,7 +72,7 @@ from .compiler import (
     whole_function,
 )
 from .device import Device
-from .host import function_in_c, function_name, heads_around, lines_around, short
+from .host import function_in_c, function_name, lines_around, short, statements_around
 from .instance import Arguments, Instance, collector_paused, old_objects_frozen
 from .profile import TEXT, Profiler, ProfilerSession, exported, texts_of
 from .reach import attributes_of, held_addresses, held_bytes, is_a, line_at_peak, lines_that_keep
@@ -135,10 +135,15 @@ class Origins:
     )  # where functions are, by their `host.short` names
     # as `Run.calling_code`; of compiled code alone, how often its lines run
     calling_code: Mapping[str, int] = field(default_factory=dict)
-    # of these lines, by their place, as `heads_around` returns them
-    heads: Mapping[str, Sequence[SourceLine]] = field(default_factory=dict)
+    # of these lines, by their place, as `statements_around` returns them
+    statements: Mapping[str, Sequence[SourceLine]] = field(default_factory=dict)
     recorded: tuple[Origin, ...] = ()  # where autograd records, the first line first
     problem: str = ""  # why nothing is known, where that is no matter of the call
+
+    @property
+    def statement_codes(self) -> tuple[str, ...]:
+        """The code of `statements`, once each."""
+        return tuple(sorted({each.code for lines in self.statements.values() for each in lines}))
 
 
 def origins_of(
@@ -212,11 +217,11 @@ def origins_of(
 
 def _with_compiled(found: Origins, modules: Modules) -> Origins:
     """Return what was found with the calls that Dynamo has traced."""
-    ops, calling, heads = dict(found.ops), dict(found.calling_code), dict(found.heads)
+    ops, calling, statements = dict(found.ops), dict(found.calling_code), dict(found.statements)
     for name, stacks in compiled_calls(modules.since).items():
         runs: Counter[str] = Counter()
         for stack, count in stacks.items():
-            heads |= _heads(stack)
+            statements |= _statements(stack)
             runs.update(dict.fromkeys((frame[3] for frame in _calling(stack)), count))
         # A line may call one function several times, and another one once.
         calling |= {code: min(n, calling.get(code) or n) for code, n in runs.items()}
@@ -224,7 +229,8 @@ def _with_compiled(found: Origins, modules: Modules) -> Origins:
             _origin(modules.around(stacks), {line: callers})
             for line, callers in _lines_of(stacks).items()
         )
-    return replace(found, ops=ops, calling_code=dict(sorted(calling.items())), heads=heads)
+    calling = dict(sorted(calling.items()))
+    return replace(found, ops=ops, calling_code=calling, statements=statements)
 
 
 def _profiled(
@@ -309,7 +315,7 @@ def _found(
         compiled=tuple(dict.fromkeys(filter(None, map(sites.caller, called))))[:_MOST_LINES],
         calls=sites.callers(),
         calling_code=dict.fromkeys(sorted(sites.codes), 0),
-        heads=sites.heads,
+        statements=sites.statements,
         recorded=sites.recorded(),
     )
 
@@ -707,7 +713,7 @@ class _Sites:
         self._lines: dict[Stack, SourceLine | None] = {}
         self._leading: dict[SourceLine, dict[SourceLine, None]] = {}  # to each of these
         self.codes: set[str] = set()  # of the lines of the user's that call something
-        self.heads: dict[str, Sequence[SourceLine]] = {}  # as `Origins.heads`
+        self.statements: dict[str, Sequence[SourceLine]] = {}  # as `Origins.statements`
         self._calls: list[tuple[int, int]] = []  # when each began and ended
         # time, address, bytes, device
         self._allocations: list[tuple[int, int, int, str, _Site]] = []
@@ -882,7 +888,7 @@ class _Sites:
             if line is not None:
                 self._leading.setdefault(line, {}).update(dict.fromkeys(_leading_to(site.frames)))
             self.codes |= {frame[3] for frame in _calling(site.frames)}
-            self.heads |= _heads(site.frames)
+            self.statements |= _statements(site.frames)
         name, line = function_in_c(event.name), self._lines[site.frames]
         by_user = self._file(extra.caller.file_name)[1] == "user"
         if callsite := getattr(extra, "callsite", None):
@@ -984,12 +990,14 @@ def _calling(stack: Stack) -> list[Frame]:
     return [*frames, *blocks]
 
 
-def _heads(stack: Stack) -> dict[str, Sequence[SourceLine]]:
-    """Return the heads around each line of the user's, by its place."""
-    return {
-        f"{shown_path(file)}:{number}": heads_around(file, number)
-        for file, number, *_ in _calling(stack)
-    }
+def _statements(stack: Stack) -> dict[str, Sequence[SourceLine]]:
+    """Return the function of each line of the user's, by its place, and its statements by its own."""
+    found: dict[str, Sequence[SourceLine]] = {}
+    for file, number, *_ in _calling(stack):
+        if own := statements_around(file, number):
+            found[f"{shown_path(file)}:{number}"] = own[:1]
+            found[own[0].at] = own
+    return found
 
 
 def _leading_to(stack: Stack) -> list[SourceLine]:

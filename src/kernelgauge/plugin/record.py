@@ -265,14 +265,16 @@ class Recorder:
 
 
 def _breaks(plan: Iterable[PlannedChange]) -> Iterator[str]:
-    """Yield graph breaks and recompiles that new baselines have, with their workloads."""
+    """Yield graph breaks, recompiles and tensors of another shape in each call that new baselines
+    have, with their workloads.
+    """
     notes = [
         (change.workload, reason_line(each).text)
         for change in plan
         for each in change.details
         if change.action is Action.CREATE
         and isinstance(each, FileNote)
-        and each.what in ("graph_breaks", "recompiles")
+        and each.what in ("graph_breaks", "recompiles", "unsteady")
     ]
     for text, cases in grouped(notes, itemgetter(1)).items():
         yield f"{named(name for name, _ in cases)}: {text}"

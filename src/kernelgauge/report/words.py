@@ -380,7 +380,6 @@ _FILE_NOTES = {
     "untimed": "not timed: it stays as it is",
     "undeclared": "no test asks for it any more: git rm its baseline, if that is meant",
     "times stay": "its times stay: this run has none to trust",
-    "suite": "suite {it.before} -> {it.after}",
     "facts": "gets {it.after} of this run, which it lacked or which are of other code. Its times stay",
     "result": "result with float64: {it.before} -> {it.after}",
     "fewer processes": "its new times are of {it.after} process{es}, the old ones of {it.before} (kernelgauge calibrate records more)",
@@ -389,6 +388,7 @@ _FILE_NOTES = {
     "launches": "{it.after} launch{es}",
     "graph_breaks": "{it.after} graph break{s}: recorded",
     "recompiles": "{it.after} recompile{s}: recorded",
+    "unsteady": "its tensors are others in each call: what begins in a later one is not seen",
 }
 _RUN_DOUBTS = {
     "cut short": "the run was cut short",
@@ -712,14 +712,15 @@ def _growth(it: e.MemoryGrowth) -> tuple[str, list[str]]:
 _NO_LONGER = {
     "detach": "the graph of autograd is kept: a tensor is no longer detached",
     "compile": "nothing is compiled any more: each op runs by itself",
-    "skip autograd": "autograd records the call: has a no_grad, inference_mode or detach gone?",
+    "skip autograd": "autograd records {more}the call: has a no_grad, inference_mode or detach gone?",
     "drop gradients": "gradients are added to those of the last call: they are no longer dropped",
 }
 
 
 def _no_longer(it: e.NoLonger) -> tuple[str, list[str]]:
     nodes = [f"{' -> '.join(map(str, it.nodes))} autograd nodes"] if it.nodes else []
-    return _NO_LONGER[it.what], [*nodes, *([_held(it.held_bytes)] if it.held_bytes else [])]
+    text = _NO_LONGER[it.what].format(more="more of " if it.nodes else "")
+    return text, [*nodes, *([_held(it.held_bytes)] if it.held_bytes else [])]
 
 
 _CHANGES: dict[type, Callable[[Any], tuple[str, list[str]]]] = {
