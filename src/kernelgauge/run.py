@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from hashlib import sha256
 from statistics import fmean, geometric_mean, quantiles
 from typing import Annotated, Any, Literal
 
@@ -475,6 +476,12 @@ class PeakPart(msgspec.Struct, frozen=True):
     origin: Origin | None  # None: not known
 
 
+def statement_key(code: str) -> str:
+    """Return what a baseline keeps of a statement: a digest, and the head of a function as it is."""
+    is_head = code.startswith(("def ", "@"))
+    return code if is_head else sha256(code.encode()).hexdigest()[:8]
+
+
 _MOST_NAMES = 3  # of modules in braces
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # of a layer, in the path of a module
 
@@ -632,7 +639,7 @@ class Run(msgspec.Struct, frozen=True):
     # Of each of these lines, as ``net.py:7``: the function around it, ``def Net.forward``; and by the
     # place of that, then its decorators and the statements that ran, which may call nothing.
     statements: dict[str, tuple[SourceLine, ...]] = {}
-    statement_codes: tuple[str, ...] = ()  # of all statements of these functions
+    statement_keys: tuple[str, ...] = ()  # of all statements of these functions
     recorded_origins: tuple[Origin, ...] = ()  # where autograd records, the first line first
     # a digest of the code of all functions of the user's and of packages that ran. Empty: not known
     functions: str = ""

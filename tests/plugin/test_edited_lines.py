@@ -2,6 +2,8 @@
 leads to: a helper that launches for a line that is new did so before for others.
 """
 
+import linecache
+
 import pytest
 
 from tests.plugin.inner_project import Run
@@ -384,30 +386,44 @@ def test_edited_condition_that_calls_nothing_is_named_first(
 DECIDES = """
 import torch
 
+TIMES = 2
+
+def width():
+    return 4 * 2
+
 class Model:
     heads = 2
 
+    def __init__(self, rows=4):
+        self.rows = rows
+        self.ones = torch.ones(8)
+
     def split(self, x):
         heads = self.heads
-        return x.view(-1, heads, 8 // heads).transpose(0, 1)
+        return x.view(-1, heads, width() // heads).transpose(0, 1)
 
     def __call__(self, x):
         times, dtype = 2, torch.float32
-        y = self.split(x).to(dtype)
+        y = self.split(x[: self.rows]).to(dtype)
         for _ in range(times):
             y = y * 2
-        return y
+        return y, self.ones.repeat(TIMES)
 """
 
 
 @pytest.mark.parametrize(
     ("old", "new", "code"),
     [
-        ("= self.heads", "= 2 * self.heads", "model.py:7  heads = 2 * self.heads"),
-        ("= 2, torch", "= 4, torch", "model.py:11  times, dtype = 4, torch.float32"),
-        ("float32", "float64", "model.py:11  times, dtype = 2, torch.float64"),
+        ("= self.heads", "= 2 * self.heads", "model.py:16  heads = 2 * self.heads"),
+        ("= 2, torch", "= 4, torch", "model.py:20  times, dtype = 4, torch.float32"),
+        ("float32", "float64", "model.py:20  times, dtype = 2, torch.float64"),
+        ("TIMES = 2", "TIMES = 4", "model.py:3  TIMES = 4"),
+        ("4 * 2", "4 * 4", "model.py:6  return 4 * 4"),
+        ("    heads = 2", "    heads = 4", "model.py:9  heads = 4"),
+        ("rows=4", "rows=2", "model.py:11  def Model.__init__(self, rows=2)"),
+        ("torch.ones(8)", "torch.ones(16)", "model.py:13  self.ones = torch.ones(16)"),
         # beside a line that is new itself, another new one says nothing
-        ("y = y * 2", "unused = 3\n            y = y * 2 * 2", "model.py:15  y = y * 2 * 2"),
+        ("y = y * 2", "unused = 3\n            y = y * 2 * 2", "model.py:24  y = y * 2 * 2"),
     ],
 )
 def test_edited_statement_that_decides_what_a_line_does_is_named_first(
@@ -421,6 +437,35 @@ def test_edited_statement_that_decides_what_a_line_does_is_named_first(
     pytester.makepyfile(model=DECIDES.replace(old, new))
     said = run()
     assert said.partition("  code ")[2].splitlines()[0].strip() == code, said
+
+
+COMPILED = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.last = torch.nn.Linear(8, 64), None
+
+    def forward(self, x):
+        h = self.up(x).relu()
+        return h.sum()
+"""
+
+
+def test_statement_that_keeps_in_compiled_code_is_named(
+    pytester: pytest.Pytester, run: Run
+) -> None:
+    test = "import torch\nfrom model import Net\n\ndef test_x(kernelgauge):\n"
+    test += "    kernelgauge.using(timing=False, compile={})(Net(), torch.ones(8, 8))\n"
+    pytester.makepyfile(model=COMPILED, test_x=test)
+    assert "1 written" in run("--perf-update")
+    pytester.makepyfile(
+        model=COMPILED.replace("        return h", "        self.last = h\n        return h")
+    )
+    linecache.checkcache()  # this process has read the file already
+    said = run().partition("more held between calls\n")[2].splitlines()
+    assert said[0].split(maxsplit=2) == ["code", "model.py:10", "self.last = h"], said
 
 
 GUARDED = """

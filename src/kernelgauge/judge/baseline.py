@@ -311,7 +311,7 @@ class Baseline(msgspec.Struct, frozen=True, omit_defaults=True):
     anchors: tuple[Anchor, ...] = ()
     choices: tuple[KernelChoice, ...] = ()  # as `Run.choices`
     calling_code: dict[str, Count] = {}  # as `Run.calling_code`
-    statements: tuple[str, ...] = ()  # as `Run.statement_codes`
+    statements: tuple[str, ...] = ()  # as `Run.statement_keys`
     functions: str = ""  # as `Run.functions`
     # fields of a newer version, which stay in the file while it is added to
     newer: dict[str, Any] = {}
@@ -446,7 +446,7 @@ def from_run(run: Run, *, suite: str = "", recorded: Recorded | None = None) -> 
         compile_events=run.compile_events,
         peak=tuple(replace(each, origin=_stored_origin(each.origin)) for each in run.peak) or (),
         calling_code=run.calling_code,
-        statements=run.statement_codes,
+        statements=run.statement_keys,
         functions=run.functions,
         host_work=_by_name(run.host_work),
         host_spread=_by_name(run.host_spread),

@@ -17,7 +17,16 @@ from typing import Any
 
 import msgspec
 
-from ..run import LINES, CompileEvent, Origin, PeakPart, Run, SourceLine, common_path
+from ..run import (
+    LINES,
+    CompileEvent,
+    Origin,
+    PeakPart,
+    Run,
+    SourceLine,
+    common_path,
+    statement_key,
+)
 from ..trace import (
     FACTS,
     NO_TENSOR,
@@ -134,7 +143,7 @@ def at_edited_lines(run: Run, baseline: Baseline) -> Run:
     passes = run.host_work_origins.get(_BACKWARD, ())
     calling = [line for each in passes for lines in each.callers or (each.lines,) for line in lines]
 
-    as_before = known.union(baseline.statements)
+    as_before = known | _known_statements(run, baseline)
 
     def above(found: Origin) -> Sequence[Sequence[SourceLine]]:
         return found.callers or tuple((line,) for line in found.lines)
@@ -161,13 +170,14 @@ def at_edited_lines(run: Run, baseline: Baseline) -> Run:
             found = msgspec.structs.replace(found, callers=callers)
         undecorated = {line.code for each in above(found) for line in each if line.at in decorated}
         callers = tuple(
-            tuple(filter(None, chain(*((line, edited.get(line.at)) for line in each))))
+            tuple(filter(None, chain(*((edited.get(line.at), line) for line in each))))
             if adds and not is_edited(each)
             else tuple(each)
             for each in above(found)
         )
         found = msgspec.structs.replace(found, callers=callers)
-        return found.below(known - undecorated, repeated)
+        reached = {line.code for each in callers for line in each} - known
+        return found.below(as_before - undecorated, repeated | reached)
 
     located = (name for name in Run.__struct_fields__ if name == "peak" or "origins" in name)
     places = {name: below(getattr(run, name)) for name in located}
@@ -180,7 +190,7 @@ def _edited_statements(run: Run, baseline: Baseline) -> dict[str, SourceLine]:
 
     An older baseline does not say which statements a function has.
     """
-    known, calling = frozenset(baseline.statements), run.calling_code
+    known, calling = _known_statements(run, baseline), run.calling_code
 
     def first_new(statements: Iterable[SourceLine]) -> SourceLine | None:
         new = (it for it in statements if it.code not in known)
@@ -191,9 +201,15 @@ def _edited_statements(run: Run, baseline: Baseline) -> dict[str, SourceLine]:
     return {at: new for at, (function, *_) in own.items() if (new := edited.get(function.at))}
 
 
+def _known_statements(run: Run, baseline: Baseline) -> set[str]:
+    """Return the code of statements that the baseline has, too."""
+    every = {each.code for lines in run.statements.values() for each in lines}
+    return {code for code in every if statement_key(code) in baseline.statements}
+
+
 def _once_decorated(run: Run, baseline: Baseline) -> set[str]:
     """Return the places of lines in functions that have lost a decorator."""
-    lost = filter(_DECORATED.search, {*baseline.statements}.difference(run.statement_codes))
+    lost = filter(_DECORATED.search, {*baseline.statements}.difference(run.statement_keys))
     functions = {_DECORATED.sub("def ", code) for code in lost}
     return {at for at, (first, *_) in run.statements.items() if first.code in functions}
 
@@ -316,7 +332,7 @@ def _recorded_cause(run: Run, baseline: Baseline, known: AbstractSet[str]) -> e.
     """
     then, now = (
         {*each.calling_code, *codes}
-        for each, codes in ((baseline, baseline.statements), (run, run.statement_codes))
+        for each, codes in ((baseline, baseline.statements), (run, run.statement_keys))
     )
     lost = then - now if now else set()
     gone = [

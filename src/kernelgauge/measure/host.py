@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import cache, reduce
 from operator import itemgetter, or_
 from types import CodeType, FrameType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import is_profiled, shown_path
 from ..run import (
@@ -88,16 +88,23 @@ class HostWork:
         return {code: self.lines.get(code, runs) for code, runs in sorted(known.items())}
 
     def that_run(
-        self, known: Mapping[str, Sequence[SourceLine]]
+        self, own: Mapping[str, Sequence[SourceLine]], used: Mapping[str, Sequence[SourceLine]]
     ) -> dict[str, tuple[SourceLine, ...]]:
-        """Return statements without those that did not run, where that is known."""
-        return {
+        """Return the statements of functions without those that did not run, where that is known; and
+        what they use of other functions, and outside of functions.
+        """
+        every = {each for statements in own.values() for each in statements}
+        ran = {
             at: tuple(
                 each
                 for each in statements
                 if not self.lines or each.code in self.lines or each.code.startswith(("def ", "@"))
             )
-            for at, statements in known.items()
+            for at, statements in own.items()
+        }
+        return {
+            at: (*each, *(it for it in used.get(at, ()) if it not in every))
+            for at, each in ran.items()
         }
 
     def located(self, calls: Mapping[str, tuple[Origin, ...]]) -> dict[str, tuple[Origin, ...]]:
@@ -464,28 +471,51 @@ def lines_around(file: str, number: int) -> tuple[int, ...]:
     """Return the lines that begin the loops and the other blocks around a line within its function,
     the outermost first.
     """
-    return _surroundings(file).get(number, ((), ()))[1]
+    return _source(file).around.get(number, ((), ()))[1]
 
 
 def statements_around(file: str, number: int) -> Sequence[SourceLine]:
-    """Return the function around a line as ``def Net.forward``, its decorators and its statements: one
-    that calls nothing may decide what a line does.
+    """Return the function around a line as ``def Net.forward``, with its arguments, its decorators and
+    its statements: one that calls nothing may decide what a line does.
     """
-    return _surroundings(file).get(number, ((), ()))[0]
+    return _source(file).around.get(number, ((), ()))[0]
 
 
-_Around = tuple[Sequence[SourceLine], tuple[int, ...]]  # of a line: its function, and blocks
-_around: dict[str, tuple[list[str], dict[int, _Around]]] = {}
+def statements_used(file: str, own: Sequence[SourceLine]) -> Sequence[SourceLine]:
+    """Return what gives values to a function, as `statements_around` returns it: constants and
+    functions of its file, attributes and methods of its class.
+    """
+    defined = _source(file).defined
+    of_class = own[0].code.removeprefix("def ").rpartition(".")[0]
+    names = sorted({name for each in own[1:] for name in re.findall(r"\w+", each.code)})
+    keys = (key for name in names for key in ((of_class, name), ("", name)))
+    return [
+        it
+        for it in dict.fromkeys(it for key in keys for it in defined.get(key, ()))
+        if it not in own
+    ]
 
 
-def _surroundings(file: str) -> Mapping[int, _Around]:
+class _Source(NamedTuple):
+    """What a file says of its lines."""
+
+    # of each line: its function with the statements of it, and the lines that begin blocks around
+    around: dict[int, tuple[Sequence[SourceLine], tuple[int, ...]]]
+    # by the class, if any, and the name: the statements that give it a value, or that it runs
+    defined: defaultdict[tuple[str, str], list[SourceLine]]
+
+
+_sources: dict[str, tuple[list[str], _Source]] = {}
+
+
+def _source(file: str) -> _Source:
     lines = linecache.getlines(file)
-    known, found = _around.get(file, (None, {}))
+    known, found = _sources.get(file, (None, _Source({}, defaultdict(list))))
     if known is not lines:  # the file has changed
-        found = {}
+        found = _Source({}, defaultdict(list))
         with suppress(SyntaxError):
             _note(ast.parse("".join(lines)), file, "", [], (), found)
-        _around[file] = lines, found
+        _sources[file] = lines, found
     return found
 
 
@@ -495,7 +525,7 @@ def _note(
     name: str,
     own: list[SourceLine],
     around: tuple[int, ...],
-    found: dict[int, _Around],
+    found: _Source,
 ) -> None:
     """Note what is around each line below a node. `own`: the statements of its function so far."""
     for part, children in ast.iter_fields(node):
@@ -506,20 +536,46 @@ def _note(
                 _note(each, file, name, own, above, found)
             if not isinstance(each, ast.stmt):
                 continue
-            scope, statements, blocks = name, own, above
-            if isinstance(each, _SCOPES):
-                scope, statements, blocks = f"{name}.{each.name}".lstrip("."), [], ()
-                if not isinstance(each, ast.ClassDef):
-                    heads = [f"@{ast.unparse(it)} def {scope}" for it in each.decorator_list]
-                    statements += [
-                        SourceLine(shown_path(file), each.lineno, it)
-                        for it in (f"def {scope}", *heads)
-                    ]
-            elif not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)):
-                own.append(source_line(file, each.lineno))
             lines = range(each.lineno, (each.end_lineno or 0) + 1)
-            found.update(dict.fromkeys(lines, (statements, above)))
-            _note(each, file, scope, statements, blocks, found)
+            if isinstance(each, _SCOPES):
+                scope = f"{name}.{each.name}".lstrip(".")
+                first = _heads(each, file, scope)
+                found.around.update(dict.fromkeys(lines, (first, above)))
+                _note(each, file, scope, first, (), found)
+                found.defined[name, each.name] += first[1:]
+                continue
+            found.around.update(dict.fromkeys(lines, (own, above)))
+            if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)):
+                own.append(source_line(file, each.lineno))
+                _note_values(each, name, own, found)
+            _note(each, file, name, own, above, found)
+
+
+def _heads(node: ast.AST, file: str, scope: str) -> list[SourceLine]:
+    """Return a function as ``def Net.forward``, with its arguments, and its decorators; none of a
+    class.
+    """
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return []
+    codes = [f"def {scope}", f"def {scope}({ast.unparse(node.args)})"]
+    codes += [f"@{ast.unparse(each)} def {scope}" for each in node.decorator_list]
+    return [SourceLine(shown_path(file), node.lineno, each) for each in codes]
+
+
+def _note_values(node: ast.stmt, name: str, own: Sequence[SourceLine], found: _Source) -> None:
+    """Note what a statement, the last of `own`, assigns: to an attribute, and outside of functions to
+    a name.
+    """
+    is_in_function = own[0].code == f"def {name}"
+    of_class = name.rpartition(".")[0] if is_in_function else name
+    for target in getattr(node, "targets", [getattr(node, "target", None)]):
+        for each in ast.walk(target) if isinstance(target, ast.AST) else ():
+            if isinstance(each, ast.Attribute):
+                found.defined[of_class, each.attr] += (
+                    (own[1], own[-1]) if is_in_function else own[-1:]
+                )
+            elif isinstance(each, ast.Name) and not is_in_function:
+                found.defined[of_class, each.id].append(own[-1])
 
 
 @contextmanager

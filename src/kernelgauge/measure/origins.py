@@ -47,6 +47,7 @@ from ..run import (
     PeakPart,
     SourceLine,
     common_path,
+    statement_key,
 )
 from ..trace import (
     REGION,
@@ -72,7 +73,14 @@ from .compiler import (
     whole_function,
 )
 from .device import Device
-from .host import function_in_c, function_name, lines_around, short, statements_around
+from .host import (
+    function_in_c,
+    function_name,
+    lines_around,
+    short,
+    statements_around,
+    statements_used,
+)
 from .instance import Arguments, Instance, collector_paused, old_objects_frozen
 from .profile import TEXT, Profiler, ProfilerSession, exported, texts_of
 from .reach import attributes_of, held_addresses, held_bytes, is_a, line_at_peak, lines_that_keep
@@ -137,13 +145,16 @@ class Origins:
     calling_code: Mapping[str, int] = field(default_factory=dict)
     # of these lines, by their place, as `statements_around` returns them
     statements: Mapping[str, Sequence[SourceLine]] = field(default_factory=dict)
+    # of each function, by its place, as `statements_used` returns them
+    used: Mapping[str, Sequence[SourceLine]] = field(default_factory=dict)
     recorded: tuple[Origin, ...] = ()  # where autograd records, the first line first
     problem: str = ""  # why nothing is known, where that is no matter of the call
 
     @property
-    def statement_codes(self) -> tuple[str, ...]:
-        """The code of `statements`, once each."""
-        return tuple(sorted({each.code for lines in self.statements.values() for each in lines}))
+    def statement_keys(self) -> tuple[str, ...]:
+        """The keys of all statements, once each."""
+        every = chain(self.statements.values(), self.used.values())
+        return tuple(sorted({statement_key(each.code) for lines in every for each in lines}))
 
 
 def origins_of(
@@ -217,11 +228,12 @@ def origins_of(
 
 def _with_compiled(found: Origins, modules: Modules) -> Origins:
     """Return what was found with the calls that Dynamo has traced."""
-    ops, calling, statements = dict(found.ops), dict(found.calling_code), dict(found.statements)
+    ops, calling = dict(found.ops), dict(found.calling_code)
+    statements, used = dict(found.statements), dict(found.used)
     for name, stacks in compiled_calls(modules.since).items():
         runs: Counter[str] = Counter()
         for stack, count in stacks.items():
-            statements |= _statements(stack)
+            _note_statements(stack, statements, used)
             runs.update(dict.fromkeys((frame[3] for frame in _calling(stack)), count))
         # A line may call one function several times, and another one once.
         calling |= {code: min(n, calling.get(code) or n) for code, n in runs.items()}
@@ -230,7 +242,7 @@ def _with_compiled(found: Origins, modules: Modules) -> Origins:
             for line, callers in _lines_of(stacks).items()
         )
     calling = dict(sorted(calling.items()))
-    return replace(found, ops=ops, calling_code=calling, statements=statements)
+    return replace(found, ops=ops, calling_code=calling, statements=statements, used=used)
 
 
 def _profiled(
@@ -316,6 +328,7 @@ def _found(
         calls=sites.callers(),
         calling_code=dict.fromkeys(sorted(sites.codes), 0),
         statements=sites.statements,
+        used=sites.used,
         recorded=sites.recorded(),
     )
 
@@ -713,7 +726,9 @@ class _Sites:
         self._lines: dict[Stack, SourceLine | None] = {}
         self._leading: dict[SourceLine, dict[SourceLine, None]] = {}  # to each of these
         self.codes: set[str] = set()  # of the lines of the user's that call something
-        self.statements: dict[str, Sequence[SourceLine]] = {}  # as `Origins.statements`
+        # as those of `Origins`
+        self.statements: dict[str, Sequence[SourceLine]] = {}
+        self.used: dict[str, Sequence[SourceLine]] = {}
         self._calls: list[tuple[int, int]] = []  # when each began and ended
         # time, address, bytes, device
         self._allocations: list[tuple[int, int, int, str, _Site]] = []
@@ -888,7 +903,7 @@ class _Sites:
             if line is not None:
                 self._leading.setdefault(line, {}).update(dict.fromkeys(_leading_to(site.frames)))
             self.codes |= {frame[3] for frame in _calling(site.frames)}
-            self.statements |= _statements(site.frames)
+            _note_statements(site.frames, self.statements, self.used)
         name, line = function_in_c(event.name), self._lines[site.frames]
         by_user = self._file(extra.caller.file_name)[1] == "user"
         if callsite := getattr(extra, "callsite", None):
@@ -990,14 +1005,20 @@ def _calling(stack: Stack) -> list[Frame]:
     return [*frames, *blocks]
 
 
-def _statements(stack: Stack) -> dict[str, Sequence[SourceLine]]:
-    """Return the function of each line of the user's, by its place, and its statements by its own."""
-    found: dict[str, Sequence[SourceLine]] = {}
+def _note_statements(
+    stack: Stack,
+    statements: dict[str, Sequence[SourceLine]],
+    used: dict[str, Sequence[SourceLine]],
+) -> None:
+    """Note the function of each line of the user's, by its place; its statements, and what they use,
+    by its own.
+    """
     for file, number, *_ in _calling(stack):
         if own := statements_around(file, number):
-            found[f"{shown_path(file)}:{number}"] = own[:1]
-            found[own[0].at] = own
-    return found
+            statements.setdefault(f"{shown_path(file)}:{number}", own[:1])
+            if own[0].at not in used:
+                statements[own[0].at] = own
+                used[own[0].at] = statements_used(file, own)
 
 
 def _leading_to(stack: Stack) -> list[SourceLine]:

@@ -712,14 +712,15 @@ def _growth(it: e.MemoryGrowth) -> tuple[str, list[str]]:
 _NO_LONGER = {
     "detach": "the graph of autograd is kept: a tensor is no longer detached",
     "compile": "nothing is compiled any more: each op runs by itself",
-    "skip autograd": "autograd records {more}the call: has a no_grad, inference_mode or detach gone?",
+    "skip autograd": "autograd records {more}the call: has a no_grad, inference_mode or detach gone{new}?",
     "drop gradients": "gradients are added to those of the last call: they are no longer dropped",
 }
 
 
 def _no_longer(it: e.NoLonger) -> tuple[str, list[str]]:
     nodes = [f"{' -> '.join(map(str, it.nodes))} autograd nodes"] if it.nodes else []
-    text = _NO_LONGER[it.what].format(more="more of " if it.nodes else "")
+    more, new = ("more of ", ", or create_graph come") if it.nodes else ("", "")
+    text = _NO_LONGER[it.what].format(more=more, new=new)
     return text, [*nodes, *([_held(it.held_bytes)] if it.held_bytes else [])]
 
 
