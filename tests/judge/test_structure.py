@@ -182,6 +182,7 @@ UNSEEN, PEAK = {"peak_allocated_bytes": None}, {"peak_allocated_bytes": 100_000_
 
 
 SLOWER = {"times": (*TIMES, Verdict(Status.REGRESSED, "mlp", "host dispatch", ""))}
+FASTER = {"ran": OTHER, "times": TIMES}
 SEVERAL = [
     ({}, {"memsets": 1, "copies": 1}, {}, "REGRESSED", "memsets 2 -> 1|copies 0 -> 1"),
     ({}, {"memsets": 1}, {"ran": (GATE, UP, LAST)}, "CHANGED", "memsets 2 -> 1"),
@@ -213,6 +214,11 @@ SEVERAL = [
     # What is less, beside the times
     ({}, {"dispatcher_ops": 2}, SLOWER, "REGRESSED", "dispatcher ops 3 -> 2"),
     ({}, {}, {"ran": OTHER} | SLOWER, "REGRESSED", ""),
+    # More ops of other kernels are paid by a time that improved, a copy is not
+    ({}, {"dispatcher_ops": 9}, FASTER, "CHANGED", "dispatcher ops 3 -> 9"),
+    ({}, {"dispatcher_ops": 9}, FASTER | SLOWER, "REGRESSED", "dispatcher ops 3 -> 9"),
+    ({}, {"dispatcher_ops": 9}, {"ran": OTHER}, "REGRESSED", "dispatcher ops 3 -> 9"),
+    ({"copies": 0}, {"copies": 1}, FASTER, "REGRESSED", "copies 0 -> 1"),
 ]
 
 

@@ -142,15 +142,19 @@ def _matches(name: str | None, pattern: str | None) -> bool:
     )
 
 
+# More of these beside other kernels is a loss of time alone: where times improved, there is none.
+_IN_LATENCY = ("dispatcher_ops", "host_work")
+
+
 def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ()) -> Verdict:
     """Compare kernels (names, order, number of launches, shapes, streams) and every count exactly.
 
     The launch configuration counts too, unless an autotuner chose it anew: none was stored, or
-    `--perf-tune` asked for that. More of anything counted is REGRESSED. So is other structure where
-    a time is REGRESSED. Other structure without such a loss is CHANGED. Lower counts
-    of the same kernels, and none higher, are IMPROVED where every time was judged and none is worse,
-    else PASS, unless less is compiled or in CUDA graphs. Where torch is another version than in the
-    baseline, dispatcher ops and memory are shown and not judged.
+    `--perf-tune` asked for that. More of anything counted is REGRESSED, but for ops and host work of other
+    kernels that are faster. So is other structure where a time is REGRESSED. Other structure without
+    such a loss is CHANGED. Lower counts of the same kernels, and none higher, are IMPROVED where every
+    time was judged and none is worse, else PASS, unless less is compiled or in CUDA graphs. Where
+    torch is another version than in the baseline, dispatcher ops and memory are shown and not judged.
 
     Args:
         times: verdicts on the times of the run; none: it was not timed.
@@ -196,10 +200,13 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     is_less &= "graph_launches" not in losses
     statuses = {each.status for each in times}
     are_times_good = bool(times) and statuses <= {Status.PASS, Status.IMPROVED}
+    is_faster = are_times_good and Status.IMPROVED in statuses and bool(kernels)
     status = Status.CHANGED
     if is_note:
         status = Status.PASS
-    elif any(losses.values()) or Status.REGRESSED in statuses:
+    elif Status.REGRESSED in statuses or any(
+        is_loss and not (is_faster and name in _IN_LATENCY) for name, is_loss in losses.items()
+    ):
         status = Status.REGRESSED
     elif are_times_good and is_same_work and False in losses.values():
         status = Status.IMPROVED
