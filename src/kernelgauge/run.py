@@ -627,8 +627,8 @@ class Run(msgspec.Struct, frozen=True):
     # differ between calls.
     host_work: dict[str, Count] = {}
     host_spread: dict[str, Count] = {}
-    # How long a call of a function of C takes: by which more calls are a loss or none. It is
-    # compared with nothing.
+    # How long a call of a function of C takes on a quiet host: by which more calls are a loss or
+    # none. It is compared with nothing.
     host_us: dict[str, float] = {}
     # where each is called, the most frequent first
     host_work_origins: dict[str, tuple[Origin, ...]] = {}

@@ -478,7 +478,8 @@ def statements_around(file: str, number: int) -> Sequence[SourceLine]:
     """Return the function around a line as ``def Net.forward``, with its arguments, its decorators and
     its statements: one that calls nothing may decide what a line does.
     """
-    return _source(file).around.get(number, ((), ()))[0]
+    own = _source(file).around.get(number, ((), ()))[0]
+    return own if own and own[0].code.startswith("def ") else ()  # else outside of functions
 
 
 def statements_used(file: str, own: Sequence[SourceLine]) -> Sequence[SourceLine]:
