@@ -478,7 +478,7 @@ class PeakPart(msgspec.Struct, frozen=True):
 
 def statement_key(code: str) -> str:
     """Return what a baseline keeps of a statement: a digest, and the head of a function as it is."""
-    is_head = code.startswith(("def ", "@"))
+    is_head = code.startswith("@") or (code.startswith("def ") and "(" not in code)
     return code if is_head else sha256(code.encode()).hexdigest()[:8]
 
 

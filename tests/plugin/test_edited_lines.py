@@ -420,7 +420,7 @@ class Model:
         ("TIMES = 2", "TIMES = 4", "model.py:3  TIMES = 4"),
         ("4 * 2", "4 * 4", "model.py:6  return 4 * 4"),
         ("    heads = 2", "    heads = 4", "model.py:9  heads = 4"),
-        ("rows=4", "rows=2", "model.py:11  def Model.__init__(self, rows=2)"),
+        ("rows=4", "rows=2", "model.py:11  def Model.__init__(rows=2)"),
         ("torch.ones(8)", "torch.ones(16)", "model.py:13  self.ones = torch.ones(16)"),
         # beside a line that is new itself, another new one says nothing
         ("y = y * 2", "unused = 3\n            y = y * 2 * 2", "model.py:24  y = y * 2 * 2"),

@@ -475,8 +475,8 @@ def lines_around(file: str, number: int) -> tuple[int, ...]:
 
 
 def statements_around(file: str, number: int) -> Sequence[SourceLine]:
-    """Return the function around a line as ``def Net.forward``, with its arguments, its decorators and
-    its statements: one that calls nothing may decide what a line does.
+    """Return the function around a line as ``def Net.forward``, its defaults, its decorators and its
+    statements: one that calls nothing may decide what a line does.
     """
     own = _source(file).around.get(number, ((), ()))[0]
     return own if own and own[0].code.startswith("def ") else ()  # else outside of functions
@@ -553,28 +553,39 @@ def _note(
 
 
 def _heads(node: ast.AST, file: str, scope: str) -> list[SourceLine]:
-    """Return a function as ``def Net.forward``, with its arguments, and its decorators; none of a
-    class.
+    """Return a function as ``def Net.forward``, its defaults as ``def Net.forward(n=3)``, and its
+    decorators; none of a class.
     """
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return []
-    codes = [f"def {scope}", f"def {scope}({ast.unparse(node.args)})"]
-    codes += [f"@{ast.unparse(each)} def {scope}" for each in node.decorator_list]
-    return [SourceLine(shown_path(file), node.lineno, each) for each in codes]
+    given = node.args
+    defaults = [
+        *zip(reversed((*given.posonlyargs, *given.args)), reversed(given.defaults), strict=False),
+        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+    ]
+    codes = [(node.lineno, f"def {scope}")]
+    codes += [
+        (each.lineno, f"def {scope}({each.arg}={ast.unparse(value)})")
+        for each, value in defaults
+        if value is not None
+    ]
+    codes += [(it.lineno, f"@{ast.unparse(it)} def {scope}") for it in node.decorator_list]
+    return [SourceLine(shown_path(file), *each) for each in codes]
 
 
 def _note_values(node: ast.stmt, name: str, own: Sequence[SourceLine], found: _Source) -> None:
     """Note what a statement, the last of `own`, assigns: to an attribute, and outside of functions to
-    a name.
+    a name; with the defaults that it uses.
     """
     is_in_function = own[0].code == f"def {name}"
+    words = re.findall(r"\w+", own[-1].code)
+    heads = {f"def {name}({each}" for each in words}
+    used = [*(each for each in own if each.code.partition("=")[0] in heads), own[-1]]
     of_class = name.rpartition(".")[0] if is_in_function else name
     for target in getattr(node, "targets", [getattr(node, "target", None)]):
         for each in ast.walk(target) if isinstance(target, ast.AST) else ():
             if isinstance(each, ast.Attribute):
-                found.defined[of_class, each.attr] += (
-                    (own[1], own[-1]) if is_in_function else own[-1:]
-                )
+                found.defined[of_class, each.attr] += used
             elif isinstance(each, ast.Name) and not is_in_function:
                 found.defined[of_class, each.id].append(own[-1])
 
